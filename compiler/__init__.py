@@ -1,0 +1,1 @@
+"""The driver, the backends and the command line."""

@@ -1,0 +1,1 @@
+"""Backends that emit and run programs."""

@@ -1,0 +1,1 @@
+"""What things cost: hardware, collectives, ops. Each formula is written once."""

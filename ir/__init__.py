@@ -1,0 +1,1 @@
+"""What programs, meshes, layouts and sharded programs are: types, text in, text out, verifiers."""

@@ -1,0 +1,91 @@
+"""What is wrong with an input, said so that the reader can mend it.
+
+Every error that a user can cause is a `Diagnostic`. The checks of one stage collect theirs in a
+list, and the public entry raises them together as one `InputError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text and the name under which messages show it."""
+
+    name: str
+    text: str
+
+    def line(self, number: int) -> str:
+        """Line `number` (from 1), without its end; empty when there is no such line."""
+        lines = self.text.splitlines()
+        return lines[number - 1] if 0 < number <= len(lines) else ""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where in a text: line and column from 1, and how many characters."""
+
+    line: int
+    column: int
+    length: int = 1
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One finding. `message` is one sentence that stands alone; `hint` says what would mend it."""
+
+    message: str
+    span: Span | None = None
+    hint: str | None = None
+    source: Source | None = None
+    severity: str = "error"
+
+    def render(self) -> str:
+        """The finding as text: place, message, source line, caret, hint."""
+        place = ""
+        if self.source is not None:
+            place = f"{self.source.name}:"
+            if self.span is not None:
+                place += f"{self.span.line}:{self.span.column}:"
+            place += " "
+        lines = [f"{place}{self.severity}: {self.message}"]
+        if self.source is not None and self.span is not None:
+            lines += _excerpt(self.source.line(self.span.line), self.span)
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class InputError(Exception):
+    """The input is wrong. Carries every finding of the stage that failed, in source order."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]):
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("\n".join(d.render() for d in self.diagnostics))
+
+
+def fail(message: str, span: Span | None = None, hint: str | None = None, source: Source | None = None) -> InputError:
+    """An `InputError` of one finding, to be raised by the caller."""
+    return InputError([Diagnostic(message, span, hint, source)])
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A hint that names the closest known name, or None when nothing is close."""
+    close = difflib.get_close_matches(name[:64], list(known)[:2000], n=1)
+    return f"did you mean `{close[0]}`?" if close else None
+
+
+WIDTH = 100  # columns of a source line shown; longer lines are cut around the caret
+
+
+def _excerpt(line: str, span: Span) -> list[str]:
+    column, text = span.column - 1, "".join(" " if ord(c) < 32 else c for c in line)
+    if len(text) > WIDTH:
+        start = max(0, min(column - WIDTH // 2, len(text) - WIDTH))
+        text, column = text[start : start + WIDTH], column - start
+    length = max(1, min(span.length, len(text) - column))
+    number = f"{span.line:>5} | "
+    return [number + text, " " * (len(number) - 2) + "| " + " " * column + "^" * length]

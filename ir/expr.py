@@ -1,0 +1,160 @@
+"""Pointwise expressions: the arithmetic of a `Map`, as a small tree over its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Const:
+    """A number."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A value that the op reads, broadcast by dim names."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a dim as a number."""
+
+    dim: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of `FUNCTIONS` applied to expressions, element by element."""
+
+    function: str
+    arguments: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """Pairs (2i, 2i+1) along `dim` turned by a right angle: (a, b) becomes (-b, a).
+
+    The one expression that looks beside its own element: a split of `dim` must keep pairs together.
+    """
+
+    operand: Expr
+    dim: str
+
+
+Expr = Const | Operand | Size | Call | Rotate
+
+# name -> number of arguments. Comparisons give 1.0 or 0.0; `where` takes (condition, then, else).
+FUNCTIONS = {
+    "add": 2,
+    "subtract": 2,
+    "multiply": 2,
+    "divide": 2,
+    "negate": 1,
+    "exp": 1,
+    "log": 1,
+    "sqrt": 1,
+    "rsqrt": 1,
+    "tanh": 1,
+    "sigmoid": 1,
+    "silu": 1,
+    "gelu": 1,
+    "relu": 1,
+    "abs": 1,
+    "sin": 1,
+    "cos": 1,
+    "floor": 1,
+    "maximum": 2,
+    "minimum": 2,
+    "power": 2,
+    "less_equal": 2,
+    "equal": 2,
+    "where": 3,
+}
+
+
+def operands(expr: Expr) -> tuple[str, ...]:
+    """The names of the values read, each once, in order of first use."""
+    match expr:
+        case Operand(name):
+            return (name,)
+        case Call(_, arguments):
+            return tuple(dict.fromkeys(name for a in arguments for name in operands(a)))
+        case Rotate(inner, _):
+            return operands(inner)
+        case _:
+            return ()
+
+
+def rename(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """The expression with operands renamed; names that are not in the mapping stay."""
+    match expr:
+        case Operand(name):
+            return Operand(names.get(name, name))
+        case Call(function, arguments):
+            return Call(function, tuple(rename(a, names) for a in arguments))
+        case Rotate(inner, dim):
+            return Rotate(rename(inner, names), dim)
+        case _:
+            return expr
+
+
+def rotated_dims(expr: Expr) -> frozenset[str]:
+    """The dims along which pairs must stay together."""
+    match expr:
+        case Call(_, arguments):
+            return frozenset().union(*(rotated_dims(a) for a in arguments))
+        case Rotate(inner, dim):
+            return rotated_dims(inner) | {dim}
+        case _:
+            return frozenset()
+
+
+def count_calls(expr: Expr) -> int:
+    """How many function applications one element takes."""
+    match expr:
+        case Call(_, arguments):
+            return 1 + sum(count_calls(a) for a in arguments)
+        case Rotate(inner, _):
+            return 1 + count_calls(inner)
+        case _:
+            return 0
+
+
+def linear_operands(expr: Expr) -> frozenset[str]:
+    """The operands in which the expression is linear while every other operand is held fixed.
+
+    Such an operand may be a partial sum: f(a + b) = f(a) + f(b), so the result is a partial sum too.
+    """
+    return frozenset(name for name in operands(expr) if _degree(expr, name) == 1)
+
+
+_OTHER = 2  # neither free of the operand nor linear in it
+
+
+def _degree(expr: Expr, name: str) -> int:
+    """0: does not contain `name`; 1: linear in it, with no constant term; 2: anything else."""
+    match expr:
+        case Operand(other):
+            return int(other == name)
+        case Rotate(inner, _):
+            return _degree(inner, name)
+        case Call(function, arguments):
+            degrees = [_degree(a, name) for a in arguments]
+            if not any(degrees):
+                return 0
+            zero = [isinstance(a, Const) and a.value == 0 for a in arguments]
+            match function, degrees:
+                case ("negate", [1]) | ("multiply", [1, 0] | [0, 1]) | ("divide", [1, 0]):
+                    return 1
+                case ("add" | "subtract", [1, 1]):
+                    return 1
+                case ("where", [0, a, b]) if (a == 1 or zero[1]) and (b == 1 or zero[2]):
+                    return 1
+            return _OTHER
+        case _:
+            return 0

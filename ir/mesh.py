@@ -1,0 +1,88 @@
+"""The mesh: ordered, named axes of chips."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from .diagnostics import fail
+
+DEFAULT_NAMES = "xyzwvuts"  # names of the axes of `4x4x4`, in order
+MAX_CHIPS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ordered axes as (name, size) pairs.
+
+    Invariants: at least one axis; names differ and are lower-case identifiers; sizes are at least 1.
+    A mesh of one axis of size 1 is legal: it is one chip.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        assert self.axes, "a mesh has at least one axis"
+        assert len({name for name, _ in self.axes}) == len(self.axes), "axis names differ"
+        assert all(size >= 1 for _, size in self.axes), "axis sizes are positive"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Axis names, in order."""
+        return tuple(name for name, _ in self.axes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Axis sizes, in order."""
+        return tuple(size for _, size in self.axes)
+
+    @property
+    def chips(self) -> int:
+        """How many chips the mesh has."""
+        return math.prod(self.sizes)
+
+    def size(self, *axes: str) -> int:
+        """The product of the sizes of `axes`; 1 for none.
+
+        Raises KeyError for a name that is not an axis.
+        """
+        sizes = dict(self.axes)
+        return math.prod(sizes[a] for a in axes)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={size}" for name, size in self.axes)
+
+
+def parse_mesh(text: str) -> Mesh:
+    """The mesh of `4x4x4` (axes x, y, z, ...) or of `node=2,gpu=8` (named axes).
+
+    Raises InputError when the text is neither.
+    """
+    plain = re.fullmatch(r"\d+(x\d+)*", text.strip())
+    named = re.fullmatch(r"[a-z][a-z0-9_]*=\d+([, ]\s*[a-z][a-z0-9_]*=\d+)*", text.strip())
+    if plain:
+        sizes = [_number(n) for n in text.strip().split("x")]
+        if len(sizes) > len(DEFAULT_NAMES):
+            raise fail(f"`{text[:60]}` has {len(sizes)} axes; at most {len(DEFAULT_NAMES)} are supported.")
+        axes = tuple(zip(DEFAULT_NAMES, sizes, strict=False))
+    elif named:
+        pairs = [part.split("=") for part in re.split(r"[, ]\s*", text.strip())]
+        axes = tuple((name, _number(size)) for name, size in pairs)
+    else:
+        raise fail(f"`{text[:60]}` is not a mesh.", hint="write sizes as `4x4x4`, or names and sizes as `node=2,gpu=8`")
+    names = [name for name, _ in axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise fail(f"The mesh names the axis `{name}` twice.")
+    if any(size == 0 for _, size in axes):
+        raise fail(f"`{text[:60]}` has an axis of size 0.", hint="every axis has at least one chip")
+    if len(axes) > len(DEFAULT_NAMES):
+        raise fail(f"The mesh has {len(axes)} axes; at most {len(DEFAULT_NAMES)} are supported.")
+    if math.prod(size for _, size in axes) > MAX_CHIPS:
+        raise fail(f"The mesh has more than {MAX_CHIPS} chips.")
+    return Mesh(axes)
+
+
+def _number(digits: str) -> int:
+    return int(digits) if len(digits) < 10 else MAX_CHIPS + 1

@@ -1,0 +1,326 @@
+"""Programs of primitive ops: what the passes work on. No layouts here, no prices.
+
+A `Program` comes out of the expansion of a source model: blocks are inlined, composites such as
+softmax are spelled out, and factored dims are replaced by their factors. Dim sizes are bound by
+phases. Non-goals: control flow other than `Repeat`, dynamic shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .dtype import Dtype
+from .expr import Expr, linear_operands, operands, rotated_dims
+from .layout import Layout, Reduction
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor: its name, its dims by name (no dim twice), its element type."""
+
+    name: str
+    dims: tuple[str, ...]
+    dtype: Dtype
+
+
+class Kind(StrEnum):
+    """What a stored tensor is."""
+
+    PARAM = "param"
+    CACHE = "cache"
+    INPUT = "input"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor that is there before the program runs. In a Repeat: one for each repetition."""
+
+    value: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Einsum:
+    """Multiply the operands, sum over the indices that `output` lacks.
+
+    `indices[i]` names the dims of operand i by position; `output` those of the result. The same
+    value may be read twice, with the same or with other indices.
+    """
+
+    result: str
+    operands: tuple[str, ...]
+    indices: tuple[tuple[str, ...], ...]
+    output: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Map:
+    """A pointwise expression of values broadcast by dim names; the result's dims cover them all."""
+
+    result: str
+    expr: Expr
+
+
+@dataclass(frozen=True)
+class Sum:
+    """`coefficients[0] * operands[0] + ...`, flat, broadcast by dim names. Operands differ."""
+
+    result: str
+    operands: tuple[str, ...]
+    coefficients: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """The maximum over the dims `over`. (A sum is an Einsum of one operand.)"""
+
+    result: str
+    operand: str
+    over: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Take:
+    """Rows of `table` picked along `dim` by integer `ids`: dims of ids, then the table's others."""
+
+    result: str
+    table: str
+    ids: str
+    dim: str
+
+
+@dataclass(frozen=True)
+class Iota:
+    """0, 1, 2, ... along `dim`, the result's only dim."""
+
+    result: str
+    dim: str
+
+
+@dataclass(frozen=True)
+class Append:
+    """A new version of `cache` with `new` written at the end of the context.
+
+    The entries of `new` along `source` take the places M - L ... M - 1 of the cache's dim `target`,
+    M and L being their sizes: a phase's M counts the context after its tokens. The result has the
+    cache's dims, and always the cache's layout.
+    """
+
+    result: str
+    cache: str
+    new: str
+    source: str
+    target: str
+
+
+Op = Einsum | Map | Sum | Reduce | Take | Iota | Append
+
+
+@dataclass(frozen=True)
+class Carry:
+    """A value that a repeat hands from one repetition to the next, always in the same layout.
+
+    `initial` (outside) is `inside` in the first repetition; `next` (in the body) is `inside` in the
+    one after; `result` (outside) is the last `next`.
+    """
+
+    initial: str
+    inside: str
+    next: str
+    result: str
+
+
+@dataclass(frozen=True)
+class Region:
+    """What is stored, then what runs, in order."""
+
+    stored: tuple[Stored, ...]
+    items: tuple[Op | Repeat, ...]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A region applied `count` times, each time with stored tensors of its own.
+
+    The body may read values defined outside, and carries; nothing else leaves it.
+    """
+
+    name: str
+    count: int
+    carries: tuple[Carry, ...]
+    body: Region
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A size for every dim, and how often the phase runs for one batch."""
+
+    name: str
+    sizes: tuple[tuple[str, int], ...]
+    calls: int = 1
+
+
+class PinKind(StrEnum):
+    """What a pin fixes."""
+
+    STORED = "stored"
+    USE = "use"
+    RESULT = "result"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A layout that the search may not choose.
+
+    STORED: the stored layout of `value`. USE: the layout in which the op that makes `op` reads
+    `value`. RESULT: the layout in which the op that makes `value` leaves it. `text` is how the
+    person wrote it, for messages.
+    """
+
+    kind: PinKind
+    value: str
+    op: str | None
+    layout: Layout
+    text: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """Values, the region that computes them, what it returns, and the phases that bind its dims.
+
+    Invariants: names are unique; a value is defined before it is used (stored, op result, carry);
+    every phase binds every dim that a value names.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    body: Region
+    results: tuple[str, ...]
+    phases: tuple[Phase, ...]
+    pins: tuple[Pin, ...] = ()
+
+    def table(self) -> dict[str, Value]:
+        """The values by name."""
+        return {v.name: v for v in self.values}
+
+    def phase(self, name: str) -> Phase:
+        """The phase called `name`; raises KeyError when there is none."""
+        return {p.name: p for p in self.phases}[name]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One reading of a value by an op: its dims as indices of the op."""
+
+    value: str
+    indices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What an op does to indices, the one description that sharding rules are drawn from.
+
+    `uses`: what it reads, each distinct (value, indices) once. `result`: the result's dims as
+    indices. `contracted`: indices that the result lacks because they are summed, maximised, or
+    looked up; a split of one leaves the result partial. `whole`: indices that are never split.
+    `even`: indices whose shards must have an even size. `linear`: positions in `uses` of operands
+    that may be partial over an axis while all others are complete over it; `together`: any of the
+    uses may be partial over an axis, if all are (a complete one is embedded). `reduction`: how a
+    partial result is completed. `tied`: the use whose layout must be the stored one and the
+    result's (an append's cache).
+    """
+
+    uses: tuple[Use, ...]
+    result: tuple[str, ...]
+    contracted: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    even: tuple[str, ...] = ()
+    linear: tuple[int, ...] = ()
+    together: bool = False
+    reduction: Reduction = Reduction.SUM
+    tied: int | None = None
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        """Every index, in order of first appearance."""
+        named = [i for use in self.uses for i in use.indices]
+        return tuple(dict.fromkeys([*self.result, *named]))
+
+
+def signature(op: Op, values: Mapping[str, Value]) -> Signature:
+    """The signature of `op`, whose operands and result are in `values`."""
+    match op:
+        case Einsum(_, names, indices, output):
+            every = [Use(n, i) for n, i in zip(names, indices, strict=True)]
+            uses = tuple(dict.fromkeys(every))
+            # An operand that is read twice is multiplied by itself, so it must be complete.
+            linear = tuple(i for i, use in enumerate(uses) if names.count(use.value) == 1)
+            contracted = tuple(dict.fromkeys(i for use in uses for i in use.indices if i not in output))
+            return Signature(uses, output, contracted, linear=linear)
+        case Map(result, expr):
+            uses = tuple(Use(n, values[n].dims) for n in operands(expr))
+            linear = tuple(i for i, use in enumerate(uses) if use.value in linear_operands(expr))
+            even = tuple(sorted(rotated_dims(expr)))
+            return Signature(uses, values[result].dims, even=even, linear=linear)
+        case Sum(result, names, _):
+            uses = tuple(Use(n, values[n].dims) for n in names)
+            return Signature(uses, values[result].dims, together=True)
+        case Reduce(result, name, over):
+            use = Use(name, values[name].dims)
+            return Signature((use,), values[result].dims, over, linear=(0,), reduction=Reduction.MAX)
+        case Take(result, table, ids, dim):
+            uses = (Use(table, values[table].dims), Use(ids, values[ids].dims))
+            return Signature(uses, values[result].dims, (dim,), linear=(0,))
+        case Iota(_, dim):
+            return Signature((), (dim,))
+        case Append(_, cache, new, source, _):
+            dims = values[cache].dims
+            return Signature((Use(cache, dims), Use(new, values[new].dims)), dims, whole=(source,), tied=0)
+
+
+def operand_names(op: Op) -> tuple[str, ...]:
+    """The values that `op` reads, each once."""
+    match op:
+        case Einsum(_, names, _, _) | Sum(_, names, _):
+            return tuple(dict.fromkeys(names))
+        case Map(_, expr):
+            return operands(expr)
+        case Reduce(_, name, _):
+            return (name,)
+        case Take(_, table, ids, _):
+            return (table, ids)
+        case Iota():
+            return ()
+        case Append(_, cache, new, _, _):
+            return (cache, new)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An op or stored tensor and the repeats around it, outermost first."""
+
+    item: Op | Repeat | Stored
+    repeats: tuple[Repeat, ...]
+
+    @property
+    def times(self) -> int:
+        """How often it runs, or how many copies of it there are."""
+        times = 1
+        for repeat in self.repeats:
+            times *= repeat.count
+        return times
+
+
+def walk(region: Region, repeats: tuple[Repeat, ...] = ()) -> Iterator[Placed]:
+    """Everything in a region and below it, in program order: stored tensors, ops, repeats.
+
+    A Repeat comes before what is in it.
+    """
+    for stored in region.stored:
+        yield Placed(stored, repeats)
+    for item in region.items:
+        yield Placed(item, repeats)
+        if isinstance(item, Repeat):
+            yield from walk(item.body, (*repeats, item))

@@ -1,0 +1,1 @@
+"""Program in, program out: expand, enumerate, choose, insert."""

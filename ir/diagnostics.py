@@ -20,7 +20,7 @@ class Source:
 
     def line(self, number: int) -> str:
         """Line `number` (from 1), without its end; empty when there is no such line."""
-        lines = self.text.splitlines()
+        lines = self.text.split("\n")  # as the parser counts them
         return lines[number - 1] if 0 < number <= len(lines) else ""
 
 

@@ -75,6 +75,8 @@ def parse_mesh(text: str) -> Mesh:
     for name in names:
         if names.count(name) > 1:
             raise fail(f"The mesh names the axis `{name}` twice.")
+        if len(name) > 1 and set(name) <= set(names):
+            raise fail(f"The axis `{name}` reads like the axes {', '.join(name)} together.", hint="rename it")
     if any(size == 0 for _, size in axes):
         raise fail(f"`{text[:60]}` has an axis of size 0.", hint="every axis has at least one chip")
     if len(axes) > len(DEFAULT_NAMES):

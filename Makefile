@@ -1,0 +1,67 @@
+# Every command of the house. On a fresh machine `make demo` and `make test` need Python 3.11 or newer and make.
+# PYTHON is what `.venv` is made with; WORKERS is how many processes share the tests (0: none but pytest's own).
+
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+PY := $(VENV)/bin/python
+
+# Neither of these may put another escc in front of the one that is installed here.
+unexport PYTHONPATH
+unexport PYTHONHOME
+
+# What the wheel is made from. Folders count as well: their times change when a file comes or goes.
+SOURCES := pyproject.toml $(shell find ir cost passes compiler -name __pycache__ -prune -o -print)
+PACKAGES := escc.ir escc.cost escc.passes escc.compiler
+
+# `build/` goes first, because it would carry files of an earlier build into the wheel.
+define INSTALL
+@rm -rf build
+$(PY) -m pip install --quiet --disable-pip-version-check '$(1)'
+@rm -rf build
+endef
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test bench format clean
+
+help:
+	@echo "make demo     compile the PaLM 540B block for 4x4x4 chips and print the plan"
+	@echo "make test     lint, type-check the installed wheel, run the tests"
+	@echo "make bench    time whole compilations and write benchmarks/results.md"
+	@echo "make format   lay out the code"
+	@echo "make clean    remove all that these commands made"
+
+demo: $(VENV)/installed
+	$(VENV)/bin/escc compile examples/palm-540b.esti --chips 4x4x4 --phase decode
+
+# -P: nothing is imported from the tree, so that what is tested is what a user installs.
+test: $(VENV)/installed-test
+	$(PY) -m ruff check .
+	$(PY) -P -m mypy $(addprefix -p ,$(PACKAGES))
+	$(PY) -P -m mypy benchmarks/run.py
+	$(PY) -P -m pytest -n $(WORKERS) --dist worksteal
+
+bench: $(VENV)/installed
+	$(PY) benchmarks/run.py
+
+format: $(VENV)/installed-test
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(PY):
+	@"$(PYTHON)" -c 'import sys; sys.version_info >= (3, 11) or sys.exit("escc needs Python 3.11 or newer, and \
+	$(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12")'
+	@echo "making $(VENV) and installing into it; the first time takes a minute"
+	@"$(PYTHON)" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/installed: $(PY) $(SOURCES)
+	$(call INSTALL,.)
+	@touch $@
+
+$(VENV)/installed-test: $(PY) $(SOURCES)
+	$(call INSTALL,.[test])
+	@touch $@ $(VENV)/installed

@@ -1,0 +1,250 @@
+"""Times whole compilations and writes the table `results.md`: `make bench`, or `python benchmarks/run.py`.
+
+Every run is a process of its own, started as a user starts it, so imports and printing count. Times
+are seconds on the wall, memory is the peak of the resident set in MB (10^6 bytes). What the compiler
+says about itself (building, solving, status, bound) is read from its JSON. Not a test: a bar that is
+missed is shown in the table, and a case that fails is a row that says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import BinaryIO
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results.md"
+ESCC = Path(sysconfig.get_path("scripts")) / "escc"
+PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in a unit of ru_maxrss
+NONE = "–"
+
+FIGURES = {
+    "wall_s": "whole process, median s",
+    "choose_s": "building and solving, median s",
+    "solve_s": "solving, median s",
+    "peak_mb": "peak memory, MB",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A compilation: the arguments of `escc compile`, and the most that a figure of FIGURES should be."""
+
+    name: str
+    arguments: tuple[str, ...]
+    bars: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One process: seconds on the wall, peak MB, and its JSON; or else one line on why it failed."""
+
+    wall_s: float
+    peak_mb: float
+    report: Mapping[str, object]
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A case and its runs, the warm-up left out; one failed run stands alone."""
+
+    case: Case
+    runs: tuple[Run, ...]
+
+    @property
+    def failure(self) -> str | None:
+        """Why the case failed, in one line."""
+        return next((run.failure for run in self.runs if run.failure), None)
+
+    def figure(self, name: str) -> float | None:
+        """A figure of FIGURES, or None when the compiler does not report it."""
+        match name:
+            case "wall_s":
+                return median(run.wall_s for run in self.runs)
+            case "peak_mb":
+                return max(run.peak_mb for run in self.runs)
+            case "choose_s":
+                parts = [self.reported("build_s"), self.reported("solve_s")]
+                known = [part for part in parts if part is not None]
+                return sum(known) if len(known) == len(parts) else None
+            case _:
+                return self.reported(name)
+
+    def reported(self, key: str) -> float | None:
+        """The median of a number in the JSON of the runs, or None where it is missing."""
+        numbers = [n for run in self.runs if (n := _number(run.report, key)) is not None]
+        return median(numbers) if len(numbers) == len(self.runs) else None
+
+    @property
+    def gap(self) -> float | None:
+        """(objective - bound) / objective of the last run."""
+        objective, bound = (_number(self.runs[-1].report, key) for key in ("objective_s", "bound_s"))
+        if objective is None or bound is None:
+            return None
+        return (objective - bound) / objective if objective else 0.0
+
+
+def _number(report: Mapping[str, object], key: str) -> float | None:
+    value = report.get(key)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def cases() -> tuple[Case, ...]:
+    """What is measured, with the bars that the project sets itself."""
+    palm = ("examples/palm-540b.esti", "--chips", "4x4x4", "--phase")
+    decode = (*palm, "decode")
+    peak = ("peak_mb", 500.0)
+    prefills = (
+        Case(f"prefill-{batch}", (*palm, "prefill", "--set", f"B={batch}"), (("solve_s", 10.0), peak))
+        for batch in (1, 4, 8, 64, 512)
+    )
+    four_axes = ("examples/palm-540b.esti", "--chips", "4x4x4x2", "--phase", "decode")
+    feed_forward = ("examples/feed-forward.esti", "--chips", "4x4x4", "--objective", "communication")
+    return (
+        Case("decode", decode, (("wall_s", 1.5), ("choose_s", 0.5), peak)),
+        Case("decode-check", (*decode, "--check"), (peak,)),
+        Case("decode-4x4x4x2", four_axes, (("wall_s", 8.0), peak)),
+        *prefills,
+        Case("feed-forward", feed_forward, (peak,)),
+    )
+
+
+def run_once(case: Case, limit_s: float) -> Run:
+    """One process of the case, killed after `limit_s` seconds."""
+    command = [str(ESCC), "compile", *case.arguments, "--emit", "json"]
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output, stderr=errors, cwd=ROOT)
+        timer = threading.Timer(limit_s, process.kill)
+        timer.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - start
+        timer.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        report, failure = _read(process.returncode, output, errors)
+    if wall_s >= limit_s and failure:
+        failure = f"killed after {limit_s:g} s"
+    return Run(wall_s, usage.ru_maxrss * PEAK_UNIT / 1e6, report, failure)
+
+
+def _read(code: int, output: BinaryIO, errors: BinaryIO) -> tuple[Mapping[str, object], str | None]:
+    """The JSON that the process printed, or why there is none."""
+    output.seek(0)
+    errors.seek(0)
+    if code != 0:
+        lines = errors.read().decode(errors="replace").strip().split("\n")
+        said = lines[-1 if lines[0].startswith("Traceback") else 0].strip()
+        return {}, f"exit code {code}: {said or 'no message'}"
+    try:
+        report = json.load(output)
+    except ValueError as error:
+        return {}, f"prints no JSON: {error}"
+    return (report, None) if isinstance(report, dict) else ({}, "prints JSON that is no object")
+
+
+def measure(case: Case, runs: int, limit_s: float) -> Result:
+    """The case once to warm up, then `runs` times; the first failure ends it."""
+    kept: list[Run] = []
+    for number in range(runs + 1):
+        run = run_once(case, limit_s)
+        print(f"{case.name} {number}/{runs}: {run.failure or f'{run.wall_s:.2f} s'}", file=sys.stderr)
+        if run.failure:
+            return Result(case, (run,))
+        if number:
+            kept.append(run)
+    return Result(case, tuple(kept))
+
+
+def _cell(value: float | None, spec: str) -> str:
+    return NONE if value is None else format(value, spec)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _head(cells: Sequence[str]) -> list[str]:
+    return [_row(cells), _row(["---"] * len(cells))]
+
+
+def _case_row(result: Result) -> str:
+    if result.failure:
+        return _row([result.case.name, *[NONE] * 6, f"failed: {result.failure}", NONE])
+    walls = [run.wall_s for run in result.runs]
+    times = [f"{seconds:.2f}" for seconds in (median(walls), min(walls), max(walls))]
+    parts = [_cell(result.reported(key), ".3f") for key in ("build_s", "solve_s")]
+    peak = _cell(result.figure("peak_mb"), ".0f")
+    status = str(result.runs[-1].report.get("status", NONE))
+    return _row([result.case.name, *times, peak, *parts, status, _cell(result.gap, ".1e")])
+
+
+def _bar_rows(result: Result) -> list[str]:
+    rows = []
+    for name, most in result.case.bars:
+        value = None if result.failure else result.figure(name)
+        held = "unknown" if value is None else "yes" if value <= most else "**no**"
+        rows.append(_row([result.case.name, FIGURES[name], f"{most:g}", _cell(value, ".3g"), held]))
+    return rows
+
+
+def table(results: Sequence[Result], runs: int) -> str:
+    """The results as Markdown: the machine, a row for each case, a row for each bar, the commands."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    lines = [
+        "# Benchmark results",
+        "",
+        "Written by `make bench`; the figures are those of the last run, on whatever machine that was.",
+        "",
+        f"{cores} cores ({platform.machine()}), Python {platform.python_version()}, ortools {version('ortools')}; "
+        f"{runs} runs of each case after one to warm up, each a process of its own.",
+        "",
+        *_head(["case", "median s", "min s", "max s", "peak MB", "build s", "solve s", "status", "gap"]),
+        *map(_case_row, results),
+        "",
+        *_head(["case", "figure", "at most", "measured", "held"]),
+        *(row for result in results for row in _bar_rows(result)),
+        "",
+        "The cases are these commands:",
+        "",
+        *(f"- {r.case.name}: `escc compile {' '.join(r.case.arguments)}`" for r in results),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Measure and report. The file is written when every case was measured. 1 if any failed."""
+    known = {case.name: case for case in cases()}
+    parser = argparse.ArgumentParser(description="Time whole compilations.")
+    parser.add_argument("--cases", nargs="+", choices=known, metavar="CASE", help=f"only these of {', '.join(known)}")
+    parser.add_argument("--runs", type=int, default=5, help="counted runs of each case (5)")
+    parser.add_argument("--limit", type=float, default=120.0, metavar="SECONDS", help="longest run allowed (120)")
+    arguments = parser.parse_args()
+    if arguments.runs < 1:
+        parser.error("--runs must be at least 1")
+    if not ESCC.exists():
+        parser.error(f"escc is not installed beside this Python ({ESCC} is missing): use `make bench`")
+    chosen = [known[name] for name in arguments.cases or known]
+    results = [measure(case, arguments.runs, arguments.limit) for case in chosen]
+    text = table(results, arguments.runs)
+    print(text, end="")
+    if not arguments.cases:
+        RESULTS.write_text(text, encoding="utf-8")
+    return int(any(result.failure for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

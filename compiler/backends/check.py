@@ -1,0 +1,113 @@
+"""The check of a sharded program: it runs, it agrees with the dense reference, it sends what was predicted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from ...ir.diagnostics import fail
+from ...ir.program import Program
+from ...ir.spmd import SpmdProgram, SpmdRepeat, walk_spmd
+from .pointwise import Array
+from .reference import random_stored, run_reference
+from .shrink import shrink
+from .virtual import ExecutionError, MoveCount, run_spmd
+
+MOST_ELEMENTS = 1 << 27  # of one value on all virtual chips together: 1 GiB in float64
+
+
+@dataclass(frozen=True)
+class MoveCheck:
+    """One Move: how often it ran, and the bytes that a chip sends each time."""
+
+    result: str
+    times: int
+    counted: Fraction
+    predicted: Fraction
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a run on virtual chips showed.
+
+    `max_error`: the largest difference from the reference, relative to the largest element of the
+    result it occurs in; infinite where a result is not a number. `sizes`, `repeats`: the shrunken
+    dims and counts, by name. Bytes are sent per chip by the whole shrunken program, at declared
+    dtypes. `equal`: every Move sends what was predicted.
+    """
+
+    max_error: float
+    chips: int
+    sizes: tuple[tuple[str, int], ...]
+    repeats: tuple[tuple[str, int], ...]
+    moves: tuple[MoveCheck, ...]
+
+    @property
+    def counted_bytes(self) -> Fraction:
+        """Bytes that a chip sent."""
+        return sum((m.times * m.counted for m in self.moves), Fraction(0))
+
+    @property
+    def predicted_bytes(self) -> Fraction:
+        """Bytes that the formula says."""
+        return sum((m.times * m.predicted for m in self.moves), Fraction(0))
+
+    @property
+    def equal(self) -> bool:
+        """Whether counted and predicted bytes are equal, Move by Move."""
+        return all(m.counted == m.predicted for m in self.moves)
+
+
+def check(
+    program: Program,
+    spmd: SpmdProgram,
+    predict: Callable[[SpmdProgram], tuple[Fraction, ...]],
+    seed: int = 0,
+) -> CheckReport:
+    """Run `spmd` and `program` on shrunken dims with random data of `seed`, and compare.
+
+    `predict` gives, for a sharded program, the bytes that a chip sends in one execution of each
+    Move, in program order. Raises ExecutionError when the sharded program does not hold together,
+    and InputError when even the shrunken dims are too large to run.
+    """
+    shrunken = shrink(program, [spmd])
+    small, [local] = shrunken.program, shrunken.spmds
+    _refuse_large(local)
+    sizes = dict(local.sizes)
+    stored = random_stored(small, sizes, seed)
+    expected = run_reference(small, sizes, stored)
+    run = run_spmd(local, stored)
+    names = dict(zip(program.results, spmd.results, strict=True))
+    if missing := [n for n in expected if names.get(n, n) not in run.results]:
+        raise ExecutionError(f"the sharded program does not make `{missing[0]}`")
+    error = max((_error(run.results[names.get(n, n)], whole) for n, whole in expected.items()), default=0.0)
+    repeats = tuple((p.item.name, p.item.count) for p in walk_spmd(local.body) if isinstance(p.item, SpmdRepeat))
+    return CheckReport(error, spmd.mesh.chips, local.sizes, repeats, _compare(run.moves, predict(local)))
+
+
+def _compare(moves: tuple[MoveCount, ...], predicted: tuple[Fraction, ...]) -> tuple[MoveCheck, ...]:
+    return tuple(MoveCheck(m.result, m.times, m.bytes_sent, p) for m, p in zip(moves, predicted, strict=True))
+
+
+def _error(actual: Array, expected: Array) -> float:
+    """The largest difference, relative to the largest element expected."""
+    if actual.shape != expected.shape or not (np.isfinite(actual).all() and np.isfinite(expected).all()):
+        return math.inf
+    difference = float(np.abs(actual - expected).max(initial=0.0))
+    scale = float(np.abs(expected).max(initial=0.0))
+    return difference / scale if scale else difference
+
+
+def _refuse_large(spmd: SpmdProgram) -> None:
+    sizes: Mapping[str, int] = dict(spmd.sizes)
+    for value in spmd.values:
+        local = value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh)
+        if math.prod(local) * spmd.mesh.chips > MOST_ELEMENTS:
+            raise fail(
+                f"`{value.name}` is too large to run on {spmd.mesh.chips} virtual chips, even on shrunken dims.",
+                hint="check the program on a smaller mesh",
+            )

@@ -1,0 +1,180 @@
+"""Chips as leading array axes: collectives and shards in plain NumPy. Emitted files carry this code.
+
+Needs nothing but NumPy and stands alone, because its text is pasted into what is emitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+Axes = Sequence[str]  # mesh axes, major to minor: "yz", or ("node", "gpu")
+
+
+class Mesh:
+    """Virtual chips. Every array has the mesh's axes in front: a[i, j, k] is what one chip holds.
+
+    `dim` counts the dimensions of what a chip holds, from 0. A layout gives for each of them the
+    axes that split it, major to minor. Wrong shapes raise ValueError.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = dict(sizes)
+        self.names = list(sizes)
+        self.shape = tuple(sizes.values())
+
+    def at(self, axes: Axes) -> list[int]:
+        """Where mesh axes stand among an array's axes."""
+        return [self.names.index(axis) for axis in axes]
+
+    def ways(self, axes: Axes) -> int:
+        """How many blocks `axes` make."""
+        return math.prod(self.sizes[axis] for axis in axes)
+
+    def block(self, axes: Axes, rank: int = 0) -> np.ndarray:
+        """The number of each chip's block, as an array that broadcasts over `rank` dimensions."""
+        number = np.zeros(self.shape, dtype=np.int64)
+        for axis, place in zip(axes, self.at(axes), strict=True):
+            shape = [-1 if i == place else 1 for i in range(len(self.shape))]
+            number = number * self.sizes[axis] + np.arange(self.sizes[axis]).reshape(shape)
+        return number.reshape(self.shape + (1,) * rank)
+
+    def _order(self, layout: Sequence[Axes]) -> tuple[list[int], list[int]]:
+        """The mesh axes that `layout` leaves alone, and array axes such that its blocks lie in order."""
+        used = {axis for axes in layout for axis in axes}
+        rest = [i for i, name in enumerate(self.names) if name not in used]
+        first = len(self.names)
+        return rest, rest + [i for dim, axes in enumerate(layout) for i in (*self.at(axes), first + dim)]
+
+    def join(self, a: np.ndarray, layout: Sequence[Axes]) -> np.ndarray:
+        """Put the blocks of `layout` together; the mesh axes that it names disappear."""
+        rest, order = self._order(layout)
+        local = a.shape[len(self.names) :]
+        whole = [n * self.ways(axes) for n, axes in zip(local, layout, strict=True)]
+        return a.transpose(order).reshape([self.shape[i] for i in rest] + whole)
+
+    def cut(self, whole: np.ndarray, layout: Sequence[Axes]) -> np.ndarray:
+        """The inverse of join: every chip gets its block."""
+        rest, order = self._order(layout)
+        shape = list(whole.shape[: len(rest)])
+        for n, axes in zip(whole.shape[len(rest) :], layout, strict=True):
+            if n % self.ways(axes):
+                raise ValueError(f"{n} elements do not make {self.ways(axes)} equal blocks")
+            shape += [self.sizes[axis] for axis in axes] + [n // self.ways(axes)]
+        return np.ascontiguousarray(whole.reshape(shape).transpose(np.argsort(order)))
+
+    def everywhere(self, a: np.ndarray, axes: Axes) -> np.ndarray:
+        """A copy for each chip along mesh axes that `a` lacks."""
+        wide = np.expand_dims(a, sorted(self.at(axes)))
+        return np.broadcast_to(wide, self.shape + wide.shape[len(self.shape) :]).copy()
+
+    def shard(self, whole: np.ndarray, layout: Sequence[Axes]) -> np.ndarray:
+        """What every chip holds of a tensor."""
+        rest, _ = self._order(layout)
+        return self.cut(np.broadcast_to(whole, [self.shape[i] for i in rest] + list(whole.shape)), layout)
+
+    def unshard(self, a: np.ndarray, layout: Sequence[Axes]) -> np.ndarray:
+        """The tensor, from complete shards. Copies that differ raise ValueError."""
+        joined = self.join(a, layout)
+        copies = joined.reshape((-1, *joined.shape[joined.ndim - len(layout) :]))
+        scale = np.abs(copies[0][np.isfinite(copies[0])]).max(initial=0)
+        if not (copies == copies[:1]).all() and not np.allclose(copies, copies[:1], rtol=0, atol=1e-9 * scale):
+            raise ValueError("the copies of a value differ from chip to chip")
+        whole: np.ndarray = copies[0]
+        return whole
+
+    def one_dim(self, a: np.ndarray, dim: int, axes: Axes) -> list[Axes]:
+        """The layout of `a` in which `axes` split `dim` and nothing else is split."""
+        return [axes if i == dim else () for i in range(a.ndim - len(self.names))]
+
+    def all_gather(self, a: np.ndarray, axes: Axes, dim: int) -> np.ndarray:
+        """Every chip gets the blocks of its group along `axes`, joined."""
+        return self.everywhere(self.join(a, self.one_dim(a, dim, axes)), axes)
+
+    def all_reduce(self, a: np.ndarray, axes: Axes, reduce: np.ufunc = np.add) -> np.ndarray:
+        """Every chip gets the sum (or the maximum) over its group."""
+        return self.everywhere(reduce.reduce(a, axis=tuple(self.at(axes))), axes)
+
+    def reduce_scatter(self, a: np.ndarray, axes: Axes, dim: int, reduce: np.ufunc = np.add) -> np.ndarray:
+        """Every chip gets its block of the sum (or the maximum) over its group."""
+        return self.cut(reduce.reduce(a, axis=tuple(self.at(axes))), self.one_dim(a, dim, axes))
+
+    def all_to_all(self, a: np.ndarray, axes: Axes, source: int, target: int, order: Axes) -> np.ndarray:
+        """Axes that split `source`, there in `order`, split `target` instead, there as in `axes`."""
+        return self.cut(self.join(a, self.one_dim(a, source, order)), self.one_dim(a, target, axes))
+
+    def permute(self, a: np.ndarray, before: Sequence[Axes], after: Sequence[Axes]) -> np.ndarray:
+        """Blocks change chips: `before` and `after` name the same axes in other places."""
+        return self.cut(self.join(a, before), after)
+
+    def slice(self, a: np.ndarray, axes: Axes, dim: int) -> np.ndarray:
+        """Every chip keeps its own part of `dim`."""
+        split = len(self.names) + dim
+        if a.shape[split] % self.ways(axes):
+            raise ValueError(f"{a.shape[split]} elements do not make {self.ways(axes)} equal blocks")
+        parts = a.reshape(*a.shape[:split], self.ways(axes), -1, *a.shape[split + 1 :])
+        own = self.block(axes, rank=parts.ndim - len(self.names))
+        return np.take_along_axis(parts, own, axis=split).squeeze(split)
+
+    def embed(self, a: np.ndarray, axes: Axes) -> np.ndarray:
+        """A complete value becomes a partial sum: the first chip of each group has it, others zeros."""
+        return np.where(self.block(axes, rank=a.ndim - len(self.names)) == 0, a, 0.0)
+
+    def embed_block(self, a: np.ndarray, axes: Axes, dim: int) -> np.ndarray:
+        """Blocks of `dim` become a partial sum: each chip has its own block among zeros."""
+        split = len(self.names) + dim
+        parts = np.arange(self.ways(axes)).reshape((-1, *(1,) * (a.ndim - split)))
+        own = self.block(axes, rank=a.ndim + 1 - len(self.names)) == parts
+        spread = np.where(own, np.expand_dims(a, split), 0.0)
+        return spread.reshape(*a.shape[:split], -1, *a.shape[split + 1 :])
+
+    def iota(self, size: int, axes: Axes) -> np.ndarray:
+        """0, 1, 2, ... up to `size`, split by `axes`: global positions."""
+        return self.shard(np.arange(size, dtype=float), [axes])
+
+    def take(self, table: np.ndarray, ids: np.ndarray, dim: int, axes: Axes) -> np.ndarray:
+        """Rows of `table`, whose `dim` is split by `axes`: zeros for rows that lie on other chips."""
+        first = len(self.names)
+        rows = np.moveaxis(table, first + dim, first)
+        local = ids - self.block(axes, rank=ids.ndim - first) * rows.shape[first]
+        here = (local >= 0) & (local < rows.shape[first])
+        chips = [rows[chip][np.where(here, local, 0)[chip]] for chip in np.ndindex(self.shape)]
+        taken = np.stack(chips).reshape(self.shape + chips[0].shape)
+        return np.where(here.reshape(here.shape + (1,) * (taken.ndim - here.ndim)), taken, 0.0)
+
+    def append(self, cache: np.ndarray, new: np.ndarray, dim: int, axes: Axes) -> np.ndarray:
+        """`new` takes the last places of the cache along `dim`, split by `axes`: the owners write."""
+        first, split = len(self.names), len(self.names) + dim
+        local, entries = cache.shape[split], new.shape[split]
+        position = self.block(axes, rank=1) * local + np.arange(local)
+        entry = position - (local * self.ways(axes) - entries)
+        entry = entry.reshape(self.shape + (1,) * dim + (local,) + (1,) * (cache.ndim - split - 1))
+        picked = np.take_along_axis(new, np.maximum(entry, 0), axis=first + dim)
+        return np.where(entry >= 0, picked, cache)
+
+
+def rotate(a: np.ndarray, axis: int) -> np.ndarray:
+    """Pairs along `axis` turned by a right angle: (a, b) becomes (-b, a)."""
+    pairs = np.moveaxis(a, axis, -1).reshape(*np.moveaxis(a, axis, -1).shape[:-1], -1, 2)
+    turned = np.stack([-pairs[..., 1], pairs[..., 0]], axis=-1)
+    return np.moveaxis(turned.reshape(*turned.shape[:-2], -1), -1, axis)
+
+
+def sigmoid(a: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-a)), without overflow."""
+    return 0.5 * (1.0 + np.tanh(0.5 * a))
+
+
+def silu(a: np.ndarray) -> np.ndarray:
+    """a * sigmoid(a)."""
+    result: np.ndarray = a * sigmoid(a)
+    return result
+
+
+def gelu(a: np.ndarray) -> np.ndarray:
+    """The Gaussian error linear unit in its tanh approximation."""
+    inner = math.sqrt(2.0 / math.pi) * (a + 0.044715 * a * a * a)
+    result: np.ndarray = 0.5 * a * (1.0 + np.tanh(inner))
+    return result

@@ -1,0 +1,131 @@
+"""A sharded program as one NumPy file that a person can read, and run without this package.
+
+The file holds the sharded program line by line, the dense one beside it, and compares both on
+shrunken dims when it is run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from ...ir.collective import describe
+from ...ir.dtype import Dtype
+from ...ir.program import Append, Program, Repeat, Stored, Value, walk
+from ...ir.spmd import Move, SpmdProgram, walk_spmd
+from . import numpy_runtime
+from .function_text import WIDTH, loop_key, versions_key
+from .program_text import Dense, Sharded
+from .python_text import identifiers
+from .reference import fan_in, rows
+from .shrink import shrink
+
+RUNTIME = (
+    numpy_runtime.Mesh,
+    numpy_runtime.rotate,
+    numpy_runtime.sigmoid,
+    numpy_runtime.silu,
+    numpy_runtime.gelu,
+)
+
+
+def emit_numpy(program: Program, spmd: SpmdProgram) -> str:
+    """The text of a Python file for one sharded phase of `program`, run at shrunken dims.
+
+    Run as a program it prints the largest relative difference between the sharded and the dense
+    results, and exits with 1 when that is above 1e-9.
+    """
+    shrunken = shrink(program, [spmd])
+    small, [local] = shrunken.program, shrunken.spmds
+    sizes = dict(local.sizes)
+    names = _names(program, spmd)
+    sharded = Sharded(local, names, dict(zip(spmd.results, program.results, strict=True)))
+    dense = Dense(small, sizes, names)
+    parts = [
+        _header(spmd, local),
+        "import math\nfrom collections.abc import Mapping, Sequence\n\nimport numpy as np",
+        'Axes = Sequence[str]  # mesh axes, major to minor: "yz", or ("node", "gpu")',
+        *("\n" + inspect.getsource(part).rstrip() for part in RUNTIME),
+        "\n" + _constants(local),
+        "\n" + _random_stored(small, sizes),
+        "\n" + "\n".join(sharded.function()),
+        "\n" + "\n".join(dense.function()),
+        "\n" + _MAIN.strip(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _names(program: Program, spmd: SpmdProgram) -> dict[str, str]:
+    """An identifier for every value, loop variable and list of cache versions, by name or key."""
+    named = [*(v.name for v in program.values), *(v.name for v in spmd.values)]
+    for placed in walk(program.body):
+        match placed.item:
+            case Repeat(name=name):
+                named.append(loop_key(name))
+            case Append(result=name):
+                named.append(versions_key(name))
+    return identifiers(dict.fromkeys(named))
+
+
+def _header(full: SpmdProgram, local: SpmdProgram) -> str:
+    def listed(spmd: SpmdProgram) -> str:
+        return ", ".join(f"{d} = {n}" for d, n in spmd.sizes)
+
+    moves = [p.item for p in walk_spmd(full.body) if isinstance(p.item, Move)]
+    values = full.table()
+    lines = [
+        f"{full.name}, phase {full.phase}, on {full.mesh.chips} chips: {full.mesh}.",
+        f"Full sizes: {listed(full)}.",
+        f"Sizes here: {listed(local)}.",
+        "A layout names after each dim the mesh axes that split it, major to minor: B_yzLE_x.",
+        "Collectives:",
+    ]
+    wrapped = [piece for line in lines for piece in textwrap.wrap(line, WIDTH - 2)]
+    for move in moves:
+        value = values[move.result]
+        wrapped.append(f"  {move.result}: {describe(move.collective, value.dims)}")
+    return "\n".join("# " + line for line in wrapped)
+
+
+def _constants(local: SpmdProgram) -> str:
+    mesh = ", ".join(f'"{name}": {n}' for name, n in local.mesh.axes)
+    sizes = textwrap.wrap(", ".join(f'"{d}": {n}' for d, n in local.sizes), WIDTH - 8)
+    text = f"{{{sizes[0]}}}" if len(sizes) == 1 else "{\n" + "\n".join("    " + line for line in sizes) + "\n}"
+    return f"mesh = Mesh({{{mesh}}})\nsize = {text}"
+
+
+def _random_stored(program: Program, sizes: Mapping[str, int]) -> str:
+    lines = [
+        "def random_stored(seed: int) -> dict[str, np.ndarray]:",
+        '    """Every stored tensor, whole; in a repeat one for each repetition, stacked."""',
+        "    rng = np.random.default_rng(seed)",
+        "    return {",
+    ]
+    values = program.table()
+    for placed in walk(program.body):
+        if isinstance(placed.item, Stored):
+            value = values[placed.item.value]
+            shape = [*(repeat.count for repeat in placed.repeats), *(sizes[d] for d in value.dims)]
+            note = f"  # {placed.item.kind} {value.dtype} [{', '.join(value.dims)}]"
+            lines.append(f'        "{value.name}": {_draw(program, placed.item, value, sizes, shape)},{note}')
+    return "\n".join([*lines, "    }"])
+
+
+def _draw(program: Program, stored: Stored, value: Value, sizes: Mapping[str, int], shape: Sequence[int]) -> str:
+    if value.dtype is Dtype.I32:
+        return f"rng.integers(0, {rows(program, value, sizes)}, {tuple(shape)})"
+    fan = fan_in(program, value, sizes) if stored.kind == "param" else 1
+    return f"rng.standard_normal({tuple(shape)})" + (f" / {fan}**0.5" if fan > 1 else "")
+
+
+_MAIN = """
+if __name__ == "__main__":
+    np.seterr(divide="ignore", invalid="ignore", over="ignore", under="ignore")
+    stored = random_stored(seed=0)
+    expected, actual = dense(stored), sharded(stored)
+    errors = [np.abs(actual[name] - whole).max() / (np.abs(whole).max() or 1.0) for name, whole in expected.items()]
+    worst = np.max(errors, initial=0.0)
+    print(f"largest relative difference on {math.prod(mesh.shape)} virtual chips: {worst:.2e}")
+    raise SystemExit(0 if worst <= 1e-9 else 1)
+"""

@@ -1,0 +1,153 @@
+"""The two functions of an emitted NumPy file: the program on one machine, and on the chips of a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...ir.collective import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    Embed,
+    Permute,
+    ReduceScatter,
+    Slice,
+)
+from ...ir.layout import Layout, Reduction, format_layout
+from ...ir.program import Append, Iota, Program, Take, Value
+from ...ir.spmd import SpmdProgram
+from .function_text import FunctionText
+from .python_text import align_text, axes_text
+
+
+class Dense(FunctionText):
+    """Writes the dense program, in plain NumPy."""
+
+    signature = "def dense(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:"
+    doc = "The program on one machine: its results, and the caches that it leaves."
+
+    def __init__(self, program: Program, sizes: Mapping[str, int], names: Mapping[str, str]) -> None:
+        super().__init__(names, {name: name for name in program.results})
+        self.program, self.sizes, self.values = program, sizes, program.table()
+
+    def function(self) -> list[str]:
+        """The lines of the function."""
+        return self.write(self.program.body)
+
+    def value(self, name: str) -> Value:
+        return self.values[name]
+
+    def note(self, name: str) -> str:
+        return f"[{', '.join(self.values[name].dims)}]"
+
+    def load(self, name: str, whole: str) -> str:
+        return whole
+
+    def finish(self, name: str) -> str:
+        return self.names[name]
+
+    def zeros(self, name: str) -> str:
+        return f"np.zeros({tuple(self.sizes[d] for d in self.values[name].dims)})"
+
+    def einsum(self, terms: Sequence[str]) -> str:
+        return f"{','.join(terms[:-1])}->{terms[-1]}"
+
+    def special(self, op: Take | Iota | Append) -> str:
+        match op:
+            case Take(_, table, ids, dim):
+                at = self.values[table].dims.index(dim)
+                rows = f"np.moveaxis({self.names[table]}, {at}, 0)" if at else self.names[table]
+                return f"{rows}[{self.names[ids]}]"
+            case Iota(_, dim):
+                return f'np.arange(size["{dim}"], dtype=float)'
+            case Append(_, cache, new, source, target):
+                dims = self.values[cache].dims
+                at = dims.index(target)
+                entries = align_text(
+                    self.names[new], [target if d == source else d for d in self.values[new].dims], dims
+                )
+                old = f'{self.names[cache]}[{":, " * at}: size["{target}"] - size["{source}"]]'
+                return f"np.concatenate([{old}, {entries}], axis={at})"
+
+
+class Sharded(FunctionText):
+    """Writes the sharded program, on arrays that hold the shards of all chips."""
+
+    signature = "def sharded(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:"
+    doc = "The program as the chips run it; the mesh's axes stand in front of every array."
+
+    def __init__(self, spmd: SpmdProgram, names: Mapping[str, str], results: Mapping[str, str]) -> None:
+        super().__init__(names, results)
+        self.spmd, self.values, self.sizes = spmd, spmd.table(), dict(spmd.sizes)
+
+    def function(self) -> list[str]:
+        """The lines of the function."""
+        return self.write(self.spmd.body)
+
+    def value(self, name: str) -> Value:
+        return self.values[name].value
+
+    def note(self, name: str) -> str:
+        return format_layout(self.values[name].dims, self.values[name].layout)
+
+    def load(self, name: str, whole: str) -> str:
+        return f"mesh.shard({whole}, {_layout_text(self.values[name].layout)})"
+
+    def finish(self, name: str) -> str:
+        return f"mesh.unshard({self.names[name]}, {_layout_text(self.values[name].layout)})"
+
+    def zeros(self, name: str) -> str:
+        value = self.values[name]
+        local = value.layout.local_shape([self.sizes[d] for d in value.dims], self.spmd.mesh)
+        return f"np.zeros(mesh.shape + {local})"
+
+    def einsum(self, terms: Sequence[str]) -> str:
+        return f"{','.join('...' + t for t in terms[:-1])}->...{terms[-1]}"
+
+    def special(self, op: Take | Iota | Append) -> str:
+        match op:
+            case Take(_, table, ids, dim):
+                at, axes = self._split(table, dim)
+                return f"mesh.take({self.names[table]}, {self.names[ids]}, {at}, {axes})"
+            case Iota(result, dim):
+                return f'mesh.iota(size["{dim}"], {self._split(result, dim)[1]})'
+            case Append(_, cache, new, source, target):
+                at, axes = self._split(cache, target)
+                dims = [target if d == source else d for d in self.values[new].dims]
+                entries = align_text(self.names[new], dims, self.values[cache].dims)
+                return f"mesh.append({self.names[cache]}, {entries}, {at}, {axes})"
+
+    def _split(self, name: str, dim: str) -> tuple[int, str]:
+        """Where `dim` stands in a value, and the text of the axes that split it."""
+        value = self.values[name]
+        at = value.dims.index(dim)
+        return at, axes_text(value.layout.dims[at])
+
+    def move(self, operand: str, collective: Collective) -> str:
+        before = self.values[operand].layout
+        reduce = ", np.maximum" if before.reduction is Reduction.MAX else ""
+        a = self.names[operand]
+        match collective:
+            case AllGather(axes, dim):
+                return f"mesh.all_gather({a}, {axes_text(axes)}, {dim})"
+            case ReduceScatter(axes, dim):
+                return f"mesh.reduce_scatter({a}, {axes_text(axes)}, {dim}{reduce})"
+            case AllReduce(axes):
+                return f"mesh.all_reduce({a}, {axes_text(axes)}{reduce})"
+            case AllToAll(axes, source, target):
+                order = axes_text(before.dims[source][-len(axes) :])
+                return f"mesh.all_to_all({a}, {axes_text(axes)}, {source}, {target}, {order})"
+            case Slice(axes, dim):
+                return f"mesh.slice({a}, {axes_text(axes)}, {dim})"
+            case Permute(after):
+                return f"mesh.permute({a}, {_layout_text(before)}, {_layout_text(after)})"
+            case Embed(axes, None):
+                return f"mesh.embed({a}, {axes_text(axes)})"
+            case Embed(axes, int(dim)):
+                return f"mesh.embed_block({a}, {axes_text(before.dims[dim][-len(axes) :])}, {dim})"
+        raise AssertionError(collective)
+
+
+def _layout_text(layout: Layout) -> str:
+    return "[" + ", ".join(axes_text(axes) for axes in layout.dims) + "]"

@@ -1,0 +1,164 @@
+"""The dense reference: a Program run whole, on one machine, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...ir.dtype import Dtype
+from ...ir.expr import operands
+from ...ir.program import (
+    Append,
+    Einsum,
+    Iota,
+    Kind,
+    Map,
+    Op,
+    Program,
+    Reduce,
+    Region,
+    Repeat,
+    Stored,
+    Sum,
+    Take,
+    Value,
+    walk,
+)
+from .pointwise import Array, Frame, evaluate
+
+
+def random_stored(
+    program: Program, sizes: Mapping[str, int], seed: int, counts: Mapping[str, int] | None = None
+) -> dict[str, Array]:
+    """Random data for every stored tensor, by name; one leading dim for each repeat around it.
+
+    Floats are normal, parameters scaled by 1 / sqrt(what they are summed over), so that values stay
+    near 1 however deep the program. Integers are rows of the table that they pick from. `counts`
+    overrides how often the repeats of these names run.
+    """
+    rng = np.random.default_rng(seed)
+    values, override = program.table(), counts or {}
+    data: dict[str, Array] = {}
+    for placed in walk(program.body):
+        if not isinstance(placed.item, Stored):
+            continue
+        value = values[placed.item.value]
+        stack = [override.get(r.name, r.count) for r in placed.repeats]
+        shape = [*stack, *(sizes[d] for d in value.dims)]
+        if value.dtype is Dtype.I32:
+            data[value.name] = rng.integers(0, rows(program, value, sizes), size=shape)
+        else:
+            fan = fan_in(program, value, sizes) if placed.item.kind is Kind.PARAM else 1
+            data[value.name] = rng.standard_normal(shape) / math.sqrt(fan)
+    return data
+
+
+def rows(program: Program, ids: Value, sizes: Mapping[str, int]) -> int:
+    """The range of integers `ids`: the rows of the shortest table that they pick from."""
+    picks = [p.item for p in walk(program.body) if isinstance(p.item, Take) and p.item.ids == ids.name]
+    return min((sizes[take.dim] for take in picks), default=2)
+
+
+def fan_in(program: Program, param: Value, sizes: Mapping[str, int]) -> int:
+    """How many products the first einsum that reads `param` sums for one element; 1 without one."""
+    for placed in walk(program.body):
+        match placed.item:
+            case Einsum(_, names, indices, output) if param.name in names:
+                at = names.index(param.name)
+                summed = {i: d for i, d in zip(indices[at], param.dims, strict=True) if i not in output}
+                return math.prod(sizes[d] for d in summed.values())
+    return 1
+
+
+def run_reference(program: Program, sizes: Mapping[str, int], stored: Mapping[str, Array]) -> dict[str, Array]:
+    """The program's results by name, and every version of a cache that an append makes.
+
+    `stored` is as random_stored makes it. A cache version in a repeat has one leading dim for each
+    repeat around it. Repeats run as often as the program says.
+    """
+    run = _Run(program.table(), sizes, stored)
+    env = run.region(program.body, {}, ())
+    results = {name: env[name] for name in program.results}
+    for placed in walk(program.body):
+        if isinstance(placed.item, Append):
+            name = placed.item.result
+            shape = run.versions[name][0].shape
+            stack = [repeat.count for repeat in placed.repeats]
+            results[name] = np.stack(run.versions[name]).reshape(*stack, *shape)
+    return results
+
+
+@dataclass
+class _Run:
+    values: Mapping[str, Value]
+    sizes: Mapping[str, int]
+    stored: Mapping[str, Array]
+    versions: dict[str, list[Array]] = field(default_factory=dict)  # by append, in order of execution
+
+    def region(self, region: Region, env: Mapping[str, Array], at: tuple[int, ...]) -> dict[str, Array]:
+        """Run a region in the repetition `at` (one number for each repeat); every value by name."""
+        env = dict(env)
+        for stored in region.stored:
+            env[stored.value] = self.stored[stored.value][at]
+        for item in region.items:
+            if isinstance(item, Repeat):
+                env |= self.repeat(item, env, at)
+                continue
+            env[item.result] = self.op(item, env)
+            if isinstance(item, Append):
+                self.versions.setdefault(item.result, []).append(env[item.result])
+        return env
+
+    def repeat(self, repeat: Repeat, env: Mapping[str, Array], at: tuple[int, ...]) -> dict[str, Array]:
+        """Run a repeat; what it returns by name."""
+        carried = {c.inside: env[c.initial] for c in repeat.carries}
+        for i in range(repeat.count):
+            after = self.region(repeat.body, {**env, **carried}, (*at, i))
+            carried = {c.inside: after[c.next] for c in repeat.carries}
+        return {c.result: carried[c.inside] for c in repeat.carries}
+
+    def op(self, op: Op, env: Mapping[str, Array]) -> Array:
+        """The result of one op."""
+        dims = self.values[op.result].dims
+        frame = Frame(dims, tuple(self.sizes[d] for d in dims), self.sizes)
+
+        def aligned(name: str) -> Array:
+            return frame.align(env[name], self.values[name].dims)
+
+        match op:
+            case Einsum(_, names, indices, output):
+                known = list(dict.fromkeys(i for each in indices for i in each))
+                terms: list[Any] = []
+                for name, each in zip(names, indices, strict=True):
+                    terms += [env[name], [known.index(i) for i in each]]
+                return np.asarray(np.einsum(*terms, [known.index(i) for i in output], optimize=True))
+            case Map(_, expr):
+                return evaluate(expr, {name: aligned(name) for name in operands(expr)}, frame)
+            case Sum(_, names, coefficients):
+                scaled = [c * aligned(n) for c, n in zip(coefficients, names, strict=True)]
+                return frame.spread(np.sum(np.broadcast_arrays(*scaled), axis=0))
+            case Reduce(_, name, over):
+                have = self.values[name].dims
+                highest = env[name].max(axis=tuple(have.index(d) for d in over))
+                return frame.align(highest, [d for d in have if d not in over])
+            case Take(_, table, ids, dim):
+                have = self.values[table].dims
+                taken = np.moveaxis(env[table], have.index(dim), 0)[env[ids]]
+                return frame.align(taken, [*self.values[ids].dims, *(d for d in have if d != dim)])
+            case Iota(_, dim):
+                return np.arange(self.sizes[dim], dtype=float)
+            case Append(_, cache, new, source, target):
+                return self.append(env[cache], frame, env[new], self.values[new].dims, source, target)
+
+    def append(
+        self, cache: Array, frame: Frame, new: Array, new_dims: tuple[str, ...], source: str, target: str
+    ) -> Array:
+        """The cache with `new` in its last places along `target`."""
+        axis = frame.dims.index(target)
+        entries = frame.align(new, [target if d == source else d for d in new_dims])
+        old = np.take(cache, np.arange(cache.shape[axis] - entries.shape[axis]), axis=axis)
+        return np.concatenate([old, entries], axis=axis)

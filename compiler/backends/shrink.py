@@ -1,0 +1,140 @@
+"""Shrunken dims: sizes at which a sharded program runs on virtual chips in little time, yet shows every mistake.
+
+No two dims are of one size, no chip holds a single element of a dim that is larger than 1, and
+everything divides; so a transposed or swapped dim, or a wrong block, changes the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...ir.program import Append, Einsum, Op, Program, Region, Repeat, signature, walk
+from ...ir.spmd import SpmdProgram, SpmdRegion, SpmdRepeat
+
+MOST_REPEATS = 2  # enough to show what a repetition hands to the next
+
+
+@dataclass(frozen=True)
+class Shrunken:
+    """A program with the sizes of its phases and its repeats cut, and its sharded phases cut alike."""
+
+    program: Program
+    spmds: tuple[SpmdProgram, ...]
+
+
+def shrink(program: Program, spmds: Sequence[SpmdProgram]) -> Shrunken:
+    """Cut `program` and the sharded programs of some of its phases down to small sizes.
+
+    A dim of size 1 stays 1. Every other becomes the least common multiple of all the numbers of
+    blocks into which some layout splits it, times a factor of at least 2, with sizes that differ
+    from dim to dim; factors are even where pairs must stay together, and an append's target is
+    longer than its source. A dim has one size in all the phases in which it is not 1. Repeats run
+    twice at most. Phases that are not among `spmds` are dropped.
+    """
+    classes = _classes(program, [d for d, _ in spmds[0].sizes])
+    small = _assign(program, spmds, classes)
+    cut = tuple(_with_sizes(s, {d: 1 if n == 1 else small[classes[d]] for d, n in s.sizes}) for s in spmds)
+    phases = tuple(replace(program.phase(s.phase), sizes=s.sizes) for s in cut)
+    return Shrunken(replace(program, body=_cut_repeats(program.body), phases=phases), cut)
+
+
+def _with_sizes(spmd: SpmdProgram, sizes: Mapping[str, int]) -> SpmdProgram:
+    return replace(spmd, sizes=tuple(sizes.items()), body=_cut_spmd_repeats(spmd.body))
+
+
+def _cut_repeats(region: Region) -> Region:
+    items: list[Op | Repeat] = []
+    for item in region.items:
+        if isinstance(item, Repeat):
+            item = replace(item, count=min(item.count, MOST_REPEATS), body=_cut_repeats(item.body))
+        items.append(item)
+    return replace(region, items=tuple(items))
+
+
+def _cut_spmd_repeats(region: SpmdRegion) -> SpmdRegion:
+    items = []
+    for item in region.items:
+        if isinstance(item, SpmdRepeat):
+            item = replace(item, count=min(item.count, MOST_REPEATS), body=_cut_spmd_repeats(item.body))
+        items.append(item)
+    return replace(region, items=tuple(items))
+
+
+def _ops(program: Program) -> Iterator[Op]:
+    for placed in walk(program.body):
+        if isinstance(placed.item, Op):
+            yield placed.item
+
+
+def _classes(program: Program, dims: Iterable[str]) -> dict[str, str]:
+    """For each dim the name of its class: dims share a size where an einsum names one as another."""
+    parent = {d: d for d in dims}
+
+    def find(dim: str) -> str:
+        parent.setdefault(dim, dim)
+        while parent[dim] != dim:
+            dim = parent[dim]
+        return dim
+
+    values = program.table()
+    for op in _ops(program):
+        if isinstance(op, Einsum):
+            for name, indices in zip((*op.operands, op.result), (*op.indices, op.output), strict=True):
+                for dim, index in zip(values[name].dims, indices, strict=True):
+                    parent[find(index)] = find(dim)
+    return {d: find(d) for d in parent}
+
+
+def _assign(program: Program, spmds: Sequence[SpmdProgram], classes: Mapping[str, str]) -> dict[str, int]:
+    """A size for each class that is not 1 everywhere, smallest for those in the largest ops."""
+    ways = _ways(spmds, classes)
+    values = program.table()
+    pairs = {classes[d] for op in _ops(program) for d in signature(op, values).even}
+    sources = _sources(program, classes)
+    work = _work(program, ways, classes)
+    named = list(ways)
+    order = sorted(named, key=lambda name: (-work[name], -ways[name], named.index(name)))
+    sizes: dict[str, int] = {}
+    while order:
+        # A target waits for its sources; a cycle of appends is cut at the first dim in order.
+        name = next((n for n in order if not sources[n] & set(order)), order[0])
+        order.remove(name)
+        unit = ways[name] * (2 if name in pairs else 1)
+        longer_than = max((sizes.get(source, 0) for source in sources[name]), default=0)
+        sizes[name] = 2 * ways[name]
+        while sizes[name] <= longer_than or sizes[name] in [n for other, n in sizes.items() if other != name]:
+            sizes[name] += unit
+    return sizes
+
+
+def _ways(spmds: Sequence[SpmdProgram], classes: Mapping[str, str]) -> dict[str, int]:
+    """For each class that is not 1 everywhere, into how many blocks it must divide."""
+    ways = {classes[d]: 1 for spmd in spmds for d, n in spmd.sizes if n > 1}
+    for spmd in spmds:
+        for value in spmd.values:
+            for dim, axes in zip(value.dims, value.layout.dims, strict=True):
+                if axes and classes[dim] in ways:
+                    ways[classes[dim]] = math.lcm(ways[classes[dim]], spmd.mesh.size(*axes))
+    return ways
+
+
+def _sources(program: Program, classes: Mapping[str, str]) -> dict[str, set[str]]:
+    """For each class those that it must exceed: the sources of appends whose target it is."""
+    sources: dict[str, set[str]] = {name: set() for name in classes.values()}
+    for op in _ops(program):
+        if isinstance(op, Append) and classes[op.source] != classes[op.target]:
+            sources[classes[op.target]].add(classes[op.source])
+    return sources
+
+
+def _work(program: Program, ways: Mapping[str, int], classes: Mapping[str, str]) -> dict[str, int]:
+    """For each class the size of the largest op that it takes part in, at the least sizes."""
+    work = dict.fromkeys(ways, 0)
+    values = program.table()
+    for op in _ops(program):
+        names = [classes[i] for i in signature(op, values).indices if classes[i] in ways]
+        for name in names:
+            work[name] = max(work[name], math.prod(2 * ways[n] for n in names))
+    return work

@@ -1,0 +1,67 @@
+"""What ops do: arithmetic and HBM traffic, from the local sizes of their indices.
+
+Attention counts as fused and intermediate values as kept near the arithmetic: an op's HBM traffic
+is its parameters and caches in the layout in which it reads them, and the cache entries it writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir.expr import count_calls
+from ..ir.program import Append, Einsum, Iota, Map, Op, Reduce, Signature, Sum, Take, Value
+
+Local = Callable[[str], Any]  # the local size of an index: a number, an array or a symbol
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one chip does for an op: `flops`, and `hbm_bytes` read or written."""
+
+    flops: Any
+    hbm_bytes: Any
+
+
+def work(op: Op, signature: Signature, values: Mapping[str, Value], resident: Set[str], local: Local) -> Work:
+    """The work of `op` on one chip.
+
+    `resident` names the values that lie in HBM: parameters, caches, and versions of caches.
+    """
+    return Work(flops(op, signature, local), hbm_bytes(op, signature, values, resident, local))
+
+
+def flops(op: Op, signature: Signature, local: Local) -> Any:
+    """Floating-point operations: a multiplication and an addition for each term of an einsum of two."""
+    result = _size(signature.result, local)
+    match op:
+        case Einsum(_, names, _, _):
+            return len(names) * _size(signature.indices, local)
+        case Map(_, expr):
+            return count_calls(expr) * result
+        case Sum(_, names, _):
+            return len(names) * result
+        case Reduce():
+            return _size(signature.indices, local)
+        case Take() | Iota() | Append():
+            return 0 * result
+
+
+def hbm_bytes(op: Op, signature: Signature, values: Mapping[str, Value], resident: Set[str], local: Local) -> Any:
+    """Bytes of parameters and caches read, and of cache entries written."""
+    match op:
+        case Take(_, table, _, _):
+            rows = _size(signature.result, local)  # only the rows touched, not the table
+            return rows * values[table].dtype.bits / 8 if table in resident else 0 * rows
+        case Append(_, cache, _, _, _):
+            return _size(signature.uses[1].indices, local) * values[cache].dtype.bits / 8
+        case _:
+            read = [u for u in signature.uses if u.value in resident]
+            nothing = 0 * _size(signature.result, local)
+            return sum((_size(u.indices, local) * values[u.value].dtype.bits / 8 for u in read), start=nothing)
+
+
+def _size(indices: tuple[str, ...], local: Local) -> Any:
+    return math.prod((local(i) for i in indices), start=1)

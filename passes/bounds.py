@@ -1,0 +1,222 @@
+"""Lower bounds by dual ascent, and the choices that no cheapest plan can contain.
+
+Every tensor's price is split between the nodes that it connects; whatever the split, the sum of the
+minima of all parts is a lower bound of every plan, and for a choice the bound of every plan with
+that choice. Sweeping back and forth over the program raises the bound (dual block-coordinate ascent
+on the factor graph, exact on trees). With a plan at hand, choices and arcs whose own bound lies
+above its price are left out before the integer program is built: it proves the rest.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .graph import Graph, Port
+from .space import Mask
+from .trees import Distances, inward_trees, outward_trees, point
+
+Floats = NDArray[np.float64]
+GROUP = 5  # uses of a tensor that are bounded as one tree; more are split into groups of this size
+
+
+@dataclass(eq=False)
+class _Factor:
+    """A tensor, or some of its uses at a share of the price, as a function of the layouts at its
+    ports: `potentials[0]` at the source, the others at the uses, all [layouts]. What a potential
+    loses, the node at that port has gained."""
+
+    tensor: int
+    distances: Distances
+    ports: tuple[Port, ...]
+    potentials: list[Floats]
+
+    def trees(self) -> list[Floats]:
+        """Cheapest trees into every set of uses, from each layout."""
+        return inward_trees(self.distances, self.potentials[1:])
+
+    def rests(self, inward: Sequence[Floats]) -> list[Floats]:
+        """For every set of uses the cheapest of all else, ending at each layout."""
+        return outward_trees(self.distances, self.potentials[0], inward)
+
+    def minimum(self) -> float:
+        """The least value over all layouts at the ports."""
+        return float((self.potentials[0] + self.trees()[-1]).min())
+
+    def marginals(self, at_source: bool) -> list[Floats]:
+        """For each layout at the source, or at each use, the least value with that layout."""
+        inward = self.trees()
+        if at_source:
+            return [self.potentials[0] + inward[-1]]
+        outward = self.rests(inward)
+        return [self.potentials[1 + u] + outward[1 << u] for u in range(len(self.ports) - 1)]
+
+    def message(self, port: int) -> Floats:
+        """For each layout at a port the least of all else."""
+        kept = self.potentials[port]
+        self.potentials[port] = np.zeros(len(kept))
+        found = self.marginals(port == 0)[max(0, port - 1)]
+        self.potentials[port] = kept
+        return found
+
+    def arc_marginals(self) -> Floats:
+        """For each arc the least value of a tree that runs over it."""
+        inward = self.trees()
+        outward = self.rests(inward)
+        arcs, price = self.distances.arcs, self.distances.price
+        ways = [outward[m][arcs.source] + price + inward[m][arcs.target] for m in range(1, len(inward))]
+        return np.asarray(np.min(ways, axis=0))
+
+
+class DualAscent:
+    """The bound of a graph whose node n pays `price[n][c]`, and whose tensor t pays for its arcs.
+
+    `distances[t]` has the arcs of tensor t and what each costs, None for a tensor that nothing reads.
+    """
+
+    def __init__(self, graph: Graph, prices: Sequence[Floats], distances: Sequence[Distances | None]):
+        self.graph = graph
+        self.prices = [np.array(p) for p in prices]
+        self.factors: list[_Factor] = []
+        self.ends: list[list[tuple[_Factor, int]]] = [[] for _ in graph.nodes]
+        for t, tensor in enumerate(graph.tensors):
+            near = distances[t]
+            if near is None:
+                continue
+            groups = [tensor.uses[i : i + GROUP] for i in range(0, len(tensor.uses), GROUP)]
+            shared = near if len(groups) == 1 else Distances(near.arcs, near.price / len(groups))
+            for group in groups:
+                ports = (tensor.source, *group)
+                factor = _Factor(t, shared, ports, [_support(p, len(tensor.space)) for p in ports])
+                self.factors.append(factor)
+                for i, port in enumerate(ports):
+                    self.ends[port.node].append((factor, i))
+        # What each node has been handed, by its choices.
+        self.given = [np.zeros(len(p)) for p in self.prices]
+
+    def copy(self) -> DualAscent:
+        """The same split of prices, to go on from by itself."""
+        other = copy.copy(self)
+        other.prices, other.given = list(self.prices), list(self.given)
+        other.factors = [replace(f, potentials=list(f.potentials)) for f in self.factors]
+        at = {id(f): i for i, f in enumerate(self.factors)}
+        other.ends = [[(other.factors[at[id(f)]], i) for f, i in ends] for ends in self.ends]
+        return other
+
+    def allow(self, node: int, choices: Mask) -> None:
+        """Forbid a node all other choices."""
+        self.prices[node] = np.where(choices, self.prices[node], np.inf)
+        for factor, i in self.ends[node]:
+            supported = np.zeros(len(factor.potentials[i]), dtype=bool)
+            supported[factor.ports[i].rows[choices]] = True
+            factor.potentials[i] = np.where(supported, factor.potentials[i], np.inf)
+
+    def node_costs(self, node: int) -> Floats:
+        """What the choices of a node cost with what it has been handed."""
+        return self.prices[node] + self.given[node]
+
+    def bound(self) -> float:
+        """The proven lower bound."""
+        nodes = sum(float(self.node_costs(n).min()) for n in range(len(self.prices)))
+        return nodes + sum(f.minimum() for f in self.factors)
+
+    def sweep(self) -> None:
+        """Once forward and once backward over the program."""
+        order = sorted(range(len(self.factors)), key=lambda i: self.factors[i].ports[0].node)
+        made: dict[int, list[_Factor]] = {}
+        for i in order:
+            made.setdefault(self.factors[i].ports[0].node, []).append(self.factors[i])
+        for node in range(len(self.prices)):
+            self._push(node, [(f, i) for f, i in self.ends[node] if i == 0])
+            for factor in made.get(node, ()):
+                self._pull(factor, at_source=False)
+        for node in reversed(range(len(self.prices))):
+            for factor in made.get(node, ()):
+                self._pull(factor, at_source=True)
+            self._push(node, [(f, i) for f, i in self.ends[node] if i != 0])
+
+    def _push(self, node: int, ends: list[tuple[_Factor, int]]) -> None:
+        """Hand what the node's choices cost, in equal shares, to the tensors at `ends`."""
+        costs = self.node_costs(node)
+        for factor, i in ends:
+            rows = factor.ports[i].rows
+            least = np.full(len(factor.potentials[i]), np.inf)
+            np.minimum.at(least, rows, costs)
+            share = np.where(np.isfinite(least), least / len(ends), 0.0)
+            factor.potentials[i] = factor.potentials[i] + share
+            self.given[node] = self.given[node] - share[rows]
+
+    def _pull(self, factor: _Factor, at_source: bool) -> None:
+        """Hand what the tensor costs, in equal shares, to the nodes at its source or at its uses."""
+        marginals = factor.marginals(at_source)
+        for i, marginal in enumerate(marginals, start=0 if at_source else 1):
+            share = np.where(np.isfinite(marginal), marginal / len(marginals), 0.0)
+            factor.potentials[i] = factor.potentials[i] - share
+            port = factor.ports[i]
+            self.given[port.node] = self.given[port.node] + share[port.rows]
+
+    def round(self) -> list[int]:
+        """A plan read off the split: a choice for each node, taken in program order, each the best
+        with those taken before and the bound of what comes after; then improved node by node."""
+        kept = [list(f.potentials) for f in self.factors]
+        chosen = [0] * len(self.prices)
+        for node in range(len(chosen)):
+            self._settle(node, chosen)
+        improved = True
+        while improved:
+            improved = False
+            for node in range(len(chosen)):
+                before = chosen[node]
+                costs = self._settle(node, chosen)
+                improved |= bool(costs[chosen[node]] < costs[before] - 1e-9 * abs(costs[before]))
+        for factor, potentials in zip(self.factors, kept, strict=True):
+            factor.potentials = potentials
+        return chosen
+
+    def _settle(self, node: int, chosen: list[int]) -> Floats:
+        """Choose the best for a node with the potentials as they are, and fix its ports to that.
+
+        Gives what each of its choices costs so.
+        """
+        costs = self.prices[node].copy()
+        for factor, i in self.ends[node]:
+            costs = costs + factor.message(i)[factor.ports[i].rows]
+        chosen[node] = int(np.argmin(costs))
+        for factor, i in self.ends[node]:
+            factor.potentials[i] = point(factor.ports[i].rows[chosen[node]], len(factor.potentials[i]))
+        return costs
+
+    def price_of(self, chosen: Sequence[int]) -> float:
+        """What a plan costs at most: exact where every tensor is one group."""
+        total = sum(float(p[c]) for p, c in zip(self.prices, chosen, strict=True))
+        for factor in self.factors:
+            kept = factor.potentials
+            factor.potentials = [point(p.rows[chosen[p.node]], len(kept[0])) for p in factor.ports]
+            groups = -(-len(self.graph.tensors[factor.tensor].uses) // GROUP)
+            total += groups * factor.minimum()
+            factor.potentials = kept
+        return total
+
+    def alive(self, slack: float) -> tuple[list[Mask], dict[int, Mask]]:
+        """The choices of each node and the arcs of each tensor that a plan can contain whose price
+        is at most the bound plus `slack`."""
+        nodes = []
+        for n in range(len(self.prices)):
+            costs = self.node_costs(n)
+            nodes.append(costs <= costs.min() + slack)
+        arcs: dict[int, Mask] = {}
+        for factor in self.factors:
+            marginal = factor.arc_marginals()
+            keep = marginal <= factor.minimum() + slack
+            arcs[factor.tensor] = arcs.get(factor.tensor, np.zeros(len(keep), dtype=bool)) | keep
+        return nodes, arcs
+
+
+def _support(port: Port, layouts: int) -> Floats:
+    out = np.full(layouts, np.inf)
+    out[port.rows] = 0.0
+    return out

@@ -1,0 +1,180 @@
+"""One block under expansion: its names, its values, and the primitive ops that its lines become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..ir.diagnostics import Span
+from ..ir.dtype import Dtype
+from ..ir.expr import Expr, Operand, operands
+from ..ir.layout import Layout
+from ..ir.program import Kind, Map, Op, Pin, PinKind, Region, Repeat, Stored, Value
+from .expand_dims import Constraint, DimTable
+from .expand_report import Refused, Report
+
+MAX_VALUES = 20_000  # of a whole program, every block counted once more than it is called
+
+START = Span(1, 1)
+FLOATS = (Dtype.BF16, Dtype.F16, Dtype.F32)
+
+
+@dataclass(frozen=True)
+class Template:
+    """An expanded block, ready to be put in place under a prefix.
+
+    Names in `values` are the block's own and take the prefix; `parameters` are replaced by what the
+    call hands over; any other name is a tensor shared by the whole file. `results` is None when
+    the block has errors and does not say what it returns. `appended`: the shared caches that it
+    appends to. `depth`: how many calls are nested in it.
+    """
+
+    name: str
+    parameters: tuple[Value, ...]
+    values: tuple[Value, ...]
+    region: Region
+    results: tuple[Value, ...] | None
+    pins: tuple[Pin, ...]
+    appended: frozenset[str]
+    depth: int
+
+
+@dataclass
+class Context:
+    """What all blocks of a file see.
+
+    `shared`: the tensors that are declared outside of blocks; None for one whose declaration is
+    wrong. `blocks`: the names of all blocks; `templates`: those expanded so far. `made`: how many
+    values there are.
+    """
+
+    report: Report
+    dims: DimTable
+    shared: dict[str, Value | None] = field(default_factory=dict)
+    caches: set[str] = field(default_factory=set)
+    blocks: set[str] = field(default_factory=set)
+    templates: dict[str, Template] = field(default_factory=dict)
+    constraints: list[Constraint] = field(default_factory=list)
+    made: int = 0
+
+    def count(self, values: int, span: Span) -> None:
+        """Note that `values` more exist. Ends the expansion when they are too many."""
+        self.made += values
+        if self.made > MAX_VALUES:
+            self.report.add(f"The program expands to more than {MAX_VALUES:,} values.", span, "use `repeat`")
+            self.report.finish()
+
+
+@dataclass
+class Body:
+    """A block, main, or the file's shared declarations while they are being expanded.
+
+    `names`: the visible names that this body defines, and the values for which they stand; None
+    when a definition was wrong. `values`: what this body owns, by program name. `at`: the statement
+    in hand, for findings about the whole of it.
+    """
+
+    context: Context
+    names: dict[str, str | None] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    parameters: dict[str, Value] = field(default_factory=dict)
+    stored: list[Stored] = field(default_factory=list)
+    items: list[Op | Repeat] = field(default_factory=list)
+    pins: list[Pin] = field(default_factory=list)
+    caches: set[str] = field(default_factory=set)
+    appended: set[str] = field(default_factory=set)
+    prefixes: set[str] = field(default_factory=set)
+    depth: int = 0
+    at: Span = START
+
+    def visible(self) -> list[str]:
+        """Every name that stands for a value here."""
+        return [*self.names, *self.context.shared]
+
+    def lookup(self, name: str) -> str | None:
+        """The value for which a visible name stands; None when its definition was wrong."""
+        if name in self.names:
+            return self.names[name]
+        return name if self.context.shared[name] is not None else None
+
+    def value(self, name: str) -> Value:
+        """A value by its program name."""
+        value = self.values.get(name) or self.parameters.get(name) or self.context.shared[name]
+        assert value is not None, f"`{name}` has no value"
+        return value
+
+    def is_cache(self, name: str) -> bool:
+        """Whether a value is a cache as it stood before the program ran."""
+        return name in self.caches or (name not in self.values and name in self.context.caches)
+
+    def fresh(self, base: str) -> str:
+        """`base`, or with a number the first name like it that is free."""
+        name, number = base, 1
+        while name in self.values or name in self.parameters or name in self.context.shared:
+            number += 1
+            name = f"{base}:{number}"
+        return name
+
+    def store(self, value: Value, kind: Kind, span: Span) -> None:
+        """A tensor that is there before the program runs."""
+        self.context.count(1, span)
+        self.values[value.name] = value
+        self.stored.append(Stored(value.name, kind))
+        if kind is Kind.CACHE:
+            self.caches.add(value.name)
+
+    def emit(self, op: Op, dims: Sequence[str], dtype: Dtype) -> str:
+        """Add an op, whose result has these dims and this dtype; returns the result's name."""
+        self.context.count(1, self.at)
+        self.values[op.result] = Value(op.result, tuple(dims), dtype)
+        self.items.append(op)
+        return op.result
+
+    def pin(self, kind: PinKind, value: str, layout: Layout, text: str) -> None:
+        """Fix a layout of a value."""
+        self.pins.append(Pin(kind, value, None, layout, text))
+
+    def cover(self, names: Sequence[str], span: Span | None = None) -> tuple[str, ...]:
+        """The dims of a pointwise result: those of the operand that has all the others'.
+
+        Raises Refused when no operand has them all, and when there is none.
+        """
+        if not names:
+            raise Refused("A value is computed from at least one value.", span or self.at)
+        widest = max((self.value(n) for n in names), key=lambda v: len(v.dims))
+        for name in names:
+            extra = [d for d in self.value(name).dims if d not in widest.dims]
+            if extra:
+                both = f"{_typed(widest)} and {_typed(self.value(name))}"
+                hint = "one of them must have every dim of the other; an indexed left side makes an outer product"
+                raise Refused(f"{both} do not broadcast: dim `{extra[0]}` is missing.", span or self.at, hint)
+        return widest.dims
+
+    def floating(self, names: Iterable[str]) -> Dtype:
+        """The dtype in which values are computed with: the widest float among them, at least bf16.
+
+        bf16 and f16 together give f32. Raises Refused for integers, which are indices.
+        """
+        found: set[Dtype] = set()
+        for name in names:
+            dtype = self.value(name).dtype
+            if dtype is Dtype.I32:
+                hint = "look rows up with `take(table, ids, over=...)`"
+                raise Refused(f"`{name}` holds i32 indices, which only `take` reads.", self.at, hint)
+            found.add(dtype if dtype in FLOATS else Dtype.BF16)
+        return found.pop() if len(found) == 1 else Dtype.F32 if found else Dtype.BF16
+
+    def named(self, expr: Expr, base: str) -> str:
+        """The value that an expression is, made under a name like `base` when it is not a bare one."""
+        if isinstance(expr, Operand):
+            return expr.name
+        names = operands(expr)
+        return self.emit(Map(self.fresh(base), expr), self.cover(names), self.floating(names))
+
+    def region(self) -> Region:
+        """What the body has become."""
+        return Region(tuple(self.stored), tuple(self.items))
+
+
+def _typed(value: Value) -> str:
+    return f"`{value.name}[{','.join(value.dims)}]`"

@@ -1,0 +1,75 @@
+"""Names and types as they are declared: is a name free, a dtype known, a pin one that the value can have."""
+
+from __future__ import annotations
+
+from ..ir.diagnostics import InputError
+from ..ir.dtype import Dtype
+from ..ir.pins import pinned_layout
+from ..ir.program import Kind, PinKind, Repeat, Value
+from ..ir.source import Ident, LayoutText, Type
+from .expand_body import Body
+from .expand_names import all_dims
+from .expand_report import Refused
+
+DTYPES = {dtype.value: dtype for dtype in Dtype}
+
+
+def declared_dtype(body: Body, ident: Ident) -> Dtype | None:
+    """The dtype of a name; None, and a finding, when there is none like it."""
+    if ident.name not in DTYPES:
+        hint = "the dtypes are " + ", ".join(DTYPES)
+        body.context.report.add(f"`{ident.name}` is not a dtype.", ident.span, hint)
+        return None
+    return DTYPES[ident.name]
+
+
+def declared_value(body: Body, name: str, kind: Type) -> Value | None:
+    """A value of a declared type; None, and findings, when the type is wrong."""
+    dtype = declared_dtype(body, kind.dtype)
+    if not all_dims(body, kind.dims) or dtype is None:
+        return None
+    try:
+        return Value(name, body.context.dims.distinct(kind.dims), dtype)
+    except Refused as refused:
+        body.context.report.refuse(refused)
+        return None
+
+
+def claim(body: Body, ident: Ident) -> bool:
+    """Whether a name is free for a value here; notes it when it is not."""
+    context = body.context
+    if ident.name in body.names:
+        context.report.add(f"Value `{ident.name}` is defined twice.", ident.span, "give the second another name")
+    elif ident.name in context.shared:
+        context.report.add(f"Value `{ident.name}` shadows the one declared outside of blocks.", ident.span, "rename it")
+    elif ident.name in context.blocks:
+        context.report.add(f"Value `{ident.name}` has the name of a block.", ident.span, "rename it")
+    else:
+        return True
+    return False
+
+
+def store(body: Body, name: Ident, kind: Kind, value: Value | None, pin: LayoutText | None) -> None:
+    """A stored tensor under a name that is claimed."""
+    body.names[name.name] = None if value is None else value.name
+    if value is not None:
+        body.store(value, kind, name.span)
+        pin_value(body, value.name, PinKind.STORED, pin)
+
+
+def pin_value(body: Body, name: str, kind: PinKind, pin: LayoutText | None) -> None:
+    """Fix the layout of a value as written behind `@`, if anything is."""
+    if pin is None:
+        return
+    value = body.value(name)
+    made = any(not isinstance(item, Repeat) and item.result == name for item in reversed(body.items))
+    if kind is PinKind.RESULT and not made:
+        body.context.report.add("Only the result of an op can be pinned here.", pin.span, "pin it where it is made")
+        return
+    try:
+        layout = pinned_layout(pin.text, value, kind, body.context.dims.factors)
+    except InputError as error:
+        for finding in error.diagnostics:
+            body.context.report.add(finding.message, pin.span, finding.hint)
+        return
+    body.pin(kind, name, layout, f"{name} @ {pin.text}")

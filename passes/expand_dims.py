@@ -1,0 +1,270 @@
+"""Dims: what each stands for, and the sizes that the file, its phases and the settings give them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..ir.diagnostics import Span
+from ..ir.expr import Call, Const, Expr, Size
+from ..ir.program import Phase
+from ..ir.source import Dim, Dims, Ident, Item, PhaseText
+from .expand_report import Refused, Report
+
+MAX_SIZE = 2**40
+MAX_RANK = 32  # dims of one value
+MAX_DIMS = 1000  # of a file
+MAX_PHASES = 100  # of a file
+
+
+@dataclass
+class DimTable:
+    """The dims of a file. A product of dims is replaced by its factors; all others are plain.
+
+    `plain`: the size that the file gives each, None where it gives none. `alias`: for a dim that
+    has the size of another, that other. `factors`: the plain dims of a product, major to minor.
+    """
+
+    plain: dict[str, int | None] = field(default_factory=dict)
+    alias: dict[str, str] = field(default_factory=dict)
+    factors: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.plain or name in self.factors
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.plain
+        yield from self.factors
+
+    def expand(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The plain dims that a list of dims stands for."""
+        return tuple(plain for name in names for plain in self.factors.get(name, (name,)))
+
+    def root(self, name: str) -> str:
+        """The dim whose size `name` has in the end: itself, or what it is an alias of."""
+        while name in self.alias:
+            name = self.alias[name]
+        return name
+
+    def distinct(self, names: Sequence[Ident]) -> tuple[str, ...]:
+        """The plain dims of a list of known dims; raises Refused when one stands twice."""
+        seen: set[str] = set()
+        for ident in names:
+            for plain in self.expand([ident.name]):
+                if plain in seen:
+                    if plain != ident.name:
+                        message = f"Dim `{plain}` stands here twice, as a factor of `{ident.name}`."
+                        raise Refused(message, ident.span)
+                    hint = f"for two dims of one size declare an alias, as in `dim {plain}2 = {plain}`"
+                    raise Refused(f"Dim `{plain}` stands here twice.", ident.span, hint)
+                seen.add(plain)
+        if len(seen) > MAX_RANK:
+            raise Refused(f"A value has at most {MAX_RANK} dims.", names[0].span)
+        return self.expand(n.name for n in names)
+
+    def single(self, ident: Ident, where: str) -> str:
+        """A known dim that is no product; raises Refused otherwise."""
+        if ident.name in self.factors:
+            raise Refused(f"{where} takes a dim of its own, and `{ident.name}` is a product of dims.", ident.span)
+        return ident.name
+
+
+def size_expr(names: Sequence[str]) -> Expr:
+    """The product of the sizes of plain dims, as a number."""
+    result: Expr | None = None
+    for name in names:
+        result = Size(name) if result is None else Call("multiply", (result, Size(name)))
+    return Const(1.0) if result is None else result
+
+
+def declare_dims(items: Iterable[Item], report: Report) -> DimTable:
+    """The dims that a file declares, in order; a derived dim is made of dims declared before it."""
+    dims = [dim for item in items if isinstance(item, Dims) for dim in item.dims]
+    everything = {dim.name.name for dim in dims}
+    table = DimTable()
+    if len(dims) > MAX_DIMS:
+        report.add(f"The file declares more than {MAX_DIMS:,} dims.", dims[MAX_DIMS].name.span)
+        report.finish()
+    for dim in dims:
+        name = dim.name.name
+        if name in table:
+            report.add(f"Dim `{name}` is declared twice.", dim.name.span)
+            continue
+        if name == "calls":
+            report.add("A dim cannot be called `calls`.", dim.name.span, "phases use that word for how often they run")
+        if dim.pad is not None:
+            hint = f"write `dim {name} = {dim.pad}`"
+            report.add(f"Dim `{name}` is padded, and padding is not supported yet.", dim.name.span, hint)
+        if dim.size is not None and not 1 <= dim.size <= MAX_SIZE:
+            report.add(_out_of_range(f"Dim `{name}`", dim.size), dim.name.span)
+        if not dim.factors:
+            table.plain[name] = dim.size
+        elif not _derive(table, dim, everything, report):
+            table.plain[name] = 1  # so that nothing else is said about it
+    return table
+
+
+def _derive(table: DimTable, dim: Dim, everything: set[str], report: Report) -> bool:
+    """Enter an alias or a product; False, and a finding, when the dim is neither."""
+    name = dim.name.name
+    known = True
+    for factor in dim.factors:
+        if factor.name in table:
+            continue
+        known = False
+        if factor.name in everything:
+            hint = f"move the declaration of `{name}` below that of `{factor.name}`"
+            report.add(f"Dim `{factor.name}` is not declared yet.", factor.span, hint)
+        else:
+            report.unknown("Dim", factor.name, factor.span, table)
+    if not known:
+        return False
+    try:
+        factors = table.distinct(dim.factors)
+    except Refused as refused:
+        report.refuse(refused)
+        return False
+    if len(dim.factors) > 1:
+        table.factors[name] = factors
+        return True
+    if len(factors) > 1:
+        report.add(f"Dim `{name}` cannot be an alias of the product `{dim.factors[0].name}`.", dim.factors[0].span)
+        return False
+    table.plain[name] = None
+    table.alias[name] = factors[0]
+    return True
+
+
+def _out_of_range(what: str, size: int) -> str:
+    return f"{what} is larger than 2^40." if size > MAX_SIZE else f"{what} must be at least 1."
+
+
+def bind_phases(
+    table: DimTable, phases: Sequence[PhaseText], settings: Mapping[str, int], report: Report
+) -> tuple[Phase, ...]:
+    """The phases with a size for every plain dim. A file without phases gets one called `main`.
+
+    `settings` override the sizes that the file and its phases give.
+    """
+    chosen = _settings(table, settings, report)
+    if not phases:
+        sizes = {name: size for name, size in table.plain.items() if size is not None} | chosen
+        if missing := _missing(table, sizes):
+            hint = f"give it one, as in `dim {missing[0]} = 64`, or add a phase, or set it for this run"
+            report.add(f"Nothing gives a size to {_listed(missing)}.", Span(1, 1), hint)
+            return ()
+        return (_bound(table, "main", sizes, 1),)
+    if len(phases) > MAX_PHASES:
+        report.add(f"The file has more than {MAX_PHASES} phases.", phases[MAX_PHASES].name.span)
+        report.finish()
+    bound: list[Phase] = []
+    names: set[str] = set()
+    for phase in phases:
+        if phase.name.name in names:
+            report.add(f"Phase `{phase.name.name}` is declared twice.", phase.name.span)
+        names.add(phase.name.name)
+        sizes, calls = _bindings(table, phase, report)
+        sizes |= chosen
+        if missing := _missing(table, sizes):
+            hint = f"add `{missing[0]} = ...` to the phase"
+            report.add(f"Phase `{phase.name.name}` gives no size to {_listed(missing)}.", phase.name.span, hint)
+        else:
+            bound.append(_bound(table, phase.name.name, sizes, calls))
+    return tuple(bound)
+
+
+def _settings(table: DimTable, settings: Mapping[str, int], report: Report) -> dict[str, int]:
+    chosen: dict[str, int] = {}
+    for name, size in settings.items():
+        if name not in table:
+            report.unknown("Dim", name[:64], None, table)
+        elif name in table.alias or name in table.factors:
+            report.add(f"Dim `{name}` cannot be set: its size follows from other dims.", None, _derivation(table, name))
+        elif not 1 <= size <= MAX_SIZE:
+            report.add(_out_of_range(f"The setting of dim `{name}`", size), None)
+            chosen[name] = 1
+        else:
+            chosen[name] = size
+    return chosen
+
+
+def _derivation(table: DimTable, name: str) -> str:
+    if name in table.alias:
+        return f"bind `{table.root(name)}`, of which it is an alias"
+    return f"bind its factors {_listed(table.factors[name])}"
+
+
+def _bindings(table: DimTable, phase: PhaseText, report: Report) -> tuple[dict[str, int], int]:
+    """The sizes that the file gives in one phase, and how often the phase runs."""
+    given = {name: size for name, size in table.plain.items() if size is not None}
+    calls, seen = 1, set[str]()
+    for binding in phase.bindings:
+        name, span = binding.name.name, binding.name.span
+        if name in seen:
+            report.add(f"Phase `{phase.name.name}` binds `{name}` twice.", span)
+        elif name != "calls" and name not in table:
+            report.unknown("Dim", name, span, [*table, "calls"])
+        elif not 1 <= binding.value <= MAX_SIZE:
+            report.add(_out_of_range(f"`{name}` in phase `{phase.name.name}`", binding.value), binding.span)
+            given[name] = 1
+        elif name == "calls":
+            calls = binding.value
+        elif name in table.alias or name in table.factors:
+            hint = _derivation(table, name)
+            report.add(f"A phase cannot bind `{name}`: its size follows from other dims.", span, hint)
+        elif table.plain[name] is not None:
+            hint = f"declare it free, `dim {name}`, for phases to bind it"
+            report.add(f"Dim `{name}` is fixed already, to {table.plain[name]}.", span, hint)
+        else:
+            given[name] = binding.value
+        seen.add(name)
+    return given, calls
+
+
+def _missing(table: DimTable, sizes: Mapping[str, int]) -> list[str]:
+    return [name for name in table.plain if name not in sizes and name not in table.alias]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in names[:8])
+    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
+
+
+def _bound(table: DimTable, phase: str, sizes: Mapping[str, int], calls: int) -> Phase:
+    return Phase(phase, tuple((name, sizes[table.root(name)]) for name in table.plain), calls)
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """In every phase the size of `small` must be at most that of `large`."""
+
+    small: str
+    large: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class Even:
+    """In every phase the size of `dim` must be even."""
+
+    dim: str
+    span: Span
+
+
+Constraint = AtMost | Even
+
+
+def check_sizes(constraints: Iterable[Constraint], phases: Iterable[Phase], report: Report) -> None:
+    """Note the phases whose sizes an op cannot take."""
+    bound = [(phase.name, dict(phase.sizes)) for phase in phases]
+    for constraint in dict.fromkeys(constraints):
+        for phase, sizes in bound:
+            match constraint:
+                case AtMost(small, large, span) if sizes[small] > sizes[large]:
+                    what = f"{small} = {sizes[small]} is more than {large} = {sizes[large]}"
+                    hint = f"`{large}` counts the context with this step's tokens"
+                    report.add(f"In phase `{phase}`, {what}.", span, hint)
+                case Even(dim, span) if sizes[dim] % 2:
+                    report.add(f"In phase `{phase}`, {dim} = {sizes[dim]} is odd, and pairs are turned.", span)
+                case _:
+                    pass

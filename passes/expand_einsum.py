@@ -1,0 +1,62 @@
+"""An indexed left side: a product of indexed values as an einsum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ir.dtype import Dtype
+from ..ir.program import Einsum
+from ..ir.source import Binary, Expr, Ident, Indexed, Name
+from .expand_body import Body
+from .expand_report import Refused, plural
+
+
+def einsum(body: Body, node: Expr, target: str, output: Sequence[Ident], dtype: Dtype | None) -> str:
+    """Multiply the operands, sum over the indices that `output` lacks; returns the result's name.
+
+    Raises Refused for what is no product of indexed values, an index that an operand's dim is not,
+    one that stands twice in a list, and one of the result that no operand has.
+    """
+    found = [_factor(body, factor) for factor in _factors(node)]
+    left = body.context.dims.distinct(output)
+    every = {index for _, indices in found for index in indices}
+    for ident in output:
+        for index in body.context.dims.expand([ident.name]):
+            if index not in every:
+                raise Refused(f"Index `{index}` of the result is in no operand.", ident.span)
+    names, indices = tuple(n for n, _ in found), tuple(i for _, i in found)
+    inferred = body.floating(names)
+    return body.emit(Einsum(target, names, indices, left), left, dtype or inferred)
+
+
+def _factors(node: Expr) -> list[Indexed]:
+    """The operands of a product, in order."""
+    match node:
+        case Indexed():
+            return [node]
+        case Binary("*", left, right):
+            return _factors(left) + _factors(right)
+        case Name(name, span):
+            raise Refused(f"`{name}` needs its indices under an indexed left side.", span, f"write `{name}[...]`")
+        case _:
+            hint = "give other expressions a name, on a line of their own without indices on the left"
+            raise Refused("An indexed left side takes a product of indexed values.", node.span, hint)
+
+
+def _factor(body: Body, factor: Indexed) -> tuple[str, tuple[str, ...]]:
+    """An operand's value and its indices, each of which is the value's dim there, or an alias."""
+    name = body.lookup(factor.value.name)
+    assert name is not None, "names are checked first"
+    dims, table = body.value(name).dims, body.context.dims
+    indices = table.distinct(factor.indices)
+    has = f"its dims are `[{','.join(dims)}]`"
+    if len(indices) != len(dims):
+        count = plural(len(dims), "dim")
+        message = f"`{factor.value.name}` has {count}, and {len(indices)} stand in its index list."
+        raise Refused(message, factor.span, has)
+    written = [ident for ident in factor.indices for _ in table.expand([ident.name])]
+    for index, dim, ident in zip(indices, dims, written, strict=True):
+        if table.root(index) != table.root(dim):
+            message = f"`{factor.value.name}` has dim `{dim}` where index `{index}` stands."
+            raise Refused(message, ident.span, has)
+    return name, indices

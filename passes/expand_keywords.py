@@ -1,0 +1,101 @@
+"""The dims and numbers in the call of a composite: `over=E`, `at=L into M`, `mask=causal(L, M)`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..ir.source import Call, DimList, Expr, Ident, Into, Keyword, Name, Number
+from .composites import Arguments, Composite
+from .expand_dims import DimTable
+from .expand_report import Refused
+
+EXAMPLES = {"over": "over=E", "at": "at=L into M"}
+
+Pair = tuple[str, str]
+
+
+def dim_arguments(call: Call, count: int) -> list[Ident]:
+    """The dims that a call such as `size(E)` names. Raises Refused when they are not `count` dims."""
+    names = [Ident(a.name, a.span) for a in call.arguments if isinstance(a, Name)]
+    if len(names) != len(call.arguments) or len(names) != count or call.keywords:
+        dims = "one dim" if count == 1 else f"{count} dims"
+        raise Refused(f"`{call.function.name}` takes {dims}.", call.span)
+    return names
+
+
+def positional_arguments(
+    dims: DimTable, call: Call, composite: Composite
+) -> tuple[tuple[Expr | Into, ...], Pair | None]:
+    """The values of a call, and the dims of the `L into M` that some composites take last."""
+    if not composite.into:
+        return call.arguments, None
+    *values, last = call.arguments or (None,)
+    if not isinstance(last, Into):
+        raise Refused(f"The last argument of `{call.function.name}` is `L into M`.", call.span)
+    return tuple(v for v in values if v is not None), _into(dims, last, call.function.name)
+
+
+def with_keywords(given: Arguments, dims: DimTable, call: Call, composite: Composite, into: Pair | None) -> Arguments:
+    """The arguments with what the keywords of the call say. Raises Refused where they do not fit."""
+    found = _keywords(call, composite)
+    name = call.function.name
+    return replace(
+        given,
+        over=_over(dims, found["over"]) if "over" in found else (),
+        into=_at(dims, found["at"], name) if "at" in found else into,
+        causal=_mask(dims, found["mask"]) if "mask" in found else None,
+        base=_base(found["base"]) if "base" in found else given.base,
+    )
+
+
+def _keywords(call: Call, composite: Composite) -> dict[str, Keyword]:
+    name, found = call.function.name, dict[str, Keyword]()
+    allowed = composite.required + composite.allowed
+    for keyword in call.keywords:
+        word = keyword.name.name
+        if word not in allowed:
+            hint = f"it takes {', '.join(f'`{a}=`' for a in allowed)}" if allowed else None
+            raise Refused(f"`{name}` has no keyword `{word}`.", keyword.name.span, hint)
+        if word in found:
+            raise Refused(f"The keyword `{word}` is given twice.", keyword.name.span)
+        found[word] = keyword
+    for word in composite.required:
+        if word not in found:
+            raise Refused(f"`{name}` needs `{word}=`.", call.span, f"write `{name}(..., {EXAMPLES[word]})`")
+    return found
+
+
+def _over(dims: DimTable, keyword: Keyword) -> tuple[str, ...]:
+    match keyword.value:
+        case Name(name, span):
+            return dims.distinct([Ident(name, span)])
+        case DimList(names) if names:
+            return dims.distinct(names)
+        case _:
+            raise Refused("`over=` takes a dim, or several in brackets.", keyword.name.span, "write `over=[A, B]`")
+
+
+def _at(dims: DimTable, keyword: Keyword, name: str) -> Pair:
+    if not isinstance(keyword.value, Into):
+        raise Refused("`at=` takes `L into M`.", keyword.name.span)
+    return _into(dims, keyword.value, name)
+
+
+def _into(dims: DimTable, into: Into, name: str) -> Pair:
+    return dims.single(into.source, f"`{name}`"), dims.single(into.target, f"`{name}`")
+
+
+def _mask(dims: DimTable, keyword: Keyword) -> Pair:
+    if not isinstance(keyword.value, Call) or keyword.value.function.name != "causal":
+        raise Refused("`mask=` takes `causal(L, M)`.", keyword.name.span)
+    query, key = dim_arguments(keyword.value, 2)
+    if query.name == key.name:
+        hint = f"declare an alias for the keys, `dim {key.name}2 = {key.name}`"
+        raise Refused("`causal` takes two different dims.", key.span, hint)
+    return dims.single(query, "`causal`"), dims.single(key, "`causal`")
+
+
+def _base(keyword: Keyword) -> float:
+    if not isinstance(keyword.value, Number) or keyword.value.value <= 0:
+        raise Refused("`base=` takes a number above 0.", keyword.name.span)
+    return keyword.value.value

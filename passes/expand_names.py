@@ -1,0 +1,130 @@
+"""Whether the names in an expression stand for anything, looked up before it is expanded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..ir.source import (
+    Binary,
+    Call,
+    DimList,
+    Expr,
+    Ident,
+    Indexed,
+    Into,
+    Keyword,
+    Name,
+    Negate,
+    Number,
+    Repeated,
+)
+from .composites import COMPOSITES
+from .expand_body import Body
+
+# The functions that an expression may call, with how many arguments each takes.
+POINTWISE = {
+    "exp": 1,
+    "log": 1,
+    "sqrt": 1,
+    "rsqrt": 1,
+    "tanh": 1,
+    "sigmoid": 1,
+    "silu": 1,
+    "gelu": 1,
+    "relu": 1,
+    "abs": 1,
+    "maximum": 2,
+    "minimum": 2,
+    "power": 2,
+}
+GATES = {"swiglu": "silu", "geglu": "gelu"}  # gate(g, u) = function(g) * u
+FUNCTIONS = frozenset({*POINTWISE, *GATES, *COMPOSITES, "size"})
+
+
+def known(body: Body, node: Expr | Repeated | Into | DimList) -> bool:
+    """Whether every name in `node` is declared and rightly so; notes those that are not.
+
+    Names whose definition was wrong make the answer False without another finding.
+    """
+    match node:
+        case Number():
+            return True
+        case Name(name, span):
+            return _value(body, Ident(name, span))
+        case Indexed(value, indices):
+            found = _value(body, value)
+            return all_dims(body, indices) and found
+        case Negate(operand):
+            return known(body, operand)
+        case Binary(_, left, right):
+            return all_known(body, (left, right))
+        case Into(source, target):
+            return all_dims(body, (source, target))
+        case DimList(dims):
+            return all_dims(body, dims)
+        case Repeated(_, call):
+            return known(body, call)
+        case Call():
+            return _call(body, node)
+
+
+def all_known(body: Body, nodes: Iterable[Expr | Repeated]) -> bool:
+    """Whether every name in each of `nodes` is declared; notes all that are not."""
+    found = [known(body, node) for node in nodes]
+    return all(found)
+
+
+def all_dims(body: Body, idents: Iterable[Ident]) -> bool:
+    """Whether dims are declared; notes all that are not."""
+    found = [dim(body, ident) for ident in idents]
+    return all(found)
+
+
+def dim(body: Body, ident: Ident) -> bool:
+    """Whether a dim is declared; notes it when it is not."""
+    if ident.name in body.context.dims:
+        return True
+    hint = None if list(body.context.dims) else f"declare it with `dim {ident.name}`"
+    body.context.report.unknown("Dim", ident.name, ident.span, body.context.dims, hint)
+    return False
+
+
+def _value(body: Body, ident: Ident) -> bool:
+    if ident.name in body.names or ident.name in body.context.shared:
+        return body.lookup(ident.name) is not None
+    hint = None
+    if ident.name in body.context.dims:
+        hint = f"`{ident.name}` is a dim; its size as a number is `size({ident.name})`"
+    body.context.report.unknown("Value", ident.name, ident.span, body.visible(), hint)
+    return False
+
+
+def _call(body: Body, call: Call) -> bool:
+    name = call.function.name
+    checks: list[bool] = []
+    if name in body.context.blocks and name not in body.context.templates:
+        message = f"Block `{name}` is called before it is complete."
+        body.context.report.add(message, call.function.span, "a block calls only blocks above it, never itself")
+        checks.append(False)
+    elif name not in FUNCTIONS and name not in body.context.templates:
+        every = [*FUNCTIONS, *body.context.templates]
+        body.context.report.unknown("Function or block", name, call.function.span, sorted(every))
+        checks.append(False)
+    checks += _dims(body, call.arguments) if name == "size" else [known(body, a) for a in call.arguments]
+    checks += [_keyword(body, keyword) for keyword in call.keywords]
+    return all(checks)
+
+
+def _keyword(body: Body, keyword: Keyword) -> bool:
+    """The names in a keyword's value: dims, also as the arguments of `causal`."""
+    match keyword.value:
+        case Name(name, span):
+            return dim(body, Ident(name, span))
+        case Call(_, arguments):
+            return all(_dims(body, arguments))
+        case other:
+            return known(body, other)
+
+
+def _dims(body: Body, arguments: Sequence[Expr | Into]) -> list[bool]:
+    return [dim(body, Ident(a.name, a.span)) if isinstance(a, Name) else known(body, a) for a in arguments]

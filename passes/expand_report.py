@@ -1,0 +1,57 @@
+"""What the expansion finds wrong, gathered while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
+
+MAX_FINDINGS = 100  # reported at once
+MAX_GUESSES = 20  # names guessed at; a guess compares with every known name
+
+
+class Refused(Exception):
+    """A statement cannot be expanded: one finding, caught where the statement is handled."""
+
+    def __init__(self, message: str, span: Span, hint: str | None = None):
+        super().__init__(message)
+        self.message, self.span, self.hint = message, span, hint
+
+
+def plural(number: int, noun: str) -> str:
+    """A number and what it counts: `1 value`, `2 values`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+class Report:
+    """The findings about one source."""
+
+    def __init__(self, source: Source):
+        self.source = source
+        self._found: list[Diagnostic] = []
+        self._guesses = 0
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, message: str, span: Span | None, hint: str | None = None) -> None:
+        """Note a finding. Raises InputError with all of them when there are very many."""
+        self._found.append(Diagnostic(message, span, hint, self.source if span else None))
+        if len(self._found) >= MAX_FINDINGS:
+            self.finish()
+
+    def refuse(self, refused: Refused) -> None:
+        """Note why a statement was refused."""
+        self.add(refused.message, refused.span, refused.hint)
+
+    def unknown(self, what: str, name: str, span: Span | None, known: Iterable[str], hint: str | None = None) -> None:
+        """Note a name that stands for nothing, with the closest known one as a hint."""
+        self._guesses += 1
+        guess = did_you_mean(name, known) if self._guesses <= MAX_GUESSES else None
+        self.add(f"{what} `{name}` is not declared.", span, guess or hint)
+
+    def finish(self) -> None:
+        """Raise InputError with the findings in source order, if there are any."""
+        if self._found:
+            order = sorted(self._found, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0))
+            raise InputError(order)

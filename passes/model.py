@@ -1,0 +1,132 @@
+"""The choice as an integer program, as arrays: binary choices, flows of layouts, shared arcs.
+
+For each node one binary per choice, exactly one of them 1. For each use of a tensor a flow runs
+through the graph of its layouts, from the one in which it is made to the one in which it is read.
+Where several uses share a tensor, an arc is paid once however many flows run over it (a Steiner
+arborescence as a multi-commodity flow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .graph import Graph, Tensor
+from .reshard import Arcs
+from .space import Array
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """minimise cost @ x, subject to low <= A x <= high and 0 <= x <= upper, some x integer.
+
+    A is given by `row`, `column`, `coefficient`. `choice[n]` is the first column of node n's
+    choices.
+    """
+
+    cost: Floats
+    upper: Floats
+    integer: NDArray[np.bool_]
+    row: Array
+    column: Array
+    coefficient: Floats
+    low: Floats
+    high: Floats
+    choice: tuple[int, ...]
+
+
+@dataclass
+class _Assembly:
+    cost: list[Floats] = field(default_factory=list)
+    upper: list[Floats] = field(default_factory=list)
+    integer: list[NDArray[np.bool_]] = field(default_factory=list)
+    row: list[Array] = field(default_factory=list)
+    column: list[Array] = field(default_factory=list)
+    coefficient: list[Floats] = field(default_factory=list)
+    low: list[Floats] = field(default_factory=list)
+    high: list[Floats] = field(default_factory=list)
+    columns: int = 0
+    rows: int = 0
+
+    def add_columns(self, cost: Floats, upper: float, integer: bool) -> int:
+        first, n = self.columns, len(cost)
+        self.cost.append(np.asarray(cost, dtype=np.float64))
+        self.upper.append(np.full(n, upper))
+        self.integer.append(np.full(n, integer))
+        self.columns += n
+        return first
+
+    def add_rows(self, count: int, low: float, high: float) -> int:
+        first = self.rows
+        self.low.append(np.full(count, low))
+        self.high.append(np.full(count, high))
+        self.rows += count
+        return first
+
+    def add_entries(self, row: Array, column: Array, coefficient: float | Floats) -> None:
+        self.row.append(row)
+        self.column.append(column)
+        self.coefficient.append(np.broadcast_to(np.asarray(coefficient, dtype=np.float64), row.shape))
+
+
+def build_model(
+    graph: Graph, prices: Sequence[Floats], flows: Sequence[tuple[Arcs, Floats] | None], capacity: float | None
+) -> Model:
+    """The integer program of a graph.
+
+    `prices[n]` are the prices of node n's choices, `flows[t]` the arcs of tensor t and theirs (None
+    for a tensor that nothing reads). `capacity` bounds the stored bytes of a chip.
+    """
+    a = _Assembly()
+    choice = []
+    for node, price in zip(graph.nodes, prices, strict=True):
+        first = a.add_columns(price, 1.0, True)
+        row = a.add_rows(1, 1.0, 1.0)
+        a.add_entries(np.full(len(price), row), np.arange(first, first + len(price)), 1.0)
+        choice.append(first)
+        assert len(price) == len(node.seconds)
+    for tensor, flow in zip(graph.tensors, flows, strict=True):
+        if flow is not None:
+            _add_flows(a, tensor, choice, *flow)
+    if capacity is not None:
+        row = a.add_rows(1, -np.inf, 1.0)
+        for node, first in zip(graph.nodes, choice, strict=True):
+            if node.stored_bytes is not None:
+                columns = np.arange(first, first + len(node.stored_bytes))
+                a.add_entries(np.full(len(columns), row), columns, node.stored_bytes / capacity)
+    return Model(
+        np.concatenate(a.cost),
+        np.concatenate(a.upper),
+        np.concatenate(a.integer),
+        np.concatenate(a.row),
+        np.concatenate(a.column),
+        np.concatenate(a.coefficient),
+        np.concatenate(a.low),
+        np.concatenate(a.high),
+        tuple(choice),
+    )
+
+
+def _add_flows(a: _Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> None:
+    """One flow for each use; with several uses, the arcs' prices are paid by shared columns."""
+    shared = len(tensor.uses) > 1
+    layouts, count = len(tensor.space), len(arcs)
+    paid = a.add_columns(price, 1.0, True) if shared else None
+    for port in tensor.uses:
+        flow = a.add_columns(np.zeros(count) if shared else price, np.inf, False)
+        columns = np.arange(flow, flow + count)
+        row = a.add_rows(layouts, 0.0, 0.0)
+        a.add_entries(row + arcs.target, columns, 1.0)
+        a.add_entries(row + arcs.source, columns, -1.0)
+        for end, sign in ((tensor.source, 1.0), (port, -1.0)):
+            first = choice[end.node]
+            a.add_entries(row + end.rows, np.arange(first, first + len(end.rows)), sign)
+        if paid is not None:
+            bound = a.add_rows(count, -np.inf, 0.0)
+            a.add_entries(bound + np.arange(count), columns, 1.0)
+            a.add_entries(bound + np.arange(count), np.arange(paid, paid + count), -1.0)

@@ -1,0 +1,138 @@
+"""What each op may do with the mesh, and what it costs, by the judge's own reading of the rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from escc.ir.expr import count_calls, linear_operands, operands, rotated_dims
+from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, Value
+
+from .layouts import Order, Place, arrangements, ways
+
+FLOPS = 275e12  # a second, each chip
+HBM = 1.2e12  # bytes a second, each chip
+LINK = 270e9  # bytes a second, each chip
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One way to run an op: the layout of every use, the result's, and the seconds of one run."""
+
+    uses: tuple[Place, ...]
+    result: Place
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """An op as sharding sees it: `uses` are (value, indices); `flops` takes local index sizes."""
+
+    uses: tuple[tuple[str, tuple[str, ...]], ...]
+    result: tuple[str, ...]
+    flops: Callable[[Mapping[str, int]], float]
+    linear: tuple[int, ...] = ()
+    together: bool = False
+    whole: frozenset[str] = frozenset()
+    even: frozenset[str] = frozenset()
+    top: bool = False
+
+
+def uses(op: Op, values: Mapping[str, Value]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What `op` reads: each (value, indices) once."""
+    return _facts(op, values).uses
+
+
+def _facts(op: Op, values: Mapping[str, Value]) -> _Facts:
+    def whole(name: str) -> tuple[str, tuple[str, ...]]:
+        return name, values[name].dims
+
+    result = values[op.result].dims
+
+    def elements(local: Mapping[str, int]) -> int:
+        return math.prod(local[i] for i in result)
+
+    match op:
+        case Einsum():
+            read = list(dict.fromkeys(zip(op.operands, op.indices, strict=True)))
+            once = tuple(i for i, (name, _) in enumerate(read) if op.operands.count(name) == 1)
+            factor = len(op.operands)
+            return _Facts(tuple(read), op.output, lambda local: factor * math.prod(local.values()), once)
+        case Map():
+            names, calls = operands(op.expr), count_calls(op.expr)
+            once = tuple(i for i, name in enumerate(names) if name in linear_operands(op.expr))
+            turned = frozenset(rotated_dims(op.expr))
+            return _Facts(tuple(map(whole, names)), result, lambda n: calls * elements(n), once, even=turned)
+        case Sum():
+            terms = len(op.operands)
+            return _Facts(tuple(map(whole, op.operands)), result, lambda n: terms * elements(n), together=True)
+        case Reduce():
+            return _Facts((whole(op.operand),), result, lambda n: math.prod(n.values()), (0,), top=True)
+        case Take():
+            return _Facts((whole(op.table), whole(op.ids)), result, lambda n: 0, (0,))
+        case Iota():
+            return _Facts((), result, lambda n: 0)
+        case Append():
+            return _Facts((whole(op.cache), whole(op.new)), result, lambda n: 0, whole=frozenset({op.source}))
+
+
+def _index_sizes(facts: _Facts, op: Op, values: Mapping[str, Value], sizes: Mapping[str, int]) -> dict[str, int]:
+    found = {i: sizes[d] for i, d in zip(facts.result, values[op.result].dims, strict=True)}
+    for name, indices in facts.uses:
+        found |= {i: sizes[d] for i, d in zip(indices, values[name].dims, strict=True)}
+    return found
+
+
+def _bytes(
+    op: Op, facts: _Facts, local: Mapping[str, int], values: Mapping[str, Value], memory: Mapping[str, str]
+) -> float:
+    """What the op reads from and writes to HBM; `memory` names values that lie there, and their kind."""
+    match op:
+        case Take():
+            rows = math.prod(local[i] for i in facts.result)
+            return rows * values[op.table].dtype.bits / 8 if memory.get(op.table) == "param" else 0.0
+        case Append():
+            # The axes of the target dim hold copies of the new entries, so all their chips are alike.
+            return math.prod(local[i] for i in values[op.new].dims) * values[op.cache].dtype.bits / 8
+    read = [(name, indices) for name, indices in facts.uses if name in memory]
+    return sum(math.prod(local[i] for i in indices) * values[name].dtype.bits / 8 for name, indices in read)
+
+
+def strategies(
+    op: Op,
+    values: Mapping[str, Value],
+    sizes: Mapping[str, int],
+    mesh: tuple[int, ...],
+    memory: Mapping[str, str],
+) -> list[Strategy]:
+    """All ways to run `op`, the cheapest of those that look alike from outside."""
+    facts = _facts(op, values)
+    whole = _index_sizes(facts, op, values, sizes)
+    names = list(whole)
+    # Bin 0: the axis repeats the work. Then one bin for each operand that may be partial, or one for all.
+    extra = [set(range(len(facts.uses)))] if facts.together else [{i} for i in facts.linear]
+    contracted = {i for i in names if i not in facts.result}
+    if isinstance(op, Append):
+        contracted = set()
+    best: dict[tuple[tuple[Place, ...], Place], float] = {}
+    for orders, bins in arrangements(mesh, len(names), 1 + len(extra)):
+        on: dict[str, Order] = dict(zip(names, orders, strict=True))
+        if any(whole[i] % ways(on[i], mesh) for i in names) or any(on[i] for i in facts.whole):
+            continue
+        local = {i: whole[i] // ways(on[i], mesh) for i in names}
+        if any(local[i] % 2 for i in facts.even):
+            continue
+
+        def placed(indices: tuple[str, ...], partial: frozenset[int], on: dict[str, Order] = on) -> Place:
+            return Place(tuple(on[i] for i in indices), partial, facts.top and bool(partial))
+
+        read = tuple(
+            placed(indices, frozenset(a for a, b in enumerate(bins) if b > 0 and u in extra[b - 1]))
+            for u, (_, indices) in enumerate(facts.uses)
+        )
+        open_axes = {a for i in contracted for a in on[i]} | {a for a, b in enumerate(bins) if b > 0}
+        key = (read, placed(facts.result, frozenset(open_axes)))
+        seconds = max(facts.flops(local) / FLOPS, _bytes(op, facts, local, values, memory) / HBM)
+        best[key] = min(best.get(key, math.inf), seconds)
+    return [Strategy(read, result, seconds) for (read, result), seconds in best.items()]

@@ -1,0 +1,108 @@
+"""The rules of the house, checked on the source: imports point one way, files are small and say their job."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ORDER = ("ir", "cost", "passes", "compiler")  # each imports from itself and from those before it
+FILES = sorted(path for folder in ORDER for path in (ROOT / folder).rglob("*.py"))
+NAMES = [str(path.relative_to(ROOT)) for path in FILES]
+SOLVER = ("passes/choose", "passes/solver")  # where OR-Tools may be imported
+MAX_LINES = 400
+
+
+def imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def absolute(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """The modules that a statement names in full."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if node.level == 0 else []
+
+
+def package_of(node: ast.ImportFrom, path: str) -> str | None:
+    """The top-level folder that a relative import reaches; None where it leaves the house."""
+    parts = list(Path(path).parent.parts)
+    up = node.level - 1
+    if up > len(parts):
+        return None
+    below = [*parts[: len(parts) - up], *(node.module or "").split(".")]
+    if below[0] == "":  # from .. import x
+        return node.names[0].name
+    return below[0]
+
+
+def complaints(source: str, path: str) -> list[str]:
+    """What a file does against the rules."""
+    tree, found = ast.parse(source), []
+    folder = Path(path).parts[0]
+    if not ast.get_docstring(tree):
+        found.append("has no docstring")
+    if len(source.splitlines()) > MAX_LINES:
+        found.append(f"has more than {MAX_LINES} lines")
+    for node in imports(tree):
+        for name in absolute(node):
+            if name.split(".")[0] == "escc":
+                found.append(f"imports {name} by its full name")
+            if name.split(".")[0] == "ortools" and not path.startswith(SOLVER):
+                found.append("imports the solver")
+        if isinstance(node, ast.ImportFrom) and node.level:
+            target = package_of(node, path)
+            if target not in ORDER or ORDER.index(target) > ORDER.index(folder):
+                found.append(f"imports from {target}")
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and list(imports(function)):
+            found.append("imports inside a function")
+    return found
+
+
+@pytest.mark.parametrize("path", NAMES)
+def test_every_file_keeps_the_rules(path: str) -> None:
+    assert complaints((ROOT / path).read_text(), path) == []
+
+
+def test_every_folder_has_files() -> None:
+    assert {Path(name).parts[0] for name in NAMES} == set(ORDER)
+
+
+DOC = '"""A file."""\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaint"),
+    [
+        ("ir/a.py", DOC + "from ..cost.b import c\n", "imports from cost"),
+        ("ir/a.py", DOC + "from .. import passes\n", "imports from passes"),
+        ("cost/a.py", DOC + "from ..compiler import cli\n", "imports from compiler"),
+        ("compiler/backends/a.py", DOC + "from ...tests import x\n", "imports from tests"),
+        ("ir/a.py", DOC + "from ....ir import x\n", "imports from None"),
+        ("ir/a.py", DOC + "from escc.ir.mesh import Mesh\n", "imports escc.ir.mesh by its full name"),
+        ("ir/a.py", DOC + "import escc.ir.mesh\n", "imports escc.ir.mesh by its full name"),
+        ("passes/insert.py", DOC + "from ortools.math_opt.python import mathopt\n", "imports the solver"),
+        ("compiler/a.py", DOC + "import ortools\n", "imports the solver"),
+        ("ir/a.py", DOC + "def f():\n    import math\n", "imports inside a function"),
+        ("ir/a.py", "import math\n", "has no docstring"),
+        ("ir/a.py", DOC + "\n" * 400, "has more than 400 lines"),
+    ],
+)
+def test_what_breaks_a_rule_is_seen(path: str, source: str, complaint: str) -> None:
+    assert complaint in complaints(source, path)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("compiler/backends/a.py", DOC + "from ...ir.mesh import Mesh\nfrom ..cli import run\nfrom .b import c\n"),
+        ("passes/choose.py", DOC + "import ortools\nfrom ..cost.model import price\n"),
+        ("ir/a.py", DOC + "from . import mesh\nfrom .mesh import Mesh\nimport numpy\n"),
+    ],
+)
+def test_what_keeps_the_rules_passes(path: str, source: str) -> None:
+    assert complaints(source, path) == []

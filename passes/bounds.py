@@ -161,11 +161,24 @@ class DualAscent:
 
     def round(self) -> list[int]:
         """A plan read off the split: a choice for each node, taken in program order, each the best
-        with those taken before and the bound of what comes after; then improved node by node."""
+        with those taken before and the bound of what comes after; then polished."""
         kept = [list(f.potentials) for f in self.factors]
         chosen = [0] * len(self.prices)
         for node in range(len(chosen)):
-            self._settle(node, chosen)
+            self._settle(node, chosen, by_rank=False)
+        return self._improve(chosen, kept)
+
+    def polish(self, plan: Sequence[int]) -> list[int]:
+        """A plan no dearer than `plan`, improved node by node while that helps."""
+        kept = [list(f.potentials) for f in self.factors]
+        chosen = list(plan)
+        for factor in self.factors:
+            factor.potentials = [point(p.rows[chosen[p.node]], len(factor.potentials[0])) for p in factor.ports]
+        return self._improve(chosen, kept)
+
+    def _improve(self, chosen: list[int], kept: list[list[Floats]]) -> list[int]:
+        """Choose anew for each node, all others as they are, until nothing gains; then give the
+        potentials back as they were `kept`."""
         improved = True
         while improved:
             improved = False
@@ -177,15 +190,17 @@ class DualAscent:
             factor.potentials = potentials
         return chosen
 
-    def _settle(self, node: int, chosen: list[int]) -> Floats:
+    def _settle(self, node: int, chosen: list[int], by_rank: bool = True) -> Floats:
         """Choose the best for a node with the potentials as they are, and fix its ports to that.
 
-        Gives what each of its choices costs so.
+        Of choices that cost the same the first `by_rank` is taken. Gives what each choice costs so.
         """
         costs = self.prices[node].copy()
         for factor, i in self.ends[node]:
             costs = costs + factor.message(i)[factor.ports[i].rows]
-        chosen[node] = int(np.argmin(costs))
+        least = float(costs.min())
+        equal = np.flatnonzero(costs <= least + 1e-12 * abs(least))
+        chosen[node] = int(equal[np.argmin(self.graph.nodes[node].rank[equal])] if by_rank else np.argmin(costs))
         for factor, i in self.ends[node]:
             factor.potentials[i] = point(factor.ports[i].rows[chosen[node]], len(factor.potentials[i]))
         return costs

@@ -70,10 +70,13 @@ def search_boxes(problem: Problem, ascent: DualAscent, capacity: float, prover: 
             break
         bound, _, box, inside, plan = heapq.heappop(heap)
         if problem.stored_bytes(plan.chosen) <= capacity:
-            found = prover.prove(inside, best, None if box.fits(capacity) else capacity)
-            below = min(below, max(bound, found.bound))
-            best, pending = min(best, found, key=lambda f: f.price), []
-            continue
+            # The cheapest plan of the box, were there no capacity; most often it keeps to it.
+            found = prover.prove(inside, min(plan, best, key=lambda f: f.price))
+            if problem.stored_bytes(found.chosen) <= capacity:
+                below = min(below, max(bound, found.bound))
+                best, pending = min(best, found, key=lambda f: f.price), []
+                continue
+            plan = replace(found, bound=max(bound, found.bound))
         pending = [(child, inside) for child in _split(problem, box, plan, capacity)]
     remaining = heap[0][0] if heap else np.inf
     return replace(best, bound=min(best.price, below, remaining))

@@ -74,13 +74,11 @@ class _Assembly:
         self.coefficient.append(np.broadcast_to(np.asarray(coefficient, dtype=np.float64), row.shape))
 
 
-def build_model(
-    graph: Graph, prices: Sequence[Floats], flows: Sequence[tuple[Arcs, Floats] | None], capacity: float | None
-) -> Model:
+def build_model(graph: Graph, prices: Sequence[Floats], flows: Sequence[tuple[Arcs, Floats] | None]) -> Model:
     """The integer program of a graph.
 
     `prices[n]` are the prices of node n's choices, `flows[t]` the arcs of tensor t and theirs (None
-    for a tensor that nothing reads). `capacity` bounds the stored bytes of a chip.
+    for a tensor that nothing reads).
     """
     a = _Assembly()
     choice = []
@@ -93,12 +91,6 @@ def build_model(
     for tensor, flow in zip(graph.tensors, flows, strict=True):
         if flow is not None:
             _add_flows(a, tensor, choice, *flow)
-    if capacity is not None:
-        row = a.add_rows(1, -np.inf, 1.0)
-        for node, first in zip(graph.nodes, choice, strict=True):
-            if node.stored_bytes is not None:
-                columns = np.arange(first, first + len(node.stored_bytes))
-                a.add_entries(np.full(len(columns), row), columns, node.stored_bytes / capacity)
     return Model(
         np.concatenate(a.cost),
         np.concatenate(a.upper),

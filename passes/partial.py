@@ -63,5 +63,3 @@ def _contracting(sig: Signature, sizes: Mapping[str, int], mesh: Mesh) -> frozen
     live = live_axes(mesh)
     masks = [fits(sizes[i], [size for _, size in live], i in sig.even) for i in sig.contracted if i not in sig.whole]
     return frozenset(name for a, (name, _) in enumerate(live) if any(mask[1 << a] for mask in masks))
-
-

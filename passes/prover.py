@@ -12,11 +12,14 @@ from .bounds import DualAscent
 from .graph import Graph, restrict
 from .model import Model, build_model
 from .solver import Answer, solve
-from .space import Array
+from .space import Array, Mask
 from .trees import Distances, cheapest_tree
 
 Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
+MORE_SWEEPS = 12  # before the integer program is asked, what it is asked shrinks
+APPROACHES, CLOSE = 4, 2e-3  # tries to come that close, relative, before the solver is asked
+INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 
 
@@ -24,12 +27,14 @@ TIE = 1e-4  # what the least plain choice, or one collective more, counts in tha
 class Problem:
     """What is to be minimised: `prices[n][c]` for choice c of node n, and the arcs of each tensor.
 
-    `distances[t]` is None for a tensor that nothing reads.
+    `distances[t]` is None for a tensor that nothing reads. `representatives`: at one node the
+    choices of which all others are images under a renaming of axes, see `symmetry`.
     """
 
     graph: Graph
     prices: Sequence[Floats]
     distances: Sequence[Distances | None]
+    representatives: tuple[int, Mask] | None = None
 
     def price_of(self, chosen: Sequence[int]) -> float:
         """What a plan costs."""
@@ -88,66 +93,91 @@ class Prover:
     settings: Settings
     solve_s: float = 0.0
 
-    def prove(self, ascent: DualAscent, known: Found, capacity: float | None = None) -> Found:
+    def prove(self, ascent: DualAscent, known: Found) -> Found:
         """The cheapest plan of those that `ascent` allows, or `known` if none is cheaper; its bound.
 
         The linear relaxation comes first: where its optimum is the price of a plan, that is the
-        proof. Else the integer program decides. With a `capacity` plans keep to it. Of plans of one
-        price the one with fewer collectives and plainer names is taken.
+        proof. Else the integer program decides. Of plans of one price the one with fewer collectives
+        and plainer names is taken.
         """
-        reduced = self._reduce(ascent, known, capacity, ties=False)
-        best = known
-        for candidate in (_relaxed(reduced.model), reduced.model):
-            answer = self._solve(candidate)
-            found = self._read(answer, reduced, capacity)
+        best = self._approach(ascent, known)
+        for relax in (True, False):
+            reduced = self._reduce(ascent, best, ties=False)
+            answer = self._solve(_relaxed(reduced.model) if relax else reduced.model)
+            found = self._read(answer, reduced, ascent)
+            bound = answer.bound / _unit(best.price)
             if found is not None and found.price < best.price:
                 best = found
-            bound = answer.bound / _unit(known.price)
             best = replace(best, bound=min(best.price, bound))
             if best.price - best.bound <= self.settings.gap * abs(best.price):
                 break
-        return self._plainest(ascent, best, capacity)
+            for _ in range(MORE_SWEEPS):
+                ascent.sweep()
+        return self._plainest(ascent, best)
 
-    def _plainest(self, ascent: DualAscent, best: Found, capacity: float | None) -> Found:
+    def _approach(self, ascent: DualAscent, known: Found) -> Found:
+        """Sweep and round on while bound and plan are far apart: less is left for the solver then."""
+        best = known
+        for _ in range(APPROACHES):
+            if best.price - ascent.bound() <= CLOSE * abs(best.price):
+                break
+            for _ in range(MORE_SWEEPS):
+                ascent.sweep()
+            plan = tuple(ascent.round())
+            best = min(best, Found(plan, self.problem.price_of(plan), -np.inf), key=lambda f: f.price)
+        return best
+
+    def _plainest(self, ascent: DualAscent, best: Found) -> Found:
         """A plan of the same price that looks plainer, where the relaxation gives one."""
-        reduced = self._reduce(ascent, best, capacity, ties=True)
-        found = self._read(self._solve(_relaxed(reduced.model)), reduced, capacity)
+        reduced = self._reduce(ascent, best, ties=True)
+        found = self._read(self._solve(_relaxed(reduced.model)), reduced, ascent)
         if found is not None and found.price <= best.price * (1 + 1e-3 * self.settings.gap):
             return replace(found, bound=min(best.bound, found.price))
         return best
 
-    def _reduce(self, ascent: DualAscent, known: Found, capacity: float | None, ties: bool) -> _Reduced:
+    def _reduce(self, ascent: DualAscent, known: Found, ties: bool) -> _Reduced:
         slack = known.price - ascent.bound() + 1e-9 * abs(known.price)
         alive, arcs = ascent.alive(slack)
-        for n, choice in enumerate(known.chosen):
-            alive[n][choice] |= bool(np.isfinite(ascent.prices[n][choice]))  # whatever rounding says
+        if self.problem.representatives is not None:
+            node, mask = self.problem.representatives
+            alive[node] &= mask
         unit, tie = _unit(known.price), TIE if ties else 0.0
         graph = restrict(self.problem.graph, alive)
         prices = [
             p[k] * unit + tie * node.rank for p, k, node in zip(self.problem.prices, alive, graph.nodes, strict=True)
         ]
         flows = [
-            None if d is None else (d.arcs.take(arcs[t]), d.price[arcs[t]] * unit + tie * np.where(d.price[arcs[t]] > 0, 1.0, 0.1))
+            None
+            if d is None
+            else (d.arcs.take(arcs[t]), d.price[arcs[t]] * unit + tie * np.where(d.price[arcs[t]] > 0, 1.0, 0.1))
             for t, d in enumerate(self.problem.distances)
         ]
-        return _Reduced(build_model(graph, prices, flows, capacity), [np.flatnonzero(k) for k in alive])
+        return _Reduced(build_model(graph, prices, flows), [np.flatnonzero(k) for k in alive])
 
     def _solve(self, model: Model) -> Answer:
         answer = solve(model, self.settings.solver, self.settings.gap, self.settings.time_limit_s)
         self.solve_s += answer.seconds
         return answer
 
-    def _read(self, answer: Answer, reduced: _Reduced, capacity: float | None) -> Found | None:
-        """The plan nearest to an answer, at its own price; None where it does not keep to capacity."""
+    def _read(self, answer: Answer, reduced: _Reduced, ascent: DualAscent) -> Found | None:
+        """The plan that an answer is, or the best that is found among the choices that it mixes."""
         if answer.x is None:
             return None
-        first = reduced.model.choice
-        chosen = tuple(
-            int(kept[np.argmax(answer.x[first[n] : first[n] + len(kept)])]) for n, kept in enumerate(reduced.kept)
-        )
-        if capacity is not None and self.problem.stored_bytes(chosen) > capacity:
-            return None
-        return Found(chosen, self.problem.price_of(chosen), -np.inf)
+        shares = [
+            answer.x[first : first + len(kept)] for first, kept in zip(reduced.model.choice, reduced.kept, strict=True)
+        ]
+        if all(share.max() > 1 - INTEGRAL for share in shares):
+            chosen = [int(kept[np.argmax(share)]) for kept, share in zip(reduced.kept, shares, strict=True)]
+        else:
+            mixed = ascent.copy()
+            for n, (kept, share) in enumerate(zip(reduced.kept, shares, strict=True)):
+                some = np.zeros(len(ascent.prices[n]), dtype=bool)
+                some[kept[share > INTEGRAL]] = True
+                mixed.allow(n, some)
+            for _ in range(MORE_SWEEPS):
+                mixed.sweep()
+            chosen = ascent.polish(mixed.round())
+        return Found(tuple(chosen), self.problem.price_of(chosen), -np.inf)
 
 
 def _unit(price: float) -> float:

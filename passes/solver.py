@@ -36,9 +36,7 @@ def solve(model: Model, solver: str, gap: float, time_limit_s: float) -> Answer:
     Raises KeyError for a solver that is not in SOLVERS.
     """
     started = time.perf_counter()
-    params = mathopt.SolveParameters(
-        relative_gap_tolerance=gap, absolute_gap_tolerance=0.0, random_seed=1
-    )
+    params = mathopt.SolveParameters(relative_gap_tolerance=gap, absolute_gap_tolerance=0.0, random_seed=1)
     if np.isfinite(time_limit_s):
         params.time_limit = datetime.timedelta(seconds=time_limit_s)
     if solver == "highs":

@@ -84,9 +84,7 @@ def outward_trees(distances: Distances, start: Floats, inward: Sequence[Floats])
     outward: list[Floats] = [np.zeros(0)] * len(inward)
     for size, masks in reversed(_by_size(uses)):
         rows = [
-            start
-            if size == uses
-            else np.min([outward[mask | b] + inward[b] for b in _subsets(full ^ mask)], axis=0)
+            start if size == uses else np.min([outward[mask | b] + inward[b] for b in _subsets(full ^ mask)], axis=0)
             for mask in masks
         ]
         for mask, row in zip(masks, distances.forward(np.stack(rows)), strict=True):

@@ -1,0 +1,88 @@
+"""Plans: what the search has chosen, before it is spelled out as a sharded program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ..ir.collective import Collective
+from ..ir.layout import Layout
+from ..ir.mesh import Mesh
+
+
+class Objective(StrEnum):
+    """What a plan is to have least of. MEMORY: stored bytes on a chip, and of those the least time."""
+
+    TIME = "time"
+    COMMUNICATION = "communication"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class OpPlan:
+    """How one op runs: the layouts of its operands (the uses of its signature) and of its result."""
+
+    result: str
+    uses: tuple[Layout, ...]
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One collective of a value's tree: from a layout that there is to a new one."""
+
+    before: Layout
+    after: Layout
+    collective: Collective
+
+
+@dataclass(frozen=True)
+class Tree:
+    """How one value moves: the layout in which it is made, and the collectives, in an order in
+    which they can be applied. No two legs lead to one layout."""
+
+    value: str
+    root: Layout
+    legs: tuple[Leg, ...]
+
+
+@dataclass(frozen=True)
+class PhasePlan:
+    """What is chosen for one phase.
+
+    `carries`: the layout of each carry, by its name inside. `results`: the layouts in which the
+    program's results are handed out. `price` and `bound` are the objective and its proven lower
+    bound: seconds for time and communication, bytes for memory.
+    """
+
+    phase: str
+    ops: tuple[OpPlan, ...]
+    trees: tuple[Tree, ...]
+    carries: tuple[tuple[str, Layout], ...]
+    results: tuple[tuple[str, Layout], ...]
+    price: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """How far the price may lie above the optimum, relative to the price."""
+        return max(0.0, self.price - self.bound) / self.price if self.price else 0.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds spent on building the problem (bounds included) and in the solver."""
+
+    build_s: float
+    solve_s: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One stored layout for each parameter, cache and input, and a plan for each phase."""
+
+    mesh: Mesh
+    objective: Objective
+    stored: tuple[tuple[str, Layout], ...]
+    phases: tuple[PhasePlan, ...]
+    timing: Timing = field(compare=False)

@@ -55,7 +55,7 @@ def search_boxes(problem: Problem, ascent: DualAscent, capacity: float, prover: 
     if root is None:
         raise DoesNotFit(sum(whole.low.values()))
     _, best = _enter(problem, ascent, _Box(whole.low, whole.low))
-    below = best.price  # the least bound of what has been settled
+    below, winner = best.price, ascent  # the least bound of what is settled; the ascent of the best
     heap: list[tuple[float, int, _Box, DualAscent, Found]] = []
     serial = 0
     pending = [(root, ascent)]
@@ -74,12 +74,15 @@ def search_boxes(problem: Problem, ascent: DualAscent, capacity: float, prover: 
             found = prover.prove(inside, min(plan, best, key=lambda f: f.price))
             if problem.stored_bytes(found.chosen) <= capacity:
                 below = min(below, max(bound, found.bound))
-                best, pending = min(best, found, key=lambda f: f.price), []
+                if found.price <= best.price:
+                    best, winner = found, inside
+                pending = []
                 continue
             plan = replace(found, bound=max(bound, found.bound))
         pending = [(child, inside) for child in _split(problem, box, plan, capacity)]
     remaining = heap[0][0] if heap else np.inf
-    return replace(best, bound=min(best.price, below, remaining))
+    best = replace(best, bound=min(best.price, below, remaining))
+    return prover.plainest(winner, best, capacity)
 
 
 def _enter(problem: Problem, parent: DualAscent, box: _Box) -> tuple[DualAscent, Found]:

@@ -22,9 +22,10 @@ from .graph import Graph, Result, Tensor, build_graph
 from .naming import plainest
 from .pinning import apply_pins
 from .plan import Leg, Objective, OpPlan, PhasePlan, Plan, Timing, Tree
-from .prover import DoesNotFit, Found, Problem, Prover, Settings
+from .prover import DoesNotFit, Found, Problem, Prover
 from .reshard import KINDS, Arcs, collective, leaving, needed, price_arcs
 from .search import search
+from .solver import Settings
 from .strategies import live_axes
 from .symmetry import representatives
 from .trees import Distances, cheapest_tree

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .bounds import DualAscent
 from .graph import Graph, restrict
 from .model import Model, build_model
-from .solver import Answer, solve
+from .solver import Answer, Settings, solve
 from .space import Array, Mask
 from .trees import Distances, cheapest_tree
 
@@ -45,19 +45,18 @@ class Problem:
                 total += float(near.price[cheapest_tree(near, root, targets)].sum())
         return total
 
+    def ties_of(self, chosen: Sequence[int]) -> float:
+        """How far from plain a plan is: its ranks, and what its collectives count for."""
+        total = sum(float(n.rank[c]) for n, c in zip(self.graph.nodes, chosen, strict=True))
+        for tensor, near in zip(self.graph.tensors, self.distances, strict=True):
+            if near is not None:
+                total += float(_tie(near.price[cheapest_tree(near, *tensor.ends(chosen))]).sum())
+        return total
+
     def stored_bytes(self, chosen: Sequence[int]) -> float:
         """What the stored tensors of a plan take on a chip."""
         nodes = zip(self.graph.nodes, chosen, strict=True)
         return sum(float(n.stored_bytes[c]) for n, c in nodes if n.stored_bytes is not None)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to search: the solver by name, the relative gap that counts as proven, a time limit."""
-
-    solver: str = "highs"
-    gap: float = 1e-9
-    time_limit_s: float = 120.0
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,17 @@ class _Reduced:
     model: Model
     kept: list[Array]
 
+    @property
+    def possible(self) -> bool:
+        """Whether every node has a choice left."""
+        return all(len(kept) for kept in self.kept)
+
+    def shares(self, answer: Answer) -> list[Floats]:
+        """How much of each choice an answer takes, node by node; empty when there is none."""
+        if answer.x is None:
+            return []
+        return [answer.x[f : f + len(k)] for f, k in zip(self.model.choice, self.kept, strict=True)]
+
 
 @dataclass
 class Prover:
@@ -97,23 +107,22 @@ class Prover:
         """The cheapest plan of those that `ascent` allows, or `known` if none is cheaper; its bound.
 
         The linear relaxation comes first: where its optimum is the price of a plan, that is the
-        proof. Else the integer program decides. Of plans of one price the one with fewer collectives
-        and plainer names is taken.
+        proof. Else the integer program decides among what its reduced costs leave.
         """
         best = self._approach(ascent, known)
-        for relax in (True, False):
-            reduced = self._reduce(ascent, best, ties=False)
-            answer = self._solve(_relaxed(reduced.model) if relax else reduced.model)
-            found = self._read(answer, reduced, ascent)
-            bound = answer.bound / _unit(best.price)
-            if found is not None and found.price < best.price:
-                best = found
-            best = replace(best, bound=min(best.price, bound))
-            if best.price - best.bound <= self.settings.gap * abs(best.price):
-                break
-            for _ in range(MORE_SWEEPS):
-                ascent.sweep()
-        return self._plainest(ascent, best)
+        reduced = self._reduce(ascent, best, ties=False)
+        unit = _unit(best.price)
+        answer = self._solve(_relaxed(reduced.model))
+        plan = self._plan(answer, reduced) or self._round(answer, reduced, ascent, best)
+        best = min(best, plan, key=lambda f: f.price) if plan else best
+        best = replace(best, bound=min(best.price, answer.bound / unit))
+        if best.price - best.bound > self.settings.gap * abs(best.price):
+            left = _fixed(reduced.model, answer, best.price * unit * (1 + 1e-9))
+            answer = self._solve(left)
+            plan = self._plan(answer, reduced)
+            best = min(best, plan, key=lambda f: f.price) if plan else best
+            best = replace(best, bound=min(best.price, answer.bound / unit))
+        return best
 
     def _approach(self, ascent: DualAscent, known: Found) -> Found:
         """Sweep and round on while bound and plan are far apart: less is left for the solver then."""
@@ -127,13 +136,20 @@ class Prover:
             best = min(best, Found(plan, self.problem.price_of(plan), -np.inf), key=lambda f: f.price)
         return best
 
-    def _plainest(self, ascent: DualAscent, best: Found) -> Found:
-        """A plan of the same price that looks plainer, where the relaxation gives one."""
+    def plainest(self, ascent: DualAscent, best: Found, capacity: float | None) -> Found:
+        """Of the plans of the price of `best` that keep to `capacity`, if one is found, the one with
+        the fewest collectives, the least memory and the plainest names."""
         reduced = self._reduce(ascent, best, ties=True)
-        found = self._read(self._solve(_relaxed(reduced.model)), reduced, ascent)
-        if found is not None and found.price <= best.price * (1 + 1e-3 * self.settings.gap):
-            return replace(found, bound=min(best.bound, found.price))
-        return best
+        answer = self._solve(_relaxed(reduced.model))
+        plan = self._plan(answer, reduced)
+        if plan is None:
+            limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best.chosen)
+            plan = self._plan(self._solve(_fixed(reduced.model, answer, limit)), reduced)
+        if plan is None or plan.price > best.price * (1 + 1e-3 * self.settings.gap):
+            return best
+        if capacity is not None and self.problem.stored_bytes(plan.chosen) > capacity:
+            return best
+        return replace(plan, bound=min(best.bound, plan.price))
 
     def _reduce(self, ascent: DualAscent, known: Found, ties: bool) -> _Reduced:
         slack = known.price - ascent.bound() + 1e-9 * abs(known.price)
@@ -147,37 +163,52 @@ class Prover:
             p[k] * unit + tie * node.rank for p, k, node in zip(self.problem.prices, alive, graph.nodes, strict=True)
         ]
         flows = [
-            None
-            if d is None
-            else (d.arcs.take(arcs[t]), d.price[arcs[t]] * unit + tie * np.where(d.price[arcs[t]] > 0, 1.0, 0.1))
+            None if d is None else (d.arcs.take(arcs[t]), d.price[arcs[t]] * unit + tie * _tie(d.price[arcs[t]]))
             for t, d in enumerate(self.problem.distances)
         ]
         return _Reduced(build_model(graph, prices, flows), [np.flatnonzero(k) for k in alive])
 
     def _solve(self, model: Model) -> Answer:
-        answer = solve(model, self.settings.solver, self.settings.gap, self.settings.time_limit_s)
+        answer = solve(model, self.settings)
         self.solve_s += answer.seconds
         return answer
 
-    def _read(self, answer: Answer, reduced: _Reduced, ascent: DualAscent) -> Found | None:
-        """The plan that an answer is, or the best that is found among the choices that it mixes."""
-        if answer.x is None:
+    def _plan(self, answer: Answer, reduced: _Reduced) -> Found | None:
+        """The plan that an answer is; None where it is a mixture of plans."""
+        shares = reduced.shares(answer)
+        if not shares or any(share.max() < 1 - INTEGRAL for share in shares):
             return None
-        shares = [
-            answer.x[first : first + len(kept)] for first, kept in zip(reduced.model.choice, reduced.kept, strict=True)
-        ]
-        if all(share.max() > 1 - INTEGRAL for share in shares):
-            chosen = [int(kept[np.argmax(share)]) for kept, share in zip(reduced.kept, shares, strict=True)]
-        else:
-            mixed = ascent.copy()
-            for n, (kept, share) in enumerate(zip(reduced.kept, shares, strict=True)):
-                some = np.zeros(len(ascent.prices[n]), dtype=bool)
-                some[kept[share > INTEGRAL]] = True
-                mixed.allow(n, some)
-            for _ in range(MORE_SWEEPS):
-                mixed.sweep()
-            chosen = ascent.polish(mixed.round())
-        return Found(tuple(chosen), self.problem.price_of(chosen), -np.inf)
+        chosen = tuple(int(kept[np.argmax(share)]) for kept, share in zip(reduced.kept, shares, strict=True))
+        return Found(chosen, self.problem.price_of(chosen), -np.inf)
+
+    def _round(self, answer: Answer, reduced: _Reduced, ascent: DualAscent, best: Found) -> Found | None:
+        """A good plan among the choices that an answer mixes: by ascent, then by the integer program
+        on those choices alone."""
+        mixed = ascent.copy()
+        for n, (kept, share) in enumerate(zip(reduced.kept, reduced.shares(answer), strict=True)):
+            some = np.zeros(len(ascent.prices[n]), dtype=bool)
+            some[kept[share > INTEGRAL]] = True
+            mixed.allow(n, some)
+        for _ in range(MORE_SWEEPS):
+            mixed.sweep()
+        plan = tuple(ascent.polish(mixed.round()))
+        best = min(best, Found(plan, self.problem.price_of(plan), -np.inf), key=lambda f: f.price)
+        inside = self._reduce(mixed, best, ties=False)
+        exact = self._plan(self._solve(inside.model), inside) if inside.possible else None
+        return min(best, exact, key=lambda f: f.price) if exact else best
+
+
+def _fixed(model: Model, relaxed: Answer, limit: float) -> Model:
+    """The integer program without the columns that by their reduced cost no plan below `limit` has."""
+    if relaxed.reduced_costs is None:
+        return model
+    dear = relaxed.bound + relaxed.reduced_costs > limit
+    return replace(model, upper=np.where(dear, 0.0, model.upper))
+
+
+def _tie(prices: Floats) -> Floats:
+    """What arcs count among plans of one price: a collective 1, a slice less."""
+    return np.where(prices > 0, 1.0, 0.1)
 
 
 def _unit(price: float) -> float:

@@ -27,6 +27,7 @@ def search(problem: Problem, capacity: float | None, prover: Prover) -> Found:
     plan = ascent.round()
     if capacity is None or problem.stored_bytes(plan) <= capacity:
         found = prover.prove(ascent, Found(tuple(plan), problem.price_of(plan), -np.inf))
+        found = prover.plainest(ascent, found, capacity)
         if capacity is None or problem.stored_bytes(found.chosen) <= capacity:
             return found
     return search_boxes(problem, ascent, capacity, prover)

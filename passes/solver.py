@@ -20,37 +20,55 @@ SOLVERS = {"highs": mathopt.SolverType.HIGHS, "gscip": mathopt.SolverType.GSCIP,
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What the solver found: its `status`; `x`, None when there is none; the objective and the
-    proven bound in the model's unit."""
+    """What the solver found: `x`, None when there is none; the proven bound of the objective; for a
+    linear program the reduced costs; all in the model's unit. `seconds`: the time it took."""
 
-    status: str
     x: Floats | None
-    objective: float
     bound: float
+    reduced_costs: Floats | None
     seconds: float
 
 
-def solve(model: Model, solver: str, gap: float, time_limit_s: float) -> Answer:
-    """Solve to a relative `gap`. One thread and a fixed seed: the same model gives the same answer.
+@dataclass(frozen=True)
+class Settings:
+    """How to solve: the solver by name, the relative gap that counts as proven, a time limit for
+    each call."""
 
-    Raises KeyError for a solver that is not in SOLVERS.
+    solver: str = "highs"
+    gap: float = 1e-9
+    time_limit_s: float = 120.0
+
+
+def solve(model: Model, settings: Settings) -> Answer:
+    """Solve a model that is known to have a solution, as a linear program if it has no integers.
+
+    One thread and a fixed seed: the same model gives the same answer. Raises KeyError for a solver
+    that is not in SOLVERS.
     """
     started = time.perf_counter()
-    params = mathopt.SolveParameters(relative_gap_tolerance=gap, absolute_gap_tolerance=0.0, random_seed=1)
-    if np.isfinite(time_limit_s):
-        params.time_limit = datetime.timedelta(seconds=time_limit_s)
-    if solver == "highs":
-        params.highs.bool_options["mip_root_presolve_only"] = True
     proto = mathopt.Model.from_model_proto(_proto(model))
-    result = mathopt.solve(proto, SOLVERS[solver], params=params)
-    x = None
+    result = mathopt.solve(proto, SOLVERS[settings.solver], params=_parameters(settings))
+    if result.termination.reason is mathopt.TerminationReason.INFEASIBLE:
+        # HiGHS has been seen to reduce models with a known solution to nothing; it does not without presolve.
+        careful = _parameters(settings)
+        careful.presolve = mathopt.Emphasis.OFF
+        result = mathopt.solve(proto, SOLVERS[settings.solver], params=careful)
+    x, reduced_costs = None, None
+    variables = list(proto.variables())
     if result.has_primal_feasible_solution():
-        values = result.variable_values()
-        x = np.array([values[v] for v in proto.variables()])
-    reason = result.termination.reason
-    bounds = result.termination.objective_bounds
-    status = reason.name.lower()
-    return Answer(status, x, bounds.primal_bound, bounds.dual_bound, time.perf_counter() - started)
+        x = np.array(result.variable_values(variables))
+    if not model.integer.any() and result.has_dual_feasible_solution():
+        reduced_costs = np.array(result.reduced_costs(variables))
+    bound = result.termination.objective_bounds.dual_bound if x is not None else -np.inf
+    return Answer(x, bound, reduced_costs, time.perf_counter() - started)
+
+
+def _parameters(settings: Settings) -> mathopt.SolveParameters:
+    params = mathopt.SolveParameters(relative_gap_tolerance=settings.gap, absolute_gap_tolerance=0.0, random_seed=1)
+    params.time_limit = datetime.timedelta(seconds=settings.time_limit_s)
+    if settings.solver == "highs":
+        params.highs.bool_options["mip_root_presolve_only"] = True
+    return params
 
 
 def _proto(model: Model) -> model_pb2.ModelProto:

@@ -11,9 +11,10 @@ from judge.generator import Case, generate
 from judge.optimum import optimum
 
 from escc.compiler.backends.check import CheckReport, check
+from escc.cost.estimate import predict
 from escc.cost.hardware import load_hardware
-from escc.cost.traffic import predict
 from escc.ir.diagnostics import InputError
+from escc.ir.verify import verify
 from escc.passes.choose import Options, choose
 from escc.passes.insert import insert
 
@@ -22,17 +23,16 @@ RELATIVE, ABSOLUTE_S = 1e-9, 1e-15
 
 
 def searched(case: Case, seed: int) -> tuple[float, CheckReport | None]:
-    """The seconds that the search proves least, and the check of its plan; infinite where none fits.
-
-    All that this file knows of the compiler's interface is here.
-    """
-    options = Options(hardware=load_hardware("tpu-v4"), capacity_bytes=case.capacity_bytes)
+    """The seconds that the search proves least, and the check of its plan; infinite where none fits."""
+    options = Options(load_hardware("tpu-v4"), capacity_bytes=case.capacity_bytes or math.inf)
     try:
-        plan = choose(case.program, ["main"], case.mesh, options)
+        plan = choose(case.program, "main", case.mesh, options)
     except InputError:
         return math.inf, None
-    spmd = insert(case.program, plan)["main"]
-    return plan.objective, check(case.program, spmd, predict, seed)
+    assert plan.phases[0].gap <= RELATIVE
+    (spmd,) = insert(case.program, plan)
+    verify(spmd, case.program)
+    return plan.phases[0].price, check(case.program, spmd, predict, seed)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -66,7 +66,7 @@ def search_boxes(problem: Problem, ascent: DualAscent, capacity: float, prover: 
                 best = plan
             serial += 1
             heapq.heappush(heap, (plan.bound, serial, box, inside, plan))
-        if not heap or heap[0][0] >= best.price * (1 - prover.settings.gap):
+        if not heap or heap[0][0] >= best.price * (1 - problem.settings.gap):
             break
         bound, _, box, inside, plan = heapq.heappop(heap)
         if problem.stored_bytes(plan.chosen) <= capacity:

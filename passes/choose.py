@@ -25,10 +25,11 @@ from .plan import Leg, Objective, OpPlan, PhasePlan, Plan, Timing, Tree
 from .prover import DoesNotFit, Found, Problem, Prover
 from .reshard import KINDS, Arcs, collective, leaving, needed, price_arcs
 from .search import search
+from .shared_tree import shared_tree
 from .solver import Settings
 from .strategies import live_axes
 from .symmetry import representatives
-from .trees import Distances, cheapest_tree
+from .trees import Distances
 
 Floats = NDArray[np.float64]
 
@@ -63,7 +64,7 @@ def choose(program: Program, phase: str, mesh: Mesh, options: Options) -> Plan:
     pins = (*program.pins, *options.pins)
     graph = apply_pins(build_graph(program, phase, mesh, options.hardware), pins, sizes, mesh)
     problem = _problem(graph, mesh, pins, options)
-    prover = Prover(problem, options.settings)
+    prover = Prover(problem)
     capacity = options.capacity
     if options.objective is Objective.MEMORY:
         capacity = min(capacity, _least_bytes(graph) * (1 + 1e-12))
@@ -88,7 +89,8 @@ def _problem(graph: Graph, mesh: Mesh, pins: Sequence[Pin], options: Options) ->
         prices = [np.zeros(len(n.seconds)) for n in graph.nodes]
     else:
         prices = [n.seconds for n in graph.nodes]
-    return Problem(graph, prices, distances, representatives(graph, _positions(mesh, _alike(mesh, pins))))
+    standing = representatives(graph, _positions(mesh, _alike(mesh, pins)))
+    return Problem(graph, prices, distances, options.settings, standing)
 
 
 def _share(numbers: Floats) -> Floats:
@@ -155,20 +157,21 @@ def _read(program: Program, phase: str, graph: Graph, problem: Problem, found: F
                 assert table is not None
                 uses = tuple(table.use_layout(row, k) for k in range(len(table.signature.uses)))
                 ops.append(OpPlan(op.result, uses, table.result_layout(row)))
-    trees = tuple(_tree(t, *t.ends(chosen), options.hardware) for t in graph.tensors)
+    trees = tuple(_tree(t, t.ends(chosen), options) for t in graph.tensors)
     price, bound = found.price, found.bound
     if options.objective is Objective.MEMORY:
         price, bound = problem.stored_bytes(chosen), _least_bytes(graph)
     return PhasePlan(phase, tuple(ops), trees, tuple(carries), tuple(results), price, bound)
 
 
-def _tree(tensor: Tensor, root: int, targets: Sequence[int], hardware: Hardware) -> Tree:
+def _tree(tensor: Tensor, ends: tuple[int, Sequence[int]], options: Options) -> Tree:
     """The cheapest tree over every collective there is; of those of one price, the fewest steps."""
+    root, targets = ends
     if set(targets) <= {root}:
         return Tree(tensor.value.name, tensor.space.layout(root), ())
-    arcs, seconds = _arcs(tensor, hardware)
+    arcs, seconds = _arcs(tensor, options.hardware)
     legs = []
-    for arc in cheapest_tree(Distances(arcs, _tied(seconds)), root, targets):
+    for arc in shared_tree(tensor, Distances(arcs, _tied(seconds)), ends, options.settings):
         before = tensor.space.layout(int(arcs.source[arc]))
         after = tensor.space.layout(int(arcs.target[arc]))
         legs.append(Leg(before, after, collective(KINDS[int(arcs.kind[arc])], before, after)))

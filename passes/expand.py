@@ -13,14 +13,14 @@ from ..ir.diagnostics import Source, Span
 from ..ir.expr import Operand
 from ..ir.program import Kind, Map, Program, Region, Value
 from ..ir.source import Block, Declaration, Line, Main, Model, Parameter, PhaseText, Return, Title, Type
-from .composites import COMPOSITES
-from .expand_blocks import made_by
-from .expand_body import Body, Context, Template
-from .expand_declared import claim, declared_value, store
-from .expand_dims import bind_phases, check_sizes, declare_dims
-from .expand_lines import expand_lines
-from .expand_names import FUNCTIONS
-from .expand_report import Report
+from .expansion.blocks import made_by
+from .expansion.body import Body, Context, Template
+from .expansion.composites import COMPOSITES
+from .expansion.declared import claim, declared_value, store
+from .expansion.dims import bind_phases, check_sizes, declare_dims
+from .expansion.lines import expand_lines
+from .expansion.names import FUNCTIONS
+from .expansion.report import Report
 
 
 def expand(model: Model, source: Source, settings: Mapping[str, int] | None = None) -> Program:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from .bounds import DualAscent
 from .graph import Graph, restrict
 from .model import Model, build_model
+from .shared_tree import shared_tree
 from .solver import Answer, Settings, solve
 from .space import Array, Mask
-from .trees import Distances, cheapest_tree
+from .trees import Distances
 
 Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
@@ -28,12 +29,14 @@ class Problem:
     """What is to be minimised: `prices[n][c]` for choice c of node n, and the arcs of each tensor.
 
     `distances[t]` is None for a tensor that nothing reads. `representatives`: at one node the
-    choices of which all others are images under a renaming of axes, see `symmetry`.
+    choices of which all others are images under a renaming of axes, see `symmetry`. `settings` are
+    those of the solver.
     """
 
     graph: Graph
     prices: Sequence[Floats]
     distances: Sequence[Distances | None]
+    settings: Settings
     representatives: tuple[int, Mask] | None = None
 
     def price_of(self, chosen: Sequence[int]) -> float:
@@ -41,8 +44,7 @@ class Problem:
         total = sum(float(p[c]) for p, c in zip(self.prices, chosen, strict=True))
         for tensor, near in zip(self.graph.tensors, self.distances, strict=True):
             if near is not None:
-                root, targets = tensor.ends(chosen)
-                total += float(near.price[cheapest_tree(near, root, targets)].sum())
+                total += float(near.price[shared_tree(tensor, near, tensor.ends(chosen), self.settings)].sum())
         return total
 
     def ties_of(self, chosen: Sequence[int]) -> float:
@@ -50,7 +52,8 @@ class Problem:
         total = sum(float(n.rank[c]) for n, c in zip(self.graph.nodes, chosen, strict=True))
         for tensor, near in zip(self.graph.tensors, self.distances, strict=True):
             if near is not None:
-                total += float(_tie(near.price[cheapest_tree(near, *tensor.ends(chosen))]).sum())
+                arcs = shared_tree(tensor, near, tensor.ends(chosen), self.settings)
+                total += float(_tie(near.price[arcs]).sum())
         return total
 
     def stored_bytes(self, chosen: Sequence[int]) -> float:
@@ -100,7 +103,6 @@ class Prover:
     """Solves what the bounds leave. `solve_s` adds up the time spent in the solver."""
 
     problem: Problem
-    settings: Settings
     solve_s: float = 0.0
 
     def prove(self, ascent: DualAscent, known: Found) -> Found:
@@ -116,7 +118,7 @@ class Prover:
         plan = self._plan(answer, reduced) or self._round(answer, reduced, ascent, best)
         best = min(best, plan, key=lambda f: f.price) if plan else best
         best = replace(best, bound=min(best.price, answer.bound / unit))
-        if best.price - best.bound > self.settings.gap * abs(best.price):
+        if best.price - best.bound > self.problem.settings.gap * abs(best.price):
             left = _fixed(reduced.model, answer, best.price * unit * (1 + 1e-9))
             answer = self._solve(left)
             plan = self._plan(answer, reduced)
@@ -145,7 +147,7 @@ class Prover:
         if plan is None:
             limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best.chosen)
             plan = self._plan(self._solve(_fixed(reduced.model, answer, limit)), reduced)
-        if plan is None or plan.price > best.price * (1 + 1e-3 * self.settings.gap):
+        if plan is None or plan.price > best.price * (1 + 1e-3 * self.problem.settings.gap):
             return best
         if capacity is not None and self.problem.stored_bytes(plan.chosen) > capacity:
             return best
@@ -169,7 +171,7 @@ class Prover:
         return _Reduced(build_model(graph, prices, flows), [np.flatnonzero(k) for k in alive])
 
     def _solve(self, model: Model) -> Answer:
-        answer = solve(model, self.settings)
+        answer = solve(model, self.problem.settings)
         self.solve_s += answer.seconds
         return answer
 

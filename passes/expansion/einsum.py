@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.dtype import Dtype
-from ..ir.program import Einsum
-from ..ir.source import Binary, Expr, Ident, Indexed, Name
-from .expand_body import Body
-from .expand_report import Refused, plural
+from ...ir.dtype import Dtype
+from ...ir.program import Einsum
+from ...ir.source import Binary, Expr, Ident, Indexed, Name
+from .body import Body
+from .report import Refused, plural
 
 
 def einsum(body: Body, node: Expr, target: str, output: Sequence[Ident], dtype: Dtype | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..ir.source import (
+from ...ir.source import (
     Binary,
     Call,
     DimList,
@@ -18,8 +18,8 @@ from ..ir.source import (
     Number,
     Repeated,
 )
+from .body import Body
 from .composites import COMPOSITES
-from .expand_body import Body
 
 # The functions that an expression may call, with how many arguments each takes.
 POINTWISE = {

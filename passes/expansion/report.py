@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
+from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 
 MAX_FINDINGS = 100  # reported at once
 MAX_GUESSES = 20  # names guessed at; a guess compares with every known name

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..ir.dtype import Dtype
-from ..ir.expr import Call, Const, Expr, Operand, Rotate, Size, operands
-from ..ir.program import Append, Einsum, Iota, Map, Reduce, Take
-from .expand_body import Body
-from .expand_dims import AtMost, Even, size_expr
-from .expand_report import Refused
+from ...ir.dtype import Dtype
+from ...ir.expr import Call, Const, Expr, Operand, Rotate, Size, operands
+from ...ir.program import Append, Einsum, Iota, Map, Reduce, Take
+from .body import Body
+from .dims import AtMost, Even, size_expr
+from .report import Refused
 
 EPSILON = 1e-6  # added to a variance before its root is taken
 MINUS_INFINITY = Const(float("-inf"))

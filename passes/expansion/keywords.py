@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..ir.source import Call, DimList, Expr, Ident, Into, Keyword, Name, Number
+from ...ir.source import Call, DimList, Expr, Ident, Into, Keyword, Name, Number
 from .composites import Arguments, Composite
-from .expand_dims import DimTable
-from .expand_report import Refused
+from .dims import DimTable
+from .report import Refused
 
 EXAMPLES = {"over": "over=E", "at": "at=L into M"}
 

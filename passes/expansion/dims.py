@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..ir.diagnostics import Span
-from ..ir.expr import Call, Const, Expr, Size
-from ..ir.program import Phase
-from ..ir.source import Dim, Dims, Ident, Item, PhaseText
-from .expand_report import Refused, Report
+from ...ir.diagnostics import Span
+from ...ir.expr import Call, Const, Expr, Size
+from ...ir.program import Phase
+from ...ir.source import Dim, Dims, Ident, Item, PhaseText
+from .report import Refused, Report
 
 MAX_SIZE = 2**40
 MAX_RANK = 32  # dims of one value

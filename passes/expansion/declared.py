@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..ir.diagnostics import InputError
-from ..ir.dtype import Dtype
-from ..ir.pins import pinned_layout
-from ..ir.program import Kind, PinKind, Repeat, Value
-from ..ir.source import Ident, LayoutText, Type
-from .expand_body import Body
-from .expand_names import all_dims
-from .expand_report import Refused
+from ...ir.diagnostics import InputError
+from ...ir.dtype import Dtype
+from ...ir.pins import pinned_layout
+from ...ir.program import Kind, PinKind, Repeat, Value
+from ...ir.source import Ident, LayoutText, Type
+from .body import Body
+from .names import all_dims
+from .report import Refused
 
 DTYPES = {dtype.value: dtype for dtype in Dtype}
 

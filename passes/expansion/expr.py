@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.dtype import Dtype
-from ..ir.expr import Call as Apply
-from ..ir.expr import Const, Operand, operands
-from ..ir.expr import Expr as Arithmetic
-from ..ir.program import Map, Sum
-from ..ir.source import (
+from ...ir.dtype import Dtype
+from ...ir.expr import Call as Apply
+from ...ir.expr import Const, Operand, operands
+from ...ir.expr import Expr as Arithmetic
+from ...ir.program import Map, Sum
+from ...ir.source import (
     Binary,
     Call,
     Expr,
@@ -23,13 +23,13 @@ from ..ir.source import (
     Negate,
     Number,
 )
+from .blocks import call_block
+from .body import Body
 from .composites import COMPOSITES, Arguments, Composite, multiply
-from .expand_blocks import call_block
-from .expand_body import Body
-from .expand_dims import size_expr
-from .expand_keywords import dim_arguments, positional_arguments, with_keywords
-from .expand_names import GATES, POINTWISE
-from .expand_report import Refused, plural
+from .dims import size_expr
+from .keywords import dim_arguments, positional_arguments, with_keywords
+from .names import GATES, POINTWISE
+from .report import Refused, plural
 
 OPERATORS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..ir.diagnostics import Span
-from ..ir.expr import Operand, rename
-from ..ir.program import (
+from ...ir.diagnostics import Span
+from ...ir.expr import Operand, rename
+from ...ir.program import (
     Append,
     Carry,
     Einsum,
@@ -23,9 +23,9 @@ from ..ir.program import (
     Take,
     Value,
 )
-from ..ir.source import Call, Repeated
-from .expand_body import Body, Template
-from .expand_report import Refused, plural
+from ...ir.source import Call, Repeated
+from .body import Body, Template
+from .report import Refused, plural
 
 MAX_COUNT = 2**20  # repetitions
 MAX_DEPTH = 16  # calls nested in each other

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.diagnostics import Span
-from ..ir.dtype import Dtype
-from ..ir.program import PinKind, Value
-from ..ir.source import Call, Declaration, Expr, Line, Name, Repeated, Return, Statement
-from .expand_blocks import Broken, call_block, describe, repeat_block, type_text
-from .expand_body import Body
-from .expand_declared import claim, declared_dtype, declared_value, pin_value, store
-from .expand_einsum import einsum
-from .expand_expr import arguments, define
-from .expand_names import all_dims, all_known, known
-from .expand_report import Refused, plural
+from ...ir.diagnostics import Span
+from ...ir.dtype import Dtype
+from ...ir.program import PinKind, Value
+from ...ir.source import Call, Declaration, Expr, Line, Name, Repeated, Return, Statement
+from .blocks import Broken, call_block, describe, repeat_block, type_text
+from .body import Body
+from .declared import claim, declared_dtype, declared_value, pin_value, store
+from .einsum import einsum
+from .expr import arguments, define
+from .names import all_dims, all_known, known
+from .report import Refused, plural
 
 
 def expand_lines(body: Body, lines: Sequence[Line], declared: Sequence[Value | None]) -> list[str] | None:

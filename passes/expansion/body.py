@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..ir.diagnostics import Span
-from ..ir.dtype import Dtype
-from ..ir.expr import Expr, Operand, operands
-from ..ir.layout import Layout
-from ..ir.program import Kind, Map, Op, Pin, PinKind, Region, Repeat, Stored, Value
-from .expand_dims import Constraint, DimTable
-from .expand_report import Refused, Report
+from ...ir.diagnostics import Span
+from ...ir.dtype import Dtype
+from ...ir.expr import Expr, Operand, operands
+from ...ir.layout import Layout
+from ...ir.program import Kind, Map, Op, Pin, PinKind, Region, Repeat, Stored, Value
+from .dims import Constraint, DimTable
+from .report import Refused, Report
 
 MAX_VALUES = 20_000  # of a whole program, every block counted once more than it is called
 

@@ -1,0 +1,263 @@
+"""The command line: `escc compile`, `check`, `layouts`, `hardware`.
+
+Exit codes: 0 done; 1 the input is wrong, or no plan fits; 2 wrong usage; 3 the compiler contradicts
+itself.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import wraps
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, ParamSpec
+
+import typer
+
+from ..cost.hardware import load_hardware, presets
+from ..ir.diagnostics import Diagnostic, InputError, fail
+from ..ir.dtype import Dtype
+from ..ir.mesh import parse_mesh
+from ..ir.program import Program, Repeat, Stored, walk
+from ..passes.choose import Options
+from ..passes.plan import Objective
+from ..passes.prover import Settings
+from .backends.numpy_source import emit_numpy
+from .driver import Compiled, InternalError, compile_phases, load, select_phases
+from .files import file_stem, refuse_existing, write_files
+from .layouts_table import layouts_table
+from .report import report
+from .report_json import json_text
+from .terminal import OutputError, complain, note, say
+from .text_table import table
+
+WRONG_INPUT, BUG = 1, 3
+
+P = ParamSpec("P")
+
+app = typer.Typer(
+    name="escc",
+    help="The layout compiler for sharded Transformers: a text layer in, the cheapest sharded program out.",
+    epilog="Exit codes: 0 done; 1 the input is wrong, or no plan fits; 2 wrong usage; 3 a bug in escc.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class Solver(StrEnum):
+    """The solvers that MathOpt is asked to use."""
+
+    HIGHS = "highs"
+    GSCIP = "gscip"
+    CP_SAT = "cp-sat"
+
+
+class Emit(StrEnum):
+    """What `compile` writes."""
+
+    TEXT = "text"
+    NUMPY = "numpy"
+    JSON = "json"
+
+
+ENDINGS = {Emit.TEXT: "txt", Emit.NUMPY: "py", Emit.JSON: "json"}
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="A model (.esti).", show_default=False)]
+Chips = Annotated[
+    str,
+    typer.Option(metavar="MESH", help="Sizes of the axes x, y, z, ... as `4x4x4`; or named: `node=2,gpu=8`."),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="DIM=N", help="Give a dim another size, in all phases. May be repeated."),
+]
+
+
+def run() -> None:
+    """The entry point. Ctrl-C and a closed pipe end the process at once, even inside the solver."""
+    for name in ("SIGINT", "SIGPIPE"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    app()
+
+
+def _reported(command: Callable[P, None]) -> Callable[P, None]:
+    """The command, with what goes wrong said on standard error and as an exit code."""
+
+    @wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except InputError as error:
+            complain(error.diagnostics)
+            raise typer.Exit(WRONG_INPUT) from None
+        except OutputError as error:
+            complain([Diagnostic(f"Standard output cannot be written to: {error}.")])
+            raise typer.Exit(WRONG_INPUT) from None
+        except InternalError as error:
+            note(f"escc: internal error: {error}\nThis is a bug in escc; the plan is not shown.")
+            raise typer.Exit(BUG) from None
+
+    return guarded
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        say(f"escc {version('escc')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """What holds for every command."""
+
+
+@app.command("compile")
+@_reported
+def compile_command(
+    file: File,
+    chips: Chips,
+    phase: Annotated[str | None, typer.Option(help="Compile one phase only; without it, all of them.")] = None,
+    hardware: Annotated[str, typer.Option(help="A preset; `escc hardware` lists them.")] = "tpu-v4",
+    set_: Sets = None,
+    pin: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Layouts to keep from the search. May be repeated.")
+    ] = None,
+    objective: Annotated[Objective, typer.Option(help="What the plan has least of.")] = Objective.TIME,
+    solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
+    emit: Annotated[
+        Emit, typer.Option(help="The plan as text, as a NumPy program that runs on its own, or as JSON.")
+    ] = Emit.TEXT,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="DIR", help="Write a file for each phase into DIR.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run the plan on virtual chips, and compare with the reference.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over existing files.")] = False,
+) -> None:
+    """Find the cheapest sharded program of a model on a mesh of chips."""
+    mesh = parse_mesh(chips)
+    options = Options(load_hardware(hardware), objective, settings=Settings(solver.value))
+    program = load(Path(file), _bindings(set_ or [], "--set"), [Path(path) for path in pin or []])
+    phases = select_phases(program, phase)
+    names = [f"{file_stem(program.name, phase)}.{ENDINGS[emit]}" for phase in phases]
+    if output is not None:
+        refuse_existing(Path(output), names, force)
+    elif emit is Emit.NUMPY and len(phases) > 1:
+        raise fail(
+            f"The model has {len(phases)} phases, each a NumPy program of its own.",
+            hint="choose one with `--phase`, or write all to files with `-o DIR`",
+        )
+    compiled = compile_phases(program, phases, mesh, options, check)
+    for one in compiled:
+        complain(one.warnings)
+        timing = one.plan.timing
+        note(f"phase {one.phase}: built in {timing.build_s:.2f} s, solved in {timing.solve_s:.2f} s")
+    if output is None:
+        say(_text(compiled, emit))
+    else:
+        texts = {name: _text([one], emit) for name, one in zip(names, compiled, strict=True)}
+        say("".join(f"wrote {path}\n" for path in write_files(Path(output), texts, force)))
+    for one in compiled:
+        if not one.sound:
+            note(f"escc: internal error: the plan of phase `{one.phase}` does not do what the model says.")
+    if not all(one.sound for one in compiled):
+        raise typer.Exit(BUG)
+
+
+def _text(compiled: Sequence[Compiled], emit: Emit) -> str:
+    match emit:
+        case Emit.TEXT:
+            return "\n\n".join(report(one) for one in compiled)
+        case Emit.NUMPY:
+            return "\n".join(emit_numpy(one.program, one.spmd) for one in compiled)
+        case Emit.JSON:
+            return json_text(compiled)
+
+
+@app.command("check")
+@_reported
+def check_command(file: File, set_: Sets = None) -> None:
+    """Look for errors in a model, and say what is in it."""
+    program = load(Path(file), _bindings(set_ or [], "--set"))
+    say(f"ok: {_contents(program)}\n")
+
+
+def _contents(program: Program) -> str:
+    kinds: dict[str, int] = {}
+    for placed in walk(program.body):
+        match placed.item:
+            case Stored(_, kind):
+                kinds[kind.value] = kinds.get(kind.value, 0) + 1
+            case Repeat():
+                kinds["repeat"] = kinds.get("repeat", 0) + 1
+            case _:
+                kinds["op"] = kinds.get("op", 0) + 1
+    if program.pins:
+        kinds["pin"] = len(program.pins)
+    order = ("input", "param", "cache", "repeat", "op", "pin")
+    parts = [f"{kinds[kind]} {kind}" + ("" if kinds[kind] == 1 else "s") for kind in order if kind in kinds]
+    phases = ", ".join(phase.name for phase in program.phases)
+    plural = "" if len(program.phases) == 1 else "s"
+    return f"model {file_stem(program.name)}, phase{plural} {phases}: {', '.join(parts)}"
+
+
+@app.command("layouts")
+@_reported
+def layouts_command(
+    tensor: Annotated[str, typer.Argument(metavar="TENSOR", help="Its dims: `BLE`, or `[batch, d_model]`.")],
+    dims: Annotated[list[str], typer.Option(metavar="DIM=N,...", help="The sizes of its dims. May be repeated.")],
+    chips: Chips,
+    dtype: Annotated[Dtype, typer.Option(help="The type of its elements.")] = Dtype.BF16,
+) -> None:
+    """List the legal partitions of a tensor."""
+    say(layouts_table(tensor, _bindings(dims, "--dims"), parse_mesh(chips), dtype))
+
+
+@app.command("hardware")
+@_reported
+def hardware_command() -> None:
+    """List the hardware presets."""
+    rows = [("name", "Tflop/s", "HBM GB", "HBM GB/s", "network GB/s")]
+    for name in presets():
+        chip = load_hardware(name)
+        rates = (chip.peak_flops_per_s / 1e12, chip.hbm_bytes / 1e9)
+        flows = (chip.hbm_bytes_per_s / 1e9, chip.network_bytes_per_s / 1e9)
+        rows.append((name, *(f"{figure:.6g}" for figure in (*rates, *flows))))
+    say("\n".join(table(rows, left=1)) + "\n")
+
+
+def _bindings(texts: Sequence[str], option: str) -> dict[str, int]:
+    """The sizes that `B=512,L=1` and the like give. Raises InputError for what is no binding."""
+    sizes: dict[str, int] = {}
+    found = []
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_]*)\s*=\s*([0-9]{1,19})", part)
+        if match is None:
+            found.append(Diagnostic(f"`{option} {part[:60]}` gives no dim a size.", hint=f"write `{option} B=512`"))
+        elif match[1] in sizes:
+            found.append(Diagnostic(f"`{option}` gives dim `{match[1]}` a size twice."))
+        else:
+            sizes[match[1]] = int(match[2])
+    if found:
+        raise InputError(found)
+    return sizes
+
+
+if __name__ == "__main__":
+    run()

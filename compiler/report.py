@@ -1,0 +1,175 @@
+"""A compiled phase as text: what is stored where, the sharded program, and what it takes.
+
+The text depends on the plan alone, never on how long it took to find. MB are 10^6 bytes, GB 10^9.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+from ..cost.estimate import Estimate, MoveCost, OpCost, Totals, local_bytes
+from ..ir.layout import format_layout
+from ..ir.program import Kind, Stored
+from ..ir.spmd import Compute, Move, SpmdProgram, walk_spmd
+from ..ir.spmd_printer import print_spmd
+from ..passes.plan import Objective
+from .backends.check import CheckReport
+from .driver import ERROR_TOLERANCE, Compiled
+from .scopes import scopes
+from .text_table import table
+
+PROVEN = 1e-9  # a relative gap that counts as none
+LEAST_SHOWN_S = 5e-8  # an op that takes less is not annotated
+
+OBJECTIVES = {
+    Objective.TIME: "least time",
+    Objective.COMMUNICATION: "least communication",
+    Objective.MEMORY: "least memory, then least time",
+}
+
+
+def report(compiled: Compiled) -> str:
+    """The plan as text for people, ending in a newline; at most 100 columns where names allow."""
+    parts = [_header(compiled), _stored(compiled), _program(compiled), _summary(compiled)]
+    return "\n\n".join("\n".join(part).rstrip() for part in parts) + "\n"
+
+
+def _header(compiled: Compiled) -> Iterator[str]:
+    spmd, hardware = compiled.spmd, compiled.hardware
+    yield f"Plan of {json.dumps(spmd.name)}, phase {spmd.phase}, {OBJECTIVES[compiled.plan.objective]}"
+    yield f"  mesh      {spmd.mesh}: {_count(spmd.mesh.chips, 'chip')}"
+    yield (
+        f"  hardware  {hardware.name}: {hardware.peak_flops_per_s / 1e12:.6g} Tflop/s, "
+        f"HBM {hardware.hbm_bytes / 1e9:.2f} GB at {hardware.hbm_bytes_per_s / 1e9:.6g} GB/s, "
+        f"network {hardware.network_bytes_per_s / 1e9:.6g} GB/s"
+    )
+
+
+def _stored(compiled: Compiled) -> Iterator[str]:
+    """A row for each stored tensor: its layout, and what a chip holds of it."""
+    spmd = compiled.spmd
+    values, sizes = spmd.table(), dict(spmd.sizes)
+    total = dict(compiled.estimate.stored_bytes)
+    rows = [("", "layout", "shape on a chip", "MB", "copies", "GB")]
+    for placed in walk_spmd(spmd.body):
+        if not isinstance(placed.item, Stored):
+            continue
+        value = values[placed.item.value]
+        shape = "x".join(map(str, value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh)))
+        counted = f"{total[value.name] / 1e9:.3f}" if placed.item.kind is not Kind.INPUT else "-"
+        rows.append(
+            (
+                f"{placed.item.kind:<5} {value.name}",
+                f"{value.dtype:<4} {format_layout(value.dims, value.layout)}",
+                shape or "1",
+                _mb(float(local_bytes(value, spmd))),
+                str(placed.times),
+                counted,
+            )
+        )
+    yield "Stored on each chip"
+    yield from table(rows, left=2)
+    held, room = math.fsum(total.values()), compiled.hardware.hbm_bytes
+    yield f"  parameters and caches: {held / 1e9:.3f} GB, {held / room:.1%} of the HBM"
+
+
+def _program(compiled: Compiled) -> Iterator[str]:
+    yield "Sharded program, on the right the MB that a chip sends and the time, for one execution"
+    yield ""
+    yield print_spmd(compiled.spmd, _annotations(compiled.spmd, compiled.estimate))
+
+
+def _annotations(spmd: SpmdProgram, estimate: Estimate) -> dict[str, str]:
+    """What is said beside each step: MB sent and time of a collective, time of an op."""
+    costs: dict[str, OpCost | MoveCost] = {c.result: c for c in (*estimate.ops, *estimate.moves)}
+    width = max((len(_us(c.seconds)) for c in costs.values()), default=0)
+    out = {}
+    for placed in walk_spmd(spmd.body):
+        match placed.item:
+            case Compute() | Move() as step:
+                match costs[step.result]:
+                    case MoveCost(bytes_sent=sent, seconds=seconds) if sent:
+                        out[step.result] = f"{_mb(sent)} MB {_us(seconds):>{width}}"
+                    case MoveCost():
+                        out[step.result] = "free".rjust(width)
+                    case OpCost(seconds=seconds) if seconds >= LEAST_SHOWN_S:
+                        out[step.result] = _us(seconds).rjust(width)
+                    case _:
+                        pass
+    return {name: note for name, note in out.items() if note.strip()}
+
+
+def _summary(compiled: Compiled) -> Iterator[str]:
+    rows = [("", "compute", "memory", "ops", "communication", "total", "MB sent", "collectives")]
+    for scope in scopes(compiled.spmd, compiled.estimate):
+        rows.append(_totals_row(f"{scope.name}, one of {scope.count}", scope.once))
+    rows.append(_totals_row("whole program", compiled.estimate.totals()))
+    yield "Each chip takes"
+    yield from table(rows, left=1)
+    yield "  An op takes the longer of its compute and memory times; the total is ops and communication."
+    yield ""
+    plan = compiled.plan.phases[0]
+    yield f"  objective  {_objective(compiled, plan.price)}"
+    yield f"  bound      {_objective(compiled, plan.bound)}"
+    if plan.gap <= PROVEN:
+        yield "  status     optimal: proven within a gap of 1e-9"
+    else:
+        yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
+    if compiled.checked is not None:
+        yield from _checked(compiled.checked)
+
+
+def _checked(checked: CheckReport) -> Iterator[str]:
+    """What the run showed, sentence by sentence."""
+    agrees = "equal to" if checked.max_error <= ERROR_TOLERANCE else "DIFFERS from"
+    dims = " ".join(f"{dim}={size}" for dim, size in checked.sizes)
+    repeats = "".join(f", {name} {count} times" for name, count in checked.repeats)
+    counted, predicted = (float(n) for n in (checked.counted_bytes, checked.predicted_bytes))
+    yield ""
+    yield f"  Run on {_count(checked.chips, 'virtual chip')} at {dims}{repeats}:"
+    yield f"  result     {agrees} the reference, largest relative error {checked.max_error:.1e}"
+    if checked.equal:
+        yield f"  traffic    {counted:,.15g} bytes sent by a chip, as predicted"
+    else:
+        yield f"  traffic    {counted:,.15g} bytes sent by a chip, DIFFERS from the {predicted:,.15g} predicted"
+
+
+def _totals_row(name: str, totals: Totals) -> tuple[str, ...]:
+    seconds = (totals.compute_s, totals.memory_s, totals.op_s, totals.comm_s, totals.total_s)
+    return (name, *map(_time, seconds), _mb(totals.bytes_sent), str(totals.collectives))
+
+
+def _objective(compiled: Compiled, price: float) -> str:
+    match compiled.plan.objective:
+        case Objective.MEMORY:
+            return f"{price / 1e9:.6g} GB stored"
+        case Objective.COMMUNICATION:
+            return f"{_time(price, 6)} of communication"
+        case Objective.TIME:
+            return _time(price, 6)
+
+
+def _time(seconds: float, digits: int = 4) -> str:
+    """Seconds with the unit that fits."""
+    unit, scale = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if seconds >= s), ("us", 1e-6))
+    return f"{_significant(seconds / scale, digits)} {unit}"
+
+
+def _significant(number: float, digits: int) -> str:
+    """A number below 1000, to so many digits, without an exponent."""
+    whole = len(str(int(number)))
+    return f"{number:.{max(0, digits - whole)}f}"
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:.2f}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

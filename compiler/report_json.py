@@ -1,0 +1,146 @@
+"""A compiled phase as data for JSON. Times are seconds, sizes bytes; only `build_s` and `solve_s` vary.
+
+`seconds` and `bytes_sent_per_chip` of a step are those of one execution; `times` says how often it
+runs. `totals` are of the whole program, `totals_once` count each step once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from ..cost.estimate import MoveCost, OpCost, Totals
+from ..ir.layout import format_layout
+from ..ir.program import Kind, Stored
+from ..ir.spmd import Compute, Move, SpmdValue, walk_spmd
+from ..passes.plan import Objective
+from .backends.check import CheckReport
+from .driver import Compiled
+from .report import PROVEN
+from .scopes import scopes
+
+Data = dict[str, object]
+
+
+def json_text(phases: Sequence[Compiled]) -> str:
+    """One phase as an object, several as `{"phases": [...]}`; ends in a newline."""
+    objects = [phase_data(compiled) for compiled in phases]
+    whole = objects[0] if len(objects) == 1 else {"phases": objects}
+    return json.dumps(whole, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def phase_data(compiled: Compiled) -> Data:
+    """All that is known of one compiled phase."""
+    spmd, cost, plan = compiled.spmd, compiled.estimate, compiled.plan.phases[0]
+    values = spmd.table()
+    stored = [p.item for p in walk_spmd(spmd.body) if isinstance(p.item, Stored)]
+    return {
+        "model": spmd.name,
+        "phase": spmd.phase,
+        "sizes": dict(spmd.sizes),
+        "mesh": dict(spmd.mesh.axes),
+        "chips": spmd.mesh.chips,
+        "hardware": compiled.hardware.name,
+        "objective": compiled.plan.objective.value,
+        "status": "optimal" if plan.gap <= PROVEN else "feasible",
+        **_priced(compiled),
+        "gap": plan.gap,
+        "build_s": compiled.plan.timing.build_s,
+        "solve_s": compiled.plan.timing.solve_s,
+        "totals": _totals(cost.totals()),
+        "totals_once": _totals(cost.totals(once=True)),
+        "repeats": [{"name": s.name, "count": s.count, **_totals(s.once)} for s in scopes(spmd, cost)],
+        "stored_bytes_per_chip": math.fsum(size for _, size in cost.stored_bytes),
+        "hbm_bytes_per_chip": compiled.hardware.hbm_bytes,
+        "stored": {s.value: _layout(values[s.value]) for s in stored},
+        "stored_bytes": {name: size for name, size in cost.stored_bytes},
+        "kinds": {s.value: Kind(s.kind).value for s in stored},
+        "results": {name: _layout(values[name]) for name in spmd.results},
+        "steps": _steps(compiled),
+        "check": None if compiled.checked is None else _check(compiled.checked),
+        "warnings": [warning.message for warning in compiled.warnings],
+    }
+
+
+def _priced(compiled: Compiled) -> Data:
+    """The objective and its proven bound, in seconds, or in bytes where memory is minimised."""
+    plan = compiled.plan.phases[0]
+    unit = "bytes" if compiled.plan.objective is Objective.MEMORY else "s"
+    prices: Data = dict.fromkeys(("objective_s", "bound_s", "objective_bytes", "bound_bytes"))
+    return prices | {f"objective_{unit}": plan.price, f"bound_{unit}": plan.bound}
+
+
+def _totals(totals: Totals) -> Data:
+    return {
+        "compute_s": totals.compute_s,
+        "memory_s": totals.memory_s,
+        "op_s": totals.op_s,
+        "comm_s": totals.comm_s,
+        "total_s": totals.total_s,
+        "bytes_sent_per_chip": totals.bytes_sent,
+        "collectives": totals.collectives,
+    }
+
+
+def _steps(compiled: Compiled) -> list[Data]:
+    """The steps in program order, those in repeats once."""
+    values = compiled.spmd.table()
+    ops = {c.result: c for c in compiled.estimate.ops}
+    moves = {c.result: c for c in compiled.estimate.moves}
+    steps: list[Data] = []
+    for placed in walk_spmd(compiled.spmd.body):
+        match placed.item:
+            case Compute(op):
+                steps.append(_op(type(op).__name__.lower(), values[op.result], ops[op.result]))
+            case Move(result, operand):
+                steps.append(_move(values[operand], values[result], moves[result]))
+    return steps
+
+
+def _op(name: str, result: SpmdValue, cost: OpCost) -> Data:
+    return {
+        "op": name,
+        "result": result.name,
+        "layout": _layout(result),
+        "flops": cost.flops,
+        "hbm_bytes": cost.hbm_bytes,
+        "seconds": cost.seconds,
+        "times": cost.times,
+    }
+
+
+def _move(before: SpmdValue, after: SpmdValue, cost: MoveCost) -> Data:
+    return {
+        "kind": cost.kind,
+        "axes": list(cost.axes),
+        "tensor": before.name,
+        "result": after.name,
+        "from": _layout(before),
+        "to": _layout(after),
+        "bytes_sent_per_chip": cost.bytes_sent,
+        "seconds": cost.seconds,
+        "times": cost.times,
+    }
+
+
+def _check(checked: CheckReport) -> Data:
+    finite = math.isfinite(checked.max_error)
+    return {
+        "max_error": checked.max_error if finite else None,
+        "chips": checked.chips,
+        "sizes": dict(checked.sizes),
+        "repeats": dict(checked.repeats),
+        "counted_bytes": _number(checked.counted_bytes),
+        "predicted_bytes": _number(checked.predicted_bytes),
+        "counted_equals_predicted": checked.equal,
+    }
+
+
+def _layout(value: SpmdValue) -> str:
+    return format_layout(value.dims, value.layout)
+
+
+def _number(exact: Fraction) -> int | float:
+    return int(exact) if exact.denominator == 1 else float(exact)

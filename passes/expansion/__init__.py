@@ -1,0 +1,1 @@
+"""The steps of the expansion: from the surface language to primitive ops."""

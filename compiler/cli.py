@@ -25,7 +25,7 @@ from ..ir.mesh import parse_mesh
 from ..ir.program import Program, Repeat, Stored, walk
 from ..passes.choose import Options
 from ..passes.plan import Objective
-from ..passes.prover import Settings
+from ..passes.solver import Settings
 from .backends.numpy_source import emit_numpy
 from .driver import Compiled, InternalError, compile_phases, load, select_phases
 from .files import file_stem, refuse_existing, write_files
@@ -220,7 +220,7 @@ def _contents(program: Program) -> str:
 @app.command("layouts")
 @_reported
 def layouts_command(
-    tensor: Annotated[str, typer.Argument(metavar="TENSOR", help="Its dims: `BLE`, or `[batch, d_model]`.")],
+    tensor: Annotated[str, typer.Argument(help="Its dims: `BLE`, or `[batch, d_model]`.")],
     dims: Annotated[list[str], typer.Option(metavar="DIM=N,...", help="The sizes of its dims. May be repeated.")],
     chips: Chips,
     dtype: Annotated[Dtype, typer.Option(help="The type of its elements.")] = Dtype.BF16,
@@ -233,7 +233,7 @@ def layouts_command(
 @_reported
 def hardware_command() -> None:
     """List the hardware presets."""
-    rows = [("name", "Tflop/s", "HBM GB", "HBM GB/s", "network GB/s")]
+    rows: list[tuple[str, ...]] = [("name", "Tflop/s", "HBM GB", "HBM GB/s", "network GB/s")]
     for name in presets():
         chip = load_hardware(name)
         rates = (chip.peak_flops_per_s / 1e12, chip.hbm_bytes / 1e9)

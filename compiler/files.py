@@ -25,7 +25,7 @@ def refuse_existing(directory: Path, names: Iterable[str], force: bool) -> None:
     """
     try:
         if os.path.lexists(directory) and not directory.is_dir():
-            raise fail(f"`{directory}` is not a folder.", hint="name a folder after `-o`; it is made where it is missing")
+            raise fail(f"`{directory}` is not a folder.", hint="name one; it is made where it is missing")
         paths = [directory / name for name in names]
         found = [path for path in paths if os.path.lexists(path) and not (force and path.is_file())]
     except (OSError, ValueError) as error:
@@ -57,7 +57,7 @@ def write_files(directory: Path, texts: Mapping[str, str], force: bool = False) 
                 file.write(text)
         for beside, path in pending.items():
             os.replace(beside, path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _unwritable(directory, error) from None
     finally:
         for beside in pending:

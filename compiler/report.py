@@ -9,10 +9,10 @@ import json
 import math
 from collections.abc import Iterator
 
-from ..cost.estimate import Estimate, MoveCost, OpCost, Totals, local_bytes
+from ..cost.estimate import Estimate, Totals, local_bytes
 from ..ir.layout import format_layout
 from ..ir.program import Kind, Stored
-from ..ir.spmd import Compute, Move, SpmdProgram, walk_spmd
+from ..ir.spmd import walk_spmd
 from ..ir.spmd_printer import print_spmd
 from ..passes.plan import Objective
 from .backends.check import CheckReport
@@ -78,31 +78,19 @@ def _stored(compiled: Compiled) -> Iterator[str]:
 def _program(compiled: Compiled) -> Iterator[str]:
     yield "Sharded program, on the right the MB that a chip sends and the time, for one execution"
     yield ""
-    yield print_spmd(compiled.spmd, _annotations(compiled.spmd, compiled.estimate))
+    yield print_spmd(compiled.spmd, _annotations(compiled.estimate))
 
 
-def _annotations(spmd: SpmdProgram, estimate: Estimate) -> dict[str, str]:
+def _annotations(estimate: Estimate) -> dict[str, str]:
     """What is said beside each step: MB sent and time of a collective, time of an op."""
-    costs: dict[str, OpCost | MoveCost] = {c.result: c for c in (*estimate.ops, *estimate.moves)}
-    width = max((len(_us(c.seconds)) for c in costs.values()), default=0)
-    out = {}
-    for placed in walk_spmd(spmd.body):
-        match placed.item:
-            case Compute() | Move() as step:
-                match costs[step.result]:
-                    case MoveCost(bytes_sent=sent, seconds=seconds) if sent:
-                        out[step.result] = f"{_mb(sent)} MB {_us(seconds):>{width}}"
-                    case MoveCost():
-                        out[step.result] = "free".rjust(width)
-                    case OpCost(seconds=seconds) if seconds >= LEAST_SHOWN_S:
-                        out[step.result] = _us(seconds).rjust(width)
-                    case _:
-                        pass
-    return {name: note for name, note in out.items() if note.strip()}
+    out = {c.result: _us(c.seconds) for c in estimate.ops if c.seconds >= LEAST_SHOWN_S}
+    for cost in estimate.moves:
+        out[cost.result] = f"{_mb(cost.bytes_sent)} MB {_us(cost.seconds)}" if cost.bytes_sent else "free"
+    return out
 
 
 def _summary(compiled: Compiled) -> Iterator[str]:
-    rows = [("", "compute", "memory", "ops", "communication", "total", "MB sent", "collectives")]
+    rows: list[tuple[str, ...]] = [("", "compute", "memory", "ops", "communication", "total", "MB sent", "collectives")]
     for scope in scopes(compiled.spmd, compiled.estimate):
         rows.append(_totals_row(f"{scope.name}, one of {scope.count}", scope.once))
     rows.append(_totals_row("whole program", compiled.estimate.totals()))

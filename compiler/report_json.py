@@ -55,7 +55,7 @@ def phase_data(compiled: Compiled) -> Data:
         "stored_bytes_per_chip": math.fsum(size for _, size in cost.stored_bytes),
         "hbm_bytes_per_chip": compiled.hardware.hbm_bytes,
         "stored": {s.value: _layout(values[s.value]) for s in stored},
-        "stored_bytes": {name: size for name, size in cost.stored_bytes},
+        "stored_bytes": dict(cost.stored_bytes),
         "kinds": {s.value: Kind(s.kind).value for s in stored},
         "results": {name: _layout(values[name]) for name in spmd.results},
         "steps": _steps(compiled),

@@ -191,7 +191,7 @@ class Program:
     """Values, the region that computes them, what it returns, and the phases that bind its dims.
 
     Invariants: names are unique; a value is defined before it is used (stored, op result, carry);
-    every phase binds every dim that a value names.
+    every phase binds every dim that a value names; a cache is appended to at most once.
     """
 
     name: str

@@ -149,13 +149,11 @@ def softmax(b: Builder) -> list[str]:
 
 
 def append(b: Builder) -> list[str]:
-    """A cache that grows, read afterwards; sometimes as it was before, sometimes grown twice."""
+    """A cache that grows, read afterwards; sometimes as it was before."""
     cache = b.cache(b.rng.choice(["BMQ", "MQB", "MB"]))
     rest = b.dims(cache).replace("M", "")
     new = b.einsum("L" + rest, b.input("LE"), b.param("E" + rest)) if b.rng.random() < 0.6 else b.input("L" + rest)
     version = b.append(cache, new, "L", "M")
-    if b.rng.random() < 0.25:
-        version = b.append(version, b.map(call("negate", new)), "L", "M")
     read = b.einsum(b.rng.choice([rest, "B", "BM"]), version)
     results = [read]
     match b.rng.randint(0, 3):

@@ -1,0 +1,274 @@
+"""The choice as a whole: odd programs and meshes, objectives, capacity, and the same answer every time."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from escc.compiler.backends.check import check
+from escc.cost.estimate import estimate, predict
+from escc.cost.hardware import load_hardware
+from escc.ir.diagnostics import InputError, Source
+from escc.ir.layout import format_layout
+from escc.ir.mesh import parse_mesh
+from escc.ir.parser import parse, read_source
+from escc.ir.program import Program
+from escc.ir.spmd import SpmdProgram
+from escc.ir.verify import verify
+from escc.passes.choose import Options, choose
+from escc.passes.expand import expand
+from escc.passes.insert import insert
+from escc.passes.plan import Objective, Plan
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HARDWARE = load_hardware("tpu-v4")
+
+
+def program(text: str, **sizes: int) -> Program:
+    source = Source("test.esti", text)
+    return expand(parse(source), source, sizes)
+
+
+def example(name: str, **sizes: int) -> Program:
+    source = read_source(EXAMPLES / f"{name}.esti")
+    return expand(parse(source), source, sizes)
+
+
+def planned(
+    layer: Program, mesh: str, objective: Objective = Objective.TIME, capacity: float | None = None, phase: str = ""
+) -> tuple[Plan, SpmdProgram]:
+    """A plan that has been proven, verified, run, and priced anew."""
+    options = Options(HARDWARE, objective, capacity_bytes=capacity)
+    plan = choose(layer, phase or layer.phases[0].name, parse_mesh(mesh), options)
+    (spmd,) = insert(layer, plan)
+    verify(spmd, layer)
+    report = check(layer, spmd, predict)
+    assert report.max_error <= 1e-9
+    assert report.equal
+    found, cost = plan.phases[0], estimate(spmd, HARDWARE)
+    price = {
+        Objective.TIME: cost.totals().total_s,
+        Objective.COMMUNICATION: cost.totals().comm_s,
+        Objective.MEMORY: math.fsum(stored for _, stored in cost.stored_bytes),
+    }[objective]
+    assert found.price == pytest.approx(price, rel=1e-12)
+    assert found.gap <= 1e-9
+    return plan, spmd
+
+
+MATMUL = """dim B = 512, E = 1024, F = 4096
+param W: bf16[E,F]
+main(x: bf16[B,E]) {
+  u[B,F] = x[B,E] * W[E,F]
+  return u
+}
+"""
+
+
+def test_a_program_of_one_op() -> None:
+    plan, _ = planned(program(MATMUL), "4")
+    # Nothing needs to be sent: the batch, or the weights' own index, is split.
+    flops, weights = 2 * 512 * 1024 * 4096 / 4, 1024 * 4096 * 2 / 4
+    assert plan.phases[0].price == pytest.approx(max(flops / 275e12, weights / 1.2e12))
+    assert [t.legs for t in plan.phases[0].trees] == [(), (), ()]
+
+
+@pytest.mark.parametrize(
+    ("text", "mesh"),
+    [
+        ("dim B = 4\nmain(x: bf16[B]) { return exp(x) }", "2x2"),  # no parameters
+        ("dim B = 4\nmain(x: bf16[B]) { return x }", "2x2"),  # hands out what comes in
+        ("dim B = 4\nmain(x: bf16[B]) { y = exp(x)\nreturn y, y, x, x }", "2x2"),  # results that are the same
+        ("dim B = 4, E = 6\nmain(x: bf16[B,E]) { y[] = x[B,E]\nreturn y }", "2x3"),  # a scalar
+        ("dim B = 1, E = 1\nmain(x: bf16[B,E]) { y[B] = x[B,E]\nreturn exp(y) }", "4x4"),  # nothing to split
+        ("dim B = 7, E = 13\nmain(x: bf16[B,E]) { y[B] = x[B,E]\nreturn exp(y) }", "2x2"),  # nothing divides
+    ],
+)
+def test_odd_programs(text: str, mesh: str) -> None:
+    planned(program(text), mesh)
+
+
+@pytest.mark.parametrize("mesh", ["1", "1x1x1", "5", "2x3", "7x1", "3x1x2"])
+def test_odd_meshes(mesh: str) -> None:
+    planned(program(MATMUL.replace("return u", "h = softmax(u, over=F)\nreturn h")), mesh)
+
+
+def test_one_chip_sends_nothing() -> None:
+    plan, spmd = planned(example("palm-540b", B=2, M=8), "1", capacity=math.inf, phase="decode")
+    assert estimate(spmd, HARDWARE).totals().collectives == 0
+    assert all(not t.legs for t in plan.phases[0].trees)
+
+
+FORTY = "".join(f"  h{i} = {'exp' if i % 2 else 'gelu'}(u + {i})\n" for i in range(40))
+FORTY += "".join(f"  r{i}[B] = h{i}[B,F]\n" for i in range(40)) + "  return " + ", ".join(f"r{i}" for i in range(40))
+
+
+@pytest.mark.parametrize("mesh", ["2", "2x2"])
+def test_forty_consumers_of_one_value(mesh: str) -> None:
+    planned(program(MATMUL.replace("  return u", FORTY)), mesh)
+
+
+def test_forty_consumers_of_a_gathered_value_pay_once() -> None:
+    """The maximum of a split dim is needed whole; one collective serves all who need it."""
+    uses = "".join(f"  m{i}[E,F] = x[E] * W{i}[E,F]\n  y{i} = exp(m{i})\n" for i in range(40))
+    params = "".join(f"param W{i}: bf16[E,F] @ EF_x\n" for i in range(40))
+    text = f"dim E = 4096, F = 4\n{params}main(x: bf16[E] @ E_x) {{\n{uses}  return {', '.join(f'y{i}' for i in range(40))}\n}}"
+    _, spmd = planned(program(text), "2")
+    assert estimate(spmd, HARDWARE).totals().bytes_sent == 4096 * 2 / 2
+
+
+NESTED = """dim B = 8, E = 64
+block inner(x: bf16[B,E]) -> bf16[B,E] {
+  param W: bf16[E,E2]
+  param V: bf16[E2,E]
+  u[B,E2] = x[B,E] * W[E,E2]
+  v[B,E] = gelu(u)[B,E2] * V[E2,E]
+  return x + v
+}
+block outer(x: bf16[B,E]) -> bf16[B,E] {
+  param U: bf16[E,E2]
+  y = repeat 3 inner(x)
+  u[B,E2] = y[B,E] * U[E,E2]
+  s[B] = u[B,E2]
+  return y * s
+}
+main(x: bf16[B,E]) { return repeat 2 outer(x) }
+""".replace("dim B = 8, E = 64", "dim B = 8, E = 64, E2 = 128").replace("  v[B,E] = gelu(u)[B,E2]", "  g = gelu(u)\n  v[B,E] = g[B,E2]")
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+def test_repeats_in_repeats(mesh: str) -> None:
+    plan, _ = planned(program(NESTED), mesh)
+    # Of the inner parameters there are six of each, of the outer's two.
+    (least, _) = planned(program(NESTED), mesh, Objective.MEMORY)
+    assert least.phases[0].price == (6 * 2 * 64 * 128 * 2 + 2 * 64 * 128 * 2) / 4
+    assert plan.phases[0].price > 0
+
+
+def test_memory_is_split_as_far_as_it_goes_and_the_rest_is_time() -> None:
+    least, spmd = planned(program(MATMUL), "2x2", Objective.MEMORY)
+    assert least.phases[0].price == 1024 * 4096 * 2 / 4
+    free, _ = planned(program(MATMUL), "2x2")
+    assert free.phases[0].price == pytest.approx(estimate(spmd, HARDWARE).totals().total_s)
+
+
+def test_communication_alone_ignores_arithmetic() -> None:
+    text = MATMUL.replace("return u", "h = max(u, over=F)\nreturn h")
+    plan, _ = planned(program(text), "2x2", Objective.COMMUNICATION)
+    assert plan.phases[0].price == 0
+    assert plan.phases[0].bound == 0
+
+
+def test_of_plans_that_send_nothing_one_that_computes_little_is_taken() -> None:
+    _, spmd = planned(program(MATMUL), "2x2", Objective.COMMUNICATION)
+    (matmul,) = estimate(spmd, HARDWARE).ops
+    assert matmul.flops == 2 * 512 * 1024 * 4096 / 4
+
+
+def test_tiny_and_large_prices() -> None:
+    for scale in (1e-9, 1e9):
+        fast = replace(
+            HARDWARE,
+            peak_flops_per_s=HARDWARE.peak_flops_per_s / scale,
+            hbm_bytes_per_s=HARDWARE.hbm_bytes_per_s / scale,
+            network_bytes_per_s=HARDWARE.network_bytes_per_s / scale,
+        )
+        layer = example("feed-forward")
+        plan = choose(layer, layer.phases[0].name, parse_mesh("2x2"), Options(fast))
+        usual = choose(layer, layer.phases[0].name, parse_mesh("2x2"), Options(HARDWARE))
+        assert plan.phases[0].price == pytest.approx(usual.phases[0].price * scale, rel=1e-9)
+        assert plan.phases[0].gap <= 1e-9
+        assert plan.stored == usual.stored
+
+
+# Capacity
+
+
+def test_a_capacity_is_kept_to_and_costs_no_less() -> None:
+    layer = example("feed-forward", B=65536)
+    whole = 2 * 16384 * 65536 * 2
+    prices = []
+    for share in (1 / 4, 0.3, 0.5, 0.8, 1.0):
+        plan, spmd = planned(layer, "2x2", capacity=share * whole)
+        assert sum(stored for _, stored in estimate(spmd, HARDWARE).stored_bytes) <= share * whole
+        prices.append(plan.phases[0].price)
+    assert prices == sorted(prices, reverse=True)
+    assert prices[0] > prices[-1]
+    assert prices[-1] == pytest.approx(planned(layer, "2x2", capacity=math.inf)[0].phases[0].price, rel=1e-9)
+
+
+def test_what_does_not_fit_is_said_with_figures() -> None:
+    with pytest.raises(InputError) as caught:
+        planned(program(MATMUL + "\n"), "2x2", capacity=2e6)
+    (finding,) = caught.value.diagnostics
+    assert "0.00 GB on each of 4 chips" in finding.message
+    assert "tpu-v4" in finding.message
+    assert finding.hint is not None and "`W`" in finding.hint
+
+
+def test_inputs_count_towards_no_capacity() -> None:
+    text = "dim B = 512, E = 1024\nmain(x: bf16[B,E]) { return exp(x) }"
+    planned(program(text), "2", capacity=0.0)
+
+
+# Sameness
+
+SCRIPT = """
+import sys
+from escc.cost.hardware import load_hardware
+from escc.ir.mesh import parse_mesh
+from escc.ir.parser import parse, read_source
+from escc.ir.spmd_printer import print_spmd
+from escc.passes.choose import Options, choose
+from escc.passes.expand import expand
+from escc.passes.insert import insert
+source = read_source(sys.argv[1])
+program = expand(parse(source), source, {})
+plan = choose(program, "decode", parse_mesh("2x4x2"), Options(load_hardware("tpu-v4")))
+print(print_spmd(insert(program, plan)[0]), plan.phases[0].price.hex(), plan.phases[0].bound.hex())
+"""
+
+
+def test_the_same_input_gives_the_same_plan_in_every_process() -> None:
+    outputs = set()
+    for seed in ("0", "1", "random"):
+        command = [sys.executable, "-c", SCRIPT, str(EXAMPLES / "palm-540b.esti")]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        outputs.add(subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout)
+    assert len(outputs) == 1
+    assert "sharded" in outputs.pop()
+
+
+def test_the_same_input_gives_the_same_plan_again() -> None:
+    layer = example("megatron-530b")
+    plans = [choose(layer, "decode", parse_mesh("2x2"), Options(HARDWARE, capacity_bytes=math.inf)) for _ in range(3)]
+    assert plans[0] == plans[1] == plans[2]
+
+
+# The published plan
+
+
+def test_the_block_of_the_paper_in_decode() -> None:
+    layer = example("palm-540b")
+    plan, spmd = planned(layer, "4x4x4", phase="decode")
+    stored, values = dict(plan.stored), layer.table()
+    assert layer.phase("decode").sizes[:3] == (("B", 512), ("L", 1), ("M", 2048))
+    for name, layout in stored.items():
+        if name.rpartition(".")[2] in ("Wi", "Wg"):
+            assert [len(axes) for axes in layout.dims] == [1, 2], format_layout(values[name].dims, layout)
+        if name.rpartition(".")[2] in ("keys", "values"):
+            assert [len(axes) for axes in layout.dims] == [3, 0, 0]
+    assert estimate(spmd, HARDWARE).totals(once=True).bytes_sent <= 21.6e6
+
+
+def test_prefill_with_memory_that_binds() -> None:
+    layer = example("palm-540b", B=512)
+    plan, spmd = planned(layer, "4x4x4", phase="prefill")
+    assert sum(stored for _, stored in estimate(spmd, HARDWARE).stored_bytes) <= HARDWARE.hbm_bytes
+    assert plan.phases[0].gap <= 1e-9

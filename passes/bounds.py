@@ -63,6 +63,18 @@ class _Factor:
         self.potentials[port] = kept
         return found
 
+    def joint(self, ports: Sequence[int]) -> Floats:
+        """For each choice of a node that has several `ports` here, the least of all else."""
+        kept = list(self.potentials)
+        ways, at = np.unique(np.stack([self.ports[i].rows for i in ports]), axis=1, return_inverse=True)
+        least = np.empty(ways.shape[1])
+        for way, rows in enumerate(ways.T):
+            for i, row in zip(ports, rows, strict=True):
+                self.potentials[i] = point(int(row), len(kept[i]))
+            least[way] = self.minimum()
+        self.potentials = kept
+        return least[at.reshape(-1)]
+
     def arc_marginals(self) -> Floats:
         """For each arc the least value of a tree that runs over it."""
         inward = self.trees()
@@ -178,32 +190,40 @@ class DualAscent:
 
     def _improve(self, chosen: list[int], kept: list[list[Floats]]) -> list[int]:
         """Choose anew for each node, all others as they are, until nothing gains; then give the
-        potentials back as they were `kept`."""
-        improved = True
-        while improved:
-            improved = False
+        potentials back as they were `kept`. Of plans of one price the last is the best by rank."""
+        price, best = np.inf, list(chosen)
+        while (now := self.price_of(chosen)) <= price * (1 + 1e-12):
+            gained = now < price * (1 - 1e-9)
+            price, best = now, list(chosen)
+            if not gained:
+                break
             for node in range(len(chosen)):
-                before = chosen[node]
-                costs = self._settle(node, chosen)
-                improved |= bool(costs[chosen[node]] < costs[before] - 1e-9 * abs(costs[before]))
+                self._settle(node, chosen)
         for factor, potentials in zip(self.factors, kept, strict=True):
             factor.potentials = potentials
-        return chosen
+        return best
 
-    def _settle(self, node: int, chosen: list[int], by_rank: bool = True) -> Floats:
+    def _settle(self, node: int, chosen: list[int], by_rank: bool = True) -> None:
         """Choose the best for a node with the potentials as they are, and fix its ports to that.
 
-        Of choices that cost the same the first `by_rank` is taken. Gives what each choice costs so.
+        Of choices that cost the same the first `by_rank` is taken.
         """
         costs = self.prices[node].copy()
-        for factor, i in self.ends[node]:
-            costs = costs + factor.message(i)[factor.ports[i].rows]
+        for factor, ports in self._touching(node):
+            alone = len(ports) == 1
+            costs = costs + (factor.message(ports[0])[factor.ports[ports[0]].rows] if alone else factor.joint(ports))
         least = float(costs.min())
         equal = np.flatnonzero(costs <= least + 1e-12 * abs(least))
         chosen[node] = int(equal[np.argmin(self.graph.nodes[node].rank[equal])] if by_rank else np.argmin(costs))
         for factor, i in self.ends[node]:
             factor.potentials[i] = point(factor.ports[i].rows[chosen[node]], len(factor.potentials[i]))
-        return costs
+
+    def _touching(self, node: int) -> list[tuple[_Factor, list[int]]]:
+        """The tensors that a node touches, each with all its ports there."""
+        found: dict[int, tuple[_Factor, list[int]]] = {}
+        for factor, i in self.ends[node]:
+            found.setdefault(id(factor), (factor, []))[1].append(i)
+        return list(found.values())
 
     def price_of(self, chosen: Sequence[int]) -> float:
         """What a plan costs at most: exact where every tensor is one group."""

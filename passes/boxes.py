@@ -54,8 +54,8 @@ def search_boxes(problem: Problem, ascent: DualAscent, capacity: float, prover: 
     root = whole.tightened(problem, capacity)
     if root is None:
         raise DoesNotFit(sum(whole.low.values()))
-    _, best = _enter(problem, ascent, _Box(whole.low, whole.low))
-    below, winner = best.price, ascent  # the least bound of what is settled; the ascent of the best
+    winner, best = _enter(problem, ascent, _Box(whole.low, whole.low))
+    below = best.price  # the least bound of what is settled
     heap: list[tuple[float, int, _Box, DualAscent, Found]] = []
     serial = 0
     pending = [(root, ascent)]
@@ -63,7 +63,7 @@ def search_boxes(problem: Problem, ascent: DualAscent, capacity: float, prover: 
         for box, parent in pending:
             inside, plan = _enter(problem, parent, box)
             if problem.stored_bytes(plan.chosen) <= capacity and plan.price < best.price:
-                best = plan
+                best, winner = plan, inside
             serial += 1
             heapq.heappush(heap, (plan.bound, serial, box, inside, plan))
         if not heap or heap[0][0] >= best.price * (1 - problem.settings.gap):

@@ -110,7 +110,7 @@ def _add_flows(a: _Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, 
     layouts, count = len(tensor.space), len(arcs)
     paid = a.add_columns(price, 1.0, True) if shared else None
     for port in tensor.uses:
-        flow = a.add_columns(np.zeros(count) if shared else price, np.inf, False)
+        flow = a.add_columns(np.zeros(count) if shared else price, 1.0, False)
         columns = np.arange(flow, flow + count)
         row = a.add_rows(layouts, 0.0, 0.0)
         a.add_entries(row + arcs.target, columns, 1.0)

@@ -19,7 +19,8 @@ from .trees import Distances
 Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
 MORE_SWEEPS = 12  # before the integer program is asked, what it is asked shrinks
-APPROACHES, CLOSE = 4, 2e-3  # tries to come that close, relative, before the solver is asked
+APPROACHES, CLOSE = 8, 3e-4  # tries to come that close, relative, before the solver is asked
+GAIN = 0.1  # a try that raises the bound by less than this share of what is missing is the last
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 
@@ -113,35 +114,45 @@ class Prover:
         """
         best = self._approach(ascent, known)
         reduced = self._reduce(ascent, best, ties=False)
+        if not reduced.possible:
+            return replace(best, bound=best.price)  # nothing here is as cheap as the plan that is known
         unit = _unit(best.price)
         answer = self._solve(_relaxed(reduced.model))
-        plan = self._plan(answer, reduced) or self._round(answer, reduced, ascent, best)
+        plan = self._plan(answer, reduced, ascent)
+        if plan is None and answer.x is not None:
+            plan = self._round(answer, reduced, ascent, best)
         best = min(best, plan, key=lambda f: f.price) if plan else best
-        best = replace(best, bound=min(best.price, answer.bound / unit))
+        best = replace(best, bound=min(best.price, max(ascent.bound(), answer.bound / unit)))
         if best.price - best.bound > self.problem.settings.gap * abs(best.price):
             left = _fixed(reduced.model, answer, best.price * unit * (1 + 1e-9))
             answer = self._solve(left)
-            plan = self._plan(answer, reduced)
+            plan = self._plan(answer, reduced, ascent)
             best = min(best, plan, key=lambda f: f.price) if plan else best
-            best = replace(best, bound=min(best.price, answer.bound / unit))
+            best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
         return best
 
     def _approach(self, ascent: DualAscent, known: Found) -> Found:
         """Sweep and round on while bound and plan are far apart: less is left for the solver then."""
-        best = known
+        best, before = known, ascent.bound()
         for _ in range(APPROACHES):
-            if best.price - ascent.bound() <= CLOSE * abs(best.price):
+            if best.price - before <= CLOSE * abs(best.price):
                 break
             for _ in range(MORE_SWEEPS):
                 ascent.sweep()
             plan = tuple(ascent.round())
             best = min(best, Found(plan, self.problem.price_of(plan), -np.inf), key=lambda f: f.price)
+            bound = ascent.bound()
+            if bound - before < GAIN * (best.price - bound):
+                break
+            before = bound
         return best
 
     def plainest(self, ascent: DualAscent, best: Found, capacity: float | None) -> Found:
         """Of the plans of the price of `best` that keep to `capacity`, if one is found, the one with
         the fewest collectives, the least memory and the plainest names."""
         reduced = self._reduce(ascent, best, ties=True)
+        if not reduced.possible:
+            return best
         answer = self._solve(_relaxed(reduced.model))
         plan = self._plan(answer, reduced)
         if plan is None:
@@ -175,12 +186,16 @@ class Prover:
         self.solve_s += answer.seconds
         return answer
 
-    def _plan(self, answer: Answer, reduced: _Reduced) -> Found | None:
-        """The plan that an answer is; None where it is a mixture of plans."""
+    def _plan(self, answer: Answer, reduced: _Reduced, ascent: DualAscent | None = None) -> Found | None:
+        """The plan that an answer is, polished by an `ascent`; None where it is a mixture of plans.
+
+        The solver knows nothing of ranks: polishing gives back the memory that it took for nothing."""
         shares = reduced.shares(answer)
         if not shares or any(share.max() < 1 - INTEGRAL for share in shares):
             return None
         chosen = tuple(int(kept[np.argmax(share)]) for kept, share in zip(reduced.kept, shares, strict=True))
+        if ascent is not None:
+            chosen = tuple(ascent.polish(chosen))
         return Found(chosen, self.problem.price_of(chosen), -np.inf)
 
     def _round(self, answer: Answer, reduced: _Reduced, ascent: DualAscent, best: Found) -> Found | None:
@@ -196,7 +211,7 @@ class Prover:
         plan = tuple(ascent.polish(mixed.round()))
         best = min(best, Found(plan, self.problem.price_of(plan), -np.inf), key=lambda f: f.price)
         inside = self._reduce(mixed, best, ties=False)
-        exact = self._plan(self._solve(inside.model), inside) if inside.possible else None
+        exact = self._plan(self._solve(inside.model), inside, ascent) if inside.possible else None
         return min(best, exact, key=lambda f: f.price) if exact else best
 
 

@@ -12,6 +12,7 @@ from ortools.math_opt import model_pb2
 from ortools.math_opt.python import mathopt
 
 from .model import Model
+from .space import Array
 
 Floats = NDArray[np.float64]
 
@@ -42,23 +43,26 @@ class Settings:
 def solve(model: Model, settings: Settings) -> Answer:
     """Solve a model that is known to have a solution, as a linear program if it has no integers.
 
-    One thread and a fixed seed: the same model gives the same answer. Raises KeyError for a solver
-    that is not in SOLVERS.
+    One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
+    shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
     """
     started = time.perf_counter()
-    proto = mathopt.Model.from_model_proto(_proto(model))
+    live = np.flatnonzero(model.upper > 0)
+    proto = mathopt.Model.from_model_proto(_proto(model, live))
     result = mathopt.solve(proto, SOLVERS[settings.solver], params=_parameters(settings))
     if result.termination.reason is mathopt.TerminationReason.INFEASIBLE:
-        # HiGHS has been seen to reduce models with a known solution to nothing; it does not without presolve.
+        # HiGHS has been seen to reduce a model with a known solution to nothing; without presolve it does not.
         careful = _parameters(settings)
         careful.presolve = mathopt.Emphasis.OFF
         result = mathopt.solve(proto, SOLVERS[settings.solver], params=careful)
     x, reduced_costs = None, None
     variables = list(proto.variables())
     if result.has_primal_feasible_solution():
-        x = np.array(result.variable_values(variables))
+        x = np.zeros(len(model.cost))
+        x[live] = result.variable_values(variables)
     if not model.integer.any() and result.has_dual_feasible_solution():
-        reduced_costs = np.array(result.reduced_costs(variables))
+        reduced_costs = np.zeros(len(model.cost))
+        reduced_costs[live] = result.reduced_costs(variables)
     bound = result.termination.objective_bounds.dual_bound if x is not None else -np.inf
     return Answer(x, bound, reduced_costs, time.perf_counter() - started)
 
@@ -71,27 +75,31 @@ def _parameters(settings: Settings) -> mathopt.SolveParameters:
     return params
 
 
-def _proto(model: Model) -> model_pb2.ModelProto:
-    """The model as MathOpt's protocol buffer, filled from arrays at once."""
+def _proto(model: Model, live: Array) -> model_pb2.ModelProto:
+    """The model's `live` columns as MathOpt's protocol buffer, filled from arrays at once."""
     proto = model_pb2.ModelProto()
-    columns, rows = len(model.cost), len(model.low)
-    proto.variables.ids.extend(range(columns))
-    proto.variables.lower_bounds.extend(np.zeros(columns))
-    proto.variables.upper_bounds.extend(model.upper)
-    proto.variables.integers.extend(model.integer.tolist())
-    nonzero = np.flatnonzero(model.cost)
+    rows = len(model.low)
+    proto.variables.ids.extend(range(len(live)))
+    proto.variables.lower_bounds.extend(np.zeros(len(live)))
+    proto.variables.upper_bounds.extend(model.upper[live])
+    proto.variables.integers.extend(model.integer[live].tolist())
+    nonzero = np.flatnonzero(model.cost[live])
     proto.objective.linear_coefficients.ids.extend(nonzero)
-    proto.objective.linear_coefficients.values.extend(model.cost[nonzero])
+    proto.objective.linear_coefficients.values.extend(model.cost[live][nonzero])
     proto.linear_constraints.ids.extend(range(rows))
     proto.linear_constraints.lower_bounds.extend(model.low)
     proto.linear_constraints.upper_bounds.extend(model.high)
-    order = np.lexsort((model.column, model.row))
-    row, column, coefficient = model.row[order], model.column[order], model.coefficient[order]
+    place = np.full(len(model.cost), -1)
+    place[live] = np.arange(len(live))
+    column = place[model.column]
+    kept = np.flatnonzero(column >= 0)
+    order = kept[np.lexsort((column[kept], model.row[kept]))]
+    row, column, coefficient = model.row[order], column[order], model.coefficient[order]
     # An entry given twice is the sum of the two.
     first = np.flatnonzero(np.concatenate([[True], (row[1:] != row[:-1]) | (column[1:] != column[:-1])]))
     coefficient = np.add.reduceat(coefficient, first)
-    keep = coefficient != 0
-    proto.linear_constraint_matrix.row_ids.extend(row[first][keep])
-    proto.linear_constraint_matrix.column_ids.extend(column[first][keep])
-    proto.linear_constraint_matrix.coefficients.extend(coefficient[keep])
+    some = coefficient != 0
+    proto.linear_constraint_matrix.row_ids.extend(row[first][some])
+    proto.linear_constraint_matrix.column_ids.extend(column[first][some])
+    proto.linear_constraint_matrix.coefficients.extend(coefficient[some])
     return proto

@@ -1,0 +1,90 @@
+"""The work of each kind of op, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import pytest
+import sympy
+
+from escc.cost.ops import Work, work
+from escc.ir.dtype import Dtype
+from escc.ir.expr import Call, Operand
+from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, Value, signature
+
+SIZES = {"B": 8, "E": 10, "F": 12, "L": 2, "M": 20, "V": 100}
+VALUES = {
+    v.name: v
+    for v in [
+        Value("x", ("B", "E"), Dtype.BF16),
+        Value("z", ("B", "E"), Dtype.BF16),
+        Value("w", ("E", "F"), Dtype.BF16),
+        Value("w8", ("E", "F"), Dtype.INT8),
+        Value("w4", ("E", "F"), Dtype.INT4),
+        Value("u", ("B", "F"), Dtype.BF16),
+        Value("cache", ("B", "M", "F"), Dtype.INT8),
+        Value("after", ("B", "M", "F"), Dtype.INT8),
+        Value("new", ("B", "L", "F"), Dtype.BF16),
+        Value("table", ("V", "E"), Dtype.BF16),
+        Value("ids", ("B",), Dtype.I32),
+        Value("y", ("B", "E"), Dtype.BF16),
+        Value("b", ("B",), Dtype.F32),
+        Value("i", ("M",), Dtype.I32),
+    ]
+}
+
+
+def done(op: Op, resident: Set[str] = frozenset()) -> Work:
+    return work(op, signature(op, VALUES), VALUES, resident, SIZES.__getitem__)
+
+
+def matmul(weights: str) -> Einsum:
+    return Einsum("u", ("x", weights), (("B", "E"), ("E", "F")), ("B", "F"))
+
+
+@pytest.mark.parametrize(("weights", "size"), [("w", 240), ("w8", 120), ("w4", 60)])
+def test_a_matmul_multiplies_and_adds_and_reads_its_weights(weights: str, size: int) -> None:
+    assert done(matmul(weights), {weights}) == Work(2 * 8 * 10 * 12, size)
+    assert done(matmul(weights)) == Work(2 * 8 * 10 * 12, 0)
+
+
+def test_other_einsums() -> None:
+    assert done(Einsum("b", ("x",), (("B", "E"),), ("B",))).flops == 80
+    three = Einsum("u", ("x", "w", "z"), (("B", "E"), ("E", "F"), ("B", "E")), ("B", "F"))
+    assert done(three).flops == 3 * 960
+    # Read twice under other indices, a parameter is read twice; under the same, once.
+    values = VALUES | {"s": Value("s", ("E", "E"), Dtype.BF16), "o": Value("o", ("B", "B2"), Dtype.BF16)}
+    twice = Einsum("o", ("x", "x"), (("B", "E"), ("B2", "E")), ("B", "B2"))
+    local = (SIZES | {"B2": 8}).__getitem__
+    assert work(twice, signature(twice, values), values, {"x"}, local).hbm_bytes == 2 * 160
+    square = Einsum("b", ("x", "x"), (("B", "E"), ("B", "E")), ("B",))
+    assert work(square, signature(square, values), values, {"x"}, local) == Work(160, 160)
+
+
+def test_pointwise_ops_count_their_calls() -> None:
+    one = Map("y", Call("exp", (Operand("x"),)))
+    two = Map("y", Call("add", (Call("exp", (Operand("x"),)), Operand("z"))))
+    assert done(one) == Work(80, 0)
+    assert done(two, {"z"}) == Work(160, 160)
+
+
+def test_sums_reductions_lookups() -> None:
+    assert done(Sum("y", ("x", "z"), (1.0, -1.0))) == Work(160, 0)
+    assert done(Reduce("b", "x", ("E",))) == Work(80, 0)
+    assert done(Iota("i", "M")) == Work(0, 0)
+    # A lookup reads the rows that it touches, not the table.
+    assert done(Take("y", "table", "ids", "V"), {"table"}) == Work(0, 8 * 10 * 2)
+    assert done(Take("y", "table", "ids", "V")) == Work(0, 0)
+
+
+def test_an_append_writes_what_is_new_in_the_type_of_the_cache() -> None:
+    append = Append("after", "cache", "new", "L", "M")
+    assert done(append, {"cache"}) == Work(0, 8 * 2 * 12)
+
+
+def test_symbols_do_as_numbers_do() -> None:
+    symbols = {name: sympy.Symbol(name, positive=True) for name in SIZES}
+    op = matmul("w")
+    found = work(op, signature(op, VALUES), VALUES, {"w"}, symbols.__getitem__)
+    assert sympy.simplify(found.flops - 2 * symbols["B"] * symbols["E"] * symbols["F"]) == 0
+    assert sympy.simplify(found.hbm_bytes - 2 * symbols["E"] * symbols["F"]) == 0

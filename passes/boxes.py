@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .bounds import DualAscent
-from .prover import DoesNotFit, Found, Problem, Prover
+from .prover import Found, Problem, Prover
 
 BOX_SWEEPS = 5  # a box goes on from what its parent has settled
 
@@ -47,13 +47,12 @@ class _Box:
 def search_boxes(problem: Problem, ascent: DualAscent, capacity: float, prover: Prover) -> Found:
     """The cheapest plan that keeps to `capacity` bytes; `ascent` has settled on the problem without.
 
-    Raises DoesNotFit when there is none.
+    There must be one: every stored tensor at its least.
     """
     sizes = {n: node.stored_bytes for n, node in enumerate(problem.graph.nodes) if node.stored_bytes is not None}
     whole = _Box({n: float(s.min()) for n, s in sizes.items()}, {n: float(s.max()) for n, s in sizes.items()})
     root = whole.tightened(problem, capacity)
-    if root is None:
-        raise DoesNotFit(sum(whole.low.values()))
+    assert root is not None, "the least sizes keep to the capacity"
     winner, best = _enter(problem, ascent, _Box(whole.low, whole.low))
     below = best.price  # the least bound of what is settled
     heap: list[tuple[float, int, _Box, DualAscent, Found]] = []

@@ -22,7 +22,7 @@ from .graph import Graph, Result, Tensor, build_graph
 from .naming import plainest
 from .pinning import apply_pins
 from .plan import Leg, Objective, OpPlan, PhasePlan, Plan, Timing, Tree
-from .prover import DoesNotFit, Found, Problem, Prover
+from .prover import Found, Problem, Prover
 from .reshard import KINDS, Arcs, collective, leaving, needed, price_arcs
 from .search import search
 from .shared_tree import shared_tree
@@ -68,10 +68,9 @@ def choose(program: Program, phase: str, mesh: Mesh, options: Options) -> Plan:
     capacity = options.capacity
     if options.objective is Objective.MEMORY:
         capacity = min(capacity, _least_bytes(graph) * (1 + 1e-12))
-    try:
-        found = search(problem, capacity, prover)
-    except DoesNotFit as error:
-        raise _does_not_fit(graph, mesh, options, error.needed_bytes) from None
+    if _least_bytes(graph) > options.capacity:
+        raise _does_not_fit(graph, mesh, options)
+    found = search(problem, capacity, prover)
     plan = _read(program, phase, graph, problem, found, options)
     stored = _stored_layouts(graph, found.chosen)
     total = time.perf_counter() - started
@@ -187,7 +186,8 @@ def _stored_layouts(graph: Graph, chosen: Sequence[int]) -> tuple[tuple[str, Lay
     return tuple(out)
 
 
-def _does_not_fit(graph: Graph, mesh: Mesh, options: Options, needed_bytes: float) -> InputError:
+def _does_not_fit(graph: Graph, mesh: Mesh, options: Options) -> InputError:
+    needed_bytes = _least_bytes(graph)
     least = {n.stored: float(n.stored_bytes.min()) for n in graph.nodes if n.stored_bytes is not None}
     largest = sorted(least.items(), key=lambda item: -item[1])[:5]
     listed = ", ".join(f"`{name}` {size / 1e9:.2f} GB" for name, size in largest)

@@ -30,10 +30,11 @@ from ..ir.program import (
     walk,
 )
 from .partial import PartialAxes, partial_axes
-from .space import Array, Mask, TensorSpace, tensor_space
+from .space import Array, Mask, TensorSpace, tensor_space, too_large
 from .strategies import StrategyTable, live_axes, strategies
 
 Floats = NDArray[np.float64]
+MAX_LAYOUTS = 200_000  # over all uses of all tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +210,8 @@ def _share(numbers: Array | Floats) -> Floats:
 def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware) -> Graph:
     """The graph of `phase`, without pins.
 
-    Raises KeyError when the program has no such phase.
+    Raises InputError when the mesh has more axes than can be searched, KeyError when the program has
+    no such phase.
     """
     sizes = dict(program.phase(phase).sizes)
     builder = _Builder(program, sizes, mesh, hardware, program.table(), partial_axes(program, sizes, mesh))
@@ -239,6 +241,8 @@ def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware) ->
         )
         for name, source in builder.sources.items()
     )
+    if sum(len(t.space) * len(t.uses) for t in tensors) > MAX_LAYOUTS:
+        raise too_large()
     return Graph(tuple(builder.nodes), tensors)
 
 

@@ -73,7 +73,8 @@ def _pinned_ports(pin: Pin, graph: Graph, tensor: Tensor) -> list[Port]:
 
     match pin.kind:
         case PinKind.USE:
-            return [u for u in tensor.uses if of(u).table is not None and of(u).name == pin.op]
+            # An append chooses how its cache is stored, so there the cache's source is where it is read.
+            return [p for p in (tensor.source, *tensor.uses) if of(p).table is not None and of(p).name == pin.op]
         case PinKind.STORED:
             results = [u for u in tensor.uses if isinstance(of(u).item, Result)]
             return results or [tensor.source]

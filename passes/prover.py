@@ -18,9 +18,9 @@ from .trees import Distances
 
 Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
-MORE_SWEEPS = 12  # before the integer program is asked, what it is asked shrinks
-APPROACHES, CLOSE = 8, 3e-4  # tries to come that close, relative, before the solver is asked
-GAIN = 0.1  # a try that raises the bound by less than this share of what is missing is the last
+MORE_SWEEPS = 6  # before the solver is asked, what it is asked shrinks
+APPROACHES, CLOSE = 12, 1e-6  # tries to come that close, relative, before the solver is asked
+GAIN = 0.2  # a try that raises the bound by less than this share of what is missing is the last
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 
@@ -70,14 +70,6 @@ class Found:
     chosen: tuple[int, ...]
     price: float
     bound: float
-
-
-class DoesNotFit(Exception):
-    """No plan keeps to the capacity. `needed_bytes` is what a chip must at least hold."""
-
-    def __init__(self, needed_bytes: float):
-        super().__init__(needed_bytes)
-        self.needed_bytes = needed_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,18 +124,22 @@ class Prover:
         return best
 
     def _approach(self, ascent: DualAscent, known: Found) -> Found:
-        """Sweep and round on while bound and plan are far apart: less is left for the solver then."""
+        """Sweep on while that brings bound and plan together: less is left for the solver then. Where
+        it does no longer, the plan may be what is missing: round once more."""
         best, before = known, ascent.bound()
         for _ in range(APPROACHES):
-            if best.price - before <= CLOSE * abs(best.price):
+            missing = best.price - before
+            if missing <= CLOSE * abs(best.price):
                 break
             for _ in range(MORE_SWEEPS):
                 ascent.sweep()
-            plan = tuple(ascent.round())
-            best = min(best, Found(plan, self.problem.price_of(plan), -np.inf), key=lambda f: f.price)
             bound = ascent.bound()
-            if bound - before < GAIN * (best.price - bound):
-                break
+            if bound - before < GAIN * missing:
+                plan = tuple(ascent.round())
+                found = Found(plan, self.problem.price_of(plan), -np.inf)
+                if found.price >= best.price:
+                    break
+                best = found
             before = bound
         return best
 

@@ -19,7 +19,7 @@ SWEEPS = 12  # brings the bound within a thousandth or so; more would only leave
 def search(problem: Problem, capacity: float | None, prover: Prover) -> Found:
     """The cheapest plan that stores at most `capacity` bytes on a chip (None: any amount).
 
-    Raises DoesNotFit when there is none.
+    There must be one: every stored tensor at its least.
     """
     ascent = DualAscent(problem.graph, problem.prices, problem.distances)
     for _ in range(SWEEPS):

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ir.diagnostics import InputError, fail
 from ..ir.layout import Layout, Reduction
 
 Array = NDArray[np.int64]
@@ -21,6 +22,15 @@ Mask = NDArray[np.bool_]
 
 REPLICATED, PARTIAL_SUM, PARTIAL_MAX = 0, 1, 2
 TENSOR_MODES = 3
+MAX_ROWS = 100_000  # ways to lay the axes on one tensor or op; four axes make a few thousand
+
+
+def too_large() -> InputError:
+    """The error for a mesh with more axes than can be searched."""
+    return fail(
+        "The mesh has too many axes for an exact search of this program.",
+        hint="merge axes of one kind, as in `8x4` for `2x2x2x2x2`; up to four axes are searched in seconds",
+    )
 
 
 def fits(size: int, axis_sizes: Sequence[int], even: bool = False) -> Mask:
@@ -115,6 +125,8 @@ def arrange(slot_fits: Sequence[Mask], mode_axes: Sequence[Sequence[bool]], axes
                 more_used[:, s] |= 1 << a
                 more_count[:, s] += 1
                 pieces.append((_append(place[rows], modes + s), _append(shifted, p), more_used, more_count))
+        if sum(len(piece[0]) for piece in pieces) > MAX_ROWS:
+            raise too_large()
         place, position, used, count = (np.concatenate(part) for part in zip(*pieces, strict=True))
     return Arrangements(place, position, modes, slots)
 

@@ -52,7 +52,9 @@ def test_terms_of_a_sum_may_be_embedded_beside_partial_ones() -> None:
     assert found(MAIN + "s = z + gelu(z)\nreturn s }").embed == {}
 
 
-@pytest.mark.parametrize(("body", "reads"), [("s = y + z", {"y": {"x", "y"}, "z": {"x", "y"}}), ("s = y * z", {"y": {"x", "y"}, "z": set()})])
+@pytest.mark.parametrize(
+    ("body", "reads"), [("s = y + z", {"y": {"x", "y"}, "z": {"x", "y"}}), ("s = y * z", {"y": {"x", "y"}, "z": set()})]
+)
 def test_what_an_op_may_read_partial(body: str, reads: dict[str, set[str]]) -> None:
     text = HEAD + MAIN + f"y[B,F] = x[B,E] * w[E,F]\n{body}\nreturn s }}"
     source = Source("test.esti", text)

@@ -64,6 +64,12 @@ def test_the_stored_layout_of_a_cache_that_is_appended_to_holds(layout: str) -> 
     assert format_layout("BMF", append.layout) == layout
 
 
+@pytest.mark.parametrize("layout", ["BMF", "B_xMF_y", "BM_xyF"])
+def test_an_append_takes_the_cache_as_pinned(layout: str) -> None:
+    plan = planned(f"use k.c {layout}")
+    assert format_layout("BMF", dict(plan.stored)["c"]) == layout
+
+
 @pytest.mark.parametrize("layout", ["EF", "E_xF_y", "E_yxF", "EF_x"])
 def test_the_layout_at_a_use_holds(layout: str) -> None:
     ops = {op.result: op for op in planned(f"use u.W {layout}").phases[0].ops}
@@ -115,7 +121,9 @@ def test_a_partial_value_that_never_arises() -> None:
     assert refused("result u BF partialmax-x") == [
         "The pin `result u BF partialmax-x` cannot hold: `u` is never a partial maximum over x."
     ]
-    assert refused("use h.u BF partialsum-x")[0].startswith("The pin `use h.u BF partialsum-x` cannot hold: no way to run `h`")
+    assert refused("use h.u BF partialsum-x")[0].startswith(
+        "The pin `use h.u BF partialsum-x` cannot hold: no way to run `h`"
+    )
 
 
 def test_what_does_not_divide() -> None:

@@ -64,9 +64,7 @@ def candidates(layout: Layout, mesh: Mesh, every: list[Layout]) -> Iterator[Coll
             if count == 1:
                 yield Embed(axes)
     for after in every:
-        same_ways = all(
-            mesh.size(*a) == mesh.size(*b) for a, b in zip(layout.dims, after.dims, strict=True)
-        )
+        same_ways = all(mesh.size(*a) == mesh.size(*b) for a, b in zip(layout.dims, after.dims, strict=True))
         if same_ways and after != layout:
             yield Permute(after)
 

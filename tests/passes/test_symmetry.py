@@ -38,8 +38,7 @@ def test_each_set_of_images_has_one_that_stands_for_it(seed: int, mesh: str, cla
     assert len(mask) == len(table) == max(len(n.seconds) for n in graph.nodes if n.table is not None)
     uses = range(len(table.signature.uses))
     ways = {i: (*(table.use_layout(i, k) for k in uses), table.result_layout(i)) for i in range(len(table))}
-    if len(set(ways.values())) < len(ways) or len(ways) > 600:
-        return  # strategies that look alike from outside cannot be told apart here
+    assert len(set(ways.values())) == len(ways)
     swaps = [
         {a: b for group, image in zip(classes, images, strict=True) for a, b in zip(group, image, strict=True)}
         for images in _products([list(permutations(group)) for group in classes])

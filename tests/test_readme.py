@@ -1,0 +1,32 @@
+"""The README shows what the compiler does: its listing is the golden plan's, and its layer compiles."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from escc.compiler.driver import compile_phases
+from escc.cost.hardware import load_hardware
+from escc.ir.diagnostics import Source
+from escc.ir.mesh import parse_mesh
+from escc.ir.parser import parse
+from escc.passes.choose import Options
+from escc.passes.expand import expand
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_listing_is_what_the_compiler_prints() -> None:
+    shown = README.split("<!-- plan -->\n```\n")[1].split("```\n<!-- /plan -->")[0].splitlines()
+    printed = iter((ROOT / "tests/golden/plans/palm-540b.decode.txt").read_text(encoding="utf-8").splitlines())
+    missing = [line for line in shown if line.strip() not in ("", "...") and line not in printed]
+    assert len(shown) > 30 and not missing, "copy the listing anew from `make demo`"
+
+
+def test_the_layer_in_the_readme_compiles() -> None:
+    (text,) = re.findall(r'```\n(model "feed-forward".*?)```', README, flags=re.DOTALL)
+    source = Source("layer.esti", text)
+    program = expand(parse(source), source)
+    (compiled,) = compile_phases(program, ["main"], parse_mesh("2x2"), Options(load_hardware("tpu-v4")), run=True)
+    assert compiled.checked is not None and compiled.checked.equal

@@ -16,6 +16,7 @@ from ..ir.program import Append, Kind, Signature, Stored, signature
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, walk_spmd
 from . import collectives
 from .hardware import Hardware
+from .network import Network
 from .ops import work
 
 
@@ -90,6 +91,7 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
     """The cost of every step of a sharded program on `hardware`."""
     values, sizes = spmd.table(), dict(spmd.sizes)
     plain = {name: value.value for name, value in values.items()}
+    network = Network(hardware, spmd.mesh)
     resident: set[str] = set()
     ops: list[OpCost] = []
     moves: list[MoveCost] = []
@@ -113,9 +115,9 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
                     resident.add(result)
                 axes = axes_of(collective, values[operand].layout)
                 before, after = (local_bytes(values[n], spmd) for n in (operand, result))
-                name, ways = kind(collective), spmd.mesh.size(*axes)
-                sent = float(collectives.bytes_sent(name, before, after, ways))
-                seconds = float(hardware.collective_s(name, float(before), float(after), ways))
+                name = kind(collective)
+                sent = float(collectives.bytes_sent(name, before, after, spmd.mesh.size(*axes)))
+                seconds = float(network.collective_s(name, axes, float(before), float(after)))
                 moves.append(MoveCost(result, placed.times, name, axes, sent, seconds))
     return Estimate(tuple(ops), tuple(moves), tuple(stored))
 

@@ -1,6 +1,6 @@
 """Hardware: what a chip can do a second, and the time that work takes on it.
 
-A preset is a TOML file beside this one. The passes know only the methods of `Hardware`.
+A preset is a TOML file beside this one. The network of a mesh of such chips is in `network`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from ..ir.diagnostics import did_you_mean, fail
-from . import collectives
 
 
 @dataclass(frozen=True)
 class Hardware:
     """One chip and its network, by datasheet.
 
-    An op takes the longer of its arithmetic and its HBM traffic (roofline); a collective takes its
-    bytes over the chip's whole interconnect bandwidth (Pope et al. 2022, appendix A.1).
+    An op takes the longer of its arithmetic and its HBM traffic (roofline).
     """
 
     name: str
@@ -41,10 +39,6 @@ class Hardware:
     def op_s(self, flops: Any, hbm_bytes: Any) -> Any:
         """Seconds of an op that does `flops` and moves `hbm_bytes`, per chip; arrays or numbers."""
         return np.maximum(self.compute_s(flops), self.memory_s(hbm_bytes))
-
-    def collective_s(self, kind: str, before_bytes: Any, after_bytes: Any, ways: Any) -> Any:
-        """Seconds of a collective of `kind` over `ways` chips; local bytes before and after it."""
-        return collectives.bytes_sent(kind, before_bytes, after_bytes, ways) / self.network_bytes_per_s
 
 
 def presets() -> tuple[str, ...]:

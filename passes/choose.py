@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.hardware import Hardware
+from ..cost.network import Network
 from ..ir.diagnostics import InputError, fail
 from ..ir.layout import Layout
 from ..ir.mesh import Mesh
@@ -63,7 +64,8 @@ def choose(program: Program, phase: str, mesh: Mesh, options: Options) -> Plan:
     sizes = dict(program.phase(phase).sizes)
     pins = (*program.pins, *options.pins)
     graph = apply_pins(build_graph(program, phase, mesh, options.hardware), pins, sizes, mesh)
-    problem = _problem(graph, mesh, pins, options)
+    network = Network(options.hardware, mesh)
+    problem = _problem(graph, network, pins, options)
     prover = Prover(problem)
     capacity = options.capacity
     if options.objective is Objective.MEMORY:
@@ -71,16 +73,16 @@ def choose(program: Program, phase: str, mesh: Mesh, options: Options) -> Plan:
     if _least_bytes(graph) > options.capacity:
         raise _does_not_fit(graph, mesh, options)
     found = search(problem, capacity, prover)
-    plan = _read(program, phase, graph, problem, found, options)
+    plan = _read(phase, graph, problem, found, network, options)
     stored = _stored_layouts(graph, found.chosen)
     total = time.perf_counter() - started
     chosen = Plan(mesh, options.objective, stored, (plan,), Timing(total - prover.solve_s, prover.solve_s))
-    return plainest(chosen, _alike(mesh, pins))
+    return plainest(chosen, _alike(network, pins))
 
 
-def _problem(graph: Graph, mesh: Mesh, pins: Sequence[Pin], options: Options) -> Problem:
+def _problem(graph: Graph, network: Network, pins: Sequence[Pin], options: Options) -> Problem:
     """The graph with its prices under the objective."""
-    distances = [_distances(t, options.hardware) if t.uses else None for t in graph.tensors]
+    distances = [_distances(t, network) if t.uses else None for t in graph.tensors]
     if options.objective is Objective.COMMUNICATION:
         # Of plans that send the same the one that computes least is taken.
         nodes = tuple(replace(n, rank=0.5 * n.rank + 0.5 * _share(n.seconds)) for n in graph.nodes)
@@ -88,7 +90,7 @@ def _problem(graph: Graph, mesh: Mesh, pins: Sequence[Pin], options: Options) ->
         prices = [np.zeros(len(n.seconds)) for n in graph.nodes]
     else:
         prices = [n.seconds for n in graph.nodes]
-    standing = representatives(graph, _positions(mesh, _alike(mesh, pins)))
+    standing = representatives(graph, _positions(network.mesh, _alike(network, pins)))
     return Problem(graph, prices, distances, options.settings, standing)
 
 
@@ -96,13 +98,13 @@ def _share(numbers: Floats) -> Floats:
     return np.asarray(numbers / (numbers.max(initial=0.0) or 1.0))
 
 
-def _alike(mesh: Mesh, pins: Sequence[Pin]) -> list[list[str]]:
-    """Groups of axes that a plan may rename: of one size, and named by no pin."""
+def _alike(network: Network, pins: Sequence[Pin]) -> list[list[str]]:
+    """Groups of axes that a plan may rename: of one class, and named by no pin."""
     named = {a for pin in pins for axes in (*pin.layout.dims, pin.layout.partial) for a in axes}
-    groups: dict[int, list[str]] = {}
-    for name, size in live_axes(mesh):
+    groups: dict[object, list[str]] = {}
+    for name, _ in live_axes(network.mesh):
         if name not in named:
-            groups.setdefault(size, []).append(name)
+            groups.setdefault(network.axis_class(name), []).append(name)
     return list(groups.values())
 
 
@@ -111,17 +113,17 @@ def _positions(mesh: Mesh, groups: Sequence[Sequence[str]]) -> list[list[int]]:
     return [[names.index(name) for name in group] for group in groups]
 
 
-def _arcs(tensor: Tensor, hardware: Hardware) -> tuple[Arcs, Floats]:
+def _arcs(tensor: Tensor, network: Network) -> tuple[Arcs, Floats]:
     """Every collective of a tensor, and its seconds over all repetitions."""
     space = tensor.space.space
     arcs = leaving(space)
     if not tensor.embeds:
         arcs = arcs.take(arcs.kind != KINDS.index("embed"))
-    return arcs, tensor.times * price_arcs(space, arcs, tensor.total_bytes, hardware.collective_s)
+    return arcs, tensor.times * price_arcs(space, arcs, tensor.total_bytes, network.collective_s)
 
 
-def _distances(tensor: Tensor, hardware: Hardware) -> Distances:
-    arcs, seconds = _arcs(tensor, hardware)
+def _distances(tensor: Tensor, network: Network) -> Distances:
+    arcs, seconds = _arcs(tensor, network)
     kept = needed(tensor.space.space, arcs, _tied(seconds))
     return Distances(arcs.take(kept), seconds[kept])
 
@@ -137,7 +139,7 @@ def _least_bytes(graph: Graph) -> float:
     return sum(float(n.stored_bytes.min()) for n in graph.nodes if n.stored_bytes is not None)
 
 
-def _read(program: Program, phase: str, graph: Graph, problem: Problem, found: Found, options: Options) -> PhasePlan:
+def _read(phase: str, graph: Graph, problem: Problem, found: Found, network: Network, options: Options) -> PhasePlan:
     chosen = found.chosen
     spaces = {t.value.name: t.space for t in graph.tensors}
     ops, carries, results = [], [], []
@@ -156,19 +158,19 @@ def _read(program: Program, phase: str, graph: Graph, problem: Problem, found: F
                 assert table is not None
                 uses = tuple(table.use_layout(row, k) for k in range(len(table.signature.uses)))
                 ops.append(OpPlan(op.result, uses, table.result_layout(row)))
-    trees = tuple(_tree(t, t.ends(chosen), options) for t in graph.tensors)
+    trees = tuple(_tree(t, t.ends(chosen), network, options) for t in graph.tensors)
     price, bound = found.price, found.bound
     if options.objective is Objective.MEMORY:
         price, bound = problem.stored_bytes(chosen), _least_bytes(graph)
     return PhasePlan(phase, tuple(ops), trees, tuple(carries), tuple(results), price, bound)
 
 
-def _tree(tensor: Tensor, ends: tuple[int, Sequence[int]], options: Options) -> Tree:
+def _tree(tensor: Tensor, ends: tuple[int, Sequence[int]], network: Network, options: Options) -> Tree:
     """The cheapest tree over every collective there is; of those of one price, the fewest steps."""
     root, targets = ends
     if set(targets) <= {root}:
         return Tree(tensor.value.name, tensor.space.layout(root), ())
-    arcs, seconds = _arcs(tensor, options.hardware)
+    arcs, seconds = _arcs(tensor, network)
     legs = []
     for arc in shared_tree(tensor, Distances(arcs, _tied(seconds)), ends, options.settings):
         before = tensor.space.layout(int(arcs.source[arc]))

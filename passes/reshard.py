@@ -6,7 +6,7 @@ inserter turns the chosen ones into `Collective`s, so what is priced is what run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, permutations
@@ -29,26 +29,26 @@ from ..ir.layout import Layout
 from .space import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, TENSOR_MODES, Arrangements, Array, Mask, Space
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "permute", "slice", "embed")
-Price = Callable[[str, Any, Any, Any], Any]  # (kind, local bytes before, after, ways) -> seconds
+Price = Callable[[str, Sequence[str], Any, Any], Any]  # (kind, axes, local bytes before, after) -> seconds
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
     """Collectives as arcs between rows of a space: `source`, `target`, `kind` (index into KINDS),
-    `ways` (over how many chips). All of shape [arcs]."""
+    `axes` (over which axes, as a bit mask). All of shape [arcs]."""
 
     source: Array
     target: Array
     kind: Array
-    ways: Array
+    axes: Array
 
     def __len__(self) -> int:
         return len(self.source)
 
     def take(self, arcs: Array | Mask) -> Arcs:
         """Some of the arcs."""
-        return Arcs(self.source[arcs], self.target[arcs], self.kind[arcs], self.ways[arcs])
+        return Arcs(self.source[arcs], self.target[arcs], self.kind[arcs], self.axes[arcs])
 
 
 @lru_cache(maxsize=256)
@@ -62,7 +62,7 @@ def leaving(space: Space) -> Arcs:
     if not parts:
         empty = np.zeros(0, dtype=np.int64)
         return Arcs(empty, empty, empty, empty)
-    every = Arcs(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("source", "target", "kind", "ways")))
+    every = Arcs(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("source", "target", "kind", "axes")))
     order = np.lexsort((every.kind, every.target, every.source))
     return every.take(order)
 
@@ -118,8 +118,12 @@ def _arcs(space: Space, kind: str, rows: Array, moved: Mask, place: int, positio
     target = space.find(after)
     both = ((after.place == PARTIAL_SUM).any(axis=1)) & ((after.place == PARTIAL_MAX).any(axis=1))
     keep = (target >= 0) & ~both
-    ways = np.where(moved, np.array(space.axis_sizes, dtype=np.int64), 1).prod(axis=1)
-    return Arcs(rows[keep], target[keep], np.full(keep.sum(), KINDS.index(kind)), ways[keep])
+    return Arcs(rows[keep], target[keep], np.full(keep.sum(), KINDS.index(kind)), _mask(moved)[keep])
+
+
+def _mask(axes: Mask) -> Array:
+    """Rows of flags as bit masks."""
+    return np.asarray((axes * (1 << np.arange(axes.shape[1]))).sum(axis=1), dtype=np.int64)
 
 
 def _permutes(space: Space) -> Arcs:
@@ -134,7 +138,9 @@ def _permutes(space: Space) -> Arcs:
     pairs = [(a, b) for rows in members.values() for a in rows for b in rows if a != b]
     table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     kind = np.full(len(table), KINDS.index("permute"))
-    return Arcs(table[:, 0], table[:, 1], kind, space.shards[table[:, 0]])
+    place, position = space.rows.place[table], space.rows.position[table]
+    moved = (place[:, 0] != place[:, 1]) | (position[:, 0] != position[:, 1])
+    return Arcs(table[:, 0], table[:, 1], kind, _mask(moved))
 
 
 def price_arcs(space: Space, arcs: Arcs, total_bytes: float, price: Price) -> Floats:
@@ -142,9 +148,10 @@ def price_arcs(space: Space, arcs: Arcs, total_bytes: float, price: Price) -> Fl
     before = total_bytes / space.shards[arcs.source]
     after = total_bytes / space.shards[arcs.target]
     seconds = np.zeros(len(arcs))
-    for k, kind in enumerate(KINDS):
-        of_kind = arcs.kind == k
-        seconds[of_kind] = price(kind, before[of_kind], after[of_kind], arcs.ways[of_kind])
+    for k, mask in {(int(k), int(m)) for k, m in np.unique(np.stack([arcs.kind, arcs.axes]), axis=1).T}:
+        alike = (arcs.kind == k) & (arcs.axes == mask)
+        axes = [name for a, name in enumerate(space.axis_names) if mask >> a & 1]
+        seconds[alike] = price(KINDS[k], axes, before[alike], after[alike])
     return seconds
 
 

@@ -22,12 +22,6 @@ def test_an_op_takes_the_longer_of_the_two() -> None:
     assert V4.op_s(np.array([275e12, 0.0]), np.array([0.0, 2.4e12])).tolist() == [1.0, 2.0]
 
 
-def test_a_collective_takes_its_bytes_over_the_bandwidth() -> None:
-    assert V4.collective_s("all-gather", 270e9, 4 * 270e9, 4) == 3.0
-    assert V4.collective_s("all-reduce", 270e9, 270e9, 2) == 1.0
-    assert V4.collective_s("slice", 270e9, 1.0, 2) == 0.0
-
-
 def test_every_preset_loads() -> None:
     assert "tpu-v4" in presets()
     assert list(presets()) == sorted(presets())

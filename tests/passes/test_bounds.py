@@ -12,6 +12,7 @@ from judge.generator import Case, generate
 from judge.optimum import optimum
 
 from escc.cost.hardware import load_hardware
+from escc.cost.network import Network
 from escc.ir.mesh import Mesh
 from escc.passes.bounds import DualAscent
 from escc.passes.graph import Graph, build_graph
@@ -33,7 +34,9 @@ def ascent_of(case: Case) -> tuple[Graph, DualAscent]:
     near: list[Distances | None] = []
     for tensor in graph.tensors:
         arcs = leaving(tensor.space.space)
-        seconds = tensor.times * price_arcs(tensor.space.space, arcs, tensor.total_bytes, HARDWARE.collective_s)
+        seconds = tensor.times * price_arcs(
+            tensor.space.space, arcs, tensor.total_bytes, Network(HARDWARE, case.mesh).collective_s
+        )
         near.append(Distances(arcs, seconds) if tensor.uses else None)
     return graph, DualAscent(graph, [n.seconds for n in graph.nodes], near)
 
@@ -97,7 +100,8 @@ def test_polishing_never_makes_it_dearer(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_what_a_plan_costs_is_its_choices_and_its_trees(seed: int) -> None:
     """However far the ascent has come, it does not change what a plan costs."""
-    graph, ascent = ascent_of(small(seed))
+    case = small(seed)
+    graph, ascent = ascent_of(case)
     rng = np.random.default_rng(seed)
     for round_ in range(3):
         plan = [int(rng.integers(len(node.seconds))) for node in graph.nodes]
@@ -105,7 +109,9 @@ def test_what_a_plan_costs_is_its_choices_and_its_trees(seed: int) -> None:
         for factor in {f.tensor: f for f in ascent.factors}.values():
             tensor = graph.tensors[factor.tensor]
             arcs = leaving(tensor.space.space)
-            price = tensor.times * price_arcs(tensor.space.space, arcs, tensor.total_bytes, HARDWARE.collective_s)
+            price = tensor.times * price_arcs(
+                tensor.space.space, arcs, tensor.total_bytes, Network(HARDWARE, case.mesh).collective_s
+            )
             root, targets = tensor.ends(plan)
             reach = Distances(arcs, price + 1e-15)
             if len(set(targets) - {root}) and not _reachable(reach, root, targets):

@@ -12,6 +12,7 @@ from judge.generator import Case, generate
 from judge.optimum import optimum
 
 from escc.cost.hardware import load_hardware
+from escc.cost.network import Network
 from escc.ir.mesh import Mesh
 from escc.passes.bounds import DualAscent
 from escc.passes.graph import build_graph
@@ -34,7 +35,9 @@ def problem_of(case: Case, solver: str = "highs") -> Problem:
     near: list[Distances | None] = []
     for tensor in graph.tensors:
         arcs = leaving(tensor.space.space)
-        seconds = tensor.times * price_arcs(tensor.space.space, arcs, tensor.total_bytes, HARDWARE.collective_s)
+        seconds = tensor.times * price_arcs(
+            tensor.space.space, arcs, tensor.total_bytes, Network(HARDWARE, case.mesh).collective_s
+        )
         # Free collectives cost a little, so that trees are found by positive prices.
         seconds = np.maximum(seconds, 1e-18)
         near.append(Distances(arcs, seconds) if tensor.uses else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import permutations
 
@@ -93,7 +94,12 @@ def test_the_arcs_are_all_the_legal_collectives(mesh: str, shape: tuple[int, ...
     listed: dict[Layout, list[tuple[str, Layout, int]]] = {layout: [] for layout in every}
     for a in range(len(arcs)):
         before, after = space.layout(int(arcs.source[a])), space.layout(int(arcs.target[a]))
-        listed[before].append((KINDS[int(arcs.kind[a])], after, int(arcs.ways[a])))
+        kind = KINDS[int(arcs.kind[a])]
+        axes = [name for i, name in enumerate(space.space.axis_names) if arcs.axes[a] >> i & 1]
+        if kind == "permute":
+            assert tuple(axes) == axes_of(collective(kind, before, after), before)
+            axes = sorted(before.split_axes)
+        listed[before].append((kind, after, on.size(*axes)))
     sample = every if len(every) <= 100 else every[:: len(every) // 60]
     for layout in sample:
         assert len(listed[layout]) == len(set(listed[layout]))
@@ -135,8 +141,12 @@ def shortest(arcs: Arcs, price: np.ndarray, count: int) -> np.ndarray:
     return best
 
 
-def volume(name: str, before: np.ndarray, after: np.ndarray, ways: np.ndarray) -> np.ndarray:
+SIZES = {"x": 4, "y": 2, "z": 8}  # what `volume` takes the axes for, whatever the mesh
+
+
+def volume(name: str, axes: list[str], before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Bytes sent, over 1 GB/s, and 1 us for each collective that sends."""
+    ways = math.prod(SIZES[a] for a in axes)
     share = (ways - 1) / ways
     sent = {
         "all-gather": after * share,
@@ -150,11 +160,11 @@ def volume(name: str, before: np.ndarray, after: np.ndarray, ways: np.ndarray) -
     return sent / 1e9
 
 
-def uneven(name: str, before: np.ndarray, after: np.ndarray, ways: np.ndarray) -> np.ndarray:
+def uneven(name: str, axes: list[str], before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Prices without any law but that slices and embeds are nearly free."""
     if name in ("slice", "embed"):
         return np.full(len(before), 1e-3)
-    return np.random.default_rng(len(before)).uniform(1, 5, len(before))
+    return np.random.default_rng(len(before) + len(axes)).uniform(1, 5, len(before))
 
 
 @pytest.mark.parametrize("price", [volume, uneven])

@@ -179,6 +179,7 @@ class _Builder:
         self.nodes.append(Node(item, np.zeros(len(choices)), rank, stored, stored_bytes))
 
     def add_op(self, op: Op, times: int, resident: frozenset[str]) -> None:
+        """A node for an op that runs `times` times; `resident` values are read from HBM."""
         sig = signature(op, self.values)
         table = strategies(op, self.values, self.sizes, self.mesh, self.partial.readable(sig))
         reads = [table.use_rows(k, self.space(use.value)) for k, use in enumerate(sig.uses)]

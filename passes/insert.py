@@ -55,6 +55,7 @@ class _Inserter:
         return fresh
 
     def region(self, region: Region, enter: tuple[Carry, ...] = ()) -> SpmdRegion:
+        """The region on copies, with collectives; `enter` are the carries that come into it."""
         out = _Region()
         for stored in region.stored:
             self.define(stored.value, self.trees[stored.value].root, out)

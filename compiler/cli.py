@@ -1,4 +1,4 @@
-"""The command line: `escc compile`, `check`, `layouts`, `hardware`.
+"""The command line: `escc compile`, `check`, `layouts`, `hardware`; `explain` is in cli_explain.
 
 Exit codes: 0 done; 1 the input is wrong, or no plan fits; 2 wrong usage; 3 the compiler contradicts
 itself.
@@ -18,7 +18,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from ..cost.hardware import load_hardware, presets
+from ..cost.hardware import Convention, load_hardware
 from ..ir.diagnostics import Diagnostic, InputError, fail
 from ..ir.dtype import Dtype
 from ..ir.mesh import parse_mesh
@@ -29,11 +29,13 @@ from ..passes.solver import Settings
 from .backends.numpy_source import emit_numpy
 from .driver import Compiled, InternalError, compile_phases, load, select_phases
 from .files import file_stem, refuse_existing, write_files
+from .hardware_table import hardware_sheet, preset_table
 from .layouts_table import layouts_table
+from .lazy_group import LazyGroup
 from .report import report
 from .report_json import json_text
+from .shapes import compile_shapes, meshes_of, ranking
 from .terminal import OutputError, complain, note, say
-from .text_table import table
 
 WRONG_INPUT, BUG = 1, 3
 
@@ -41,6 +43,7 @@ P = ParamSpec("P")
 
 app = typer.Typer(
     name="escc",
+    cls=LazyGroup,
     help="The layout compiler for sharded Transformers: a text layer in, the cheapest sharded program out.",
     epilog="Exit codes: 0 done; 1 the input is wrong, or no plan fits; 2 wrong usage; 3 a bug in escc.",
     no_args_is_help=True,
@@ -73,6 +76,14 @@ Chips = Annotated[
     str,
     typer.Option(metavar="MESH", help="Sizes of the axes x, y, z, ... as `4x4x4`; or named: `node=2,gpu=8`."),
 ]
+ChipsOrCount = Annotated[
+    str,
+    typer.Option(
+        metavar="MESH",
+        help="Sizes of the axes x, y, z, ... as `4x4x4`; or named: `node=2,gpu=8`; or a count, `64`, of which all "
+        "slice shapes are compiled and ranked.",
+    ),
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="DIM=N", help="Give a dim another size, in all phases. May be repeated."),
@@ -91,7 +102,7 @@ def run() -> None:
     app()
 
 
-def _reported(command: Callable[P, None]) -> Callable[P, None]:
+def reported(command: Callable[P, None]) -> Callable[P, None]:
     """The command, with what goes wrong said on standard error and as an exit code."""
 
     @wraps(command)
@@ -127,12 +138,20 @@ def _main(
 
 
 @app.command("compile")
-@_reported
+@reported
 def compile_command(
     file: File,
-    chips: Chips,
+    chips: ChipsOrCount,
     phase: Annotated[str | None, typer.Option(help="Compile one phase only; without it, all of them.")] = None,
-    hardware: Annotated[str, typer.Option(help="A preset; `escc hardware` lists them.")] = "tpu-v4",
+    hardware: Annotated[
+        str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")
+    ] = "tpu-v4",
+    network: Annotated[
+        Convention, typer.Option(help="One bandwidth for a chip and no latency, or links for each axis.")
+    ] = Convention.FLAT,
+    hbm_fraction: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that parameters and caches may take.")
+    ] = 1.0,
     set_: Sets = None,
     pin: Annotated[
         list[str] | None, typer.Option(metavar="FILE", help="Layouts to keep from the search. May be repeated.")
@@ -151,9 +170,10 @@ def compile_command(
     force: Annotated[bool, typer.Option("--force", help="Write over existing files.")] = False,
 ) -> None:
     """Find the cheapest sharded program of a model on a mesh of chips."""
-    mesh = parse_mesh(chips)
-    options = Options(load_hardware(hardware), objective, settings=Settings(solver.value))
-    program = load(Path(file), _bindings(set_ or [], "--set"), [Path(path) for path in pin or []])
+    chip = load_hardware(hardware).with_network(network)
+    meshes = meshes_of(chips, chip)
+    options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=Settings(solver.value))
+    program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []])
     phases = select_phases(program, phase)
     names = [f"{file_stem(program.name, phase)}.{ENDINGS[emit]}" for phase in phases]
     if output is not None:
@@ -163,7 +183,10 @@ def compile_command(
             f"The model has {len(phases)} phases, each a NumPy program of its own.",
             hint="choose one with `--phase`, or write all to files with `-o DIR`",
         )
-    compiled = compile_phases(program, phases, mesh, options, check)
+    shapes = compile_shapes(program, phases, meshes, options) if len(meshes) > 1 else ()
+    if shapes:
+        note(ranking(shapes))
+    compiled = compile_phases(program, phases, shapes[0].mesh if shapes else meshes[0], options, check)
     for one in compiled:
         complain(one.warnings)
         timing = one.plan.timing
@@ -191,10 +214,10 @@ def _text(compiled: Sequence[Compiled], emit: Emit) -> str:
 
 
 @app.command("check")
-@_reported
+@reported
 def check_command(file: File, set_: Sets = None) -> None:
     """Look for errors in a model, and say what is in it."""
-    program = load(Path(file), _bindings(set_ or [], "--set"))
+    program = load(Path(file), bindings(set_ or [], "--set"))
     say(f"ok: {_contents(program)}\n")
 
 
@@ -218,7 +241,7 @@ def _contents(program: Program) -> str:
 
 
 @app.command("layouts")
-@_reported
+@reported
 def layouts_command(
     tensor: Annotated[str, typer.Argument(help="Its dims: `BLE`, or `[batch, d_model]`.")],
     dims: Annotated[list[str], typer.Option(metavar="DIM=N,...", help="The sizes of its dims. May be repeated.")],
@@ -226,23 +249,21 @@ def layouts_command(
     dtype: Annotated[Dtype, typer.Option(help="The type of its elements.")] = Dtype.BF16,
 ) -> None:
     """List the legal partitions of a tensor."""
-    say(layouts_table(tensor, _bindings(dims, "--dims"), parse_mesh(chips), dtype))
+    say(layouts_table(tensor, bindings(dims, "--dims"), parse_mesh(chips), dtype))
 
 
 @app.command("hardware")
-@_reported
-def hardware_command() -> None:
-    """List the hardware presets."""
-    rows: list[tuple[str, ...]] = [("name", "Tflop/s", "HBM GB", "HBM GB/s", "network GB/s")]
-    for name in presets():
-        chip = load_hardware(name)
-        rates = (chip.peak_flops_per_s / 1e12, chip.hbm_bytes / 1e9)
-        flows = (chip.hbm_bytes_per_s / 1e9, chip.network_bytes_per_s / 1e9)
-        rows.append((name, *(f"{figure:.6g}" for figure in (*rates, *flows))))
-    say("\n".join(table(rows, left=1)) + "\n")
+@reported
+def hardware_command(
+    name: Annotated[
+        str | None, typer.Argument(help="A preset or a file, NAME.toml, to show.", show_default=False)
+    ] = None,
+) -> None:
+    """List the hardware presets, or show one with all its figures."""
+    say(preset_table() if name is None else hardware_sheet(load_hardware(name)))
 
 
-def _bindings(texts: Sequence[str], option: str) -> dict[str, int]:
+def bindings(texts: Sequence[str], option: str) -> dict[str, int]:
     """The sizes that `B=512,L=1` and the like give. Raises InputError for what is no binding."""
     sizes: dict[str, int] = {}
     found = []

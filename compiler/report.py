@@ -6,10 +6,10 @@ The text depends on the plan alone, never on how long it took to find. MB are 10
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 
 from ..cost.estimate import Estimate, Totals, local_bytes
+from ..cost.memory import Point, memory
 from ..ir.layout import format_layout
 from ..ir.program import Kind, Stored
 from ..ir.spmd import walk_spmd
@@ -21,6 +21,7 @@ from .scopes import scopes
 from .text_table import table
 
 PROVEN = 1e-9  # a relative gap that counts as none
+MOST_NAMED = 3  # of the values that are live at the worst point
 LEAST_SHOWN_S = 5e-8  # an op that takes less is not annotated
 
 OBJECTIVES = {
@@ -71,8 +72,20 @@ def _stored(compiled: Compiled) -> Iterator[str]:
         )
     yield "Stored on each chip"
     yield from table(rows, left=2)
-    held, room = math.fsum(total.values()), compiled.hardware.hbm_bytes
+    room = compiled.hardware.hbm_bytes
+    used = memory(spmd)
+    held, live, whole = (float(n) for n in (used.stored_bytes, used.worst.bytes, used.total_bytes))
     yield f"  parameters and caches: {held / 1e9:.3f} GB, {held / room:.1%} of the HBM"
+    yield f"  live at most: {live / 1e9:.3f} GB, {live / room:.1%}, {_worst(used.worst)}"
+    over = "" if whole <= room else ", more than it has"
+    yield f"  in all: {whole / 1e9:.3f} GB, {whole / room:.1%} of the HBM{over}"
+
+
+def _worst(point: Point) -> str:
+    """Where most is live, and the largest of what is."""
+    where = "at the start" if point.step is None else f"as {point.step} is made"
+    largest = sorted(point.live, key=lambda value: (-value.bytes, value.name))[:MOST_NAMED]
+    return where + (": " + ", ".join(value.name for value in largest) if largest else "")
 
 
 def _program(compiled: Compiled) -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from ..cost.estimate import MoveCost, OpCost, Totals
+from ..cost.memory import MemoryUse, memory
 from ..ir.layout import format_layout
 from ..ir.program import Kind, Stored
 from ..ir.spmd import Compute, Move, SpmdValue, walk_spmd
@@ -53,6 +54,7 @@ def phase_data(compiled: Compiled) -> Data:
         "totals_once": _totals(cost.totals(once=True)),
         "repeats": [{"name": s.name, "count": s.count, **_totals(s.once)} for s in scopes(spmd, cost)],
         "stored_bytes_per_chip": math.fsum(size for _, size in cost.stored_bytes),
+        "memory": _memory(memory(spmd)),
         "hbm_bytes_per_chip": compiled.hardware.hbm_bytes,
         "stored": {s.value: _layout(values[s.value]) for s in stored},
         "stored_bytes": dict(cost.stored_bytes),
@@ -122,6 +124,20 @@ def _move(before: SpmdValue, after: SpmdValue, cost: MoveCost) -> Data:
         "bytes_sent_per_chip": cost.bytes_sent,
         "seconds": cost.seconds,
         "times": cost.times,
+    }
+
+
+def _memory(used: MemoryUse) -> Data:
+    """Bytes on a chip: what is stored, what is live beside it at the worst point, and both."""
+    worst = used.worst
+    return {
+        "stored_bytes": float(used.stored_bytes),
+        "live_bytes": float(worst.bytes),
+        "copied_bytes": float(worst.copied_bytes),
+        "total_bytes": float(used.total_bytes),
+        "worst_step": worst.step,
+        "worst_repeats": list(worst.repeats),
+        "live": {value.name: float(value.bytes) for value in worst.live},
     }
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..cost.hardware import Hardware, Torus
 from ..ir.diagnostics import InputError
-from ..ir.mesh import DEFAULT_NAMES, Mesh
+from ..ir.mesh import DEFAULT_NAMES, Mesh, parse_mesh
 from ..ir.program import Program
 from ..passes.choose import Options
 from .driver import Compiled, compile_phases
@@ -28,6 +29,17 @@ class Shape:
     def price(self) -> float:
         """The objective, summed over phases; infinite where nothing could be compiled."""
         return sum(p.price for c in self.compiled for p in c.plan.phases) if self.compiled else float("inf")
+
+
+def meshes_of(text: str, hardware: Hardware) -> tuple[Mesh, ...]:
+    """The mesh that a text names, or for a count of chips every shape of slice that the hardware offers.
+
+    A torus offers as many axes as it has, a switch one. Raises InputError when the text is no mesh.
+    """
+    mesh = parse_mesh(text)
+    if not text.strip().isdigit():
+        return (mesh,)
+    return slice_shapes(mesh.chips, hardware.fabric.dimensions if isinstance(hardware.fabric, Torus) else 1)
 
 
 def slice_shapes(chips: int, axes: int) -> tuple[Mesh, ...]:

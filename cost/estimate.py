@@ -1,23 +1,25 @@
 """What a sharded program costs, read off the program itself, step by step.
 
-Nothing here knows how the program was chosen: the figures are recomputed from its layouts.
+Nothing here knows how the program was chosen: the figures are recomputed from its layouts. `quantities`
+is the one place that reads them; what stands for a size there may be a number or a symbol, so the
+formulas of `cost.symbolic` are those of the figures.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from ..ir.collective import axes_of, kind
-from ..ir.mesh import Mesh
 from ..ir.program import Append, Kind, Signature, Stored, signature
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, walk_spmd
 from . import collectives
 from .hardware import Hardware
 from .network import Network
-from .ops import work
+from .ops import Work, work
 
 
 @dataclass(frozen=True)
@@ -87,67 +89,132 @@ class Estimate:
         )
 
 
-def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
-    """The cost of every step of a sharded program on `hardware`."""
-    values, sizes = spmd.table(), dict(spmd.sizes)
+@dataclass(frozen=True)
+class Scale:
+    """What stands for the size of a dim and for that of an axis: fractions, or symbols."""
+
+    dim: Callable[[str], Any]
+    axis: Callable[[str], Any]
+
+    def local(self, dim: str, axes: tuple[str, ...]) -> Any:
+        """The size on a chip of a dim that `axes` split."""
+        return self.dim(dim) / self.ways(axes)
+
+    def ways(self, axes: tuple[str, ...]) -> Any:
+        """Over how many chips `axes` go."""
+        return math.prod((self.axis(a) for a in axes), start=1)
+
+    def local_bytes(self, value: SpmdValue) -> Any:
+        """The bytes that a chip holds of a value."""
+        sizes = (self.local(d, axes) for d, axes in zip(value.dims, value.layout.dims, strict=True))
+        return math.prod(sizes, start=self.ways(())) * value.dtype.bits / 8
+
+
+@dataclass(frozen=True)
+class Held:
+    """A stored tensor: the bytes on a chip, of one repetition."""
+
+    value: str
+    times: int
+    kind: Kind
+    bytes: Any
+
+
+@dataclass(frozen=True)
+class Done:
+    """An op: its work on a chip, once."""
+
+    result: str
+    times: int
+    work: Work
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A collective, once: what a chip holds before and after it (bytes), and over how many chips it goes."""
+
+    result: str
+    operand: str
+    times: int
+    kind: str
+    axes: tuple[str, ...]
+    before_bytes: Any
+    after_bytes: Any
+    ways: Any
+
+    @property
+    def bytes_sent(self) -> Any:
+        """The bytes that each chip sends."""
+        return collectives.bytes_sent(self.kind, self.before_bytes, self.after_bytes, self.ways)
+
+
+def numbers(spmd: SpmdProgram) -> Scale:
+    """The sizes of a program, exactly."""
+    sizes, axes = dict(spmd.sizes), dict(spmd.mesh.axes)
+    return Scale(lambda dim: Fraction(sizes[dim]), lambda axis: Fraction(axes[axis]))
+
+
+def quantities(spmd: SpmdProgram, scale: Scale) -> Iterator[Held | Done | Sent]:
+    """What every step of a program does, in program order, in the terms of `scale`."""
+    values = spmd.table()
     plain = {name: value.value for name, value in values.items()}
-    network = Network(hardware, spmd.mesh)
     resident: set[str] = set()
-    ops: list[OpCost] = []
-    moves: list[MoveCost] = []
-    stored: list[tuple[str, float]] = []
     for placed in walk_spmd(spmd.body):
         match placed.item:
-            case Stored(name, which) if which is not Kind.INPUT:
-                resident.add(name)
-                stored.append((name, placed.times * float(local_bytes(values[name], spmd))))
+            case Stored(name, which):
+                if which is not Kind.INPUT:
+                    resident.add(name)
+                yield Held(name, placed.times, which, scale.local_bytes(values[name]))
             case Compute(op):
                 if isinstance(op, Append):
                     resident.add(op.result)
                 sig = signature(op, plain)
-                local = _local_sizes(sig, op.result, values, sizes, spmd.mesh)
-                done = work(op, sig, plain, resident, local.__getitem__)
-                flops, hbm = float(done.flops), float(done.hbm_bytes)
-                times = hardware.compute_s(flops), hardware.memory_s(hbm), float(hardware.op_s(flops, hbm))
-                ops.append(OpCost(op.result, placed.times, flops, hbm, *times))
+                local = {i: scale.local(i, axes) for i, axes in _splits(sig, op.result, spmd).items()}
+                yield Done(op.result, placed.times, work(op, sig, plain, resident, local.__getitem__))
             case Move(result, operand, collective):
                 if operand in resident:
                     resident.add(result)
                 axes = axes_of(collective, values[operand].layout)
-                before, after = (local_bytes(values[n], spmd) for n in (operand, result))
-                name = kind(collective)
-                sent = float(collectives.bytes_sent(name, before, after, spmd.mesh.size(*axes)))
-                seconds = float(network.collective_s(name, axes, float(before), float(after)))
-                moves.append(MoveCost(result, placed.times, name, axes, sent, seconds))
+                before, after = (scale.local_bytes(values[n]) for n in (operand, result))
+                yield Sent(result, operand, placed.times, kind(collective), axes, before, after, scale.ways(axes))
+
+
+def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
+    """The cost of every step of a sharded program on `hardware`."""
+    network = Network(hardware, spmd.mesh)
+    ops: list[OpCost] = []
+    moves: list[MoveCost] = []
+    stored: list[tuple[str, float]] = []
+    for step in quantities(spmd, numbers(spmd)):
+        match step:
+            case Held(name, times, which, size):
+                if which is not Kind.INPUT:
+                    stored.append((name, times * float(size)))
+            case Done(result, times, done):
+                flops, hbm = float(done.flops), float(done.hbm_bytes)
+                seconds = hardware.compute_s(flops), hardware.memory_s(hbm), float(hardware.op_s(flops, hbm))
+                ops.append(OpCost(result, times, flops, hbm, *seconds))
+            case Sent(result, _, times, name, axes, before, after):
+                taken = float(network.collective_s(name, axes, float(before), float(after)))
+                moves.append(MoveCost(result, times, name, axes, float(step.bytes_sent), taken))
     return Estimate(tuple(ops), tuple(moves), tuple(stored))
 
 
 def predict(spmd: SpmdProgram) -> tuple[Fraction, ...]:
     """The bytes that each chip sends in each collective of a program, in program order, exactly."""
-    values = spmd.table()
-    out = []
-    for placed in walk_spmd(spmd.body):
-        if isinstance(placed.item, Move):
-            step = placed.item
-            before, after = (local_bytes(values[n], spmd) for n in (step.operand, step.result))
-            ways = spmd.mesh.size(*axes_of(step.collective, values[step.operand].layout))
-            out.append(Fraction(collectives.bytes_sent(kind(step.collective), before, after, ways)))
-    return tuple(out)
+    return tuple(Fraction(s.bytes_sent) for s in quantities(spmd, numbers(spmd)) if isinstance(s, Sent))
 
 
 def local_bytes(value: SpmdValue, spmd: SpmdProgram) -> Fraction:
     """The bytes that a chip holds of a value."""
-    sizes = dict(spmd.sizes)
-    shape = value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh)
-    return Fraction(math.prod(shape) * value.dtype.bits, 8)
+    return Fraction(numbers(spmd).local_bytes(value))
 
 
-def _local_sizes(
-    sig: Signature, result: str, values: Mapping[str, SpmdValue], sizes: Mapping[str, int], mesh: Mesh
-) -> dict[str, int]:
-    """The size on a chip of each index of an op: what splits an index shows at some operand or the result."""
-    ways = dict.fromkeys(sig.indices, 1)
+def _splits(sig: Signature, result: str, spmd: SpmdProgram) -> dict[str, tuple[str, ...]]:
+    """The axes that split each index of an op: what splits an index shows at some operand or the result."""
+    values = spmd.table()
+    splits: dict[str, tuple[str, ...]] = dict.fromkeys(sig.indices, ())
     for name, indices in [(use.value, use.indices) for use in sig.uses] + [(result, sig.result)]:
         for index, axes in zip(indices, values[name].layout.dims, strict=True):
-            ways[index] = max(ways[index], mesh.size(*axes))
-    return {i: sizes[i] // ways[i] for i in sig.indices}
+            splits[index] = max(splits[index], axes, key=lambda a: spmd.mesh.size(*a))
+    return splits

@@ -1,25 +1,91 @@
 """Hardware: what a chip can do a second, and the time that work takes on it.
 
-A preset is a TOML file beside this one. The network of a mesh of such chips is in `network`.
+A preset is a TOML file beside this one; a user's own file looks the same. The network of a mesh of
+such chips is in `network`.
 """
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from ..ir.diagnostics import Source, did_you_mean, fail
+from ..ir.parser import read_source
+from .arithmetic import larger, root_of_squares
+from .hardware_file import Tables, read_tables
 
-from ..ir.diagnostics import did_you_mean, fail
+
+class Convention(StrEnum):
+    """How the network is seen."""
+
+    FLAT = "flat"  # one bandwidth for a chip, no latency: Pope et al. 2022, appendix A.1
+    LINKS = "links"  # each axis of the mesh has links of its own, and steps take time
+
+
+class Wrap(StrEnum):
+    """When the axes of a torus close into rings."""
+
+    CUBES = "cubes"  # all of them, when the slice is made of whole cubes of `wrap_axis_chips` a side
+    FULL_AXIS = "full-axis"  # an axis of exactly `wrap_axis_chips`
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class Rule(StrEnum):
+    """What an op takes, given the seconds of its arithmetic and of its HBM traffic."""
+
+    MAX = "max"
+    SUM = "sum"
+    ROOT_OF_SQUARES = "root-of-squares"
+
+
+@dataclass(frozen=True)
+class Torus:
+    """Chips with links to their neighbours along each of `dimensions` axes.
+
+    `link_bytes_per_s`: one link, one direction. `axes_together`: whether a collective over several
+    axes uses the links of all of them at once, or goes axis by axis.
+    """
+
+    dimensions: int
+    link_bytes_per_s: float
+    wrap: Wrap
+    largest_slice_chips: int
+    wrap_axis_chips: int = 1
+    axes_together: bool = True
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Nodes of `node_chips` chips behind a switch. `link_bytes_per_s`: of a chip, one direction."""
+
+    node_chips: int
+    link_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What was measured: how the two times of an op combine, the shares of the peaks that are
+    reached, and the seconds that a collective takes whatever it carries."""
+
+    op_rule: Rule = Rule.MAX
+    compute_efficiency: float = 1.0
+    hbm_efficiency: float = 1.0
+    network_efficiency: float = 1.0
+    collective_latency_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """One chip and its network, by datasheet.
+    """One chip and its network.
 
-    An op takes the longer of its arithmetic and its HBM traffic (roofline).
+    `peak_flops_per_s` is dense bf16. `network_bytes_per_s` is all that a chip can send, the one
+    bandwidth of the flat convention. `between_bytes_per_s` is what a chip can send to other nodes or
+    slices, None where that is not known. Latencies count in the links convention only.
     """
 
     name: str
@@ -27,18 +93,37 @@ class Hardware:
     hbm_bytes: float
     hbm_bytes_per_s: float
     network_bytes_per_s: float
+    fabric: Torus | Switch
+    peak_int8_ops_per_s: float | None = None
+    peak_fp8_flops_per_s: float | None = None
+    dollars_per_chip_hour: float | None = None
+    between_bytes_per_s: float | None = None
+    hop_latency_s: float = 0.0
+    calibrated: Calibrated = field(default_factory=Calibrated)
+    convention: Convention = Convention.FLAT
+
+    def with_network(self, convention: str) -> Hardware:
+        """The same chip with its network seen by another convention, `flat` or `links`."""
+        return replace(self, convention=Convention(convention))
 
     def compute_s(self, flops: Any) -> Any:
         """Seconds of arithmetic."""
-        return flops / self.peak_flops_per_s
+        return flops / (self.peak_flops_per_s * self.calibrated.compute_efficiency)
 
     def memory_s(self, hbm_bytes: Any) -> Any:
         """Seconds of HBM traffic."""
-        return hbm_bytes / self.hbm_bytes_per_s
+        return hbm_bytes / (self.hbm_bytes_per_s * self.calibrated.hbm_efficiency)
 
     def op_s(self, flops: Any, hbm_bytes: Any) -> Any:
-        """Seconds of an op that does `flops` and moves `hbm_bytes`, per chip; arrays or numbers."""
-        return np.maximum(self.compute_s(flops), self.memory_s(hbm_bytes))
+        """Seconds of an op that does `flops` and moves `hbm_bytes`, per chip; numbers, arrays or symbols."""
+        compute, memory = self.compute_s(flops), self.memory_s(hbm_bytes)
+        match self.calibrated.op_rule:
+            case Rule.MAX:
+                return larger(compute, memory)
+            case Rule.SUM:
+                return compute + memory
+            case Rule.ROOT_OF_SQUARES:
+                return root_of_squares(compute, memory)
 
 
 def presets() -> tuple[str, ...]:
@@ -48,10 +133,37 @@ def presets() -> tuple[str, ...]:
 
 
 def load_hardware(name: str) -> Hardware:
-    """The preset called `name`. Raises InputError when there is none."""
+    """The preset called `name`, or the hardware of the file `name` when that ends in `.toml`.
+
+    Raises InputError when there is no such preset or file, or with all that is wrong in the file.
+    """
+    if name.endswith(".toml"):
+        return parse_hardware(read_source(Path(name)))
+    return _preset(name)
+
+
+@lru_cache(maxsize=64)
+def _preset(name: str) -> Hardware:
     if name not in presets():
         known = ", ".join(presets())
-        hint = did_you_mean(name, presets()) or f"known: {known}"
+        hint = did_you_mean(name, presets()) or f"known: {known}; or a file of your own, `NAME.toml`"
         raise fail(f"There is no hardware preset `{name[:60]}`.", hint=hint)
     text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    return Hardware(**tomllib.loads(text))
+    return parse_hardware(Source(f"{name}.toml", text))
+
+
+def parse_hardware(source: Source) -> Hardware:
+    """The hardware that a TOML text describes. Raises InputError with all that is wrong in it."""
+    tables: Tables = read_tables(source)
+    calibrated = dict(tables.get("calibrated", {}))
+    if "op_rule" in calibrated:
+        calibrated["op_rule"] = Rule(calibrated["op_rule"])
+    fabric: Torus | Switch
+    if "torus" in tables:
+        torus = tables["torus"]
+        fabric = Torus(**torus | {"wrap": Wrap(torus["wrap"])})
+    else:
+        fabric = Switch(**tables["switch"])
+    return Hardware(
+        **tables[""], **tables["datasheet"], **tables["network"], fabric=fabric, calibrated=Calibrated(**calibrated)
+    )

@@ -129,6 +129,28 @@ def test_layouts_hardware_version_and_help() -> None:
         assert invoke(command, "--help").exit_code == 0
 
 
+def test_hardware_is_listed_shown_and_read_from_a_file(tmp_path: Path) -> None:
+    assert {"tpu-v4", "tpu-7x", "h100", "gb200-nvl72"} <= {
+        row.split()[0] for row in invoke("hardware").stdout.splitlines()
+    }
+    shown = invoke("hardware", "tpu-v5e").stdout
+    assert "16 GB at 820 GB/s" in shown and "an axis of exactly 16 chips closes into a ring" in shown
+    assert_refused(invoke("hardware", "tpu-v5q"), 1, "did you mean `tpu-v5")
+    path = tmp_path / "mine.toml"
+    path.write_text((ROOT / "cost" / "h100.toml").read_text().replace('"h100"', '"mine"'))
+    mesh = ("--chips", "node=2,gpu=2", "--hardware", str(path), "--emit", "json")
+    flat, links = (
+        json.loads(invoke("compile", FEED_FORWARD, *mesh, "--network", network).stdout) for network in ("flat", "links")
+    )
+    assert flat["hardware"] == links["hardware"] == "mine"
+    assert links["objective_s"] > flat["objective_s"]
+    path.write_text(path.read_text().replace("hbm_bytes =", "hbm_byte ="))
+    assert_refused(invoke(*SMALL, "--hardware", str(path)), 1, "did you mean `hbm_bytes`")
+    assert_refused(invoke(*SMALL, "--network", "magic"), 2, "magic")
+    arguments = ("compile", FEED_FORWARD, "--chips", "node=2,gpu=8", "--hardware", "v100", "--network", "links")
+    assert_refused(invoke(*arguments), 1, "Axis `node` joins nodes")
+
+
 def test_every_solver_can_be_asked_for() -> None:
     assert {solver.value for solver in Solver} == set(SOLVERS)
     assert invoke(*SMALL, "--solver", "gscip").stdout == invoke(*SMALL).stdout
@@ -180,7 +202,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, name: str, command: tuple[str, 
         ((*SMALL, "--set", "Z=8"), 1, "`Z` is not declared"),
         ((*SMALL, "--set", "L=" + "9" * 5000), 1, "gives no dim a size"),
         ((*SMALL, "--phase", "decode"), 1, "no phase `decode`"),
-        ((*SMALL, "--hardware", "tpu-v5"), 1, "did you mean `tpu-v4`"),
+        ((*SMALL, "--hardware", "tpu-v5"), 1, "did you mean `tpu-v5"),
         ((*SMALL, "--pin", "nowhere.pins"), 1, "does not exist"),
         ((*SMALL, "-o", FEED_FORWARD), 1, "is not a folder"),
         ((*SMALL, "-o", "/proc/nothing"), 1, "cannot be written to"),

@@ -105,6 +105,17 @@ def test_the_totals_of_json_are_the_sums_of_its_steps() -> None:
     assert math.isclose(118 * layer["total_s"], found["totals"]["total_s"])
 
 
+def test_memory_is_what_is_stored_and_what_is_live_beside_it() -> None:
+    used = data(palm())["memory"]
+    assert used["stored_bytes"] == data(palm())["stored_bytes_per_chip"]
+    assert used["live_bytes"] == sum(used["live"].values()) > 0
+    assert used["total_bytes"] == used["stored_bytes"] + used["live_bytes"]
+    assert (used["worst_step"], used["worst_repeats"]) == ("layer.g", ["layer"])
+    assert "  in all: 19.295 GB, 56.2% of the HBM\n" in report(palm())
+    small = replace(palm(), hardware=replace(palm().hardware, hbm_bytes=19.29e9))
+    assert "  in all: 19.295 GB, 100.0% of the HBM, more than it has\n" in report(small)
+
+
 def test_several_phases_are_a_list_and_one_is_not() -> None:
     assert json.loads(json_text([palm(), palm()])) == {"phases": [data(palm()), data(palm())]}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from escc.compiler.driver import load
-from escc.compiler.shapes import compile_shapes, ranking, slice_shapes
+from escc.compiler.shapes import compile_shapes, meshes_of, ranking, slice_shapes
 from escc.cost.hardware import load_hardware
 from escc.ir.diagnostics import InputError
 from escc.passes.choose import Options
@@ -47,3 +47,12 @@ def test_a_model_that_fits_no_shape_is_refused() -> None:
     program = load(EXAMPLES / "palm-540b.esti")
     with pytest.raises(InputError, match="GB more than"):
         compile_shapes(program, ["decode"], slice_shapes(4, 3), Options(load_hardware("tpu-v4")))
+
+
+def test_a_count_is_every_shape_and_a_mesh_is_itself() -> None:
+    torus, node = load_hardware("tpu-v4"), load_hardware("h100")
+    assert len(meshes_of("64", torus)) == 7
+    assert [m.sizes for m in meshes_of("4x4x4", torus)] == [(4, 4, 4)]
+    assert [m.sizes for m in meshes_of("8", node)] == [(8,)]
+    assert [m.sizes for m in meshes_of("5", torus)] == [(5,)]
+    assert [m.sizes for m in meshes_of("1", torus)] == [(1,)]

@@ -1,19 +1,93 @@
-"""Hardware presets, and the times that they give."""
+"""Hardware presets and files, and the times that they give."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields, replace
+from importlib import resources
+from pathlib import Path
+
 import numpy as np
 import pytest
+import sympy
 
-from escc.cost.hardware import load_hardware, presets
-from escc.ir.diagnostics import InputError
+from escc.cost.hardware import Calibrated, Convention, Rule, Switch, Torus, load_hardware, parse_hardware, presets
+from escc.cost.hardware_file import FORM
+from escc.ir.diagnostics import InputError, Source
 
 V4 = load_hardware("tpu-v4")
+GOOD = """name = "mine"
+[datasheet]
+peak_flops_per_s = 1e15
+hbm_bytes = 80_000_000_000
+hbm_bytes_per_s = 3e12
+[network]
+network_bytes_per_s = 4.5e11
+[switch]
+node_chips = 8
+link_bytes_per_s = 4.5e11
+"""
+
+# name: bf16 FLOP/s, int8, fp8, HBM bytes, HBM B/s, link B/s, between B/s; 0 where there is none
+DATASHEETS = {
+    "tpu-v4": (2.75e14, 2.75e14, 0, 32 * 2**30, 1.2e12, 4.5e10, 0),
+    "tpu-v5e": (1.97e14, 3.94e14, 0, 16e9, 8.2e11, 4.5e10, 3.1e9),
+    "tpu-v5p": (4.59e14, 9.18e14, 4.59e14, 96e9, 2.8e12, 9e10, 6.25e9),
+    "tpu-v6e": (9.18e14, 1.836e15, 9.18e14, 32e9, 1.6e12, 9e10, 1.25e10),
+    "tpu-7x": (2.307e15, 0, 4.614e15, 192e9, 7.38e12, 9e10, 1.25e10),
+    "v100": (1.25e14, 0, 0, 32e9, 9e11, 1.5e11, 0),
+    "a6000": (1.548e14, 3.1e14, 0, 48e9, 7.68e11, 5.6e10, 3.2e10),
+    "a100-40": (3.12e14, 6.24e14, 0, 40e9, 1.555e12, 3e11, 2.5e10),
+    "a100-80": (3.12e14, 6.24e14, 0, 80e9, 2.039e12, 3e11, 2.5e10),
+    "h100": (9.89e14, 1.979e15, 1.979e15, 80e9, 3.35e12, 4.5e11, 5e10),
+    "h200": (9.89e14, 1.979e15, 1.979e15, 141e9, 4.8e12, 4.5e11, 5e10),
+    "b200": (2.25e15, 4.5e15, 4.5e15, 180e9, 8e12, 9e11, 5e10),
+    "gb200-nvl72": (2.5e15, 5e15, 5e15, 186e9, 8e12, 9e11, 0),
+}
 
 
-def test_the_datasheet() -> None:
-    assert (V4.peak_flops_per_s, V4.hbm_bytes_per_s, V4.network_bytes_per_s) == (275e12, 1.2e12, 270e9)
-    assert V4.hbm_bytes == 32 * 2**30
+def refused(text: str) -> InputError:
+    with pytest.raises(InputError) as caught:
+        parse_hardware(Source("mine.toml", text))
+    return caught.value
+
+
+@pytest.mark.parametrize("name", DATASHEETS)
+def test_the_datasheet(name: str) -> None:
+    chip = load_hardware(name)
+    found = (chip.peak_flops_per_s, chip.peak_int8_ops_per_s or 0, chip.peak_fp8_flops_per_s or 0, chip.hbm_bytes)
+    flows = (chip.hbm_bytes_per_s, chip.fabric.link_bytes_per_s, chip.between_bytes_per_s or 0)
+    assert (*found, *flows) == DATASHEETS[name]
+    match chip.fabric:
+        case Torus(dimensions, link):
+            assert chip.network_bytes_per_s == 2 * dimensions * link
+        case Switch(_, link):
+            assert chip.network_bytes_per_s == link
+
+
+def test_every_preset_loads_and_names_its_source() -> None:
+    assert set(presets()) == set(DATASHEETS)
+    assert list(presets()) == sorted(presets())
+    for name in presets():
+        assert (load_hardware(name).name, load_hardware(name).convention) == (name, Convention.FLAT)
+        first = resources.files("escc.cost").joinpath(f"{name}.toml").read_text().split("\n")[0]
+        assert first.startswith("# ") and "Sources: " in first
+
+
+def test_prices() -> None:
+    assert [load_hardware(n).dollars_per_chip_hour for n in ("h100", "tpu-v5p", "tpu-v5e", "v100")] == [
+        10.8,
+        4.2,
+        1.2,
+        None,
+    ]
+
+
+def test_fields_say_their_unit() -> None:
+    unit = re.compile(r"_(per_s|bytes|s|chips|hour|efficiency)$")
+    unitless = {"name", "wrap", "axes_together", "op_rule", "dimensions"}
+    assert [n for form in FORM.values() for n in form if not unit.search(n) and n not in unitless] == []
+    assert set(FORM["calibrated"]) == {field.name for field in fields(Calibrated)}
 
 
 def test_an_op_takes_the_longer_of_the_two() -> None:
@@ -22,11 +96,15 @@ def test_an_op_takes_the_longer_of_the_two() -> None:
     assert V4.op_s(np.array([275e12, 0.0]), np.array([0.0, 2.4e12])).tolist() == [1.0, 2.0]
 
 
-def test_every_preset_loads() -> None:
-    assert "tpu-v4" in presets()
-    assert list(presets()) == sorted(presets())
-    for name in presets():
-        assert load_hardware(name).name == name
+@pytest.mark.parametrize(("rule", "stated"), [(Rule.MAX, 4.0), (Rule.SUM, 7.0), (Rule.ROOT_OF_SQUARES, 5.0)])
+def test_the_rules_that_combine(rule: Rule, stated: float) -> None:
+    chip = replace(V4, calibrated=Calibrated(rule, compute_efficiency=0.5, hbm_efficiency=0.25))
+    flops, hbm_bytes = 1.5 * 275e12, 1.2e12
+    assert (chip.compute_s(flops), chip.memory_s(hbm_bytes)) == (3.0, 4.0)
+    assert chip.op_s(flops, hbm_bytes) == stated
+    assert chip.op_s(np.array([flops]), np.array([hbm_bytes])).tolist() == [stated]
+    f, b = sympy.symbols("f b", positive=True)
+    assert float(chip.op_s(f, b).subs({f: flops, b: hbm_bytes})) == pytest.approx(stated, rel=1e-12)
 
 
 def test_an_unknown_preset_is_refused_with_a_guess() -> None:
@@ -39,3 +117,61 @@ def test_an_unknown_preset_is_refused_with_a_guess() -> None:
     assert caught.value.diagnostics[0].hint is not None and "tpu-v4" in caught.value.diagnostics[0].hint
     with pytest.raises(InputError):
         load_hardware("../cost/tpu-v4")
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD + '[calibrated]\nop_rule = "sum"\ncollective_latency_s = 0\n')
+    chip = load_hardware(str(path))
+    assert (chip.name, chip.hbm_bytes, chip.fabric) == ("mine", 80e9, Switch(8, 4.5e11))
+    assert chip.calibrated == Calibrated(Rule.SUM)
+    with pytest.raises(InputError, match="does not exist"):
+        load_hardware(str(tmp_path / "yours.toml"))
+    path.write_bytes(b"#" * 1_000_001)
+    with pytest.raises(InputError, match="larger than 1 MB"):
+        load_hardware(str(path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("hbm_bytes =", "hbm_byte =", "mine.toml:4:1: error: There is no field `hbm_byte` in `[datasheet]`"),
+        ("hbm_bytes =", "hbm_byte =", "hint: did you mean `hbm_bytes`?"),
+        ("hbm_bytes =", "hbm_byte =", "mine.toml:2:2: error: The field `hbm_bytes` is missing from `[datasheet]`"),
+        ('name = "mine"\n', "", "The field `name` is missing from the top of the file"),
+        ("1e15", '"fast"', "mine.toml:3:1: error: `peak_flops_per_s` must be a number above 0"),
+        ("1e15", "true", "`peak_flops_per_s` must be a number above 0"),
+        ("1e15", "0", "`peak_flops_per_s` must be a number above 0"),
+        ("1e15", "-1e15", "`peak_flops_per_s` must be a number above 0"),
+        ("1e15", "nan", "`peak_flops_per_s` must be a number above 0"),
+        ("1e15", "inf", "`peak_flops_per_s` must be a number above 0"),
+        ("1e15", "1" + "0" * 400, "`peak_flops_per_s` must be a number above 0"),
+        ("1e15", "1" + "0" * 9000, "is not TOML"),
+        ("1e15", "[" * 100_000, "nested too deeply"),
+        ("1e15", "", "mine.toml:3:20: error: The file is not TOML: Invalid value"),
+        ("chips = 8", "chips = 8.0", "`node_chips` must be a whole number, at least 1"),
+        ("chips = 8", "chips = 8\nwrap = 1", "There is no field `wrap` in `[switch]`"),
+        ("chips = 8", "chips = 8\nwrap = 1", "hint: it belongs in [torus]"),
+        ("[switch]", "[swich]", "hint: did you mean `switch`?"),
+        ("[switch]", "[swich]", "neither of the tables"),
+        ("[network]", "[datasheet.network]", "The table `[network]` is missing"),
+        ('name = "mine"', "name = 3\ntorus = 4", "`torus` is a table"),
+        ('name = "mine"', 'name = "mine"\nname = "yours"', "is not TOML: Cannot overwrite a value"),
+        ('"mine"', '"mi\\u001bne"', "`name` must be a name of 1 to 60 printable characters"),
+        ("[switch]", "[torus]\n[switch]", "both of the tables"),
+        ("[switch]", "[calibrated]\nhbm_efficiency = 1.2\n[switch]", "a number above 0 and at most 1"),
+        ("[switch]", '[calibrated]\nop_rule = "min"\n[switch]', 'one of "max", "sum", "root-of-squares"'),
+        ("[switch]", "[calibrated]\ncollective_latency_s = -1\n[switch]", "a number, 0 or more and at most 1"),
+        ("[switch]\nnode_chips = 8", '[torus]\nwrap = "cubes"', "`wrap_axis_chips` is missing from `[torus]`"),
+        (GOOD, "", "The table `[datasheet]` is missing"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said(old: str, new: str, said: str) -> None:
+    assert old in GOOD
+    assert said in str(refused(GOOD.replace(old, new, 1)))
+
+
+def test_all_that_is_wrong_is_said_at_once_in_source_order() -> None:
+    text = GOOD.replace("1e15", "-1").replace("hbm_bytes_per_s", "hbm_bytes_per_ms").replace("chips = 8", "chips = 0")
+    lines = [d.span.line for d in refused(text).diagnostics if d.span]
+    assert lines == sorted(lines) == [2, 3, 5, 9]

@@ -1,20 +1,215 @@
-"""Collectives on a mesh take their bytes over the bandwidth."""
+"""What collectives take on a mesh: by hand, and against the simulator that moves blocks over links."""
 
 from __future__ import annotations
 
-from escc.cost.hardware import load_hardware
+from dataclasses import replace
+from fractions import Fraction
+from itertools import permutations
+from math import prod
+
+import numpy as np
+import pytest
+import sympy
+
+from escc.cost.hardware import Calibrated, Hardware, Switch, Torus, Wrap, load_hardware
+from escc.cost.links import Wire, Wiring, simulate, simulate_permute
 from escc.cost.network import Network
+from escc.ir.diagnostics import InputError
 from escc.ir.mesh import parse_mesh
 
-NETWORK = Network(load_hardware("tpu-v4"), parse_mesh("4x2x2"))
+FLAT = Network(load_hardware("tpu-v4"), parse_mesh("4x2x2"))
+KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
+LINK = 1.0  # bytes a second: seconds are bytes on the busiest link
 
 
-def test_a_collective_takes_its_bytes_over_the_bandwidth() -> None:
-    assert NETWORK.collective_s("all-gather", ["x"], 270e9, 4 * 270e9) == 3.0
-    assert NETWORK.collective_s("all-reduce", ["y"], 270e9, 270e9) == 1.0
-    assert NETWORK.collective_s("all-to-all", ["y", "z"], 270e9, 270e9) == 0.75
-    assert NETWORK.collective_s("slice", ["y"], 270e9, 1.0) == 0.0
+def torus(wrap: Wrap, together: bool = True, hop_latency_s: float = 0.0, latency_s: float = 0.0) -> Hardware:
+    fabric = Torus(3, LINK, wrap, 1 << 20, axes_together=together)
+    found = Hardware("made-up", 1.0, 1.0, 1.0, 6.0, fabric, hop_latency_s=hop_latency_s, between_bytes_per_s=0.01)
+    return replace(found, calibrated=Calibrated(collective_latency_s=latency_s)).with_network("links")
 
 
-def test_axes_of_one_size_are_alike() -> None:
-    assert NETWORK.axis_class("y") == NETWORK.axis_class("z") != NETWORK.axis_class("x")
+def preset(name: str, mesh: str) -> Network:
+    return Network(load_hardware(name).with_network("links"), parse_mesh(mesh))
+
+
+def seconds(network: Network, kind: str, axes: str | list[str], before: float) -> float:
+    ways = network.mesh.size(*axes)
+    after = {"all-gather": before * ways, "reduce-scatter": before / ways}.get(kind, before)
+    return float(network.collective_s(kind, axes, before, after))
+
+
+def test_flat_a_collective_takes_its_bytes_over_the_bandwidth() -> None:
+    assert FLAT.collective_s("all-gather", ["x"], 270e9, 4 * 270e9) == 3.0
+    assert FLAT.collective_s("all-reduce", ["y"], 270e9, 270e9) == 1.0
+    assert FLAT.collective_s("all-to-all", ["y", "z"], 270e9, 270e9) == 0.75
+    assert FLAT.collective_s("slice", ["y"], 270e9, 1.0) == 0.0
+
+
+def test_flat_axes_of_one_size_are_alike() -> None:
+    assert FLAT.axis_class("y") == FLAT.axis_class("z") != FLAT.axis_class("x")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wrap", [Wrap.ALWAYS, Wrap.NEVER])
+@pytest.mark.parametrize("k", range(1, 9))
+def test_one_axis_is_as_simulated(kind: str, wrap: Wrap, k: int) -> None:
+    wiring = Wiring.RING if wrap is Wrap.ALWAYS else Wiring.LINE
+    traffic = simulate(kind, [Wire("x", k, wiring)], Fraction(840))
+    network = Network(torus(wrap), parse_mesh(f"{k}"))
+    assert seconds(network, kind, "x", 840.0) == pytest.approx(float(traffic.busiest_bytes), rel=1e-12)
+    assert network.hops(kind, "x") == traffic.hops
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wrap", [Wrap.ALWAYS, Wrap.NEVER])
+@pytest.mark.parametrize("sizes", [(2, 2), (4, 4), (3, 3), (2, 2, 2), (4, 4, 4)])
+def test_equal_axes_at_once_are_as_simulated(kind: str, wrap: Wrap, sizes: tuple[int, ...]) -> None:
+    wiring = Wiring.RING if wrap is Wrap.ALWAYS else Wiring.LINE
+    wires = [Wire(name, size, wiring) for name, size in zip("xyz", sizes, strict=False)]
+    traffic = simulate(kind, wires, Fraction(840), together=True)
+    network = Network(torus(wrap), parse_mesh("x".join(map(str, sizes))))
+    assert seconds(network, kind, "xyz"[: len(sizes)], 840.0) == pytest.approx(float(traffic.busiest_bytes), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", [(2, 4), (4, 2), (3, 5), (2, 4, 8), (8, 3, 2)])
+def test_axis_by_axis_is_as_simulated(kind: str, sizes: tuple[int, ...]) -> None:
+    wires = [Wire(name, size, Wiring.RING) for name, size in zip("xyz", sizes, strict=False)]
+    traffic = simulate(kind, wires, Fraction(840))
+    network = Network(torus(Wrap.ALWAYS, together=False), parse_mesh("x".join(map(str, sizes))))
+    assert seconds(network, kind, "xyz"[: len(sizes)], 840.0) == pytest.approx(float(traffic.busiest_bytes), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", [(2, 4), (2, 8), (3, 5), (2, 4, 8)])
+def test_unequal_axes_at_once_take_no_longer_than_a_fixed_split_of_the_data(kind: str, sizes: tuple[int, ...]) -> None:
+    wires = [Wire(name, size, Wiring.LINE) for name, size in zip("xyz", sizes, strict=False)]
+    split = simulate(kind, wires, Fraction(840), together=True)
+    network = Network(torus(Wrap.NEVER), parse_mesh("x".join(map(str, sizes))))
+    found = seconds(network, kind, "xyz"[: len(sizes)], 840.0)
+    assert found <= float(split.busiest_bytes) * (1 + 1e-12)
+    # A chip in a corner has one link along each axis, and takes in what it lacks over those.
+    total = {"all-gather": 840 * prod(sizes)}.get(kind, 840)
+    corner = total * (1 - 1 / prod(sizes)) / len(sizes) * (2 if kind == "all-reduce" else 1)
+    assert kind == "all-to-all" or found >= corner * (1 - 1e-12)
+
+
+def test_an_axis_too_short_for_its_links_does_not_help_a_long_one_more_than_it_can() -> None:
+    # x 2 is a ring (two links), so x and y together could carry 4 bytes a second; but all that a gather
+    # over x can ever carry is half of the result, and y (14 of 16 parts at least 7 in turn) is the rest.
+    network = Network(torus(Wrap.ALWAYS), parse_mesh("2x8"))
+    assert network.gather_bytes_per_s("xy") == pytest.approx(15 / max(15 / 4, 7 / 2, 1 / 2))
+
+
+@pytest.mark.parametrize("k", [2, 4, 6, 8])
+def test_a_permute_is_priced_as_the_exchange_of_opposite_chips_of_a_ring(k: int) -> None:
+    opposite = [(chip + k // 2) % k for chip in range(k)]
+    traffic = simulate_permute([Wire("x", k, Wiring.RING)], opposite, Fraction(840))
+    network = Network(torus(Wrap.ALWAYS), parse_mesh(f"{k}"))
+    assert seconds(network, "permute", "x", 840.0) == pytest.approx(float(traffic.busiest_bytes), rel=1e-12)
+
+
+@pytest.mark.parametrize("k", [2, 3, 4, 5])
+def test_no_permute_along_a_line_takes_longer_than_its_price(k: int) -> None:
+    wires = [Wire("x", k, Wiring.LINE)]
+    worst = max(simulate_permute(wires, targets, Fraction(840)).busiest_bytes for targets in permutations(range(k)))
+    price = seconds(Network(torus(Wrap.NEVER), parse_mesh(f"{k}")), "permute", "x", 840.0)
+    assert float(worst) <= price <= 2 * float(worst)
+
+
+def test_latency_of_a_collective_and_of_a_hop() -> None:
+    network = Network(torus(Wrap.ALWAYS, hop_latency_s=1.0, latency_s=10.0), parse_mesh("4x8"))
+    assert seconds(network, "all-gather", "x", 1e-3) == 10.0 + 2.0
+    assert seconds(network, "all-reduce", "xy", 1e-3) == 10.0 + 2 * (2 + 4)
+    assert seconds(network, "all-gather", "x", 1000.0) == 10.0 + 3000.0 / 2  # the hops are hidden
+    assert seconds(network, "slice", "x", 1000.0) == seconds(network, "embed", "x", 1000.0) == 0.0
+    assert seconds(Network(network.hardware, parse_mesh("1x2")), "all-reduce", "x", 1000.0) == 0.0
+
+
+def test_the_share_of_the_peak_that_is_reached_counts_in_both_conventions() -> None:
+    hardware = replace(FLAT.hardware, calibrated=Calibrated(network_efficiency=0.5))
+    for convention in ("flat", "links"):
+        full, half = (Network(h.with_network(convention), parse_mesh("4x4x4")) for h in (FLAT.hardware, hardware))
+        for kind in (*KINDS, "permute"):
+            ideal = seconds(full, kind, "xy", 1e9) - (17e-6 if convention == "links" else 0)
+            assert seconds(half, kind, "xy", 1e9) == pytest.approx(2 * ideal, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "levels"),
+    [
+        ("tpu-v4", "4x4x4", "ring ring ring"),
+        ("tpu-v4", "8x4x4", "ring ring ring"),
+        ("tpu-v5p", "2x2x4", "line line line"),
+        ("tpu-v5p", "4x4", "line line"),
+        ("tpu-v5p", "4x4x4x1", "ring ring ring line"),
+        ("tpu-v5e", "16x16", "ring ring"),
+        ("tpu-v6e", "16x8", "ring line"),
+        ("tpu-v5e", "slice=2,x=4,y=16", "between line ring"),
+        ("h100", "node=2,gpu=8", "between switch"),
+        ("h100", "node=2,gpu=4", "between switch"),
+        ("h100", "4x2x4", "between switch switch"),
+        ("h100", "16", "between"),
+        ("gb200-nvl72", "8x9", "switch switch"),
+    ],
+)
+def test_axes_lie_on_levels(name: str, mesh: str, levels: str) -> None:
+    network = preset(name, mesh)
+    found = [network.axis_class(axis) for axis in network.mesh.names]
+    assert [axis.level for axis in found] == levels.split()  # type: ignore[attr-defined]
+    assert [axis.size for axis in found] == list(network.mesh.sizes)  # type: ignore[attr-defined]
+
+
+def test_axes_of_one_size_differ_by_level() -> None:
+    assert preset("h100", "8x8").axis_class("x") != preset("h100", "8x8").axis_class("y")
+    assert preset("tpu-v4", "4x4x8").axis_class("x") == preset("tpu-v4", "4x4x8").axis_class("y")
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "said"),
+    [
+        ("tpu-v5e", "4x4x4", "3 axes, and the torus of tpu-v5e has 2 dimensions"),
+        ("tpu-v5e", "32x16", "512 chips, and the largest slice of tpu-v5e has 256"),
+        ("v100", "node=2,gpu=8", "Axis `node` joins nodes, and v100 has no figure"),
+        ("gb200-nvl72", "128", "Axis `x` joins nodes"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(name: str, mesh: str, said: str) -> None:
+    network = preset(name, mesh)
+    with pytest.raises(InputError) as caught:
+        network.axis_class(network.mesh.names[0])
+    assert said in caught.value.diagnostics[0].message
+    flat = Network(network.hardware.with_network("flat"), network.mesh)
+    assert flat.collective_s("all-reduce", flat.mesh.names, 1.0, 1.0) > 0
+
+
+def test_nodes_by_hand() -> None:
+    network = preset("h100", "node=4,gpu=8")
+    assert seconds(network, "all-gather", ["gpu"], 450e9) == pytest.approx(7.0)
+    assert seconds(network, "all-reduce", ["node"], 50e9) == pytest.approx(2 * 3 / 4)
+    assert seconds(network, "all-to-all", ["gpu"], 450e9) == pytest.approx(7 / 8)
+    assert seconds(network, "permute", ["node"], 50e9) == pytest.approx(1.0)
+    # Between the nodes first, while blocks are small: 3 blocks by the network card, then 7 times 4 by NVLink.
+    assert seconds(network, "all-gather", ["node", "gpu"], 1e9) == pytest.approx(3 / 50 + 4 * 7 / 450)
+    assert seconds(network, "reduce-scatter", ["gpu", "node"], 32e9) == pytest.approx(3 / 50 + 4 * 7 / 450)
+    assert seconds(network, "all-to-all", ["node", "gpu"], 1e9) == pytest.approx(3 / 4 / 50 + 7 / 8 / 450)
+
+
+def test_two_axes_in_one_node_are_one_switch() -> None:
+    assert isinstance(load_hardware("h100").fabric, Switch)
+    two, one = preset("h100", "2x4"), preset("h100", "8")
+    for kind in (*KINDS, "permute"):
+        assert seconds(two, kind, "xy", 1e6) == pytest.approx(seconds(one, kind, "x", 1e6), rel=1e-12)
+
+
+@pytest.mark.parametrize("convention", ["flat", "links"])
+@pytest.mark.parametrize("kind", [*KINDS, "permute", "slice"])
+def test_symbols_arrays_and_numbers_agree(convention: str, kind: str) -> None:
+    network = Network(load_hardware("tpu-v4").with_network(convention), parse_mesh("4x4x4"))
+    amounts = [1.0, 3e4, 5e8]
+    size = sympy.Symbol("D", positive=True)
+    formula = network.collective_s(kind, "xz", size, 2 * size)
+    found = network.collective_s(kind, "xz", np.array(amounts), 2 * np.array(amounts))
+    for amount, price in zip(amounts, found, strict=True):
+        assert price == pytest.approx(network.collective_s(kind, "xz", amount, 2 * amount), rel=1e-12)
+        assert float(sympy.sympify(formula).subs(size, amount)) == pytest.approx(price, rel=1e-12)

@@ -1,0 +1,112 @@
+"""`escc explain`: the formulas of a plan's cost, and named layouts against each other.
+
+A module of its own, loaded when the command is used: SymPy takes longer to import than all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..cost.hardware import Convention, load_hardware
+from ..cost.symbolic import Form
+from ..ir.diagnostics import Diagnostic, InputError, fail
+from ..ir.mesh import parse_mesh
+from ..passes.choose import Options
+from ..passes.plan import Objective
+from .cli import Chips, File, Sets, bindings, reported
+from .driver import Compiled, compile_phases, load, select_phases
+from .explain import compare, explain
+from .explain_text import Explained, as_json, as_latex, as_text
+from .terminal import complain, say
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+class Format(StrEnum):
+    """How formulas are written."""
+
+    TEXT = "text"
+    LATEX = "latex"
+    JSON = "json"
+
+
+@app.command("explain")
+@reported
+def explain_command(
+    file: File,
+    chips: Chips,
+    phase: Annotated[str | None, typer.Option(help="Explain one phase only; without it, all of them.")] = None,
+    hardware: Annotated[
+        str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")
+    ] = "tpu-v4",
+    network: Annotated[
+        Convention, typer.Option(help="What the plan is made for; formulas are of one bandwidth for a chip.")
+    ] = Convention.FLAT,
+    set_: Sets = None,
+    pin: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Layouts to keep from the search. May be repeated.")
+    ] = None,
+    objective: Annotated[Objective, typer.Option(help="What the plan has least of.")] = Objective.TIME,
+    form: Annotated[
+        Form, typer.Option(help="With the factor (K-1)/K of a collective over K chips, or for many chips without.")
+    ] = Form.EXACT,
+    drop_ones: Annotated[bool, typer.Option("--drop-ones", help="Leave dims of size 1 out of the formulas.")] = False,
+    format_: Annotated[Format, typer.Option("--format", help="How the formulas are written.")] = Format.TEXT,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="A layout to compare, by a file of pins. May be repeated."),
+    ] = None,
+    over: Annotated[
+        str | None,
+        typer.Option(metavar="DIM", help="Show which of the layouts of `--against` sends least as DIM grows."),
+    ] = None,
+) -> None:
+    """Show what a plan costs as formulas, and what rival layouts would."""
+    mesh = parse_mesh(chips)
+    options = Options(load_hardware(hardware).with_network(network), objective)
+    named = _named(against or [])
+    if over is not None and not named:
+        raise fail("`--over` compares layouts, and there are none.", hint="add `--against NAME=FILE`, once for each")
+    sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
+    program = load(Path(file), sizes, pins)
+    phases = select_phases(program, phase)
+    rivals = {name: load(Path(file), sizes, [*pins, path]) for name, path in named}
+    compiled = compile_phases(program, phases, mesh, options)
+    planned = {name: compile_phases(rival, phases, mesh, options) for name, rival in rivals.items()}
+    found = []
+    for k, one in enumerate(compiled):
+        complain(one.warnings)
+        others: dict[str, Compiled] = {name: plans[k] for name, plans in planned.items()}
+        rivalry = compare(others, form, over, drop_ones) if others else None
+        found.append(Explained(explain(one, form, drop_ones), rivalry))
+    match format_:
+        case Format.TEXT:
+            say("\n".join(as_text(one) for one in found))
+        case Format.LATEX:
+            say("\n".join(as_latex(one) for one in found))
+        case Format.JSON:
+            say(as_json(found))
+
+
+def _named(texts: Sequence[str]) -> list[tuple[str, Path]]:
+    """The names and files of `NAME=FILE`. Raises InputError for what is neither, and for a name given twice."""
+    named: dict[str, Path] = {}
+    findings = []
+    for text in texts:
+        name, equals, path = (part.strip() for part in text.partition("="))
+        if not (name and equals and path):
+            findings.append(
+                Diagnostic(f"`--against {text[:60]}` names no layout.", hint="write `--against ws2d=ws2d.pins`")
+            )
+        elif name in named:
+            findings.append(Diagnostic(f"`--against` names `{name[:60]}` twice."))
+        else:
+            named[name] = Path(path)
+    if findings:
+        raise InputError(findings)
+    return list(named.items())

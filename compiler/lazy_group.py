@@ -1,0 +1,27 @@
+"""Commands whose modules are imported when they are asked for: the one place that imports by name.
+
+What `explain` needs takes longer to import than `compile` takes to start.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import typer
+from typer.core import TyperGroup
+
+LATE = {"explain": ".cli_explain"}  # the module of a command, relative to this package; it has an `app`
+
+
+class LazyGroup(TyperGroup):
+    """A group with the commands of LATE beside its own."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """All names, those of LATE last."""
+        return [*super().list_commands(ctx), *LATE]
+
+    def get_command(self, ctx: typer.Context, cmd_name: str):  # type: ignore[no-untyped-def, override]
+        """The command of a name, None where there is none."""
+        if cmd_name in LATE:
+            return typer.main.get_command(import_module(LATE[cmd_name], __package__).app)
+        return super().get_command(ctx, cmd_name)

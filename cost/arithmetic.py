@@ -1,0 +1,31 @@
+"""Functions that numbers, NumPy arrays and sympy expressions share no operator for."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+
+def larger(a: Any, b: Any) -> Any:
+    """The larger of two, element by element."""
+    sympy = _sympy_of(a, b)
+    return np.maximum(a, b) if sympy is None else sympy.Max(a, b)
+
+
+def root_of_squares(a: Any, b: Any) -> Any:
+    """The root of the sum of two squares, element by element."""
+    sympy = _sympy_of(a, b)
+    return np.hypot(a, b) if sympy is None else sympy.sqrt(a**2 + b**2)
+
+
+def _sympy_of(*operands: Any) -> ModuleType | None:
+    """sympy, where an operand is an expression of it.
+
+    Importing it takes longer than most plans, so prices in numbers do without: while nobody has
+    imported it there are no expressions.
+    """
+    sympy = sys.modules.get("sympy")
+    return sympy if sympy is not None and any(isinstance(x, sympy.Basic) for x in operands) else None

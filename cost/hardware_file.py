@@ -1,0 +1,193 @@
+"""The form of a hardware file: its tables and fields, and what is wrong with one that differs.
+
+What the fields mean is said in `hardware`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
+
+Tables = dict[str, dict[str, Any]]  # by name of the table, "" for the top
+
+LARGEST = 1e30  # of a figure: beyond it something was mistyped
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field: what its value must be, in words, and whether it must stand there.
+
+    `form` is `number` (0 only where `zero`, at most `most`), `count`, `flag`, `text` or `choice`.
+    """
+
+    form: str
+    required: bool = True
+    zero: bool = False
+    most: float = LARGEST
+    choices: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> str:
+        """The values that the field takes, in words."""
+        match self.form:
+            case "flag":
+                return "true or false"
+            case "text":
+                return "a name of 1 to 60 printable characters"
+            case "choice":
+                return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
+            case "count":
+                return "a whole number, at least 1"
+        least = "a number, 0 or more" if self.zero else "a number above 0"
+        return least if self.most == LARGEST else f"{least} and at most {self.most:g}"
+
+    def admits(self, value: object) -> bool:
+        """Whether `value`, as TOML gives it, will do."""
+        match self.form:
+            case "flag":
+                return isinstance(value, bool)
+            case "text":
+                return isinstance(value, str) and 0 < len(value) <= 60 and value.isprintable()
+            case "choice":
+                return isinstance(value, str) and value in self.choices
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if self.form == "count" and not isinstance(value, int):
+            return False
+        return (self.zero and value == 0) or 0 < value <= self.most
+
+
+NUMBER, MAYBE, COUNT = Field("number"), Field("number", required=False), Field("count")
+LATENCY = Field("number", required=False, zero=True, most=1.0)
+SHARE = Field("number", required=False, most=1.0)
+
+FORM: Mapping[str, Mapping[str, Field]] = {
+    "": {"name": Field("text")},
+    "datasheet": {
+        "peak_flops_per_s": NUMBER,
+        "peak_int8_ops_per_s": MAYBE,
+        "peak_fp8_flops_per_s": MAYBE,
+        "hbm_bytes": NUMBER,
+        "hbm_bytes_per_s": NUMBER,
+        "dollars_per_chip_hour": MAYBE,
+    },
+    "network": {"network_bytes_per_s": NUMBER, "between_bytes_per_s": MAYBE, "hop_latency_s": LATENCY},
+    "torus": {
+        "dimensions": COUNT,
+        "link_bytes_per_s": NUMBER,
+        "wrap": Field("choice", choices=("cubes", "full-axis", "always", "never")),
+        "wrap_axis_chips": Field("count", required=False),
+        "largest_slice_chips": COUNT,
+        "axes_together": Field("flag", required=False),
+    },
+    "switch": {"node_chips": COUNT, "link_bytes_per_s": NUMBER},
+    "calibrated": {
+        "op_rule": Field("choice", required=False, choices=("max", "sum", "root-of-squares")),
+        "compute_efficiency": SHARE,
+        "hbm_efficiency": SHARE,
+        "network_efficiency": SHARE,
+        "collective_latency_s": LATENCY,
+    },
+}
+FABRICS = ("torus", "switch")  # a file has one of the two
+REQUIRED = ("datasheet", "network")
+
+
+def read_tables(source: Source) -> Tables:
+    """The tables of a hardware file, complete and of the right types.
+
+    Raises InputError with every table and field that is unknown, missing or wrong, in source order.
+    """
+    found: list[Diagnostic] = []
+    tables = _tables(_toml(source), source, found)
+    for name in REQUIRED:
+        if name not in tables:
+            found.append(Diagnostic(f"The table `[{name}]` is missing.", source=source))
+    fabrics = [name for name in FABRICS if name in tables]
+    if len(fabrics) != 1:
+        held = "both" if fabrics else "neither"
+        hint = "say how the chips of a node or slice are linked in one of the two"
+        found.append(Diagnostic(f"The file has {held} of the tables `[torus]` and `[switch]`.", None, hint, source))
+    for name, fields in tables.items():
+        found += _fields(name, fields, source)
+    if found:
+        raise InputError(sorted(found, key=lambda d: (d.span is None, d.span.line if d.span else 0)))
+    return tables
+
+
+def _toml(source: Source) -> dict[str, Any]:
+    try:
+        return tomllib.loads(source.text)
+    except RecursionError:
+        raise fail("The file is not TOML: it is nested too deeply.", source=source) from None
+    except ValueError as error:
+        place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", str(error))
+        span = Span(int(place[1]), int(place[2])) if place and place[1] else None
+        reason = str(error)[: place.start()] if place else str(error)
+        raise fail(f"The file is not TOML: {reason[:200]}.", span, source=source) from None
+
+
+def _tables(toml: dict[str, Any], source: Source, found: list[Diagnostic]) -> Tables:
+    """The tables that are known, the fields at the top in a table of their own."""
+    tables: Tables = {"": {}}
+    known = [name for name in FORM if name]
+    for name, value in toml.items():
+        if name in known and isinstance(value, dict):
+            tables[name] = value
+        elif name in known:
+            hint = f"write `[{name}]` on a line, and its fields below"
+            found.append(Diagnostic(f"`{name}` is a table.", _place(source, "", name), hint, source))
+        elif isinstance(value, dict):
+            hint = did_you_mean(name, known) or f"the tables are {', '.join(known)}"
+            span = _place(source, name[:60], None)
+            found.append(Diagnostic(f"There is no table `{name[:60]}` in a hardware file.", span, hint, source))
+        else:
+            tables[""][name] = value
+    return tables
+
+
+def _fields(table: str, fields: Mapping[str, Any], source: Source) -> list[Diagnostic]:
+    known, found = FORM[table], []
+    place = f"`[{table}]`" if table else "the top of the file"
+    for name, value in fields.items():
+        span = _place(source, table, name)
+        if name not in known:
+            hint = did_you_mean(name, known) or _elsewhere(name) or f"it has {', '.join(known)}"
+            found.append(Diagnostic(f"There is no field `{name[:60]}` in {place}.", span, hint, source))
+        elif not known[name].admits(value):
+            found.append(Diagnostic(f"`{name}` must be {known[name].wanted}.", span, source=source))
+    missing = [n for n, field in known.items() if field.required and n not in fields]
+    if fields.get("wrap") in ("cubes", "full-axis") and "wrap_axis_chips" not in fields:
+        missing.append("wrap_axis_chips")
+    header = _place(source, table, None)
+    found += [
+        Diagnostic(f"The field `{n}` is missing from {place}.", header, f"it is {known[n].wanted}", source)
+        for n in missing
+    ]
+    return found
+
+
+def _elsewhere(name: str) -> str | None:
+    tables = [f"[{table}]" if table else "the top, before the tables" for table, form in FORM.items() if name in form]
+    return f"it belongs in {tables[0]}" if tables else None
+
+
+def _place(source: Source, table: str, field: str | None) -> Span | None:
+    """Where a field of a table is written, or the table's header; None where it is written otherwise."""
+    now = ""
+    for number, line in enumerate(source.text.split("\n"), start=1):
+        header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
+        if header:
+            now = header[1]
+            if now == table and field is None:
+                return Span(number, header.start(1) + 1, len(now))
+        elif field is not None and now == table:
+            key = re.match(r"\s*([\w-]+)\s*=", line)
+            if key and key[1] == field:
+                return Span(number, key.start(1) + 1, len(field))
+    return None

@@ -1,0 +1,223 @@
+"""What a chip needs to hold at once: stored tensors, and the most that is live beside them.
+
+A value is live from the step that makes it to the last step that reads it, both included. Stored
+tensors are held throughout, each repetition's own; a new version of a cache is written into it.
+
+Attention counts as fused. A value that has both dims of some append, the one of the new tokens and
+the one of the whole context, is a score: it exists for every pair of a query and a key. Made by an
+op and read by ops alone, it is never stored; what it is made of stays live until the scores have
+been used. A score that a collective moves, or that leaves its region, is stored like any value.
+
+Not counted: second buffers for copies that are prefetched, as no step overlaps another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from ..ir.program import Append, Kind, Stored, operand_names
+from ..ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step, walk_spmd
+from .estimate import local_bytes
+
+
+@dataclass(frozen=True)
+class Live:
+    """A value that is held at a point, and its bytes on a chip. `copy_of`: the parameter or cache that
+    it is a moved copy of, such as gathered weights; None for an intermediate value."""
+
+    name: str
+    bytes: Fraction
+    copy_of: str | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is live while a step runs. `step`: the value that it makes, None for the program's start.
+    `repeats`: the repeats around it, outermost first. `live`: by name, without the stored tensors."""
+
+    step: str | None
+    repeats: tuple[str, ...]
+    live: tuple[Live, ...]
+
+    @property
+    def bytes(self) -> Fraction:
+        """Bytes on a chip."""
+        return sum((value.bytes for value in self.live), start=Fraction(0))
+
+    @property
+    def copied_bytes(self) -> Fraction:
+        """Those of copies of parameters and caches."""
+        return sum((value.bytes for value in self.live if value.copy_of), start=Fraction(0))
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Memory of one chip. `stored`: parameters and caches in repeats, by name, with the bytes of all
+    repetitions; `shared`: those outside of repeats. `worst`: the first point with most bytes live."""
+
+    stored: tuple[tuple[str, Fraction], ...]
+    shared: tuple[tuple[str, Fraction], ...]
+    worst: Point
+
+    @property
+    def stored_bytes(self) -> Fraction:
+        """Parameters and caches, all of them."""
+        return sum((size for _, size in (*self.stored, *self.shared)), start=Fraction(0))
+
+    @property
+    def total_bytes(self) -> Fraction:
+        """The most that a chip ever holds."""
+        return self.stored_bytes + self.worst.bytes
+
+
+def memory(spmd: SpmdProgram) -> MemoryUse:
+    """What one chip holds of a sharded program, in bytes."""
+    values = spmd.table()
+    stored: list[tuple[str, Fraction]] = []
+    shared: list[tuple[str, Fraction]] = []
+    for placed in walk_spmd(spmd.body):
+        match placed.item:
+            case Stored(name, kind) if kind is not Kind.INPUT:
+                group = stored if placed.repeats else shared
+                group.append((name, placed.times * local_bytes(values[name], spmd)))
+    worst = max(points(spmd), key=lambda point: point.bytes)  # the first of the largest
+    return MemoryUse(tuple(stored), tuple(shared), worst)
+
+
+def points(spmd: SpmdProgram) -> tuple[Point, ...]:
+    """Every program point, in order: the start, then each step, those of repeats once."""
+    return tuple(_Liveness(spmd).program())
+
+
+@dataclass
+class _Liveness:
+    """The walk over a program. `held`: stored tensors and cache versions; `copies`: of what a moved
+    value is a copy; `made_of`: for each score the values that it is computed from."""
+
+    spmd: SpmdProgram
+    held: set[str] = field(default_factory=set)
+    copies: dict[str, str] = field(default_factory=dict)
+    made_of: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.values = self.spmd.table()
+        scores = _scores(self.spmd)
+        for placed in walk_spmd(self.spmd.body):
+            match placed.item:
+                case Stored(name, kind) if kind is not Kind.INPUT:
+                    self.held.add(name)
+                case Compute(Append(result, cache)) if cache in self.held:
+                    self.held.add(result)
+                case Move(result, operand) if operand in self.held or operand in self.copies:
+                    self.copies[result] = self.copies.get(operand, operand)
+                case Compute(op) if op.result in scores:
+                    self.made_of[op.result] = self.see_through(operand_names(op))
+
+    def program(self) -> Iterator[Point]:
+        """The start, with all inputs, then the body; results stay to the end."""
+        yield self.point(None, (), frozenset(s.value for s in self.spmd.body.stored))
+        yield from self.region(self.spmd.body, (), frozenset(self.spmd.results))
+
+    def region(self, region: SpmdRegion, repeats: tuple[str, ...], leave: frozenset[str]) -> Iterator[Point]:
+        """The points of a region; `leave` is what is live as it ends."""
+        needed = [leave]  # after the last item, after the one before, ...
+        for item in reversed(region.items[1:]):
+            needed.append(needed[-1] - self.makes(item) | self.reads(item))
+        for item, after in zip(region.items, reversed(needed), strict=False):
+            if isinstance(item, SpmdRepeat):
+                through = after - self.makes(item) | self.free(item)
+                yield from self.repeated(item, (*repeats, item.name), through)
+            else:
+                yield self.point(item.result, repeats, after | self.reads(item) | self.makes(item))
+
+    def repeated(self, repeat: SpmdRepeat, repeats: tuple[str, ...], through: frozenset[str]) -> Iterator[Point]:
+        """One repetition, with what is held through all of them. A carry's buffer is never given up:
+        it holds `inside` until `next` takes its place."""
+        leave = through | {carry.next for carry in repeat.carries}
+        waiting = {carry.next: carry.inside for carry in repeat.carries}
+        for point in self.region(repeat.body, repeats, leave):
+            live = frozenset(value.name for value in point.live)
+            for made in live & waiting.keys():
+                del waiting[made]
+            yield self.point(point.step, point.repeats, live | frozenset(waiting.values()))
+
+    def makes(self, item: Step | SpmdRepeat) -> frozenset[str]:
+        """What an item leaves behind; a score is never stored."""
+        match item:
+            case SpmdRepeat(_, _, carries, _):
+                return frozenset(carry.result for carry in carries)
+            case _:
+                return frozenset([item.result]) - self.made_of.keys()
+
+    def reads(self, item: Step | SpmdRepeat) -> frozenset[str]:
+        """What an item reads of the values around it, scores seen through."""
+        match item:
+            case Move(_, operand):
+                return self.see_through([operand])
+            case Compute(op):
+                return self.see_through(operand_names(op))
+            case SpmdRepeat(_, _, carries, _):
+                return self.free(item) | {carry.initial for carry in carries}
+
+    def free(self, repeat: SpmdRepeat) -> frozenset[str]:
+        """What every repetition reads of the values around the repeat."""
+        inner = {stored.value for stored in repeat.body.stored} | {carry.inside for carry in repeat.carries}
+        read = {carry.next for carry in repeat.carries}
+        for item in repeat.body.items:
+            read |= self.reads(item)
+            inner |= self.makes(item)
+        return frozenset(read - inner)
+
+    def see_through(self, names: Iterable[str]) -> frozenset[str]:
+        """`names`, with what the scores among them are made of in their place."""
+        return frozenset(source for name in names for source in self.made_of.get(name, {name}))
+
+    def point(self, step: str | None, repeats: tuple[str, ...], names: frozenset[str]) -> Point:
+        """The point at which `names` are live; those that are stored anyway are left out."""
+        live = (
+            Live(name, local_bytes(self.values[name], self.spmd), self.copies.get(name))
+            for name in sorted(names - self.held)
+        )
+        return Point(step, repeats, tuple(live))
+
+
+def _scores(spmd: SpmdProgram) -> frozenset[str]:
+    """The values that fused attention never stores."""
+    pairs: list[frozenset[str]] = []
+    made: set[str] = set()
+    kept = set(spmd.results)
+    for placed in walk_spmd(spmd.body):
+        match placed.item:
+            case Compute(Append(_, _, _, source, target)) if source != target:
+                pairs.append(frozenset([source, target]))
+            case Compute(op):
+                made.add(op.result)
+            case Move(_, operand):
+                kept.add(operand)
+            case SpmdRepeat(_, _, carries, _) as repeat:
+                kept |= {name for carry in carries for name in (carry.initial, carry.next)}
+                kept |= _read_from_outside(repeat)
+    values = spmd.table()
+    return frozenset(n for n in made - kept if any(pair <= set(values[n].dims) for pair in pairs))
+
+
+def _read_from_outside(repeat: SpmdRepeat) -> set[str]:
+    """What is read in a repeat and not defined in it."""
+    read: set[str] = set()
+    made: set[str] = {carry.inside for carry in repeat.carries}
+    for placed in walk_spmd(repeat.body):
+        match placed.item:
+            case Stored(name):
+                made.add(name)
+            case Compute(op):
+                read |= set(operand_names(op))
+                made.add(op.result)
+            case Move(result, operand):
+                read.add(operand)
+                made.add(result)
+            case SpmdRepeat(_, _, carries, _):
+                read |= {name for carry in carries for name in (carry.initial, carry.next)}
+                made |= {name for carry in carries for name in (carry.inside, carry.result)}
+    return read - made

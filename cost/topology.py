@@ -1,0 +1,95 @@
+"""Where the axes of a mesh lie in the network: on rings or lines of a torus, behind a switch, or between nodes.
+
+An axis belongs to one level. Axes called `node`, `slice` or `dcn` join nodes or slices. Of the
+others, on a torus each is an axis of the slice; behind switches the last axes of the mesh, as many as
+fill no more than a node, lie in the node, and those before them join nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+from ..ir.diagnostics import InputError, fail
+from ..ir.mesh import Mesh
+from .hardware import Hardware, Switch, Torus, Wrap
+
+FAR_NAMES = ("node", "slice", "dcn")  # names of axes that join nodes or slices
+
+
+class Level(StrEnum):
+    """What the chips along an axis are linked by."""
+
+    RING = "ring"
+    LINE = "line"
+    SWITCH = "switch"
+    BETWEEN = "between"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of a mesh on its level. Axes that are equal cannot be told apart by any price."""
+
+    size: int
+    level: Level
+
+
+def place_axes(mesh: Mesh, hardware: Hardware) -> dict[str, Axis]:
+    """Each axis of `mesh`, by name, on its level.
+
+    Raises InputError when the torus has too few dimensions or chips for the mesh, or when axes join
+    nodes and the hardware has no figure for that.
+    """
+    near = [(name, size) for name, size in mesh.axes if name not in FAR_NAMES]
+    match hardware.fabric:
+        case Torus() as torus:
+            placed = _on_torus(near, torus, hardware.name)
+        case Switch(node_chips):
+            placed = _behind_switch(near, node_chips)
+    axes = {name: placed.get(name, Axis(size, Level.BETWEEN)) for name, size in mesh.axes}
+    far = [name for name, axis in axes.items() if axis.level is Level.BETWEEN and axis.size > 1]
+    if far and hardware.between_bytes_per_s is None:
+        named = ", ".join(f"`{name}`" for name in far)
+        raise fail(
+            f"Axis {named} joins nodes, and {hardware.name} has no figure for the network between them.",
+            hint="give `between_bytes_per_s` in a hardware file of your own, or take `--network flat`",
+        )
+    return axes
+
+
+def _on_torus(near: Sequence[tuple[str, int]], torus: Torus, chip: str) -> dict[str, Axis]:
+    live = [size for _, size in near if size > 1]
+    if len(live) > torus.dimensions:
+        raise _too_large(f"{len(live)} axes, and the torus of {chip} has {torus.dimensions} dimensions")
+    if prod(live) > torus.largest_slice_chips:
+        raise _too_large(f"{prod(live)} chips, and the largest slice of {chip} has {torus.largest_slice_chips}")
+    side = torus.wrap_axis_chips
+    match torus.wrap:
+        case Wrap.ALWAYS:
+            wrapped = dict.fromkeys(live, True)
+        case Wrap.NEVER:
+            wrapped = dict.fromkeys(live, False)
+        case Wrap.CUBES:
+            whole = len(live) == torus.dimensions and all(size % side == 0 for size in live)
+            wrapped = dict.fromkeys(live, whole)
+        case Wrap.FULL_AXIS:
+            wrapped = {size: size == side for size in live}
+    return {name: Axis(size, Level.RING if wrapped.get(size) else Level.LINE) for name, size in near}
+
+
+def _too_large(what: str) -> InputError:
+    hint = "call the axis that joins slices `slice`, or take `--network flat`"
+    return fail(f"The mesh has {what}.", hint=hint)
+
+
+def _behind_switch(near: Sequence[tuple[str, int]], node_chips: int) -> dict[str, Axis]:
+    placed: dict[str, Axis] = {}
+    filled = 1
+    for name, size in reversed(near):
+        filled *= size
+        if filled > node_chips:
+            break
+        placed[name] = Axis(size, Level.SWITCH)
+    return placed

@@ -1,0 +1,387 @@
+"""Memory of a chip: by hand, and against a walk over the program with its repeats unrolled."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from escc.compiler.driver import compile_phase, load
+from escc.cost.hardware import load_hardware
+from escc.cost.memory import memory, points
+from escc.ir.diagnostics import Source
+from escc.ir.dtype import Dtype
+from escc.ir.layout import Layout
+from escc.ir.mesh import parse_mesh
+from escc.ir.program import Append, Carry, Kind, Stored, Sum, operand_names
+from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from escc.ir.spmd_parser import parse_spmd
+from escc.ir.verify import verify
+from escc.passes.choose import Options
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+FEED_FORWARD = """\
+sharded "ff" main on x=2 y=2
+sizes B=8 E=16 F=32
+input x: bf16 B_xE
+param scale: f32 E
+repeat 3 layer {
+  enter a: bf16 B_xE = x
+  param Wi: bf16 E_xF_y
+  param Wo: int8 F_yE
+  Wi'  bf16 EF_y             = all-gather(x) E of Wi
+  u    bf16 B_xF_y           = a[B,E] * Wi'[E,F]
+  h    bf16 B_xF_y           = relu(u)
+  d    bf16 B_xE partialsum-y = h[B,F] * Wo[F,E]
+  d'   bf16 B_xE             = all-reduce(y) of d
+  b    bf16 B_xE             = a + d' * scale
+  leave y: bf16 B_xE = b
+}
+return y
+"""
+
+ATTENTION = """\
+sharded "attention" main on x=2
+sizes B=4 L=2 M=8 H=3 Q=6
+input q: bf16 B_xLHQ
+input k: bf16 B_xLQ
+cache keys: bf16 B_xMQ
+ks bf16 B_xMQ  = append(keys, k, L into M)
+s  bf16 B_xLHM = q[B,L,H,Q] * ks[B,M,Q]
+m  f32 B_xLH   = max(s, over=M)
+p  bf16 B_xLHM = exp(s - m)
+o  bf16 B_xLHQ = p[B,L,H,M] * ks[B,M,Q]
+r  bf16 B_xLHQ = o * 2
+return r
+"""
+
+MOVED_SCORES = """\
+sharded "attention" main on x=2
+sizes B=4 L=2 M=8 H=4 Q=6
+input q: bf16 BLH_xQ
+input k: bf16 BLQ
+cache keys: bf16 BMQ
+ks bf16 BMQ    = append(keys, k, L into M)
+s  bf16 BLH_xM = q[B,L,H,Q] * ks[B,M,Q]
+s' bf16 BLHM   = all-gather(x) H of s
+p  bf16 BLHM   = exp(s')
+o  bf16 BLHQ   = p[B,L,H,M] * ks[B,M,Q]
+return o
+"""
+
+
+NESTED = """\
+sharded "nested" main on x=2
+sizes B=8 E=16
+input x: f32 B_xE
+input seen: f32 B_xE
+repeat 4 outer {
+  enter a: f32 B_xE = x
+  param w: f32 E_x
+  w' f32 E    = all-gather(x) E of w
+  t  f32 B_xE = a * w'
+  repeat 5 inner {
+    enter c: f32 B_xE = t
+    u f32 B_xE = c * w'
+    d f32 B_xE = u + seen
+    leave e: f32 B_xE = d
+  }
+  b f32 B_xE = e + a
+  leave y: f32 B_xE = b
+}
+return y
+"""
+
+
+def parsed(text: str) -> SpmdProgram:
+    spmd = parse_spmd(Source("t.spmd", text))
+    verify(spmd)
+    return spmd
+
+
+@cache
+def compiled(name: str, phase: str, chips: str) -> SpmdProgram:
+    return compile_phase(load(EXAMPLES / name), phase, parse_mesh(chips), Options(load_hardware("tpu-v4"))).spmd
+
+
+def names(spmd: SpmdProgram, step: str) -> set[str]:
+    [point] = [p for p in points(spmd) if p.step == step]
+    return {value.name for value in point.live}
+
+
+def test_a_feed_forward_by_hand() -> None:
+    spmd = parsed(FEED_FORWARD)
+    use = memory(spmd)
+    assert use.stored == (("Wi", 3 * 16 * 32 * 2 // 4), ("Wo", 3 * 32 * 16 // 2))
+    assert use.shared == (("scale", 64),)
+    live = {"a": 4 * 16 * 2, "u": 4 * 16 * 2, "Wi'": 16 * 16 * 2}
+    assert {v.name: v.bytes for v in use.worst.live} == live
+    assert (use.worst.step, use.worst.repeats) == ("u", ("layer",))
+    assert use.worst.bytes == sum(live.values()) == 768
+    assert use.worst.copied_bytes == 512
+    assert [v.copy_of for v in use.worst.live if v.name == "Wi'"] == ["Wi"]
+    assert use.stored_bytes == 768 + 768 + 64
+    assert use.total_bytes == use.stored_bytes + 768
+
+
+def test_what_is_live_at_each_step() -> None:
+    spmd = parsed(FEED_FORWARD)
+    assert [(p.step, {v.name for v in p.live}) for p in points(spmd)] == [
+        (None, {"x"}),
+        ("Wi'", {"a", "Wi'"}),
+        ("u", {"a", "Wi'", "u"}),
+        ("h", {"a", "u", "h"}),
+        ("d", {"a", "h", "d"}),
+        ("d'", {"a", "d", "d'"}),
+        ("b", {"a", "d'", "b"}),
+    ]
+
+
+def test_scores_of_attention_are_not_stored_and_what_they_are_made_of_is() -> None:
+    spmd = parsed(ATTENTION)
+    assert names(spmd, "s") == {"q"}
+    assert names(spmd, "m") == {"q", "m"}
+    assert names(spmd, "p") == {"q", "m"}
+    assert names(spmd, "o") == {"q", "m", "o"}  # p is computed from q and m again, as o is
+    assert names(spmd, "r") == {"o", "r"}
+
+
+def test_scores_that_a_collective_moves_are_stored() -> None:
+    spmd = parsed(MOVED_SCORES)
+    assert names(spmd, "s'") == {"s", "s'"}
+    assert names(spmd, "o") == {"s'", "o"}
+
+
+def test_a_new_version_of_a_cache_is_the_cache() -> None:
+    for point in points(parsed(ATTENTION)):
+        assert not {"keys", "ks"} & {value.name for value in point.live}
+
+
+def test_a_carry_is_held_where_nothing_reads_it_any_more() -> None:
+    text = FEED_FORWARD.replace("= a + d' * scale", "= d' * scale")
+    assert names(parsed(text), "d") == {"a", "h", "d"}
+    assert names(parsed(text), "b") == {"d'", "b"}
+
+
+def test_what_is_read_after_a_repeat_or_by_every_repetition_is_held_through_it() -> None:
+    kept = FEED_FORWARD.replace("return y", "return y, x")
+    assert all("x" in names(parsed(kept), step) for step in ("u", "d", "b"))
+    again = FEED_FORWARD.replace("= a + d' * scale", "= a + d' * scale + x")
+    assert all("x" in names(parsed(again), step) for step in ("u", "d", "b"))
+
+
+def test_a_repeat_in_a_repeat_holds_what_is_around_it() -> None:
+    spmd = parsed(NESTED)
+    assert names(spmd, "u") == {"a", "c", "seen", "u", "w'"}
+    assert names(spmd, "b") == {"a", "b", "e", "seen"}
+    assert [p.repeats for p in points(spmd) if p.step in ("t", "d")] == [("outer",), ("outer", "inner")]
+
+
+def test_partial_values_and_inputs_count_whole() -> None:
+    spmd = parsed(FEED_FORWARD)
+    [point] = [p for p in points(spmd) if p.step == "d'"]
+    assert {v.name: v.bytes for v in point.live} == {"a": 128, "d": 128, "d'": 128}
+
+
+@dataclass(frozen=True)
+class Event:
+    """A step of the unrolled program: the buffers that it reads and the one that it writes."""
+
+    reads: frozenset[str]
+    writes: str
+
+
+class Unrolled:
+    """The program with its repeats unrolled, every value of every repetition a buffer of its own."""
+
+    def __init__(self, spmd: SpmdProgram) -> None:
+        self.spmd = spmd
+        self.events: list[Event] = []
+        self.origin: dict[str, str] = {}  # buffer -> value
+        self.reserved: list[tuple[str, str]] = []  # a carry's old buffer, held until the new one
+        self.appends = [s.op for s in steps(spmd.body) if isinstance(s, Compute) and isinstance(s.op, Append)]
+        scope: dict[str, str] = {}
+        self.region(spmd.body, scope)
+        self.results = [scope[name] for name in spmd.results]
+
+    def buffer(self, value: str) -> str:
+        fresh = f"{value}#{len(self.origin)}"
+        self.origin[fresh] = value
+        return fresh
+
+    def region(self, region: SpmdRegion, scope: dict[str, str]) -> None:
+        for stored in region.stored:
+            scope[stored.value] = self.buffer(stored.value) if stored.kind is Kind.INPUT else ""
+        for item in region.items:
+            match item:
+                case SpmdRepeat(_, count, carries, body):
+                    now = {c.inside: scope[c.initial] for c in carries}
+                    for _ in range(count):
+                        inner = scope | now
+                        self.region(body, inner)
+                        self.reserved += [(now[c.inside], inner[c.next]) for c in carries]
+                        now = {c.inside: inner[c.next] for c in carries}
+                    scope |= {c.result: now[c.inside] for c in carries}
+                case Move(result, operand):
+                    self.step(result, [operand], scope)
+                case Compute(Append(result)):
+                    self.step(result, operand_names(item.op), scope)
+                    scope[result] = ""
+                case Compute(op):
+                    self.step(op.result, operand_names(op), scope)
+
+    def step(self, result: str, reads: Iterator[str] | list[str] | tuple[str, ...], scope: dict[str, str]) -> None:
+        buffers = frozenset(scope[name] for name in reads)
+        scope[result] = self.buffer(result)
+        self.events.append(Event(buffers, scope[result]))
+
+    def fused(self, buffer: str) -> bool:
+        """Whether it is a score that no collective touches."""
+        value = self.spmd.table()[self.origin[buffer]]
+        moved = {s.operand for s in steps(self.spmd.body) if isinstance(s, Move)}
+        moved |= {s.result for s in steps(self.spmd.body) if isinstance(s, Move)}
+        two = any(a.source in value.dims and a.target in value.dims for a in self.appends)
+        return two and value.name not in moved and value.name not in self.spmd.results
+
+    def size(self, buffer: str) -> Fraction:
+        value = self.spmd.table()[self.origin[buffer]]
+        total = Fraction(value.dtype.bits, 8)
+        for dim, axes in zip(value.dims, value.layout.dims, strict=True):
+            total *= Fraction(dict(self.spmd.sizes)[dim], self.spmd.mesh.size(*axes))
+        return total
+
+    def peak(self) -> Fraction:
+        """The most bytes between the first writing and the last reading of all buffers."""
+        versions = {a.result for a in self.appends}
+        stays = {b for b in self.origin if self.origin[b] not in versions and not self.fused(b)}
+        starts = dict.fromkeys(self.origin, -1) | {e.writes: n for n, e in enumerate(self.events)}
+        ends = dict(starts) | dict.fromkeys(self.results, len(self.events))
+        for n, event in reversed(list(enumerate(self.events))):
+            # a score is read as late as what is made of it, and so is what it is made of
+            last = max(n, ends[event.writes]) if self.fused(event.writes) else n
+            for read in event.reads - {""}:
+                ends[read] = max(ends[read], last)
+        for old, new in self.reserved:
+            ends[old] = max(ends[old], starts[new] - 1)
+        found = Fraction(0)
+        for now in range(-1, len(self.events)):
+            found = max(found, sum((self.size(b) for b in stays if starts[b] <= now <= ends[b]), Fraction(0)))
+        return found
+
+
+def steps(region: SpmdRegion) -> Iterator[Compute | Move]:
+    for item in region.items:
+        if isinstance(item, SpmdRepeat):
+            yield from steps(item.body)
+        else:
+            yield item
+
+
+def shortened(region: SpmdRegion) -> SpmdRegion:
+    """Three repetitions show all there is: a first, a middle and a last one."""
+    items = (
+        SpmdRepeat(i.name, 3, i.carries, shortened(i.body)) if isinstance(i, SpmdRepeat) else i for i in region.items
+    )
+    return SpmdRegion(region.stored, tuple(items))
+
+
+def check(spmd: SpmdProgram) -> None:
+    short = SpmdProgram(spmd.name, spmd.phase, spmd.mesh, spmd.sizes, spmd.values, shortened(spmd.body), spmd.results)
+    assert memory(spmd).worst == memory(short).worst
+    assert memory(spmd).worst.bytes == Unrolled(short).peak() > 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FEED_FORWARD,
+        FEED_FORWARD.replace("return y", "return y, x"),
+        FEED_FORWARD.replace("= a + d'", "= d'"),
+        FEED_FORWARD.replace("* scale", "* scale + x"),
+        FEED_FORWARD.replace("sizes B=8 E=16 F=32", "sizes B=512 E=16 F=4"),
+        FEED_FORWARD.replace("input x", "input unused: bf16 BEF\ninput x"),
+        ATTENTION,
+        MOVED_SCORES,
+        NESTED,
+    ],
+)
+def test_the_peak_is_that_of_the_unrolled_program(text: str) -> None:
+    check(parsed(text))
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "chips"),
+    [
+        ("palm-540b.esti", "decode", "4x4x4"),
+        ("palm-540b.esti", "prefill", "4x4x4"),
+        ("feed-forward.esti", "main", "2x2"),
+    ],
+)
+def test_the_peak_of_compiled_programs_is_that_of_the_unrolled_ones(name: str, phase: str, chips: str) -> None:
+    check(compiled(name, phase, chips))
+
+
+class Random:
+    """A program of made-up steps: only who reads what matters, and how large values are."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.values: list[SpmdValue] = []
+        inputs = tuple(Stored(self.value(), Kind.INPUT) for _ in range(2))
+        scope = [s.value for s in inputs]
+        items = self.items(scope, depth=0)
+        results = tuple(self.rng.sample(scope, 2))
+        sizes = tuple((f"D{n}", n) for n in range(1, 30))
+        mesh = parse_mesh("1")
+        body = SpmdRegion(inputs, items)
+        self.program = SpmdProgram("random", "main", mesh, sizes, tuple(self.values), body, results)
+
+    def value(self, like: str | None = None) -> str:
+        """A new value, of any size or of that of another."""
+        name, sizes = f"v{len(self.values)}", {v.name: v.dims for v in self.values}
+        dims = (f"D{self.rng.randrange(1, 30)}",) if like is None else sizes[like]
+        self.values.append(SpmdValue(name, dims, Dtype.INT4, Layout(((),))))
+        return name
+
+    def step(self, scope: list[str], like: str | None = None) -> Compute:
+        read = tuple(self.rng.sample(scope, min(len(scope), self.rng.randrange(1, 4))))
+        scope.append(self.value(like))
+        return Compute(Sum(scope[-1], read, (1.0,) * len(read)))
+
+    def items(self, scope: list[str], depth: int) -> tuple[Compute | Move | SpmdRepeat, ...]:
+        """Steps that read values of `scope` and add theirs to it."""
+        out: list[Compute | Move | SpmdRepeat] = []
+        for _ in range(self.rng.randrange(1, 6)):
+            if depth < 2 and self.rng.random() < 0.35:
+                out.append(self.repeat(scope, depth))
+            else:
+                out.append(self.step(scope))
+        return tuple(out)
+
+    def repeat(self, scope: list[str], depth: int) -> SpmdRepeat:
+        """A repeat with up to two carries, each of which hands on what some step makes."""
+        initials = self.rng.sample(scope, self.rng.randrange(3))
+        inside = [self.value(like) for like in initials]
+        inner = scope + inside
+        items = (*self.items(inner, depth + 1), *(self.step(inner, like) for like in initials))
+        items += self.items(inner, depth + 1)
+        large = {v.name: v.dims for v in self.values}
+        following = []
+        for like in initials:
+            made = [n for n in inner[len(scope) + len(inside) :] if large[n] == large[like] and n not in following]
+            following.append(self.rng.choice(made))
+        results = [self.value(like) for like in initials]
+        scope += results
+        carries = tuple(map(Carry, initials, inside, following, results))
+        return SpmdRepeat(f"r{depth}", 3, carries, SpmdRegion((), items))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_peak_of_any_program_is_that_of_the_unrolled_one(seed: int) -> None:
+    check(Random(seed).program)

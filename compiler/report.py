@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 
 from ..cost.estimate import Estimate, Totals, local_bytes
+from ..cost.hardware import Convention, Hardware, Rule
 from ..cost.memory import Point, memory
 from ..ir.layout import format_layout
 from ..ir.program import Kind, Stored
@@ -37,6 +38,13 @@ def report(compiled: Compiled) -> str:
     return "\n\n".join("\n".join(part).rstrip() for part in parts) + "\n"
 
 
+RULES = {
+    Rule.MAX: "the longer of its compute and memory times",
+    Rule.SUM: "its compute and memory times together",
+    Rule.ROOT_OF_SQUARES: "the root of the sum of the squares of its compute and memory times",
+}
+
+
 def _header(compiled: Compiled) -> Iterator[str]:
     spmd, hardware = compiled.spmd, compiled.hardware
     yield f"Plan of {json.dumps(spmd.name)}, phase {spmd.phase}, {OBJECTIVES[compiled.plan.objective]}"
@@ -44,8 +52,16 @@ def _header(compiled: Compiled) -> Iterator[str]:
     yield (
         f"  hardware  {hardware.name}: {hardware.peak_flops_per_s / 1e12:.6g} Tflop/s, "
         f"HBM {hardware.hbm_bytes / 1e9:.2f} GB at {hardware.hbm_bytes_per_s / 1e9:.6g} GB/s, "
-        f"network {hardware.network_bytes_per_s / 1e9:.6g} GB/s"
+        f"network {_network(hardware)}"
     )
+
+
+def _network(hardware: Hardware) -> str:
+    """The network as the prices see it."""
+    if hardware.convention is Convention.FLAT:
+        return f"{hardware.network_bytes_per_s / 1e9:.6g} GB/s"
+    latency_us = hardware.calibrated.collective_latency_s * 1e6
+    return f"links of {hardware.fabric.link_bytes_per_s / 1e9:.6g} GB/s, {latency_us:.3g} us a collective"
 
 
 def _stored(compiled: Compiled) -> Iterator[str]:
@@ -109,7 +125,7 @@ def _summary(compiled: Compiled) -> Iterator[str]:
     rows.append(_totals_row("whole program", compiled.estimate.totals()))
     yield "Each chip takes"
     yield from table(rows, left=1)
-    yield "  An op takes the longer of its compute and memory times; the total is ops and communication."
+    yield f"  An op takes {RULES[compiled.hardware.calibrated.op_rule]}; the total is ops and communication."
     yield ""
     plan = compiled.plan.phases[0]
     yield f"  objective  {_objective(compiled, plan.price)}"

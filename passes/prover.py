@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
 MORE_SWEEPS = 6  # before the solver is asked, what it is asked shrinks
 APPROACHES, CLOSE = 12, 1e-6  # tries to come that close, relative, before the solver is asked
-GAIN = 0.2  # a try that raises the bound by less than this share of what is missing is the last
+GAIN = 0.5  # a try that raises the bound by less than this share of what is missing is the last
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 

@@ -86,6 +86,27 @@ def test_rounding_gives_a_plan_and_the_bound_keeps_the_best(seed: int) -> None:
     assert close_above(fresh.price_of(improved), least)
 
 
+@pytest.mark.parametrize("sweeps", [0, 1, 4])
+@pytest.mark.parametrize("seed", range(20))
+def test_no_plan_within_the_slack_is_lost(seed: int, sweeps: int) -> None:
+    """However far the ascent has come: all that a plan is made of is alive when the slack reaches its price."""
+    graph, ascent = ascent_of(small(seed))
+    for _ in range(sweeps):
+        ascent.sweep()
+    near = {factor.tensor: factor.distances for factor in ascent.factors}
+    rng = np.random.default_rng(seed)
+    for _ in range(6):
+        plan = ascent.polish([int(rng.integers(len(node.seconds))) for node in graph.nodes])
+        price = ascent.price_of(plan)
+        if not math.isfinite(price):
+            continue
+        nodes, arcs = ascent.alive(price - ascent.bound() + 1e-9 * price)
+        assert all(mask[choice] for mask, choice in zip(nodes, plan, strict=True))
+        for t, distances in near.items():
+            root, targets = graph.tensors[t].ends(plan)
+            assert arcs[t][cheapest_tree(distances, root, targets)].all()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_polishing_never_makes_it_dearer(seed: int) -> None:
     graph, ascent = ascent_of(small(seed))

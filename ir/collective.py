@@ -105,11 +105,6 @@ def axes_of(collective: Collective, before: Layout) -> tuple[str, ...]:
     return collective.axes
 
 
-def is_free(collective: Collective) -> bool:
-    """Whether nothing is sent."""
-    return isinstance(collective, Slice | Embed)
-
-
 def apply(collective: Collective, layout: Layout) -> Layout:
     """The layout after `collective`. Raises LayoutError where it is not legal."""
     match collective:

@@ -64,11 +64,6 @@ class Layout:
         return tuple(size // mesh.size(*axes) for size, axes in zip(sizes, self.dims, strict=True))
 
 
-def replicated(rank: int) -> Layout:
-    """The layout that splits nothing, for a value of `rank` dimensions."""
-    return Layout(((),) * rank)
-
-
 def format_layout(names: Sequence[str], layout: Layout) -> str:
     """The layout of a value with dims `names` as text; parse_layout reads it back."""
     axes = [*layout.split_axes, *layout.partial]

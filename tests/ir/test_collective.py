@@ -22,7 +22,6 @@ from escc.ir.collective import (
     apply,
     axes_of,
     describe,
-    is_free,
     kind,
 )
 from escc.ir.layout import Layout, Reduction, parse_layout
@@ -209,8 +208,3 @@ def test_a_permute_exchanges_over_the_axes_that_change_place() -> None:
     assert moved("B_xyE_z", "B_yxE_z") == ("x", "y")
     assert moved("B_xyE_z", "B_zyE_x") == ("x", "z")
     assert moved("B_xE", "B_xE") == ()
-
-
-def test_slices_and_embeddings_are_free() -> None:
-    free = {type(c) for c in every_collective(2, parse_mesh("2"), Layout(((), ()))) if is_free(c)}
-    assert free == {Slice, Embed}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shards import all_layouts, block, chips
 
 from escc.ir.diagnostics import InputError
-from escc.ir.layout import Layout, Reduction, format_layout, parse_layout, replicated, unsplittable
+from escc.ir.layout import Layout, Reduction, format_layout, parse_layout, unsplittable
 from escc.ir.mesh import parse_mesh
 
 CAPITALS = list("ABCDEFGHLMQ")
@@ -148,4 +148,3 @@ def test_replacing_and_completing_touch_nothing_else(case: tuple[list[str], Layo
         without = layout.replace(d, ())
         assert without.replace(d, layout.dims[d]) == layout
         assert without.split_axes == layout.split_axes - set(layout.dims[d])
-    assert replicated(len(names)).split_axes == frozenset()

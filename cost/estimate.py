@@ -37,7 +37,10 @@ class OpCost:
 
 @dataclass(frozen=True)
 class MoveCost:
-    """One collective, once: the bytes that each chip sends and its seconds. `times`: how often it runs."""
+    """One collective, once: the bytes that each chip sends and its seconds. `times`: how often it runs.
+
+    `joined`: it is part of the collective before it, and its seconds are what it adds to it.
+    """
 
     result: str
     times: int
@@ -45,6 +48,7 @@ class MoveCost:
     axes: tuple[str, ...]
     bytes_sent: float
     seconds: float
+    joined: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Estimate:
             math.fsum(times(c) * c.seconds for c in self.ops),
             math.fsum(times(c) * c.seconds for c in self.moves),
             math.fsum(times(c) * c.bytes_sent for c in self.moves),
-            sum(times(c) for c in self.moves if c.bytes_sent),
+            sum(times(c) for c in self.moves if c.bytes_sent and not c.joined),
         )
 
 
@@ -131,7 +135,8 @@ class Done:
 
 @dataclass(frozen=True)
 class Sent:
-    """A collective, once: what a chip holds before and after it (bytes), and over how many chips it goes."""
+    """A collective, once: what a chip holds before and after it (bytes), and over how many chips it goes.
+    `joined`: it is part of the collective before it."""
 
     result: str
     operand: str
@@ -141,6 +146,7 @@ class Sent:
     before_bytes: Any
     after_bytes: Any
     ways: Any
+    joined: bool = False
 
     @property
     def bytes_sent(self) -> Any:
@@ -171,12 +177,13 @@ def quantities(spmd: SpmdProgram, scale: Scale) -> Iterator[Held | Done | Sent]:
                 sig = signature(op, plain)
                 local = {i: scale.local(i, axes) for i, axes in _splits(sig, op.result, spmd).items()}
                 yield Done(op.result, placed.times, work(op, sig, plain, resident, local.__getitem__))
-            case Move(result, operand, collective):
+            case Move(result, operand, collective, joined):
                 if operand in resident:
                     resident.add(result)
                 axes = axes_of(collective, values[operand].layout)
                 before, after = (scale.local_bytes(values[n]) for n in (operand, result))
-                yield Sent(result, operand, placed.times, kind(collective), axes, before, after, scale.ways(axes))
+                ways = scale.ways(axes)
+                yield Sent(result, operand, placed.times, kind(collective), axes, before, after, ways, joined)
 
 
 def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
@@ -194,9 +201,9 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
                 flops, hbm = float(done.flops), float(done.hbm_bytes)
                 seconds = hardware.compute_s(flops), hardware.memory_s(hbm), float(hardware.op_s(flops, hbm))
                 ops.append(OpCost(result, times, flops, hbm, *seconds))
-            case Sent(result, _, times, name, axes, before, after):
-                taken = float(network.collective_s(name, axes, float(before), float(after)))
-                moves.append(MoveCost(result, times, name, axes, float(step.bytes_sent), taken))
+            case Sent(result, _, times, name, axes, before, after, _, joined):
+                taken = float(network.collective_s(name, axes, float(before), float(after), joined))
+                moves.append(MoveCost(result, times, name, axes, float(step.bytes_sent), taken, joined))
     return Estimate(tuple(ops), tuple(moves), tuple(stored))
 
 

@@ -16,7 +16,6 @@ from math import prod
 from typing import Any
 
 from ..ir.mesh import Mesh
-from .arithmetic import larger
 from .collectives import FREE, bytes_sent
 from .hardware import Convention, Hardware, Torus
 from .topology import Axis, Level, place_axes
@@ -32,11 +31,31 @@ class Network:
     hardware: Hardware
     mesh: Mesh
 
-    def collective_s(self, kind: str, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
+    def collective_s(
+        self, kind: str, axes: Sequence[str], before_bytes: Any, after_bytes: Any, joined: bool = False
+    ) -> Any:
         """Seconds of a collective of `kind` over `axes`; local bytes before and after it.
 
-        Bytes may be numbers, arrays or symbols.
+        Bytes may be numbers, arrays or symbols. `joined`: what it adds to a collective that it is
+        part of; its bytes alone, as they add and the latency is paid once.
         """
+        fixed_s = 0.0 if joined else self.latency_s(kind, axes)
+        return fixed_s + self._transfer_s(kind, axes, before_bytes, after_bytes)
+
+    def latency_s(self, kind: str, axes: Sequence[str]) -> float:
+        """What a collective takes whatever it carries: the start, and each step's way to the next chip.
+
+        Every step pays the latency of its hop and the time of what it carries, so both add (Hockney's
+        model). The larger of the two, as the scaling-book has it, is at least half of that; it would
+        not let bytes add where collectives are combined.
+        """
+        if self.hardware.convention is Convention.FLAT or kind in FREE or self.mesh.size(*axes) == 1:
+            return 0.0
+        hops_s = self.hops(kind, axes) * self.hardware.hop_latency_s
+        return self.hardware.calibrated.collective_latency_s + hops_s
+
+    def _transfer_s(self, kind: str, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
+        """Seconds for the bytes alone."""
         ways = self.mesh.size(*axes)
         sent = bytes_sent(kind, before_bytes, after_bytes, ways)
         if self.hardware.convention is Convention.FLAT:
@@ -45,15 +64,11 @@ class Network:
             return 0 * sent
         match kind:
             case "all-to-all":
-                seconds = before_bytes * self._exchange_s_per_byte(axes)
+                return before_bytes * self._exchange_s_per_byte(axes)
             case "permute":
-                seconds = before_bytes * self._exchange_s_per_byte(axes, permute=True)
+                return before_bytes * self._exchange_s_per_byte(axes, permute=True)
             case _:
-                seconds = sent / self.gather_bytes_per_s(axes)
-        steps_s = self.hops(kind, axes) * self.hardware.hop_latency_s
-        if steps_s:
-            seconds = larger(steps_s, seconds)
-        return self.hardware.calibrated.collective_latency_s + seconds
+                return sent / self.gather_bytes_per_s(axes)
 
     def axis_class(self, axis: str) -> object:
         """What sets an axis apart: axes of one class can change places in any plan at no cost."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 from .expr import rename
 from .program import Append, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take
@@ -38,8 +37,7 @@ def _regions(where: str, spmd: SpmdRegion, region: Region, origins: Mapping[str,
     """Compare what is stored, then what runs but for moves, in order."""
     if spmd.stored != region.stored:
         yield f"{where} stores other tensors than it should."
-    items = [item for item in spmd.items if not isinstance(item, Move)]
-    for ours, its in zip_longest(items, region.items):
+    for ours, its in _paired(spmd, region):
         match ours, its:
             case SpmdRepeat(), Repeat():
                 yield from _repeats(ours, its, origins)
@@ -48,12 +46,31 @@ def _regions(where: str, spmd: SpmdRegion, region: Region, origins: Mapping[str,
                     yield f"{where} makes `{op.result}` in the place of `{its.result}`."
                 elif _renamed(op, origins) != its:
                     yield f"{where} makes `{op.result}` by another op, or of other operands, than it should."
-            case None, _:
+            case None, _ if its is not None:
                 yield f"{where} lacks {_title(its)}."
-            case _, None:
+            case _, None if ours is not None:
                 yield f"{where} has {_title(ours)}, which the program lacks."
-            case _:
+            case _ if ours is not None and its is not None:
                 yield f"{where} has {_title(ours)} in the place of {_title(its)}."
+
+
+def _paired(spmd: SpmdRegion, region: Region) -> Iterator[tuple[Compute | SpmdRepeat | None, Op | Repeat | None]]:
+    """What runs, but for moves, beside what should, by name. Steps that run as one may stand earlier
+    or later than in the program: that all is made before it is read is checked elsewhere."""
+    items = [item for item in spmd.items if not isinstance(item, Move)]
+    ours = {_name(item): item for item in items}
+    named = {_name(item) for item in region.items}
+    strangers = iter([item for item in items if _name(item) not in named])
+    for its in region.items:
+        yield ours.get(_name(its)) or next(strangers, None), its
+    for item in strangers:
+        yield item, None
+
+
+def _name(item: Compute | SpmdRepeat | Op | Repeat) -> tuple[bool, str]:
+    if isinstance(item, SpmdRepeat | Repeat):
+        return True, item.name
+    return False, item.result
 
 
 def _repeats(ours: SpmdRepeat, its: Repeat, origins: Mapping[str, str]) -> Iterator[str]:

@@ -33,9 +33,14 @@ class SpmdValue:
 
 @dataclass(frozen=True)
 class Compute:
-    """An op on local shards. Its operands and result are values of the sharded program."""
+    """An op on local shards. Its operands and result are values of the sharded program.
+
+    `joined`: it runs as one with the step before it. Einsums so joined read one value and contract
+    the same indices: one matmul, of weights side by side.
+    """
 
     op: Op
+    joined: bool = False
 
     @property
     def result(self) -> str:
@@ -45,11 +50,16 @@ class Compute:
 
 @dataclass(frozen=True)
 class Move:
-    """`result` is `operand` after one collective."""
+    """`result` is `operand` after one collective.
+
+    `joined`: it is part of the collective before it, which is of the same kind and over the same
+    axes: their bytes add, and the latency is paid once.
+    """
 
     result: str
     operand: str
     collective: Collective
+    joined: bool = False
 
 
 Step = Compute | Move

@@ -9,6 +9,7 @@
     return u'
 
 A line that ends in an operator, a comma or `=` goes on in the next; from `#` on, a line is comment.
+A step marked by `+` runs as one with the step before it.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ def _wrapped(text: str, indent: str) -> list[str]:
     """The text, broken after operators, commas and `=` where it is too wide."""
     lines, line = [], indent
     for piece in re.split(r"(?<=[=+\-*/,]) ", text):
-        if len(line) + len(piece) > WIDTH and line.strip():
+        if len(line) + len(piece) > WIDTH and line != indent:
             lines.append(line.rstrip())
-            line = indent + "    "
+            line = " " * len(indent) + "    "
         line += piece + " "
     return [*lines, line.rstrip()]
 
@@ -85,17 +86,21 @@ class _Printer:
         steps = [item.result for item in region.items if not isinstance(item, SpmdRepeat)]
         names = max((len(n) for n in steps if len(n) <= NAME_COLUMN), default=0)
         types = max((len(t) for n in steps if len(t := self.type(n)) <= TYPE_COLUMN), default=0)
+        joined_here = any(not isinstance(item, SpmdRepeat) and item.joined for item in region.items)
+        outer = indent if indent or not joined_here else "  "  # the mark stands where the indent is
+        margin = {False: outer, True: outer[:-2] + "+ "}
         for item in region.items:
             match item:
                 case SpmdRepeat():
                     yield from self.repeat(item, indent)
-                case Move(result, operand, collective):
+                case Move(result, operand, collective, joined):
                     body = f"{describe(collective, self.values[result].dims)} of {operand}"
-                    yield from self.line(result, f"{result:<{names}} {self.type(result):<{types}} = {body}", indent)
-                case Compute(op):
+                    head = f"{result:<{names}} {self.type(result):<{types}}"
+                    yield from self.line(result, f"{head} = {body}", margin[joined])
+                case Compute(op, joined):
                     body = format_op(op, self.values[op.result].dims)
                     head = f"{op.result:<{names}} {self.type(op.result):<{types}}"
-                    yield from self.line(op.result, f"{head} = {body}", indent)
+                    yield from self.line(op.result, f"{head} = {body}", margin[joined])
 
     def repeat(self, repeat: SpmdRepeat, indent: str) -> Iterator[str]:
         """A repeat: what enters, its region, what leaves."""

@@ -8,6 +8,7 @@ it. What it checks, besides the types' own invariants:
   axes of the mesh that have more than one chip;
 - moves: the collective, applied to the operand's layout, gives the result's; dims and dtype stay;
 - computes: the op runs on such shards and leaves such a result (ir.rules);
+- joined steps: those that run as one could (ir.joined);
 - carries: one layout, one shape, one dtype at entry and exit, complete;
 - stored tensors and results are complete; a new version of a cache lies as the cache is stored;
 - against a Program: the same stored tensors, ops, repeats and results, once moves are looked through.
@@ -34,6 +35,7 @@ from .collective import (
 )
 from .correspond import differences
 from .diagnostics import Diagnostic, InputError
+from .joined import objection, together
 from .layout import format_layout, unsplittable
 from .program import Append, Kind, Op, Program, operand_names
 from .rules import check_op
@@ -128,7 +130,18 @@ class _Checker:
                     self.compute(op, inner)
                 case SpmdRepeat():
                     self.repeat(item, inner)
+        if not self.found:
+            self.joined(region)
         return inner
+
+    def joined(self, region: SpmdRegion) -> None:
+        """Check the steps that run as one."""
+        for run in together(region.items):
+            for n, item in enumerate(run):
+                if isinstance(item, Compute | Move) and item.joined:
+                    why = objection(item, run[:n], self.values)
+                    if why:
+                        self.found.append(f"`{item.result}` cannot be made in one with what precedes it: {why}.")
 
     def define(self, name: str, inner: set[str]) -> bool:
         """Note that `name` is defined here; False when it cannot be."""

@@ -2,8 +2,9 @@
 
 Every tensor's price is split between the nodes that it connects; whatever the split, the sum of the
 minima of all parts is a lower bound of every plan, and for a choice the bound of every plan with
-that choice. Sweeping back and forth over the program raises the bound (dual block-coordinate ascent
-on the factor graph, exact on trees). With a plan at hand, choices and arcs whose own bound lies
+that choice. The latency of a group of collectives that may run as one is split between the tensors
+that may be in it. Sweeping back and forth over the program raises the bound (dual block-coordinate
+ascent on the factor graph, exact on trees). With a plan at hand, choices and arcs whose own bound lies
 above its price are left out before the integer program is built: it proves the rest.
 """
 
@@ -17,11 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .graph import Graph, Port
+from .groups import Groups
 from .space import Mask
 from .trees import Distances, inward_trees, outward_trees, point
 
 Floats = NDArray[np.float64]
-GROUP = 5  # uses of a tensor that are bounded as one tree; more are split into groups of this size
+BUNDLE = 5  # uses of a tensor that are bounded as one tree; more are split into bundles of this size
+NOTHING = 1e-6  # of a group's latency
+STEP = 0.5  # of what a tensor need not pay of a group's latency, how much it hands on at once
 
 
 @dataclass(eq=False)
@@ -87,11 +91,20 @@ class _Factor:
 class DualAscent:
     """The bound of a graph whose node n pays `price[n][c]`, and whose tensor t pays for its arcs.
 
-    `distances[t]` has the arcs of tensor t and what each costs, None for a tensor that nothing reads.
+    `distances[t]` has the arcs of tensor t and what each costs when it runs alone, None for a tensor
+    that nothing reads. `groups`: those that may run as one.
     """
 
-    def __init__(self, graph: Graph, prices: Sequence[Floats], distances: Sequence[Distances | None]):
+    def __init__(
+        self,
+        graph: Graph,
+        prices: Sequence[Floats],
+        distances: Sequence[Distances | None],
+        groups: Groups | None = None,
+    ):
         self.graph = graph
+        self.groups = groups
+        self.alone = distances
         self.prices = [np.array(p) for p in prices]
         self.factors: list[_Factor] = []
         self.ends: list[list[tuple[_Factor, int]]] = [[] for _ in graph.nodes]
@@ -99,16 +112,21 @@ class DualAscent:
             near = distances[t]
             if near is None:
                 continue
-            groups = [tensor.uses[i : i + GROUP] for i in range(0, len(tensor.uses), GROUP)]
-            shared = near if len(groups) == 1 else Distances(near.arcs, near.price / len(groups))
-            for group in groups:
-                ports = (tensor.source, *group)
+            bundles = [tensor.uses[i : i + BUNDLE] for i in range(0, len(tensor.uses), BUNDLE)]
+            shared = near if len(bundles) == 1 else Distances(near.arcs, near.price / len(bundles))
+            for bundle in bundles:
+                ports = (tensor.source, *bundle)
                 factor = _Factor(t, shared, ports, [_support(p, len(tensor.space)) for p in ports])
                 self.factors.append(factor)
                 for i, port in enumerate(ports):
                     self.ends[port.node].append((factor, i))
         # What each node has been handed, by its choices.
         self.given = [np.zeros(len(p)) for p in self.prices]
+        if groups is not None:
+            # Which share of each group's latency the trees of each tensor pay, [tensors, groups].
+            member = groups.members()
+            self.shares = member / np.maximum(1.0, member.sum(axis=0))
+            self._reprice()
 
     def copy(self) -> DualAscent:
         """The same split of prices, to go on from by itself."""
@@ -150,6 +168,34 @@ class DualAscent:
             for factor in made.get(node, ()):
                 self._pull(factor, at_source=True)
             self._push(node, [(f, i) for f, i in self.ends[node] if i != 0])
+        if self.groups is not None:
+            self._share(self.groups)
+
+    def _share(self, groups: Groups) -> None:
+        """Take from the tensors what they need not pay of a group's latency for the group to stay too
+        dear, and hand it to those for which it is not."""
+        spare = np.full(self.shares.shape, np.inf)
+        for factor in self.factors:
+            of = groups.of[factor.tensor]
+            if of is not None and (of >= 0).any():
+                more = factor.arc_marginals()[of >= 0] - factor.minimum()
+                np.minimum.at(spare[factor.tensor], of[of >= 0], more)
+        spare = np.maximum(0.0, spare) / groups.latency_s
+        given = np.where(np.isfinite(spare), STEP * np.minimum(self.shares, spare), 0.0)
+        needy = np.isfinite(spare) & (spare <= NOTHING)
+        count = needy.sum(axis=0)
+        taken = given.sum(axis=0)
+        self.shares = np.where(count > 0, self.shares - given + needy * (taken / np.maximum(1, count)), self.shares)
+        self._reprice()
+
+    def _reprice(self) -> None:
+        """Let each tensor pay its shares."""
+        assert self.groups is not None
+        for factor in self.factors:
+            of, alone = self.groups.of[factor.tensor], self.alone[factor.tensor]
+            if of is not None and alone is not None and (of >= 0).any():
+                saved = (1 - self.shares[factor.tensor]) * self.groups.latency_s
+                factor.distances = alone.repriced(alone.price - np.where(of >= 0, saved[of], 0.0))
 
     def _push(self, node: int, ends: list[tuple[_Factor, int]]) -> None:
         """Hand what the node's choices cost, in equal shares, to the tensors at `ends`."""
@@ -226,13 +272,14 @@ class DualAscent:
         return list(found.values())
 
     def price_of(self, chosen: Sequence[int]) -> float:
-        """What a plan costs at most: exact where every tensor is one group."""
+        """What a plan costs at most: exact where every tensor is one
+        bundle and no latency is shared."""
         total = sum(float(p[c]) for p, c in zip(self.prices, chosen, strict=True))
         for factor in self.factors:
             kept = factor.potentials
             factor.potentials = [point(p.rows[chosen[p.node]], len(kept[0])) for p in factor.ports]
-            groups = -(-len(self.graph.tensors[factor.tensor].uses) // GROUP)
-            total += groups * factor.minimum()
+            bundles = -(-len(self.graph.tensors[factor.tensor].uses) // BUNDLE)
+            total += bundles * factor.minimum()
             factor.potentials = kept
         return total
 

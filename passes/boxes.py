@@ -93,8 +93,7 @@ def _enter(problem: Problem, parent: DualAscent, box: _Box) -> tuple[DualAscent,
         ascent.allow(n, (sizes >= box.low[n]) & (sizes <= box.high[n]))
     for _ in range(BOX_SWEEPS):
         ascent.sweep()
-    plan = tuple(ascent.round())
-    return ascent, Found(plan, problem.price_of(plan), ascent.bound())
+    return ascent, replace(problem.found(ascent.round()), bound=ascent.bound())
 
 
 def _split(problem: Problem, box: _Box, plan: Found, capacity: float) -> list[_Box]:

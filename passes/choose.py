@@ -7,7 +7,7 @@ are then recomputed exactly over every collective there is, fewest first among t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,15 +19,17 @@ from ..ir.diagnostics import InputError, fail
 from ..ir.layout import Layout
 from ..ir.mesh import Mesh
 from ..ir.program import Carry, Pin, Program, Stored
-from .graph import Graph, Result, Tensor, build_graph
+from .bill import bill
+from .graph import Graph, Result, build_graph
+from .groups import ALONE, Groups, find_groups
 from .naming import plainest
 from .pinning import apply_pins
 from .plan import Leg, Objective, OpPlan, PhasePlan, Plan, Timing, Tree
 from .prover import Found, Problem, Prover
 from .reshard import KINDS, Arcs, collective, leaving, needed, price_arcs
 from .search import search
-from .shared_tree import shared_tree
 from .solver import Settings
+from .space import Array
 from .strategies import live_axes
 from .symmetry import representatives
 from .trees import Distances
@@ -65,7 +67,8 @@ def choose(program: Program, phase: str, mesh: Mesh, options: Options) -> Plan:
     pins = (*program.pins, *options.pins)
     graph = apply_pins(build_graph(program, phase, mesh, options.hardware), pins, sizes, mesh)
     network = Network(options.hardware, mesh)
-    problem = _problem(graph, network, pins, options)
+    moves = _moves(program, graph, network)
+    problem = _problem(graph, moves, network, pins, options)
     prover = Prover(problem)
     capacity = options.capacity
     if options.objective is Objective.MEMORY:
@@ -73,16 +76,60 @@ def choose(program: Program, phase: str, mesh: Mesh, options: Options) -> Plan:
     if _least_bytes(graph) > options.capacity:
         raise _does_not_fit(graph, mesh, options)
     found = search(problem, capacity, prover)
-    plan = _read(phase, graph, problem, found, network, options)
+    plan = _read(phase, moves, problem, found, options)
     stored = _stored_layouts(graph, found.chosen)
     total = time.perf_counter() - started
     chosen = Plan(mesh, options.objective, stored, (plan,), Timing(total - prover.solve_s, prover.solve_s))
     return plainest(chosen, _alike(network, pins))
 
 
-def _problem(graph: Graph, network: Network, pins: Sequence[Pin], options: Options) -> Problem:
+@dataclass(frozen=True, eq=False)
+class _Moves:
+    """Every collective of each tensor as arcs, with its seconds over all repetitions when it runs
+    alone; None for a tensor that nothing reads. `groups`: those that may run as one, None where that
+    saves nothing."""
+
+    arcs: Sequence[Arcs | None]
+    seconds: Sequence[Floats]
+    groups: Groups | None
+
+    def needed(self, graph: Graph) -> list[Array | None]:
+        """For each tensor the arcs that a cheapest plan may need."""
+        out: list[Array | None] = []
+        for t, (tensor, arcs, seconds) in enumerate(zip(graph.tensors, self.arcs, self.seconds, strict=True)):
+            of = None if self.groups is None else self.groups.of[t]
+            if arcs is None:
+                out.append(None)
+            elif self.groups is None or of is None:
+                out.append(np.flatnonzero(needed(tensor.space.space, arcs, _tied(seconds))))
+            else:
+                saved = np.where(of >= 0, self.groups.latency_s[of], 0.0)
+                out.append(np.flatnonzero(needed(tensor.space.space, arcs, _tied(seconds), of, saved)))
+        return out
+
+
+def _moves(program: Program, graph: Graph, network: Network) -> _Moves:
+    arcs: list[Arcs | None] = []
+    seconds: list[Floats] = []
+    for tensor in graph.tensors:
+        space = tensor.space.space
+        own = leaving(space) if tensor.uses else None
+        if own is not None and not tensor.embeds:
+            own = own.take(own.kind != KINDS.index("embed"))
+        arcs.append(own)
+        price = np.zeros(0) if own is None else price_arcs(space, own, tensor.total_bytes, network.collective_s)
+        seconds.append(tensor.times * price)
+    groups = find_groups(program, graph, arcs, network)
+    return _Moves(arcs, seconds, groups if len(groups.latency_s) else None)
+
+
+def _problem(graph: Graph, moves: _Moves, network: Network, pins: Sequence[Pin], options: Options) -> Problem:
     """The graph with its prices under the objective."""
-    distances = [_distances(t, network) if t.uses else None for t in graph.tensors]
+    kept = moves.needed(graph)
+    distances = [
+        None if arcs is None or some is None else Distances(arcs.take(some), seconds[some])
+        for arcs, some, seconds in zip(moves.arcs, kept, moves.seconds, strict=True)
+    ]
     if options.objective is Objective.COMMUNICATION:
         # Of plans that send the same the one that computes least is taken.
         nodes = tuple(replace(n, rank=0.5 * n.rank + 0.5 * _share(n.seconds)) for n in graph.nodes)
@@ -91,7 +138,8 @@ def _problem(graph: Graph, network: Network, pins: Sequence[Pin], options: Optio
     else:
         prices = [n.seconds for n in graph.nodes]
     standing = representatives(graph, _positions(network.mesh, _alike(network, pins)))
-    return Problem(graph, prices, distances, options.settings, standing)
+    groups = None if moves.groups is None else moves.groups.take(kept)
+    return Problem(graph, prices, distances, options.settings, standing, groups)
 
 
 def _share(numbers: Floats) -> Floats:
@@ -113,21 +161,6 @@ def _positions(mesh: Mesh, groups: Sequence[Sequence[str]]) -> list[list[int]]:
     return [[names.index(name) for name in group] for group in groups]
 
 
-def _arcs(tensor: Tensor, network: Network) -> tuple[Arcs, Floats]:
-    """Every collective of a tensor, and its seconds over all repetitions."""
-    space = tensor.space.space
-    arcs = leaving(space)
-    if not tensor.embeds:
-        arcs = arcs.take(arcs.kind != KINDS.index("embed"))
-    return arcs, tensor.times * price_arcs(space, arcs, tensor.total_bytes, network.collective_s)
-
-
-def _distances(tensor: Tensor, network: Network) -> Distances:
-    arcs, seconds = _arcs(tensor, network)
-    kept = needed(tensor.space.space, arcs, _tied(seconds))
-    return Distances(arcs.take(kept), seconds[kept])
-
-
 def _tied(seconds: Floats) -> Floats:
     """Prices by which fewer collectives win among equal ones: a step counts far less than the
     difference of any two prices."""
@@ -139,8 +172,8 @@ def _least_bytes(graph: Graph) -> float:
     return sum(float(n.stored_bytes.min()) for n in graph.nodes if n.stored_bytes is not None)
 
 
-def _read(phase: str, graph: Graph, problem: Problem, found: Found, network: Network, options: Options) -> PhasePlan:
-    chosen = found.chosen
+def _read(phase: str, moves: _Moves, problem: Problem, found: Found, options: Options) -> PhasePlan:
+    chosen, graph = found.chosen, problem.graph
     spaces = {t.value.name: t.space for t in graph.tensors}
     ops, carries, results = [], [], []
     for n, node in enumerate(graph.nodes):
@@ -158,25 +191,29 @@ def _read(phase: str, graph: Graph, problem: Problem, found: Found, network: Net
                 assert table is not None
                 uses = tuple(table.use_layout(row, k) for k in range(len(table.signature.uses)))
                 ops.append(OpPlan(op.result, uses, table.result_layout(row)))
-    trees = tuple(_tree(t, t.ends(chosen), network, options) for t in graph.tensors)
+    trees = tuple(_trees(graph, moves, found, options.settings))
     price, bound = found.price, found.bound
     if options.objective is Objective.MEMORY:
         price, bound = problem.stored_bytes(chosen), _least_bytes(graph)
     return PhasePlan(phase, tuple(ops), trees, tuple(carries), tuple(results), price, bound)
 
 
-def _tree(tensor: Tensor, ends: tuple[int, Sequence[int]], network: Network, options: Options) -> Tree:
-    """The cheapest tree over every collective there is; of those of one price, the fewest steps."""
-    root, targets = ends
-    if set(targets) <= {root}:
-        return Tree(tensor.value.name, tensor.space.layout(root), ())
-    arcs, seconds = _arcs(tensor, network)
-    legs = []
-    for arc in shared_tree(tensor, Distances(arcs, _tied(seconds)), ends, options.settings):
-        before = tensor.space.layout(int(arcs.source[arc]))
-        after = tensor.space.layout(int(arcs.target[arc]))
-        legs.append(Leg(before, after, collective(KINDS[int(arcs.kind[arc])], before, after)))
-    return Tree(tensor.value.name, tensor.space.layout(root), tuple(legs))
+def _trees(graph: Graph, moves: _Moves, found: Found, settings: Settings) -> Iterator[Tree]:
+    """The cheapest trees over every collective there is; of those of one price, the fewest steps."""
+    near: list[Distances | None] = []
+    for tensor, arcs, seconds in zip(graph.tensors, moves.arcs, moves.seconds, strict=True):
+        root, targets = tensor.ends(found.chosen)
+        near.append(None if arcs is None or set(targets) <= {root} else Distances(arcs, _tied(seconds)))
+    paid = bill(graph.tensors, near, found.chosen, moves.groups, settings, found.shared)
+    for t, tensor in enumerate(graph.tensors):
+        legs = []
+        for arc, group in zip(paid.arcs[t], paid.groups[t], strict=True):
+            arcs = moves.arcs[t]
+            assert arcs is not None
+            before, after = (tensor.space.layout(int(end[arc])) for end in (arcs.source, arcs.target))
+            done = collective(KINDS[int(arcs.kind[arc])], before, after)
+            legs.append(Leg(before, after, done, None if group == ALONE else group))
+        yield Tree(tensor.value.name, tensor.space.layout(tensor.ends(found.chosen)[0]), tuple(legs))
 
 
 def _stored_layouts(graph: Graph, chosen: Sequence[int]) -> tuple[tuple[str, Layout], ...]:

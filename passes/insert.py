@@ -14,6 +14,7 @@ from ..ir.layout import Layout
 from ..ir.program import Append, Carry, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, signature
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step
 from .plan import OpPlan, Plan, Tree
+from .together import defined, join_steps
 
 
 @dataclass
@@ -32,6 +33,7 @@ class _Inserter:
     made: dict[str, SpmdValue] = field(default_factory=dict)
     home: dict[str, _Region] = field(default_factory=dict)  # where a value is defined, and so moved
     copies: dict[tuple[str, Layout], str] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)  # of the moves that are combined
 
     def define(self, name: str, layout: Layout, region: _Region) -> None:
         value = self.program.table()[name]
@@ -52,6 +54,8 @@ class _Inserter:
         self.home[name].items.append(Move(fresh, operand, leg.collective))
         self.made[fresh] = replace(self.made[name], name=fresh, layout=layout)
         self.copies[name, layout] = fresh
+        if leg.group is not None:
+            self.groups[fresh] = leg.group
         return fresh
 
     def region(self, region: Region, enter: tuple[Carry, ...] = ()) -> SpmdRegion:
@@ -120,18 +124,8 @@ def insert(program: Program, plan: Plan) -> tuple[SpmdProgram, ...]:
         handed = dict(phase.results)
         results = tuple(inserter.copy(name, handed[name]) for name in program.results)
         body = replace(main, items=(*main.items, *extra.items))
-        values = tuple(inserter.made[name] for name in _in_order(body))
+        values = tuple(inserter.made[name] for name in defined(body))
         sizes = program.phase(phase.phase).sizes
-        out.append(SpmdProgram(program.name, phase.phase, plan.mesh, sizes, values, body, results))
+        whole = SpmdProgram(program.name, phase.phase, plan.mesh, sizes, values, body, results)
+        out.append(join_steps(whole, inserter.groups))
     return tuple(out)
-
-
-def _in_order(region: SpmdRegion) -> list[str]:
-    """The values of a region in the order in which they are defined."""
-    out = [stored.value for stored in region.stored]
-    for item in region.items:
-        if isinstance(item, SpmdRepeat):
-            out += [c.inside for c in item.carries] + _in_order(item.body) + [c.result for c in item.carries]
-        else:
-            out.append(item.result)
-    return out

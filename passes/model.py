@@ -3,18 +3,20 @@
 For each node one binary per choice, exactly one of them 1. For each use of a tensor a flow runs
 through the graph of its layouts, from the one in which it is made to the one in which it is read.
 Where several uses share a tensor, an arc is paid once however many flows run over it (a Steiner
-arborescence as a multi-commodity flow).
+arborescence as a multi-commodity flow). Collectives that may run as one have a binary for each group,
+which pays the latency; their arcs pay for the bytes alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .graph import Graph, Tensor
+from .groups import ALONE, Groups
 from .reshard import Arcs
 from .space import Array
 
@@ -26,7 +28,7 @@ class Model:
     """minimise cost @ x, subject to low <= A x <= high and 0 <= x <= upper, some x integer.
 
     A is given by `row`, `column`, `coefficient`. `choice[n]` is the first column of node n's
-    choices.
+    choices; `shared` has each group of collectives that may run as one, with its column.
     """
 
     cost: Floats
@@ -38,6 +40,7 @@ class Model:
     low: Floats
     high: Floats
     choice: tuple[int, ...]
+    shared: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -74,11 +77,17 @@ class _Assembly:
         self.coefficient.append(np.broadcast_to(np.asarray(coefficient, dtype=np.float64), row.shape))
 
 
-def build_model(graph: Graph, prices: Sequence[Floats], flows: Sequence[tuple[Arcs, Floats] | None]) -> Model:
+def build_model(
+    graph: Graph,
+    prices: Sequence[Floats],
+    flows: Sequence[tuple[Arcs, Floats] | None],
+    groups: Groups | None = None,
+) -> Model:
     """The integer program of a graph.
 
     `prices[n]` are the prices of node n's choices, `flows[t]` the arcs of tensor t and theirs (None
-    for a tensor that nothing reads).
+    for a tensor that nothing reads), each run alone. `groups`: the collectives that may run as one,
+    with the latency that is then paid once, in the unit of the prices.
     """
     a = _Assembly()
     choice = []
@@ -88,9 +97,18 @@ def build_model(graph: Graph, prices: Sequence[Floats], flows: Sequence[tuple[Ar
         a.add_entries(np.full(len(price), row), np.arange(first, first + len(price)), 1.0)
         choice.append(first)
         assert len(price) == len(node.seconds)
-    for tensor, flow in zip(graph.tensors, flows, strict=True):
-        if flow is not None:
+    shared = {} if groups is None else _add_groups(a, groups)
+    for t, (tensor, flow) in enumerate(zip(graph.tensors, flows, strict=True)):
+        if flow is None:
+            continue
+        of = None if groups is None else groups.of[t]
+        if groups is None or of is None or not (of >= 0).any():
             _add_flows(a, tensor, choice, *flow)
+        else:
+            arcs, price = flow
+            apart = price - np.where(of >= 0, groups.latency_s[of], 0.0)
+            paid = _add_flows(a, tensor, choice, arcs, apart)
+            _join(a, paid, of, groups, shared, alone=len(tensor.uses) > 1)
     return Model(
         np.concatenate(a.cost),
         np.concatenate(a.upper),
@@ -101,14 +119,39 @@ def build_model(graph: Graph, prices: Sequence[Floats], flows: Sequence[tuple[Ar
         np.concatenate(a.low),
         np.concatenate(a.high),
         tuple(choice),
+        tuple(shared.items()),
     )
 
 
-def _add_flows(a: _Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> None:
-    """One flow for each use; with several uses, the arcs' prices are paid by shared columns."""
+def _add_groups(a: _Assembly, groups: Groups) -> dict[int, int]:
+    """One binary for each group that has an arc left: its collective runs, and pays the latency."""
+    used = sorted({int(g) for of in groups.of if of is not None for g in of if g != ALONE})
+    first = a.add_columns(groups.latency_s[used], 1.0, True)
+    return {g: first + n for n, g in enumerate(used)}
+
+
+def _join(a: _Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[int, int], alone: bool) -> None:
+    """A tensor's arcs of a group run in its collective, one of them; if it may have more (`alone`),
+    the others pay the latency by themselves. `paid`: the first column of the arcs."""
+    for g in np.unique(of[of >= 0]).tolist():
+        own = np.flatnonzero(of == g)
+        row = a.add_rows(1, -np.inf, 0.0)
+        a.add_entries(np.full(len(own), row), paid + own, 1.0)
+        a.add_entries(np.array([row]), np.array([shared[g]]), -1.0)
+        if alone:
+            extra = a.add_columns(groups.latency_s[[g]], float(len(own)), True)
+            a.add_entries(np.array([row]), np.array([extra]), -1.0)
+
+
+def _add_flows(a: _Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> int:
+    """One flow for each use; with several uses, the arcs' prices are paid by shared columns.
+
+    The first of the columns by which the arcs are paid is returned.
+    """
     shared = len(tensor.uses) > 1
     layouts, count = len(tensor.space), len(arcs)
     paid = a.add_columns(price, 1.0, True) if shared else None
+    flow = 0
     for port in tensor.uses:
         flow = a.add_columns(np.zeros(count) if shared else price, 1.0, False)
         columns = np.arange(flow, flow + count)
@@ -122,3 +165,4 @@ def _add_flows(a: _Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, 
             bound = a.add_rows(count, -np.inf, 0.0)
             a.add_entries(bound + np.arange(count), columns, 1.0)
             a.add_entries(bound + np.arange(count), np.arange(paid, paid + count), -1.0)
+    return flow if paid is None else paid

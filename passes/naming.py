@@ -47,7 +47,7 @@ def _renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
 
     def leg(old: Leg) -> Leg:
         before, after = layout(old.before), layout(old.after)
-        return Leg(before, after, collective(kind(old.collective), before, after))
+        return Leg(before, after, collective(kind(old.collective), before, after), old.group)
 
     def phase(old: PhasePlan) -> PhasePlan:
         return replace(

@@ -29,11 +29,15 @@ class OpPlan:
 
 @dataclass(frozen=True)
 class Leg:
-    """One collective of a value's tree: from a layout that there is to a new one."""
+    """One collective of a value's tree: from a layout that there is to a new one.
+
+    Legs of one `group`, each of another value, run as one collective; None runs alone.
+    """
 
     before: Layout
     after: Layout
     collective: Collective
+    group: int | None = None
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .bill import Bill, bill
 from .bounds import DualAscent
 from .graph import Graph, restrict
+from .groups import Groups
 from .model import Model, build_model
-from .shared_tree import shared_tree
 from .solver import Answer, Settings, solve
 from .space import Array, Mask
 from .trees import Distances
@@ -29,9 +30,9 @@ TIE = 1e-4  # what the least plain choice, or one collective more, counts in tha
 class Problem:
     """What is to be minimised: `prices[n][c]` for choice c of node n, and the arcs of each tensor.
 
-    `distances[t]` is None for a tensor that nothing reads. `representatives`: at one node the
-    choices of which all others are images under a renaming of axes, see `symmetry`. `settings` are
-    those of the solver.
+    `distances[t]` is None for a tensor that nothing reads. `groups`: the collectives that may run as
+    one; None when combining saves nothing. `representatives`: at one node the choices of which all
+    others are images under a renaming of axes, see `symmetry`. `settings` are those of the solver.
     """
 
     graph: Graph
@@ -39,23 +40,24 @@ class Problem:
     distances: Sequence[Distances | None]
     settings: Settings
     representatives: tuple[int, Mask] | None = None
+    groups: Groups | None = None
 
-    def price_of(self, chosen: Sequence[int]) -> float:
-        """What a plan costs."""
+    def found(self, chosen: Sequence[int], shared: frozenset[int] = frozenset()) -> Found:
+        """A plan with its price; `shared` are groups that may be worth combining. Nothing is proven."""
         total = sum(float(p[c]) for p, c in zip(self.prices, chosen, strict=True))
-        for tensor, near in zip(self.graph.tensors, self.distances, strict=True):
+        paid = self._bill(chosen, shared)
+        return Found(tuple(chosen), total + paid.price, -np.inf, paid.shared)
+
+    def ties_of(self, plan: Found) -> float:
+        """How far from plain a plan is: its ranks, and what its collectives count for."""
+        total = sum(float(n.rank[c]) for n, c in zip(self.graph.nodes, plan.chosen, strict=True))
+        for arcs, near in zip(self._bill(plan.chosen, plan.shared).arcs, self.distances, strict=True):
             if near is not None:
-                total += float(near.price[shared_tree(tensor, near, tensor.ends(chosen), self.settings)].sum())
+                total += float(_tie(near.price[list(arcs)]).sum())
         return total
 
-    def ties_of(self, chosen: Sequence[int]) -> float:
-        """How far from plain a plan is: its ranks, and what its collectives count for."""
-        total = sum(float(n.rank[c]) for n, c in zip(self.graph.nodes, chosen, strict=True))
-        for tensor, near in zip(self.graph.tensors, self.distances, strict=True):
-            if near is not None:
-                arcs = shared_tree(tensor, near, tensor.ends(chosen), self.settings)
-                total += float(_tie(near.price[arcs]).sum())
-        return total
+    def _bill(self, chosen: Sequence[int], shared: frozenset[int]) -> Bill:
+        return bill(self.graph.tensors, self.distances, chosen, self.groups, self.settings, shared)
 
     def stored_bytes(self, chosen: Sequence[int]) -> float:
         """What the stored tensors of a plan take on a chip."""
@@ -65,11 +67,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Found:
-    """A plan as one choice for each node, its price, and the proven bound of all plans."""
+    """A plan as one choice for each node, its price, the proven bound of all plans, and the groups
+    of collectives that it runs as one."""
 
     chosen: tuple[int, ...]
     price: float
     bound: float
+    shared: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +93,11 @@ class _Reduced:
         if answer.x is None:
             return []
         return [answer.x[f : f + len(k)] for f, k in zip(self.model.choice, self.kept, strict=True)]
+
+    def shared(self, answer: Answer) -> frozenset[int]:
+        """The groups of collectives that an answer runs as one."""
+        assert answer.x is not None
+        return frozenset(g for g, column in self.model.shared if answer.x[column] > INTEGRAL)
 
 
 @dataclass
@@ -135,8 +144,7 @@ class Prover:
                 ascent.sweep()
             bound = ascent.bound()
             if bound - before < GAIN * missing:
-                plan = tuple(ascent.round())
-                found = Found(plan, self.problem.price_of(plan), -np.inf)
+                found = self.problem.found(ascent.round())
                 if found.price >= best.price:
                     break
                 best = found
@@ -152,7 +160,7 @@ class Prover:
         answer = self._solve(_relaxed(reduced.model))
         plan = self._plan(answer, reduced)
         if plan is None:
-            limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best.chosen)
+            limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best)
             plan = self._plan(self._solve(_fixed(reduced.model, answer, limit)), reduced)
         if plan is None or plan.price > best.price * (1 + 1e-3 * self.problem.settings.gap):
             return best
@@ -175,7 +183,11 @@ class Prover:
             None if d is None else (d.arcs.take(arcs[t]), d.price[arcs[t]] * unit + tie * _tie(d.price[arcs[t]]))
             for t, d in enumerate(self.problem.distances)
         ]
-        return _Reduced(build_model(graph, prices, flows), [np.flatnonzero(k) for k in alive])
+        groups = self.problem.groups
+        if groups is not None:
+            left = groups.take([arcs.get(t) for t in range(len(flows))])
+            groups = replace(left, latency_s=left.latency_s * unit)
+        return _Reduced(build_model(graph, prices, flows, groups), [np.flatnonzero(k) for k in alive])
 
     def _solve(self, model: Model) -> Answer:
         answer = solve(model, self.problem.settings)
@@ -189,10 +201,12 @@ class Prover:
         shares = reduced.shares(answer)
         if not shares or any(share.max() < 1 - INTEGRAL for share in shares):
             return None
-        chosen = tuple(int(kept[np.argmax(share)]) for kept, share in zip(reduced.kept, shares, strict=True))
-        if ascent is not None:
-            chosen = tuple(ascent.polish(chosen))
-        return Found(chosen, self.problem.price_of(chosen), -np.inf)
+        chosen = [int(kept[np.argmax(share)]) for kept, share in zip(reduced.kept, shares, strict=True)]
+        plan = self.problem.found(chosen, reduced.shared(answer))
+        if ascent is None:
+            return plan
+        polished = self.problem.found(ascent.polish(chosen), plan.shared)
+        return polished if polished.price <= plan.price * (1 + 1e-12) else plan
 
     def _round(self, answer: Answer, reduced: _Reduced, ascent: DualAscent, best: Found) -> Found | None:
         """A good plan among the choices that an answer mixes: by ascent, then by the integer program
@@ -204,8 +218,7 @@ class Prover:
             mixed.allow(n, some)
         for _ in range(MORE_SWEEPS):
             mixed.sweep()
-        plan = tuple(ascent.polish(mixed.round()))
-        best = min(best, Found(plan, self.problem.price_of(plan), -np.inf), key=lambda f: f.price)
+        best = min(best, self.problem.found(ascent.polish(mixed.round())), key=lambda f: f.price)
         inside = self._reduce(mixed, best, ties=False)
         exact = self._plan(self._solve(inside.model), inside, ascent) if inside.possible else None
         return min(best, exact, key=lambda f: f.price) if exact else best

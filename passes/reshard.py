@@ -155,11 +155,15 @@ def price_arcs(space: Space, arcs: Arcs, total_bytes: float, price: Price) -> Fl
     return seconds
 
 
-def needed(space: Space, arcs: Arcs, seconds: Floats) -> Mask:
+def needed(space: Space, arcs: Arcs, seconds: Floats, group: Array | None = None, saved: Floats | None = None) -> Mask:
     """The arcs that no two others in turn replace at the same or a lower price.
 
     Cheapest paths and trees over these arcs cost the same as over all: each leg that replaces an
     arc is cheaper, or as dear and beside a free one, and free arcs form no cycle, so replacing ends.
+
+    `group` and `saved`: arcs of one group (not -1) may all cost `saved` less, whatever the others
+    do. One is left out only if it is replaced at the price without the saving, where a first leg of
+    its own group has the saving too and no other leg has.
     """
     n = len(space)
     direct = np.full((n, n), np.inf)
@@ -171,14 +175,33 @@ def needed(space: Space, arcs: Arcs, seconds: Floats) -> Mask:
         out = arcs.target[own]
         if len(out):
             # Row by row: the cheapest way over one stop. `direct` has no loops, so both legs are others.
-            via = (seconds[own][:, None] + direct[out]).min(axis=0)
+            legs = seconds[own][:, None] + direct[out]
+            via = legs.min(axis=0)
             best = np.minimum(via[out] * (1 - 1e-12), direct[row][out])
             keep[own] = seconds[own] <= best
+            if group is not None and saved is not None:
+                keep[own] |= _kept_by_group(seconds[own], out, group[own], saved[own], legs, via)
     # Of parallel arcs of one price the first is enough.
     again = np.zeros(len(arcs), dtype=bool)
     again[1:] = (arcs.source[1:] == arcs.source[:-1]) & (arcs.target[1:] == arcs.target[:-1])
     again[1:] &= keep[:-1] & (seconds[1:] >= seconds[:-1])
+    if group is not None:
+        again &= group < 0
     return keep & ~again
+
+
+def _kept_by_group(own: Floats, out: Array, group: Array, saved: Floats, legs: Floats, via: Floats) -> Mask:
+    """Which arcs of one row no way over one stop replaces once their group saves them its latency.
+
+    `legs[a, w]`: what arc a and the direct way on to w cost; `via` the least of them.
+    """
+    keep = np.zeros(len(own), dtype=bool)
+    for g in np.unique(group[group >= 0]):
+        mine = group == g
+        least = np.minimum(via, (legs[mine] - saved[mine][:, None]).min(axis=0))
+        price = own[mine] - saved[mine]
+        keep[mine] = price <= least[out[mine]] * (1 - 1e-12)
+    return keep
 
 
 def collective(kind: str, before: Layout, after: Layout) -> Collective:

@@ -7,8 +7,6 @@ in a box the problem is an easy one again, while a capacity row alone leaves a w
 
 from __future__ import annotations
 
-import numpy as np
-
 from .bounds import DualAscent
 from .boxes import search_boxes
 from .prover import Found, Problem, Prover
@@ -21,12 +19,12 @@ def search(problem: Problem, capacity: float | None, prover: Prover) -> Found:
 
     There must be one: every stored tensor at its least.
     """
-    ascent = DualAscent(problem.graph, problem.prices, problem.distances)
+    ascent = DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
     for _ in range(SWEEPS):
         ascent.sweep()
     plan = ascent.round()
     if capacity is None or problem.stored_bytes(plan) <= capacity:
-        found = prover.prove(ascent, Found(tuple(plan), problem.price_of(plan), -np.inf))
+        found = prover.prove(ascent, problem.found(plan))
         found = prover.plainest(ascent, found, capacity)
         if capacity is None or problem.stored_bytes(found.chosen) <= capacity:
             return found

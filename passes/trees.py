@@ -8,6 +8,7 @@ shortest paths between layouts as the inner step.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from itertools import groupby
 
 import numpy as np
@@ -27,6 +28,13 @@ class Distances:
         self._forward = _Relaxation(arcs.source, arcs.target, price)
         self._backward = _Relaxation(arcs.target, arcs.source, price)
 
+    def repriced(self, price: Floats) -> Distances:
+        """The same arcs at other prices."""
+        other = copy(self)
+        other.price = price
+        other._forward, other._backward = self._forward.repriced(price), self._backward.repriced(price)
+        return other
+
     def forward(self, values: Floats) -> Floats:
         """out[w] = min over v of values[v] + price of the cheapest path from v to w."""
         return self._forward(values)
@@ -40,9 +48,14 @@ class _Relaxation:
     """Bellman and Ford with all arcs at once: paths are short, so few rounds settle it."""
 
     def __init__(self, source: Array, target: Array, price: Floats):
-        order = np.argsort(target, kind="stable")
-        self.source, self.price = source[order], price[order]
-        self.ends, self.starts = np.unique(target[order], return_index=True)
+        self.order = np.argsort(target, kind="stable")
+        self.source, self.price = source[self.order], price[self.order]
+        self.ends, self.starts = np.unique(target[self.order], return_index=True)
+
+    def repriced(self, price: Floats) -> _Relaxation:
+        other = copy(self)
+        other.price = price[self.order]
+        return other
 
     def __call__(self, values: Floats) -> Floats:
         if not len(self.ends):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...ir.collective import (
     Collective,
 )
 from ...ir.expr import operands
+from ...ir.joined import together
 from ...ir.program import (
     Append,
     Einsum,
@@ -24,7 +26,7 @@ from ...ir.program import (
     Value,
     operand_names,
 )
-from ...ir.spmd import Compute, Move, SpmdRegion, SpmdRepeat
+from ...ir.spmd import Compute, Move, SpmdRegion, SpmdRepeat, Step
 from .python_text import ExprText, align_text, letters, number_text
 
 WIDTH = 120  # columns
@@ -124,7 +126,11 @@ class FunctionText(ABC):
         for stored in region.stored:
             whole = f'stored["{stored.value}"]' + (f"[{index}]" if index else "")
             self._assign(stored.value, self.load(stored.value, whole), depth, f"stored {self.note(stored.value)}")
-        for item in region.items:
+        for run in _runs(region):
+            if len(run) > 1:
+                self._assign_all(run, depth)
+                continue
+            [item] = run
             match item:
                 case Repeat() | SpmdRepeat():
                     self._repeat(item, depth, repeats)
@@ -138,6 +144,20 @@ class FunctionText(ABC):
     def move(self, operand: str, collective: Collective) -> str:
         """Text of a collective, where there are any."""
         raise AssertionError(f"{collective} of `{operand}` in a dense program")
+
+    def _assign_all(self, run: Sequence[Step], depth: int) -> None:
+        """Lines that give several values, made as one, their texts."""
+        call, parts = self.one(run)
+        indent = "    " * depth
+        for step in run:
+            self.lines.append(f"{indent}# {self.names[step.result]}: {self.note(step.result)}")
+        self.lines.append(f"{indent}{', '.join(self.names[step.result] for step in run)} = {call}")
+        self.lines += [f"{indent}    {part}," for part in parts]
+        self.lines.append(f"{indent}])")
+
+    def one(self, run: Sequence[Step]) -> tuple[str, list[str]]:
+        """Text of steps that run as one, where there are any: how a call begins, and its parts."""
+        raise AssertionError(f"{run} in a dense program")
 
     def _keep_version(self, name: str, depth: int, repeats: tuple[Repeat | SpmdRepeat, ...]) -> None:
         if not repeats:
@@ -212,6 +232,11 @@ def _scaled(coefficient: float, text: str) -> str:
     if abs(coefficient) == 1.0:
         return text if coefficient > 0 else f"-{text}"
     return f"{number_text(coefficient)} * {text}"
+
+
+def _runs(region: Region | SpmdRegion) -> list[list[Any]]:
+    """The items of a region, those that run as one in one list."""
+    return together(region.items) if isinstance(region, SpmdRegion) else [[item] for item in region.items]
 
 
 def _appends(region: Region | SpmdRegion) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -109,6 +110,60 @@ class Mesh:
         """Blocks change chips: `before` and `after` name the same axes in other places."""
         return self.cut(self.join(a, before), after)
 
+    def together(self, kind: str, axes: Axes, parts: Sequence[Sequence[Any]]) -> list[np.ndarray]:
+        """Several collectives of one kind over the same axes as one, on what they carry end to end.
+
+        Each part has the arguments that it would have alone; it may name the axes in an order of its
+        own. What goes to, or comes from, each chip of a group lies in a block of its own.
+        """
+        sends = [self._packed(kind, axes, *part) for part in parts]
+        sizes = [send.shape[-1] for send in sends]
+        buffer = np.concatenate(sends, axis=-1)
+        match kind:
+            case "all_gather":
+                received = self.all_gather(buffer[..., None, :], axes, 0)
+            case "reduce_scatter":
+                received = self.reduce_scatter(buffer, axes, 0, *parts[0][3:])
+            case "all_reduce":
+                received = self.all_reduce(buffer, axes, *parts[0][2:])
+            case _:
+                blocks = self.join(buffer, [(), axes])  # what each chip of a group sends to each of them
+                shape = (*blocks.shape[:-1], self.ways(axes), -1)
+                received = self.cut(blocks.reshape(shape), [axes, (), ()])[..., 0, :, :]
+        pieces = np.split(received, np.cumsum(sizes)[:-1], axis=-1)
+        return [self._unpacked(kind, axes, piece, *part) for piece, part in zip(pieces, parts, strict=True)]
+
+    def _packed(self, kind: str, axes: Axes, a: np.ndarray, own: Axes, *rest: Any) -> np.ndarray:
+        """What a part sends: [elements], or [chips of the group, elements]."""
+        first = len(self.names)
+        if kind in ("all_gather", "all_reduce"):
+            return a.reshape(*self.shape, -1)
+        split = rest[1] if kind == "all_to_all" else rest[0]
+        local = a.shape[first + split] // self.ways(own)
+        blocks = a.reshape(
+            *a.shape[: first + split], *(self.sizes[x] for x in own), local, *a.shape[first + split + 1 :]
+        )
+        at = [first + split + list(own).index(x) for x in axes]
+        return np.moveaxis(blocks, at, range(first, first + len(axes))).reshape(*self.shape, self.ways(axes), -1)
+
+    def _unpacked(self, kind: str, axes: Axes, piece: np.ndarray, a: np.ndarray, own: Axes, *rest: Any) -> np.ndarray:
+        """What a part makes of what it received."""
+        first, local = len(self.names), list(a.shape[len(self.names) :])
+        if kind == "all_reduce":
+            return piece.reshape(a.shape)
+        if kind == "reduce_scatter":
+            local[rest[0]] //= self.ways(own)
+            return piece.reshape(*self.shape, *local)
+        order, split = own, rest[0]
+        if kind == "all_to_all":
+            local[rest[1]] //= self.ways(own)
+            order = rest[2]
+        blocks = piece.reshape(*self.shape, *(self.sizes[x] for x in axes), *local)
+        at = [first + list(axes).index(x) for x in order]
+        blocks = np.moveaxis(blocks, at, range(first + split, first + split + len(axes)))
+        local[split] *= self.ways(axes)
+        return blocks.reshape(*self.shape, *local)
+
     def slice(self, a: np.ndarray, axes: Axes, dim: int) -> np.ndarray:
         """Every chip keeps its own part of `dim`."""
         split = len(self.names) + dim
@@ -153,6 +208,36 @@ class Mesh:
         entry = entry.reshape(self.shape + (1,) * dim + (local,) + (1,) * (cache.ndim - split - 1))
         picked = np.take_along_axis(new, np.maximum(entry, 0), axis=first + dim)
         return np.where(entry >= 0, picked, cache)
+
+
+def project(a: np.ndarray, read: str, parts: Sequence[tuple[np.ndarray, str, str]]) -> list[np.ndarray]:
+    """Several einsums that read `a` and sum over the same of its letters, as one matmul.
+
+    A part: the weights, their letters, those of the result. Axes in front of all letters are batches.
+    """
+    summed = [x for x in read if x in parts[0][1]]
+    kept = [x for x in read if x not in summed]
+    rows = _ordered(a, read, kept + summed)
+    size = dict(zip(read, a.shape[a.ndim - len(read) :], strict=True))
+    front, depth = a.shape[: a.ndim - len(read)], math.prod(size[x] for x in summed)
+    columns, shapes = [], []
+    for weight, letters, _ in parts:
+        wide = _ordered(weight, letters, summed + [x for x in letters if x not in summed])
+        shapes.append(wide.shape[len(front) + len(summed) :])
+        columns.append(wide.reshape(*front, depth, -1))
+    product = rows.reshape(*front, -1, depth) @ np.concatenate(columns, axis=-1)
+    ends = np.cumsum([column.shape[-1] for column in columns])[:-1]
+    results = []
+    for piece, shape, (_, letters, result) in zip(np.split(product, ends, axis=-1), shapes, parts, strict=True):
+        made = kept + [x for x in letters if x not in summed]
+        results.append(_ordered(piece.reshape(*front, *(size[x] for x in kept), *shape), made, result))
+    return results
+
+
+def _ordered(a: np.ndarray, letters: Sequence[str], order: Sequence[str]) -> np.ndarray:
+    """The last axes of `a`, called by `letters`, in another order."""
+    front = a.ndim - len(letters)
+    return a.transpose(*range(front), *(front + list(letters).index(x) for x in order))
 
 
 def rotate(a: np.ndarray, axis: int) -> np.ndarray:

@@ -23,6 +23,8 @@ from .shrink import shrink
 
 RUNTIME = (
     numpy_runtime.Mesh,
+    numpy_runtime.project,
+    numpy_runtime._ordered,
     numpy_runtime.rotate,
     numpy_runtime.sigmoid,
     numpy_runtime.silu,
@@ -44,7 +46,7 @@ def emit_numpy(program: Program, spmd: SpmdProgram) -> str:
     dense = Dense(small, sizes, names)
     parts = [
         _header(spmd, local),
-        "import math\nfrom collections.abc import Mapping, Sequence\n\nimport numpy as np",
+        "import math\nfrom collections.abc import Mapping, Sequence\nfrom typing import Any\n\nimport numpy as np",
         'Axes = Sequence[str]  # mesh axes, major to minor: "yz", or ("node", "gpu")',
         *("\n" + inspect.getsource(part).rstrip() for part in RUNTIME),
         "\n" + _constants(local),

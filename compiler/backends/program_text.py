@@ -13,12 +13,13 @@ from ...ir.collective import (
     Permute,
     ReduceScatter,
     Slice,
+    axes_of,
 )
 from ...ir.layout import Layout, Reduction, format_layout
-from ...ir.program import Append, Iota, Program, Take, Value
-from ...ir.spmd import SpmdProgram
+from ...ir.program import Append, Einsum, Iota, Program, Take, Value
+from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from .function_text import FunctionText
-from .python_text import align_text, axes_text
+from .python_text import align_text, axes_text, letters
 
 
 class Dense(FunctionText):
@@ -123,6 +124,24 @@ class Sharded(FunctionText):
         value = self.values[name]
         at = value.dims.index(dim)
         return at, axes_text(value.layout.dims[at])
+
+    def one(self, run: Sequence[Step]) -> tuple[str, list[str]]:
+        first = run[0]
+        if isinstance(first, Move):
+            texts = [self.move(step.operand, step.collective) for step in run if isinstance(step, Move)]
+            name, _, _ = texts[0].removeprefix("mesh.").partition("(")
+            axes = axes_text(axes_of(first.collective, self.values[first.operand].layout))
+            parts = [text.removeprefix(f"mesh.{name}(").removesuffix(")") for text in texts]
+            return f'mesh.together("{name}", {axes}, [', [f"({part})" for part in parts]
+        assert isinstance(first.op, Einsum)
+        ops = [step.op for step in run if isinstance(step, Compute) and isinstance(step.op, Einsum)]
+        letter = letters(i for op in ops for each in (*op.indices, op.output) for i in each)
+        parts = []
+        for op in ops:
+            weight, result = ("".join(letter[i] for i in each) for each in (op.indices[1], op.output))
+            parts.append(f'({self.names[op.operands[1]]}, "{weight}", "{result}")')
+        read = "".join(letter[i] for i in first.op.indices[0])
+        return f'project({self.names[first.op.operands[0]]}, "{read}", [', parts
 
     def move(self, operand: str, collective: Collective) -> str:
         before = self.values[operand].layout

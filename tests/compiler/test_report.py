@@ -110,7 +110,7 @@ def test_memory_is_what_is_stored_and_what_is_live_beside_it() -> None:
     assert used["stored_bytes"] == data(palm())["stored_bytes_per_chip"]
     assert used["live_bytes"] == sum(used["live"].values()) > 0
     assert used["total_bytes"] == used["stored_bytes"] + used["live_bytes"]
-    assert (used["worst_step"], used["worst_repeats"]) == ("layer.g", ["layer"])
+    assert (used["worst_step"], used["worst_repeats"]) == ("layer.return", ["layer"])
     assert "  in all: 19.295 GB, 56.2% of the HBM\n" in report(palm())
     small = replace(palm(), hardware=replace(palm().hardware, hbm_bytes=19.29e9))
     assert "  in all: 19.295 GB, 100.0% of the HBM, more than it has\n" in report(small)

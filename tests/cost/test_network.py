@@ -119,9 +119,9 @@ def test_no_permute_along_a_line_takes_longer_than_its_price(k: int) -> None:
 
 def test_latency_of_a_collective_and_of_a_hop() -> None:
     network = Network(torus(Wrap.ALWAYS, hop_latency_s=1.0, latency_s=10.0), parse_mesh("4x8"))
-    assert seconds(network, "all-gather", "x", 1e-3) == 10.0 + 2.0
-    assert seconds(network, "all-reduce", "xy", 1e-3) == 10.0 + 2 * (2 + 4)
-    assert seconds(network, "all-gather", "x", 1000.0) == 10.0 + 3000.0 / 2  # the hops are hidden
+    assert seconds(network, "all-gather", "x", 0.0) == network.latency_s("all-gather", "x") == 10.0 + 2.0
+    assert seconds(network, "all-reduce", "xy", 0.0) == network.latency_s("all-reduce", "xy") == 10.0 + 2 * (2 + 4)
+    assert seconds(network, "all-gather", "x", 1000.0) == 10.0 + 2.0 + 3000.0 / 2
     assert seconds(network, "slice", "x", 1000.0) == seconds(network, "embed", "x", 1000.0) == 0.0
     assert seconds(Network(network.hardware, parse_mesh("1x2")), "all-reduce", "x", 1000.0) == 0.0
 
@@ -131,8 +131,19 @@ def test_the_share_of_the_peak_that_is_reached_counts_in_both_conventions() -> N
     for convention in ("flat", "links"):
         full, half = (Network(h.with_network(convention), parse_mesh("4x4x4")) for h in (FLAT.hardware, hardware))
         for kind in (*KINDS, "permute"):
-            ideal = seconds(full, kind, "xy", 1e9) - (17e-6 if convention == "links" else 0)
-            assert seconds(half, kind, "xy", 1e9) == pytest.approx(2 * ideal, rel=1e-12)
+            ideal = seconds(full, kind, "xy", 1e9) - full.latency_s(kind, "xy")
+            reached = seconds(half, kind, "xy", 1e9) - half.latency_s(kind, "xy")
+            assert reached == pytest.approx(2 * ideal, rel=1e-12)
+
+
+@pytest.mark.parametrize("convention", ["flat", "links"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bytes_of_combined_collectives_add_and_the_latency_is_paid_once(convention: str, kind: str) -> None:
+    network = Network(FLAT.hardware.with_network(convention), parse_mesh("4x4x4"))
+    sizes = [(64.0 * n, 64.0 * n * {"all-gather": 16, "reduce-scatter": 1 / 16}.get(kind, 1)) for n in (1, 5, 100)]
+    parts = [network.collective_s(kind, "xy", *size, joined=n > 0) for n, size in enumerate(sizes)]
+    whole = network.collective_s(kind, "xy", *(sum(each) for each in zip(*sizes, strict=True)))
+    assert sum(parts) == pytest.approx(whole, rel=1e-12)
 
 
 @pytest.mark.parametrize(

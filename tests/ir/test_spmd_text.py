@@ -225,9 +225,10 @@ def programs(draw: st.DrawFn) -> SpmdProgram:
                 continue
             value = define()
             if choice < 3:
-                items.append(Move(value.name, draw(st.sampled_from(names)), draw(collectives(len(value.dims), mesh))))
+                collective = draw(collectives(len(value.dims), mesh))
+                items.append(Move(value.name, draw(st.sampled_from(names)), collective, draw(st.booleans())))
             else:
-                items.append(Compute(draw(ops(value.name, value.dims, names, dims))))
+                items.append(Compute(draw(ops(value.name, value.dims, names, dims)), draw(st.booleans())))
         return SpmdRegion(tuple(stored), tuple(items))
 
     def repeat(depth: int) -> SpmdRepeat:

@@ -17,6 +17,7 @@ from escc.ir.program import (
     Append,
     Carry,
     Einsum,
+    Iota,
     Kind,
     Map,
     Op,
@@ -290,10 +291,66 @@ def test_what_differs_from_the_program_is_found(edits: tuple[tuple[str, str], ..
 
 def test_a_repeat_is_no_op() -> None:
     whole = program()
-    flat = replace(whole, body=replace(whole.body, items=whole.body.items[::-1]))
+    flat = replace(whole, body=replace(whole.body, items=(Iota("layer", "B"), Iota("r", "B"))))
     found = findings(parsed(SHARDED), flat)
-    assert "The program has the repeat `layer` in the place of the op that makes `r`." in found
-    assert "The program has the op that makes `r` in the place of the repeat `layer`." in found
+    assert "The program has the repeat `layer` in the place of the op that makes `layer`." in found
+
+
+def test_the_order_in_which_ops_stand_is_free() -> None:
+    whole = program()
+    turned = replace(whole, body=replace(whole.body, items=whole.body.items[::-1]))
+    assert not findings(parsed(SHARDED), turned)
+
+
+JOINED = """
+sharded "toy" decode on x=2 y=2
+sizes B=8 E=12 F=24
+input x: bf16 BE_x
+param Wi: bf16 E_xF_y
+param Wg: bf16 E_xF
+  u  bf16 BF_y partialsum-x = x[B,E] * Wi[E,F]
++ g  bf16 BF partialsum-x   = x[B,E] * Wg[E,F]
+  u' bf16 B_xF_y            = reduce-scatter(x) B of u
++ g' bf16 BF_x              = reduce-scatter(x) F of g
+return u', g'
+"""
+
+
+def test_steps_that_run_as_one() -> None:
+    assert not findings(parsed(JOINED))
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ((("  u' bf16 B_xF_y            = reduce-scatter(x) B", "  u' bf16 BF_y = all-reduce(x)"),), "all of one kind"),
+        ((("+ g' bf16 BF_x              = reduce-scatter(x) F of g", "+ g' bf16 BF_yx = slice(x) F of u''"),
+          ("  u' ", "  u'' bf16 BF_y = all-reduce(x) of u\n  u' "),
+          ("return u', g'", "return u'")), "all of one kind"),
+        ((("+ g  bf16 BF partialsum-x   = x[B,E] * Wg[E,F]", "+ g  bf16 BF_y partialsum-x = 2 * u"),
+          ("+ g' bf16 BF_x ", "+ g' bf16 BF_yx ")), "the op does not run as one"),
+        ((("+ g  bf16 BF partialsum-x   = x[B,E] * Wg[E,F]", "+ g  bf16 BF partialsum-x   = Wg[E,F] * x[B,E]"),),
+         "einsums that run as one read one value"),
+        ((("  u  bf16", "+ u  bf16"),), "the op does not run as one"),
+        ((("+ g' bf16 BF_x              = reduce-scatter(x) F of g", "+ g' f32 BF_x = reduce-scatter(x) F of g"),
+          ("+ g  bf16", "+ g  f32")), "of one dtype"),
+        ((("+ g' bf16 BF_x              = reduce-scatter(x) F of g", "+ g' bf16 B_x = reduce-scatter(x) B of g"),
+          ("+ g  bf16 BF partialsum-x   = x[B,E] * Wg[E,F]", "  g  bf16 B partialmax-x = max(x, over=E)")),
+         "reduce alike"),
+        ((("return u', g'", "a bf16 BF_y = all-gather(x) B of u'\n+ b bf16 BF = all-gather(y) F of a\nreturn a, b"),
+          ("+ g' bf16 BF_x              = reduce-scatter(x) F of g\n", "")), "over the same axes"),
+        ((("return u', g'", "a bf16 BF_yx = all-to-all(x) B->F of u'\n"
+           "+ b bf16 B_xF_y = all-to-all(x) F->B of a\nreturn a, b"),
+          ("+ g' bf16 BF_x              = reduce-scatter(x) F of g\n", "")), "`a` is made by the collective itself"),
+    ],
+)  # fmt: skip
+def test_steps_that_do_not_run_as_one(edits: tuple[tuple[str, str], ...], message: str) -> None:
+    text = JOINED
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    found = findings(parsed(text))
+    assert len(found) == 1 and message in found[0], found
 
 
 def test_a_partial_value_is_not_carried() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from escc.cost.network import Network
 from escc.ir.mesh import Mesh
 from escc.passes.bounds import DualAscent
 from escc.passes.graph import build_graph
-from escc.passes.prover import Found, Problem, Prover
+from escc.passes.prover import Problem, Prover
 from escc.passes.reshard import leaving, price_arcs
 from escc.passes.search import search
 from escc.passes.solver import Settings
@@ -50,12 +49,10 @@ def test_from_a_poor_start_the_best_is_found(seed: int) -> None:
     case = case_of(seed, 2, 2)
     problem = problem_of(case)
     ascent = DualAscent(problem.graph, problem.prices, problem.distances)
-    start = tuple(ascent.round())
-    known = Found(start, problem.price_of(start), -math.inf)
     prover = Prover(problem)
-    found = prover.prove(ascent, known)
+    found = prover.prove(ascent, problem.found(ascent.round()))
     assert found.price == pytest.approx(optimum(case), rel=1e-9, abs=1e-15)
-    assert problem.price_of(found.chosen) == pytest.approx(found.price, rel=1e-12)
+    assert problem.found(found.chosen).price == pytest.approx(found.price, rel=1e-12)
     assert found.price - found.bound <= 1e-9 * found.price
     assert found.bound <= found.price * (1 + 1e-9)
 
@@ -69,7 +66,7 @@ def test_what_a_plan_costs_and_stores() -> None:
         choices = zip(problem.graph.nodes, plan, strict=True)
         sizes = [float(n.stored_bytes[c]) for n, c in choices if n.stored_bytes is not None]
         assert problem.stored_bytes(plan) == sum(sizes)
-        assert problem.price_of(plan) >= sum(float(p[c]) for p, c in zip(problem.prices, plan, strict=True))
+        assert problem.found(plan).price >= sum(float(p[c]) for p, c in zip(problem.prices, plan, strict=True))
 
 
 @pytest.mark.parametrize("solver", ["highs", "gscip"])

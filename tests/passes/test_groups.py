@@ -1,0 +1,144 @@
+"""Which collectives may run as one: levels by their laws, and that the choice gains by combining."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from escc.cost.estimate import estimate
+from escc.cost.hardware import Calibrated, Hardware, Rule, load_hardware
+from escc.ir.diagnostics import Source
+from escc.ir.joined import together
+from escc.ir.mesh import parse_mesh
+from escc.ir.parser import parse
+from escc.ir.program import Program, Repeat, operand_names, walk
+from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, walk_spmd
+from escc.ir.verify import verify
+from escc.passes.choose import Options, choose
+from escc.passes.expand import expand
+from escc.passes.groups import levels
+from escc.passes.insert import insert
+from escc.passes.plan import Plan
+
+LAYER = """
+model "toy"
+dim B, L, M
+dim E = 64, F = 256, H = 8, Q = 16
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param scale, bias: bf16[E]
+  param Wq, Wk, Wv: bf16[E,H,Q]
+  param Wo: bf16[H,Q,E]
+  param Wi, Wg: bf16[E,F]
+  param Wd: bf16[F,E]
+  cache keys, values: bf16[B,M,H,Q]
+  n = layernorm(x, scale, bias, over=E)
+  q[B,L,H,Q] = n[B,L,E] * Wq[E,H,Q]
+  k[B,L,H,Q] = n[B,L,E] * Wk[E,H,Q]
+  v[B,L,H,Q] = n[B,L,E] * Wv[E,H,Q]
+  ks = append(keys, k, L into M)
+  vs = append(values, v, L into M)
+  s[B,L,H,M] = q[B,L,H,Q] * ks[B,M,H,Q]
+  p = softmax(s, over=M, mask=causal(L, M))
+  o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,H,Q]
+  a[B,L,E] = o[B,L,H,Q] * Wo[H,Q,E]
+  u[B,L,F] = n[B,L,E] * Wi[E,F]
+  g[B,L,F] = n[B,L,E] * Wg[E,F]
+  h = silu(g) * u
+  d[B,L,E] = h[B,L,F] * Wd[F,E]
+  return x + a + d
+}
+main(x: bf16[B,L,E]) { return repeat 3 layer(x) }
+phase decode { B = 16, L = 1, M = 32 }
+"""
+
+
+def program(text: str = LAYER) -> Program:
+    source = Source("toy.esti", text)
+    return expand(parse(source), source)
+
+
+def hardware(latency_s: float) -> Hardware:
+    found = load_hardware("tpu-v4").with_network("links")
+    return replace(found, calibrated=Calibrated(collective_latency_s=latency_s), hop_latency_s=0.0)
+
+
+def planned(latency_s: float, mesh: str, text: str = LAYER) -> tuple[Plan, SpmdProgram, Program]:
+    source = program(text)
+    options = Options(hardware(latency_s))
+    plan = choose(source, "decode", parse_mesh(mesh), options)
+    (spmd,) = insert(source, plan)
+    verify(spmd, source)
+    assert estimate(spmd, options.hardware).totals().total_s == pytest.approx(plan.phases[0].price, rel=1e-9)
+    return plan, spmd, source
+
+
+def test_a_value_stands_above_all_that_it_is_made_from() -> None:
+    source = program()
+    level = levels(source)
+    seen = 0
+    for placed in walk(source.body):
+        if not isinstance(placed.item, Repeat) and hasattr(placed.item, "result"):
+            for name in operand_names(placed.item):
+                if name in level and level[name][0] == level[placed.item.result][0]:
+                    assert level[name][1] < level[placed.item.result][1], (name, placed.item.result)
+                    seen += 1
+    assert seen > 20
+
+
+def test_what_is_ready_together() -> None:
+    level = levels(program())
+    for names in ("q k v u g", "o h", "a d", "n.sum n.square_sum"):
+        assert len({level[f"layer.{name}"] for name in names.split()}) == 1, names
+    assert not any(name.startswith("layer.W") or name in ("layer.keys", "layer.scale") for name in level)
+
+
+def test_projections_of_one_value_are_one_matmul() -> None:
+    _, spmd, _ = planned(0.0, "2x2")
+    joined = [p.item.result for p in walk_spmd(spmd.body) if isinstance(p.item, Compute) and p.item.joined]
+    assert joined == ["layer.k", "layer.v", "layer.u", "layer.g"]
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2", "2x4"])
+def test_a_latency_is_paid_once_for_what_runs_as_one(mesh: str) -> None:
+    """With a latency, no plan costs more than the one chosen without it, even when that is combined."""
+    free, without, _ = planned(0.0, mesh)
+    dear, combined, _ = planned(1e-3, mesh)
+    assert not any(isinstance(p.item, Move) and p.item.joined for p in walk_spmd(without.body))
+    assert dear.phases[0].gap <= 1e-9
+    assert dear.phases[0].price <= estimate(without, hardware(1e-3)).totals().total_s * (1 + 1e-9)
+    assert estimate(combined, hardware(0.0)).totals().total_s >= free.phases[0].price * (1 - 1e-9)
+
+
+def test_pinned_partial_sums_are_reduced_together() -> None:
+    """All projections are partial over x: one reduce-scatter or all-reduce is what they take."""
+    pinned = LAYER
+    for weight in ("Wq, Wk, Wv: bf16[E,H,Q]", "Wi, Wg: bf16[E,F]"):
+        pinned = pinned.replace(weight, f"{weight} @ " + ("E_xHQ" if "Wq" in weight else "E_xF"))
+    text = pinned.replace("phase decode { B = 16, L = 1, M = 32 }", "phase decode { B = 1, L = 1, M = 32 }")
+    plan, spmd, _ = planned(1e-3, "4", text)
+    assert plan.phases[0].gap <= 1e-9
+    moves = [p.item for p in walk_spmd(spmd.body) if isinstance(p.item, Move)]
+    assert any(move.joined for move in moves)
+    sending = [c for c in estimate(spmd, hardware(1e-3)).moves if c.bytes_sent]
+    assert sum(not c.joined for c in sending) < len(sending)
+    assert estimate(spmd, hardware(1e-3)).totals(once=True).collectives == sum(not c.joined for c in sending)
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize("mesh", ["4", "2x4", "2x2x2"])
+def test_projections_cost_as_one_what_they_cost_apart(rule: Rule, mesh: str) -> None:
+    """That is why joining them is no choice: their work is to their bytes as that of all is."""
+    _, spmd, _ = planned(0.0, mesh)
+    chip = hardware(0.0)
+    chip = replace(chip, calibrated=replace(chip.calibrated, op_rule=rule))
+    cost = {c.result: c for c in estimate(spmd, chip).ops}
+    runs = [run for p in (spmd.body, *repeats(spmd)) for run in together(p.items) if isinstance(run[0], Compute)]
+    for run in (run for run in runs if len(run) > 1):
+        parts = [cost[step.result] for step in run if isinstance(step, Compute)]
+        whole = chip.op_s(sum(c.flops for c in parts), sum(c.hbm_bytes for c in parts))
+        assert whole == pytest.approx(sum(c.seconds for c in parts), rel=1e-12)
+
+
+def repeats(spmd: SpmdProgram) -> list[SpmdRegion]:
+    return [p.item.body for p in walk_spmd(spmd.body) if isinstance(p.item, SpmdRepeat)]

@@ -1,4 +1,4 @@
-"""The command line: `escc compile`, `check`, `layouts`, `hardware`; `explain` is in cli_explain.
+"""The command line: `escc compile`, `layouts`, `hardware`; the others are in cli_NAME, as lazy_group lists them.
 
 Exit codes: 0 done; 1 the input is wrong, or no plan fits; 2 wrong usage; 3 the compiler contradicts
 itself.
@@ -6,6 +6,7 @@ itself.
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
 import sys
@@ -21,23 +22,28 @@ import typer
 from ..cost.hardware import Convention, load_hardware
 from ..ir.diagnostics import Diagnostic, InputError, fail
 from ..ir.dtype import Dtype
-from ..ir.mesh import parse_mesh
-from ..ir.program import Program, Repeat, Stored, walk
-from ..passes.choose import Options
+from ..ir.mesh import Mesh, parse_mesh
+from ..ir.program import Program
+from ..passes.choose import Options, choose
 from ..passes.plan import Objective
 from ..passes.solver import Settings
+from .backends.jax_source import emit_jax
+from .backends.jax_specs import specs_json, specs_module
 from .backends.numpy_source import emit_numpy
-from .driver import Compiled, InternalError, compile_phases, load, select_phases
+from .driver import Compiled, InternalError, compile_phases, load, select_phases, unfilled
 from .files import file_stem, refuse_existing, write_files
 from .hardware_table import hardware_sheet, preset_table
 from .layouts_table import layouts_table
 from .lazy_group import LazyGroup
+from .pad_auto import pad_auto, padding_text
+from .phases_report import sharing_text, together_text
 from .report import report
 from .report_json import json_text
-from .shapes import compile_shapes, meshes_of, ranking
+from .shapes import Shape, compile_shapes, meshes_of, ranking
 from .terminal import OutputError, complain, note, say
 
 WRONG_INPUT, BUG = 1, 3
+GARBAGE = 50_000  # objects between two collections; at Python's 700 they take 7% of a compile, and find nothing
 
 P = ParamSpec("P")
 
@@ -66,10 +72,13 @@ class Emit(StrEnum):
 
     TEXT = "text"
     NUMPY = "numpy"
+    JAX = "jax"
+    SPECS = "specs"
     JSON = "json"
 
 
-ENDINGS = {Emit.TEXT: "txt", Emit.NUMPY: "py", Emit.JSON: "json"}
+ENDINGS = {Emit.TEXT: "txt", Emit.NUMPY: "py", Emit.JAX: "py", Emit.SPECS: "specs.py", Emit.JSON: "json"}
+ALONE = (Emit.NUMPY, Emit.JAX, Emit.SPECS)  # a module for each phase
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A model (.esti).", show_default=False)]
 Chips = Annotated[
@@ -92,6 +101,7 @@ Sets = Annotated[
 
 def run() -> None:
     """The entry point. Ctrl-C and a closed pipe end the process at once, even inside the solver."""
+    gc.set_threshold(GARBAGE)
     for name in ("SIGINT", "SIGPIPE"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -150,7 +160,7 @@ def compile_command(
         Convention, typer.Option(help="One bandwidth for a chip and no latency, or links for each axis.")
     ] = Convention.FLAT,
     hbm_fraction: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that parameters and caches may take.")
+        float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
     ] = 1.0,
     set_: Sets = None,
     pin: Annotated[
@@ -159,13 +169,27 @@ def compile_command(
     objective: Annotated[Objective, typer.Option(help="What the plan has least of.")] = Objective.TIME,
     solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
     emit: Annotated[
-        Emit, typer.Option(help="The plan as text, as a NumPy program that runs on its own, or as JSON.")
+        Emit,
+        typer.Option(
+            help="The plan as text, as a NumPy or a JAX program that runs on its own, as PartitionSpecs, or as JSON."
+        ),
     ] = Emit.TEXT,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="DIR", help="Write a file for each phase into DIR.")
     ] = None,
+    pad: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIM=N|auto",
+            help="Pad a dim, in all phases. May be repeated. With `auto` sizes that the axes divide are tried for all "
+            "other dims; of a count of chips on the best shape.",
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Run the plan on virtual chips, and compare with the reference.")
+    ] = False,
+    separate: Annotated[
+        bool, typer.Option("--separate", help="Plan each phase alone, and say what sharing parameters would cost.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over existing files.")] = False,
 ) -> None:
@@ -173,28 +197,45 @@ def compile_command(
     chip = load_hardware(hardware).with_network(network)
     meshes = meshes_of(chips, chip)
     options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=Settings(solver.value))
-    program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []])
+    sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
+    pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
+    program = load(Path(file), sizes, pins, pads)
     phases = select_phases(program, phase)
     names = [f"{file_stem(program.name, phase)}.{ENDINGS[emit]}" for phase in phases]
     if output is not None:
-        refuse_existing(Path(output), names, force)
-    elif emit is Emit.NUMPY and len(phases) > 1:
+        refuse_existing(Path(output), [*names, *map(_beside, names)] if emit is Emit.SPECS else names, force)
+    elif emit in ALONE and len(phases) > 1:
         raise fail(
-            f"The model has {len(phases)} phases, each a NumPy program of its own.",
+            f"The model has {len(phases)} phases, each a program of its own.",
             hint="choose one with `--phase`, or write all to files with `-o DIR`",
         )
     shapes = compile_shapes(program, phases, meshes, options) if len(meshes) > 1 else ()
-    if shapes:
-        note(ranking(shapes))
-    compiled = compile_phases(program, phases, shapes[0].mesh if shapes else meshes[0], options, check)
+    mesh = shapes[0].mesh if shapes else meshes[0]
+    paddings = ""
+    if "auto" in (pad or []):
+        auto = pad_auto(lambda more: load(Path(file), sizes, pins, {**pads, **more}), phases, mesh, options, separate)
+        program, paddings = auto.program, padding_text(auto)
+    compiled = compile_phases(program, phases, mesh, options, check, separate)
     for one in compiled:
         complain(one.warnings)
-        timing = one.plan.timing
-        note(f"phase {one.phase}: built in {timing.build_s:.2f} s, solved in {timing.solve_s:.2f} s")
+    for plan in {id(one.plan): one.plan for one in compiled}.values():
+        named = ", ".join(phase.phase for phase in plan.phases)
+        note(f"phase {named}: built in {plan.timing.build_s:.2f} s, solved in {plan.timing.solve_s:.2f} s")
+    for warning in unfilled(program, phases):
+        complain([warning])
+    for choice in [*([ranking(shapes)] if shapes else []), *([paddings] if paddings else [])]:
+        if emit is Emit.TEXT or output is not None:
+            say(choice + "\n")
+        else:  # a program, or data, stands alone on standard output
+            note(choice)
     if output is None:
-        say(_text(compiled, emit))
+        say(_text(compiled, emit, shapes))
+        if separate and len(phases) > 1 and emit is Emit.TEXT:
+            say("\n\n" + _sharing(compiled, program, phases, mesh, options) + "\n")
     else:
-        texts = {name: _text([one], emit) for name, one in zip(names, compiled, strict=True)}
+        texts = {name: _text([one], emit, shapes) for name, one in zip(names, compiled, strict=True)}
+        if emit is Emit.SPECS:
+            texts |= {_beside(name): specs_json(one.spmd) for name, one in zip(names, compiled, strict=True)}
         say("".join(f"wrote {path}\n" for path in write_files(Path(output), texts, force)))
     for one in compiled:
         if not one.sound:
@@ -203,41 +244,32 @@ def compile_command(
         raise typer.Exit(BUG)
 
 
-def _text(compiled: Sequence[Compiled], emit: Emit) -> str:
+def _sharing(alone: Sequence[Compiled], program: Program, phases: Sequence[str], mesh: Mesh, options: Options) -> str:
+    """What storing parameters once would cost phases that were planned alone."""
+    try:
+        return sharing_text(alone, choose(program, phases, mesh, options), None)
+    except InputError as error:
+        return sharing_text(alone, None, error.diagnostics[0].message)
+
+
+def _beside(name: str) -> str:
+    """The file of data beside a module of specs."""
+    return name.removesuffix("py") + "json"
+
+
+def _text(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> str:
     match emit:
         case Emit.TEXT:
-            return "\n\n".join(report(one) for one in compiled)
+            together = len(compiled) > 1 and len(compiled[0].plan.phases) > 1
+            return "\n\n".join([*(report(one) for one in compiled), *([together_text(compiled)] if together else [])])
         case Emit.NUMPY:
             return "\n".join(emit_numpy(one.program, one.spmd) for one in compiled)
+        case Emit.JAX:
+            return "\n".join(emit_jax(one.program, one.spmd, one.estimate) for one in compiled)
+        case Emit.SPECS:
+            return "\n".join(specs_module(one.spmd) for one in compiled)
         case Emit.JSON:
-            return json_text(compiled)
-
-
-@app.command("check")
-@reported
-def check_command(file: File, set_: Sets = None) -> None:
-    """Look for errors in a model, and say what is in it."""
-    program = load(Path(file), bindings(set_ or [], "--set"))
-    say(f"ok: {_contents(program)}\n")
-
-
-def _contents(program: Program) -> str:
-    kinds: dict[str, int] = {}
-    for placed in walk(program.body):
-        match placed.item:
-            case Stored(_, kind):
-                kinds[kind.value] = kinds.get(kind.value, 0) + 1
-            case Repeat():
-                kinds["repeat"] = kinds.get("repeat", 0) + 1
-            case _:
-                kinds["op"] = kinds.get("op", 0) + 1
-    if program.pins:
-        kinds["pin"] = len(program.pins)
-    order = ("input", "param", "cache", "repeat", "op", "pin")
-    parts = [f"{kinds[kind]} {kind}" + ("" if kinds[kind] == 1 else "s") for kind in order if kind in kinds]
-    phases = ", ".join(phase.name for phase in program.phases)
-    plural = "" if len(program.phases) == 1 else "s"
-    return f"model {file_stem(program.name)}, phase{plural} {phases}: {', '.join(parts)}"
+            return json_text(compiled, shapes)
 
 
 @app.command("layouts")

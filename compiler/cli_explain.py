@@ -5,7 +5,8 @@ A module of its own, loaded when the command is used: SymPy takes longer to impo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,14 +15,19 @@ import typer
 
 from ..cost.hardware import Convention, load_hardware
 from ..cost.symbolic import Form
+from ..cost.trace import traces
 from ..ir.diagnostics import Diagnostic, InputError, fail
 from ..ir.mesh import parse_mesh
+from ..ir.pins import merge_pins
+from ..ir.program import Pin
 from ..passes.choose import Options
 from ..passes.plan import Objective
 from .cli import Chips, File, Sets, bindings, reported
-from .driver import Compiled, compile_phases, load, select_phases
-from .explain import compare, explain
-from .explain_text import Explained, as_json, as_latex, as_text
+from .driver import Compiled, compile_phase, compile_phases, load, select_phases
+from .explain import explain
+from .explain_json import as_json
+from .explain_text import NO_LINKS, Explained, as_latex, as_text
+from .rivals import Search, compare
 from .terminal import complain, say
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -45,7 +51,7 @@ def explain_command(
         str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")
     ] = "tpu-v4",
     network: Annotated[
-        Convention, typer.Option(help="What the plan is made for; formulas are of one bandwidth for a chip.")
+        Convention, typer.Option(help="One bandwidth for a chip and no latency, or links for each axis.")
     ] = Convention.FLAT,
     set_: Sets = None,
     pin: Annotated[
@@ -65,6 +71,12 @@ def explain_command(
         str | None,
         typer.Option(metavar="DIM", help="Show which of the layouts of `--against` sends least as DIM grows."),
     ] = None,
+    search: Annotated[
+        bool, typer.Option(help="With `--over`, also search for the least communication wherever the best changes.")
+    ] = True,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Run the collectives on a simulation of the links, beside their formulas.")
+    ] = False,
 ) -> None:
     """Show what a plan costs as formulas, and what rival layouts would."""
     mesh = parse_mesh(chips)
@@ -72,18 +84,25 @@ def explain_command(
     named = _named(against or [])
     if over is not None and not named:
         raise fail("`--over` compares layouts, and there are none.", hint="add `--against NAME=FILE`, once for each")
+    if trace and format_ is Format.LATEX:
+        raise fail("`--trace` shows figures, and LaTeX is for formulas.", hint="write it as text or JSON")
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     program = load(Path(file), sizes, pins)
     phases = select_phases(program, phase)
     rivals = {name: load(Path(file), sizes, [*pins, path]) for name, path in named}
     compiled = compile_phases(program, phases, mesh, options)
     planned = {name: compile_phases(rival, phases, mesh, options) for name, rival in rivals.items()}
+    seek = search and over is not None and format_ is not Format.LATEX
+    linked = network is Convention.LINKS
     found = []
     for k, one in enumerate(compiled):
         complain(one.warnings)
         others: dict[str, Compiled] = {name: plans[k] for name, plans in planned.items()}
-        rivalry = compare(others, form, over, drop_ones) if others else None
-        found.append(Explained(explain(one, form, drop_ones), rivalry))
+        seeker = _search(Path(file), one, over or "", sizes, pins) if seek else None
+        rivalry = compare(others, form, over, drop_ones, seeker) if others else None
+        traced = traces(one.spmd, one.hardware) if trace and linked else None
+        note = NO_LINKS if trace and not linked else None
+        found.append(Explained(explain(one, form, drop_ones), rivalry, traced, note))
     match format_:
         case Format.TEXT:
             say("\n".join(as_text(one) for one in found))
@@ -91,6 +110,18 @@ def explain_command(
             say("\n".join(as_latex(one) for one in found))
         case Format.JSON:
             say(as_json(found))
+
+
+def _search(file: Path, compiled: Compiled, over: str, sizes: Mapping[str, int], pins: Sequence[Path]) -> Search:
+    """The search of a compiled phase at other sizes of the dim `over`, for the least communication."""
+
+    def search(at: int, stored: Sequence[Pin]) -> Compiled:
+        program = load(file, {**sizes, over: at}, pins)
+        program = replace(program, pins=merge_pins(program.pins, stored))
+        options = Options(compiled.hardware, Objective.COMMUNICATION)
+        return compile_phase(program, compiled.phase, compiled.spmd.mesh, options)
+
+    return search
 
 
 def _named(texts: Sequence[str]) -> list[tuple[str, Path]]:

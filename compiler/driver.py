@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from ..cost.estimate import Estimate, estimate, predict
@@ -17,15 +18,18 @@ from ..ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ..ir.mesh import Mesh
 from ..ir.parser import parse, read_source
 from ..ir.pins import merge_pins, parse_pins
-from ..ir.program import Program
+from ..ir.program import Append, Program, walk
 from ..ir.spmd import SpmdProgram
 from ..ir.verify import verify
 from ..passes.choose import Options, choose
 from ..passes.expand import expand
+from ..passes.handover import spell_handovers
 from ..passes.insert import insert
-from ..passes.plan import Objective, Plan
+from ..passes.phases import for_each
+from ..passes.plan import Objective, PhasePlan, Plan
 from .backends.check import CheckReport, check
 from .backends.virtual import ExecutionError
+from .model_files import read_model
 
 PRICE_TOLERANCE = 1e-9  # relative, between the price of a plan and that of the program made from it
 ERROR_TOLERANCE = 1e-9  # relative, between a sharded program and its reference, in float64
@@ -57,19 +61,30 @@ class Compiled:
         return self.spmd.phase
 
     @property
+    def phase_plan(self) -> PhasePlan:
+        """What was planned for the phase."""
+        return next(phase for phase in self.plan.phases if phase.phase == self.phase)
+
+    @property
     def sound(self) -> bool:
         """Whether a run, if there was one, agreed with the reference and with the predicted bytes."""
         return self.checked is None or (self.checked.max_error <= ERROR_TOLERANCE and self.checked.equal)
 
 
-def load(file: Path, settings: Mapping[str, int] | None = None, pins: Sequence[Path] = ()) -> Program:
-    """The program of a model file, dims set by `settings`, with the pins of files beside it.
+def load(
+    file: Path,
+    settings: Mapping[str, int] | None = None,
+    pins: Sequence[Path] = (),
+    pads: Mapping[str, int] | None = None,
+) -> Program:
+    """The program of a model file, or of a shipped model by its name, with the pins of files beside it.
 
-    A pin of a file replaces the model's of the same place, and that of an earlier file. Raises
-    InputError when a file cannot be read or is wrong.
+    Dims are set by `settings`, and padded to the sizes of `pads`. A pin of a file replaces the model's
+    of the same place, and that of an earlier file. Raises InputError when a file cannot be read or is
+    wrong.
     """
-    source = read_source(file)
-    program = expand(parse(source), source, settings)
+    source = read_model(file)
+    program = expand(parse(source), source, settings, pads)
     for path in pins:
         program = replace(program, pins=merge_pins(program.pins, parse_pins(read_source(path), program)))
     return program
@@ -92,52 +107,75 @@ def compile_phase(program: Program, phase: str, mesh: Mesh, options: Options, ru
     Raises InputError when pins or memory leave no plan, or when the program is too large to run;
     InternalError when the result does not hold together.
     """
-    plan = choose(program, phase, mesh, options)
-    [spmd] = insert(program, plan)
-    try:
-        verify(spmd, program)
-    except InputError as error:
-        raise InternalError(f"the plan of phase `{phase}` does not verify: {error}") from error
-    cost = estimate(spmd, options.hardware)
-    _confirm_price(plan, cost)
-    checked = None
-    if run:
-        try:
-            checked = check(program, spmd, predict)
-        except ExecutionError as error:
-            raise InternalError(f"the plan of phase `{phase}` does not run: {error}") from error
-    return Compiled(program, options.hardware, plan, spmd, cost, checked, idle_axes(program, phase, mesh))
+    [compiled] = compile_plan(program, choose(program, phase, mesh, options), options, run)
+    return compiled
 
 
 def compile_phases(
-    program: Program, phases: Sequence[str], mesh: Mesh, options: Options, run: bool = False
+    program: Program, phases: Sequence[str], mesh: Mesh, options: Options, run: bool = False, separate: bool = False
 ) -> tuple[Compiled, ...]:
-    """Compile phases, each on its own. Raises InputError with what is wrong with any of them."""
-    done: list[Compiled] = []
-    failed: dict[Diagnostic, list[str]] = {}
-    for phase in phases:
+    """Compile phases, together or each on its own. Raises InputError with what is wrong with any of them."""
+    if separate or len(phases) == 1:
+        return tuple(for_each(phases, lambda phase: compile_phase(program, phase, mesh, options, run)))
+    return compile_plan(program, choose(program, phases, mesh, options), options, run)
+
+
+def compile_plan(program: Program, plan: Plan, options: Options, run: bool = False) -> tuple[Compiled, ...]:
+    """The phases of a plan, spelled out, verified and priced; with `run`, also run on virtual chips.
+
+    Raises InternalError when the result does not hold together.
+    """
+    out = []
+    for spmd, phase in zip(insert(program, plan), plan.phases, strict=True):
         try:
-            done.append(compile_phase(program, phase, mesh, options, run))
+            verify(spmd, program)
         except InputError as error:
-            for diagnostic in error.diagnostics:
-                failed.setdefault(diagnostic, []).append(phase)
-    if failed:
-        raise InputError(
-            d if len(where) == len(phases) else replace(d, message=f"Phase {', '.join(where)}: {d.message}")
-            for d, where in failed.items()
-        )
-    return tuple(done)
+            raise InternalError(f"the plan of phase `{phase.phase}` does not verify: {error}") from error
+        cost = estimate(spmd, options.hardware)
+        _confirm(phase.price, _objective(cost, plan.objective))
+        checked = None
+        if run:
+            try:
+                checked = check(program, spmd, predict)
+            except ExecutionError as error:
+                raise InternalError(f"the plan of phase `{phase.phase}` does not run: {error}") from error
+        warnings = idle_axes(program, phase.phase, plan.mesh)
+        out.append(Compiled(program, options.hardware, plan, spmd, cost, checked, warnings))
+    if len(out) > 1:
+        _confirm_whole(program, plan, out, options)
+    return tuple(out)
 
 
-def _confirm_price(plan: Plan, cost: Estimate) -> None:
-    """Compare the objective that was minimised with what the finished program costs."""
+def _objective(cost: Estimate, objective: Objective) -> float:
     totals = cost.totals()
-    recomputed = {
-        Objective.TIME: totals.total_s,
-        Objective.COMMUNICATION: totals.comm_s,
-        Objective.MEMORY: math.fsum(size for _, size in cost.stored_bytes),
-    }[plan.objective]
-    price = plan.phases[0].price
+    match objective:
+        case Objective.TIME:
+            return totals.total_s
+        case Objective.COMMUNICATION:
+            return totals.comm_s
+        case Objective.MEMORY:
+            return math.fsum(size for _, size in cost.stored_bytes)
+
+
+def _confirm_whole(program: Program, plan: Plan, compiled: Sequence[Compiled], options: Options) -> None:
+    """Compare what was minimised over several phases with what their programs and handovers cost."""
+    calls = {phase.name: phase.calls for phase in program.phases}
+    whole = 0.0
+    for spmd, handover in zip(spell_handovers(program, plan), plan.handovers, strict=True):
+        try:
+            verify(spmd)
+        except InputError as error:
+            raise InternalError(f"the handover `{spmd.phase}` does not verify: {error}") from error
+        _confirm(handover.price, estimate(spmd, options.hardware).totals().comm_s)
+        whole += calls[handover.before] * handover.price
+    # Of several phases memory is a limit; what is left to minimise is the time.
+    timed = Objective.TIME if plan.objective is Objective.MEMORY else plan.objective
+    whole += math.fsum(calls[one.phase] * _objective(one.estimate, timed) for one in compiled)
+    _confirm(plan.price, whole)
+
+
+def _confirm(price: float, recomputed: float) -> None:
+    """Compare what was minimised with what the finished program costs."""
     if not math.isclose(recomputed, price, rel_tol=PRICE_TOLERANCE):
         raise InternalError(f"the plan was priced at {price!r}, and its program costs {recomputed!r}")
 
@@ -157,3 +195,23 @@ def idle_axes(program: Program, phase: str, mesh: Mesh) -> tuple[Diagnostic, ...
         for axis, size in mesh.axes
         if size > 1 and not any(sizes[dim] % size == 0 for dim in split)
     )
+
+
+def unfilled(program: Program, phases: Sequence[str]) -> tuple[Diagnostic, ...]:
+    """A warning where all calls of a phase do not fill the caches of the next one of `phases`."""
+    appends = [placed.item for placed in walk(program.body) if isinstance(placed.item, Append)]
+    table = program.table()
+    found: dict[str, Diagnostic] = {}
+    for before, after in pairwise(program.phase(name) for name in phases):
+        sizes = [dict(phase.sizes) for phase in (before, after)]
+        for append in appends:
+            dims = [dim for dim in table[append.cache].dims if dim != append.target]
+            slots, filled = (math.prod(size[dim] for dim in dims) for size in reversed(sizes))
+            if slots % filled == 0 and before.calls < slots // filled:
+                found[before.name] = Diagnostic(
+                    f"Phase `{before.name}` has {before.calls} of the {slots // filled} calls "
+                    f"that fill the caches of `{after.name}`.",
+                    hint=f"write `calls = {slots // filled}` in `{before.name}` to count all of them",
+                    severity="warning",
+                )
+    return tuple(found.values())

@@ -1,21 +1,18 @@
 """A compiled phase explained: the formulas of its cost, and what they come to beside the plan's figures.
 
-Rival layouts are shown by their formulas, their costs here, and where each becomes the cheapest.
-Formulas speak of one bandwidth for each chip and no latency (`bw`), the convention of the literature.
+Formulas speak of the network as the plan's own figures do: of one bandwidth for each chip and no
+latency (`bw`), the convention of the literature, or of a rate for each axis (`W`) and latencies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
-import sympy
-from sympy import Expr, Symbol
+from sympy import Expr
 
-from ..cost.derive import regimes
 from ..cost.hardware import Convention
-from ..cost.symbolic import Form, SymbolicEstimate, symbolic
-from ..ir.diagnostics import did_you_mean, fail
+from ..cost.symbolic import Bandwidth, Form, SymbolicEstimate, symbolic
 from .driver import Compiled
 
 
@@ -34,7 +31,7 @@ class Line:
 class Explanation:
     """The formulas of a phase. `collectives` are single ones, each paid `times`; `totals` are of the whole run.
 
-    `network`: what the plan's own figures go by, which are those of the formulas where it is flat.
+    `network`: what the formulas and the plan's figures go by.
     """
 
     name: str
@@ -45,30 +42,13 @@ class Explanation:
     totals: tuple[Line, ...]
 
 
-@dataclass(frozen=True)
-class Turn:
-    """From `start` on, a number of what grows, the layouts called `name` send the least."""
-
-    start: float
-    name: str
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Rival layouts: the communication of each, over the whole run, and the regimes as a dim, `over`, grows."""
-
-    layouts: tuple[Line, ...]
-    over: str | None
-    turns: tuple[Turn, ...]
-
-
 def explain(compiled: Compiled, form: Form, drop_ones: bool = False) -> Explanation:
     """The formulas of a compiled phase, with their values at its sizes; `drop_ones`: without dims of size 1."""
-    found = symbolic(compiled.spmd, compiled.hardware, form, numbers=_ones(compiled) if drop_ones else ())
+    found = formulas(compiled, form, ones(compiled) if drop_ones else ())
     paid = {cost.result: cost.seconds for cost in compiled.estimate.moves}
     collectives = tuple(
         Line(
-            f"{', '.join(move.results)}: {move.kind}({' '.join(move.axes)})",
+            f"{'+ ' * move.joined}{', '.join(move.results)}: {move.kind}({' '.join(move.axes)})",
             move.times,
             move.seconds,
             found.value(move.seconds),
@@ -93,43 +73,12 @@ def explain(compiled: Compiled, form: Form, drop_ones: bool = False) -> Explanat
     )
 
 
-def compare(rivals: Mapping[str, Compiled], form: Form, over: str | None, drop_ones: bool = False) -> Comparison:
-    """Plans of one phase on one mesh under different pins, by their communication.
-
-    Their layouts are kept while the dim `over` grows from 0, whether or not they divide it. Raises
-    InputError when `over` is no dim of the program.
-    """
-    found = {
-        name: symbolic(one.spmd, one.hardware, form, numbers=_ones(one) - {over} if drop_ones else ())
-        for name, one in rivals.items()
-    }
-    layouts = tuple(
-        Line(name, 1, one.comm_s, one.value(one.comm_s), rivals[name].estimate.totals().comm_s)
-        for name, one in found.items()
-    )
-    if over is None:
-        return Comparison(layouts, None, ())
-    costs = {name: _only(one, over) for name, one in found.items()}
-    turns = regimes(costs, _symbol(next(iter(found.values())), over))
-    return Comparison(layouts, over, tuple(Turn(float(turn.start), turn.name) for turn in turns))
+def formulas(compiled: Compiled, form: Form, numbers: Collection[str] = ()) -> SymbolicEstimate:
+    """The formulas in the convention of the compiled hardware; dims in `numbers` stand as their sizes."""
+    bandwidth = Bandwidth.LINKS if compiled.hardware.convention is Convention.LINKS else Bandwidth.CHIP
+    return symbolic(compiled.spmd, compiled.hardware, form, bandwidth, numbers)
 
 
-def _ones(compiled: Compiled) -> set[str]:
+def ones(compiled: Compiled) -> set[str]:
+    """The dims of size 1."""
     return {dim for dim, size in compiled.spmd.sizes if size == 1}
-
-
-def _symbol(estimate: SymbolicEstimate, over: str) -> Symbol:
-    dims = estimate.symbols.dims
-    if over not in dims:
-        hint = did_you_mean(over, dims) or f"its dims are {', '.join(dims)}"
-        raise fail(f"The program has no dim `{over[:60]}` that could grow.", hint=hint)
-    symbol = dims[over]
-    assert isinstance(symbol, Symbol)
-    return symbol
-
-
-def _only(estimate: SymbolicEstimate, over: str) -> Expr:
-    """The communication with all symbols but one at their sizes."""
-    kept = _symbol(estimate, over)
-    sizes = {symbol: size for symbol, size in estimate.sizes.items() if symbol != kept}
-    return sympy.sympify(estimate.comm_s).xreplace(sizes)

@@ -1,18 +1,18 @@
-"""An explanation as text, LaTeX or JSON. Formulas are in seconds."""
+"""An explanation as text or LaTeX. Formulas are in seconds."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
-from sympy import Expr
+from sympy import Expr, Symbol
 
-from ..cost.hardware import Convention
-from ..cost.symbolic import Form
-from .explain import Comparison, Explanation, Line
+from ..cost.symbolic import Form, Symbols
+from ..cost.trace import MOST_CHIPS, Trace
+from .explain import Explanation, Line
+from .rivals import Comparison, Finding, Sending, Weight
 from .text_table import table
 
 FORMS = {
@@ -21,12 +21,18 @@ FORMS = {
 }
 
 
+NO_LINKS = "Nothing is traced: `--network flat` gives a chip one bandwidth and no links; add `--network links`."
+
+
 @dataclass(frozen=True)
 class Explained:
-    """What is shown of one phase."""
+    """What is shown of one phase. `traces`: its collectives as simulated, None where that was not asked
+    for or is impossible; `note`: why it is."""
 
     explanation: Explanation
     comparison: Comparison | None
+    traces: tuple[Trace, ...] | None = None
+    note: str | None = None
 
 
 def as_text(explained: Explained) -> str:
@@ -36,6 +42,10 @@ def as_text(explained: Explained) -> str:
     if one.collectives:
         parts.append(_table("Collectives, each once", one.collectives, times=True))
     parts.append(_table("Whole program", one.totals))
+    if explained.traces:
+        parts.append(_traces(explained.traces))
+    if explained.note is not None:
+        parts.append(iter([explained.note]))
     if explained.comparison is not None:
         parts.append(_table("Communication of the layouts", explained.comparison.layouts))
         parts += _regimes(explained.comparison)
@@ -44,16 +54,19 @@ def as_text(explained: Explained) -> str:
 
 def _header(one: Explanation) -> Iterator[str]:
     estimate = one.estimate
-    symbols = estimate.symbols
-    rates = ((symbols.network, "bytes/s"), (symbols.peak, "flop/s"), (symbols.hbm, "bytes/s"))
-    unit = dict(rates)
-    sizes = " ".join(f"{symbol}={value}" for symbol, value in estimate.sizes.items() if symbol not in unit)
+    rates = _rates(estimate.symbols)
+    sizes = " ".join(f"{symbol}={value}" for symbol, value in estimate.sizes.items() if symbol not in rates)
     yield f"Formulas of {json.dumps(one.name)}, phase {one.phase}, in seconds"
     yield f"  form   {FORMS[estimate.form]}"
     yield f"  sizes  {sizes}"
-    yield "  rates  " + ", ".join(f"{s}={float(estimate.sizes[s]):.6g} {name}" for s, name in rates)
-    if one.network is not Convention.FLAT:
-        yield f"  plan   its figures count the {one.network} of the network; the formulas, one bandwidth for a chip"
+    yield "  rates  " + ", ".join(f"{s}={float(estimate.sizes[s]):.6g} {unit}" for s, unit in rates.items())
+
+
+def _rates(symbols: Symbols) -> dict[Symbol, str]:
+    """What is given by the hardware, with its units."""
+    latencies = [symbol for symbol in (symbols.start, symbols.hop) if symbol is not None]
+    rates = dict.fromkeys(symbols.rates.values(), "bytes/s") | dict.fromkeys(latencies, "s")
+    return rates | {symbols.peak: "flop/s", symbols.hbm: "bytes/s"}
 
 
 def _table(title: str, lines: Sequence[Line], times: bool = False) -> Iterator[str]:
@@ -65,11 +78,62 @@ def _table(title: str, lines: Sequence[Line], times: bool = False) -> Iterator[s
     yield from table(rows, left=2)
 
 
+def _traces(traces: Sequence[Trace]) -> Iterator[str]:
+    yield "Simulated on the links, each once"
+    rows = [("", "MB on the busiest link", "hops", "simulated", "formula", "")]
+    for trace in traces:
+        what = f"{', '.join(trace.results)}: {trace.kind}({' '.join(trace.axes)})"
+        run = trace.run
+        size, hops, seconds = "-", "-", "-"
+        if run is not None:
+            size, hops, seconds = f"{float(run.busiest_bytes) / 1e6:.6g}", str(run.hops), _time(run.seconds)
+        rows.append((what, size, hops, seconds, _time(trace.formula_s), _verdict(trace)))
+    yield from table(rows, left=2)
+
+
+def _verdict(trace: Trace) -> str:
+    if trace.run is None:
+        return f"not simulated: {trace.chips:,} chips" + (f", over {MOST_CHIPS}" if trace.chips > MOST_CHIPS else "")
+    match trace.agrees:
+        case None:
+            return "formula is a bound"
+        case True:
+            return "agree"
+        case False:
+            return "DIFFER"
+
+
 def _regimes(comparison: Comparison) -> Iterator[Iterator[str]]:
     if comparison.over is not None:
         rows = [(f"from {comparison.over} =", "least communication")]
         rows += [(f"{turn.start:,.10g}", turn.name) for turn in comparison.turns]
         yield iter([f"As {comparison.over} grows", *table(rows, left=2)])
+    if comparison.findings:
+        over = comparison.over or ""
+        sentences = [f"  {sentence(finding, over)}" for finding in comparison.findings]
+        yield iter(["What a search for the least communication finds", *sentences])
+
+
+def sentence(finding: Finding, over: str) -> str:
+    """What a search found where the dim `over` has a size, in one sentence."""
+    kept = "nothing pinned" if finding.stored_as is None else f"all that is stored as in {finding.stored_as}"
+    start = f"At {over} = {finding.at:,}, {kept}: "
+    if finding.found is None:
+        return f"{start}no plan. {finding.reason}"
+    less = f"{finding.gain:.1%} less than"
+    judged = less if finding.gain > 0 else "as much as" if finding.gain == 0 else "more than"
+    weights = ", ".join(map(_weight, finding.weights))
+    read = f"; weights are read as {weights}" if weights else ""
+    stored = f"; {finding.stored_bytes / 1e9:,.3f} GB stored on a chip" if finding.stored_bytes else ""
+    return f"{start}{_sent(finding.found)}, {judged} {finding.rival}'s {_sent(finding.named)}{read}{stored}."
+
+
+def _sent(sending: Sending) -> str:
+    return f"{sending.bytes_sent / 1e6:,.2f} MB in {_time(sending.seconds)}" if sending.bytes_sent else "nothing sent"
+
+
+def _weight(weight: Weight) -> str:
+    return f"{weight.name} {weight.used}" + (f" (stored {weight.stored})" if weight.stored != weight.used else "")
 
 
 def _plain(formula: Expr) -> str:
@@ -96,37 +160,3 @@ def as_latex(explained: Explained) -> str:
 
 def _escaped(text: str) -> str:
     return "".join("\\" + c if c in "_&%$#{}" else c for c in text)
-
-
-def as_json(found: Sequence[Explained]) -> str:
-    """All phases as one JSON object, ending in a newline. Formulas are in the syntax of SymPy and Python."""
-    return json.dumps({"phases": [_phase(one) for one in found]}, indent=2) + "\n"
-
-
-def _phase(explained: Explained) -> dict[str, Any]:
-    one, rivals = explained.explanation, explained.comparison
-    out: dict[str, Any] = {
-        "name": one.name,
-        "phase": one.phase,
-        "network": one.network.value,
-        "form": one.estimate.form.value,
-        "sizes": {str(symbol): float(value) for symbol, value in one.estimate.sizes.items()},
-        "collectives": [_line(line) for line in one.collectives],
-        "totals": [_line(line) for line in one.totals],
-    }
-    if rivals is not None:
-        out["against"] = [_line(line) for line in rivals.layouts]
-        if rivals.over is not None:
-            turns = [{"from": turn.start, "cheapest": turn.name} for turn in rivals.turns]
-            out["regimes"] = {"over": rivals.over, "turns": turns}
-    return out
-
-
-def _line(line: Line) -> dict[str, Any]:
-    return {
-        "what": line.what,
-        "times": line.times,
-        "formula": sympy.sstr(line.formula),
-        "value_s": line.value_s,
-        "plan_s": line.plan_s,
-    }

@@ -1,6 +1,6 @@
 """Commands whose modules are imported when they are asked for: the one place that imports by name.
 
-What `explain` needs takes longer to import than `compile` takes to start.
+What `explain` needs takes longer to import than `compile` takes to start; the others are rarely asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from importlib import import_module
 import typer
 from typer.core import TyperGroup
 
-LATE = {"explain": ".cli_explain"}  # the module of a command, relative to this package; it has an `app`
+# The module of a command, relative to this package; it has an `app`.
+LATE = {
+    "check": ".cli_check",
+    "explain": ".cli_explain",
+    "models": ".cli_models",
+    "import": ".cli_import",
+    "run": ".cli_run",
+}
 
 
 class LazyGroup(TyperGroup):

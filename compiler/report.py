@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from ..cost.estimate import Estimate, Totals, local_bytes
 from ..cost.hardware import Convention, Hardware, Rule
 from ..cost.memory import Point, memory
+from ..cost.model_flops import model_flops
 from ..ir.layout import format_layout
 from ..ir.program import Kind, Stored
 from ..ir.spmd import walk_spmd
@@ -54,6 +55,10 @@ def _header(compiled: Compiled) -> Iterator[str]:
         f"HBM {hardware.hbm_bytes / 1e9:.2f} GB at {hardware.hbm_bytes_per_s / 1e9:.6g} GB/s, "
         f"network {_network(hardware)}"
     )
+    sizes = dict(spmd.sizes)
+    pads = [f"{dim} {sizes[own]} to {sizes[dim]}" for dim, own in compiled.program.padding if sizes[own] < sizes[dim]]
+    if pads:
+        yield f"  padding   {', '.join(pads)}"
 
 
 def _network(hardware: Hardware) -> str:
@@ -126,8 +131,15 @@ def _summary(compiled: Compiled) -> Iterator[str]:
     yield "Each chip takes"
     yield from table(rows, left=1)
     yield f"  An op takes {RULES[compiled.hardware.calibrated.op_rule]}; the total is ops and communication."
+    if (used := utilisation(compiled)) is not None:
+        yield f"  MFU {used:.1%}: the flops of the model's parameters, without padding, of what the chips could do."
     yield ""
-    plan = compiled.plan.phases[0]
+    if len(compiled.plan.phases) > 1:
+        yield "  Planned together with the other phases; what is proven is said of all."
+        if compiled.checked is not None:
+            yield from _checked(compiled.checked)
+        return
+    plan = compiled.phase_plan
     yield f"  objective  {_objective(compiled, plan.price)}"
     yield f"  bound      {_objective(compiled, plan.bound)}"
     if plan.gap <= PROVEN:
@@ -136,6 +148,16 @@ def _summary(compiled: Compiled) -> Iterator[str]:
         yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
     if compiled.checked is not None:
         yield from _checked(compiled.checked)
+
+
+def utilisation(compiled: Compiled) -> float | None:
+    """The flops that the model's parameters need, unpadded, over those that the chips could do in the time.
+
+    None where it takes no time.
+    """
+    seconds, chips = compiled.estimate.totals().total_s, compiled.spmd.mesh.chips
+    needed = model_flops(compiled.program, compiled.phase)
+    return needed / (seconds * chips * compiled.hardware.peak_flops_per_s) if seconds else None
 
 
 def _checked(checked: CheckReport) -> Iterator[str]:
@@ -155,7 +177,7 @@ def _checked(checked: CheckReport) -> Iterator[str]:
 
 def _totals_row(name: str, totals: Totals) -> tuple[str, ...]:
     seconds = (totals.compute_s, totals.memory_s, totals.op_s, totals.comm_s, totals.total_s)
-    return (name, *map(_time, seconds), _mb(totals.bytes_sent), str(totals.collectives))
+    return (name, *map(time_text, seconds), _mb(totals.bytes_sent), str(totals.collectives))
 
 
 def _objective(compiled: Compiled, price: float) -> str:
@@ -163,12 +185,12 @@ def _objective(compiled: Compiled, price: float) -> str:
         case Objective.MEMORY:
             return f"{price / 1e9:.6g} GB stored"
         case Objective.COMMUNICATION:
-            return f"{_time(price, 6)} of communication"
+            return f"{time_text(price, 6)} of communication"
         case Objective.TIME:
-            return _time(price, 6)
+            return time_text(price, 6)
 
 
-def _time(seconds: float, digits: int = 4) -> str:
+def time_text(seconds: float, digits: int = 4) -> str:
     """Seconds with the unit that fits."""
     unit, scale = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if seconds >= s), ("us", 1e-6))
     return f"{_significant(seconds / scale, digits)} {unit}"

@@ -19,22 +19,31 @@ from ..ir.spmd import Compute, Move, SpmdValue, walk_spmd
 from ..passes.plan import Objective
 from .backends.check import CheckReport
 from .driver import Compiled
+from .phases_report import together_data
 from .report import PROVEN
 from .scopes import scopes
+from .shapes import Shape, ranking_data
 
 Data = dict[str, object]
 
 
-def json_text(phases: Sequence[Compiled]) -> str:
-    """One phase as an object, several as `{"phases": [...]}`; ends in a newline."""
+def json_text(phases: Sequence[Compiled], shapes: Sequence[Shape] = ()) -> str:
+    """One phase as an object, several as `{"phases": [...]}`; ends in a newline.
+
+    `shapes`: the slice shapes that were compiled, cheapest first; they add `slice_shapes`.
+    """
     objects = [phase_data(compiled) for compiled in phases]
-    whole = objects[0] if len(objects) == 1 else {"phases": objects}
+    whole: Data = objects[0] if len(objects) == 1 else {"phases": objects}
+    if len(phases[0].plan.phases) > 1:
+        whole |= {"together": together_data(phases)}
+    if shapes:
+        whole = {"slice_shapes": ranking_data(shapes)} | whole
     return json.dumps(whole, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def phase_data(compiled: Compiled) -> Data:
     """All that is known of one compiled phase."""
-    spmd, cost, plan = compiled.spmd, compiled.estimate, compiled.plan.phases[0]
+    spmd, cost, plan = compiled.spmd, compiled.estimate, compiled.phase_plan
     values = spmd.table()
     stored = [p.item for p in walk_spmd(spmd.body) if isinstance(p.item, Stored)]
     return {
@@ -68,7 +77,7 @@ def phase_data(compiled: Compiled) -> Data:
 
 def _priced(compiled: Compiled) -> Data:
     """The objective and its proven bound, in seconds, or in bytes where memory is minimised."""
-    plan = compiled.plan.phases[0]
+    plan = compiled.phase_plan
     unit = "bytes" if compiled.plan.objective is Objective.MEMORY else "s"
     prices: Data = dict.fromkeys(("objective_s", "bound_s", "objective_bytes", "bound_bytes"))
     return prices | {f"objective_{unit}": plan.price, f"bound_{unit}": plan.bound}

@@ -27,8 +27,10 @@ class Shape:
 
     @property
     def price(self) -> float:
-        """The objective, summed over phases; infinite where nothing could be compiled."""
-        return sum(p.price for c in self.compiled for p in c.plan.phases) if self.compiled else float("inf")
+        """The objective, over all calls of all phases; infinite where nothing could be compiled."""
+        if not self.compiled:
+            return float("inf")
+        return sum(plan.price for plan in {id(c.plan): c.plan for c in self.compiled}.values())
 
 
 def meshes_of(text: str, hardware: Hardware) -> tuple[Mesh, ...]:
@@ -96,3 +98,26 @@ def ranking(shapes: Sequence[Shape]) -> str:
         share = f"{shape.price / best:.3f}" if best else "-"
         rows.append((name, f"{seconds * 1e3:.4g} ms", share, f"{sent / 1e6:,.2f} MB"))
     return "\n".join(["Slice shapes, cheapest first", *table(rows, 1)]) + "\n"
+
+
+def ranking_data(shapes: Sequence[Shape]) -> list[dict[str, object]]:
+    """The shapes for JSON, cheapest first. Figures are null where there is no plan, for `reason`.
+
+    `objective` is in the unit of what the plan has least of; `beside_best` its ratio to the best's.
+    """
+    best = shapes[0].price
+    out: list[dict[str, object]] = []
+    for shape in shapes:
+        totals = [one.estimate.totals() for one in shape.compiled]
+        planned = bool(totals)
+        out.append(
+            {
+                "mesh": dict(shape.mesh.axes),
+                "objective": shape.price if planned else None,
+                "beside_best": shape.price / best if planned and best else None,
+                "total_s": sum(t.total_s for t in totals) if planned else None,
+                "bytes_sent_per_chip": sum(t.bytes_sent for t in totals) if planned else None,
+                "reason": shape.reason,
+            }
+        )
+    return out

@@ -1,7 +1,8 @@
 """What a chip needs to hold at once: stored tensors, and the most that is live beside them.
 
 A value is live from the step that makes it to the last step that reads it, both included. Stored
-tensors are held throughout, each repetition's own; a new version of a cache is written into it.
+tensors are held throughout, each repetition's own; a new version of a cache is written into it. Of steps that
+run as one all that they read and all that they make is held at once.
 
 Attention counts as fused. A value that has both dims of some append, the one of the new tokens and
 the one of the whole context, is a score: it exists for every pair of a query and a key. Made by an
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from ..ir.joined import together
 from ..ir.program import Append, Kind, Stored, operand_names
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step, walk_spmd
 from .estimate import local_bytes
@@ -34,7 +36,8 @@ class Live:
 
 @dataclass(frozen=True)
 class Point:
-    """What is live while a step runs. `step`: the value that it makes, None for the program's start.
+    """What is live while a step runs. `step`: the value that it makes, the first of those that are made
+    as one, None for the program's start.
     `repeats`: the repeats around it, outermost first. `live`: by name, without the stored tensors."""
 
     step: str | None
@@ -122,15 +125,23 @@ class _Liveness:
 
     def region(self, region: SpmdRegion, repeats: tuple[str, ...], leave: frozenset[str]) -> Iterator[Point]:
         """The points of a region; `leave` is what is live as it ends."""
-        needed = [leave]  # after the last item, after the one before, ...
-        for item in reversed(region.items[1:]):
-            needed.append(needed[-1] - self.makes(item) | self.reads(item))
-        for item, after in zip(region.items, reversed(needed), strict=False):
-            if isinstance(item, SpmdRepeat):
-                through = after - self.makes(item) | self.free(item)
-                yield from self.repeated(item, (*repeats, item.name), through)
+        runs = together(region.items)
+        needed = [leave]  # after the last run, after the one before, ...
+        for run in reversed(runs[1:]):
+            makes, reads = self.whole(run)
+            needed.append(needed[-1] - makes | reads)
+        for run, after in zip(runs, reversed(needed), strict=False):
+            first, (makes, reads) = run[0], self.whole(run)
+            if isinstance(first, SpmdRepeat):
+                through = after - makes | self.free(first)
+                yield from self.repeated(first, (*repeats, first.name), through)
             else:
-                yield self.point(item.result, repeats, after | self.reads(item) | self.makes(item))
+                yield self.point(first.result, repeats, after | reads | makes)
+
+    def whole(self, run: Iterable[Step | SpmdRepeat]) -> tuple[frozenset[str], frozenset[str]]:
+        """What steps that run as one leave behind, and what they read."""
+        makes = frozenset(name for item in run for name in self.makes(item))
+        return makes, frozenset(name for item in run for name in self.reads(item))
 
     def repeated(self, repeat: SpmdRepeat, repeats: tuple[str, ...], through: frozenset[str]) -> Iterator[Point]:
         """One repetition, with what is held through all of them. A carry's buffer is never given up:

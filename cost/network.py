@@ -8,7 +8,7 @@ passes know only the methods of `Network`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations
@@ -22,14 +22,43 @@ from .topology import Axis, Level, place_axes
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What a network's prices are made of: figures, or symbols in their place.
+
+    `size` of an axis: its chips; `rate`: the bytes/s that a chip can take in along it, where it has
+    least links. `bandwidth`: all that a chip can send, bytes/s. `start_s` and `hop_s`: the latencies
+    of a collective and of a hop, 0 where the hardware has none. `many`: without the factors
+    (K - 1)/K, as for K >> 1.
+    """
+
+    size: Callable[[str], Any]
+    rate: Callable[[str], Any]
+    bandwidth: Any
+    start_s: Any
+    hop_s: Any
+    many: bool = False
+
+    def ways(self, axes: Sequence[str]) -> Any:
+        """Over how many chips `axes` go."""
+        return prod((self.size(name) for name in axes), start=1)
+
+    def others(self, ways: Any) -> Any:
+        """All of some chips but one."""
+        return ways if self.many else ways - 1
+
+
+@dataclass(frozen=True)
 class Network:
     """The interconnect of chips of one kind, laid out as a mesh.
 
-    In the links convention the methods raise InputError when the mesh does not fit the hardware.
+    Prices are numbers, or formulas where `symbols` are given; which formula holds (what the busiest
+    links are, whether a ring is even) is decided by the figures of the hardware and the mesh either
+    way. In the links convention the methods raise InputError when the mesh does not fit the hardware.
     """
 
     hardware: Hardware
     mesh: Mesh
+    symbols: Terms | None = None
 
     def collective_s(
         self, kind: str, axes: Sequence[str], before_bytes: Any, after_bytes: Any, joined: bool = False
@@ -42,7 +71,7 @@ class Network:
         fixed_s = 0.0 if joined else self.latency_s(kind, axes)
         return fixed_s + self._transfer_s(kind, axes, before_bytes, after_bytes)
 
-    def latency_s(self, kind: str, axes: Sequence[str]) -> float:
+    def latency_s(self, kind: str, axes: Sequence[str]) -> Any:
         """What a collective takes whatever it carries: the start, and each step's way to the next chip.
 
         Every step pays the latency of its hop and the time of what it carries, so both add (Hockney's
@@ -51,16 +80,14 @@ class Network:
         """
         if self.hardware.convention is Convention.FLAT or kind in FREE or self.mesh.size(*axes) == 1:
             return 0.0
-        hops_s = self.hops(kind, axes) * self.hardware.hop_latency_s
-        return self.hardware.calibrated.collective_latency_s + hops_s
+        return self._terms.start_s + self._steps(kind, axes, self._terms) * self._terms.hop_s
 
     def _transfer_s(self, kind: str, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
         """Seconds for the bytes alone."""
-        ways = self.mesh.size(*axes)
-        sent = bytes_sent(kind, before_bytes, after_bytes, ways)
+        sent = bytes_sent(kind, before_bytes, after_bytes, self._terms.ways(axes), self._terms.many)
         if self.hardware.convention is Convention.FLAT:
-            return sent / self._reached(self.hardware.network_bytes_per_s)
-        if kind in FREE or ways == 1:
+            return sent / self._terms.bandwidth
+        if kind in FREE or self.mesh.size(*axes) == 1:
             return 0 * sent
         match kind:
             case "all-to-all":
@@ -76,103 +103,130 @@ class Network:
             return self.mesh.size(axis)
         return self._axes[axis]
 
-    def gather_bytes_per_s(self, axes: Sequence[str]) -> float:
+    def gather_bytes_per_s(self, axes: Sequence[str]) -> Any:
         """The rate at which a chip takes in what an all-gather over `axes` brings it.
 
-        A reduce-scatter is its mirror image. One level goes after the other, the slowest first,
-        while blocks are small.
+        A reduce-scatter is its mirror image.
         """
-        stages = sorted(self._stages(axes), key=lambda stage: self._stage_bytes_per_s(stage))
-        seconds, gathered = 0.0, 1  # for one byte on each chip at the start
-        for stage in stages:
-            ways = prod(axis.size for axis in stage)
-            seconds += gathered * (ways - 1) / self._stage_bytes_per_s(stage)
-            gathered *= ways
-        return (gathered - 1) / seconds
+        terms = self._terms
+        seconds, gathered = 0, 1  # for one byte on each chip at the start
+        for stage in self.gather_stages(axes):
+            seconds += gathered * self._spread_s_per_byte(stage, terms)
+            gathered *= terms.ways(stage)
+        return terms.others(gathered) / seconds
 
     def hops(self, kind: str, axes: Sequence[str]) -> int:
         """The steps, one after the other, from chip to chip, of a collective of `kind` over `axes`."""
-        steps = sum(_hops(stage) for stage in self._stages(axes))
-        return 2 * steps if kind == "all-reduce" else steps
+        return int(self._steps(kind, axes, self._figures))
+
+    def level(self, axis: str) -> Level:
+        """What the chips along an axis are linked by."""
+        return self._axes[axis].level
+
+    def axis_bytes_per_s(self, axis: str) -> float:
+        """What a chip can take in along an axis, where it has least links."""
+        if self.level(axis) is Level.BETWEEN:
+            assert self.hardware.between_bytes_per_s is not None, "place_axes refuses it"
+            return self._reached(self.hardware.between_bytes_per_s)
+        return self._reached(self.hardware.fabric.link_bytes_per_s) * (2 if self.level(axis) is Level.RING else 1)
+
+    def link_bytes_per_s(self, axis: str) -> float:
+        """What one link of a chip along an axis carries in one direction."""
+        return self.axis_bytes_per_s(axis) / (2 if self.level(axis) is Level.RING else 1)
+
+    def stages(self, axes: Sequence[str]) -> list[list[str]]:
+        """The axes that are used at once, stage by stage; axes of one chip left out."""
+        fabric = self.hardware.fabric
+        at_once = not isinstance(fabric, Torus) or fabric.axes_together
+        near: list[list[str]] = []
+        far: list[str] = []
+        for name in (name for name in axes if self.mesh.size(name) > 1):
+            if self.level(name) is Level.BETWEEN:
+                far.append(name)
+            elif at_once and near:
+                near[0].append(name)
+            else:
+                near.append([name])
+        return [*near, far] if far else near
+
+    def gather_stages(self, axes: Sequence[str]) -> list[list[str]]:
+        """The stages in the order of an all-gather: the slowest first, while blocks are small."""
+        return sorted(self.stages(axes), key=self._stage_bytes_per_s)
 
     @cached_property
     def _axes(self) -> dict[str, Axis]:
         return place_axes(self.mesh, self.hardware)
 
+    @cached_property
+    def _figures(self) -> Terms:
+        hardware = self.hardware
+        bandwidth = self._reached(hardware.network_bytes_per_s)
+        start_s, hop_s = hardware.calibrated.collective_latency_s, hardware.hop_latency_s
+        return Terms(self.mesh.size, self.axis_bytes_per_s, bandwidth, start_s, hop_s)
+
+    @property
+    def _terms(self) -> Terms:
+        return self.symbols or self._figures
+
     def _reached(self, peak_bytes_per_s: float) -> float:
         return peak_bytes_per_s * self.hardware.calibrated.network_efficiency
 
-    def _axis_bytes_per_s(self, axis: Axis) -> float:
-        """What a chip can take in along an axis, where it has least links."""
-        if axis.level is Level.BETWEEN:
-            assert self.hardware.between_bytes_per_s is not None, "place_axes refuses it"
-            return self._reached(self.hardware.between_bytes_per_s)
-        return self._reached(self.hardware.fabric.link_bytes_per_s) * (2 if axis.level is Level.RING else 1)
+    def _steps(self, kind: str, axes: Sequence[str], terms: Terms) -> Any:
+        steps = sum(self._stage_steps(stage, terms) for stage in self.stages(axes))
+        return 2 * steps if kind == "all-reduce" else steps
 
-    def _stages(self, axes: Sequence[str]) -> list[list[Axis]]:
-        """The axes that are used at once, stage by stage; axes of one chip left out."""
-        fabric = self.hardware.fabric
-        at_once = not isinstance(fabric, Torus) or fabric.axes_together
-        near: list[list[Axis]] = []
-        far: list[Axis] = []
-        for axis in (self._axes[name] for name in axes if self.mesh.size(name) > 1):
-            if axis.level is Level.BETWEEN:
-                far.append(axis)
-            elif at_once and near:
-                near[0].append(axis)
-            else:
-                near.append([axis])
-        return [*near, far] if far else near
+    def _stage_steps(self, stage: Sequence[str], terms: Terms) -> Any:
+        if not self._is_torus(stage):
+            return 1
+        return sum(terms.size(a) // 2 if self.level(a) is Level.RING else terms.size(a) - 1 for a in stage)
 
-    def _stage_bytes_per_s(self, stage: Sequence[Axis]) -> float:
-        """The rate of an all-gather over axes used at once.
+    def _is_torus(self, stage: Sequence[str]) -> bool:
+        return self.level(stage[0]) in (Level.RING, Level.LINE)
+
+    def _stage_bytes_per_s(self, stage: Sequence[str]) -> float:
+        """The rate of an all-gather over axes used at once."""
+        return float((self.mesh.size(*stage) - 1) / self._spread_s_per_byte(stage, self._figures))
+
+    def _spread_s_per_byte(self, stage: Sequence[str], terms: Terms) -> Any:
+        """Seconds of an all-gather over axes used at once, for each byte on a chip at the start.
 
         On a torus each part of the data may take the axes in another order. Whatever the orders, the
         links along some of the axes carry at least what a gather over those alone would bring; with
         the best orders no more than the worst such set asks for.
         """
-        if not _is_torus(stage):
-            return self._axis_bytes_per_s(stage[0])
-        busiest = max(
-            (prod(axis.size for axis in some) - 1) / sum(self._axis_bytes_per_s(axis) for axis in some)
-            for some in chain.from_iterable(combinations(stage, n) for n in range(1, len(stage) + 1))
-        )
-        return (prod(axis.size for axis in stage) - 1) / busiest
+        if not self._is_torus(stage):
+            return terms.others(terms.ways(stage)) / terms.rate(stage[0])
 
-    def _exchange_s_per_byte(self, axes: Sequence[str], permute: bool = False) -> float:
+        def through(some: Sequence[str], terms: Terms) -> Any:
+            return terms.others(terms.ways(some)) / sum(terms.rate(name) for name in some)
+
+        sets = chain.from_iterable(combinations(stage, n) for n in range(len(stage), 0, -1))
+        return through(max(sets, key=lambda some: through(some, self._figures)), terms)
+
+    def _exchange_s_per_byte(self, axes: Sequence[str], permute: bool = False) -> Any:
         """Seconds of an all-to-all, or of a permute, for each byte that a chip holds.
 
         Which chip sends to which in a permute is not looked at. On a torus any permute can go as two
         all-to-alls, which spread each block over the chips and bring it together elsewhere, and an
         exchange of opposite chips on an even ring takes no less.
         """
-        total = 0.0
-        for stage in self._stages(axes):
-            if _is_torus(stage):
-                link = self._reached(self.hardware.fabric.link_bytes_per_s)
-                busiest = max(exchange_bytes(1, axis.size, axis.level is Level.RING) for axis in stage)
-                total += (2 if permute else 1) * busiest / link
+        terms, total = self._terms, 0
+        for stage in self.stages(axes):
+            if self._is_torus(stage):
+                busiest = max(stage, key=lambda name: self._across_s_per_byte(name, self._figures))
+                total += (2 if permute else 1) * self._across_s_per_byte(busiest, terms)
             else:
-                ways = prod(axis.size for axis in stage)
-                total += (1 if permute else (ways - 1) / ways) / self._axis_bytes_per_s(stage[0])
+                ways = terms.ways(stage)
+                total += (1 if permute else terms.others(ways) / ways) / terms.rate(stage[0])
         return total
 
+    def _across_s_per_byte(self, axis: str, terms: Terms) -> Any:
+        """Seconds of an all-to-all along a ring or line, both directions in use, for each byte on a chip.
 
-def exchange_bytes(local_bytes: Any, ways: int, wrapped: bool) -> Any:
-    """Bytes on the busiest link, in one direction, of an all-to-all of `local_bytes` a chip.
-
-    Along a ring (`wrapped`) or a line of `ways` chips, both directions in use. On a ring of many a
-    quarter of what an all-gather of the same total takes.
-    """
-    along_ring = local_bytes * ways / 8 if ways % 2 == 0 else local_bytes * (ways**2 - 1) / (8 * ways)
-    return along_ring if wrapped else 2 * along_ring
-
-
-def _is_torus(stage: Sequence[Axis]) -> bool:
-    return stage[0].level in (Level.RING, Level.LINE)
-
-
-def _hops(stage: Sequence[Axis]) -> int:
-    if not _is_torus(stage):
-        return 1
-    return sum(axis.size // 2 if axis.level is Level.RING else axis.size - 1 for axis in stage)
+        On a ring of many chips a quarter of what an all-gather of the same total takes. A line has
+        twice the bytes on its busiest link, as a ring has twice the rate.
+        """
+        ways = terms.size(axis)
+        even = self.mesh.size(axis) % 2 == 0 or terms.many
+        on_busiest_link = ways / 8 if even else (ways**2 - 1) / (8 * ways)
+        return 2 * on_busiest_link / terms.rate(axis)

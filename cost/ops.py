@@ -7,13 +7,14 @@ is its parameters and caches in the layout in which it reads them, and the cache
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from ..ir.expr import count_calls
-from ..ir.program import Append, Einsum, Iota, Map, Op, Reduce, Signature, Sum, Take, Value
+from ..ir.program import Append, Einsum, Iota, Map, Op, Reduce, Signature, Sum, Take, TopK, Value
 
+Indices = tuple[str, ...]
 Local = Callable[[str], Any]  # the local size of an index: a number, an array or a symbol
 
 
@@ -37,16 +38,38 @@ def flops(op: Op, signature: Signature, local: Local) -> Any:
     """Floating-point operations: a multiplication and an addition for each term of an einsum of two."""
     result = _size(signature.result, local)
     match op:
-        case Einsum(_, names, _, _):
-            return len(names) * _size(signature.indices, local)
+        case Einsum(_, names, indices, output):
+            factors, beside = _beside(indices, output)
+            extra = sum((_size(among, local) for among in beside), start=0 * result)
+            return len(factors) * _size(signature.indices, local) + extra
         case Map(_, expr):
             return count_calls(expr) * result
         case Sum(_, names, _):
             return len(names) * result
         case Reduce():
             return _size(signature.indices, local)
+        case TopK():
+            return _size(signature.uses[0].indices, local)  # one comparison for each key
         case Take() | Iota() | Append():
             return 0 * result
+
+
+def _beside(indices: Sequence[Indices], output: Indices) -> tuple[list[Indices], list[Indices]]:
+    """The factors that every term of an einsum is made of, and what the others are multiplied into.
+
+    From a third factor on, one all of whose indices the result has, or another factor, is multiplied
+    into that, once for each of its elements: so is a scale. The indices of these elements are given.
+    """
+    factors, beside = list(indices), list[Indices]()
+    at = 1
+    while at < len(factors):
+        among = [g for g in (output, *factors[:at], *factors[at + 1 :]) if set(factors[at]) <= set(g)]
+        if among and len(factors) > 2:
+            beside.append(among[0])
+            del factors[at]
+        else:
+            at += 1
+    return factors, beside
 
 
 def hbm_bytes(op: Op, signature: Signature, values: Mapping[str, Value], resident: Set[str], local: Local) -> Any:

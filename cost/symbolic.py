@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from typing import TypeGuard
 
 import sympy
 from sympy import Expr, Symbol
@@ -20,7 +20,7 @@ from ..ir.spmd import Compute, Move, SpmdProgram, SpmdRepeat, walk_spmd
 from .collectives import bytes_sent
 from .estimate import Done, Scale, Sent, quantities
 from .hardware import Convention, Hardware
-from .network import Network
+from .network import Network, Terms
 
 
 class Form(StrEnum):
@@ -31,27 +31,46 @@ class Form(StrEnum):
 
 
 class Bandwidth(StrEnum):
-    """What a collective has of the network: all that a chip has (`bw`), or a share (`W`) for each of its axes."""
+    """What a collective has of the network.
+
+    CHIP: all that a chip has (`bw`), the flat convention. AXIS: a share (`W`) for each of its axes,
+    as if all axes were alike and nothing else counted. LINKS: what the links convention gives it,
+    with a rate (`W`) for each axis and latencies.
+    """
 
     CHIP = "chip"
     AXIS = "axis"
+    LINKS = "links"
 
 
 @dataclass(frozen=True)
 class Symbols:
-    """The symbols of a program's formulas, all positive. `network` is in bytes/s, as `hbm`; `peak` in flop/s."""
+    """The symbols of a program's formulas, all positive.
+
+    `rates`: what a chip can take in along each axis, in bytes/s as `hbm`; axes of one rate share a
+    symbol, and all do where a chip has one bandwidth. `peak` is in flop/s. `start` and `hop`: seconds
+    of latency of a collective and of a hop; None where they do not count.
+    """
 
     dims: Mapping[str, Expr]
     axes: Mapping[str, Symbol]
-    network: Symbol
+    rates: Mapping[str, Symbol]
     peak: Symbol
     hbm: Symbol
+    start: Symbol | None = None
+    hop: Symbol | None = None
+
+    @property
+    def network(self) -> Symbol:
+        """The one symbol of the network's rates, where there is one."""
+        return next(iter(self.rates.values()))
 
 
 @dataclass(frozen=True)
 class SymbolicMove:
     """One collective, once. `results`: the values of the steps that it stands for, several where a
-    collective runs one dim after another and is written as one."""
+    collective runs one dim after another and is written as one. `joined`: it is part of the one
+    before it, and adds its bytes alone."""
 
     results: tuple[str, ...]
     times: int
@@ -59,6 +78,7 @@ class SymbolicMove:
     axes: tuple[str, ...]
     bytes_sent: Expr
     seconds: Expr
+    joined: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,31 +134,39 @@ def symbolic(
     Collectives of one kind that follow each other on one value, and take together what one over all
     their axes would, are that one in the total, and with K >> 1 in the list as well: the factor that
     is dropped there is that of all the chips among which the value moves.
+
+    With `Bandwidth.LINKS` formulas hold for the levels on which the axes of this mesh lie: which links
+    are the busiest and which rings are closed. Raises InputError when the mesh does not fit them.
     """
-    symbols = _symbols(spmd, bandwidth, numbers)
+    many = form is Form.LARGE
+    symbols = _symbols(spmd, hardware, bandwidth, numbers)
+    network = _network(spmd, hardware, bandwidth, symbols, many)
 
     def sent_by(step: Sent) -> Expr:
-        return step.bytes_sent if form is Form.EXACT else _large(step)
+        return sympy.sympify(bytes_sent(step.kind, step.before_bytes, step.after_bytes, step.ways, many))
 
     def seconds(step: Sent) -> Expr:
-        return sent_by(step) / (_shares(step, bandwidth) * symbols.network)
+        if bandwidth is Bandwidth.AXIS:
+            return sent_by(step) / (_shares(step, bandwidth) * symbols.network)
+        sizes = step.before_bytes, step.after_bytes
+        return sympy.sympify(network.collective_s(step.kind, step.axes, *sizes, joined=step.result in joined))
 
+    joined = {placed.item.result for placed in walk_spmd(spmd.body) if _is_joined(placed.item)}
     steps = list(quantities(spmd, Scale(symbols.dims.__getitem__, symbols.axes.__getitem__)))
     sent = [step for step in steps if isinstance(step, Sent)]
-    joined = list(_chains(sent, _passed_on(spmd), bandwidth))
-    total = tidy(sympy.Add(*(chain[0].times * seconds(_joined(chain)) for chain in joined)))
-    chains = joined if form is Form.LARGE else [[step] for step in sent]
-    moves = tuple(
-        SymbolicMove(tuple(s.result for s in chain), one.times, one.kind, one.axes, sent_by(one), seconds(one))
-        for chain in chains
-        for one in [_joined(chain)]
-    )
+    chains = list(_chains(sent, _passed_on(spmd), bandwidth))
+    total = tidy(sympy.Add(*(chain[0].times * seconds(_whole(chain)) for chain in chains)))
+    moves = []
+    for chain in chains if form is Form.LARGE else [[step] for step in sent]:
+        one, results = _whole(chain), tuple(step.result for step in chain)
+        priced = sent_by(one), seconds(one)
+        moves.append(SymbolicMove(results, one.times, one.kind, one.axes, *priced, one.result in joined))
     ops = []
     for step in steps:
         if isinstance(step, Done):
             flops, traffic = sympy.sympify(step.work.flops), sympy.sympify(step.work.hbm_bytes)
             ops.append(SymbolicOp(step.result, step.times, flops, traffic, flops / symbols.peak, traffic / symbols.hbm))
-    return SymbolicEstimate(form, symbols, moves, tuple(ops), total, _sizes(spmd, hardware, bandwidth, symbols))
+    return SymbolicEstimate(form, symbols, tuple(moves), tuple(ops), total, _sizes(spmd, hardware, bandwidth, symbols))
 
 
 def tidy(formula: Expr) -> Expr:
@@ -146,7 +174,7 @@ def tidy(formula: Expr) -> Expr:
     return sympy.factor_terms(formula, clear=False)
 
 
-def _symbols(spmd: SpmdProgram, bandwidth: Bandwidth, numbers: Collection[str]) -> Symbols:
+def _symbols(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, numbers: Collection[str]) -> Symbols:
     """Symbols with names of their own: dims as they are called, the others out of their way."""
     sizes = dict(spmd.sizes)
     taken = set(sizes)
@@ -160,22 +188,62 @@ def _symbols(spmd: SpmdProgram, bandwidth: Bandwidth, numbers: Collection[str]) 
 
     dims = {d: sympy.Integer(sizes[d]) if d in numbers else Symbol(d, positive=True) for d in sizes}
     axes = {a: new(a.upper(), a) if len(a) == 1 else new(a) for a in spmd.mesh.names}
-    return Symbols(dims, axes, new("bw" if bandwidth is Bandwidth.CHIP else "W"), new("peak"), new("hbm"))
+    if bandwidth is not Bandwidth.LINKS:
+        rate = new("bw" if bandwidth is Bandwidth.CHIP else "W")
+        return Symbols(dims, axes, dict.fromkeys(axes, rate), new("peak"), new("hbm"))
+    figures = _axis_rates(spmd, hardware)
+    alike = len(set(figures.values())) == 1
+    named: dict[float, Symbol] = {}
+    for axis, figure in figures.items():
+        if figure not in named:
+            named[figure] = new("W" if alike else f"W_{axis}")
+    start = new("latency") if hardware.calibrated.collective_latency_s else None
+    hop = new("hop") if hardware.hop_latency_s else None
+    rates = {axis: named[figure] for axis, figure in figures.items()}
+    return Symbols(dims, axes, rates, new("peak"), new("hbm"), start, hop)
+
+
+def _axis_rates(spmd: SpmdProgram, hardware: Hardware) -> dict[str, float]:
+    """What a chip can take in along each axis that has more than one chip, bytes/s."""
+    network = Network(hardware.with_network(Convention.LINKS), spmd.mesh)
+    return {axis: network.axis_bytes_per_s(axis) for axis, size in spmd.mesh.axes if size > 1}
+
+
+def _network(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, symbols: Symbols, many: bool) -> Network:
+    """The network whose prices are in symbols."""
+    convention = Convention.LINKS if bandwidth is Bandwidth.LINKS else Convention.FLAT
+    axes, rates = symbols.axes.__getitem__, symbols.rates.__getitem__
+    all_of_it = symbols.network if symbols.rates else sympy.oo  # one chip sends nothing
+    terms = Terms(axes, rates, all_of_it, symbols.start or 0, symbols.hop or 0, many)
+    return Network(hardware.with_network(convention), spmd.mesh, terms)
 
 
 def _sizes(
     spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, symbols: Symbols
 ) -> dict[Symbol, sympy.Rational]:
     """What the symbols are worth, exactly; the share `W` of an axis is given by no hardware."""
-    flat = Network(hardware.with_network(Convention.FLAT), spmd.mesh)
     dims = {s: sympy.Integer(size) for d, size in spmd.sizes if isinstance(s := symbols.dims[d], Symbol)}
     axes = {symbols.axes[a]: sympy.Integer(size) for a, size in spmd.mesh.axes}
-    rates = {
-        symbols.peak: 1 / sympy.Rational(hardware.compute_s(1.0)),
-        symbols.hbm: 1 / sympy.Rational(hardware.memory_s(1.0)),
-    }
-    network = 1 / sympy.Rational(flat.collective_s("permute", (), 1.0, 1.0))
-    return {**dims, **axes, **({symbols.network: network} if bandwidth is Bandwidth.CHIP else {}), **rates}
+    figures = {symbols.peak: 1 / sympy.Rational(hardware.compute_s(1.0))}
+    figures[symbols.hbm] = 1 / sympy.Rational(hardware.memory_s(1.0))
+    match bandwidth:
+        case Bandwidth.CHIP:
+            flat = Network(hardware.with_network(Convention.FLAT), spmd.mesh)
+            figures[symbols.network] = 1 / sympy.Rational(flat.collective_s("permute", (), 1.0, 1.0))
+        case Bandwidth.LINKS:
+            for axis, rate in _axis_rates(spmd, hardware).items():
+                figures[symbols.rates[axis]] = sympy.Rational(rate)
+            for latency, seconds in (
+                (symbols.start, hardware.calibrated.collective_latency_s),
+                (symbols.hop, hardware.hop_latency_s),
+            ):
+                if latency is not None:
+                    figures[latency] = sympy.Rational(seconds)
+    return {**dims, **axes, **figures}
+
+
+def _is_joined(item: object) -> TypeGuard[Move]:
+    return isinstance(item, Move) and item.joined
 
 
 def _passed_on(spmd: SpmdProgram) -> frozenset[str]:
@@ -213,29 +281,16 @@ def _chains(sent: list[Sent], passed_on: frozenset[str], bandwidth: Bandwidth) -
 
 def _is_one(chain: list[Sent], bandwidth: Bandwidth) -> bool:
     """Whether collectives in a row take, exactly, what one over all their axes would."""
-    if len({(s.kind, s.times) for s in chain}) > 1:
-        return False
-    together = _joined(chain)
+    if bandwidth is Bandwidth.LINKS or len({(s.kind, s.times) for s in chain}) > 1:
+        return False  # on links each has a latency of its own
+    together = _whole(chain)
     apart = sympy.Add(*(s.bytes_sent / _shares(s, bandwidth) for s in chain))
     return bool(sympy.cancel(apart - together.bytes_sent / _shares(together, bandwidth)) == 0)
 
 
-def _joined(chain: list[Sent]) -> Sent:
+def _whole(chain: list[Sent]) -> Sent:
     """Collectives in a row, as one over all their axes."""
     first, last = chain[0], chain[-1]
     axes = tuple(a for s in chain for a in s.axes)
     ways = sympy.Mul(*(s.ways for s in chain))
     return Sent(last.result, first.operand, last.times, last.kind, axes, first.before_bytes, last.after_bytes, ways)
-
-
-def _large(step: Sent) -> Expr:
-    """The bytes that a collective sends when it goes over many chips, by the limit of its formula."""
-    formula, before, after = _limit(step.kind)
-    return sympy.sympify(formula.xreplace({before: step.before_bytes, after: step.after_bytes}))
-
-
-@cache
-def _limit(kind: str) -> tuple[Expr, Symbol, Symbol]:
-    before, after, ways = sympy.symbols("before after ways", positive=True)
-    formula = sympy.sympify(bytes_sent(kind, before, after, ways))
-    return sympy.limit(formula, ways, sympy.oo), before, after

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from .expr import rename
-from .program import Append, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take
+from .program import Append, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, TopK
 from .spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat
 
 
@@ -41,14 +41,14 @@ def _regions(where: str, spmd: SpmdRegion, region: Region, origins: Mapping[str,
         match ours, its:
             case SpmdRepeat(), Repeat():
                 yield from _repeats(ours, its, origins)
-            case Compute(op), (Einsum() | Map() | Sum() | Reduce() | Take() | Iota() | Append()):
-                if op.result != its.result:
-                    yield f"{where} makes `{op.result}` in the place of `{its.result}`."
-                elif _renamed(op, origins) != its:
+            case Compute(op), other if other is not None and not isinstance(other, Repeat):
+                if op.result != other.result:
+                    yield f"{where} makes `{op.result}` in the place of `{other.result}`."
+                elif _renamed(op, origins) != other:
                     yield f"{where} makes `{op.result}` by another op, or of other operands, than it should."
-            case None, _ if its is not None:
+            case _ if ours is None and its is not None:
                 yield f"{where} lacks {_title(its)}."
-            case _, None if ours is not None:
+            case _ if ours is not None and its is None:
                 yield f"{where} has {_title(ours)}, which the program lacks."
             case _ if ours is not None and its is not None:
                 yield f"{where} has {_title(ours)} in the place of {_title(its)}."
@@ -94,6 +94,8 @@ def _renamed(op: Op, names: Mapping[str, str]) -> Op:
             return replace(op, operand=names[operand])
         case Take(_, table, ids, _):
             return replace(op, table=names[table], ids=names[ids])
+        case TopK(_, keys, picked, _, _):
+            return replace(op, keys=names[keys], picked=names[picked])
         case Append(_, cache, new, _, _):
             return replace(op, cache=names[cache], new=names[new])
         case Iota():

@@ -28,6 +28,17 @@ class Size:
 
 
 @dataclass(frozen=True)
+class Context:
+    """How many places along a dim are filled once this step's entries are in.
+
+    All of them, the size of the dim, unless whoever runs the program says otherwise: what is beyond
+    holds nothing yet.
+    """
+
+    dim: str
+
+
+@dataclass(frozen=True)
 class Call:
     """A function of `FUNCTIONS` applied to expressions, element by element."""
 
@@ -46,7 +57,7 @@ class Rotate:
     dim: str
 
 
-Expr = Const | Operand | Size | Call | Rotate
+Expr = Const | Operand | Size | Context | Call | Rotate
 
 # name -> number of arguments. Comparisons give 1.0 or 0.0; `where` takes (condition, then, else).
 FUNCTIONS = {
@@ -110,6 +121,32 @@ def rotated_dims(expr: Expr) -> frozenset[str]:
             return frozenset().union(*(rotated_dims(a) for a in arguments))
         case Rotate(inner, dim):
             return rotated_dims(inner) | {dim}
+        case _:
+            return frozenset()
+
+
+def sized_dims(expr: Expr) -> frozenset[str]:
+    """The dims whose sizes, or the filled part of them, it takes as numbers."""
+    match expr:
+        case Size(dim) | Context(dim):
+            return frozenset({dim})
+        case Call(_, arguments):
+            return frozenset().union(*(sized_dims(a) for a in arguments))
+        case Rotate(inner, _):
+            return sized_dims(inner)
+        case _:
+            return frozenset()
+
+
+def context_dims(expr: Expr) -> frozenset[str]:
+    """The dims of which it takes the filled part as a number."""
+    match expr:
+        case Context(dim):
+            return frozenset({dim})
+        case Call(_, arguments):
+            return frozenset().union(*(context_dims(a) for a in arguments))
+        case Rotate(inner, _):
+            return context_dims(inner)
         case _:
             return frozenset()
 

@@ -1,4 +1,4 @@
-"""Pointwise expressions as text: `silu(g) * u`, `rotate(x, Q)`, `size(Q)`; printed and read back.
+"""Pointwise expressions as text: `silu(g) * u`, `rotate(x, Q)`, `size(Q)`, `context(M)`; printed and read back.
 
 Arithmetic is infix and binds as usual; `-x` negates, and `-2` is a number (`-(2)` negates one).
 Everything else is a call. Infinity is `inf`, so no value of that name can stand in an expression.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .diagnostics import did_you_mean
-from .expr import FUNCTIONS, Call, Const, Expr, Operand, Rotate, Size
+from .expr import FUNCTIONS, Call, Const, Context, Expr, Operand, Rotate, Size
 
 NAME = r"[A-Za-z_][\w.']*(?::[\w.']+)*"  # a value's name: `layer.n'`, `s:max`
 INFIX = {"add": ("+", 1), "subtract": ("-", 1), "multiply": ("*", 2), "divide": ("/", 2)}  # (sign, how tightly)
@@ -44,6 +44,8 @@ def format_expr(expr: Expr, binding: int = 0) -> str:
             return name
         case Size(dim):
             return f"size({dim})"
+        case Context(dim):
+            return f"context({dim})"
         case Rotate(inner, dim):
             return f"rotate({format_expr(inner)}, {dim})"
         case Call("negate", (inner,)):
@@ -185,6 +187,8 @@ class ExprParser:
         match token.text:
             case "size":
                 expr: Expr = Size(self.name("a dim"))
+            case "context":
+                expr = Context(self.name("a dim"))
             case "rotate":
                 inner = self._nested(self.expression)
                 self.expect(",")

@@ -2,7 +2,7 @@
 
 An einsum names indices in square brackets; the result's come after `->` where they are not its dims.
 A map is an expression. The others are calls: `sum(x, 0.5 * d)`, `max(s, over=H,M)`,
-`take(table, ids, dim=V)`, `iota(M)`, `append(keys, k, L into M)`.
+`take(table, ids, over=V)`, `top_k(s, ids, keep=K, over=V)`, `iota(M)`, `append(keys, k, L into M)`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from .expr_text import NAME, ExprParser, format_expr, format_number
-from .program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take
+from .program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
 
 
 def format_op(op: Op, dims: Sequence[str]) -> str:
@@ -27,8 +27,10 @@ def format_op(op: Op, dims: Sequence[str]) -> str:
             return f"sum({', '.join(n if c == 1 else f'{format_number(c)} * {n}' for n, c in pairs)})"
         case Reduce(_, operand, over):
             return f"max({operand}, over={','.join(over)})"
-        case Take(_, table, ids, dim):
-            return f"take({table}, {ids}, dim={dim})"
+        case Take(_, table, ids, over):
+            return f"take({table}, {ids}, over={','.join(over)})"
+        case TopK(_, keys, picked, over, keep):
+            return f"top_k({keys}, {picked}, keep={keep}, over={','.join(over)})"
         case Iota(_, dim):
             return f"iota({dim})"
         case Append(_, cache, new, source, target):
@@ -51,8 +53,15 @@ def read_op(text: str, result: str, dims: tuple[str, ...]) -> Op:
             words.expect(")")
         case ("take", _):
             table, ids = _call(words, 2)
-            _keyword(words, "dim")
-            op = Take(result, table, ids, words.name("a dim"))
+            _keyword(words, "over")
+            op = Take(result, table, ids, words.names("a dim"))
+            words.expect(")")
+        case ("top_k", _):
+            keys, picked = _call(words, 2)
+            _keyword(words, "keep")
+            keep = words.name("a dim")
+            _keyword(words, "over")
+            op = TopK(result, keys, picked, words.names("a dim"), keep)
             words.expect(")")
         case ("iota", _):
             (dim,) = _call(words, 1)

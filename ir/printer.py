@@ -68,15 +68,15 @@ def _item(item: Item) -> str:
 
 
 def _dim(dim: Dim) -> str:
-    if dim.factors:
-        return f"{dim.name.name} = " + " * ".join(f.name for f in dim.factors)
-    size = "" if dim.size is None else f" = {dim.size}"
-    return dim.name.name + size + ("" if dim.pad is None else f" pad {dim.pad}")
+    size = " * ".join(f.name for f in dim.factors) if dim.size is None else str(dim.size)
+    pad = "" if dim.pad is None else f" pad {dim.pad}"
+    return dim.name.name + (f" = {size}" if size else "") + pad
 
 
 def _declaration(item: Declaration) -> str:
     names = ", ".join(n.name for n in item.names)
-    return f"{item.kind.value} {names}: {_type(item.type)}{_pin(item.pin)}"
+    scale = "" if item.scale is None else f" * {_type(item.scale)}"
+    return f"{item.kind.value} {names}: {_type(item.type)}{scale}{_pin(item.pin)}"
 
 
 def _body(parameters: Sequence[Parameter], results: Sequence[Type], lines: Sequence[Line]) -> str:

@@ -35,10 +35,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor that is there before the program runs. In a Repeat: one for each repetition."""
+    """A tensor that is there before the program runs. In a Repeat: one for each repetition.
+
+    `whole`: dims that are never split, neither where it is stored nor in any copy of it: elements along
+    them form groups that are packed together.
+    """
 
     value: str
     kind: Kind
+    whole: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,31 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Take:
-    """Rows of `table` picked along `dim` by integer `ids`: dims of ids, then the table's others."""
+    """Rows of `table` picked along the dims `over` by integer `ids`: dims of ids, then the table's others.
+
+    Of several dims a row is counted in row-major order of `over`.
+    """
 
     result: str
     table: str
     ids: str
-    dim: str
+    over: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The entries of `picked` where `keys` is largest over the dims `over`, as many as `keep` has.
+
+    The largest key comes first; of equal ones the first in row-major order of `over`. `picked` is
+    broadcast to the dims of `keys` by dim names: with `keys` itself it gives the largest, with places
+    it says where they stand. The result has the dims that are left of `keys`, then `keep`.
+    """
+
+    result: str
+    keys: str
+    picked: str
+    over: tuple[str, ...]
+    keep: str
 
 
 @dataclass(frozen=True)
@@ -103,9 +127,10 @@ class Iota:
 class Append:
     """A new version of `cache` with `new` written at the end of the context.
 
-    The entries of `new` along `source` take the places M - L ... M - 1 of the cache's dim `target`,
-    M and L being their sizes: a phase's M counts the context after its tokens. The result has the
-    cache's dims, and always the cache's layout.
+    The entries of `new` along `source` take the places C - L ... C - 1 of the cache's dim `target`, L
+    being the size of `source`, and C = `context(target)` counting the context with this step's
+    entries: the size of `target` unless whoever runs the program says less. The result has the cache's
+    dims, and always the cache's layout.
     """
 
     result: str
@@ -115,7 +140,7 @@ class Append:
     target: str
 
 
-Op = Einsum | Map | Sum | Reduce | Take | Iota | Append
+Op = Einsum | Map | Sum | Reduce | Take | TopK | Iota | Append
 
 
 @dataclass(frozen=True)
@@ -155,7 +180,8 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Phase:
-    """A size for every dim, and how often the phase runs for one batch."""
+    """A size for every dim, padded where the program's `padding` says so, and how often the phase runs
+    for one batch."""
 
     name: str
     sizes: tuple[tuple[str, int], ...]
@@ -192,6 +218,9 @@ class Program:
 
     Invariants: names are unique; a value is defined before it is used (stored, op result, carry);
     every phase binds every dim that a value names; a cache is appended to at most once.
+
+    `padding`: the padded dims, each with the dim whose size is its true one, which no value has.
+    What stored tensors hold beyond the true size is zero; what results hold there means nothing.
     """
 
     name: str
@@ -200,6 +229,7 @@ class Program:
     results: tuple[str, ...]
     phases: tuple[Phase, ...]
     pins: tuple[Pin, ...] = ()
+    padding: tuple[tuple[str, str], ...] = ()
 
     def table(self) -> dict[str, Value]:
         """The values by name."""
@@ -208,6 +238,10 @@ class Program:
     def phase(self, name: str) -> Phase:
         """The phase called `name`; raises KeyError when there is none."""
         return {p.name: p for p in self.phases}[name]
+
+    def true_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Sizes of dims, such as a phase has, with the true ones of padded dims in their place."""
+        return dict(sizes) | {dim: sizes[true] for dim, true in self.padding}
 
 
 @dataclass(frozen=True)
@@ -270,9 +304,12 @@ def signature(op: Op, values: Mapping[str, Value]) -> Signature:
         case Reduce(result, name, over):
             use = Use(name, values[name].dims)
             return Signature((use,), values[result].dims, over, linear=(0,), reduction=Reduction.MAX)
-        case Take(result, table, ids, dim):
+        case Take(result, table, ids, over):
             uses = (Use(table, values[table].dims), Use(ids, values[ids].dims))
-            return Signature(uses, values[result].dims, (dim,), linear=(0,))
+            return Signature(uses, values[result].dims, over, linear=(0,))
+        case TopK(result, keys, picked, over, keep):
+            uses = tuple(dict.fromkeys(Use(n, values[n].dims) for n in (keys, picked)))
+            return Signature(uses, values[result].dims, over, whole=(*over, keep))
         case Iota(_, dim):
             return Signature((), (dim,))
         case Append(_, cache, new, source, _):
@@ -291,6 +328,8 @@ def operand_names(op: Op) -> tuple[str, ...]:
             return (name,)
         case Take(_, table, ids, _):
             return (table, ids)
+        case TopK(_, keys, picked, _, _):
+            return tuple(dict.fromkeys((keys, picked)))
         case Iota():
             return ()
         case Append(_, cache, new, _, _):

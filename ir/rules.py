@@ -10,14 +10,15 @@ search draws strategies from. An op runs on what every chip holds, and no chip l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .collective import LayoutError
-from .expr import FUNCTIONS, Call, Const, Expr, Operand, Rotate, Size, operands, rotated_dims
+from .expr import FUNCTIONS, Call, Const, Context, Expr, Operand, Rotate, Size, operands, rotated_dims
 from .layout import Layout, Reduction, format_layout
 from .mesh import Mesh
-from .program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take
+from .program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
 from .spmd import SpmdValue
 
 
@@ -63,13 +64,25 @@ def result_layout(op: Op, values: Mapping[str, SpmdValue], sizes: Mapping[str, i
             _check_reduction(read, Reduction.MAX)
             partial = set(read.layout.partial) | {a for d in over for a in splits[d]}
             return _laid_out(declared.dims, splits, partial, Reduction.MAX, declared.layout)
-        case Take(_, table, ids, dim):
+        case Take(_, table, ids, over):
             reads = [_Read(n, values[n].dims, values[n].layout) for n in (table, ids)]
             splits = _splits(reads)
             _check_complete(reads[1], "rows cannot be looked up by it")
             _check_reduction(reads[0], Reduction.SUM)
-            partial = {*reads[0].layout.partial, *splits[dim]}
+            partial = {*reads[0].layout.partial, *(a for d in over for a in splits[d])}
             return _laid_out(declared.dims, splits, partial, Reduction.SUM, declared.layout)
+        case TopK(_, keys, picked, over, keep):
+            reads = [_Read(n, values[n].dims, values[n].layout) for n in (keys, picked)]
+            splits = _splits(reads)
+            for dim in over:
+                if splits[dim]:
+                    raise LayoutError(f"`{dim}` is split, and the largest of a part are not those of the whole")
+            _check_complete(reads[0], "parts of a sum are not ordered as the sum is")
+            _check_reduction(reads[1], Reduction.SUM)
+            if declared.layout.dims[-1]:
+                raise LayoutError(f"every chip makes all of `{keep}`")
+            rest = {d: axes for d, axes in splits.items() if d not in over}
+            return _laid_out(declared.dims, rest | {keep: ()}, reads[1].layout.partial, Reduction.SUM, declared.layout)
         case Iota(_, dim):
             return _laid_out((dim,), {}, set(), Reduction.SUM, declared.layout)
         case Append(_, cache, new, source, _):
@@ -165,7 +178,7 @@ def _through_map(expr: Expr, reads: Sequence[_Read]) -> set[str]:
 def _is_partial(expr: Expr, names: frozenset[str], axis: str) -> bool:
     """Whether a subexpression is a partial sum, `names` being so. Raises where partial values do not pass."""
     match expr:
-        case Const() | Size():
+        case Const() | Size() | Context():
             return False
         case Operand(name):
             return name in names
@@ -230,10 +243,15 @@ def check_dims(op: Op, values: Mapping[str, SpmdValue], sizes: Mapping[str, int]
             dims = values[name].dims
             if not over or not set(over) <= set(dims) or result != tuple(d for d in dims if d not in over):
                 raise LayoutError(f"the maximum over {_axes(over)} of dims {_axes(dims)} has not dims {_axes(result)}")
-        case Take(_, table, ids, dim):
-            others = tuple(d for d in values[table].dims if d != dim)
-            if dim not in values[table].dims or result != (*values[ids].dims, *others):
-                raise LayoutError(f"rows along `{dim}` have the dims of the ids, then the table's others")
+        case Take(_, table, ids, over):
+            others = tuple(d for d in values[table].dims if d not in over)
+            known = over and len(set(over)) == len(over) and set(over) <= set(values[table].dims)
+            if not known or result != (*values[ids].dims, *others):
+                raise LayoutError(f"rows along {_axes(over)} have the dims of the ids, then the table's others")
+        case TopK(_, keys, picked, over, keep):
+            _check_top_k(values[keys].dims, values[picked].dims, over, keep, result)
+            if sizes[keep] > math.prod(sizes[d] for d in over):
+                raise LayoutError(f"there are fewer elements over {_axes(over)} than `{keep}` = {sizes[keep]}")
         case Iota(_, dim):
             if result != (dim,):
                 raise LayoutError(f"an iota along `{dim}` has that dim alone")
@@ -244,6 +262,19 @@ def check_dims(op: Op, values: Mapping[str, SpmdValue], sizes: Mapping[str, int]
                 raise LayoutError(f"`{new}` has not the dims of `{cache}` with `{source}` in the place of `{target}`")
             if sizes[source] > sizes[target]:
                 raise LayoutError(f"`{source}` = {sizes[source]} entries do not fit in `{target}` = {sizes[target]}")
+
+
+def _check_top_k(
+    keys: Sequence[str], picked: Sequence[str], over: Sequence[str], keep: str, result: Sequence[str]
+) -> None:
+    for dim in picked:
+        if dim not in keys:
+            raise LayoutError(f"the keys lack the dim `{dim}` of what is picked")
+    rest = tuple(d for d in keys if d not in over)
+    if not over or len(set(over)) != len(over) or not set(over) <= set(keys) or keep in rest:
+        raise LayoutError(f"`{keep}` elements cannot be picked over {_axes(over)} of dims {_axes(keys)}")
+    if tuple(result) != (*rest, keep):
+        raise LayoutError(f"what is picked over {_axes(over)} of dims {_axes(keys)} has not dims {_axes(result)}")
 
 
 def _check_einsum(op: Einsum, values: Mapping[str, SpmdValue], sizes: Mapping[str, int]) -> None:
@@ -281,7 +312,7 @@ def _check_expr(expr: Expr, sizes: Mapping[str, int]) -> None:
             if dim not in sizes or sizes[dim] % 2:
                 raise LayoutError(f"`{dim}` does not consist of pairs to rotate")
             _check_expr(inner, sizes)
-        case Size(dim) if dim not in sizes:
+        case (Size(dim) | Context(dim)) if dim not in sizes:
             raise LayoutError(f"there is no dim `{dim}`")
         case _:
             pass

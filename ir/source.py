@@ -135,12 +135,16 @@ class Type:
 
 @dataclass(frozen=True)
 class Declaration:
-    """`param Wk, Wv: bf16[E,Q] @ E_xQ`; the pin holds for each of the names."""
+    """`param Wk, Wv: bf16[E,Q] @ E_xQ`; the pin holds for each of the names.
+
+    `scale`: of quantised values, the type of the numbers that they are times: `int8[E,Q] * f32[Q]`.
+    """
 
     kind: Kind
     names: tuple[Ident, ...]
     type: Type
     pin: LayoutText | None
+    scale: Type | None = None
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,13 @@ MAX_LENGTH = 20_000  # of a statement, in characters
 
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _TYPE = r"(?P<type>(?P<dtype>[a-z]\w*) +(?P<layout>(?:\[[^\]]*\]|[A-Z][A-Za-z_]*)(?: +partial[\w.-]+)?))"
+_DIMS = r"[A-Za-z]\w*(?:,[A-Za-z]\w*)*"
 _CODE = re.compile(rf"(?:{_QUOTED}|[^#])*")  # a line up to its comment
 _HEADER = re.compile(rf"sharded +(?P<name>{_QUOTED}) +(?P<phase>{PHASE}|{_QUOTED}) +on +(?P<mesh>.+)", re.ASCII)
 _SIZE = re.compile(r"(?P<dim>[A-Za-z]\w*)=(?P<size>\d{1,20})", re.ASCII)
-_STORED = re.compile(rf"(?P<kind>param|cache|input) +(?P<name>{NAME}): +{_TYPE}", re.ASCII)
+_STORED = re.compile(
+    rf"(?P<kind>param|cache|input) +(?P<name>{NAME}): +{_TYPE}(?: +whole +(?P<whole>{_DIMS}))?", re.ASCII
+)
 _CARRY = re.compile(rf"(?P<way>enter|leave) +(?P<name>{NAME}): +{_TYPE} += +(?P<other>{NAME})", re.ASCII)
 _REPEAT = re.compile(rf"repeat +(?P<count>\d{{1,20}}) +(?P<name>{NAME}) *\{{", re.ASCII)
 _STEP = re.compile(rf"(?P<joined>\+ +)?(?P<name>{NAME}) +{_TYPE} += +(?P<body>.+)", re.ASCII)
@@ -160,7 +163,8 @@ class _Parser:
             raise _Wrong("Nothing comes after `return`.", length=len(text))
         elif match := _STORED.fullmatch(text):
             name = self.value(match, 1)
-            self.frames[-1].stored.append(Stored(name, Kind(match["kind"])))
+            whole = tuple(match["whole"].split(",")) if match["whole"] else ()
+            self.frames[-1].stored.append(Stored(name, Kind(match["kind"]), whole))
         elif match := _CARRY.fullmatch(text):
             self.carry(match)
         elif match := _STEP.fullmatch(text):

@@ -82,7 +82,8 @@ class _Printer:
         width = max((len(f"{s.kind} {s.value}:") for s in region.stored), default=0)
         for stored in region.stored:
             head = f"{stored.kind} {stored.value}:"
-            yield from self.line(stored.value, f"{head:<{width}} {self.type(stored.value)}", indent)
+            whole = f" whole {','.join(stored.whole)}" if stored.whole else ""
+            yield from self.line(stored.value, f"{head:<{width}} {self.type(stored.value)}{whole}", indent)
         steps = [item.result for item in region.items if not isinstance(item, SpmdRepeat)]
         names = max((len(n) for n in steps if len(n) <= NAME_COLUMN), default=0)
         types = max((len(t) for n in steps if len(t := self.type(n)) <= TYPE_COLUMN), default=0)

@@ -76,14 +76,21 @@ def _dim(tree: Tree[Token]) -> Dim:
             return Dim(_ident(name))
         case "fixed":
             size, pad = rest
-            return Dim(_ident(name), int(_as_token(size)), None if pad is None else int(_as_token(pad)))
+            return Dim(_ident(name), int(_as_token(size)), _pad(pad))
         case _:
-            return Dim(_ident(name), factors=tuple(map(_ident, rest)))
+            *factors, pad = rest
+            return Dim(_ident(name), pad=_pad(pad), factors=tuple(map(_ident, factors)))
+
+
+def _pad(node: Node) -> int | None:
+    return None if node is None else int(_as_token(node))
 
 
 def _declaration(tree: Tree[Token]) -> Declaration:
-    kind, names, kind_type, pin = tree.children
-    return Declaration(Kind(str(kind)), _names(names), _type(kind_type), _pin(pin))
+    kind, names, kind_type, scale, pin = tree.children
+    return Declaration(
+        Kind(str(kind)), _names(names), _type(kind_type), _pin(pin), None if scale is None else _type(scale)
+    )
 
 
 def _signature(children: Sequence[Node]) -> tuple[tuple[Parameter, ...], tuple[Type, ...]]:

@@ -11,6 +11,7 @@ it. What it checks, besides the types' own invariants:
 - joined steps: those that run as one could (ir.joined);
 - carries: one layout, one shape, one dtype at entry and exit, complete;
 - stored tensors and results are complete; a new version of a cache lies as the cache is stored;
+- a dim that a stored tensor keeps whole is split in no copy of it;
 - against a Program: the same stored tensors, ops, repeats and results, once moves are looked through.
 """
 
@@ -100,7 +101,8 @@ class _Checker:
     """Walks a program whose values are sound, and keeps what it finds.
 
     `origins`: for each value, the stored tensor, op result or carry that it is a moved copy of.
-    `caches`: for each version of a cache, the stored tensor that it continues.
+    `caches`: for each version of a cache, the stored tensor that it continues. `whole`: the dims that
+    are never split, for each stored tensor that has such.
     """
 
     spmd: SpmdProgram
@@ -108,6 +110,7 @@ class _Checker:
     origins: dict[str, str] = field(default_factory=dict)
     caches: dict[str, str] = field(default_factory=dict)
     visible: set[str] = field(default_factory=set)
+    whole: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
@@ -122,6 +125,8 @@ class _Checker:
                     self.found.append(f"The stored tensor `{stored.value}` is partial.")
                 if stored.kind is Kind.CACHE:
                     self.caches[stored.value] = stored.value
+                self.whole[stored.value] = stored.whole
+                self.check_whole(stored.value)
         for item in region.items:
             match item:
                 case Move():
@@ -176,10 +181,18 @@ class _Checker:
         if (before.dims, before.dtype) != (after.dims, after.dtype):
             self.found.append(f"`{move.result}` has not the dims and dtype of `{move.operand}`, which it moves.")
             return
+        self.check_whole(move.result)
         try:
             self.check_collective(move.collective, before, after)
         except LayoutError as error:
             self.found.append(f"`{move.result}` cannot be made from `{move.operand}`: {error}.")
+
+    def check_whole(self, name: str) -> None:
+        """Check that a stored tensor, or a copy of one, is split along no dim that it keeps whole."""
+        value = self.values[name]
+        for dim, axes in zip(value.dims, value.layout.dims, strict=True):
+            if axes and dim in self.whole.get(self.origins[name], ()):
+                self.found.append(f"`{name}` is split over `{dim}`, along which its groups are kept whole.")
 
     def check_collective(self, collective: Collective, before: SpmdValue, after: SpmdValue) -> None:
         """Raise LayoutError unless `collective` takes `before` to `after`."""

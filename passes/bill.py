@@ -7,8 +7,9 @@ is settled in turns, and the cheapest bill on the way is kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,63 +40,77 @@ class Bill:
         return frozenset(g for each in self.groups for g in each if g != ALONE)
 
 
-def bill(
-    tensors: Sequence[Tensor],
-    distances: Sequence[Distances | None],
-    chosen: Sequence[int],
-    groups: Groups | None,
-    settings: Settings,
-    shared: frozenset[int] = frozenset(),
-) -> Bill:
-    """The bill of a plan, by the prices of collectives that run alone, with the groups `shared` open at first."""
-    trees: list[tuple[int, ...]] = [() for _ in tensors]
-    best: Bill | None = None
-    tried: set[frozenset[int]] = set()
-    while best is None or (groups is not None and shared not in tried and len(tried) < TURNS):
-        for t, (tensor, near) in enumerate(zip(tensors, distances, strict=True)):
-            of = None if groups is None else groups.of[t]
-            if near is None or (tried and (of is None or not (of >= 0).any())):
-                continue
-            if groups is not None and of is not None and shared:
-                open_ = np.isin(of, sorted(shared))
-                near = near.repriced(near.price - np.where(open_, groups.latency_s[of], 0.0))
-            trees[t] = tuple(shared_tree(tensor, near, tensor.ends(chosen), settings))
-        tried.add(shared)
-        found = _add_up(tensors, distances, trees, chosen, groups)
-        if best is None or found.price < best.price:
-            best = found
-        shared = found.shared
-    return best
+class Trees:
+    """The trees of all plans of a problem, each looked for once.
+
+    `near(t)`: the arcs of tensor t, with their prices when they run alone; None for a tensor that
+    nothing reads.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        near: Callable[[int], Distances | None],
+        groups: Groups | None,
+        settings: Settings,
+    ):
+        self.tensors, self.groups, self.settings = tensors, groups, settings
+        self.near = cache(near)
+        self._tree = cache(self._find)
+        of = [None] * len(tensors) if groups is None else groups.of
+        self.joinable = [frozenset() if o is None else frozenset(o[o >= 0].tolist()) for o in of]
+
+    def bill(self, chosen: Sequence[int], shared: frozenset[int] = frozenset()) -> Bill:
+        """The bill of a plan, with the groups `shared` open at first."""
+        best: Bill | None = None
+        tried: set[frozenset[int]] = set()
+        while best is None or (shared not in tried and len(tried) < TURNS):
+            trees = []
+            for t, tensor in enumerate(self.tensors):
+                root, targets = tensor.ends(chosen)
+                trees.append(self._tree(t, root, frozenset(targets) - {root}, shared & self.joinable[t]))
+            tried.add(shared)
+            found = self._add_up(trees, chosen)
+            if best is None or found.price < best.price:
+                best = found
+            shared = found.shared
+        return best
+
+    def _find(self, t: int, root: int, targets: frozenset[int], open_: frozenset[int]) -> tuple[int, ...]:
+        """The cheapest tree of tensor t where the groups `open_` cost their bytes alone."""
+        near = self.near(t) if targets else None
+        if near is None:
+            return ()
+        if self.groups is not None and open_:
+            of = self.groups.of[t]
+            assert of is not None
+            saved = np.where(np.isin(of, sorted(open_)), self.groups.latency_s[of], 0.0)
+            near = near.repriced(near.price - saved)
+        return tuple(shared_tree(self.tensors[t], near, (root, sorted(targets)), self.settings))
+
+    def _add_up(self, trees: Sequence[tuple[int, ...]], chosen: Sequence[int]) -> Bill:
+        total = 0.0
+        combined: list[tuple[int, ...]] = []
+        paid: set[int] = set()
+        for t, tree in enumerate(trees):
+            near = self.near(t) if tree else None
+            price, own = 0.0, (ALONE,) * len(tree)
+            if near is not None:
+                price = float(near.price[list(tree)].sum())
+                of = None if self.groups is None else self.groups.of[t]
+                if self.groups is not None and of is not None:
+                    own = _combined(self.tensors[t].ends(chosen)[0], near, of, tree)
+                    price -= sum(float(self.groups.latency_s[g]) for g in own if g in paid)
+                    paid |= {g for g in own if g != ALONE}
+            total += price
+            combined.append(own)
+        return Bill(tuple(trees), tuple(combined), total)
 
 
-def _add_up(
-    tensors: Sequence[Tensor],
-    distances: Sequence[Distances | None],
-    trees: Sequence[tuple[int, ...]],
-    chosen: Sequence[int],
-    groups: Groups | None,
-) -> Bill:
-    price = 0.0
-    combined: list[tuple[int, ...]] = []
-    for t, (tensor, near) in enumerate(zip(tensors, distances, strict=True)):
-        of = None if groups is None else groups.of[t]
-        if near is None or not trees[t]:
-            combined.append(())
-            continue
-        price += float(near.price[list(trees[t])].sum())
-        combined.append((ALONE,) * len(trees[t]) if of is None else _combined(tensor, near, of, trees[t], chosen))
-    if groups is not None:
-        each = [g for own in combined for g in own if g != ALONE]
-        price -= sum(float(groups.latency_s[g]) for g in each) - sum(float(groups.latency_s[g]) for g in set(each))
-    return Bill(tuple(trees), tuple(combined), price)
-
-
-def _combined(
-    tensor: Tensor, near: Distances, of: Array, tree: Sequence[int], chosen: Sequence[int]
-) -> tuple[int, ...]:
+def _combined(root: int, near: Distances, of: Array, tree: Sequence[int]) -> tuple[int, ...]:
     """The groups of a tree's arcs. A group takes one collective of each value, and along a path they
     follow in their order: two values whose paths crossed it could not wait for each other."""
-    last = {tensor.ends(chosen)[0]: ALONE}
+    last = {root: ALONE}
     out: list[int] = []
     for arc in tree:
         before = last[int(near.arcs.source[arc])]

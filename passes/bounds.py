@@ -169,7 +169,11 @@ class DualAscent:
                 self._pull(factor, at_source=True)
             self._push(node, [(f, i) for f, i in self.ends[node] if i != 0])
         if self.groups is not None:
+            before, shares = self.bound(), self.shares
             self._share(self.groups)
+            if self.bound() < before:  # several groups on one path: each alone could have been spared
+                self.shares = shares
+                self._reprice()
 
     def _share(self, groups: Groups) -> None:
         """Take from the tensors what they need not pay of a group's latency for the group to stay too

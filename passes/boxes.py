@@ -1,107 +1,195 @@
-"""Keeping to the capacity: branch and bound over the sizes in which tensors are stored.
+"""Keeping to the memory of a chip: branch and bound over the bytes that values take.
 
-A box holds, for each stored tensor, the least and the most bytes that it may take on a chip. A
-tensor stored with less splitting serves at no higher price, so what matters is which tensors are
-given the memory that there is; those ways are few, and each box is bounded by the dual ascent alone.
+A box says which choices each node may take. A plan that holds too much at some point is kept out by
+two boxes: in one of them a value that is held there takes less, in the other at least as much, which
+leaves less for all others. A tensor that is split less serves at no higher price, so what matters is
+which values are given the memory that there is; those ways are few, and each box is bounded by the
+dual ascent alone.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .bounds import DualAscent
+from .bounds import DualAscent, Floats
+from .graph import Port, Tensor
+from .limits import JointLimits, Limits
+from .needs import local_bytes
 from .prover import Found, Problem, Prover
+from .space import Mask
 
 BOX_SWEEPS = 5  # a box goes on from what its parent has settled
+MOST_BOXES = 250  # then the best plan so far is returned, with the bound of what is left
+MOST_WORK = 10_000_000  # arcs swept over in all boxes: what large problems may take
+MOST_COLUMNS = 60_000  # of a program for the solver; the proof of one box in many is not worth more
+
+
+@dataclass(frozen=True, eq=False)
+class _Box:
+    """`allowed[n]`: the choices that node n may take; `ascent` has settled on them, and `plan` is one
+    of them, its bound that of the box."""
+
+    allowed: list[Mask]
+    ascent: DualAscent
+    plan: Found
 
 
 @dataclass(frozen=True)
-class _Box:
-    """`low[n]` to `high[n]`: the bytes that stored node n may take."""
+class _Cut:
+    """A node whose choices are told apart by what they are `worth`: less than `at`, or not."""
 
-    low: dict[int, float]
-    high: dict[int, float]
-
-    def tightened(self, problem: Problem, capacity: float) -> _Box | None:
-        """Without sizes that cannot go with the least sizes of the others; None when it is empty."""
-        least = sum(self.low.values())
-        low, high = dict(self.low), dict(self.high)
-        for n in self.low:
-            sizes = problem.graph.nodes[n].stored_bytes
-            assert sizes is not None
-            room = min(self.high[n], (capacity - least) * (1 + 1e-12) + self.low[n])
-            inside = sizes[(sizes >= self.low[n]) & (sizes <= room)]
-            if not len(inside):
-                return None
-            low[n], high[n] = float(inside.min()), float(inside.max())
-        return _Box(low, high)
-
-    def fits(self, capacity: float) -> bool:
-        """Whether every plan in the box keeps to the capacity."""
-        return sum(self.high.values()) <= capacity
+    node: int
+    worth: Floats
+    at: float
 
 
-def search_boxes(problem: Problem, ascent: DualAscent, capacity: float, prover: Prover) -> Found:
-    """The cheapest plan that keeps to `capacity` bytes; `ascent` has settled on the problem without.
+class _Search:
+    """The boxes that are left, the best plan so far, and the bound of what was given up."""
 
-    There must be one: every stored tensor at its least.
-    """
-    sizes = {n: node.stored_bytes for n, node in enumerate(problem.graph.nodes) if node.stored_bytes is not None}
-    whole = _Box({n: float(s.min()) for n, s in sizes.items()}, {n: float(s.max()) for n, s in sizes.items()})
-    root = whole.tightened(problem, capacity)
-    assert root is not None, "the least sizes keep to the capacity"
-    winner, best = _enter(problem, ascent, _Box(whole.low, whole.low))
-    below = best.price  # the least bound of what is settled
-    heap: list[tuple[float, int, _Box, DualAscent, Found]] = []
-    serial = 0
-    pending = [(root, ascent)]
-    while True:
-        for box, parent in pending:
-            inside, plan = _enter(problem, parent, box)
-            if problem.stored_bytes(plan.chosen) <= capacity and plan.price < best.price:
-                best, winner = plan, inside
-            serial += 1
-            heapq.heappush(heap, (plan.bound, serial, box, inside, plan))
-        if not heap or heap[0][0] >= best.price * (1 - problem.settings.gap):
-            break
-        bound, _, box, inside, plan = heapq.heappop(heap)
-        if problem.stored_bytes(plan.chosen) <= capacity:
-            # The cheapest plan of the box, were there no capacity; most often it keeps to it.
-            found = prover.prove(inside, min(plan, best, key=lambda f: f.price))
-            if problem.stored_bytes(found.chosen) <= capacity:
-                below = min(below, max(bound, found.bound))
-                if found.price <= best.price:
-                    best, winner = found, inside
-                pending = []
-                continue
-            plan = replace(found, bound=max(bound, found.bound))
-        pending = [(child, inside) for child in _split(problem, box, plan, capacity)]
-    remaining = heap[0][0] if heap else np.inf
-    best = replace(best, bound=min(best.price, below, remaining))
-    return prover.plainest(winner, best, capacity)
+    def __init__(self, problem: Problem, limits: Limits | JointLimits, prover: Prover):
+        self.problem, self.limits, self.prover = problem, limits, prover
+        self.best: Found | None = None
+        self.winner: DualAscent | None = None
+        self.given_up = np.inf
+        self.heap: list[tuple[float, int, _Box]] = []
+        self.entered = 0
+        arcs = (len(d.price) * len(t.uses) for d, t in zip(problem.distances, problem.graph.tensors, strict=True) if d)
+        self.most = min(MOST_BOXES, MOST_WORK // max(1, sum(arcs)))
+
+    @property
+    def price(self) -> float:
+        """That of the best plan so far."""
+        return np.inf if self.best is None else self.best.price
+
+    def offer(self, plan: Found, ascent: DualAscent) -> bool:
+        """Take a plan if it keeps to the limits and is cheaper; whether it keeps to them."""
+        if not self.limits.fits(plan):
+            return False
+        if plan.price < self.price:
+            self.best, self.winner = plan, ascent
+        return True
+
+    def enter(self, allowed: Sequence[Mask], parent: DualAscent, least: float) -> None:
+        """Put a box on the heap, unless no plan in it can keep to the limits or be cheaper. `least` is
+        a bound of it."""
+        tight = self.limits.tightened(allowed)
+        if tight is None:
+            return
+        self.entered += 1
+        ascent = parent.copy()
+        for n, mask in enumerate(tight):
+            ascent.allow(n, mask)
+        for _ in range(BOX_SWEEPS):
+            ascent.sweep()
+        bound = max(least, ascent.bound())
+        if bound >= self.price * (1 - self.problem.settings.gap):
+            return
+        chosen = tuple(ascent.round())
+        if not np.isfinite(ascent.price_of(chosen)):
+            self.given_up = min(self.given_up, bound)
+            return
+        plan = replace(self.problem.found(chosen), bound=bound)
+        self.offer(plan, ascent)
+        heapq.heappush(self.heap, (bound, self.entered, _Box(tight, ascent, plan)))
+
+    def run(self) -> Found | None:
+        """Take the box of the least bound, prove its cheapest plan or split it, until none is left."""
+        gap = self.problem.settings.gap
+        while self.heap and self.heap[0][0] < self.price * (1 - gap) and self.entered < self.most:
+            bound, box = self.take()
+            plan = box.plan
+            if self.limits.fits(plan):
+                # The cheapest plan of the box, were there no limits; most often it keeps to them.
+                known = min(plan, self.best or plan, key=lambda f: f.price)
+                found = self.prover.prove(box.ascent, known, MOST_COLUMNS)
+                found = replace(found, bound=max(bound, found.bound))
+                if self.offer(found, box.ascent):
+                    self.given_up = min(self.given_up, found.bound)
+                    continue
+                plan = found
+            self.split(replace(box, plan=plan))
+        if self.best is None or self.winner is None:
+            return None
+        left = self.heap[0][0] if self.heap else np.inf
+        found = replace(self.best, bound=min(self.price, self.given_up, left))
+        plain = self.prover.plainest(self.winner, found, None, MOST_COLUMNS)
+        return plain if self.limits.fits(plain) else found
+
+    def take(self) -> tuple[float, _Box]:
+        """The box of the least bound, and its bound; while no plan is known the last one entered, in
+        which most is less than it was."""
+        if self.best is None:
+            last = max(self.heap, key=lambda entry: entry[1])
+            self.heap.remove(last)
+            heapq.heapify(self.heap)
+            return last[0], last[2]
+        bound, _, box = heapq.heappop(self.heap)
+        return bound, box
+
+    def split(self, box: _Box) -> None:
+        """Two boxes without the plan of this one, which does not keep to the limits."""
+        cut = self.cut(box)
+        if cut is None:
+            # All that is held is settled, but for the ways over which copies are made.
+            self.given_up = min(self.given_up, box.plan.bound)
+            return
+        for less in (False, True):
+            allowed = list(box.allowed)
+            allowed[cut.node] = allowed[cut.node] & ((cut.worth < cut.at) == less)
+            self.enter(allowed, box.ascent, box.plan.bound)
+
+    def cut(self, box: _Box) -> _Cut | None:
+        """Where to split: at what takes the most above the least that it may, a choice first that says
+        what is needed at the worst point; else at any layout of what is held. None when all of them
+        are settled."""
+        held = list(self.held(box.plan))
+        stored = [(term.node, term.bytes) for term in self.limits.stored_terms]
+        sizes = [(port.node, local_bytes(tensor, port)) for tensor, ports in held for port in ports]
+        deciding = self.limits.deciding(box.plan)
+        cut = _largest([*stored, *(s for s in sizes if s[0] in deciding)], box) or _largest(sizes, box)
+        if cut is not None:
+            return cut
+        for tensor, ports in held:
+            for port in dict.fromkeys([*ports, tensor.source, *tensor.uses]):
+                other = (port.rows != port.rows[box.plan.chosen[port.node]]).astype(np.float64)
+                if other[box.allowed[port.node]].any():
+                    return _Cut(port.node, other, 1.0)
+        return None
+
+    def held(self, plan: Found) -> Iterator[tuple[Tensor, list[Port]]]:
+        """What a plan holds at its worst point besides what is stored, and the ports at which it lies
+        in that layout: all of its ports, if it lies so on its way only."""
+        tensors = {(t.phase, t.value.name): t for t in self.problem.graph.tensors}
+        for held in self.limits.held(plan):
+            tensor = tensors[held.phase, held.value]
+            row = tensor.space.index(held.layout)
+            every = [tensor.source, *tensor.uses]
+            yield tensor, [port for port in every if port.rows[plan.chosen[port.node]] == row] or every
 
 
-def _enter(problem: Problem, parent: DualAscent, box: _Box) -> tuple[DualAscent, Found]:
-    """The ascent within a box, and a plan there; the plan's bound is the box's."""
-    ascent = parent.copy()
-    for n in box.low:
-        sizes = problem.graph.nodes[n].stored_bytes
-        assert sizes is not None
-        ascent.allow(n, (sizes >= box.low[n]) & (sizes <= box.high[n]))
-    for _ in range(BOX_SWEEPS):
-        ascent.sweep()
-    return ascent, replace(problem.found(ascent.round()), bound=ascent.bound())
+def _largest(sizes: Sequence[tuple[int, Floats]], box: _Box) -> _Cut | None:
+    """Of the bytes that nodes give something, where the plan takes most above the least of the box;
+    None where it takes the least everywhere."""
+    best, most = None, 0.0
+    for node, size in sorted(sizes, key=lambda s: s[0]):
+        taken = float(size[box.plan.chosen[node]])
+        above = taken - float(size[box.allowed[node]].min())
+        if above > most:
+            best, most = _Cut(node, size, taken), above
+    return best
 
 
-def _split(problem: Problem, box: _Box, plan: Found, capacity: float) -> list[_Box]:
-    """Two boxes: the tensor that takes the most above its least takes less, or at least that."""
-    taken = {n: float(problem.graph.nodes[n].stored_bytes[plan.chosen[n]]) for n in box.low}  # type: ignore[index]
-    n = max(taken, key=lambda k: (taken[k] - box.low[k], -k))
-    sizes = problem.graph.nodes[n].stored_bytes
-    assert sizes is not None and taken[n] > box.low[n], "a plan of least sizes keeps to the capacity"
-    less = float(sizes[sizes < taken[n]].max())
-    halves = [replace(box, high={**box.high, n: less}), replace(box, low={**box.low, n: taken[n]})]
-    return [b for b in (half.tightened(problem, capacity) for half in halves) if b is not None]
+def search_boxes(problem: Problem, ascent: DualAscent, limits: Limits | JointLimits, prover: Prover) -> Found | None:
+    """The cheapest plan that keeps to `limits`, None where none was found; `ascent` has settled on the
+    problem without them."""
+    allowed = [np.ones(len(node.seconds), dtype=bool) for node in problem.graph.nodes]
+    if problem.representatives is not None:
+        node, mask = problem.representatives  # from here on boxes may tell alike axes apart
+        allowed[node] = mask
+    boxes = _Search(problem, limits, prover)
+    boxes.enter(allowed, ascent, ascent.bound())
+    return boxes.run()

@@ -1,35 +1,40 @@
 """The choice: the cheapest layouts and collectives of a program on a mesh, proven so.
 
-Phases are planned one at a time here. A plan is read off as layouts and trees of collectives, which
-are then recomputed exactly over every collective there is, fewest first among the cheapest.
+One phase is planned, or several together. A plan is read off as layouts and trees of collectives,
+which are then recomputed exactly over every collective there is, fewest first among the cheapest.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.hardware import Hardware
 from ..cost.network import Network
-from ..ir.diagnostics import InputError, fail
-from ..ir.layout import Layout
 from ..ir.mesh import Mesh
-from ..ir.program import Carry, Pin, Program, Stored
-from .bill import bill
-from .graph import Graph, Result, build_graph
-from .groups import ALONE, Groups, find_groups
+from ..ir.program import Phase, Pin, Program
+from ..ir.spmd import SpmdProgram
+from .bill import Trees
+from .graph import Graph, build_graph
+from .insert import insert
+from .limits import JointLimits, Limits
+from .liveness import needs
+from .misfit import does_not_fit, live_do_not_fit
+from .moves import Moves, all_moves
 from .naming import plainest
+from .phases import for_each, join_phases, view
 from .pinning import apply_pins
-from .plan import Leg, Objective, OpPlan, PhasePlan, Plan, Timing, Tree
+from .plan import Objective, Plan, Timing
 from .prover import Found, Problem, Prover
-from .reshard import KINDS, Arcs, collective, leaving, needed, price_arcs
+from .read import least_bytes, read_handovers, read_phase, stored_layouts
 from .search import search
 from .solver import Settings
-from .space import Array
 from .strategies import live_axes
 from .symmetry import representatives
 from .trees import Distances
@@ -41,89 +46,115 @@ Floats = NDArray[np.float64]
 class Options:
     """What to minimise, on which hardware, within which memory.
 
-    `capacity_bytes` bounds what a chip stores of parameters and caches; None takes the hardware's.
+    `capacity_bytes` bounds what a chip holds at any program point: what is stored, live values and
+    gathered copies; None takes the hardware's. `stored_bytes` bounds parameters and caches alone.
     `pins` hold beside those of the program.
     """
 
     hardware: Hardware
     objective: Objective = Objective.TIME
     capacity_bytes: float | None = None
+    stored_bytes: float = math.inf
     pins: tuple[Pin, ...] = ()
     settings: Settings = field(default_factory=Settings)
 
     @property
     def capacity(self) -> float:
-        """The bytes that a chip may store."""
+        """The bytes that a chip may hold."""
         return self.hardware.hbm_bytes if self.capacity_bytes is None else self.capacity_bytes
 
 
-def choose(program: Program, phase: str, mesh: Mesh, options: Options) -> Plan:
-    """The proven cheapest plan of one phase.
+def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
+    """The proven cheapest plan of one phase, or of several together.
 
-    Raises InputError when a pin cannot hold, or when no plan keeps to the memory of a chip.
+    Several phases store each parameter once, and caches go from each phase to the next; what is
+    minimised is the sum over all calls. Raises InputError when a pin cannot hold, when no plan keeps
+    to the memory of a chip, or when phases cannot share a parameter.
     """
     started = time.perf_counter()
-    sizes = dict(program.phase(phase).sizes)
+    bound = [program.phase(name) for name in ([phases] if isinstance(phases, str) else phases)]
     pins = (*program.pins, *options.pins)
-    graph = apply_pins(build_graph(program, phase, mesh, options.hardware), pins, sizes, mesh)
+
+    def graph_of(phase: str) -> Graph:
+        found = build_graph(program, phase, mesh, options.hardware)
+        found = apply_pins(found, pins, dict(program.phase(phase).sizes), mesh)
+        if least_bytes(found) > min(options.capacity, options.stored_bytes):
+            raise does_not_fit(found, mesh, options.hardware.name, options.capacity)
+        return found
+
+    graphs = for_each([p.name for p in bound], graph_of)
+    graph = join_phases(graphs, bound)
     network = Network(options.hardware, mesh)
-    moves = _moves(program, graph, network)
+    moves = all_moves(program, graph, network)
     problem = _problem(graph, moves, network, pins, options)
     prover = Prover(problem)
-    capacity = options.capacity
-    if options.objective is Objective.MEMORY:
-        capacity = min(capacity, _least_bytes(graph) * (1 + 1e-12))
-    if _least_bytes(graph) > options.capacity:
-        raise _does_not_fit(graph, mesh, options)
-    found = search(problem, capacity, prover)
-    plan = _read(phase, moves, problem, found, options)
-    stored = _stored_layouts(graph, found.chosen)
+    reader = _Reader(program, bound, mesh, moves, problem, options)
+    limits = reader.limits()
+    found = search(problem, limits, prover)
+    if found is None:
+        assert limits is not None, "without limits there is a plan"
+        raise live_do_not_fit(limits, graph, mesh, options.capacity)
+    apart = limits is not None and not limits.fits(found, apart=False)
+    plan = reader.plan(found, apart)
     total = time.perf_counter() - started
-    chosen = Plan(mesh, options.objective, stored, (plan,), Timing(total - prover.solve_s, prover.solve_s))
-    return plainest(chosen, _alike(network, pins))
+    timed = replace(plan, timing=Timing(total - prover.solve_s, prover.solve_s))
+    return plainest(timed, _alike(network, pins))
 
 
 @dataclass(frozen=True, eq=False)
-class _Moves:
-    """Every collective of each tensor as arcs, with its seconds over all repetitions when it runs
-    alone; None for a tensor that nothing reads. `groups`: those that may run as one, None where that
-    saves nothing."""
+class _Reader:
+    """Reads plans off what has been chosen, and what they hold."""
 
-    arcs: Sequence[Arcs | None]
-    seconds: Sequence[Floats]
-    groups: Groups | None
+    program: Program
+    phases: Sequence[Phase]
+    mesh: Mesh
+    moves: Moves
+    problem: Problem
+    options: Options
 
-    def needed(self, graph: Graph) -> list[Array | None]:
-        """For each tensor the arcs that a cheapest plan may need."""
-        out: list[Array | None] = []
-        for t, (tensor, arcs, seconds) in enumerate(zip(graph.tensors, self.arcs, self.seconds, strict=True)):
-            of = None if self.groups is None else self.groups.of[t]
-            if arcs is None:
-                out.append(None)
-            elif self.groups is None or of is None:
-                out.append(np.flatnonzero(needed(tensor.space.space, arcs, _tied(seconds))))
-            else:
-                saved = np.where(of >= 0, self.groups.latency_s[of], 0.0)
-                out.append(np.flatnonzero(needed(tensor.space.space, arcs, _tied(seconds), of, saved)))
-        return out
+    @cached_property
+    def _trees(self) -> dict[bool, Trees]:
+        graph, settings = self.problem.graph, self.options.settings
+        return {apart: self.moves.trees(graph, settings, lean=apart) for apart in (False, True)}
+
+    def plan(self, found: Found, apart: bool) -> Plan:
+        """The plan that `found` is, with projections `apart` or as they run as one."""
+        objective, trees = self.options.objective, self._trees[apart]
+        read = [
+            read_phase(p.name, self._calls(p), self.moves, trees, self.problem, found, objective) for p in self.phases
+        ]
+        own = tuple(replace(phase, apart=apart) for phase in read)
+        stored = stored_layouts(self.problem.graph, found.chosen)
+        handed = read_handovers(self.phases, self.moves, trees, self.problem, found)
+        price, bound = (own[0].price, own[0].bound) if len(own) == 1 else (found.price, found.bound)
+        return Plan(self.mesh, objective, stored, own, Timing(0.0, 0.0), handed, price, bound)
+
+    def limits(self) -> Limits | JointLimits | None:
+        """The memory that a plan may take; None where that is any amount."""
+        parts = []
+        spelled = cache(lambda found, apart: insert(self.program, self.plan(found, apart)))
+        for n, phase in enumerate(self.phases):
+            graph = view(self.problem.graph, phase.name)
+            stored = self.options.stored_bytes
+            if self.options.objective is Objective.MEMORY:
+                stored = min(stored, least_bytes(graph) * (1 + 1e-12))
+            if min(stored, self.options.capacity) == math.inf:
+                return None
+            least = needs(self.program, phase.name, self.mesh, graph, ordered=self.moves.groups is None)
+            spell = _nth(spelled, n)
+            parts.append(Limits(self.options.capacity, stored, least, spell, phase.name))
+        return parts[0] if len(parts) == 1 else JointLimits(tuple(parts))
+
+    def _calls(self, phase: Phase) -> int:
+        """How often a phase counts."""
+        return phase.calls if len(self.phases) > 1 else 1
 
 
-def _moves(program: Program, graph: Graph, network: Network) -> _Moves:
-    arcs: list[Arcs | None] = []
-    seconds: list[Floats] = []
-    for tensor in graph.tensors:
-        space = tensor.space.space
-        own = leaving(space) if tensor.uses else None
-        if own is not None and not tensor.embeds:
-            own = own.take(own.kind != KINDS.index("embed"))
-        arcs.append(own)
-        price = np.zeros(0) if own is None else price_arcs(space, own, tensor.total_bytes, network.collective_s)
-        seconds.append(tensor.times * price)
-    groups = find_groups(program, graph, arcs, network)
-    return _Moves(arcs, seconds, groups if len(groups.latency_s) else None)
+def _nth(spelled: Callable[[Found, bool], tuple[SpmdProgram, ...]], n: int) -> Callable[[Found, bool], SpmdProgram]:
+    return lambda found, apart: spelled(found, apart)[n]
 
 
-def _problem(graph: Graph, moves: _Moves, network: Network, pins: Sequence[Pin], options: Options) -> Problem:
+def _problem(graph: Graph, moves: Moves, network: Network, pins: Sequence[Pin], options: Options) -> Problem:
     """The graph with its prices under the objective."""
     kept = moves.needed(graph)
     distances = [
@@ -159,80 +190,3 @@ def _alike(network: Network, pins: Sequence[Pin]) -> list[list[str]]:
 def _positions(mesh: Mesh, groups: Sequence[Sequence[str]]) -> list[list[int]]:
     names = [name for name, _ in live_axes(mesh)]
     return [[names.index(name) for name in group] for group in groups]
-
-
-def _tied(seconds: Floats) -> Floats:
-    """Prices by which fewer collectives win among equal ones: a step counts far less than the
-    difference of any two prices."""
-    least = float(seconds[seconds > 0].min(initial=np.inf))
-    return seconds + (least if np.isfinite(least) else 1.0) * np.where(seconds > 0, 1e-7, 1e-9)
-
-
-def _least_bytes(graph: Graph) -> float:
-    return sum(float(n.stored_bytes.min()) for n in graph.nodes if n.stored_bytes is not None)
-
-
-def _read(phase: str, moves: _Moves, problem: Problem, found: Found, options: Options) -> PhasePlan:
-    chosen, graph = found.chosen, problem.graph
-    spaces = {t.value.name: t.space for t in graph.tensors}
-    ops, carries, results = [], [], []
-    for n, node in enumerate(graph.nodes):
-        match node.item:
-            case Result(value):
-                port = next(u for t in graph.tensors if t.value.name == value for u in t.uses if u.node == n)
-                results.append((value, spaces[value].layout(int(port.rows[chosen[n]]))))
-            case Carry(_, inside, _, _):
-                source = next(t.source for t in graph.tensors if t.value.name == inside)
-                carries.append((inside, spaces[inside].layout(int(source.rows[chosen[n]]))))
-            case Stored():
-                pass
-            case op:
-                table, row = node.table, chosen[n]
-                assert table is not None
-                uses = tuple(table.use_layout(row, k) for k in range(len(table.signature.uses)))
-                ops.append(OpPlan(op.result, uses, table.result_layout(row)))
-    trees = tuple(_trees(graph, moves, found, options.settings))
-    price, bound = found.price, found.bound
-    if options.objective is Objective.MEMORY:
-        price, bound = problem.stored_bytes(chosen), _least_bytes(graph)
-    return PhasePlan(phase, tuple(ops), trees, tuple(carries), tuple(results), price, bound)
-
-
-def _trees(graph: Graph, moves: _Moves, found: Found, settings: Settings) -> Iterator[Tree]:
-    """The cheapest trees over every collective there is; of those of one price, the fewest steps."""
-    near: list[Distances | None] = []
-    for tensor, arcs, seconds in zip(graph.tensors, moves.arcs, moves.seconds, strict=True):
-        root, targets = tensor.ends(found.chosen)
-        near.append(None if arcs is None or set(targets) <= {root} else Distances(arcs, _tied(seconds)))
-    paid = bill(graph.tensors, near, found.chosen, moves.groups, settings, found.shared)
-    for t, tensor in enumerate(graph.tensors):
-        legs = []
-        for arc, group in zip(paid.arcs[t], paid.groups[t], strict=True):
-            arcs = moves.arcs[t]
-            assert arcs is not None
-            before, after = (tensor.space.layout(int(end[arc])) for end in (arcs.source, arcs.target))
-            done = collective(KINDS[int(arcs.kind[arc])], before, after)
-            legs.append(Leg(before, after, done, None if group == ALONE else group))
-        yield Tree(tensor.value.name, tensor.space.layout(tensor.ends(found.chosen)[0]), tuple(legs))
-
-
-def _stored_layouts(graph: Graph, chosen: Sequence[int]) -> tuple[tuple[str, Layout], ...]:
-    out = []
-    for tensor in graph.tensors:
-        node = graph.nodes[tensor.source.node]
-        if isinstance(node.item, Stored) or node.stored == tensor.value.name:
-            out.append((tensor.value.name, tensor.space.layout(int(tensor.source.rows[chosen[tensor.source.node]]))))
-    return tuple(out)
-
-
-def _does_not_fit(graph: Graph, mesh: Mesh, options: Options) -> InputError:
-    needed_bytes = _least_bytes(graph)
-    least = {n.stored: float(n.stored_bytes.min()) for n in graph.nodes if n.stored_bytes is not None}
-    largest = sorted(least.items(), key=lambda item: -item[1])[:5]
-    listed = ", ".join(f"`{name}` {size / 1e9:.2f} GB" for name, size in largest)
-    return fail(
-        f"The parameters and caches take at least {needed_bytes / 1e9:.2f} GB on each of {mesh.chips} chips, "
-        f"{(needed_bytes - options.capacity) / 1e9:.2f} GB more than the {options.capacity / 1e9:.2f} GB "
-        f"that a chip of {options.hardware.name} has.",
-        hint=f"the largest, split as far as they divide and the pins allow: {listed}",
-    )

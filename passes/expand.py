@@ -16,18 +16,26 @@ from ..ir.source import Block, Declaration, Line, Main, Model, Parameter, PhaseT
 from .expansion.blocks import made_by
 from .expansion.body import Body, Context, Template
 from .expansion.composites import COMPOSITES
-from .expansion.declared import claim, declared_value, store
+from .expansion.declared import claim, declare, declared_value, store
 from .expansion.dims import bind_phases, check_sizes, declare_dims
 from .expansion.lines import expand_lines
 from .expansion.names import FUNCTIONS
+from .expansion.padding import pad_phases
 from .expansion.report import Report
+from .padding import mask_padding
 
 
-def expand(model: Model, source: Source, settings: Mapping[str, int] | None = None) -> Program:
-    """The program of a model, with every dim bound in every phase.
+def expand(
+    model: Model,
+    source: Source,
+    settings: Mapping[str, int] | None = None,
+    pads: Mapping[str, int] | None = None,
+) -> Program:
+    """The program of a model, with every dim bound in every phase, and masks where padding needs them.
 
-    `settings`: sizes of dims that override those of the file and its phases. `source`: where the
-    model was parsed from, for messages. Raises InputError with all that is wrong, in source order.
+    `settings`: sizes of dims that override those of the file and its phases; `pads`: sizes to which
+    dims are padded, likewise. `source`: where the model was parsed from, for messages. Raises
+    InputError with all that is wrong, in source order.
     """
     report = Report(source)
     context = Context(report, declare_dims(model.items, report))
@@ -41,13 +49,15 @@ def expand(model: Model, source: Source, settings: Mapping[str, int] | None = No
     texts = [item for item in model.items if isinstance(item, PhaseText)]
     phases = bind_phases(context.dims, texts, settings or {}, report)
     check_sizes(context.constraints, phases, report)
+    phases, padding = pad_phases(context.dims, phases, pads or {}, context.constraints, report)
     name = _title(model, report)
     report.finish()
     inputs = len(main.parameters) if main else 0
     stored = (*body.stored[:inputs], *shared.stored, *body.stored[inputs:])
     values = body.values | shared.values
     pins = (*shared.pins, *body.pins)
-    return Program(name, tuple(values.values()), Region(stored, tuple(body.items)), tuple(results), phases, pins)
+    region = Region(stored, tuple(body.items))
+    return mask_padding(Program(name, tuple(values.values()), region, tuple(results), phases, pins, padding))
 
 
 def _title(model: Model, report: Report) -> str:
@@ -74,8 +84,9 @@ def _shared(model: Model, context: Context) -> Body:
         if isinstance(item, Declaration):
             for name in item.names:
                 if claim(body, name):
-                    store(body, name, item.kind, declared_value(body, name.name, item.type), item.pin)
-    context.shared = {name: body.values.get(name) for name in body.names}
+                    declare(body, name, item)
+    context.shared = {name: body.values.get(name) for name in [*body.names, *body.values]}
+    context.scales = body.scales
     context.caches = body.caches
     return body
 

@@ -59,7 +59,8 @@ class Node:
     `seconds[c]` is what choice c costs over all repetitions; `rank[c]` in [0, 1] orders choices that
     cost the same, plain ones first. `stored_bytes[c]` is what a stored tensor takes on a chip, all
     repetitions together; None for what counts towards no capacity. A cache that is appended to has
-    no node of its own: the append chooses for it.
+    no node of its own: the append chooses for it. `phase`: whose it is, None if several phases' (see
+    `phases`).
     """
 
     item: Op | Stored | Carry | Result
@@ -68,6 +69,7 @@ class Node:
     stored: str | None = None
     stored_bytes: Floats | None = None
     table: StrategyTable | None = None
+    phase: str | None = None
 
     @property
     def name(self) -> str:
@@ -87,10 +89,22 @@ class Node:
         return replace(self, seconds=self.seconds[rows], rank=self.rank[rows], stored_bytes=kept, table=table)
 
 
+@dataclass(frozen=True)
+class Handover:
+    """From one phase to another."""
+
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.before} to {self.after}"
+
+
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """A value: made at `source`, read at `uses`. Its collectives run `times` times, and a `embeds`
-    one may be read embedded in a partial sum."""
+    one may be read embedded in a partial sum. `phase`: that in which it is moved, or from one of which
+    to another."""
 
     value: Value
     space: TensorSpace
@@ -99,10 +113,11 @@ class Tensor:
     embeds: bool
     source: Port
     uses: tuple[Port, ...]
+    phase: str | Handover | None = None
 
-    def ends(self, chosen: Sequence[int]) -> tuple[int, list[int]]:
+    def ends(self, chosen: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """The layout in which a plan makes it, and those in which it reads it."""
-        return int(self.source.rows[chosen[self.source.node]]), [int(u.rows[chosen[u.node]]) for u in self.uses]
+        return int(self.source.rows[chosen[self.source.node]]), tuple(int(u.rows[chosen[u.node]]) for u in self.uses)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,13 +150,15 @@ class _Builder:
     hardware: Hardware
     values: Mapping[str, Value]
     partial: PartialAxes
+    whole: Mapping[str, tuple[str, ...]]
     nodes: list[Node] = field(default_factory=list)
     sources: dict[str, Port] = field(default_factory=dict)
     uses: dict[str, list[Port]] = field(default_factory=dict)
     times: dict[str, int] = field(default_factory=dict)
 
     def space(self, value: str) -> TensorSpace:
-        shape = [self.sizes[d] for d in self.values[value].dims]
+        whole = self.whole.get(value, ())
+        shape = [1 if d in whole else self.sizes[d] for d in self.values[value].dims]
         return tensor_space(shape, live_axes(self.mesh), self.partial.sums(value), self.partial.maxima(value))
 
     def total_bytes(self, value: str) -> float:
@@ -201,6 +218,8 @@ class _Builder:
                 self.add_use(use.value, reads[k][keep])
         self.add_source(op.result, makes[keep], times)
         rank = 0.9 * _share(table.rows.inversions()) + 0.1 * np.arange(len(table)) / max(len(table), 1)
+        if stored_bytes is not None:
+            rank = 0.9 * _share(np.log2(stored_bytes / stored_bytes.min())) + 0.1 * rank
         self.nodes.append(Node(op, seconds, rank, stored, stored_bytes, table))
 
 
@@ -215,7 +234,8 @@ def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware) ->
     no such phase.
     """
     sizes = dict(program.phase(phase).sizes)
-    builder = _Builder(program, sizes, mesh, hardware, program.table(), partial_axes(program, sizes, mesh))
+    whole = {p.item.value: p.item.whole for p in walk(program.body) if isinstance(p.item, Stored)}
+    builder = _Builder(program, sizes, mesh, hardware, program.table(), partial_axes(program, sizes, mesh), whole)
     resident, appended = _in_hbm(program)
     for placed in walk(program.body):
         match placed.item:

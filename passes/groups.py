@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..cost.network import Network
 from ..ir.program import Einsum, Kind, Op, Program, Region, Repeat, operand_names
-from .graph import Graph, Tensor
+from .graph import Graph, Handover, Tensor
 from .reshard import KINDS, Arcs
 from .space import PARTIAL_MAX, Array, Mask
 
@@ -36,6 +36,7 @@ class Key:
     they take a maximum, their axes (as a bit mask), the type of what they carry. Sorted by it, those
     that follow each other on one value stand in that order."""
 
+    phase: str
     region: int
     level: int
     kind: int
@@ -44,9 +45,17 @@ class Key:
     dtype: str
 
     @property
-    def place(self) -> tuple[int, int, int, int, bool, str]:
+    def place(self) -> tuple[str, int, int, int, int, bool, str]:
         """By what keys are sorted."""
-        return self.region, self.level, COMBINED.index(KINDS[self.kind]), self.axes, self.maximum, self.dtype
+        return (
+            self.phase,
+            self.region,
+            self.level,
+            COMBINED.index(KINDS[self.kind]),
+            self.axes,
+            self.maximum,
+            self.dtype,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +88,8 @@ def find_groups(program: Program, graph: Graph, arcs: Sequence[Arcs | None], net
     keys: list[tuple[list[Key | None], Array] | None] = []
     members: dict[Key, set[int]] = {}
     for t, (tensor, own) in enumerate(zip(graph.tensors, arcs, strict=True)):
-        if own is None or tensor.value.name not in ready or len(tensor.uses) > USES:
+        moving = isinstance(tensor.phase, Handover)
+        if own is None or moving or tensor.value.name not in ready or len(tensor.uses) > USES:
             keys.append(None)
             continue
         found, index = _keys(tensor, own, *ready[tensor.value.name])
@@ -115,7 +125,9 @@ def _keys(tensor: Tensor, arcs: Arcs, region: int, level: int) -> tuple[list[Key
     keys: list[Key | None] = []
     for kind, axes, most in different.T.tolist():
         combined = KINDS[kind] in COMBINED
-        keys.append(Key(region, level, kind, bool(most), axes, str(tensor.value.dtype)) if combined else None)
+        keys.append(
+            Key(str(tensor.phase), region, level, kind, bool(most), axes, str(tensor.value.dtype)) if combined else None
+        )
     return keys, index.reshape(-1)
 
 

@@ -11,7 +11,22 @@ from dataclasses import dataclass, field, replace
 
 from ..ir.expr import rename
 from ..ir.layout import Layout
-from ..ir.program import Append, Carry, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, signature
+from ..ir.program import (
+    Append,
+    Carry,
+    Einsum,
+    Iota,
+    Map,
+    Op,
+    Program,
+    Reduce,
+    Region,
+    Repeat,
+    Sum,
+    Take,
+    TopK,
+    signature,
+)
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step
 from .plan import OpPlan, Plan, Tree
 from .together import defined, join_steps
@@ -101,6 +116,8 @@ class _Inserter:
                 return replace(op, operand=by_value[operand])
             case Take(_, table, ids, _):
                 return replace(op, table=by_value[table], ids=by_value[ids])
+            case TopK(_, keys, picked, _, _):
+                return replace(op, keys=by_value[keys], picked=by_value[picked])
             case Append(_, cache, new, _, _):
                 return replace(op, cache=by_value[cache], new=by_value[new])
             case Iota():
@@ -127,5 +144,5 @@ def insert(program: Program, plan: Plan) -> tuple[SpmdProgram, ...]:
         values = tuple(inserter.made[name] for name in defined(body))
         sizes = program.phase(phase.phase).sizes
         whole = SpmdProgram(program.name, phase.phase, plan.mesh, sizes, values, body, results)
-        out.append(join_steps(whole, inserter.groups))
+        out.append(join_steps(whole, inserter.groups, phase.apart))
     return tuple(out)

@@ -53,10 +53,14 @@ def _renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
         return replace(
             old,
             ops=tuple(OpPlan(o.result, tuple(map(layout, o.uses)), layout(o.layout)) for o in old.ops),
-            trees=tuple(Tree(t.value, layout(t.root), tuple(map(leg, t.legs))) for t in old.trees),
+            trees=trees(old.trees),
             carries=tuple((name, layout(old_layout)) for name, old_layout in old.carries),
             results=tuple((name, layout(old_layout)) for name, old_layout in old.results),
         )
 
+    def trees(old: Sequence[Tree]) -> tuple[Tree, ...]:
+        return tuple(Tree(t.value, layout(t.root), tuple(map(leg, t.legs))) for t in old)
+
     stored = tuple((name, layout(old_layout)) for name, old_layout in plan.stored)
-    return replace(plan, stored=stored, phases=tuple(map(phase, plan.phases)))
+    handovers = tuple(replace(h, trees=trees(h.trees)) for h in plan.handovers)
+    return replace(plan, stored=stored, phases=tuple(map(phase, plan.phases)), handovers=handovers)

@@ -57,6 +57,8 @@ def _misfit(
     reason = unsplittable(tensor.value.dims, layout, sizes, mesh)
     if reason is not None:
         return reason, None
+    if row is None and not layout.partial:
+        return f"groups of `{pin.value}` are kept whole", None
     if row is None:
         kind = "sum" if layout.reduction is Reduction.SUM else "maximum"
         return f"`{pin.value}` is never a partial {kind} over {', '.join(layout.partial)}", None

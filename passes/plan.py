@@ -56,7 +56,10 @@ class PhasePlan:
 
     `carries`: the layout of each carry, by its name inside. `results`: the layouts in which the
     program's results are handed out. `price` and `bound` are the objective and its proven lower
-    bound: seconds for time and communication, bytes for memory.
+    bound: seconds for time and communication, bytes for memory. (Of several phases planned together
+    only the whole is proven: the bound is the price less all that is not, as if it were this phase's.)
+    `apart`: no two projections
+    run as one, so that ops keep the order of the source; together they may hold more at once.
     """
 
     phase: str
@@ -66,11 +69,23 @@ class PhasePlan:
     results: tuple[tuple[str, Layout], ...]
     price: float
     bound: float
+    apart: bool = False
 
     @property
     def gap(self) -> float:
         """How far the price may lie above the optimum, relative to the price."""
         return max(0.0, self.price - self.bound) / self.price if self.price else 0.0
+
+
+@dataclass(frozen=True)
+class HandoverPlan:
+    """How caches come from one phase to another: a tree for each, from the layout in which the one
+    phase leaves it. `price`: seconds for each call of the phase before, all repetitions together."""
+
+    before: str
+    after: str
+    trees: tuple[Tree, ...]
+    price: float
 
 
 @dataclass(frozen=True)
@@ -83,10 +98,23 @@ class Timing:
 
 @dataclass(frozen=True)
 class Plan:
-    """One stored layout for each parameter, cache and input, and a plan for each phase."""
+    """A plan for each phase, and how caches go from one to the next.
+
+    `stored`: the layout of each parameter, and of what each phase has of its own: its inputs and its
+    caches (of several phases those of the last). `price` and `bound` are those of all phases together,
+    each as often as it is called, handovers included.
+    """
 
     mesh: Mesh
     objective: Objective
     stored: tuple[tuple[str, Layout], ...]
     phases: tuple[PhasePlan, ...]
     timing: Timing = field(compare=False)
+    handovers: tuple[HandoverPlan, ...] = ()
+    price: float = 0.0
+    bound: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """How far the price may lie above the optimum, relative to the price."""
+        return max(0.0, self.price - self.bound) / self.price if self.price else 0.0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .bill import Bill, bill
+from .bill import Trees
 from .bounds import DualAscent
 from .graph import Graph, restrict
 from .groups import Groups
@@ -45,19 +46,21 @@ class Problem:
     def found(self, chosen: Sequence[int], shared: frozenset[int] = frozenset()) -> Found:
         """A plan with its price; `shared` are groups that may be worth combining. Nothing is proven."""
         total = sum(float(p[c]) for p, c in zip(self.prices, chosen, strict=True))
-        paid = self._bill(chosen, shared)
+        paid = self.trees.bill(chosen, shared)
         return Found(tuple(chosen), total + paid.price, -np.inf, paid.shared)
 
     def ties_of(self, plan: Found) -> float:
         """How far from plain a plan is: its ranks, and what its collectives count for."""
         total = sum(float(n.rank[c]) for n, c in zip(self.graph.nodes, plan.chosen, strict=True))
-        for arcs, near in zip(self._bill(plan.chosen, plan.shared).arcs, self.distances, strict=True):
+        for arcs, near in zip(self.trees.bill(plan.chosen, plan.shared).arcs, self.distances, strict=True):
             if near is not None:
                 total += float(_tie(near.price[list(arcs)]).sum())
         return total
 
-    def _bill(self, chosen: Sequence[int], shared: frozenset[int]) -> Bill:
-        return bill(self.graph.tensors, self.distances, chosen, self.groups, self.settings, shared)
+    @cached_property
+    def trees(self) -> Trees:
+        """The trees of its plans."""
+        return Trees(self.graph.tensors, self.distances.__getitem__, self.groups, self.settings)
 
     def stored_bytes(self, chosen: Sequence[int]) -> float:
         """What the stored tensors of a plan take on a chip."""
@@ -107,8 +110,10 @@ class Prover:
     problem: Problem
     solve_s: float = 0.0
 
-    def prove(self, ascent: DualAscent, known: Found) -> Found:
+    def prove(self, ascent: DualAscent, known: Found, most_columns: int | None = None) -> Found:
         """The cheapest plan of those that `ascent` allows, or `known` if none is cheaper; its bound.
+
+        A program of more than `most_columns` is not given to the solver; then the ascent's bound stands.
 
         The linear relaxation comes first: where its optimum is the price of a plan, that is the
         proof. Else the integer program decides among what its reduced costs leave.
@@ -117,6 +122,8 @@ class Prover:
         reduced = self._reduce(ascent, best, ties=False)
         if not reduced.possible:
             return replace(best, bound=best.price)  # nothing here is as cheap as the plan that is known
+        if most_columns is not None and len(reduced.model.cost) > most_columns:
+            return replace(best, bound=min(best.price, ascent.bound()))
         unit = _unit(best.price)
         answer = self._solve(_relaxed(reduced.model))
         plan = self._plan(answer, reduced, ascent)
@@ -151,11 +158,13 @@ class Prover:
             before = bound
         return best
 
-    def plainest(self, ascent: DualAscent, best: Found, capacity: float | None) -> Found:
+    def plainest(
+        self, ascent: DualAscent, best: Found, capacity: float | None, most_columns: int | None = None
+    ) -> Found:
         """Of the plans of the price of `best` that keep to `capacity`, if one is found, the one with
         the fewest collectives, the least memory and the plainest names."""
         reduced = self._reduce(ascent, best, ties=True)
-        if not reduced.possible:
+        if not reduced.possible or (most_columns is not None and len(reduced.model.cost) > most_columns):
             return best
         answer = self._solve(_relaxed(reduced.model))
         plan = self._plan(answer, reduced)

@@ -1,31 +1,38 @@
 """The search: bounds first, then the integer program on what the bounds leave, then proof.
 
 Without a limit on memory, or where the cheapest plan keeps to it, one program decides. Where it
-does not, the sizes in which tensors are stored are branched on (see `boxes`): with the sizes held
-in a box the problem is an easy one again, while a capacity row alone leaves a weak relaxation.
+does not, the bytes that values take are branched on (see `boxes`): with what they may take held in
+a box the problem is an easy one again, while capacity rows alone leave a weak relaxation.
 """
 
 from __future__ import annotations
 
 from .bounds import DualAscent
 from .boxes import search_boxes
+from .limits import JointLimits, Limits
 from .prover import Found, Problem, Prover
 
 SWEEPS = 12  # brings the bound within a thousandth or so; more would only leave less to prove
 
 
-def search(problem: Problem, capacity: float | None, prover: Prover) -> Found:
-    """The cheapest plan that stores at most `capacity` bytes on a chip (None: any amount).
+def search(problem: Problem, limits: Limits | JointLimits | None, prover: Prover) -> Found | None:
+    """The cheapest plan that keeps to `limits` (None: any plan); None where none was found.
 
-    There must be one: every stored tensor at its least.
+    The bound holds for all plans within the limits. It is below the price by more than the gap of
+    the settings where plans could not be told apart well enough, or where there were too many.
     """
     ascent = DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
     for _ in range(SWEEPS):
         ascent.sweep()
     plan = ascent.round()
-    if capacity is None or problem.stored_bytes(plan) <= capacity:
+    if limits is None or limits.stores(plan):
         found = prover.prove(ascent, problem.found(plan))
-        found = prover.plainest(ascent, found, capacity)
-        if capacity is None or problem.stored_bytes(found.chosen) <= capacity:
-            return found
-    return search_boxes(problem, ascent, capacity, prover)
+        if limits is None or _fits(found, limits):
+            plain = prover.plainest(ascent, found, None)
+            return plain if limits is None or _fits(plain, limits) else found
+    return search_boxes(problem, ascent, limits, prover)
+
+
+def _fits(plan: Found, limits: Limits | JointLimits) -> bool:
+    """Whether a plan keeps to the limits, if need be with its projections apart."""
+    return limits.fits(plan, apart=False) or limits.fits(plan)

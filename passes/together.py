@@ -19,16 +19,17 @@ from ..ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step, 
 Item = Step | SpmdRepeat
 
 
-def join_steps(spmd: SpmdProgram, groups: Mapping[str, int]) -> SpmdProgram:
+def join_steps(spmd: SpmdProgram, groups: Mapping[str, int], apart: bool = False) -> SpmdProgram:
     """The program with steps that run as one side by side, each region in an order near to what it was.
 
-    `groups` numbers the collectives that were priced as part of one, by their results.
+    `groups` numbers the collectives that were priced as part of one, by their results. `apart`: no
+    two projections are joined.
     """
     dtypes = {v.name: str(v.dtype) for v in spmd.values}
     weights = {
         placed.item.value: dtypes[placed.item.value]
         for placed in walk_spmd(spmd.body)
-        if isinstance(placed.item, Stored) and placed.item.kind is Kind.PARAM
+        if isinstance(placed.item, Stored) and placed.item.kind is Kind.PARAM and not apart
     }
     body = _region(spmd.body, groups, weights)
     table = spmd.table()

@@ -15,7 +15,7 @@ from helpers_exec import Build, call
 from escc.ir.collective import AllGather, AllReduce, AllToAll, Embed, Permute, ReduceScatter, Slice
 from escc.ir.expr import Operand, Rotate, Size
 from escc.ir.layout import parse_layout
-from escc.ir.program import Append, Carry, Iota, Kind, Reduce, Sum, Take
+from escc.ir.program import Append, Carry, Iota, Kind, Reduce, Sum, Take, TopK
 
 Case = tuple[Build, tuple[str, ...], dict[str, Fraction | int]]
 
@@ -94,9 +94,35 @@ def lookup() -> Case:
     b = Build("2x3", B=6, L=2, V=12, E=4)
     b.stored("ids", "BL", Kind.INPUT, "i32")
     b.stored("table", "V_yE_x", dtype="int8")
-    b.op(Take("t", "table", "ids", "V"), "BLE_x partialsum-y")
+    b.op(Take("t", "table", "ids", ("V",)), "BLE_x partialsum-y")
     b.move("t'", "t", ReduceScatter(("y",), 0), "B_yLE_x")
     return b, ("t'",), {"t'": 2 * (2 * 2 * 2) * 2}
+
+
+def lookup_in_two_dims() -> Case:
+    """Rows counted along two dims, both split, that do not stand side by side."""
+    b = Build("2x3", B=5, V=4, E=2, W=6)
+    b.stored("ids", "B", Kind.INPUT, "i32")
+    b.stored("table", "W_yEV_x")
+    b.op(Take("t", "table", "ids", ("V", "W")), "BE partialsum-xy")
+    b.move("t'", "t", AllReduce(("x", "y")), "BE")
+    return b, ("t'",), {"t'": Fraction(2 * 5 * 2 * 2 * 5, 6)}
+
+
+def largest_of_parts() -> Case:
+    """The largest of each part of a split dim and where they stand; then of those of all parts."""
+    b = Build("2x2", B=3, S=4, W=6, K=2)
+    b.stored("x", "BS_xW", Kind.INPUT, "f32")
+    b.op(Iota("s", "S"), "S_x", "i32")
+    b.op(Iota("w", "W"), "W", "i32")
+    b.map("place", call("add", call("multiply", "s", Size("W")), "w"), "S_xW", "i32")
+    b.op(TopK("v", "x", "x", ("W",), "K"), "BS_xK", "f32")
+    b.op(TopK("i", "x", "place", ("W",), "K"), "BS_xK", "i32")
+    b.move("v'", "v", AllGather(("x",), 1), "BSK")
+    b.move("i'", "i", AllGather(("x",), 1), "BSK")
+    b.op(TopK("best", "v'", "v'", ("S", "K"), "K"), "BK", "f32")
+    b.op(TopK("where", "v'", "i'", ("S", "K"), "K"), "BK", "i32")
+    return b, ("best", "where"), {"v'": 3 * 2 * 2 * 4, "i'": 3 * 2 * 2 * 4}
 
 
 def repeated() -> Case:
@@ -205,6 +231,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "cache append": cache_append,
     "rope": rope,
     "lookup": lookup,
+    "lookup in two dims": lookup_in_two_dims,
+    "largest of parts": largest_of_parts,
     "repeated": repeated,
     "heads to batch": heads_to_batch,
     "embedded": embedded,

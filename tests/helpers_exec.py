@@ -30,6 +30,7 @@ from escc.ir.program import (
     Stored,
     Sum,
     Take,
+    TopK,
 )
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
 
@@ -140,6 +141,8 @@ class Build:
                 return replace(op, operand=old(op.operand))
             case Take():
                 return replace(op, table=old(op.table), ids=old(op.ids))
+            case TopK():
+                return replace(op, keys=old(op.keys), picked=old(op.picked))
             case Append():
                 return replace(op, cache=old(op.cache), new=old(op.new))
         return op

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -12,7 +13,7 @@ from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Const, Expr, Operand, Rotate, Size
 from escc.ir.layout import Layout, Reduction
 from escc.ir.mesh import parse_mesh
-from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, Value
+from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value
 
 SIZES = {"B": 4, "E": 6, "F": 12, "G": 12, "H": 12, "L": 2, "M": 4, "Q": 4, "U": 1, "V": 6, "T": 3}
 SMALL = ("2", "2x2")
@@ -43,7 +44,8 @@ class Case:
             truths[name] = rng.uniform(0.3, 2.0, shape) * rng.choice([-1, 1], shape)
         if isinstance(self.op, Take):
             shape = truths["ids"].shape
-            truths["ids"] = (rng.permutation(truths["ids"].size) % SIZES[self.op.dim]).reshape(shape).astype(float)
+            rows = math.prod(SIZES[d] for d in self.op.over)
+            truths["ids"] = (rng.permutation(truths["ids"].size) % rows).reshape(shape).astype(float)
         return truths
 
 
@@ -102,8 +104,13 @@ CASES = [
     _sum("sum of three", (1.0, 1.0, 1.0), ("2",), a="BF", b="FB", c="B", r="BF"),
     Case("maximum", Reduce("r", "a", ("F",)), (("a", "BF"), ("r", "B")), reductions=BOTH),
     Case("maximum over two dims", Reduce("r", "a", ("B", "F")), (("a", "BFE"), ("r", "E")), reductions=BOTH),
-    Case("take", Take("r", "table", "ids", "V"), (("table", "VQ"), ("ids", "F"), ("r", "FQ"))),
-    Case("take along the last dim", Take("r", "t", "ids", "V"), (("t", "QV"), ("ids", "BL"), ("r", "BLQ")), SMALL),
+    Case("take", Take("r", "table", "ids", ("V",)), (("table", "VQ"), ("ids", "F"), ("r", "FQ"))),
+    Case("take along the last dim", Take("r", "t", "ids", ("V",)), (("t", "QV"), ("ids", "BL"), ("r", "BLQ")), SMALL),
+    Case("take along two dims", Take("r", "t", "ids", ("V", "M")), (("t", "VQM"), ("ids", "B"), ("r", "BQ")), SMALL),
+    Case("the largest", TopK("r", "a", "a", ("M",), "T"), (("a", "BMQ"), ("r", "BQT"))),
+    Case("places of the largest", TopK("r", "a", "b", ("M",), "T"), (("a", "MF"), ("b", "M"), ("r", "FT"))),
+    Case("picked by others", TopK("r", "a", "b", ("M",), "L"), (("a", "FM"), ("b", "MF"), ("r", "FL"))),
+    Case("the largest of two dims", TopK("r", "a", "b", ("M", "T"), "T"), (("a", "MBT"), ("b", "TM"), ("r", "BT"))),
     Case("iota", Iota("r", "F"), (("r", "F"),)),
     Case("append", Append("r", "a", "b", "L", "M"), (("a", "BMQ"), ("b", "BLQ"), ("r", "BMQ")), SMALL),
     Case("append of one", Append("r", "a", "b", "U", "M"), (("a", "MF"), ("b", "UF"), ("r", "MF"))),
@@ -143,6 +150,8 @@ def left_out(case: Case, combination: Combination) -> str | None:
                 return "a cache is stored complete, so nothing partial is appended"
             if reads[1].dims[case.values[new].dims.index(source)]:
                 return "entries are written at a run-time position, which no split of them can know"
+        case TopK() if partial:
+            return "what is picked is places, or the keys themselves: neither is a part of a sum"
         case Map() if len(set(partial)) < len(partial):
             return "values that are added while partial make an n-ary sum"
         case Einsum(_, names, _, _):

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from escc.ir.expr import Call, Const, Expr, Operand, Rotate, Size
+from escc.ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size
 from escc.ir.layout import Layout, Reduction
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, Value, operand_names
+from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value, operand_names
 
 Array = NDArray[np.float64]
 Chip = dict[str, int]
@@ -132,14 +132,31 @@ def run(
         case Reduce(_, name, over):
             ((_, array),) = reads.items()
             return np.asarray(array.max(tuple(values[name].dims.index(d) for d in over)))
-        case Take(_, table, ids, dim):
-            axis = values[table].dims.index(dim)
+        case Take(_, table, ids, over):
             use = (table, values[table].dims)
-            rows = np.moveaxis(reads[use], axis, 0)
-            wanted = np.rint(reads[(ids, values[ids].dims)]).astype(int) - blocks[use][axis].start
-            mine = (wanted >= 0) & (wanted < len(rows))
-            found = rows[np.where(mine, wanted, 0)]
-            return np.asarray(np.where(mine.reshape(mine.shape + (1,) * (rows.ndim - 1)), found, 0.0))
+            dims = [d for d in use[1] if d not in over]
+            wanted = np.rint(reads[(ids, values[ids].dims)]).astype(int)
+            whole = np.zeros((*(sizes[d] for d in over), *(reads[use].shape[use[1].index(d)] for d in dims)))
+            mine = tuple(blocks[use][use[1].index(d)] for d in over)
+            whole[mine] = reads[use].transpose([use[1].index(d) for d in (*over, *dims)])
+            rows = whole.reshape(-1, *whole.shape[len(over) :])
+            known = (wanted >= 0) & (wanted < len(rows))
+            found = rows[np.where(known, wanted, 0)]
+            return np.asarray(np.where(known.reshape(known.shape + (1,) * (rows.ndim - 1)), found, 0.0))
+        case TopK(_, keys, picked, over, keep):
+            dims = [d for d in values[keys].dims if d not in over] + list(over)
+            key = _spread(reads[(keys, values[keys].dims)], values[keys].dims, dims)
+            entry = _spread(reads[(picked, values[picked].dims)], values[picked].dims, dims)
+            for d, k, e in zip(dims, key.shape, entry.shape, strict=True):
+                if e != (k if d in values[picked].dims else 1):
+                    raise NotLocal
+            left = key.shape[: len(dims) - len(over)]
+            key, entry = (a.reshape(*left, -1) for a in (key, np.broadcast_to(entry, key.shape)))
+            found = np.full((*left, sizes[keep]), np.nan)
+            for row in np.ndindex(left):
+                pairs = sorted(zip(-key[row], range(len(key[row])), entry[row], strict=True))[: sizes[keep]]
+                found[(*row, slice(0, len(pairs)))] = [e for _, _, e in pairs]
+            return found
         case Iota():
             return np.arange(result_block[0].start, result_block[0].stop, dtype=float)
         case Append(_, cache, new, source, target):
@@ -162,7 +179,7 @@ def evaluate(expr: Expr, named: Mapping[str, Array], sizes: Mapping[str, int], d
     match expr:
         case Const(number):
             return np.full((1,) * len(dims), number)
-        case Size(dim):
+        case Size(dim) | Context(dim):
             return np.full((1,) * len(dims), float(sizes[dim]))
         case Operand(name):
             return named[name]
@@ -243,7 +260,8 @@ def combinations(
         [(x, deal(truths[n], x, mesh, rng)) for x in all_layouts(truths[n].shape, mesh, reductions)] for n, _ in uses
     ]
     results = list(all_layouts(result_shape, mesh, reductions))
-    blind = isinstance(op, Einsum | Reduce | Take | Append)  # what a chip makes does not hang on the result's layout
+    # What a chip makes does not hang on the result's layout.
+    blind = isinstance(op, Einsum | Reduce | Take | TopK | Append)
     for picked in itertools.product(*ready):
         made: list[Array | None] | None = None
         for result in results:

@@ -12,6 +12,7 @@ import numpy as np
 from ...ir.diagnostics import fail
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram, SpmdRepeat, walk_spmd
+from .padded import true_part, zero_padded
 from .pointwise import Array
 from .reference import random_stored, run_reference
 from .shrink import shrink
@@ -70,21 +71,24 @@ def check(
 ) -> CheckReport:
     """Run `spmd` and `program` on shrunken dims with random data of `seed`, and compare.
 
+    The program runs without padding; of the sharded one what lies beyond the true sizes is left out.
     `predict` gives, for a sharded program, the bytes that a chip sends in one execution of each
     Move, in program order. Raises ExecutionError when the sharded program does not hold together,
     and InputError when even the shrunken dims are too large to run.
     """
     shrunken = shrink(program, [spmd])
     small, [local] = shrunken.program, shrunken.spmds
-    _refuse_large(local)
+    refuse_large(local)
     sizes = dict(local.sizes)
-    stored = random_stored(small, sizes, seed)
-    expected = run_reference(small, sizes, stored)
-    run = run_spmd(local, stored)
+    true = small.true_sizes(sizes)
+    stored = random_stored(small, true, seed)
+    expected = run_reference(small, true, stored)
+    run = run_spmd(local, zero_padded(small, sizes, stored))
     names = dict(zip(program.results, spmd.results, strict=True))
     if missing := [n for n in expected if names.get(n, n) not in run.results]:
         raise ExecutionError(f"the sharded program does not make `{missing[0]}`")
-    error = max((_error(run.results[names.get(n, n)], whole) for n, whole in expected.items()), default=0.0)
+    actual = {n: true_part(small, sizes, n, run.results[names.get(n, n)]) for n in expected}
+    error = max((_error(actual[n], whole) for n, whole in expected.items()), default=0.0)
     repeats = tuple((p.item.name, p.item.count) for p in walk_spmd(local.body) if isinstance(p.item, SpmdRepeat))
     return CheckReport(error, spmd.mesh.chips, local.sizes, repeats, _compare(run.moves, predict(local)))
 
@@ -102,7 +106,8 @@ def _error(actual: Array, expected: Array) -> float:
     return difference / scale if scale else difference
 
 
-def _refuse_large(spmd: SpmdProgram) -> None:
+def refuse_large(spmd: SpmdProgram) -> None:
+    """Raise InputError where a value takes more memory than a run on virtual chips should."""
     sizes: Mapping[str, int] = dict(spmd.sizes)
     for value in spmd.values:
         local = value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh)

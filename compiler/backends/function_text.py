@@ -10,7 +10,7 @@ from typing import Any
 from ...ir.collective import (
     Collective,
 )
-from ...ir.expr import operands
+from ...ir.expr import context_dims, operands
 from ...ir.joined import together
 from ...ir.program import (
     Append,
@@ -23,6 +23,7 @@ from ...ir.program import (
     Repeat,
     Sum,
     Take,
+    TopK,
     Value,
     operand_names,
 )
@@ -46,7 +47,7 @@ def versions_key(append: str) -> str:
 class FunctionText(ABC):
     """Writes one function. `names` gives the identifiers; `results` the key of each returned value."""
 
-    signature: str
+    called: str  # the function's own name
     doc: str
 
     def __init__(self, names: Mapping[str, str], results: Mapping[str, str]) -> None:
@@ -90,7 +91,17 @@ class FunctionText(ABC):
         for name, key in self.results.items():
             self.returned[key] = self.finish(name)
         returns = ["    return {", *(f'        "{key}": {text},' for key, text in self.returned.items()), "    }"]
-        return [self.signature, f'    """{self.doc}"""', *self.lines, *returns]
+        return [*self._head(_counts(region)), *self.lines, *returns]
+
+    def _head(self, counts: bool) -> list[str]:
+        """The lines before the first step; `counts`: some step reads how much of a context is filled."""
+        stored, returns = "stored: Mapping[str, np.ndarray]", "dict[str, np.ndarray]"
+        if not counts:
+            return [f"def {self.called}({stored}) -> {returns}:", f'    """{self.doc}"""']
+        context = "context: Mapping[str, int] = size"
+        filled = "`context`: how many places along a dim are filled, with the entries of this step."
+        head = f"def {self.called}({stored}, {context}) -> {returns}:"
+        return [head, f'    """{self.doc}', "", f"    {filled}", '    """']
 
     def _note_reads(self, region: Region | SpmdRegion) -> None:
         for item in region.items:
@@ -212,8 +223,12 @@ class FunctionText(ABC):
                 return align_text(
                     f"{self.names[name]}.max(axis={axis})", [d for d in held[name] if d not in over], dims
                 )
-            case Take(_, table, ids, dim):
-                return align_text(self.special(op), [*held[ids], *(d for d in held[table] if d != dim)], dims)
+            case Take(_, table, ids, over):
+                return align_text(self.special(op), [*held[ids], *(d for d in held[table] if d not in over)], dims)
+            case TopK(_, keys, picked, over, keep):
+                order = [*(d for d in held[keys] if d not in over), *over]
+                entries = ", ".join(align_text(self.names[n], held[n], order) for n in (keys, picked))
+                return f'top_k({entries}, {len(over)}, size["{keep}"])'
             case Iota() | Append():
                 return self.special(op)
 
@@ -237,6 +252,21 @@ def _scaled(coefficient: float, text: str) -> str:
 def _runs(region: Region | SpmdRegion) -> list[list[Any]]:
     """The items of a region, those that run as one in one list."""
     return together(region.items) if isinstance(region, SpmdRegion) else [[item] for item in region.items]
+
+
+def _counts(region: Region | SpmdRegion) -> bool:
+    """Whether an op in a region or below it reads how much of a context is filled."""
+    for item in region.items:
+        match item:
+            case Repeat(body=body) | SpmdRepeat(body=body):
+                if _counts(body):
+                    return True
+            case Compute(Append()) | Append():
+                return True
+            case Compute(Map(expr=expr)) | Map(expr=expr):
+                if context_dims(expr):
+                    return True
+    return False
 
 
 def _appends(region: Region | SpmdRegion) -> list[str]:

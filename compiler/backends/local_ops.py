@@ -12,21 +12,29 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...ir.expr import operands
-from ...ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, signature
+from ...ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, signature
 from ...ir.spmd import SpmdValue
-from .numpy_runtime import Mesh
+from .numpy_runtime import Mesh, top_k
 from .pointwise import Array, Frame, evaluate
 
 
 def run_op(
-    op: Op, env: Mapping[str, Array], values: Mapping[str, SpmdValue], sizes: Mapping[str, int], mesh: Mesh
+    op: Op,
+    env: Mapping[str, Array],
+    values: Mapping[str, SpmdValue],
+    sizes: Mapping[str, int],
+    mesh: Mesh,
+    contexts: Mapping[str, int],
 ) -> Array:
-    """The shards of the op's result. Raises ValueError where local shapes do not fit together."""
+    """The shards of the op's result. Raises ValueError where local shapes do not fit together.
+
+    `contexts`: how many places are filled along the dims of which not all are.
+    """
     lead = len(mesh.shape)
     result = values[op.result]
     local = _extents(op, env, values, lead)
     shape = tuple(local.get(d, sizes[d] // mesh.ways(axes)) for d, axes in _split(result))
-    frame = Frame(result.dims, mesh.shape + shape, sizes)
+    frame = Frame(result.dims, mesh.shape + shape, sizes, contexts)
 
     def aligned(name: str) -> Array:
         return frame.align(env[name], values[name].dims)
@@ -48,11 +56,21 @@ def run_op(
             have = values[name].dims
             highest = env[name].max(axis=tuple(lead + have.index(d) for d in over))
             return frame.align(highest, [d for d in have if d not in over])
-        case Take(_, table, ids, dim):
+        case Take(_, table, ids, over):
             rows = values[table]
-            at = rows.dims.index(dim)
-            taken = mesh.take(env[table], env[ids], at, rows.layout.dims[at])
-            return frame.align(taken, [*values[ids].dims, *(d for d in rows.dims if d != dim)])
+            found = [rows.dims.index(d) for d in over]
+            taken = mesh.take(env[table], env[ids], found, [rows.layout.dims[i] for i in found])
+            return frame.align(taken, [*values[ids].dims, *(d for d in rows.dims if d not in over)])
+        case TopK(_, keys, picked, over, keep):
+            order = [*(d for d in values[keys].dims if d not in over), *over]
+            # Broadcasting leaves the sizes to the keys; here only the order of dims counts.
+            whole = Frame(tuple(order), (), sizes)
+            return top_k(
+                whole.align(env[keys], values[keys].dims),
+                whole.align(env[picked], values[picked].dims),
+                len(over),
+                sizes[keep],
+            )
         case Iota(_, dim):
             return mesh.iota(sizes[dim], result.layout.dims[0])
         case Append(_, cache, new, source, target):
@@ -60,7 +78,7 @@ def run_op(
             if env[new].shape[lead + values[new].dims.index(source)] != sizes[source]:
                 raise ValueError(f"a chip lacks new entries along `{source}`")
             entries = frame.align(env[new], [target if d == source else d for d in values[new].dims])
-            return mesh.append(env[cache], entries, at, values[cache].layout.dims[at])
+            return mesh.append(env[cache], entries, at, values[cache].layout.dims[at], frame.context(target))
 
 
 def _split(value: SpmdValue) -> Sequence[tuple[str, tuple[str, ...]]]:

@@ -189,25 +189,38 @@ class Mesh:
         """0, 1, 2, ... up to `size`, split by `axes`: global positions."""
         return self.shard(np.arange(size, dtype=float), [axes])
 
-    def take(self, table: np.ndarray, ids: np.ndarray, dim: int, axes: Axes) -> np.ndarray:
-        """Rows of `table`, whose `dim` is split by `axes`: zeros for rows that lie on other chips."""
+    def take(self, table: np.ndarray, ids: np.ndarray, dims: Sequence[int], axes: Sequence[Axes]) -> np.ndarray:
+        """Rows of `table`, each of whose `dims` is split by its `axes`: zeros for rows that lie on other chips.
+
+        Of several dims a row is counted in row-major order.
+        """
         first = len(self.names)
-        rows = np.moveaxis(table, first + dim, first)
-        local = ids - self.block(axes, rank=ids.ndim - first) * rows.shape[first]
-        here = (local >= 0) & (local < rows.shape[first])
-        chips = [rows[chip][np.where(here, local, 0)[chip]] for chip in np.ndindex(self.shape)]
+        rows = np.moveaxis(table, [first + dim for dim in dims], range(first, first + len(dims)))
+        row, here, places = ids.astype(np.int64), np.True_, []
+        for local, split in reversed(list(zip(rows.shape[first:], axes, strict=False))):
+            row, place = np.divmod(row, local * self.ways(split))
+            place = place - self.block(split, rank=ids.ndim - first) * local
+            here = here & (place >= 0) & (place < local)
+            places.append(place)
+        here = here & (row == 0)
+        chips = [
+            rows[chip][tuple(np.where(here, place, 0)[chip] for place in reversed(places))]
+            for chip in np.ndindex(self.shape)
+        ]
         taken = np.stack(chips).reshape(self.shape + chips[0].shape)
         return np.where(here.reshape(here.shape + (1,) * (taken.ndim - here.ndim)), taken, 0.0)
 
-    def append(self, cache: np.ndarray, new: np.ndarray, dim: int, axes: Axes) -> np.ndarray:
-        """`new` takes the last places of the cache along `dim`, split by `axes`: the owners write."""
+    def append(self, cache: np.ndarray, new: np.ndarray, dim: int, axes: Axes, end: int) -> np.ndarray:
+        """`new` takes the places before `end` of the cache along `dim`, split by `axes`: the owners write."""
         first, split = len(self.names), len(self.names) + dim
         local, entries = cache.shape[split], new.shape[split]
         position = self.block(axes, rank=1) * local + np.arange(local)
-        entry = position - (local * self.ways(axes) - entries)
+        if not entries <= end <= local * self.ways(axes):
+            raise ValueError(f"{entries} entries do not fit before place {end} of {local * self.ways(axes)}")
+        entry = position - (end - entries)
         entry = entry.reshape(self.shape + (1,) * dim + (local,) + (1,) * (cache.ndim - split - 1))
-        picked = np.take_along_axis(new, np.maximum(entry, 0), axis=first + dim)
-        return np.where(entry >= 0, picked, cache)
+        picked = np.take_along_axis(new, np.clip(entry, 0, entries - 1), axis=first + dim)
+        return np.where((entry >= 0) & (entry < entries), picked, cache)
 
 
 def project(a: np.ndarray, read: str, parts: Sequence[tuple[np.ndarray, str, str]]) -> list[np.ndarray]:
@@ -245,6 +258,16 @@ def rotate(a: np.ndarray, axis: int) -> np.ndarray:
     pairs = np.moveaxis(a, axis, -1).reshape(*np.moveaxis(a, axis, -1).shape[:-1], -1, 2)
     turned = np.stack([-pairs[..., 1], pairs[..., 0]], axis=-1)
     return np.moveaxis(turned.reshape(*turned.shape[:-2], -1), -1, axis)
+
+
+def top_k(keys: np.ndarray, picked: np.ndarray, rank: int, count: int) -> np.ndarray:
+    """Entries of `picked` at the `count` largest of `keys` over the last `rank` axes, the largest first.
+
+    `picked` broadcasts to `keys`. Of equal keys the first comes first.
+    """
+    rest = keys.shape[: keys.ndim - rank]
+    order = np.argsort(-keys.reshape(*rest, -1), axis=-1, kind="stable")[..., :count]
+    return np.take_along_axis(np.broadcast_to(picked, keys.shape).reshape(*rest, -1), order, axis=-1)
 
 
 def sigmoid(a: np.ndarray) -> np.ndarray:

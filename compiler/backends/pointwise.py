@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ir.expr import Call, Const, Expr, Operand, Rotate, Size
+from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size
 from .numpy_runtime import gelu, rotate, sigmoid, silu
 
 Array = NDArray[Any]
@@ -53,12 +53,18 @@ class Frame:
     """Where a pointwise expression is evaluated.
 
     `dims`: the result's dims. `shape`: the shape of its array, with any number of leading axes
-    before the dims. `sizes`: global sizes, for `size(dim)`.
+    before the dims. `sizes`: global sizes, for `size(dim)`. `contexts`: how many places are filled
+    along the dims of which not all are, for `context(dim)`.
     """
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     sizes: Mapping[str, int]
+    contexts: Mapping[str, int] = field(default_factory=dict)
+
+    def context(self, dim: str) -> int:
+        """How many places along `dim` are filled."""
+        return self.contexts.get(dim, self.sizes[dim])
 
     def align(self, array: Array, dims: Sequence[str]) -> Array:
         """`array`, whose last dimensions are `dims`, with the frame's dims: 1 for those it lacks."""
@@ -86,6 +92,8 @@ def evaluate(expr: Expr, operands: Mapping[str, Array], frame: Frame) -> Array:
                 return np.float64(number)  # type: ignore[return-value]
             case Size(dim):
                 return np.float64(frame.sizes[dim])  # type: ignore[return-value]
+            case Context(dim):
+                return np.float64(frame.context(dim))  # type: ignore[return-value]
             case Operand(name):
                 return operands[name].astype(float, copy=False)
             case Call(function, arguments):

@@ -23,14 +23,15 @@ from .python_text import align_text, axes_text, letters
 
 
 class Dense(FunctionText):
-    """Writes the dense program, in plain NumPy."""
+    """Writes the dense program, in plain NumPy and without padding."""
 
-    signature = "def dense(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:"
+    called = "dense"
     doc = "The program on one machine: its results, and the caches that it leaves."
 
     def __init__(self, program: Program, sizes: Mapping[str, int], names: Mapping[str, str]) -> None:
         super().__init__(names, {name: name for name in program.results})
-        self.program, self.sizes, self.values = program, sizes, program.table()
+        self.program, self.sizes, self.values = program, program.true_sizes(sizes), program.table()
+        self.true = dict(program.padding)
 
     def function(self) -> list[str]:
         """The lines of the function."""
@@ -56,26 +57,32 @@ class Dense(FunctionText):
 
     def special(self, op: Take | Iota | Append) -> str:
         match op:
-            case Take(_, table, ids, dim):
-                at = self.values[table].dims.index(dim)
-                rows = f"np.moveaxis({self.names[table]}, {at}, 0)" if at else self.names[table]
-                return f"{rows}[{self.names[ids]}]"
+            case Take(_, table, ids, over):
+                found = [self.values[table].dims.index(d) for d in over]
+                first = list(range(len(over)))
+                rows = self.names[table] if found == first else f"np.moveaxis({self.names[table]}, {found}, {first})"
+                places = f"np.asarray({self.names[ids]}, dtype=int)"
+                if len(over) > 1:
+                    places = f"np.unravel_index({places}, {tuple(self.sizes[d] for d in over)})"
+                return f"{rows}[{places}]"
             case Iota(_, dim):
-                return f'np.arange(size["{dim}"], dtype=float)'
+                return f'np.arange(size["{self.true.get(dim, dim)}"], dtype=float)'
             case Append(_, cache, new, source, target):
                 dims = self.values[cache].dims
                 at = dims.index(target)
                 entries = align_text(
                     self.names[new], [target if d == source else d for d in self.values[new].dims], dims
                 )
-                old = f'{self.names[cache]}[{":, " * at}: size["{target}"] - size["{source}"]]'
-                return f"np.concatenate([{old}, {entries}], axis={at})"
+                old, leading = self.names[cache], ":, " * at
+                before = f'{old}[{leading}: context["{target}"] - size["{source}"]]'
+                beyond = f'{old}[{leading}context["{target}"] :]'
+                return f"np.concatenate([{before}, {entries}, {beyond}], axis={at})"
 
 
 class Sharded(FunctionText):
     """Writes the sharded program, on arrays that hold the shards of all chips."""
 
-    signature = "def sharded(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:"
+    called = "sharded"
     doc = "The program as the chips run it; the mesh's axes stand in front of every array."
 
     def __init__(self, spmd: SpmdProgram, names: Mapping[str, str], results: Mapping[str, str]) -> None:
@@ -108,16 +115,17 @@ class Sharded(FunctionText):
 
     def special(self, op: Take | Iota | Append) -> str:
         match op:
-            case Take(_, table, ids, dim):
-                at, axes = self._split(table, dim)
-                return f"mesh.take({self.names[table]}, {self.names[ids]}, {at}, {axes})"
+            case Take(_, table, ids, over):
+                splits = [self._split(table, dim) for dim in over]
+                axes = "[" + ", ".join(text for _, text in splits) + "]"
+                return f"mesh.take({self.names[table]}, {self.names[ids]}, {[at for at, _ in splits]}, {axes})"
             case Iota(result, dim):
                 return f'mesh.iota(size["{dim}"], {self._split(result, dim)[1]})'
             case Append(_, cache, new, source, target):
                 at, axes = self._split(cache, target)
                 dims = [target if d == source else d for d in self.values[new].dims]
                 entries = align_text(self.names[new], dims, self.values[cache].dims)
-                return f"mesh.append({self.names[cache]}, {entries}, {at}, {axes})"
+                return f'mesh.append({self.names[cache]}, {entries}, {at}, {axes}, context["{target}"])'
 
     def _split(self, name: str, dim: str) -> tuple[int, str]:
         """Where `dim` stands in a value, and the text of the axes that split it."""

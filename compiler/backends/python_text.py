@@ -9,12 +9,12 @@ import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ...ir.expr import Call, Const, Expr, Operand, Rotate, Size
+from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size
 from ...ir.expr import operands as operands_of
 from . import numpy_runtime
 
 # Names that mean something else in an emitted file, or that linters call hard to tell apart.
-OWN = {"mesh", "size", "stored", "rng", "seed", "random_stored", "sharded", "dense"}
+OWN = {"mesh", "size", "context", "stored", "rng", "seed", "random_stored", "sharded", "dense"}
 OWN |= {"expected", "actual", "errors", "name", "whole", "worst"}
 TAKEN = OWN | {"l", "O", "I"} | set(vars(numpy_runtime)) | set(dir(builtins))
 
@@ -98,7 +98,7 @@ class ExprText:
 
     def write(self, expr: Expr) -> str:
         """The text of the whole expression, in the full shape of the result."""
-        if self._covered(expr) >= set(self.dims):
+        if operands_of(expr) and self._covered(expr) >= set(self.dims):
             return self._text(expr, 0)
         return f"{self._text(expr, 1)} + {self.zeros}"
 
@@ -116,6 +116,8 @@ class ExprText:
                 return number_text(value), ATOM if value >= 0 else UNARY
             case Size(dim):
                 return f'size["{dim}"]', ATOM
+            case Context(dim):
+                return f'context["{dim}"]', ATOM
             case Operand(name):
                 return self.operand(name), ATOM
             case Rotate(inner, dim):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from ...ir.program import (
     Stored,
     Sum,
     Take,
+    TopK,
     Value,
     walk,
 )
@@ -60,7 +61,7 @@ def random_stored(
 def rows(program: Program, ids: Value, sizes: Mapping[str, int]) -> int:
     """The range of integers `ids`: the rows of the shortest table that they pick from."""
     picks = [p.item for p in walk(program.body) if isinstance(p.item, Take) and p.item.ids == ids.name]
-    return min((sizes[take.dim] for take in picks), default=2)
+    return min((math.prod(sizes[d] for d in take.over) for take in picks), default=2)
 
 
 def fan_in(program: Program, param: Value, sizes: Mapping[str, int]) -> int:
@@ -74,15 +75,23 @@ def fan_in(program: Program, param: Value, sizes: Mapping[str, int]) -> int:
     return 1
 
 
-def run_reference(program: Program, sizes: Mapping[str, int], stored: Mapping[str, Array]) -> dict[str, Array]:
+def run_reference(
+    program: Program,
+    sizes: Mapping[str, int],
+    stored: Mapping[str, Array],
+    contexts: Mapping[str, int] | None = None,
+    watch: Sequence[str] = (),
+) -> dict[str, Array]:
     """The program's results by name, and every version of a cache that an append makes.
 
     `stored` is as random_stored makes it. A cache version in a repeat has one leading dim for each
-    repeat around it. Repeats run as often as the program says.
+    repeat around it. Repeats run as often as the program says. `contexts`: how many places are filled,
+    with this step's entries, along the dims of which not all are. `watch`: values that no repeat
+    makes, returned beside the results.
     """
-    run = _Run(program.table(), sizes, stored)
+    run = _Run(program.table(), sizes, stored, contexts or {})
     env = run.region(program.body, {}, ())
-    results = {name: env[name] for name in program.results}
+    results = {name: env[name] for name in (*program.results, *watch)}
     for placed in walk(program.body):
         if isinstance(placed.item, Append):
             name = placed.item.result
@@ -97,6 +106,7 @@ class _Run:
     values: Mapping[str, Value]
     sizes: Mapping[str, int]
     stored: Mapping[str, Array]
+    contexts: Mapping[str, int]
     versions: dict[str, list[Array]] = field(default_factory=dict)  # by append, in order of execution
 
     def region(self, region: Region, env: Mapping[str, Array], at: tuple[int, ...]) -> dict[str, Array]:
@@ -124,7 +134,7 @@ class _Run:
     def op(self, op: Op, env: Mapping[str, Array]) -> Array:
         """The result of one op."""
         dims = self.values[op.result].dims
-        frame = Frame(dims, tuple(self.sizes[d] for d in dims), self.sizes)
+        frame = Frame(dims, tuple(self.sizes[d] for d in dims), self.sizes, self.contexts)
 
         def aligned(name: str) -> Array:
             return frame.align(env[name], self.values[name].dims)
@@ -145,20 +155,38 @@ class _Run:
                 have = self.values[name].dims
                 highest = env[name].max(axis=tuple(have.index(d) for d in over))
                 return frame.align(highest, [d for d in have if d not in over])
-            case Take(_, table, ids, dim):
+            case Take(_, table, ids, over):
                 have = self.values[table].dims
-                taken = np.moveaxis(env[table], have.index(dim), 0)[env[ids]]
-                return frame.align(taken, [*self.values[ids].dims, *(d for d in have if d != dim)])
+                rows = np.moveaxis(env[table], [have.index(d) for d in over], range(len(over)))
+                places = np.unravel_index(env[ids].astype(int), rows.shape[: len(over)])
+                return frame.align(rows[places], [*self.values[ids].dims, *(d for d in have if d not in over)])
+            case TopK(_, keys, picked, over, keep):
+                return self.largest(env, keys, picked, over, self.sizes[keep])
             case Iota(_, dim):
                 return np.arange(self.sizes[dim], dtype=float)
             case Append(_, cache, new, source, target):
                 return self.append(env[cache], frame, env[new], self.values[new].dims, source, target)
 
+    def largest(self, env: Mapping[str, Array], keys: str, picked: str, over: tuple[str, ...], count: int) -> Array:
+        """The entries of `picked` at the `count` largest of `keys`, row by row."""
+        have = self.values[keys].dims
+        rest = [d for d in have if d not in over]
+        frame = Frame((*rest, *over), tuple(self.sizes[d] for d in (*rest, *over)), self.sizes)
+        flat = [frame.spread(frame.align(env[n], self.values[n].dims)) for n in (keys, picked)]
+        rows = [a.reshape(math.prod(frame.shape[: len(rest)]), -1) for a in flat]
+        found = np.empty((len(rows[0]), count))
+        for i, (key, entry) in enumerate(zip(*rows, strict=True)):
+            order = sorted(range(len(key)), key=lambda place: (-key[place], place))
+            found[i] = entry[order[:count]]
+        return found.reshape(*frame.shape[: len(rest)], count)
+
     def append(
         self, cache: Array, frame: Frame, new: Array, new_dims: tuple[str, ...], source: str, target: str
     ) -> Array:
-        """The cache with `new` in its last places along `target`."""
+        """The cache with `new` in the last places of the context along `target`."""
         axis = frame.dims.index(target)
         entries = frame.align(new, [target if d == source else d for d in new_dims])
-        old = np.take(cache, np.arange(cache.shape[axis] - entries.shape[axis]), axis=axis)
-        return np.concatenate([old, entries], axis=axis)
+        end = frame.context(target)
+        before = np.take(cache, np.arange(end - entries.shape[axis]), axis=axis)
+        beyond = np.take(cache, np.arange(end, cache.shape[axis]), axis=axis)
+        return np.concatenate([before, entries, beyond], axis=axis)

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...ir.program import Append, Einsum, Op, Program, Region, Repeat, signature, walk
+from ...ir.expr import sized_dims
+from ...ir.program import Append, Einsum, Map, Op, Program, Region, Repeat, Take, TopK, signature, walk
 from ...ir.spmd import SpmdProgram, SpmdRegion, SpmdRepeat
 
 MOST_REPEATS = 2  # enough to show what a repetition hands to the next
@@ -24,20 +25,30 @@ class Shrunken:
     spmds: tuple[SpmdProgram, ...]
 
 
-def shrink(program: Program, spmds: Sequence[SpmdProgram]) -> Shrunken:
+def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str, int] | None = None) -> Shrunken:
     """Cut `program` and the sharded programs of some of its phases down to small sizes.
 
     A dim of size 1 stays 1. Every other becomes the least common multiple of all the numbers of
     blocks into which some layout splits it, times a factor of at least 2, with sizes that differ
-    from dim to dim; factors are even where pairs must stay together, and an append's target is
-    longer than its source. A dim has one size in all the phases in which it is not 1. Repeats run
-    twice at most. Phases that are not among `spmds` are dropped.
+    from dim to dim. Factors are even where pairs must stay together; an append's target is longer
+    than its source, a table than the positions that pick its rows, what is picked from than the pick.
+    A padded dim stays padded. A dim has one size in all the phases in which it is not 1. Repeats run
+    twice at most. Phases that are not among `spmds` are dropped. `margins`: by how much dims exceed what
+    they must exceed, or 0.
     """
     classes = _classes(program, [d for d, _ in spmds[0].sizes])
-    small = _assign(program, spmds, classes)
-    cut = tuple(_with_sizes(s, {d: 1 if n == 1 else small[classes[d]] for d, n in s.sizes}) for s in spmds)
+    small = _assign(program, spmds, classes, margins or {})
+    cut = tuple(_with_sizes(s, _shrunk(dict(s.sizes), classes, small, program.padding)) for s in spmds)
     phases = tuple(replace(program.phase(s.phase), sizes=s.sizes) for s in cut)
     return Shrunken(replace(program, body=_cut_repeats(program.body), phases=phases), cut)
+
+
+def _shrunk(
+    sizes: Mapping[str, int], classes: Mapping[str, str], small: Mapping[str, int], padding: Iterable[tuple[str, str]]
+) -> dict[str, int]:
+    """The small sizes of a phase; a dim that is not padded there is as large as its padded size."""
+    full = {true: dim for dim, true in padding if sizes[true] == sizes[dim]}
+    return {d: 1 if n == 1 else small[classes[full.get(d, d)]] for d, n in sizes.items()}
 
 
 def _with_sizes(spmd: SpmdProgram, sizes: Mapping[str, int]) -> SpmdProgram:
@@ -69,7 +80,8 @@ def _ops(program: Program) -> Iterator[Op]:
 
 
 def _classes(program: Program, dims: Iterable[str]) -> dict[str, str]:
-    """For each dim the name of its class: dims share a size where an einsum names one as another."""
+    """For each dim the name of its class: dims share a size where an einsum names one as another, and
+    where they have one true size."""
     parent = {d: d for d in dims}
 
     def find(dim: str) -> str:
@@ -78,6 +90,9 @@ def _classes(program: Program, dims: Iterable[str]) -> dict[str, str]:
             dim = parent[dim]
         return dim
 
+    first: dict[str, str] = {}
+    for dim, true in program.padding:
+        parent[find(dim)] = find(first.setdefault(true, dim))
     values = program.table()
     for op in _ops(program):
         if isinstance(op, Einsum):
@@ -87,14 +102,18 @@ def _classes(program: Program, dims: Iterable[str]) -> dict[str, str]:
     return {d: find(d) for d in parent}
 
 
-def _assign(program: Program, spmds: Sequence[SpmdProgram], classes: Mapping[str, str]) -> dict[str, int]:
+def _assign(
+    program: Program, spmds: Sequence[SpmdProgram], classes: Mapping[str, str], margins: Mapping[str, int]
+) -> dict[str, int]:
     """A size for each class that is not 1 everywhere, smallest for those in the largest ops."""
     ways = _ways(spmds, classes)
+    true = {classes[dim]: classes[own] for dim, own in program.padding}
     values = program.table()
     pairs = {classes[d] for op in _ops(program) for d in signature(op, values).even}
     sources = _sources(program, classes)
+    margin = {name: max(margins.get(d, 0) for d in classes if classes[d] == name) for name in ways}
     work = _work(program, ways, classes)
-    named = list(ways)
+    named = [name for name in ways if name not in true.values()]
     order = sorted(named, key=lambda name: (-work[name], -ways[name], named.index(name)))
     sizes: dict[str, int] = {}
     while order:
@@ -102,11 +121,23 @@ def _assign(program: Program, spmds: Sequence[SpmdProgram], classes: Mapping[str
         name = next((n for n in order if not sources[n] & set(order)), order[0])
         order.remove(name)
         unit = ways[name] * (2 if name in pairs else 1)
-        longer_than = max((sizes.get(source, 0) for source in sources[name]), default=0)
-        sizes[name] = 2 * ways[name]
-        while sizes[name] <= longer_than or sizes[name] in [n for other, n in sizes.items() if other != name]:
-            sizes[name] += unit
+        longer_than = max((sizes.get(source, 0) for source in sources[name]), default=0) + margin[name]
+        size = 2 * ways[name]
+        taken = _with_true(size, ways[name], unit, name in true)
+        while taken[-1] <= longer_than or set(taken) & {1, *sizes.values()}:
+            size += unit
+            taken = _with_true(size, ways[name], unit, name in true)
+        sizes[name] = size
+        if name in true:
+            sizes[true[name]] = taken[-1]
     return sizes
+
+
+def _with_true(size: int, ways: int, unit: int, padded: bool) -> tuple[int, ...]:
+    """A size and, of a padded dim, a true one: of several shards the last is empty, and the one before not full."""
+    if not padded:
+        return (size,)
+    return size, size - (size // ways if ways > 1 else 0) - unit // ways
 
 
 def _ways(spmds: Sequence[SpmdProgram], classes: Mapping[str, str]) -> dict[str, int]:
@@ -121,12 +152,21 @@ def _ways(spmds: Sequence[SpmdProgram], classes: Mapping[str, str]) -> dict[str,
 
 
 def _sources(program: Program, classes: Mapping[str, str]) -> dict[str, set[str]]:
-    """For each class those that it must exceed: the sources of appends whose target it is."""
+    """For each class those that it must exceed: an append's target its source, a table as many rows as
+    computed ids may name, a dim of which the largest are picked their number."""
     sources: dict[str, set[str]] = {name: set() for name in classes.values()}
+    made = {op.result: op for op in _ops(program)}
     for op in _ops(program):
-        if isinstance(op, Append) and classes[op.source] != classes[op.target]:
-            sources[classes[op.target]].add(classes[op.source])
-    return sources
+        match op:
+            case Append(_, _, _, source, target):
+                sources[classes[target]].add(classes[source])
+            case Take(_, _, ids, over):
+                match made.get(ids):
+                    case Map(_, expr):
+                        sources[classes[over[0]]] |= {classes[d] for d in sized_dims(expr)}
+            case TopK(_, _, _, over, keep):
+                sources[classes[over[-1]]].add(classes[keep])
+    return {name: longer_than - {name} for name, longer_than in sources.items()}
 
 
 def _work(program: Program, ways: Mapping[str, int], classes: Mapping[str, str]) -> dict[str, int]:

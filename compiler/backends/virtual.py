@@ -6,7 +6,7 @@ value that is not what its layout says surfaces as an ExecutionError or as a wro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -54,7 +54,7 @@ class MoveCount:
 
 @dataclass(frozen=True)
 class Execution:
-    """Results and cache versions as whole arrays by name; every Move, in program order.
+    """Results, watched values and cache versions as whole arrays by name; every Move, in program order.
 
     A cache version in a repeat has one leading dim for each repeat around it.
     """
@@ -63,16 +63,24 @@ class Execution:
     moves: tuple[MoveCount, ...]
 
 
-def run_spmd(spmd: SpmdProgram, stored: Mapping[str, Array]) -> Execution:
+def run_spmd(
+    spmd: SpmdProgram,
+    stored: Mapping[str, Array],
+    contexts: Mapping[str, int] | None = None,
+    watch: Sequence[str] = (),
+) -> Execution:
     """Run `spmd` on as many virtual chips as its mesh has.
 
-    `stored`: whole arrays by name, one leading dim for each repeat around the tensor. Raises
+    `stored`: whole arrays by name, one leading dim for each repeat around the tensor. `contexts`: how
+    many places are filled, with this step's entries, along the dims of which not all are. `watch`:
+    values that no repeat makes, returned beside the results, partial ones reduced. Raises
     ExecutionError when shards do not fit together, when a collective does not leave what the
     result's layout declares, when copies of one value differ, or when a result is partial.
     """
-    run = _Run(spmd, stored)
-    env = run.region(spmd.body, {}, (), spmd.results)
+    run = _Run(spmd, stored, contexts or {})
+    env = run.region(spmd.body, {}, (), (*spmd.results, *watch))
     results = {name: run.complete(name, env[name]) for name in spmd.results}
+    results |= {name: run.whole(name, env[name]) for name in watch}
     moves = []
     for placed in walk_spmd(spmd.body):
         match placed.item:
@@ -89,6 +97,7 @@ def run_spmd(spmd: SpmdProgram, stored: Mapping[str, Array]) -> Execution:
 class _Run:
     spmd: SpmdProgram
     stored: Mapping[str, Array]
+    contexts: Mapping[str, int]
     versions: dict[str, list[Array]] = field(default_factory=dict)  # whole, by the append that made them
     times: dict[str, int] = field(default_factory=dict)  # executions, by the result of a Move
 
@@ -137,7 +146,7 @@ class _Run:
             if isinstance(step, Move):
                 shards = self.move(step.collective, env[step.operand], self.values[step.operand].layout)
             else:
-                shards = run_op(step.op, env, self.values, self.sizes, self.mesh)
+                shards = run_op(step.op, env, self.values, self.sizes, self.mesh, self.contexts)
         except ValueError as error:
             raise ExecutionError(f"`{step.result}`: {error}") from error
         local = value.layout.local_shape(self.shape(value), self.spmd.mesh)

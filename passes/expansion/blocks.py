@@ -18,9 +18,9 @@ from ...ir.program import (
     Reduce,
     Region,
     Repeat,
-    Stored,
     Sum,
     Take,
+    TopK,
     Value,
 )
 from ...ir.source import Call, Repeated
@@ -168,7 +168,7 @@ def _place(body: Body, template: Template, prefix: str, names: Mapping[str, str]
 
 
 def _region(region: Region, prefix: str, names: Mapping[str, str]) -> Region:
-    stored = tuple(Stored(names[s.value], s.kind) for s in region.stored)
+    stored = tuple(replace(s, value=names[s.value]) for s in region.stored)
     return Region(stored, tuple(_item(item, prefix, names) for item in region.items))
 
 
@@ -188,8 +188,10 @@ def _item(item: Op | Repeat, prefix: str, names: Mapping[str, str]) -> Op | Repe
             return Sum(new(result), tuple(map(new, operands)), coefficients)
         case Reduce(result, operand, over):
             return Reduce(new(result), new(operand), over)
-        case Take(result, table, ids, dim):
-            return Take(new(result), new(table), new(ids), dim)
+        case Take(result, table, ids, over):
+            return Take(new(result), new(table), new(ids), over)
+        case TopK(result, keys, picked, over, keep):
+            return TopK(new(result), new(keys), new(picked), over, keep)
         case Iota(result, dim):
             return Iota(new(result), dim)
         case Append(result, cache, entries, source, target):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...ir.diagnostics import Span
 from ...ir.dtype import Dtype
-from ...ir.expr import Expr, Operand, operands
+from ...ir.expr import Call, Expr, Operand, operands
 from ...ir.layout import Layout
 from ...ir.program import Kind, Map, Op, Pin, PinKind, Region, Repeat, Stored, Value
 from .dims import Constraint, DimTable
@@ -44,14 +44,15 @@ class Context:
     """What all blocks of a file see.
 
     `shared`: the tensors that are declared outside of blocks; None for one whose declaration is
-    wrong. `blocks`: the names of all blocks; `templates`: those expanded so far. `made`: how many
-    values there are.
+    wrong. `scales`: of the quantised ones among them. `blocks`: the names of all blocks; `templates`:
+    those expanded so far. `made`: how many values there are.
     """
 
     report: Report
     dims: DimTable
     shared: dict[str, Value | None] = field(default_factory=dict)
     caches: set[str] = field(default_factory=set)
+    scales: dict[str, str] = field(default_factory=dict)
     blocks: set[str] = field(default_factory=set)
     templates: dict[str, Template] = field(default_factory=dict)
     constraints: list[Constraint] = field(default_factory=list)
@@ -71,7 +72,8 @@ class Body:
 
     `names`: the visible names that this body defines, and the values for which they stand; None
     when a definition was wrong. `values`: what this body owns, by program name. `at`: the statement
-    in hand, for findings about the whole of it.
+    in hand, for findings about the whole of it. `scales`: for each quantised value the one that it is
+    to be multiplied by wherever it is read.
     """
 
     context: Context
@@ -83,6 +85,7 @@ class Body:
     pins: list[Pin] = field(default_factory=list)
     caches: set[str] = field(default_factory=set)
     appended: set[str] = field(default_factory=set)
+    scales: dict[str, str] = field(default_factory=dict)
     prefixes: set[str] = field(default_factory=set)
     depth: int = 0
     at: Span = START
@@ -103,6 +106,17 @@ class Body:
         assert value is not None, f"`{name}` has no value"
         return value
 
+    def scale(self, name: str) -> str | None:
+        """What a quantised value is to be multiplied by; None for one that stands for itself."""
+        return self.scales.get(name) or self.context.scales.get(name)
+
+    def quantised(self, expr: Expr) -> str | None:
+        """The quantised value that an expression is, times its scale and nothing more; None for others."""
+        match expr:
+            case Call("multiply", (Operand(name), Operand(scale))) if self.scale(name) == scale:
+                return name
+        return None
+
     def is_cache(self, name: str) -> bool:
         """Whether a value is a cache as it stood before the program ran."""
         return name in self.caches or (name not in self.values and name in self.context.caches)
@@ -115,11 +129,11 @@ class Body:
             name = f"{base}:{number}"
         return name
 
-    def store(self, value: Value, kind: Kind, span: Span) -> None:
-        """A tensor that is there before the program runs."""
+    def store(self, value: Value, kind: Kind, span: Span, whole: tuple[str, ...] = ()) -> None:
+        """A tensor that is there before the program runs, split along none of the dims `whole`."""
         self.context.count(1, span)
         self.values[value.name] = value
-        self.stored.append(Stored(value.name, kind))
+        self.stored.append(Stored(value.name, kind, whole))
         if kind is Kind.CACHE:
             self.caches.add(value.name)
 
@@ -153,10 +167,14 @@ class Body:
     def floating(self, names: Iterable[str]) -> Dtype:
         """The dtype in which values are computed with: the widest float among them, at least bf16.
 
-        bf16 and f16 together give f32. Raises Refused for integers, which are indices.
+        bf16 and f16 together give f32. Quantised values are computed with in bf16, whatever their scales.
+        Raises Refused for integers, which are indices.
         """
         found: set[Dtype] = set()
+        scales = {*self.scales.values(), *self.context.scales.values()}
         for name in names:
+            if name in scales:
+                continue
             dtype = self.value(name).dtype
             if dtype is Dtype.I32:
                 hint = "look rows up with `take(table, ids, over=...)`"

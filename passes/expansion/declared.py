@@ -6,11 +6,12 @@ from ...ir.diagnostics import InputError
 from ...ir.dtype import Dtype
 from ...ir.pins import pinned_layout
 from ...ir.program import Kind, PinKind, Repeat, Value
-from ...ir.source import Ident, LayoutText, Type
-from .body import Body
+from ...ir.source import Declaration, Ident, LayoutText, Type
+from .body import FLOATS, Body
 from .names import all_dims
 from .report import Refused
 
+QUANTISED = {dtype.value: dtype for dtype in (Dtype.INT8, Dtype.INT4, Dtype.FP8)}
 DTYPES = {dtype.value: dtype for dtype in Dtype}
 
 
@@ -55,6 +56,49 @@ def store(body: Body, name: Ident, kind: Kind, value: Value | None, pin: LayoutT
     if value is not None:
         body.store(value, kind, name.span)
         pin_value(body, value.name, PinKind.STORED, pin)
+
+
+def declare(body: Body, name: Ident, item: Declaration) -> None:
+    """What a declaration says of one of its names, which is claimed."""
+    value = declared_value(body, name.name, item.type)
+    if item.scale is None:
+        store(body, name, item.kind, value, item.pin)
+        return
+    scale = declared_value(body, f"{name.name}.scale", item.scale)
+    body.names[name.name] = None
+    if value is None or scale is None or not _fits(body, name, item, value, scale):
+        return
+    body.names[name.name] = value.name
+    body.store(value, item.kind, name.span, _grouped(body, value, scale))
+    body.store(scale, item.kind, name.span)
+    body.scales[value.name] = scale.name
+    pin_value(body, value.name, PinKind.STORED, item.pin)
+
+
+def _fits(body: Body, name: Ident, item: Declaration, value: Value, scale: Value) -> bool:
+    """Whether values can be quantised so; notes where they cannot."""
+    report, span = body.context.report, item.scale.span if item.scale else name.span
+    if value.dtype not in QUANTISED:
+        hint = "the dtypes that take one are " + ", ".join(QUANTISED)
+        report.add(f"`{name.name}` has a scale, and {value.dtype.value} values stand for themselves.", span, hint)
+        return False
+    if scale.dtype not in FLOATS:
+        report.add(f"The scale of `{name.name}` is a float, not {scale.dtype.value}.", span)
+        return False
+    for dim in scale.dims:
+        if dim not in value.dims:
+            report.add(f"The scale of `{name.name}` has the dim `{dim}`, which the values lack.", span)
+            return False
+    return True
+
+
+def _grouped(body: Body, value: Value, scale: Value) -> tuple[str, ...]:
+    """The dims within groups of one scale: the factors that it lacks of a product of which it has some."""
+    found: list[str] = []
+    for factors in body.context.dims.factors.values():
+        if set(factors) <= set(value.dims) and set(factors) & set(scale.dims):
+            found += [d for d in factors if d not in scale.dims]
+    return tuple(dict.fromkeys(found))
 
 
 def pin_value(body: Body, name: str, kind: PinKind, pin: LayoutText | None) -> None:

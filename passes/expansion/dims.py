@@ -23,11 +23,13 @@ class DimTable:
 
     `plain`: the size that the file gives each, None where it gives none. `alias`: for a dim that
     has the size of another, that other. `factors`: the plain dims of a product, major to minor.
+    `pads`: the declared dims that the file pads, with the sizes to which it does.
     """
 
     plain: dict[str, int | None] = field(default_factory=dict)
     alias: dict[str, str] = field(default_factory=dict)
     factors: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    pads: dict[str, tuple[int, Span]] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
         return name in self.plain or name in self.factors
@@ -92,11 +94,13 @@ def declare_dims(items: Iterable[Item], report: Report) -> DimTable:
             continue
         if name == "calls":
             report.add("A dim cannot be called `calls`.", dim.name.span, "phases use that word for how often they run")
-        if dim.pad is not None:
-            hint = f"write `dim {name} = {dim.pad}`"
-            report.add(f"Dim `{name}` is padded, and padding is not supported yet.", dim.name.span, hint)
+        if dim.pad is not None and dim.factors:
+            hint = f"pad `{dim.factors[0].name}`, from which its size follows"
+            report.add(f"Dim `{name}` has no size of its own to pad.", dim.name.span, hint)
+        elif dim.pad is not None:
+            table.pads[name] = dim.pad, dim.name.span
         if dim.size is not None and not 1 <= dim.size <= MAX_SIZE:
-            report.add(_out_of_range(f"Dim `{name}`", dim.size), dim.name.span)
+            report.add(out_of_range(f"Dim `{name}`", dim.size), dim.name.span)
         if not dim.factors:
             table.plain[name] = dim.size
         elif not _derive(table, dim, everything, report):
@@ -135,7 +139,8 @@ def _derive(table: DimTable, dim: Dim, everything: set[str], report: Report) -> 
     return True
 
 
-def _out_of_range(what: str, size: int) -> str:
+def out_of_range(what: str, size: int) -> str:
+    """What is said of a size that no dim can have."""
     return f"{what} is larger than 2^40." if size > MAX_SIZE else f"{what} must be at least 1."
 
 
@@ -181,7 +186,7 @@ def _settings(table: DimTable, settings: Mapping[str, int], report: Report) -> d
         elif name in table.alias or name in table.factors:
             report.add(f"Dim `{name}` cannot be set: its size follows from other dims.", None, _derivation(table, name))
         elif not 1 <= size <= MAX_SIZE:
-            report.add(_out_of_range(f"The setting of dim `{name}`", size), None)
+            report.add(out_of_range(f"The setting of dim `{name}`", size), None)
             chosen[name] = 1
         else:
             chosen[name] = size
@@ -205,7 +210,7 @@ def _bindings(table: DimTable, phase: PhaseText, report: Report) -> tuple[dict[s
         elif name != "calls" and name not in table:
             report.unknown("Dim", name, span, [*table, "calls"])
         elif not 1 <= binding.value <= MAX_SIZE:
-            report.add(_out_of_range(f"`{name}` in phase `{phase.name.name}`", binding.value), binding.span)
+            report.add(out_of_range(f"`{name}` in phase `{phase.name.name}`", binding.value), binding.span)
             given[name] = 1
         elif name == "calls":
             calls = binding.value
@@ -236,11 +241,12 @@ def _bound(table: DimTable, phase: str, sizes: Mapping[str, int], calls: int) ->
 
 @dataclass(frozen=True)
 class AtMost:
-    """In every phase the size of `small` must be at most that of `large`."""
+    """In every phase the size of `small` must be at most that of `large`; `hint` says what to do."""
 
     small: str
     large: str
     span: Span
+    hint: str
 
 
 @dataclass(frozen=True)
@@ -251,7 +257,16 @@ class Even:
     span: Span
 
 
-Constraint = AtMost | Even
+@dataclass(frozen=True)
+class Unpadded:
+    """The size of `dim` must be its true one; `why` says so after "padded, and"."""
+
+    dim: str
+    span: Span
+    why: str
+
+
+Constraint = AtMost | Even | Unpadded
 
 
 def check_sizes(constraints: Iterable[Constraint], phases: Iterable[Phase], report: Report) -> None:
@@ -260,9 +275,8 @@ def check_sizes(constraints: Iterable[Constraint], phases: Iterable[Phase], repo
     for constraint in dict.fromkeys(constraints):
         for phase, sizes in bound:
             match constraint:
-                case AtMost(small, large, span) if sizes[small] > sizes[large]:
+                case AtMost(small, large, span, hint) if sizes[small] > sizes[large]:
                     what = f"{small} = {sizes[small]} is more than {large} = {sizes[large]}"
-                    hint = f"`{large}` counts the context with this step's tokens"
                     report.add(f"In phase `{phase}`, {what}.", span, hint)
                 case Even(dim, span) if sizes[dim] % 2:
                     report.add(f"In phase `{phase}`, {dim} = {sizes[dim]} is odd, and pairs are turned.", span)

@@ -17,7 +17,8 @@ def einsum(body: Body, node: Expr, target: str, output: Sequence[Ident], dtype: 
     Raises Refused for what is no product of indexed values, an index that an operand's dim is not,
     one that stands twice in a list, and one of the result that no operand has.
     """
-    found = [_factor(body, factor) for factor in _factors(node)]
+    read = [_factor(body, factor) for factor in _factors(node)]
+    found = [part for factor in read for part in _with_scale(body, *factor)]
     left = body.context.dims.distinct(output)
     every = {index for _, indices in found for index in indices}
     for ident in output:
@@ -27,6 +28,15 @@ def einsum(body: Body, node: Expr, target: str, output: Sequence[Ident], dtype: 
     names, indices = tuple(n for n, _ in found), tuple(i for _, i in found)
     inferred = body.floating(names)
     return body.emit(Einsum(target, names, indices, left), left, dtype or inferred)
+
+
+def _with_scale(body: Body, name: str, indices: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    """A factor, and beside it the scale of a quantised one: a factor of its own, read by the same indices."""
+    scale = body.scale(name)
+    if scale is None:
+        return [(name, indices)]
+    at = dict(zip(body.value(name).dims, indices, strict=True))
+    return [(name, indices), (scale, tuple(at[d] for d in body.value(scale).dims))]
 
 
 def _factors(node: Expr) -> list[Indexed]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Call as Apply
-from ...ir.expr import Const, Operand, operands
+from ...ir.expr import Const, Context, Operand, operands
 from ...ir.expr import Expr as Arithmetic
 from ...ir.program import Map, Sum
 from ...ir.source import (
@@ -23,12 +23,13 @@ from ...ir.source import (
     Negate,
     Number,
 )
+from .arguments import Arguments, Composite, multiply
 from .blocks import call_block
 from .body import Body
-from .composites import COMPOSITES, Arguments, Composite, multiply
-from .dims import size_expr
+from .composites import COMPOSITES
+from .dims import Unpadded, size_expr
 from .keywords import dim_arguments, positional_arguments, with_keywords
-from .names import GATES, POINTWISE
+from .names import GATES, NUMBERS, POINTWISE
 from .report import Refused, plural
 
 OPERATORS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
@@ -40,7 +41,11 @@ def define(body: Body, node: Expr, target: str, dtype: Dtype | None = None) -> s
     match node:
         case Call(function) if function.name in COMPOSITES:
             composite = COMPOSITES[function.name]
-            return composite.build(body, target, _arguments(body, node, composite, target, dtype))
+            if len(composite.results) > 1:
+                names = ", ".join(composite.results)
+                message = f"`{function.name}` gives {len(composite.results)} values, and one is needed here."
+                raise Refused(message, node.span, f"name them all, as in `{names} = {function.name}(...)`")
+            return define_several(body, node, [target], dtype)[0]
         case Call(function) if function.name in body.context.templates:
             if dtype is not None:
                 raise Refused("A block's result has the type that the block gives it.", function.span)
@@ -51,6 +56,15 @@ def define(body: Body, node: Expr, target: str, dtype: Dtype | None = None) -> s
             return _map(body, _pointwise(body, node, target), target, dtype)
 
 
+def define_several(body: Body, call: Call, targets: Sequence[str], dtype: Dtype | None = None) -> list[str]:
+    """Expand a composite to values called `targets`, one for each of its results; returns their names."""
+    composite = COMPOSITES[call.function.name]
+    if len(targets) != len(composite.results):
+        given = plural(len(composite.results), "value")
+        raise Refused(f"`{call.function.name}` gives {given}, not {len(targets)}.", call.span)
+    return list(composite.build(body, targets, _arguments(body, call, composite, targets[0], dtype)))
+
+
 def arguments(body: Body, call: Call, base: str) -> list[str]:
     """The values that a call hands to a block."""
     if call.keywords:
@@ -59,7 +73,7 @@ def arguments(body: Body, call: Call, base: str) -> list[str]:
     for number, argument in enumerate(call.arguments, 1):
         if isinstance(argument, Into):
             raise Refused("A block takes values.", argument.span)
-        if isinstance(argument, Name):
+        if isinstance(argument, Name) and body.scale(_value(body, argument.name)) is None:
             names.append(_value(body, argument.name))
         else:
             names.append(define(body, argument, body.fresh(f"{base}.arg{number}")))
@@ -90,7 +104,9 @@ def _pointwise(body: Body, node: Expr, base: str) -> Arithmetic:
         case Number(value):
             return Const(value)
         case Name(name):
-            return Operand(_value(body, name))
+            found = _value(body, name)
+            scale = body.scale(found)
+            return Operand(found) if scale is None else multiply(Operand(found), Operand(scale))
         case Negate(operand):
             inner = _pointwise(body, operand, base)
             return Const(-inner.value) if isinstance(inner, Const) else Apply("negate", (inner,))
@@ -111,6 +127,10 @@ def _applied(body: Body, call: Call, base: str) -> Arithmetic:
         raise Refused(f"`{name}` takes no keywords.", call.keywords[0].name.span)
     if name == "size":
         return size_expr(body.context.dims.expand(d.name for d in dim_arguments(call, 1)))
+    if name == "context":
+        dim = body.context.dims.single(dim_arguments(call, 1)[0], "`context`")
+        body.context.constraints += [Unpadded(dim, call.span, "what is filled of it is counted")]
+        return Context(dim)
     count = POINTWISE.get(name, 2)
     if len(call.arguments) != count:
         hint = "over a dim, write `max(x, over=M)`" if name == "maximum" else None
@@ -168,7 +188,7 @@ def _reads(node: Expr | Into) -> bool:
         case Binary(_, left, right):
             return _reads(left) or _reads(right)
         case Call(function, inner):
-            return function.name != "size" and any(map(_reads, inner))
+            return function.name not in NUMBERS and any(map(_reads, inner))
         case _:
             return False
 
@@ -213,7 +233,7 @@ def _scaled(node: Expr) -> tuple[float | None, Expr]:
 
 def _term(body: Body, node: Expr, target: str) -> str:
     """The value of one term of a sum."""
-    if isinstance(node, Name):
+    if isinstance(node, Name) and body.scale(_value(body, node.name)) is None:
         return _value(body, node.name)
     if isinstance(node, Call) and (node.function.name in COMPOSITES or node.function.name in body.context.templates):
         return define(body, node, body.fresh(f"{target}.{node.function.name}"))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from ...ir.source import Call, DimList, Expr, Ident, Into, Keyword, Name, Number
-from .composites import Arguments, Composite
+from .arguments import Arguments, Composite
 from .dims import DimTable
 from .report import Refused
+from .rope_scaling import SCALINGS, Llama3, Scaling
 
-EXAMPLES = {"over": "over=E", "at": "at=L into M"}
+EXAMPLES = {"over": "over=E", "at": "at=L into M", "keep": "keep=K"}
 
 Pair = tuple[str, str]
 
@@ -43,8 +44,11 @@ def with_keywords(given: Arguments, dims: DimTable, call: Call, composite: Compo
         given,
         over=_over(dims, found["over"]) if "over" in found else (),
         into=_at(dims, found["at"], name) if "at" in found else into,
+        keep=_counted(dims, found["keep"]) if "keep" in found else None,
         causal=_mask(dims, found["mask"]) if "mask" in found else None,
-        base=_base(found["base"]) if "base" in found else given.base,
+        base=_positive(found["base"]) if "base" in found else given.base,
+        epsilon=_positive(found["eps"]) if "eps" in found else given.epsilon,
+        scaling=_scaling(found["scaling"]) if "scaling" in found else None,
     )
 
 
@@ -75,6 +79,12 @@ def _over(dims: DimTable, keyword: Keyword) -> tuple[str, ...]:
             raise Refused("`over=` takes a dim, or several in brackets.", keyword.name.span, "write `over=[A, B]`")
 
 
+def _counted(dims: DimTable, keyword: Keyword) -> str:
+    if not isinstance(keyword.value, Name):
+        raise Refused("`keep=` takes a dim.", keyword.name.span)
+    return dims.single(Ident(keyword.value.name, keyword.value.span), "`keep=`")
+
+
 def _at(dims: DimTable, keyword: Keyword, name: str) -> Pair:
     if not isinstance(keyword.value, Into):
         raise Refused("`at=` takes `L into M`.", keyword.name.span)
@@ -95,7 +105,22 @@ def _mask(dims: DimTable, keyword: Keyword) -> Pair:
     return dims.single(query, "`causal`"), dims.single(key, "`causal`")
 
 
-def _base(keyword: Keyword) -> float:
+def _positive(keyword: Keyword) -> float:
     if not isinstance(keyword.value, Number) or keyword.value.value <= 0:
-        raise Refused("`base=` takes a number above 0.", keyword.name.span)
+        raise Refused(f"`{keyword.name.name}=` takes a number above 0.", keyword.name.span)
     return keyword.value.value
+
+
+def _scaling(keyword: Keyword) -> Scaling:
+    call = keyword.value
+    if not isinstance(call, Call) or call.function.name not in SCALINGS or call.keywords:
+        hint = "write `scaling=linear(4)` or `scaling=llama3(8, 1, 4, 8192)`"
+        raise Refused("`scaling=` takes `linear` or `llama3`.", keyword.name.span, hint)
+    kind = SCALINGS[call.function.name]
+    numbers = [a.value for a in call.arguments if isinstance(a, Number) and a.value > 0]
+    if len(numbers) != len(call.arguments) or len(numbers) != len(fields(kind)):
+        names = ", ".join(f"`{field.name}`" for field in fields(kind))
+        raise Refused(f"`{call.function.name}` takes numbers above 0: {names}.", call.span)
+    if kind is Llama3 and numbers[1] >= numbers[2]:
+        raise Refused("The low frequency factor of `llama3` is below the high one.", call.span)
+    return kind(*numbers)

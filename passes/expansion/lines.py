@@ -10,9 +10,10 @@ from ...ir.program import PinKind, Value
 from ...ir.source import Call, Declaration, Expr, Line, Name, Repeated, Return, Statement
 from .blocks import Broken, call_block, describe, repeat_block, type_text
 from .body import Body
-from .declared import claim, declared_dtype, declared_value, pin_value, store
+from .composites import COMPOSITES
+from .declared import claim, declare, declared_dtype, pin_value
 from .einsum import einsum
-from .expr import arguments, define
+from .expr import arguments, define, define_several
 from .names import all_dims, all_known, known
 from .report import Refused, plural
 
@@ -24,10 +25,10 @@ def expand_lines(body: Body, lines: Sequence[Line], declared: Sequence[Value | N
     """
     for position, line in enumerate(lines):
         match line:
-            case Declaration(kind, names, kind_type, pin):
-                for name in names:
+            case Declaration():
+                for name in line.names:
                     if claim(body, name):
-                        store(body, name, kind, declared_value(body, name.name, kind_type), pin)
+                        declare(body, name, line)
             case Statement():
                 _statement(body, line)
             case Return():
@@ -72,7 +73,10 @@ def _values(body: Body, line: Statement, dtype: Dtype | None) -> list[str]:
         for target in line.targets:
             if target.indices is not None or target.dtype is not None:
                 raise Refused("A block's result has the type that the block gives it.", target.name.span)
-        return _call_results(body, value, [target.name.name for target in line.targets])
+        names = [target.name.name for target in line.targets]
+        if isinstance(value, Call) and value.function.name in COMPOSITES:
+            return define_several(body, value, names)
+        return _call_results(body, value, names)
     if first.indices is not None:
         return [einsum(body, value, first.name.name, first.indices, dtype)]
     return [define(body, value, first.name.name, dtype)]
@@ -112,7 +116,7 @@ def _return(body: Body, line: Return, declared: Sequence[Value | None]) -> list[
                 results += _call_results(body, value, None)
             elif isinstance(value, Repeated):
                 raise Refused("A repeat is returned alone.", value.span, "name its results first")
-            elif isinstance(value, Name):
+            elif isinstance(value, Name) and not body.scale(body.lookup(value.name) or ""):
                 results += [body.lookup(value.name) or ""]
             else:
                 given = declared[len(results)] if len(results) < len(declared) else None

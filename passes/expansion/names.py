@@ -38,7 +38,8 @@ POINTWISE = {
     "power": 2,
 }
 GATES = {"swiglu": "silu", "geglu": "gelu"}  # gate(g, u) = function(g) * u
-FUNCTIONS = frozenset({*POINTWISE, *GATES, *COMPOSITES, "size"})
+NUMBERS = ("size", "context")  # of a dim
+FUNCTIONS = frozenset({*POINTWISE, *GATES, *COMPOSITES, *NUMBERS})
 
 
 def known(body: Body, node: Expr | Repeated | Into | DimList) -> bool:
@@ -110,7 +111,7 @@ def _call(body: Body, call: Call) -> bool:
         every = [*FUNCTIONS, *body.context.templates]
         body.context.report.unknown("Function or block", name, call.function.span, sorted(every))
         checks.append(False)
-    checks += _dims(body, call.arguments) if name == "size" else [known(body, a) for a in call.arguments]
+    checks += _dims(body, call.arguments) if name in NUMBERS else [known(body, a) for a in call.arguments]
     checks += [_keyword(body, keyword) for keyword in call.keywords]
     return all(checks)
 

@@ -11,7 +11,7 @@ from helpers_exec import Build, call
 from escc.compiler.backends.pointwise import APPLY
 from escc.compiler.backends.reference import random_stored, run_reference
 from escc.ir.expr import FUNCTIONS, Expr, Operand, Rotate, Size
-from escc.ir.program import Append, Carry, Iota, Kind, Map, Op, Reduce, Sum, Take
+from escc.ir.program import Append, Carry, Iota, Kind, Map, Op, Reduce, Sum, Take, TopK
 
 SIZES = {"B": 2, "L": 3, "M": 5, "E": 4, "V": 7}
 
@@ -113,8 +113,15 @@ def test_sum_reduce_take_iota_append() -> None:
     assert np.allclose(y, 2 * d["a"] - d["b"][None, :], rtol=1e-15)
     y, d = result_of(Reduce("y", "a", ("B", "M")), "L", a="BLM")
     assert y.tolist() == [max(d["a"][b, i, m] for b in range(2) for m in range(5)) for i in range(3)]
-    y, d = result_of(Take("y", "table", "ids", "V"), "BLE", table="EV", ids="BL")
+    y, d = result_of(Take("y", "table", "ids", ("V",)), "BLE", table="EV", ids="BL")
     assert all(np.array_equal(y[b, i], d["table"][:, d["ids"][b, i]]) for b, i in np.ndindex(2, 3))
+    y, d = result_of(Take("y", "table", "ids", ("V", "L")), "ME", table="EVL", ids="M")
+    assert all(np.array_equal(y[m], d["table"][:, row // 3, row % 3]) for m, row in enumerate(d["ids"]))
+    assert d["ids"].max() > 7
+    y, d = result_of(TopK("y", "a", "b", ("V", "M"), "L"), "EL", a="VEM", b="MV")
+    for e in range(4):
+        pairs = sorted(((d["a"][v, e, m], d["b"][m, v]) for v in range(7) for m in range(5)), reverse=True)
+        assert y[e].tolist() == [picked for _, picked in pairs[:3]]
     y, _ = result_of(Iota("y", "M"), "M", a="B")
     assert y.tolist() == [0, 1, 2, 3, 4]
     y, d = result_of(Append("y", "cache", "new", "L", "M"), "BME", cache="BME", new="LEB")
@@ -150,7 +157,7 @@ def test_random_data_is_seeded_scaled_in_range_and_without_symmetry() -> None:
     b.stored("ids", "B", Kind.INPUT, "i32")
     b.stored("table", "VE")
     b.stored("W", "EF")
-    b.op(Take("t", "table", "ids", "V"), "BE")
+    b.op(Take("t", "table", "ids", ("V",)), "BE")
     b.einsum("y", "BE,EF->BF", "t", "W", layout="BF")
     program = b.program("y")
     one, same, other = (random_stored(program, b.sizes, seed) for seed in (0, 0, 1))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -183,6 +183,14 @@ def test_a_repeat_in_a_repeat_holds_what_is_around_it() -> None:
     assert [p.repeats for p in points(spmd) if p.step in ("t", "d")] == [("outer",), ("outer", "inner")]
 
 
+def test_steps_that_run_as_one_hold_all_that_they_read_and_make() -> None:
+    text = FEED_FORWARD.replace("  h    bf16", "+ v    bf16 B_xF_y           = a[B,E] * Wi'[E,F]\n  h    bf16", 1)
+    spmd = parsed(text.replace("relu(u)", "relu(u) * v"))
+    assert [p.step for p in points(spmd)] == [None, "Wi'", "u", "h", "d", "d'", "b"]
+    assert names(spmd, "u") == {"a", "Wi'", "u", "v"}
+    assert names(spmd, "h") == {"a", "u", "v", "h"}
+
+
 def test_partial_values_and_inputs_count_whole() -> None:
     spmd = parsed(FEED_FORWARD)
     [point] = [p for p in points(spmd) if p.step == "d'"]
@@ -191,10 +199,12 @@ def test_partial_values_and_inputs_count_whole() -> None:
 
 @dataclass(frozen=True)
 class Event:
-    """A step of the unrolled program: the buffers that it reads and the one that it writes."""
+    """A step of the unrolled program: the buffers that it reads and the one that it writes, and when.
+    Steps that run as one do so at one time."""
 
     reads: frozenset[str]
     writes: str
+    when: int
 
 
 class Unrolled:
@@ -229,17 +239,18 @@ class Unrolled:
                         now = {c.inside: inner[c.next] for c in carries}
                     scope |= {c.result: now[c.inside] for c in carries}
                 case Move(result, operand):
-                    self.step(result, [operand], scope)
+                    self.step(result, [operand], scope, item.joined)
                 case Compute(Append(result)):
-                    self.step(result, operand_names(item.op), scope)
+                    self.step(result, operand_names(item.op), scope, item.joined)
                     scope[result] = ""
                 case Compute(op):
-                    self.step(op.result, operand_names(op), scope)
+                    self.step(op.result, operand_names(op), scope, item.joined)
 
-    def step(self, result: str, reads: Iterator[str] | list[str] | tuple[str, ...], scope: dict[str, str]) -> None:
+    def step(self, result: str, reads: Sequence[str], scope: dict[str, str], joined: bool) -> None:
         buffers = frozenset(scope[name] for name in reads)
         scope[result] = self.buffer(result)
-        self.events.append(Event(buffers, scope[result]))
+        now = self.events[-1].when if self.events else -1
+        self.events.append(Event(buffers, scope[result], now if joined else now + 1))
 
     def fused(self, buffer: str) -> bool:
         """Whether it is a score that no collective touches."""
@@ -260,11 +271,11 @@ class Unrolled:
         """The most bytes between the first writing and the last reading of all buffers."""
         versions = {a.result for a in self.appends}
         stays = {b for b in self.origin if self.origin[b] not in versions and not self.fused(b)}
-        starts = dict.fromkeys(self.origin, -1) | {e.writes: n for n, e in enumerate(self.events)}
+        starts = dict.fromkeys(self.origin, -1) | {e.writes: e.when for e in self.events}
         ends = dict(starts) | dict.fromkeys(self.results, len(self.events))
-        for n, event in reversed(list(enumerate(self.events))):
+        for event in reversed(self.events):
             # a score is read as late as what is made of it, and so is what it is made of
-            last = max(n, ends[event.writes]) if self.fused(event.writes) else n
+            last = max(event.when, ends[event.writes]) if self.fused(event.writes) else event.when
             for read in event.reads - {""}:
                 ends[read] = max(ends[read], last)
         for old, new in self.reserved:
@@ -361,8 +372,20 @@ class Random:
             if depth < 2 and self.rng.random() < 0.35:
                 out.append(self.repeat(scope, depth))
             else:
-                out.append(self.step(scope))
+                out.append(self.joined(self.step(scope), out))
         return tuple(out)
+
+    def joined(self, step: Compute, before: Sequence[Compute | Move | SpmdRepeat]) -> Compute:
+        """A step that may run as one with those before it, where it reads nothing that they make."""
+        run: list[str] = []
+        for item in reversed(before):
+            if not isinstance(item, Compute):
+                break
+            run.append(item.result)
+            if not item.joined:
+                break
+        free = bool(run) and not set(run) & set(operand_names(step.op))
+        return replace(step, joined=free and self.rng.random() < 0.5)
 
     def repeat(self, scope: list[str], depth: int) -> SpmdRepeat:
         """A repeat with up to two carries, each of which hands on what some step makes."""

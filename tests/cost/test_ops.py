@@ -10,7 +10,7 @@ import sympy
 from escc.cost.ops import Work, work
 from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Operand
-from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, Value, signature
+from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value, signature
 
 SIZES = {"B": 8, "E": 10, "F": 12, "L": 2, "M": 20, "V": 100}
 VALUES = {
@@ -51,7 +51,18 @@ def test_a_matmul_multiplies_and_adds_and_reads_its_weights(weights: str, size: 
 def test_other_einsums() -> None:
     assert done(Einsum("b", ("x",), (("B", "E"),), ("B",))).flops == 80
     three = Einsum("u", ("x", "w", "z"), (("B", "E"), ("E", "F"), ("B", "E")), ("B", "F"))
-    assert done(three).flops == 3 * 960
+    assert done(three).flops == 2 * 960 + 80  # z is multiplied into x
+    scaled = Einsum("u", ("x", "w8", "s"), (("B", "E"), ("E", "F"), ("F",)), ("B", "F"))
+    values = VALUES | {"s": Value("s", ("F",), Dtype.F32)}
+    # One matmul and a scale for each element of the result; the weights are read as they are stored.
+    assert work(scaled, signature(scaled, values), values, {"w8", "s"}, SIZES.__getitem__) == Work(
+        2 * 960 + 96, 120 + 48
+    )
+    values |= {"s": Value("s", ("E",), Dtype.F32), "v": Value("v", ("F", "E2"), Dtype.BF16)}
+    inner = Einsum("u", ("x", "w8", "s"), (("B", "E"), ("E", "F"), ("E",)), ("B", "F"))
+    assert work(inner, signature(inner, values), values, set(), SIZES.__getitem__).flops == 2 * 960 + 80
+    chain = Einsum("u", ("x", "w8", "v"), (("B", "E"), ("E", "F"), ("F", "E2")), ("B", "E2"))
+    assert work(chain, signature(chain, values), values, set(), (SIZES | {"E2": 3}).__getitem__).flops == 3 * 960 * 3
     # Read twice under other indices, a parameter is read twice; under the same, once.
     values = VALUES | {"s": Value("s", ("E", "E"), Dtype.BF16), "o": Value("o", ("B", "B2"), Dtype.BF16)}
     twice = Einsum("o", ("x", "x"), (("B", "E"), ("B2", "E")), ("B", "B2"))
@@ -73,8 +84,12 @@ def test_sums_reductions_lookups() -> None:
     assert done(Reduce("b", "x", ("E",))) == Work(80, 0)
     assert done(Iota("i", "M")) == Work(0, 0)
     # A lookup reads the rows that it touches, not the table.
-    assert done(Take("y", "table", "ids", "V"), {"table"}) == Work(0, 8 * 10 * 2)
-    assert done(Take("y", "table", "ids", "V")) == Work(0, 0)
+    assert done(Take("y", "table", "ids", ("V",)), {"table"}) == Work(0, 8 * 10 * 2)
+    assert done(Take("y", "table", "ids", ("V",))) == Work(0, 0)
+    # Choosing the largest compares every key once.
+    values = VALUES | {"k": Value("k", ("B", "M"), Dtype.BF16), "i": Value("i", ("E",), Dtype.I32)}
+    chosen = TopK("k", "x", "i", ("E",), "M")
+    assert work(chosen, signature(chosen, values), values, {"x"}, SIZES.__getitem__) == Work(80, 160)
 
 
 def test_an_append_writes_what_is_new_in_the_type_of_the_cache() -> None:

@@ -12,7 +12,7 @@ from sympy import Expr
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Calibrated, load_hardware
 from escc.cost.symbolic import Bandwidth, Form, SymbolicEstimate, symbolic
-from escc.ir.collective import AllGather, AllToAll, Embed, ReduceScatter
+from escc.ir.collective import AllGather, AllReduce, AllToAll, Embed, ReduceScatter
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
 from escc.ir.mesh import Mesh, parse_mesh
@@ -183,3 +183,85 @@ def test_names_that_a_dim_has_are_not_used_twice() -> None:
     assert [found.symbols.axes[a].name for a in mesh.names] == ["x", "y_", "gpu_"]
     assert (found.symbols.network.name, found.symbols.peak.name, found.symbols.hbm.name) == ("bw_", "peak_", "hbm")
     assert len({symbol.name for symbol in found.sizes}) == len(sizes) + 3 + 3
+
+
+# On links
+
+
+CUBE = Mesh((("x", 4), ("y", 4), ("z", 4)))
+
+
+def on_links(before: str, after: str, move: object, mesh: Mesh = CUBE, name: str = "tpu-v4", form: Form = Form.EXACT):  # type: ignore[no-untyped-def]
+    """The formulas of one collective, and its figure."""
+    hardware = load_hardware(name).with_network("links")
+    program = spmd(Move("W'", "W", move), values={"W": before, "W'": after}, mesh=mesh)  # type: ignore[arg-type]
+    found = symbolic(program, hardware, form, Bandwidth.LINKS)
+    return found, estimate(program, hardware).totals().comm_s
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "move", "stated"),
+    [
+        ("E_xF", "EF", AllGather(("x",), 0), "2*E*F*(X-1)/X/W + latency + hop*floor(X/2)"),
+        (
+            "E_xyF",
+            "EF",
+            AllGather(("x", "y"), 0),
+            "2*E*F*(X*Y-1)/(X*Y)/(2*W) + latency + hop*(floor(X/2) + floor(Y/2))",
+        ),
+        ("EF partialsum-x", "E_xF", ReduceScatter(("x",), 0), "2*E*F*(X-1)/X/W + latency + hop*floor(X/2)"),
+        ("EF partialsum-x", "EF", AllReduce(("x",)), "4*E*F*(X-1)/X/W + latency + 2*hop*floor(X/2)"),
+        # On the busiest link of a ring an eighth of what a chip holds times X, at half of W.
+        ("E_xF", "EF_x", AllToAll(("x",), 0, 1), "(2*E*F/X)*X/8/(W/2) + latency + hop*floor(X/2)"),
+    ],
+)
+def test_on_links_by_hand(before: str, after: str, move: object, stated: str) -> None:
+    found, figure = on_links(before, after, move)
+    assert same(found.comm_s, stated, found)
+    assert found.value(found.comm_s) == pytest.approx(figure, rel=EXACTLY)
+
+
+def test_on_a_line_every_chip_but_one_is_a_hop() -> None:
+    found, figure = on_links("E_xF", "EF", AllGather(("x",), 0), Mesh((("x", 3),)))
+    assert same(found.comm_s, "2*E*F*(X-1)/X/W + latency + hop*(X-1)", found)
+    exchange, other = on_links("E_xF", "EF_x", AllToAll(("x",), 0, 1), Mesh((("x", 3),)))
+    assert same(exchange.comm_s, "2*(2*E*F/X)*(X**2-1)/(8*X)/W + latency + hop*(X-1)", exchange)
+    for one, total in ((found, figure), (exchange, other)):
+        assert one.value(one.comm_s) == pytest.approx(total, rel=EXACTLY)
+
+
+def test_axes_of_unlike_rates_have_symbols_of_their_own() -> None:
+    nodes = Mesh((("node", 2), ("gpu", 8)))
+    found, figure = on_links("[E/node.gpu, F]", "EF", AllGather(("node", "gpu"), 0), nodes, "h100")
+    assert same(found.comm_s, "2*E*F/(node*gpu)*((node-1)/W_node + node*(gpu-1)/W_gpu)", found)  # it has no latencies
+    assert found.value(found.comm_s) == pytest.approx(figure, rel=EXACTLY)
+    ring_and_line = Mesh((("x", 2), ("y", 16)))
+    found, figure = on_links("E_xyF", "EF", AllGather(("x", "y"), 0), ring_and_line, "tpu-v5e")
+    assert same(found.comm_s, "2*E*F/(X*Y)*(X*Y-1)/(W_x + W_y) + hop*(X - 1 + floor(Y/2))", found)
+    assert found.value(found.comm_s) == pytest.approx(figure, rel=EXACTLY)
+
+
+def test_on_links_many_chips_drop_the_factor_and_keep_the_latency() -> None:
+    found, _ = on_links("E_xyF", "EF", AllGather(("x", "y"), 0), form=Form.LARGE)
+    assert same(found.comm_s, "2*E*F/(2*W) + latency + hop*(floor(X/2) + floor(Y/2))", found)
+
+
+def test_on_links_collectives_in_a_row_stay_apart() -> None:
+    hardware = V4.with_network("links")
+    found = symbolic(spmd(*GATHERS, values=APART, mesh=CUBE), hardware, Form.LARGE, Bandwidth.LINKS)
+    assert [m.results for m in found.moves] == [("W'",), ("W''",)]
+
+
+def test_one_chip_sends_nothing_on_links() -> None:
+    found, figure = on_links("E_xF", "EF", AllGather(("x",), 0), Mesh((("x", 1),)))
+    assert found.comm_s == 0 == figure
+
+
+def test_collectives_that_run_as_one_pay_the_latency_once() -> None:
+    values = {"W": "E_xF", "W'": "EF", "u": "B_xE", "u'": "BE"}
+    gather = AllGather(("x",), 0)
+    program = spmd(Move("W'", "W", gather), Move("u'", "u", gather, joined=True), values=values, mesh=CUBE)
+    found = symbolic(program, V4.with_network("links"), Form.EXACT, Bandwidth.LINKS)
+    assert [move.joined for move in found.moves] == [False, True]
+    assert same(found.moves[1].seconds, "2*B*E*(X-1)/X/W", found)
+    assert same(found.comm_s, "2*(E*F + B*E)*(X-1)/X/W + latency + hop*floor(X/2)", found)

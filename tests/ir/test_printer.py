@@ -134,7 +134,7 @@ def test_the_plain_form() -> None:
 model "tiny"
 
 dim B, L
-dim E = 8, H = 48 pad 64, J = K * G
+dim E = 8, H = 48 pad 64, J = K * G, N = K * G pad 12
 
 param W: bf16[E,E] @ E_xE
 

@@ -10,10 +10,10 @@ from shards import Combination, uses_of
 
 from escc.ir.collective import LayoutError
 from escc.ir.dtype import Dtype
-from escc.ir.expr import Call, Operand, Rotate, Size
+from escc.ir.expr import Call, Context, Operand, Rotate, Size
 from escc.ir.layout import parse_layout
 from escc.ir.mesh import parse_mesh
-from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take
+from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
 from escc.ir.rules import check_op
 from escc.ir.spmd import SpmdValue
 
@@ -87,11 +87,15 @@ APPEND = Append("r", "a", "b", "L", "M")
             ["a BF partialsum-x", "r B"],
             "`a` is a partial sum, where a partial max could pass",
         ),
-        (Take("r", "a", "b", "V"), ["a VQ partialmax-x", "b B", "r BQ partialsum-x"], "`a` is a partial max"),
+        (Take("r", "a", "b", ("V",)), ["a VQ partialmax-x", "b B", "r BQ partialsum-x"], "`a` is a partial max"),
         (Sum("r", ("a",), (1.0,)), ["a B partialmax-x", "r B partialsum-x"], "`a` is a partial max"),
         (Map("r", Operand("a")), ["a B partialmax-x", "r B partialsum-x"], "`a` is a partial max"),
-        (Take("r", "a", "b", "V"), ["a VQ", "b B partialsum-x", "r BQ"], "rows cannot be looked up by it"),
-        (Take("r", "a", "b", "V"), ["a V_xQ", "b B_x", "r B_xQ"], "axis `x` splits `V` in one operand and `B`"),
+        (Take("r", "a", "b", ("V",)), ["a VQ", "b B partialsum-x", "r BQ"], "rows cannot be looked up by it"),
+        (Take("r", "a", "b", ("V",)), ["a V_xQ", "b B_x", "r B_xQ"], "axis `x` splits `V` in one operand and `B`"),
+        (TopK("r", "a", "b", ("M",), "T"), ["a M_xF", "b M_x", "r FT"], "`M` is split, and the largest of a part"),
+        (TopK("r", "a", "b", ("M",), "T"), ["a MF partialsum-x", "b M", "r FT"], "parts of a sum are not ordered"),
+        (TopK("r", "a", "b", ("M",), "T"), ["a MF", "b M partialmax-x", "r FT"], "`b` is a partial max"),
+        (TopK("r", "a", "b", ("F",), "Q"), ["a MF", "b M", "r MQ_x"], "every chip makes all of `Q`"),
         (Iota("r", "F"), ["r F partialsum-x"], "it leaves its result in F, not in F partialsum-x"),
         (APPEND, ["a BMQ_x", "b BLQ", "r BMQ_x"], "index `Q` is split by x in one operand and by nothing in another"),
         (APPEND, ["a BM_xQ", "b BL_xQ", "r BM_xQ"], "axis `x` splits `M` in one operand and `L` in another"),
@@ -123,10 +127,17 @@ def test_a_result_dim_that_nothing_reads_is_free_but_for_axes_in_use() -> None:
         (Map("r", Rotate(Operand("a"), "T")), ["a T", "r T"], "`T` does not consist of pairs to rotate"),
         (Map("r", Rotate(Operand("a"), "Q")), ["a B", "r B"], "it rotates along `Q`, a dim that its result lacks"),
         (Map("r", Size("Z")), ["r B"], "there is no dim `Z`"),
+        (Map("r", Context("Z")), ["r B"], "there is no dim `Z`"),
         (Sum("r", ("a", "a"), (1.0, 1.0)), ["a B", "r B"], "different operands"),
         (Sum("r", ("a",), (1.0, 1.0)), ["a B", "r B"], "a coefficient for each"),
         (Reduce("r", "a", ("F",)), ["a BF", "r F"], "the maximum over F of dims B, F has not dims F"),
-        (Take("r", "a", "b", "V"), ["a VQ", "b B", "r QB"], "rows along `V` have the dims of the ids"),
+        (Take("r", "a", "b", ("V",)), ["a VQ", "b B", "r QB"], "rows along V have the dims of the ids"),
+        (Take("r", "a", "b", ("V", "V")), ["a VQ", "b B", "r BQ"], "rows along V, V have the dims of the ids"),
+        (TopK("r", "a", "b", ("M",), "T"), ["a MF", "b MQ", "r FT"], "the keys lack the dim `Q` of what is picked"),
+        (TopK("r", "a", "a", ("Q",), "T"), ["a MF", "r MFT"], "`T` elements cannot be picked over Q of dims M, F"),
+        (TopK("r", "a", "a", ("M",), "F"), ["a MF", "r FF"], "`F` elements cannot be picked over M of dims M, F"),
+        (TopK("r", "a", "a", ("M",), "T"), ["a MF", "r TF"], "what is picked over M of dims M, F has not dims T, F"),
+        (TopK("r", "a", "a", ("M",), "E"), ["a MF", "r FE"], "there are fewer elements over M than `E` = 6"),
         (Iota("r", "F"), ["r BF"], "an iota along `F` has that dim alone"),
         (APPEND, ["a BMQ", "b BLH", "r BMQ"], "has not the dims of `a` with `L` in the place of `M`"),
         (Append("r", "a", "b", "F", "M"), ["a M", "b F", "r M"], "`F` = 12 entries do not fit in `M` = 4"),

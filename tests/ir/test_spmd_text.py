@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from escc.ir.collective import AllGather, AllReduce, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
-from escc.ir.expr import FUNCTIONS, Call, Const, Expr, Operand, Rotate, Size
+from escc.ir.expr import FUNCTIONS, Call, Const, Context, Expr, Operand, Rotate, Size
 from escc.ir.expr_text import ExprError, ExprParser, format_expr
 from escc.ir.layout import Layout, Reduction
 from escc.ir.mesh import Mesh, parse_mesh
-from escc.ir.program import Append, Carry, Einsum, Iota, Kind, Map, Op, Reduce, Stored, Sum, Take
+from escc.ir.program import Append, Carry, Einsum, Iota, Kind, Map, Op, Reduce, Stored, Sum, Take, TopK
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
 from escc.ir.spmd_parser import parse_spmd
 from escc.ir.spmd_printer import print_spmd
@@ -102,7 +102,9 @@ NUMBERS = st.floats(allow_nan=False) | st.integers(-3, 3).map(float)
 
 def exprs(names: st.SearchStrategy[str], dims: list[str]) -> st.SearchStrategy[Expr]:
     """Expressions over `names` and `dims`."""
-    leaves = NUMBERS.map(Const) | names.map(Operand) | st.sampled_from(dims).map(Size)
+    leaves = (
+        NUMBERS.map(Const) | names.map(Operand) | st.sampled_from(dims).map(Size) | st.sampled_from(dims).map(Context)
+    )
 
     def grow(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         def call(function: str) -> st.SearchStrategy[Expr]:
@@ -180,7 +182,7 @@ def ops(draw: st.DrawFn, result: str, rank_dims: tuple[str, ...], names: list[st
     """Any op that makes `result`, whether or not its operands fit."""
     name, dim = st.sampled_from(names), st.sampled_from(dims)
     indices = st.lists(dim, max_size=3).map(tuple)
-    match draw(st.integers(0, 6)):
+    match draw(st.integers(0, 7)):
         case 0:
             factors = draw(st.lists(st.tuples(name, indices), min_size=1, max_size=3))
             output = draw(st.just(rank_dims) | indices)
@@ -191,11 +193,14 @@ def ops(draw: st.DrawFn, result: str, rank_dims: tuple[str, ...], names: list[st
         case 2:
             return Reduce(result, draw(name), tuple(draw(st.lists(dim, min_size=1, max_size=2))))
         case 3:
-            return Take(result, draw(name), draw(name), draw(dim))
+            return Take(result, draw(name), draw(name), tuple(draw(st.lists(dim, min_size=1, max_size=2))))
         case 4:
             return Iota(result, draw(dim))
         case 5:
             return Append(result, draw(name), draw(name), draw(dim), draw(dim))
+        case 6:
+            over = tuple(draw(st.lists(dim, min_size=1, max_size=2)))
+            return TopK(result, draw(name), draw(name), over, draw(dim))
     return Map(result, draw(exprs(name, dims)))
 
 

@@ -23,6 +23,7 @@ from escc.ir.program import (
     Stored,
     Sum,
     Take,
+    TopK,
     Value,
 )
 
@@ -92,7 +93,12 @@ class Builder:
     def take(self, table: str, ids: str, dim: str) -> str:
         """Rows of a table."""
         dims = self.dims(ids) + self.dims(table).replace(dim, "")
-        return self._op(Take(self._value("t", dims, self._dtype()), table, ids, dim))
+        return self._op(Take(self._value("t", dims, self._dtype()), table, ids, (dim,)))
+
+    def top_k(self, keys: str, picked: str, over: str, keep: str) -> str:
+        """Entries of `picked` at the largest of `keys`."""
+        dims = [*(d for d in self.dims(keys) if d not in over), keep]
+        return self._op(TopK(self._value("k", dims, self.values[picked].dtype), keys, picked, tuple(over), keep))
 
     def iota(self, dim: str) -> str:
         """Positions along a dim."""

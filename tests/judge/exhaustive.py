@@ -140,7 +140,7 @@ def fewest_bytes(shape: tuple[int, ...], mesh: tuple[int, ...], root: Place, goa
 
     A uniform-cost search over the sets of copies held.
     """
-    arcs = _arcs(shape, mesh)
+    arcs = steps(shape, mesh)
     number = itertools.count()
     queue: list[tuple[float, int, frozenset[Place]]] = [(0.0, next(number), frozenset({root}))]
     seen: set[frozenset[Place]] = set()
@@ -159,7 +159,7 @@ def fewest_bytes(shape: tuple[int, ...], mesh: tuple[int, ...], root: Place, goa
 
 
 @cache
-def _arcs(shape: tuple[int, ...], mesh: tuple[int, ...]) -> dict[Place, list[tuple[Place, float]]]:
+def steps(shape: tuple[int, ...], mesh: tuple[int, ...]) -> dict[Place, list[tuple[Place, float]]]:
     """What one collective makes of every layout, and the bytes sent for a value of one byte."""
     legal = places(shape, mesh, True)
     arcs = {here: [arc for arc in moves(here, mesh) if arc[0] in legal] for here in legal}

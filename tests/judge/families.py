@@ -192,9 +192,7 @@ def serving(b: Builder) -> list[str]:
 
 def repeat(b: Builder) -> list[str]:
     """A body with a carry, parameters of its own, and sometimes a value from outside."""
-    x = b.input("BE")
-    if b.rng.random() < 0.4:
-        x = b.einsum("BE", b.input("BF"), b.param("FE"))
+    x = b.einsum("BE", b.input("BF"), b.param("FE")) if b.rng.random() < 0.4 else b.input("BE")
     outside = b.rng.choice(["", "input", "param", "op", "initial"])
     y = {"input": lambda: b.input("BE"), "param": lambda: b.param("E"), "op": lambda: _pointwise(b, b.input("BE"))}
     captured = x if outside == "initial" else y[outside]() if outside else ""
@@ -249,6 +247,27 @@ def take(b: Builder) -> list[str]:
             return [b.sum(x, b.input("BE"))]
         case _:
             return [b.einsum("BF", x, b.param("EF"))]
+
+
+def largest(b: Builder) -> list[str]:
+    """The largest of scores over V, or of those over V first and then over H, and where they stand."""
+    table = b.param("HVE")
+    b.sizes["K"] = min(b.sizes["K"], b.sizes["V"])
+    scores = b.einsum("BHV", b.input("BE"), table)
+    places = b.iota("V") if b.rng.random() < 0.6 else b.einsum("BV", b.input("BF"), b.param("FV"))
+    values, ids = b.top_k(scores, scores, "V", "K"), b.top_k(scores, places, "V", "K")
+    if b.rng.random() < 0.5:
+        return [b.top_k(values, ids, "HK", "K")]
+    return [values, ids]
+
+
+def scaled(b: Builder) -> list[str]:
+    """Products with weights and their scales: of each output, of each input, or of neither alone."""
+    x = b.input("BE") if b.rng.random() < 0.5 else b.einsum("BE", b.input("BH"), b.param("HE"))
+    u = b.einsum("BF", x, b.param("EF"), b.param(b.rng.choice(["F", "E", "EF"])))
+    if b.rng.random() < 0.5:
+        return [u]
+    return [b.einsum("BE", b.map(call("silu", u)), b.param("FE"), b.param("E"))]
 
 
 def rotate(b: Builder) -> list[str]:
@@ -312,6 +331,6 @@ FAMILIES: dict[str, Family] = {
     f.__name__: f
     for f in (
         *(chain, fan3, fan4, fan5, partial, sums, reduce, norm, softmax, append),
-        *(attention, serving, repeat, growing, two_carries, take, rotate, twice, crossed, mixed),
+        *(attention, serving, repeat, growing, two_carries, take, largest, scaled, rotate, twice, crossed, mixed),
     )
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from escc.ir.expr import count_calls, linear_operands, operands, rotated_dims
-from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, Value
+from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value
 
 from .layouts import Order, Place, arrangements, ways
 
@@ -57,8 +57,7 @@ def _facts(op: Op, values: Mapping[str, Value]) -> _Facts:
         case Einsum():
             read = list(dict.fromkeys(zip(op.operands, op.indices, strict=True)))
             once = tuple(i for i, (name, _) in enumerate(read) if op.operands.count(name) == 1)
-            factor = len(op.operands)
-            return _Facts(tuple(read), op.output, lambda local: factor * math.prod(local.values()), once)
+            return _Facts(tuple(read), op.output, lambda local: _einsum_flops(op, local), once)
         case Map():
             names, calls = operands(op.expr), count_calls(op.expr)
             once = tuple(i for i, name in enumerate(names) if name in linear_operands(op.expr))
@@ -71,10 +70,29 @@ def _facts(op: Op, values: Mapping[str, Value]) -> _Facts:
             return _Facts((whole(op.operand),), result, lambda n: math.prod(n.values()), (0,), top=True)
         case Take():
             return _Facts((whole(op.table), whole(op.ids)), result, lambda n: 0, (0,))
+        case TopK():
+            read = tuple(dict.fromkeys((whole(op.keys), whole(op.picked))))
+            compared = values[op.keys].dims
+            fixed = frozenset({*op.over, op.keep})
+            return _Facts(read, result, lambda n: math.prod(n[d] for d in compared), whole=fixed)
         case Iota():
             return _Facts((), result, lambda n: 0)
         case Append():
             return _Facts((whole(op.cache), whole(op.new)), result, lambda n: 0, whole=frozenset({op.source}))
+
+
+def _einsum_flops(op: Einsum, local: Mapping[str, int]) -> int:
+    """One multiplication or addition for every factor of every term; factors from the third on that only
+    scale the result, or another factor, take one for every element of that."""
+    terms, once = list(op.indices), 0
+    for factor in op.indices[1:]:
+        rest = list(terms)
+        rest.remove(factor)
+        scaled = next((x for x in (op.output, *rest) if set(factor) <= set(x)), None)
+        if len(rest) >= 2 and scaled is not None:
+            terms = rest
+            once += math.prod(local[i] for i in scaled)
+    return len(terms) * math.prod(local.values()) + once
 
 
 def _index_sizes(facts: _Facts, op: Op, values: Mapping[str, Value], sizes: Mapping[str, int]) -> dict[str, int]:

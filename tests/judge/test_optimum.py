@@ -153,7 +153,7 @@ def test_capacity_binds() -> None:
         ((2,), range(90), 1500, 45),
         ((4,), range(90, 180), 1500, 45),
         ((3,), range(180, 240), 1500, 30),
-        ((2, 2), range(60), 500, 6),
+        ((2, 2), range(30, 75), 500, 6),
     ],
 )
 def test_agrees_with_trying_everything(axes: tuple[int, ...], seeds: range, most: int, least: int) -> None:

@@ -24,6 +24,11 @@ HARDWARE = load_hardware("tpu-v4")
 SQUARE, LARGE = Mesh((("x", 2), ("y", 2))), Mesh((("x", 4), ("y", 4)))
 
 
+def limit(stored_bytes: float | None) -> Options:
+    """So much to store, and any amount beside it."""
+    return Options(HARDWARE, capacity_bytes=math.inf, stored_bytes=stored_bytes or math.inf)
+
+
 def whole_bytes(case: Case) -> float:
     """What all that is stored takes, unsplit."""
     table, sizes = case.program.table(), dict(case.program.phase("main").sizes)
@@ -52,7 +57,7 @@ def test_every_capacity_gives_the_least_price_within_it(seed: int) -> None:
         limited = dataclasses.replace(case, capacity_bytes=math.floor(share * whole) + 1.0)
         least = optimum(limited)
         try:
-            plan = choose(limited.program, "main", mesh, Options(HARDWARE, capacity_bytes=limited.capacity_bytes))
+            plan = choose(limited.program, "main", mesh, limit(limited.capacity_bytes))
         except InputError:
             assert least == math.inf
             continue
@@ -70,7 +75,7 @@ def test_a_capacity_of_exactly_what_is_needed_is_enough() -> None:
         case = dataclasses.replace(generate(seed), mesh=SQUARE)
         free = choose(case.program, "main", SQUARE, Options(HARDWARE, capacity_bytes=math.inf))
         taken = sum(b for _, b in estimate(insert(case.program, free)[0], HARDWARE).stored_bytes)
-        again = choose(case.program, "main", SQUARE, Options(HARDWARE, capacity_bytes=taken))
+        again = choose(case.program, "main", SQUARE, limit(taken))
         assert again.phases[0].price == pytest.approx(free.phases[0].price, rel=1e-12)
         tried += 1
     assert tried == 20
@@ -81,7 +86,7 @@ def test_the_least_fits_and_one_byte_less_does_not() -> None:
     source = Source("test.esti", text + "  return y\n}")
     program = expand(parse(source), source, {})
     least = 64 * 64 * 2 / 4
-    plan = choose(program, "main", SQUARE, Options(HARDWARE, capacity_bytes=least))
+    plan = choose(program, "main", SQUARE, limit(least))
     assert estimate(insert(program, plan)[0], HARDWARE).stored_bytes == (("W", least),)
     with pytest.raises(InputError):
-        choose(program, "main", SQUARE, Options(HARDWARE, capacity_bytes=least - 1))
+        choose(program, "main", SQUARE, limit(least - 1))

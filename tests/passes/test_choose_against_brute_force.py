@@ -24,7 +24,7 @@ RELATIVE, ABSOLUTE_S = 1e-9, 1e-15
 
 def searched(case: Case, seed: int) -> tuple[float, CheckReport | None]:
     """The seconds that the search proves least, and the check of its plan; infinite where none fits."""
-    options = Options(load_hardware("tpu-v4"), capacity_bytes=case.capacity_bytes or math.inf)
+    options = Options(load_hardware("tpu-v4"), capacity_bytes=math.inf, stored_bytes=case.capacity_bytes or math.inf)
     try:
         plan = choose(case.program, "main", case.mesh, options)
     except InputError:

@@ -4,16 +4,18 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from escc.ir.diagnostics import Source
-from escc.ir.expr import Call, Const, Expr, Operand, Rotate, Size
+from escc.ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size
 from escc.ir.parser import parse
-from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Repeat, Sum, Take
+from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Repeat, Sum, Take, TopK
 from escc.passes.expand import expand
 
 Array = NDArray[np.float64]
 SIZES = {"B": 2, "L": 3, "M": 5, "E": 4, "V": 7}
+SIZES |= {"S": 3, "W": 6, "K": 4}
 LETTERS = {name: name.lower() for name in SIZES}
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
@@ -39,7 +41,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
 
 def run(body: str, inputs: str, **given: Array) -> Array:
     """The result of a `main` with this body, in float64."""
-    dims = ", ".join(f"{name} = {size}" for name, size in SIZES.items())
+    dims = ", ".join(f"{name} = {size}" for name, size in SIZES.items()) + ", C = S * W"
     source = Source("test.esti", f"dim {dims}\ncache keys: f32[B,M,E]\nmain({inputs}) {{\n{body}\n}}")
     program = expand(parse(source), source)
     dims_of = {value.name: value.dims for value in program.values}
@@ -65,9 +67,18 @@ def step(op: Op, values: dict[str, Array], dims: dict[str, tuple[str, ...]]) -> 
             return np.asarray(sum(terms))
         case Reduce(_, operand, over):
             return np.asarray(values[operand].max(axis=tuple(dims[operand].index(d) for d in over)))
-        case Take(_, table, ids, dim):
-            rows = np.moveaxis(values[table], dims[table].index(dim), 0)
-            return rows[values[ids].astype(int)]
+        case Take(_, table, ids, over):
+            rest = [d for d in dims[table] if d not in over]
+            rows = values[table].transpose([dims[table].index(d) for d in (*over, *rest)])
+            return rows.reshape(-1, *(SIZES[d] for d in rest))[values[ids].astype(int)]
+        case TopK(_, keys, picked, over, keep):
+            rest = [d for d in dims[keys] if d not in over]
+            shape = tuple(SIZES[d] for d in (*rest, *over))
+            entries = (np.broadcast_to(spread(values[n], dims[n], (*rest, *over)), shape) for n in (keys, picked))
+            key, entry = (a.reshape(*shape[: len(rest)], -1) for a in entries)
+            # Among equal keys lexsort goes by the place, the last of its keys first.
+            order = np.stack([np.lexsort((np.arange(len(row)), -row)) for row in key.reshape(-1, key.shape[-1])])
+            return np.take_along_axis(entry, order.reshape(key.shape), -1)[..., : SIZES[keep]]
         case Iota(_, dim):
             return np.arange(SIZES[dim], dtype=float)
         case Append(_, cache, new, source, target):
@@ -87,7 +98,7 @@ def evaluate(expr: Expr, values: dict[str, Array], dims: dict[str, tuple[str, ..
     match expr:
         case Const(value):
             return np.asarray(value)
-        case Size(dim):
+        case Size(dim) | Context(dim):
             return np.asarray(float(SIZES[dim]))
         case Operand(name):
             return spread(values[name], dims[name], want)
@@ -160,6 +171,59 @@ def test_take_append_and_means() -> None:
     np.testing.assert_array_equal(found, np.concatenate([keys[:, :2], new], axis=1))
     found = run("return mean(x, over=[B,L]) + 2 * max(x, over=[L,B]) - sum(x, over=[B,L])", "x: f32[B,L,E]", x=new)
     np.testing.assert_allclose(found, new.mean((0, 1)) + 2 * new.max((0, 1)) - new.sum((0, 1)))
+
+
+def test_take_from_a_table_for_each_row_and_from_one_in_two_dims() -> None:
+    table, ids = data("B", "V", "E"), np.array([6.0, 2])
+    found = run("return take(t, ids, over=V)", "t: f32[B,V,E], ids: i32[B]", t=table, ids=ids)
+    np.testing.assert_array_equal(found, np.stack([table[0, 6], table[1, 2]]))
+    several = np.array([[0, 1, 6]] * 2)
+    found = run("return take(t, ids, over=V)", "t: i32[B,V], ids: i32[B,L]", t=table[..., 0], ids=several)
+    np.testing.assert_array_equal(found, table[:, [0, 1, 6], 0])
+    table, ids = data("S", "E", "W"), np.array([17.0, 6])
+    found = run("return take(t, ids, over=C)", "t: f32[S,E,W], ids: i32[B]", t=table, ids=ids)
+    np.testing.assert_array_equal(found, [table[2, :, 5], table[1, :, 0]])
+
+
+def test_positions_and_the_last_element() -> None:
+    found = run("return take(t, positions(L into M), over=V)", "t: f32[V,E]", t=(table := data("V", "E")))
+    np.testing.assert_array_equal(found, table[2:5])  # the last 3 of a context of 5
+    x = data("B", "L", "E")
+    np.testing.assert_array_equal(run("return last(x, over=L)", "x: f32[B,L,E]", x=x), x[:, -1])
+
+
+def test_argmax_takes_the_lowest_place() -> None:
+    x = np.array([[1.0, 3, -2, 3], [-np.inf, -7, -np.inf, -7]])
+    np.testing.assert_array_equal(run("return argmax(x, over=E)", "x: f32[B,E]", x=x), [1, 1])
+    nothing = np.full((2, 4), -np.inf)
+    np.testing.assert_array_equal(run("return argmax(x, over=E)", "x: f32[B,E]", x=nothing), [0, 0])
+    x = data("B", "S", "W")
+    found = run("return argmax(2 * x, over=C)", "x: f32[B,S,W]", x=x)
+    np.testing.assert_array_equal(found, x.reshape(2, -1).argmax(-1))
+
+
+@pytest.mark.parametrize("dims", ["B,V", "B,S,W"])
+def test_top_k_whole_and_in_parts(dims: str) -> None:
+    over = "V" if dims == "B,V" else "C"
+    x = np.round(data(*dims.split(",")) * 2)  # so that many are equal
+    body, inputs = f"v, i = top_k(x, over={over}, keep=K)\nreturn ", f"x: f32[{dims}]"
+    flat = x.reshape(2, -1)
+    order = np.argsort(-flat, axis=-1, kind="stable")[:, :4]
+    assert len(np.unique(np.take_along_axis(flat, order, -1))) < 8
+    np.testing.assert_array_equal(run(body + "v", inputs, x=x), np.take_along_axis(flat, order, -1))
+    np.testing.assert_array_equal(run(body + "i", inputs, x=x), order)
+
+
+def test_sampling_by_given_noise() -> None:
+    logits, noise = data("B", "S", "W"), 3 * data("B", "K", seed=1)
+    body = """v, i = top_k(logits, over=C, keep=K)
+      return take(i, argmax(v / 0.5 + noise, over=K), over=K)"""
+    found = run(body, "logits: f32[B,S,W], noise: f32[B,K]", logits=logits, noise=noise)
+    flat = logits.reshape(2, -1)
+    order = np.argsort(-flat, axis=-1)[:, :4]
+    chosen = (np.take_along_axis(flat, order, -1) / 0.5 + noise).argmax(-1)
+    assert chosen.any()
+    np.testing.assert_array_equal(found, order[np.arange(2), chosen])
 
 
 def test_gates() -> None:

@@ -5,9 +5,23 @@ from pathlib import Path
 import pytest
 
 from escc.ir.diagnostics import InputError, Source
-from escc.ir.expr import Call, Const, Expr, Operand, Rotate, Size
+from escc.ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size
 from escc.ir.parser import parse, read_source
-from escc.ir.program import Append, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, operand_names
+from escc.ir.program import (
+    Append,
+    Einsum,
+    Iota,
+    Map,
+    Op,
+    Program,
+    Reduce,
+    Region,
+    Repeat,
+    Sum,
+    Take,
+    TopK,
+    operand_names,
+)
 from escc.passes.expand import expand
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.esti"))
@@ -55,8 +69,10 @@ def right(op: Op) -> str:
             return "sum " + " ".join(f"{c:+g}*{n}" for n, c in zip(operands, coefficients, strict=True))
         case Reduce(_, operand, over):
             return f"max {operand} over {','.join(over)}"
-        case Take(_, table, ids, dim):
-            return f"take {table} {ids} over {dim}"
+        case Take(_, table, ids, over):
+            return f"take {table} {ids} over {','.join(over)}"
+        case TopK(_, keys, picked, over, keep):
+            return f"top_k {keys} {picked} over {','.join(over)} keep {keep}"
         case Iota(_, dim):
             return f"iota {dim}"
         case Append(_, cache, new, source, target):
@@ -71,6 +87,8 @@ def arithmetic(expr: Expr) -> str:
             return name
         case Size(dim):
             return f"#{dim}"
+        case Context(dim):
+            return f"filled {dim}"
         case Rotate(operand, dim):
             return f"rotate[{dim}]({arithmetic(operand)})"
         case Call(function, (a, b)) if function in SIGNS:
@@ -200,7 +218,7 @@ def test_softmax_of_an_expression_with_a_mask() -> None:
     assert main("p = softmax(s / sqrt(size(F)), over=M, mask=causal(L, M))\nreturn p", "s: f32[B,L,M]") == [
         "p.pos_q: f32[L] = iota L",
         "p.pos_k: f32[M] = iota M",
-        "p.masked: f32[B,L,M] = map where(less_equal(p.pos_k, (p.pos_q + (#M - #L))), (s / sqrt(#F)), -inf)",
+        "p.masked: f32[B,L,M] = map where(less_equal(p.pos_k, (p.pos_q + (filled M - #L))), (s / sqrt(#F)), -inf)",
         "p.max: f32[B,L] = max p.masked over M",
         "p.exp: f32[B,L,M] = map exp((p.masked - where(equal(p.max, -inf), 0, p.max)))",
         "p.sum: f32[B,L] = einsum p.exp[B,L,M] -> [B,L]",
@@ -232,7 +250,7 @@ def test_layernorm() -> None:
 
 
 def test_rope() -> None:
-    angle = "((r.pos + (#M - #L)) * power(10000, ((-2 * floor((r.index / 2))) / #E)))"
+    angle = "((r.pos + (filled M - #L)) * power(10000, ((-2 * floor((r.index / 2))) / #E)))"
     assert main("r = rope(x, over=E, at=L into M)\nreturn r", "x: bf16[B,L,E]") == [
         "r.pos: f32[L] = iota L",
         "r.index: f32[E] = iota E",

@@ -46,7 +46,7 @@ def test_only_alike_axes_change_places() -> None:
     assert plainest(stored("E_zF_yx"), []) == stored("E_zF_yx")
 
 
-@pytest.mark.parametrize("seed", [*range(20), 49, 69])
+@pytest.mark.parametrize("seed", [*range(22), 53, 75])
 def test_a_chosen_plan_has_the_plainest_names_and_its_price(seed: int) -> None:
     case = replace(generate(seed), mesh=Mesh((("x", 2), ("y", 2), ("z", 2) if seed % 2 else ("z", 1))))
     plan = choose(case.program, "main", case.mesh, Options(HARDWARE, capacity_bytes=float("inf")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def program(b: int) -> Program:
 def planned(b: int, pins: str | None) -> tuple[Plan, SpmdProgram]:
     layer = program(b)
     fixed = parse_pins(read_source(EXAMPLES / "pins" / f"{pins}.pins"), layer) if pins else ()
-    options = Options(load_hardware("tpu-v4"), Objective.COMMUNICATION, pins=fixed)
+    options = Options(load_hardware("tpu-v4"), Objective.COMMUNICATION, capacity_bytes=math.inf, pins=fixed)
     plan = choose(layer, layer.phases[0].name, MESH, options)
     (spmd,) = insert(layer, plan)
     verify(spmd, layer)

@@ -1,0 +1,62 @@
+"""Lines of an emitted Python function, with comments in one column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+WIDTH = 120  # columns
+NOTES = 80  # the column at which comments start, where the code is shorter
+
+
+@dataclass
+class Lines:
+    """Lines in the making, as code and the comment beside it; `depth` counts indents. Without `noted`, no comments."""
+
+    noted: bool
+    depth: int = 1
+    written: list[tuple[str, str]] = field(default_factory=list)
+
+    def comment(self, text: str) -> None:
+        """A line that is a comment."""
+        if self.noted:
+            self.written.append((f"{'    ' * self.depth}# {text}", ""))
+
+    def blank(self) -> None:
+        """An empty line."""
+        self.written.append(("", ""))
+
+    def line(self, code: str, note: str = "") -> None:
+        """A line of code: `target = expression`, `return expression`, or short. Cut where it is too long."""
+        indent, note = "    " * self.depth, note if self.noted else ""
+        if len(indent) + len(code) <= WIDTH:
+            self.written.append((indent + code, note))
+            return
+        if note:
+            self.comment(note)
+        head, _, text = code.partition("return " if code.startswith("return ") else " = ")
+        head = f"{head} = (" if head else "return ("
+        inner = _wrapped(text, WIDTH - len(indent) - 4)
+        self.written += [(f"{indent}{part}", "") for part in (head, *(f"    {part}" for part in inner), ")")]
+
+    def text(self) -> Iterator[str]:
+        """The lines, with their comments in one column, or above where there is no room beside."""
+        for code, note in self.written:
+            if not note:
+                yield code
+            elif len(line := f"{code.ljust(NOTES)}  # {note}") <= WIDTH:
+                yield line
+            else:
+                yield f"{code[: len(code) - len(code.lstrip())]}# {note}"
+                yield code
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of an expression in parentheses, cut at spaces, operators first."""
+    lines = [""]
+    for word in re.findall(r"(?:(?:[-+*/]|<=|==|!=) )?\S+", text):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+    return lines

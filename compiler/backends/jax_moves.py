@@ -1,0 +1,101 @@
+"""Collectives as JAX text: each by its `lax` function, several that run as one by a helper that packs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.collective import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    Embed,
+    Permute,
+    ReduceScatter,
+    Slice,
+    axes_of,
+)
+from ...ir.layout import Reduction
+from ...ir.spmd import Move, SpmdValue
+from .jax_text import axes_text
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Writes the collectives of a program. `kept`: those of some dims that local arrays have."""
+
+    values: Mapping[str, SpmdValue]
+    kept: Callable[[Sequence[str]], list[str]]
+
+    def axis(self, operand: str, dim: int) -> int:
+        """Where dimension `dim` of a value stands in its local array."""
+        dims = self.values[operand].dims
+        return self.kept(dims).index(dims[dim])
+
+    def text(self, operand: str, collective: Collective, a: str) -> str:
+        """A collective of `operand`, whose text is `a`."""
+        before = self.values[operand].layout
+        highest = before.reduction is Reduction.MAX
+        match collective:
+            case AllGather(axes, dim):
+                # `invarying`: what is gathered is the same on all these chips, and JAX checks it.
+                at = self.axis(operand, dim)
+                return f'lax.all_gather({a}, {axes_text(axes)}, axis={at}, tiled=True, to="invarying")'
+            case ReduceScatter(axes, dim):
+                at = self.axis(operand, dim)
+                if highest:
+                    return f"max_scatter({a}, {axes_text(axes)}, {at})"
+                return f"lax.psum_scatter({a}, {axes_text(axes)}, scatter_dimension={at}, tiled=True)"
+            case AllReduce(axes):
+                return f"lax.{'pmax' if highest else 'psum'}({a}, {axes_text(axes)})"
+            case AllToAll(axes, source, target):
+                into, out_of = self.axis(operand, target), self.axis(operand, source)
+                text = f"lax.all_to_all({a}, {axes_text(axes)}, split_axis={into}, concat_axis={out_of}, tiled=True)"
+                order = before.dims[source][-len(axes) :]
+                if order == axes:
+                    return text
+                return f"reordered({text}, {out_of}, {_tuple_text(axes)}, {_tuple_text(order)})"
+            case Slice(axes, dim):
+                return f"own_block({a}, {axes_text(axes)}, {self.axis(operand, dim)})"
+            case Permute(after):
+                moving = axes_of(collective, before)
+                orders = ([x for axes in layout.dims for x in axes if x in moving] for layout in (before, after))
+                return f"permute({a}, {', '.join(_tuple_text(order) for order in orders)})"
+            case Embed(axes, None):
+                return f"on_first({a}, {axes_text(axes)})"
+            case Embed(axes, int(dim)):
+                order = before.dims[dim][-len(axes) :]
+                return f"among_zeros({a}, {axes_text(order)}, {self.axis(operand, dim)})"
+        raise AssertionError(collective)
+
+    def joined(self, moves: Sequence[Move], texts: Sequence[str]) -> str:
+        """Several collectives of one kind over the same axes, whose operands' texts are `texts`, as one."""
+        first = moves[0].collective
+        before = self.values[moves[0].operand].layout
+        highest = before.reduction is Reduction.MAX
+        helper = {
+            AllGather: "gather_together",
+            ReduceScatter: "max_scatter_together" if highest else "scatter_together",
+            AllReduce: "max_together" if highest else "reduce_together",
+            AllToAll: "exchange_together",
+        }[type(first)]
+        parts = [self._part(move, text) for move, text in zip(moves, texts, strict=True)]
+        return f"{helper}([{', '.join(parts)}], {_tuple_text(axes_of(first, before))})"
+
+    def _part(self, move: Move, a: str) -> str:
+        """One of the collectives that run as one, as an argument."""
+        match move.collective:
+            case AllReduce():
+                return a
+            case AllGather(axes, dim) | ReduceScatter(axes, dim):
+                return f"({a}, {_tuple_text(axes)}, {self.axis(move.operand, dim)})"
+            case AllToAll(axes, source, target):
+                order = self.values[move.operand].layout.dims[source][-len(axes) :]
+                places = f"{self.axis(move.operand, source)}, {self.axis(move.operand, target)}"
+                return f"({a}, {_tuple_text(axes)}, {places}, {_tuple_text(order)})"
+        raise AssertionError(move)
+
+
+def _tuple_text(axes: Sequence[str]) -> str:
+    return "(" + ", ".join(f'"{axis}"' for axis in axes) + ("," if len(axes) == 1 else "") + ")"

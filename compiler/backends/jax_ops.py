@@ -1,0 +1,151 @@
+"""Ops as JAX text, on what one chip holds; dims of size 1 are dropped from its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.dtype import Dtype
+from ...ir.mesh import Mesh
+from ...ir.program import Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, operand_names
+from ...ir.spmd import SpmdValue
+from .jax_text import ExprText, align_text, axes_text, dtype_text, number_text, places_text, subscripts, widest
+from .jax_tree import Names
+
+PACKED = frozenset({Dtype.INT4, Dtype.INT8, Dtype.FP8})  # types that are stored, and not computed with
+
+
+@dataclass(frozen=True)
+class Ops:
+    """Writes the ops of a program with these values, on a mesh; an Append is no expression, and not among them."""
+
+    values: Mapping[str, SpmdValue]
+    sizes: Mapping[str, int]
+    names: Names
+    mesh: Mesh
+
+    def kept(self, dims: Sequence[str]) -> list[str]:
+        """The dims that local arrays have."""
+        return [d for d in dims if self.sizes[d] > 1]
+
+    def reads(self, op: Op) -> set[str]:
+        """The values that an op reads. The one row of a table of one row is no matter of ids."""
+        if isinstance(op, Take) and not self.kept(op.over):
+            return {op.table}
+        return set(operand_names(op))
+
+    def text(self, op: Op, known: Mapping[str, str]) -> str:
+        """The text of an op's result; `known` are the texts of values."""
+        result = self.values[op.result]
+        dims, reads = self.kept(result.dims), self.reads(op)
+        held = {n: self.kept(self.values[n].dims) for n in operand_names(op) if n in reads}
+        read = {n: self._unpacked(n, result.dtype, known) for n in held}
+        texts, dtypes = {n: text for n, (text, _) in read.items()}, {n: dtype for n, (_, dtype) in read.items()}
+
+        def aligned(name: str) -> str:
+            return align_text(texts[name], held[name], dims)
+
+        match op:
+            case Einsum(_, names, indices, output):
+                pairs = [(texts[n], dtypes[n], self.kept(each)) for n, each in zip(names, indices, strict=True)]
+                return _einsum(pairs, self.kept(output), result.dtype)
+            case Map(_, expr):
+                writer = ExprText(dims, aligned, dtypes, held, self._size, self._context, self._shape(result))
+                return writer.write(expr, result.dtype)
+            case Sum(_, names, coefficients):
+                text = " + ".join(_scaled(c, aligned(n)) for c, n in zip(coefficients, names, strict=True))
+                text = text.replace(" + -", " - ")
+                if widest([dtypes[n] for n in names]) is not result.dtype:
+                    text = f"({text}).astype({dtype_text(result.dtype)})"
+                covered = {d for n in names for d in held[n]} >= set(dims)
+                return text if covered else f"jnp.broadcast_to({text}, {self._shape(result)})"
+            case Reduce(_, name, over):
+                axes = [held[name].index(d) - len(held[name]) for d in self.kept(over)]
+                rest = [d for d in held[name] if d not in over]
+                text = f"{texts[name]}.max({places_text(sorted(axes))})" if axes else texts[name]
+                return _cast(align_text(text, rest, dims), dtypes[name], result.dtype)
+            case Take() | TopK() | Iota():
+                return self._lookup(op, texts, held, dims)
+        raise AssertionError(op)
+
+    def _lookup(
+        self, op: Take | TopK | Iota, texts: Mapping[str, str], held: Mapping[str, list[str]], dims: list[str]
+    ) -> str:
+        """The text of an op that picks elements, or counts them."""
+        match op:
+            case Take(_, table, ids, over):
+                found = [d for d in held[table] if d in over]
+                if not found:
+                    return align_text(texts[table], held[table], dims)
+                kept = [d for d in over if d in found]
+                where, splits = [held[table].index(d) for d in kept], [self._axes(table, d) for d in kept]
+                rest = [*held[ids], *(d for d in held[table] if d not in over)]
+                if where == [0] and not splits[0]:
+                    return align_text(f"{texts[table]}[{texts[ids]}]", rest, dims)
+                each = ", ".join(axes_text(split) if split else "()" for split in splits)
+                return align_text(f"take({texts[table]}, {texts[ids]}, {where}, [{each}])", rest, dims)
+            case TopK(_, keys, picked, over, keep):
+                order = [*(d for d in held[keys] if d not in over), *self.kept(over)]
+                entries = ", ".join(align_text(texts[n], held[n], order) for n in (keys, picked))
+                text = f"largest({entries}, {len(self.kept(over))}, {self._size(keep)})"
+                return text if keep in dims else f"{text}[..., 0]"
+            case Iota(result, dim):
+                value, size = self.values[result], self._size(dim)
+                if not dims:
+                    return f"jnp.zeros((), {dtype_text(value.dtype)})"
+                axes = self._axes(result, dim)
+                if axes:
+                    return f"own_positions({size}, {axes_text(axes)}, {dtype_text(value.dtype)})"
+                return f"jnp.arange({size}, dtype={dtype_text(value.dtype)})"
+
+    def _unpacked(self, name: str, target: Dtype, known: Mapping[str, str]) -> tuple[str, Dtype]:
+        """The text of an operand, and its type: stored types that nothing computes with become wider."""
+        dtype = self.values[name].dtype
+        if dtype not in PACKED or target in PACKED:
+            return known[name], dtype
+        wide = target if target is not Dtype.I32 else Dtype.F32
+        return f"{known[name]}.astype({dtype_text(wide)})", wide
+
+    def _axes(self, name: str, dim: str) -> tuple[str, ...]:
+        value = self.values[name]
+        return value.layout.dims[value.dims.index(dim)]
+
+    def _size(self, dim: str) -> str:
+        return f"cfg.{self.names.fields[dim]}"
+
+    def _context(self, dim: str) -> str:
+        return self.names.contexts[dim]
+
+    def _shape(self, value: SpmdValue) -> str:
+        """The text of a value's local shape."""
+        parts = []
+        for dim, axes in zip(value.dims, value.layout.dims, strict=True):
+            if self.sizes[dim] > 1:
+                ways = self.mesh.size(*axes)
+                parts.append(self._size(dim) + (f" // {ways}" if ways > 1 else ""))
+        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def _einsum(pairs: Sequence[tuple[str, Dtype, Sequence[str]]], output: Sequence[str], dtype: Dtype) -> str:
+    """An einsum of (text, type, indices): a plain sum where there is one operand."""
+    if len(pairs) == 1:
+        [(text, _, indices)] = pairs
+        rest = [i for i in indices if i in output]
+        if len(set(indices)) == len(indices):
+            axes = [i - len(indices) for i, index in enumerate(indices) if index not in output]
+            text = f"{text}.sum({places_text(axes)}, dtype={dtype_text(dtype)})" if axes else text
+            return align_text(text, rest, output)
+    arguments = ", ".join(text for text, _, _ in pairs)
+    if widest([d for _, d, _ in pairs]) is not dtype:
+        arguments += f", preferred_element_type={dtype_text(dtype)}"
+    return f'jnp.einsum("{subscripts([indices for _, _, indices in pairs], output)}", {arguments})'
+
+
+def _cast(text: str, have: Dtype, want: Dtype) -> str:
+    return text if have is want else f"{text}.astype({dtype_text(want)})"
+
+
+def _scaled(coefficient: float, text: str) -> str:
+    if abs(coefficient) == 1.0:
+        return text if coefficient > 0 else f"-{text}"
+    return f"{number_text(coefficient)} * {text}"

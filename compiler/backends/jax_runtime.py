@@ -1,0 +1,194 @@
+"""What an emitted JAX file carries besides its steps: each function stands alone, and is copied where it is used.
+
+Never imported by the compiler, which reads it as text: JAX may be missing. All of them run inside
+`jax.shard_map`; `axes` are mesh axes, major to minor, and `axis` a dimension of the local array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+def own_block(a: jax.Array, axes: Sequence[str], axis: int) -> jax.Array:
+    """This chip's part of `a` along `axis`: nothing is sent."""
+    size = a.shape[axis] // lax.axis_size(axes)
+    return lax.dynamic_slice_in_dim(a, lax.axis_index(axes) * size, size, axis)
+
+
+def on_first(a: jax.Array, axes: Sequence[str]) -> jax.Array:
+    """A partial sum of `a`: it stands on the first chip along `axes`, zeros on the others."""
+    return jnp.where(lax.axis_index(axes) == 0, a, jnp.zeros_like(a))
+
+
+def among_zeros(a: jax.Array, axes: Sequence[str], axis: int) -> jax.Array:
+    """A partial sum of the whole: this chip's block of `axis` stands at its place among zeros."""
+    shape = [*a.shape[:axis], a.shape[axis] * lax.axis_size(axes), *a.shape[axis + 1 :]]
+    return lax.dynamic_update_slice_in_dim(jnp.zeros(shape, a.dtype), a, lax.axis_index(axes) * a.shape[axis], axis)
+
+
+def own_positions(size: int, axes: Sequence[str], dtype: jnp.dtype) -> jax.Array:
+    """The global positions of what this chip holds of `size` elements split by `axes`."""
+    local = size // lax.axis_size(axes)
+    return (lax.axis_index(axes) * local + jnp.arange(local)).astype(dtype)
+
+
+def permute(a: jax.Array, before: Sequence[str], after: Sequence[str]) -> jax.Array:
+    """Blocks change chips: counted by the axes of `before` they stood in the order that those of `after` count now."""
+    names = tuple(sorted(before))
+    chips = np.arange(lax.axis_size(names)).reshape([lax.axis_size(name) for name in names])
+    source, target = (chips.transpose([names.index(name) for name in order]).ravel() for order in (before, after))
+    return lax.ppermute(a, names, list(zip(source.tolist(), target.tolist(), strict=True)))
+
+
+def reordered(a: jax.Array, axis: int, before: Sequence[str], after: Sequence[str]) -> jax.Array:
+    """Blocks of `axis` that lie in the order of `before`, in the order of `after`; all are on this chip."""
+    sizes = [lax.axis_size(name) for name in before]
+    blocks = a.reshape(*a.shape[:axis], *sizes, -1, *a.shape[axis + 1 :])
+    moved = [axis + list(before).index(name) for name in after]
+    rest = range(axis + len(sizes), blocks.ndim)
+    return blocks.transpose(*range(axis), *moved, *rest).reshape(a.shape)
+
+
+def max_scatter(a: jax.Array, axes: Sequence[str], axis: int) -> jax.Array:
+    """This chip's block of the maximum over `axes`: an all-to-all, then a local maximum."""
+    ways = lax.axis_size(axes)
+    blocks = a.reshape(*a.shape[:axis], ways, -1, *a.shape[axis + 1 :])
+    return jnp.max(lax.all_to_all(blocks, axes, split_axis=axis, concat_axis=axis, tiled=True), axis=axis)
+
+
+def append(
+    cache: jax.Array, new: jax.Array, end: jax.Array, axes: Sequence[str], axis: int, at: tuple[jax.Array, ...] = ()
+) -> jax.Array:
+    """`new` takes the places before `end` of `cache[at]` along `axis`, split by `axes`: the owners write."""
+    local, entries = cache.shape[len(at) + axis], new.shape[axis]
+    width = min(local, entries)
+    first = end - entries - lax.axis_index(axes) * local  # where the first entry would stand on this chip
+    start = jnp.clip(first, 0, local - width)
+    entry = start - first + jnp.arange(width)
+    corner = (*at, *(start if i == axis else 0 for i in range(new.ndim)))
+    shape = [*(1 for _ in at), *new.shape[:axis], width, *new.shape[axis + 1 :]]
+    held = lax.dynamic_slice(cache, corner, shape)
+    taken = jnp.take(new, jnp.clip(entry, 0, entries - 1), axis=axis).reshape(shape)
+    mine = jnp.expand_dims((entry >= 0) & (entry < entries), [i for i in range(new.ndim) if i != axis])
+    return lax.dynamic_update_slice(cache, jnp.where(mine, taken, held), corner)
+
+
+def take(table: jax.Array, ids: jax.Array, dims: Sequence[int], axes: Sequence[Sequence[str]]) -> jax.Array:
+    """Rows of `table`, each of whose `dims` is split by its `axes`: zeros for rows that lie on other chips.
+
+    Of several dims a row is counted in row-major order.
+    """
+    rows = jnp.moveaxis(table, dims, range(len(dims)))
+    row, here, places = ids, jnp.ones(ids.shape, bool), []
+    for local, split in reversed(list(zip(rows.shape, axes, strict=False))):
+        ways, block = (lax.axis_size(split), lax.axis_index(split)) if split else (1, 0)
+        place = row % (local * ways) - block * local
+        row = row // (local * ways)
+        here = here & (place >= 0) & (place < local)
+        places.append(place)
+    taken = rows[tuple(jnp.where(here, place, 0) for place in reversed(places))]
+    return jnp.where(here.reshape(*here.shape, *(1 for _ in range(taken.ndim - here.ndim))), taken, 0)
+
+
+def largest(keys: jax.Array, picked: jax.Array, rank: int, count: int) -> jax.Array:
+    """Entries of `picked` at the `count` largest of `keys` over the last `rank` axes, the largest first.
+
+    `picked` broadcasts to `keys`. Of equal keys the first comes first.
+    """
+    rest = keys.shape[: keys.ndim - rank]
+    _, order = lax.top_k(keys.reshape(*rest, -1), count)
+    return jnp.take_along_axis(jnp.broadcast_to(picked, keys.shape).reshape(*rest, -1), order, axis=-1)
+
+
+def rotate(a: jax.Array, axis: int) -> jax.Array:
+    """Pairs along `axis` turned by a right angle: (a, b) becomes (-b, a)."""
+    pairs = jnp.moveaxis(a, axis, -1).reshape(*jnp.moveaxis(a, axis, -1).shape[:-1], -1, 2)
+    turned = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1)
+    return jnp.moveaxis(turned.reshape(*turned.shape[:-2], -1), -1, axis)
+
+
+def gather_together(parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str]) -> list[jax.Array]:
+    """All-gathers over the same axes as one. A part: what is gathered, its axes in its own order, along what."""
+    buffer = jnp.concatenate([a.ravel() for a, _, _ in parts])
+    received = lax.all_gather(buffer, axes, to="invarying")
+    ends = np.cumsum([a.size for a, _, _ in parts])[:-1]
+    sizes = [lax.axis_size(name) for name in axes]
+    results = []
+    for piece, (a, own, axis) in zip(jnp.split(received, ends, axis=1), parts, strict=True):
+        blocks = piece.reshape(*sizes, *a.shape)
+        blocks = jnp.moveaxis(blocks, [list(axes).index(name) for name in own], range(axis, axis + len(sizes)))
+        results.append(blocks.reshape(*a.shape[:axis], -1, *a.shape[axis + 1 :]))
+    return results
+
+
+def reduce_together(parts: Sequence[jax.Array], axes: Sequence[str]) -> list[jax.Array]:
+    """Sums over the same axes as one."""
+    total = lax.psum(jnp.concatenate([a.ravel() for a in parts]), axes)
+    pieces = jnp.split(total, np.cumsum([a.size for a in parts])[:-1])
+    return [piece.reshape(a.shape) for piece, a in zip(pieces, parts, strict=True)]
+
+
+def max_together(parts: Sequence[jax.Array], axes: Sequence[str]) -> list[jax.Array]:
+    """Maxima over the same axes as one."""
+    highest = lax.pmax(jnp.concatenate([a.ravel() for a in parts]), axes)
+    pieces = jnp.split(highest, np.cumsum([a.size for a in parts])[:-1])
+    return [piece.reshape(a.shape) for piece, a in zip(pieces, parts, strict=True)]
+
+
+def blocks_together(parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str]) -> jax.Array:
+    """What goes to each chip along `axes`, as [chips, elements]. A part: an array, its axes, what they split."""
+    sends = []
+    for a, own, axis in parts:
+        sizes = [lax.axis_size(name) for name in own]
+        blocks = a.reshape(*a.shape[:axis], *sizes, -1, *a.shape[axis + 1 :])
+        blocks = jnp.moveaxis(blocks, [axis + list(own).index(name) for name in axes], range(len(sizes)))
+        sends.append(blocks.reshape(math.prod(sizes), -1))
+    return jnp.concatenate(sends, axis=1)
+
+
+def scatter_together(parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str]) -> list[jax.Array]:
+    """Reduce-scatters over the same axes as one. A part: what is summed, its axes in its own order, along what."""
+    received = lax.psum_scatter(blocks_together(parts, axes), axes, tiled=True)[0]
+    return parts_of(received, parts)
+
+
+def max_scatter_together(parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str]) -> list[jax.Array]:
+    """As scatter_together, of maxima: an all-to-all, then a local maximum."""
+    blocks = blocks_together(parts, axes)
+    received = lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0, tiled=True).max(0)
+    return parts_of(received, parts)
+
+
+def parts_of(received: jax.Array, parts: Sequence[tuple[jax.Array, Sequence[str], int]]) -> list[jax.Array]:
+    """The blocks that a chip received of each part, out of one buffer."""
+    ends = np.cumsum([a.size // lax.axis_size(own) for a, own, _ in parts])[:-1]
+    return [
+        piece.reshape(*a.shape[:axis], -1, *a.shape[axis + 1 :])
+        for piece, (a, _, axis) in zip(jnp.split(received, ends), parts, strict=True)
+    ]
+
+
+def exchange_together(
+    parts: Sequence[tuple[jax.Array, Sequence[str], int, int, Sequence[str]]], axes: Sequence[str]
+) -> list[jax.Array]:
+    """All-to-alls over the same axes as one.
+
+    A part: what is exchanged, the axes that will split `target`, `source`, `target`, and the axes in
+    the order in which they split `source` now.
+    """
+    blocks = blocks_together([(a, own, target) for a, own, _, target, _ in parts], axes)
+    received = lax.all_to_all(blocks, axes, split_axis=0, concat_axis=0, tiled=True)
+    ends = np.cumsum([a.size // lax.axis_size(axes) for a, *_ in parts])[:-1]
+    results = []
+    for piece, (a, own, source, target, order) in zip(jnp.split(received, ends, axis=1), parts, strict=True):
+        shape = [*a.shape[:target], a.shape[target] // lax.axis_size(own), *a.shape[target + 1 :]]
+        blocks = piece.reshape(*(lax.axis_size(name) for name in axes), *shape)
+        blocks = jnp.moveaxis(blocks, [list(axes).index(name) for name in order], range(source, source + len(axes)))
+        results.append(blocks.reshape(*shape[:source], -1, *shape[source + 1 :]))
+    return results

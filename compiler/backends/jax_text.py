@@ -1,0 +1,248 @@
+"""JAX text of names, mesh axes, specs, aligned operands and pointwise expressions, for emitted files."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.dtype import Dtype
+from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size, operands
+from .python_text import letters
+
+# Names that mean something else in an emitted file, or that linters call hard to tell apart.
+TAKEN = frozenset(dir(builtins)) | set(keyword.kwlist) | {"l", "O", "I", "jax", "jnp", "np", "lax", "math", "P"}
+
+NUMPY = {
+    Dtype.F32: "float32",
+    Dtype.BF16: "bfloat16",
+    Dtype.F16: "float16",
+    Dtype.FP8: "float8_e4m3fn",
+    Dtype.INT8: "int8",
+    Dtype.INT4: "int4",
+    Dtype.I32: "int32",
+}
+CHOSEN = (Dtype.BF16, Dtype.F16, Dtype.FP8)  # narrow floats, which a check replaces by wide ones
+WIDTHS = (Dtype.I32, Dtype.INT4, Dtype.INT8, Dtype.FP8, Dtype.BF16, Dtype.F16, Dtype.F32)  # weakest first
+
+INFIX = {"add": ("+", 1), "subtract": ("-", 1), "multiply": ("*", 2), "divide": ("/", 2)}
+WHOLE = {"add", "subtract", "multiply", "negate", "abs", "maximum", "minimum"}  # of integers an integer
+COMPARE = {"less_equal": "<=", "equal": "=="}
+UNARY, ATOM = 3, 4  # how tightly text binds; + and - are 1, * and / are 2
+
+CALLS = {
+    "exp": "jnp.exp({})",
+    "log": "jnp.log({})",
+    "sqrt": "jnp.sqrt({})",
+    "rsqrt": "lax.rsqrt({})",
+    "tanh": "jnp.tanh({})",
+    "sigmoid": "jax.nn.sigmoid({})",
+    "silu": "jax.nn.silu({})",
+    "gelu": "jax.nn.gelu({})",
+    "relu": "jax.nn.relu({})",
+    "abs": "jnp.abs({})",
+    "sin": "jnp.sin({})",
+    "cos": "jnp.cos({})",
+    "floor": "jnp.floor({})",
+    "maximum": "jnp.maximum({}, {})",
+    "minimum": "jnp.minimum({}, {})",
+    "power": "jnp.power({}, {})",
+}
+OF_NUMBERS = {  # the same for arguments that are numbers when the file is traced
+    "exp": "math.exp({})",
+    "log": "math.log({})",
+    "sqrt": "math.sqrt({})",
+    "rsqrt": "(1.0 / math.sqrt({}))",
+    "tanh": "math.tanh({})",
+    "sin": "math.sin({})",
+    "cos": "math.cos({})",
+    "abs": "abs({})",
+    "floor": "math.floor({})",
+    "maximum": "max({}, {})",
+    "minimum": "min({}, {})",
+    "power": "math.pow({}, {})",
+}
+
+
+def identifier(name: str, used: set[str] | frozenset[str]) -> str:
+    """A Python identifier for `name` that is neither taken nor in `used`: `p.max'` becomes `p_max`."""
+    plain = re.sub(r"\W", "_", name.rstrip("'"), flags=re.ASCII)
+    if not re.match(r"[A-Za-z]", plain):
+        plain = "v" + plain
+    plain = {"return": "out"}.get(plain, plain)
+    found, number = plain, 1
+    while found in TAKEN or found in used:
+        found, number = f"{plain}_{number}", number + 1
+    return found
+
+
+def axes_text(axes: Sequence[str]) -> str:
+    """Mesh axes as an argument: "x", or ("y", "z")."""
+    quoted = [f'"{axis}"' for axis in axes]
+    return quoted[0] if len(quoted) == 1 else "(" + ", ".join(quoted) + ")"
+
+
+def places_text(places: Sequence[int]) -> str:
+    """Dimensions as an argument: 1, or (0, 2)."""
+    return str(places[0]) if len(places) == 1 else str(tuple(places))
+
+
+def spec_text(dims: Sequence[Sequence[str]], stacked: int = 0) -> str:
+    """A PartitionSpec: of each dimension the axes that split it; `stacked` unsplit ones stand in front."""
+    entries = ["None"] * stacked + [axes_text(axes) if axes else "None" for axes in dims]
+    while entries and entries[-1] == "None":
+        entries.pop()
+    return f"P({', '.join(entries)})"
+
+
+def dtype_text(dtype: Dtype) -> str:
+    """An element type in a step: those of CHOSEN as the configuration has them."""
+    return f"cfg.{dtype}" if dtype in CHOSEN else f"jnp.{NUMPY[dtype]}"
+
+
+def widest(dtypes: Sequence[Dtype | None]) -> Dtype | None:
+    """The type that JAX gives an operation on these; None stands for Python's numbers, which give way."""
+    known = [d for d in dtypes if d is not None]
+    if {Dtype.BF16, Dtype.F16} <= set(known):
+        return Dtype.F32
+    return max(known, key=WIDTHS.index, default=None)
+
+
+def align_text(name: str, dims: Sequence[str], target: Sequence[str]) -> str:
+    """`name`, whose dimensions are `dims`, so that it broadcasts to dims `target`."""
+    have = [d for d in target if d in dims]
+    if have != list(dims):
+        name = f"{name}.transpose({', '.join(str(list(dims).index(d)) for d in have)})"
+    first = next((i for i, d in enumerate(target) if d in dims), len(target))
+    return name + _inserted([d in dims for d in target[first:]])  # in front dims broadcast by themselves
+
+
+def block_text(name: str, dims: Sequence[str], target: Sequence[str], lead: int) -> str:
+    """`name`, whose dimensions are `dims`, with `lead` and then dims `target`: of size 1 what it lacks."""
+    have = [d for d in target if d in dims]
+    if have != list(dims):
+        name = f"{name}.transpose({', '.join(str(list(dims).index(d)) for d in have)})"
+    return name + _inserted([False] * lead + [d in dims for d in target])
+
+
+def _inserted(held: Sequence[bool]) -> str:
+    """The index that adds a dimension of size 1 wherever one is not held."""
+    while held and held[-1]:
+        held = held[:-1]
+    return "[" + ", ".join(":" if h else "None" for h in held) + "]" if held else ""
+
+
+def subscripts(indices: Sequence[Sequence[str]], output: Sequence[str]) -> str:
+    """The subscripts of an einsum, `BLE,EF->BLF`."""
+    letter = letters(i for each in (*indices, output) for i in each)
+    terms = ["".join(letter[i] for i in each) for each in (*indices, output)]
+    return f"{','.join(terms[:-1])}->{terms[-1]}"
+
+
+def number_text(value: float) -> str:
+    """A float as Python text; whole numbers without a point."""
+    if math.isinf(value):
+        return "jnp.inf" if value > 0 else "-jnp.inf"
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A piece of an expression, how tightly it binds, and its type; None for Python's numbers.
+
+    `traced`: whether it is an array, and not a number known when the file is traced. `truth`: whether
+    it is true or false, which `where` takes as it is.
+    """
+
+    text: str
+    binds: int
+    dtype: Dtype | None
+    traced: bool = True
+    truth: bool = False
+
+    @property
+    def number(self) -> _Text:
+        """The same as a number: 1 for true, 0 for false."""
+        return _Text(f"jnp.where({self.text}, 1.0, 0.0)", ATOM, None) if self.truth else self
+
+    def within(self, least: int) -> str:
+        """The text, in parentheses if it binds less tightly than `least`."""
+        return self.text if self.binds >= least else f"({self.text})"
+
+
+class ExprText:
+    """Writes pointwise expressions whose result has dims `dims`.
+
+    `operand` gives the text of an aligned operand; `dtypes` and `held` the type and the dims of each;
+    `size` and `context` the text of a dim's size and of how much of it is filled; `shape` that of the
+    result's local shape, for what must be spread over dims that it lacks.
+    """
+
+    def __init__(
+        self,
+        dims: Sequence[str],
+        operand: Callable[[str], str],
+        dtypes: Mapping[str, Dtype],
+        held: Mapping[str, Sequence[str]],
+        size: Callable[[str], str],
+        context: Callable[[str], str],
+        shape: str,
+    ) -> None:
+        self.dims, self.operand, self.dtypes, self.held = dims, operand, dtypes, held
+        self.size, self.context, self.shape = size, context, shape
+
+    def write(self, expr: Expr, dtype: Dtype) -> str:
+        """The text of the whole expression, in the full shape of the result and of type `dtype`."""
+        text = self._text(expr).number
+        covered = {d for name in operands(expr) for d in self.held[name]}
+        if not text.traced:
+            value = f"{text.text}, {dtype_text(dtype)}"
+            return f"jnp.full({self.shape}, {value})" if self.dims else f"jnp.asarray({value})"
+        cast = text.text if text.dtype is dtype else f"{text.within(ATOM)}.astype({dtype_text(dtype)})"
+        return cast if covered >= set(self.dims) else f"jnp.broadcast_to({cast}, {self.shape})"
+
+    def _text(self, expr: Expr) -> _Text:
+        match expr:
+            case Const(value):
+                return _Text(number_text(value), ATOM if value >= 0 else UNARY, None, traced=False)
+            case Size(dim):
+                return _Text(self.size(dim), ATOM, None, traced=False)
+            case Context(dim):
+                return _Text(self.context(dim), ATOM, Dtype.I32)
+            case Operand(name):
+                return _Text(self.operand(name), ATOM, self.dtypes[name])
+            case Rotate(inner, dim):
+                text = self._text(inner).number
+                return _Text(f"rotate({text.text}, {self.dims.index(dim) - len(self.dims)})", ATOM, text.dtype)
+            case Call("where", (condition, *branches)):
+                return self._where(self._text(condition), [self._text(b).number for b in branches])
+            case Call(function, arguments):
+                return _call(function, [self._text(a).number for a in arguments])
+        raise AssertionError(expr)
+
+    def _where(self, condition: _Text, branches: Sequence[_Text]) -> _Text:
+        test = condition.text if condition.truth else f"{condition.within(1)} != 0"
+        dtype = widest([branch.dtype for branch in branches])
+        return _Text(f"jnp.where({test}, {branches[0].text}, {branches[1].text})", ATOM, dtype)
+
+
+def _call(function: str, parts: Sequence[_Text]) -> _Text:
+    traced = any(part.traced for part in parts)
+    dtype = widest([part.dtype for part in parts])
+    if function == "negate":
+        return _Text(f"-{parts[0].within(ATOM)}", UNARY, dtype, traced)
+    if function in COMPARE:
+        text = f"{parts[0].within(1)} {COMPARE[function]} {parts[1].within(1)}"
+        return _Text(text, 0, None, truth=True)
+    if dtype is Dtype.I32 and function not in WHOLE:
+        dtype = Dtype.F32
+    if function in INFIX:
+        sign, binds = INFIX[function]
+        return _Text(f"{parts[0].within(binds)} {sign} {parts[1].within(binds + 1)}", binds, dtype, traced)
+    arguments = [part.text for part in parts]
+    if not traced and function in OF_NUMBERS:
+        return _Text(OF_NUMBERS[function].format(*arguments), ATOM, None, traced=False)
+    return _Text(CALLS[function].format(*arguments), ATOM, dtype if traced else Dtype.F32)

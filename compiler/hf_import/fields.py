@@ -1,0 +1,131 @@
+"""The fields of a config: read one by one, each checked; what nobody has asked for is refused.
+
+A field that this compiler does not know may change the arithmetic of the model, so it is named
+rather than skipped. Every finding carries the place of the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
+from ...passes.expansion.dims import MAX_SIZE
+from .json_text import Entry, Node, Value
+
+T = TypeVar("T")
+
+LARGEST = 1e12  # of a number that is no size
+MOST_UNKNOWN = 20  # fields that are named one by one
+
+
+def _count(value: Value, most: int) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most else None
+
+
+def _positive(value: Value) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 < value <= LARGEST else None
+
+
+@dataclass
+class Fields:
+    """The entries of an object, and which of them have been read.
+
+    A reader of a wrong field notes a finding and returns something of the right type, so that all
+    findings come at once, from `finish`. `complete` says whether that has not happened yet: only then
+    do fields that must fit each other tell anything.
+    """
+
+    source: Source
+    entries: Mapping[str, Entry]
+    place: Span
+    findings: list[Diagnostic] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)
+    complete: bool = True
+
+    def get(self, name: str) -> Node | None:
+        """The value of a field as it stands; None where it is missing or null."""
+        self.known.add(name)
+        entry = self.entries.get(name)
+        return None if entry is None or entry.node.value is None else entry.node
+
+    def refuse(self, name: str, message: str, hint: str | None = None) -> None:
+        """Note what is wrong with a field."""
+        entry = self.entries.get(name)
+        self.findings.append(Diagnostic(message, self.place if entry is None else entry.key, hint, self.source))
+
+    def count(self, name: str, default: int | None = None, most: int = MAX_SIZE) -> int:
+        """A whole number from 1 to `most`."""
+        return self._read(name, default, lambda value: _count(value, most), f"a whole number from 1 to {most:,}", 1)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A number above 0."""
+        return self._read(name, default, _positive, f"a number above 0 and at most {LARGEST:g}", 1.0)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        return self._read(
+            name, default, lambda value: value if isinstance(value, bool) else None, "true or false", False
+        )
+
+    def choice(self, name: str, choices: Mapping[str, T], default: T | None = None) -> T:
+        """What one of several words stands for."""
+        listed = ", ".join(f'"{choice}"' for choice in choices)
+        first = next(iter(choices.values()))
+        return self._read(name, default, lambda v: choices.get(v) if isinstance(v, str) else None, listed, first)
+
+    def inert(self, names: Iterable[str]) -> None:
+        """Fields that say nothing about what one forward pass computes."""
+        self.known.update(names)
+
+    def must_be(self, name: str, allowed: Iterable[Value], why: str) -> None:
+        """A field that is understood at certain values only; missing and null are among them."""
+        node = self.get(name)
+        if node is not None and not any(type(node.value) is type(v) and node.value == v for v in allowed):
+            self.refuse(name, f"`{name}` is set: {why}.")
+
+    def part(self, name: str) -> Fields | None:
+        """The fields of an object in a field; its findings join these. None where there is none."""
+        node = self.get(name)
+        if node is None:
+            return None
+        if not isinstance(node.value, Mapping):
+            self.refuse(name, f"`{name}` must be an object.")
+            return None
+        return Fields(self.source, node.value, node.span, self.findings)
+
+    def refuse_unknown(self) -> None:
+        """Note the fields that have not been read; of very many the first."""
+        unknown = [name for name in self.entries if name not in self.known]
+        for name in unknown[:MOST_UNKNOWN]:
+            hint = did_you_mean(name, self.known) or "remove it if it does not change what the model computes"
+            message = f"The field `{name[:60]}` is not understood, and may change the arithmetic."
+            self.refuse(name, message, hint)
+        if len(unknown) > MOST_UNKNOWN:
+            name = unknown[MOST_UNKNOWN]
+            more = len(unknown) - MOST_UNKNOWN
+            self.refuse(name, f"The field `{name[:60]}` is not understood, and {more - 1:,} after it are not either.")
+
+    def finish(self) -> None:
+        """Raise InputError with all that has been found, in source order."""
+        if self.findings:
+            at = [(d.span.line, d.span.column) if d.span else (0, 0) for d in self.findings]
+            order = sorted(range(len(at)), key=at.__getitem__)
+            raise InputError(dict.fromkeys(self.findings[i] for i in order))
+
+    def _read(self, name: str, default: T | None, accept: Callable[[Value], T | None], wanted: str, stand_in: T) -> T:
+        node = self.get(name)
+        if node is None and default is not None:
+            return default
+        found = None if node is None else accept(node.value)
+        if found is not None:
+            return found
+        if node is None:
+            self.refuse(name, f"The field `{name}` is missing.")
+        else:
+            self.findings.append(Diagnostic(f"`{name}` must be {wanted}.", node.span, None, self.source))
+        self.complete = False
+        return stand_in

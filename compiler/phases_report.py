@@ -1,0 +1,97 @@
+"""Phases planned together, as text and as data: what each takes, the handovers, and what sharing costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..ir.spmd import Move, SpmdProgram, walk_spmd
+from ..passes.handover import spell_handovers
+from ..passes.plan import Objective, Plan
+from .driver import Compiled
+from .report import PROVEN, time_text
+from .text_table import table
+
+Data = dict[str, Any]
+
+
+def calls_of(one: Compiled) -> int:
+    """How often a phase is called for one batch."""
+    return one.program.phase(one.phase).calls
+
+
+def together_text(compiled: Sequence[Compiled]) -> str:
+    """What phases that were planned together take in all: a block that follows their own."""
+    return "\n".join(_together(compiled))
+
+
+def _together(compiled: Sequence[Compiled]) -> Iterator[str]:
+    plan = compiled[0].plan
+    rows: list[tuple[str, ...]] = [("", "calls", "each", "all")]
+    handed = {h.before: h for h in plan.handovers}
+    for one in compiled:
+        price, calls = _seconds(one), calls_of(one)
+        rows.append((one.phase, str(calls), time_text(price), time_text(calls * price)))
+        if one.phase in handed:
+            handover = handed[one.phase]
+            name = f"{handover.before} to {handover.after}"
+            rows.append((name, str(calls), time_text(handover.price), time_text(calls * handover.price)))
+    rows.append(("together", "", "", time_text(plan.price)))
+    yield "Phases together: each parameter stored once, caches handed on"
+    yield from table(rows, left=1)
+    for spmd in spell_handovers(compiled[0].program, plan):
+        yield f"  caches from {spmd.phase}: {_moved(spmd)}"
+    yield ""
+    yield f"  objective  {time_text(plan.price, 6)}"
+    yield f"  bound      {time_text(plan.bound, 6)}"
+    if plan.gap <= PROVEN:
+        yield "  status     optimal: proven within a gap of 1e-9"
+    else:
+        yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
+
+
+def _seconds(one: Compiled) -> float:
+    """What counts of one call of a phase."""
+    totals = one.estimate.totals()
+    return totals.comm_s if one.plan.objective is Objective.COMMUNICATION else totals.total_s
+
+
+def _moved(spmd: SpmdProgram) -> str:
+    moves = [p.item for p in walk_spmd(spmd.body) if isinstance(p.item, Move)]
+    if not moves:
+        return "they lie as the next phase has them"
+    return f"moved by {len(moves)} collectives" if len(moves) > 1 else "moved by one collective"
+
+
+def sharing_text(alone: Sequence[Compiled], together: Plan | None, reason: str | None) -> str:
+    """What it costs to store parameters once: phases planned alone beside the plan of all, or why there is none."""
+    total = sum(calls_of(one) * _seconds(one) for one in alone)
+    lines = ["What sharing the stored parameters costs"]
+    if together is None:
+        return "\n".join([*lines, f"  together there is no plan: {reason}"])
+    rows: list[tuple[str, ...]] = [("", "calls", "alone", "together")]
+    prices = {phase.phase: phase.price for phase in together.phases}
+    for one in alone:
+        shared = prices[one.phase] if together.objective is not Objective.MEMORY else float("nan")
+        rows.append((one.phase, str(calls_of(one)), time_text(_seconds(one)), time_text(shared)))
+    handed = sum(next(calls_of(o) for o in alone if o.phase == h.before) * h.price for h in together.handovers)
+    rows.append(("handovers", "", "-", time_text(handed)))
+    rows.append(("in all", "", time_text(total), time_text(together.price)))
+    lines += table(rows, left=1)
+    more = together.price / total - 1 if total else 0.0
+    lines.append(f"  {more:.2%} more than each phase as if it had the chips to itself, nothing handed over")
+    return "\n".join(lines)
+
+
+def together_data(compiled: Sequence[Compiled]) -> Data:
+    """The same as an object: seconds of each call, calls, handovers, the whole and its bound."""
+    plan = compiled[0].plan
+    return {
+        "price_s": plan.price,
+        "bound_s": plan.bound,
+        "gap": plan.gap,
+        "status": "optimal" if plan.gap <= PROVEN else "feasible",
+        "calls": {one.phase: calls_of(one) for one in compiled},
+        "seconds": {one.phase: _seconds(one) for one in compiled},
+        "handovers": [{"before": h.before, "after": h.after, "seconds": h.price} for h in plan.handovers],
+    }

@@ -1,0 +1,109 @@
+"""How composites are called, and the pieces that their expansions have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...ir.dtype import Dtype
+from ...ir.expr import Call, Const, Context, Expr, Operand, Size
+from ...ir.program import Iota
+from .body import Body
+from .dims import AtMost, Unpadded
+from .report import Refused
+from .rope_scaling import Scaling
+
+EPSILON = 1e-6  # added to a variance before its root is taken, unless `eps=` says otherwise
+MINUS_INFINITY = Const(float("-inf"))
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a call, looked up. `over`: plain dims. `into`: the dims of `L into M`.
+    `keep`: the dim that counts what is kept. `causal`: the mask's dims. `base`, `scaling`: rope's.
+    `epsilon`: a norm's. `dtype`: the result's, where the statement names one."""
+
+    values: tuple[Expr, ...]
+    over: tuple[str, ...] = ()
+    into: tuple[str, str] | None = None
+    keep: str | None = None
+    causal: tuple[str, str] | None = None
+    base: float = 10000.0
+    scaling: Scaling | None = None
+    epsilon: float = EPSILON
+    dtype: Dtype | None = None
+
+
+@dataclass(frozen=True)
+class Composite:
+    """How a composite is called, and what expands it.
+
+    `values`: names of its positional arguments, of which the last `optional` may be missing.
+    `required` and `allowed`: its keywords. `into`: whether the last argument is `L into M`. `results`:
+    what it gives. `build` takes a name for each result, and returns those of the values that it made.
+    """
+
+    values: tuple[str, ...]
+    build: Callable[[Body, Sequence[str], Arguments], tuple[str, ...]]
+    required: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+    optional: int = 0
+    into: bool = False
+    results: tuple[str, ...] = ("result",)
+
+
+def one(build: Callable[[Body, str, Arguments], str]) -> Callable[[Body, Sequence[str], Arguments], tuple[str, ...]]:
+    """`build`, which makes a single value, as the one of a composite."""
+    return lambda body, targets, given: (build(body, targets[0], given),)
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """a + b."""
+    return Call("add", (a, b))
+
+
+def subtract(a: Expr, b: Expr) -> Expr:
+    """a - b."""
+    return Call("subtract", (a, b))
+
+
+def multiply(a: Expr, b: Expr) -> Expr:
+    """a * b."""
+    return Call("multiply", (a, b))
+
+
+def divide(a: Expr, b: Expr) -> Expr:
+    """a / b."""
+    return Call("divide", (a, b))
+
+
+def where_equal(a: Expr, b: Expr, then: Expr) -> Expr:
+    """`then` where a equals b, a elsewhere."""
+    return Call("where", (Call("equal", (a, b)), then, a))
+
+
+def fits(body: Body, new: str, context: str) -> AtMost:
+    """The constraint that the entries along `new` fit in `context`."""
+    return AtMost(new, context, body.at, f"`{context}` counts the context with this step's tokens")
+
+
+def at_end(body: Body, new: str, context: str) -> tuple[Unpadded, Unpadded]:
+    """The constraints that the entries along `new` may stand at the end of `context`."""
+    why = "new entries stand at the end of a context"
+    return Unpadded(new, body.at, why), Unpadded(context, body.at, why)
+
+
+def in_context(body: Body, base: str, new: str, context: str) -> Expr:
+    """Where the entries along `new` stand in `context`: at the end of what is filled of it."""
+    body.context.constraints += at_end(body, new, context)
+    iota = body.emit(Iota(body.fresh(base), new), (new,), Dtype.F32)
+    return add(Operand(iota), subtract(Context(context), Size(new)))
+
+
+def without(body: Body, dims: Sequence[str], over: Sequence[str]) -> tuple[str, ...]:
+    """The dims less those in `over`. Raises Refused where one of these is not among them."""
+    for dim in over:
+        if dim not in dims:
+            has = ", ".join(f"`{d}`" for d in dims) or "none"
+            raise Refused(f"There is no dim `{dim}` to go over.", body.at, f"the dims are {has}")
+    return tuple(d for d in dims if d not in over)

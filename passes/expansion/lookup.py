@@ -1,0 +1,145 @@
+"""Lookups, spelled out in primitive ops: rows that ids name, and the ids of what is largest.
+
+A model's two ends: embeddings and positions at the start, the choice of a token at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...ir.dtype import Dtype
+from ...ir.expr import Call, Const, Expr, Operand, Size
+from ...ir.program import Einsum, Iota, Map, Reduce, Take, TopK
+from .arguments import Arguments, add, fits, in_context, multiply, subtract, without
+from .body import Body
+from .dims import AtMost, Unpadded, size_expr
+from .report import Refused
+
+
+def take(body: Body, target: str, given: Arguments) -> str:
+    """The rows of a table, along its dims `over`, that integer ids name.
+
+    Where table and ids have dims in common, each of those has a table of its own: there the row is
+    the sum of all, those that are not meant being zero.
+    """
+    quantised = body.quantised(given.values[0])
+    if quantised is not None:
+        return _take_scaled(body, target, quantised, given)
+    table = body.named(given.values[0], f"{target}.table")
+    if not isinstance(given.values[1], Operand) or body.value(given.values[1].name).dtype is not Dtype.I32:
+        raise Refused("The ids of `take` are a value of dtype i32.", body.at)
+    ids = given.values[1].name
+    have, rest = body.value(ids).dims, without(body, body.value(table).dims, given.over)
+    dtype = given.dtype or (Dtype.I32 if body.value(table).dtype is Dtype.I32 else body.floating([table]))
+    for dim in given.over:
+        if dim in have:
+            raise Refused(f"The ids of `take` have the dim `{dim}`, along which they look up.", body.at)
+    if not set(rest) & set(have):
+        why = "rows of several dims are counted in their order"
+        body.context.constraints += [Unpadded(dim, body.at, why) for dim in given.over[1:]]
+        return body.emit(Take(target, table, ids, given.over), have + rest, dtype)
+    row = _place(body, f"{target}.row", given.over)
+    here = Call("where", (Call("equal", (row, Operand(ids))), Operand(table), Const(0.0)))
+    every = (*body.value(table).dims, *(d for d in have if d not in rest))
+    picked = body.emit(Map(body.fresh(f"{target}.picked"), here), every, dtype)
+    dims = have + tuple(d for d in rest if d not in have)
+    return body.emit(Einsum(target, (picked,), (every,), dims), dims, dtype)
+
+
+def _take_scaled(body: Body, target: str, table: str, given: Arguments) -> str:
+    """The rows of a quantised table: rows as they are stored, times the scales of these rows."""
+    scale = body.scale(table)
+    assert scale is not None
+    ids = given.values[1]
+    rows = take(body, body.fresh(f"{target}.rows"), replace(given, values=(Operand(table), ids), dtype=None))
+    if set(given.over) <= set(body.value(scale).dims):
+        scales = replace(given, values=(Operand(scale), ids), dtype=body.value(scale).dtype)
+        scale = take(body, body.fresh(f"{target}.scale"), scales)
+    elif set(given.over) & set(body.value(scale).dims):
+        raise Refused("A scale has all the dims along which `take` looks up, or none.", body.at)
+    product = multiply(Operand(rows), Operand(scale))
+    return body.emit(Map(target, product), body.value(rows).dims, given.dtype or body.floating([table]))
+
+
+def positions(body: Body, target: str, given: Arguments) -> str:
+    """Where the entries along L of `L into M` stand in the context, as ids."""
+    assert given.into is not None
+    new, context = given.into
+    body.context.constraints += [fits(body, new, context)]
+    return body.emit(Map(target, in_context(body, f"{target}.index", new, context)), (new,), given.dtype or Dtype.I32)
+
+
+def last(body: Body, target: str, given: Arguments) -> str:
+    """The last element along the dims `over`."""
+    x = body.named(given.values[0], f"{target}.input")
+    rest = without(body, body.value(x).dims, given.over)
+    end = Map(body.fresh(f"{target}.place"), subtract(size_expr(given.over), Const(1.0)))
+    op = Take(target, x, body.emit(end, (), Dtype.I32), given.over)
+    return body.emit(op, rest, given.dtype or body.value(x).dtype)
+
+
+def argmax(body: Body, target: str, given: Arguments) -> str:
+    """Where the largest element over the dims `over` stands; the lowest place of several.
+
+    Two maxima: of the values, and of the negated places at which that is attained. A chip that holds
+    a part of `over` sends its own of both, and no values.
+    """
+    x = body.named(given.values[0], f"{target}.input")
+    dims, dtype = body.value(x).dims, body.floating([x])
+    rest = without(body, dims, given.over)
+    top = body.emit(Reduce(body.fresh(f"{target}.max"), x, given.over), rest, dtype)
+    attained = Call("equal", (Operand(x), Operand(top)))
+    place = _place(body, f"{target}.index", given.over)
+    negated = Call("where", (attained, Call("negate", (place,)), Call("negate", (size_expr(given.over),))))
+    places = body.emit(Map(body.fresh(f"{target}.places"), negated), dims, Dtype.I32)
+    lowest = body.emit(Reduce(body.fresh(f"{target}.lowest"), places, given.over), rest, Dtype.I32)
+    return body.emit(Map(target, Call("negate", (Operand(lowest),))), rest, given.dtype or Dtype.I32)
+
+
+def _place(body: Body, base: str, over: Sequence[str]) -> Expr:
+    """The place along several dims at once, the last running fastest."""
+    found: Expr | None = None
+    for dim in over:
+        index = Operand(body.emit(Iota(body.fresh(base), dim), (dim,), Dtype.I32))
+        found = index if found is None else add(multiply(found, Size(dim)), index)
+    assert found is not None, "a composite that goes over dims goes over at least one"
+    return found
+
+
+def top_k(body: Body, targets: Sequence[str], given: Arguments) -> tuple[str, ...]:
+    """The largest elements over the dims `over`, the largest first, and their places; as many as the dim
+    `keep` has. Of equal ones the lowest place comes first.
+
+    Of several dims the last goes first: its largest, then the largest of those along the dim before.
+    So only the last has to be whole from the start.
+    """
+    values_name, ids_name = targets
+    keep, first = given.keep, given.over[-1]
+    assert keep is not None
+    keys = body.named(given.values[0], f"{values_name}.input")
+    rest, dtype = without(body, body.value(keys).dims, given.over), body.floating([keys])
+    if keep in rest:
+        hint = "declare a dim that counts what is found"
+        raise Refused(f"Dim `{keep}` is one of those that are kept.", body.at, hint)
+    hint = f"choose `{first}` larger: of each part along it `{keep}` elements are kept"
+    counts = Unpadded(keep, body.at, "it says how many to keep")
+    body.context.constraints += [AtMost(keep, first, body.at, hint), counts]
+    place = _place(body, f"{ids_name}.index", given.over)
+    if isinstance(place, Operand):
+        ids = place.name
+    else:
+        ids = body.emit(Map(body.fresh(f"{ids_name}.places"), place), given.over, Dtype.I32)
+    left = list(given.over)
+    over: tuple[str, ...] = (left.pop(),)
+    while left:
+        dims = (*rest, *left, keep)
+        best = TopK(body.fresh(f"{values_name}.part"), keys, keys, over, keep)
+        where = TopK(body.fresh(f"{ids_name}.part"), keys, ids, over, keep)
+        keys, ids = body.emit(best, dims, dtype), body.emit(where, dims, Dtype.I32)
+        over = (left.pop(), keep)
+    dims = (*rest, keep)
+    return (
+        body.emit(TopK(values_name, keys, keys, over, keep), dims, dtype),
+        body.emit(TopK(ids_name, keys, ids, over, keep), dims, Dtype.I32),
+    )

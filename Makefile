@@ -22,12 +22,13 @@ $(PY) -m pip install --quiet --disable-pip-version-check '$(1)'
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench format clean
+.PHONY: help demo test bench bench-jax format clean
 
 help:
 	@echo "make demo     compile the PaLM 540B block for 4x4x4 chips and print the plan"
 	@echo "make test     lint, type-check the installed wheel, run the tests"
 	@echo "make bench    time whole compilations and write benchmarks/results.md"
+	@echo "make bench-jax  count the bytes that chips send in JAX and write benchmarks/jax_bytes.md"
 	@echo "make format   lay out the code"
 	@echo "make clean    remove all that these commands made"
 
@@ -38,11 +39,14 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-test
 	$(PY) -m ruff check .
 	$(PY) -P -m mypy $(addprefix -p ,$(PACKAGES))
-	$(PY) -P -m mypy benchmarks/run.py
+	$(PY) -P -m mypy benchmarks/run.py benchmarks/jax_bytes.py
 	$(PY) -P -m pytest -n $(WORKERS) --dist worksteal
 
 bench: $(VENV)/installed
 	$(PY) benchmarks/run.py
+
+bench-jax: $(VENV)/installed-test
+	$(PY) benchmarks/jax_bytes.py
 
 format: $(VENV)/installed-test
 	$(PY) -m ruff check --fix .

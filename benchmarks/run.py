@@ -120,6 +120,8 @@ def cases() -> tuple[Case, ...]:
         Case("decode-4x4x4x2", four_axes, (("wall_s", 8.0), peak)),
         *prefills,
         Case("feed-forward", feed_forward, (peak,)),
+        Case("decode-4-links", (*decode, "--set", "B=4", "--network", "links"), (("wall_s", 3.0), peak)),
+        Case("whole-model", ("palm-540b", "--chips", "4x4x4"), (("wall_s", 15.0), peak)),
     )
 
 

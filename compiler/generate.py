@@ -51,15 +51,14 @@ class Trace:
 class Generation:
     """Tokens generated on virtual chips, and by the dense reference.
 
-    `prefill_sizes`, `decode_sizes`: the shrunken dims. `prefills`: how often prefill ran, each time
-    for other sequences of the batch. `prompt`: [batch, tokens]. `errors`: for each step the largest
+    `sizes`: the shrunken dims of decode. `prefills`: how often prefill ran, each time for other
+    sequences of the batch. `prompt`: [batch, tokens]. `errors`: for each step the largest
     difference between scores, relative to the largest score; infinite where one is not a number.
     """
 
     name: str
     mesh: Mesh
-    prefill_sizes: tuple[tuple[str, int], ...]
-    decode_sizes: tuple[tuple[str, int], ...]
+    sizes: tuple[tuple[str, int], ...]
     prefills: int
     prompt: Array
     sharded: Trace
@@ -110,7 +109,6 @@ def generate(
     done = Generation(
         program.name,
         mesh,
-        prefill.spmd.sizes,
         decode.spmd.sizes,
         -(-sizes[model.batch] // prefill.sizes[model.batch]),
         listed,

@@ -18,7 +18,7 @@ def generation_text(done: Generation) -> str:
     """The tokens, the largest difference between scores and the bytes that a chip sent, ending in a newline."""
     batch, length = done.prompt.shape
     steps = len(done.errors)
-    sizes = ", ".join(f"{dim}={size}" for dim, size in done.decode_sizes)
+    sizes = ", ".join(f"{dim}={size}" for dim, size in done.sizes)
     prefill = "one run" if done.prefills == 1 else f"{done.prefills} runs"
     lines = [
         f"Generation with {json.dumps(done.name)} on {done.mesh.chips} virtual chips",

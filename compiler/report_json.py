@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from ..cost.estimate import MoveCost, OpCost, Totals
 from ..cost.memory import MemoryUse, memory
+from ..cost.model_flops import model_flops
 from ..ir.layout import format_layout
 from ..ir.program import Kind, Stored
 from ..ir.spmd import Compute, Move, SpmdValue, walk_spmd
@@ -20,7 +21,7 @@ from ..passes.plan import Objective
 from .backends.check import CheckReport
 from .driver import Compiled
 from .phases_report import together_data
-from .report import PROVEN
+from .report import PROVEN, utilisation
 from .scopes import scopes
 from .shapes import Shape, ranking_data
 
@@ -50,6 +51,7 @@ def phase_data(compiled: Compiled) -> Data:
         "model": spmd.name,
         "phase": spmd.phase,
         "sizes": dict(spmd.sizes),
+        "true_sizes": {dim: dict(spmd.sizes)[true] for dim, true in compiled.program.padding},
         "mesh": dict(spmd.mesh.axes),
         "chips": spmd.mesh.chips,
         "hardware": compiled.hardware.name,
@@ -59,6 +61,8 @@ def phase_data(compiled: Compiled) -> Data:
         "gap": plan.gap,
         "build_s": compiled.plan.timing.build_s,
         "solve_s": compiled.plan.timing.solve_s,
+        "model_flops": model_flops(compiled.program, compiled.phase),
+        "mfu": utilisation(compiled),
         "totals": _totals(cost.totals()),
         "totals_once": _totals(cost.totals(once=True)),
         "repeats": [{"name": s.name, "count": s.count, **_totals(s.once)} for s in scopes(spmd, cost)],

@@ -312,7 +312,7 @@ def _check_expr(expr: Expr, sizes: Mapping[str, int]) -> None:
             if dim not in sizes or sizes[dim] % 2:
                 raise LayoutError(f"`{dim}` does not consist of pairs to rotate")
             _check_expr(inner, sizes)
-        case (Size(dim) | Context(dim)) if dim not in sizes:
+        case Size(dim) | Context(dim) if dim not in sizes:
             raise LayoutError(f"there is no dim `{dim}`")
         case _:
             pass

@@ -25,7 +25,7 @@ from .space import Mask
 BOX_SWEEPS = 5  # a box goes on from what its parent has settled
 MOST_BOXES = 250  # then the best plan so far is returned, with the bound of what is left
 MOST_WORK = 10_000_000  # arcs swept over in all boxes: what large problems may take
-MOST_COLUMNS = 60_000  # of a program for the solver; the proof of one box in many is not worth more
+MOST_COLUMNS = 95_000  # of a program for the solver; the proof of one box in many is not worth more
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,7 +65,7 @@ class FunctionText:
 
     def write(self) -> list[str]:
         """The lines of the body, comments aligned."""
-        scope = _Scope({}, {}, set(self.names.reserved))
+        scope = _Scope({}, {}, {*self.names.reserved, *self.names.inputs.values()})
         for leaf in self.names.leaves:
             self._load(leaf, scope)
         self._region(self.spmd.body, scope, self.names.inputs, self.spmd.results)
@@ -162,7 +162,7 @@ class FunctionText:
         leaves = [leaf for leaf in self.names.leaves if repeat.name in leaf.repeats]
         appended = {op.cache for op in _ops(repeat.body) if isinstance(op, Append)}
         carried = [leaf.value for leaf in leaves if leaf.value in appended]
-        read = self._reads(repeat)
+        read = self._read_inside(repeat)
         inner = _Scope(dict(scope.texts), dict(scope.stacked), {*self.names.reserved, *scope.index}, scope.index)
         inner.used |= {re.split(r"\W", scope.texts[name])[0] for name in read if name in scope.texts}
         function = inner.new(repeat.name)
@@ -276,11 +276,14 @@ class FunctionText:
                 return {operand}
             case Compute(op):
                 return self.ops.reads(op)
-            case SpmdRepeat(_, _, carries, body):
-                inside = self._live(body.items, [c.next for c in carries])
-                own = {c.initial for c in carries} | {c.next for c in carries}
-                return own.union(*(self._reads(inner) for inner in inside))
+            case SpmdRepeat():
+                return {c.initial for c in item.carries} | self._read_inside(item)
         raise AssertionError(item)
+
+    def _read_inside(self, repeat: SpmdRepeat) -> set[str]:
+        """What is read by the body of a repeat, or carried on from its end."""
+        after = [c.next for c in repeat.carries]
+        return set(after).union(*(self._reads(item) for item in self._live(repeat.body.items, after)))
 
 
 def _together(names: Sequence[str]) -> str:

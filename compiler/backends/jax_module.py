@@ -47,6 +47,10 @@ _INSTRUCTION = re.compile(
     r"\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>\([^=]*?\)|\S+) (?P<opcode>[a-z][\w\-]*)\((?P<rest>.*)"
 )
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
+_MESH_GROUPS = re.compile(
+    r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\(\[(?P<tile>[\d,]+)\]T\((?P<order>[\d,]+)\)\))?"
+    r" *\{(?P<chosen>'[^':]+'(?:, ?'[^':]+')*)\}"
+)
 _NAME = re.compile(r"%([\w.\-]+)")
 
 
@@ -166,6 +170,16 @@ def _groups(rest: str, devices: int) -> NDArray[np.int64]:
         return (numbers.transpose(order) if order else numbers).reshape(shape)
     if listed := re.search(r"replica_groups=\{(\{[\d,{}]*\})\}", rest):
         return np.array([[int(n) for n in g.split(",")] for g in re.findall(r"\{([\d,]+)\}", listed[1])])
+    if named := _MESH_GROUPS.search(rest):
+        sizes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", named["mesh"])}
+        chosen = re.findall(r"'([^']+)'", named["chosen"])
+        numbers = np.arange(devices)
+        if named["tile"]:
+            order = [int(n) for n in named["order"].split(",")]
+            numbers = numbers.reshape([int(n) for n in named["tile"].split(",")]).transpose(order)
+        last = [*(name for name in sizes if name not in chosen), *chosen]
+        places = [list(sizes).index(name) for name in last]
+        return numbers.reshape(list(sizes.values())).transpose(places).reshape(-1, math.prod(sizes[n] for n in chosen))
     if "replica_groups={}" in rest:
         return np.arange(devices).reshape(1, -1)
     raise ModuleError("a collective names its devices in a form that is not known")

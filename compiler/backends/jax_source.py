@@ -39,7 +39,7 @@ def emit_jax(program: Program, spmd: SpmdProgram, cost: Estimate) -> str:
     helpers = _runtime()
     contexts = contexts_of(spmd)
     names = names_of(spmd, contexts, helpers)
-    step = identifier(spmd.phase, names.reserved) if spmd.phase not in OWN else "step"
+    step = identifier(spmd.phase, {*names.reserved, *names.inputs.values()}) if spmd.phase not in OWN else "step"
     small = dict(shrink(program, [spmd]).spmds[0].sizes)
     body = FunctionText(spmd, names, _notes(cost)).write()
     whole = _unsharded(program, spmd)
@@ -162,7 +162,7 @@ def _repeats(region: SpmdRegion) -> list[SpmdRepeat]:
     return found
 
 
-def _note(leaf: Leaf, dtype: bool = True) -> str:
+def _note(leaf: Leaf) -> str:
     return f"{leaf.dtype} {format_layout(leaf.dims, leaf.layout)}"
 
 
@@ -230,11 +230,12 @@ def _build(spmd: SpmdProgram, names: Names, step: str) -> str:
     axes = ", ".join(f'"{name}"' for name in spmd.mesh.names) + ("," if len(spmd.mesh.names) == 1 else "")
     caches = names.arguments.index("caches") if "caches" in names.arguments else None
     donated = "" if caches is None else f", donate_argnums={caches}"
+    oldest = ".".join(map(str, OLDEST))
     says = "" if caches is None else ". The caches are donated, and written in place"
     return f'''def make_mesh():
     """The mesh, of the first {spmd.mesh.chips} devices."""
     if jax.__version_info__ < {OLDEST}:
-        raise SystemExit(f"This program takes JAX {".".join(map(str, OLDEST))} or newer, and this is {{jax.__version__}}.")
+        raise SystemExit(f"This program takes JAX {oldest} or newer, and this is {{jax.__version__}}.")
     if len(jax.devices()) < {spmd.mesh.chips}:
         raise SystemExit(f"This program takes {spmd.mesh.chips} devices, and JAX has {{len(jax.devices())}}.")
     return jax.make_mesh({spmd.mesh.sizes}, ({axes}), devices=jax.devices()[:{spmd.mesh.chips}])

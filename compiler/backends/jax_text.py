@@ -7,7 +7,7 @@ import keyword
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size, operands
@@ -216,6 +216,8 @@ class ExprText:
                 return _Text(self.operand(name), ATOM, self.dtypes[name])
             case Rotate(inner, dim):
                 text = self._text(inner).number
+                if dim not in {d for name in operands(inner) for d in self.held[name]}:
+                    text = replace(text, text=f"jnp.broadcast_to({text.text}, {self.shape})")
                 return _Text(f"rotate({text.text}, {self.dims.index(dim) - len(self.dims)})", ATOM, text.dtype)
             case Call("where", (condition, *branches)):
                 return self._where(self._text(condition), [self._text(b).number for b in branches])

@@ -35,7 +35,8 @@ class Leaf:
 @dataclass(frozen=True)
 class Names:
     """What things are called. `fields`: dims and repeats as fields of `Config`; `keys`: of repeats in trees;
-    `contexts`: the arguments that say how much of a dim is filled; `inputs`: those of the inputs."""
+    `contexts`: the arguments that say how much of a dim is filled; `inputs`: those of the inputs;
+    `reserved`: names that no value may have, those of inputs left out."""
 
     leaves: tuple[Leaf, ...]
     fields: Mapping[str, str]
@@ -98,7 +99,7 @@ def names_of(spmd: SpmdProgram, contexts: Sequence[str], reserved: Iterable[str]
         used.add(arguments[name])
     filled = {dim: arguments[f"filled {dim}"] for dim in contexts}
     inputs = {leaf.value: arguments[leaf.value] for leaf in leaves if leaf.kind is Kind.INPUT}
-    return Names(tuple(leaves), fields, keys, filled, inputs, frozenset(used))
+    return Names(tuple(leaves), fields, keys, filled, inputs, frozenset(used - set(inputs.values())))
 
 
 Tree = dict[str, "Tree | str | tuple[str, str]"]

@@ -91,7 +91,7 @@ def program(text: str = MODEL, pins: str = "") -> Program:
 
 def without_caches(done: Generation, model: Program, stored: Mapping[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Tokens and logits when each step reads all tokens so far, afresh."""
-    sizes = model.true_sizes(dict(done.decode_sizes))
+    sizes = model.true_sizes(dict(done.sizes))
     tokens, logits = done.prompt, []
     for _ in done.errors:
         longer = {**sizes, "L": tokens.shape[1]}
@@ -149,8 +149,8 @@ def test_it_generates_what_decoding_without_caches_does(
     for (found,), wanted in zip(done.sharded.scores, logits, strict=True):
         assert np.allclose(found, wanted, rtol=0, atol=1e-10 * np.abs(wanted).max())
     assert len(np.unique(tokens)) > 3
-    assert len(done.prompt) == dict(done.decode_sizes)["B"] > 1
-    assert done.prefills == (dict(done.decode_sizes)["B"] if "prefill { B = 1," in text else 1)
+    assert len(done.prompt) == dict(done.sizes)["B"] > 1
+    assert done.prefills == (dict(done.sizes)["B"] if "prefill { B = 1," in text else 1)
     assert (done.sharded.decode_bytes > 0) == (mesh != "1")
 
 

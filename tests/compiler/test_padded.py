@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ from escc.compiler.backends.reference import random_stored
 from escc.compiler.backends.shrink import shrink
 from escc.compiler.driver import Compiled, compile_phases
 from escc.compiler.report import report, utilisation
+from escc.compiler.report_json import json_text
 from escc.cost.estimate import predict
 from escc.cost.hardware import load_hardware
 from escc.cost.model_flops import model_flops
@@ -192,6 +194,9 @@ def test_the_report_says_what_is_padded() -> None:
     lines = report(one).splitlines()
     assert "  padding   E 6 to 8, F 10 to 12" in lines
     assert any(line.startswith("  MFU ") for line in lines)
+    data = json.loads(json_text([one]))
+    assert data["true_sizes"] == {"E": 6, "F": 10} and data["sizes"]["E"] == 8
+    assert data["model_flops"] == 960 and data["mfu"] == utilisation(one)
     [plain] = compiled(DENSE.replace(" pad 8", "").replace(" pad 12", ""), "2")
     assert not any(line.startswith("  padding") for line in report(plain).splitlines())
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from itertools import combinations
 
+import numpy as np
 import pytest
 
+import escc.passes.choose
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Calibrated, Hardware, Rule, load_hardware
 from escc.ir.diagnostics import Source
@@ -20,6 +24,8 @@ from escc.passes.expand import expand
 from escc.passes.groups import levels
 from escc.passes.insert import insert
 from escc.passes.plan import Plan
+from escc.passes.prover import Found, Problem, Prover
+from escc.passes.search import search
 
 LAYER = """
 model "toy"
@@ -142,3 +148,64 @@ def test_projections_cost_as_one_what_they_cost_apart(rule: Rule, mesh: str) -> 
 
 def repeats(spmd: SpmdProgram) -> list[SpmdRegion]:
     return [p.item.body for p in walk_spmd(spmd.body) if isinstance(p.item, SpmdRepeat)]
+
+
+PAIR = """
+model "pair"
+dim B = {b}, E = {e}, F = {f}
+param Wi: bf16[E,F] {wi}
+param Wg: bf16[E,F] {wg}
+main(x: bf16[B,E] @ {x}) {{
+  u[B,F] = x[B,E] * Wi[E,F]
+  g[B,F] = x[B,E] * Wg[E,F]
+  r = gelu(u) * tanh(g)
+  return r
+}}
+phase decode {{ }}
+"""
+PLACES = {
+    "partial": {"wi": "@ E_xF", "wg": "@ E_xF", "x": "BE_x"},
+    "crossed": {"wi": "@ E_xF", "wg": "@ EF_x", "x": "B_xE"},
+    "free": {"wi": "", "wg": "", "x": "B_xE"},
+}
+
+
+def problem_of(source: Program, chip: Hardware, mesh: str, monkeypatch: pytest.MonkeyPatch) -> Problem:
+    """What the search is given."""
+    given: list[Problem] = []
+
+    def caught(problem: Problem, limits: object, prover: Prover) -> Found | None:
+        given.append(problem)
+        return search(problem, None, prover)
+
+    monkeypatch.setattr(escc.passes.choose, "search", caught)
+    choose(source, "decode", parse_mesh(mesh), Options(chip))
+    return given[0]
+
+
+@pytest.mark.parametrize("place", list(PLACES))
+@pytest.mark.parametrize(("b", "e", "f"), [(4, 8, 16), (64, 512, 32), (8, 16, 4096)])
+@pytest.mark.parametrize("latency_s", [1e-9, 1e-7, 1e-5])
+def test_no_set_of_combined_collectives_is_better(
+    place: str, b: int, e: int, f: int, latency_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every set of groups paid for in advance, and the cheapest plan where their members cost their bytes."""
+    source = program(PAIR.format(b=b, e=e, f=f, **PLACES[place]))
+    problem = problem_of(source, hardware(latency_s), "2", monkeypatch)
+    found = search(problem, None, Prover(problem))
+    assert found is not None
+    groups = problem.groups
+    assert groups is not None and 0 < len(groups.latency_s) <= 8
+    best = math.inf
+    for size in range(len(groups.latency_s) + 1):
+        for chosen in combinations(range(len(groups.latency_s)), size):
+            near = [
+                d and d.repriced(d.price - np.where(np.isin(of, chosen), groups.latency_s[of], 0.0))
+                for d, of in zip(problem.distances, groups.of, strict=True)
+            ]
+            opened = replace(problem, distances=near, groups=None)
+            plan = search(opened, None, Prover(opened))
+            assert plan is not None
+            best = min(best, plan.price + float(groups.latency_s[list(chosen)].sum()))
+    assert found.price == pytest.approx(best, rel=1e-9)
+    assert found.price - found.bound <= 1e-9 * found.price

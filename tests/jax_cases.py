@@ -1,0 +1,94 @@
+"""Sharded programs by hand for the tests of the JAX backend, beside those of exec_cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from helpers_exec import Build, call
+
+from escc.ir.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, Slice
+from escc.ir.layout import parse_layout
+from escc.ir.program import Carry, Kind, Program, Reduce, Sum
+from escc.ir.spmd import Move, SpmdProgram
+
+
+def joined(spmd: SpmdProgram, *names: str) -> SpmdProgram:
+    """The same program with these collectives as part of those before them."""
+    items = tuple(
+        replace(item, joined=True) if isinstance(item, Move) and item.result in names else item
+        for item in spmd.body.items
+    )
+    return replace(spmd, body=replace(spmd.body, items=items))
+
+
+def gathered_together() -> tuple[Program, SpmdProgram]:
+    """Gathers along different dims, with axes in different orders, as one; then exchanges as one."""
+    b = Build("2x3", A=12, C=24, D=36)
+    b.stored("p", "A_xyC", Kind.INPUT)
+    b.stored("q", "CD_yx", Kind.INPUT)
+    b.move("p'", "p", AllGather(("x", "y"), 0), "AC")
+    b.move("q'", "q", AllGather(("y", "x"), 1), "CD")
+    b.stored("r", "A_xyD", Kind.INPUT)
+    b.stored("s", "C_yxA", Kind.INPUT)
+    b.move("r'", "r", AllToAll(("y", "x"), 0, 1), "AD_yx")
+    b.move("s'", "s", AllToAll(("x", "y"), 0, 1), "CA_xy")
+    results = ("p'", "q'", "r'", "s'")
+    return b.program(*results), joined(b.spmd(*results), "q'", "s'")
+
+
+def reduced_together() -> tuple[Program, SpmdProgram]:
+    """Sums and maxima, scattered and not, each kind as one."""
+    b = Build("2x3", A=12, C=24, D=36)
+    b.stored("p", "A_xC_y", Kind.INPUT, "f32")
+    b.stored("q", "D_yA_x", Kind.INPUT, "f32")
+    b.einsum("u", "AC->A", "p", layout="A_x partialsum-y", dtype="f32")
+    b.einsum("v", "DA->A", "q", layout="A_x partialsum-y", dtype="f32")
+    b.move("u'", "u", AllReduce(("y",)), "A_x")
+    b.move("v'", "v", AllReduce(("y",)), "A_x")
+    b.einsum("w", "AC->C", "p", layout="C_y partialsum-x", dtype="f32")
+    b.einsum("t", "DA->D", "q", layout="D_y partialsum-x", dtype="f32")
+    b.move("w'", "w", ReduceScatter(("x",), 0), "C_yx")
+    b.move("t'", "t", ReduceScatter(("x",), 0), "D_yx")
+    b.op(Reduce("m", "p", ("A",)), "C_y partialmax-x", "f32")
+    b.op(Reduce("n", "q", ("A",)), "D_y partialmax-x", "f32")
+    b.move("m'", "m", ReduceScatter(("x",), 0), "C_yx")
+    b.move("n'", "n", ReduceScatter(("x",), 0), "D_yx")
+    b.op(Reduce("h", "p", ("C",)), "A_x partialmax-y", "f32")
+    b.op(Reduce("k", "q", ("D",)), "A_x partialmax-y", "f32")
+    b.move("h'", "h", AllReduce(("y",)), "A_x")
+    b.move("k'", "k", AllReduce(("y",)), "A_x")
+    results = ("u'", "v'", "w'", "t'", "m'", "n'", "h'", "k'")
+    return b.program(*results), joined(b.spmd(*results), "v'", "t'", "n'", "k'")
+
+
+def permuted_and_cut() -> tuple[Program, SpmdProgram]:
+    """A permute of blocks, slices, and an exchange whose axes stand in another order at the source."""
+    b = Build("2x3x2", A=12, C=24)
+    b.stored("p", "A_xyC", Kind.INPUT)
+    b.move("p'", "p", Permute(parse_layout("A_yxC")[1]), "A_yxC")
+    b.move("p''", "p'", Slice(("z",), 1), "A_yxC_z")
+    b.move("p'''", "p''", AllToAll(("x", "y"), 0, 1), "AC_zxy")
+    b.map("t", call("multiply", "p'''", 2), "AC_zxy")
+    return b.program("t"), b.spmd("t")
+
+
+def nested() -> tuple[Program, SpmdProgram]:
+    """A repeat within a repeat, each with parameters of its own, and a dim of size 1."""
+    b = Build("2x2", B=4, L=1, E=8)
+    b.stored("x", "B_xLE_y", Kind.INPUT)
+    with b.repeat("outer", 3, Carry("x", "outer.x", "outer.n", "y")):
+        b.stored("outer.scale", "LE_y")
+        with b.repeat("inner", 2, Carry("outer.x", "inner.x", "inner.n", "outer.y")):
+            b.stored("inner.bias", "E_y")
+            b.op(Sum("inner.n", ("inner.x", "inner.bias"), (0.5, 1.0)), "B_xLE_y")
+        b.map("outer.n", call("multiply", "outer.y", "outer.scale"), "B_xLE_y")
+    return b.program("y"), b.spmd("y")
+
+
+OTHERS: dict[str, Callable[[], tuple[Program, SpmdProgram]]] = {
+    "gathered together": gathered_together,
+    "reduced together": reduced_together,
+    "permuted and cut": permuted_and_cut,
+    "nested": nested,
+}

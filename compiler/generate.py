@@ -75,6 +75,48 @@ class Generation:
         return None
 
 
+@dataclass(frozen=True)
+class Small:
+    """A phase on shrunken dims."""
+
+    program: Program
+    spmd: SpmdProgram
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each dim, padded ones as they are held."""
+        return dict(self.spmd.sizes)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a model generates with, however it is run.
+
+    `compiled`: both phases at full size. `stored`: parameters and caches of true sizes.
+    `prompt`: ids of the model's input, of its dims. `tokens`: how many each sequence gets.
+    """
+
+    compiled: tuple[Compiled, ...]
+    model: LanguageModel
+    prefill: Small
+    decode: Small
+    stored: Mapping[str, Array]
+    prompt: Array
+    tokens: int
+
+    @property
+    def held(self) -> dict[str, Array]:
+        """What is stored, with zeros beyond true sizes."""
+        return zero_padded(self.model.program, self.decode.sizes, self.stored)
+
+    @property
+    def prompts(self) -> Array:
+        """The prompt, with zeros beyond true sizes."""
+        sizes = {**self.decode.sizes, self.model.new: self.prefill.sizes[self.model.new]}
+        ids = self.model.prompt.name
+        return zero_padded(self.model.program, sizes, {ids: self.prompt})[ids]
+
+
 def generate(
     program: Program, mesh: Mesh, options: Options, tokens: int, seed: int
 ) -> tuple[Generation, tuple[Compiled, ...]]:
@@ -84,6 +126,12 @@ def generate(
     no plan or is too large to run, and for a number of tokens out of bounds; InternalError when a plan
     does not hold together.
     """
+    prepared = prepare(program, mesh, options, tokens, seed)
+    return run_prepared(prepared), prepared.compiled
+
+
+def prepare(program: Program, mesh: Mesh, options: Options, tokens: int, seed: int) -> Prepared:
+    """Compile both phases, shrink them, and draw weights and prompts from `seed`. Raises as `generate` does."""
     if not 1 <= tokens <= MOST_TOKENS:
         raise fail(f"{tokens} tokens cannot be generated.", hint=f"choose from 1 to {MOST_TOKENS}")
     language_model(program)
@@ -96,48 +144,41 @@ def generate(
     stored = _weights(model, sizes, seed)
     order = {**sizes, model.new: prefill.sizes[model.new]}
     prompt = rng.integers(0, rows(model.program, ids, sizes), size=[order[d] for d in ids.dims])
+    return Prepared(compiled, model, prefill, decode, stored, prompt, tokens)
+
+
+def run_prepared(prepared: Prepared) -> Generation:
+    """Generate on virtual chips and densely. Raises InternalError when a plan does not run."""
+    model, prefill, decode, prompt = prepared.model, prepared.prefill, prepared.decode, prepared.prompt
+    sizes = model.program.true_sizes(decode.sizes)
     try:
-        sharded = _on_chips(model, prefill, decode, stored, prompt, tokens)
+        sharded = _on_chips(prepared)
     except ExecutionError as error:
         raise InternalError(f"the plan does not run: {error}") from error
-    dense = _densely(model, sizes, stored, prompt, tokens)
+    dense = _densely(model, sizes, prepared.stored, prompt, prepared.tokens)
     errors = tuple(
         max(_difference(a, b) for a, b in zip(*each, strict=True))
         for each in zip(sharded.scores, dense.scores, strict=True)
     )
-    listed = prompt if ids.dims == (model.batch, model.new) else prompt.T
-    done = Generation(
-        program.name,
-        mesh,
+    return Generation(
+        decode.spmd.name,
+        decode.spmd.mesh,
         decode.spmd.sizes,
         -(-sizes[model.batch] // prefill.sizes[model.batch]),
-        listed,
+        prompt if model.prompt.dims == (model.batch, model.new) else prompt.T,
         sharded,
         dense,
         errors,
     )
-    return done, compiled
 
 
-@dataclass(frozen=True)
-class _Small:
-    """A phase on shrunken dims."""
-
-    program: Program
-    spmd: SpmdProgram
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return dict(self.spmd.sizes)
-
-
-def _small(program: Program, compiled: Sequence[Compiled], tokens: int) -> tuple[_Small, _Small]:
+def _small(program: Program, compiled: Sequence[Compiled], tokens: int) -> tuple[Small, Small]:
     """Prefill and decode on shrunken dims, the context longer than prompt and tokens."""
     model = language_model(program)
     margins = {model.vocabulary[-1]: VOCABULARY, **dict.fromkeys(model.counted, tokens)}
     margins |= dict.fromkeys(model.width, WIDTH)
     shrunken = shrink(program, [one.spmd for one in compiled], margins)
-    prefill, decode = (_Small(shrunken.program, spmd) for spmd in shrunken.spmds)
+    prefill, decode = (Small(shrunken.program, spmd) for spmd in shrunken.spmds)
     end = prefill.sizes[model.new] + tokens - 1
     for dim in model.counted:
         if min(prefill.sizes[dim], decode.sizes[dim]) < end:
@@ -166,16 +207,14 @@ def _weights(model: LanguageModel, sizes: Mapping[str, int], seed: int) -> dict[
     return stored
 
 
-def _on_chips(
-    model: LanguageModel, prefill: _Small, decode: _Small, stored: Mapping[str, Array], prompt: Array, tokens: int
-) -> Trace:
+def _on_chips(prepared: Prepared) -> Trace:
     """Prefill as many sequences at a time as it can, each time into other slots of the caches; then decode."""
+    model, prefill, decode = prepared.model, prepared.prefill, prepared.decode
     chips, width, ids = _Chips(model), prefill.sizes[model.batch], model.prompt
-    held = zero_padded(model.program, decode.sizes, stored)
-    prompts = zero_padded(model.program, {**decode.sizes, model.new: prefill.sizes[model.new]}, {ids.name: prompt})
+    held, prompts = prepared.held, {ids.name: prepared.prompts}
     caches = {cache: held[cache].copy() for cache, _ in model.caches}
     context, picked = prefill.sizes[model.new], []
-    for first in range(0, prompt.shape[ids.dims.index(model.batch)], width):
+    for first in range(0, prepared.prompt.shape[ids.dims.index(model.batch)], width):
         slots = np.arange(first, first + width)
         part = {name: np.take(a, slots, axis=model.batch_axis(name)) for name, a in (caches | prompts).items()}
         made = chips.step(prefill, held | part, context)
@@ -185,7 +224,7 @@ def _on_chips(
             np.moveaxis(caches[cache], axis, 0)[slots] = np.moveaxis(made[version], axis, 0)
     chosen = [np.concatenate([token for token, _ in picked])]
     scores = [tuple(np.concatenate(parts) for parts in zip(*(score for _, score in picked), strict=True))]
-    for _ in range(tokens - 1):
+    for _ in range(prepared.tokens - 1):
         context += 1
         entered = zero_padded(model.program, decode.sizes, {ids.name: _one_each(model, chosen[-1])})
         made = chips.step(decode, held | caches | entered, context)
@@ -203,7 +242,7 @@ class _Chips:
         self.model = model
         self.sent = {PREFILL: Fraction(0), DECODE: Fraction(0)}
 
-    def step(self, one: _Small, arrays: Mapping[str, Array], context: int) -> Mapping[str, Array]:
+    def step(self, one: Small, arrays: Mapping[str, Array], context: int) -> Mapping[str, Array]:
         """Run a phase once: results, scores and versions of caches, called as in the program."""
         run = run_spmd(one.spmd, arrays, dict.fromkeys(self.model.counted, context), self.model.scores)
         self.sent[one.spmd.phase] += sum((m.times * m.bytes_sent for m in run.moves), Fraction(0))

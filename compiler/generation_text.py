@@ -61,6 +61,24 @@ def disagreement(done: Generation) -> str | None:
     return f"Step {step + 1} picks token {found} for sequence {other[0] + 1}, and the reference picks {wanted}."
 
 
+def jax_text(done: Generation, tokens: Array, processes: int) -> str:
+    """What the emitted modules generated beside the virtual chips, `tokens`: [steps, batch]; ends in a newline."""
+    same = int((tokens == done.sharded.tokens).sum())
+    each = f"{done.mesh.chips // processes} in each of {processes} processes" if processes > 1 else "in one process"
+    lines = ["", "In JAX, in floats of 32 bits", f"  devices   {done.mesh.chips}, {each}"]
+    return "\n".join([*lines, f"  tokens    {same} of {tokens.size} equal to those of the virtual chips"]) + "\n"
+
+
+def jax_disagreement(done: Generation, tokens: Array) -> str | None:
+    """A sentence on the first token that JAX picks otherwise; None where there is none."""
+    for step, sequence in np.argwhere(tokens != done.sharded.tokens)[:1]:
+        found, wanted = (int(each[step, sequence]) for each in (tokens, done.sharded.tokens))
+        return (
+            f"In JAX, step {step + 1} picks token {found} for sequence {sequence + 1}, and on virtual chips {wanted}."
+        )
+    return None
+
+
 def _listed(tokens: Array) -> str:
     return " ".join(str(int(token)) for token in tokens)
 

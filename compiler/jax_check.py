@@ -6,9 +6,6 @@ Runs in a process of its own, with as many CPU devices as the mesh has chips.
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,11 +35,11 @@ from .backends.representable import representable
 from .backends.shrink import shrink
 from .backends.virtual import run_spmd
 from .driver import Compiled, InternalError
+from .jax_processes import run_processes
 
 WIDE_TOLERANCE = 1e-5  # relative to the largest element, in floats of 32 bits
 NARROW_TOLERANCE = 5e-2  # the same as they are declared; integers are not judged, for rounding moves them
 INTEGERS = (Dtype.I32, Dtype.INT8, Dtype.INT4)
-MOST_SECONDS = 900
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,7 @@ def check_jax(compiled: Compiled, seed: int = 0) -> JaxReport:
         (path / "step.py").write_text(emit_jax(program, spmd, compiled.estimate), encoding="utf-8")
         arrays = [stored[name] for name in order] + [np.asarray(ends[dim]) for dim in names.contexts]
         np.savez(path / "stored.npz", *arrays)
-        _run(path, spmd.mesh.chips)
+        run_processes([("backends.jax_child", folder)], spmd.mesh.chips)
         read = _Read(small, local, program.results, names, sizes, expected, on_chips)
         narrow = {value.dtype for value in spmd.values} & {Dtype.BF16, Dtype.F16, Dtype.FP8}
         texts = [(path / name).read_text() for name in ("partitioned.txt", "final.txt")]
@@ -182,23 +179,6 @@ def _ends(program: Program, spmd: SpmdProgram) -> dict[str, int]:
         entries = max((sizes[op.source] for op in appends if op.target == dim), default=1)
         ends[dim] = max(sizes[dim] - 1, min(entries, sizes[dim]))
     return ends
-
-
-def _run(folder: Path, devices: int) -> None:
-    """Run the process that needs JAX."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    command = [sys.executable, "-P", "-m", f"{__package__}.backends.jax_child", str(folder)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=MOST_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise InternalError(f"the emitted program did not end within {MOST_SECONDS} s") from None
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith(" ")]
-        said = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "it said nothing")
-        raise InternalError(f"the emitted program does not run: {said[:300]}")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ PARTITIONING = "spmd-partitioning"  # XLA's name of the pass
 
 def main(folder: Path) -> None:
     """Run and compile the step in `folder`."""
-    module = _load(folder / "step.py")
+    module = load(folder / "step.py")
     mesh = module.make_mesh()
     with np.load(folder / "stored.npz") as file:
         stored = [file[f"arr_{i}"] for i in range(len(file.files))]
@@ -38,8 +38,9 @@ def main(folder: Path) -> None:
     _compile(module, mesh, folder)
 
 
-def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("emitted_step", path)
+def load(path: Path) -> ModuleType:
+    """An emitted module, imported from its file."""
+    spec = importlib.util.spec_from_file_location(f"emitted_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

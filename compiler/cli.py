@@ -209,7 +209,7 @@ def compile_command(
             f"The model has {len(phases)} phases, each a program of its own.",
             hint="choose one with `--phase`, or write all to files with `-o DIR`",
         )
-    shapes = compile_shapes(program, phases, meshes, options) if len(meshes) > 1 else ()
+    shapes = compile_shapes(program, phases, meshes, options, separate) if len(meshes) > 1 else ()
     mesh = shapes[0].mesh if shapes else meshes[0]
     paddings = ""
     if "auto" in (pad or []):
@@ -230,13 +230,15 @@ def compile_command(
             note(choice)
     if output is None:
         say(_text(compiled, emit, shapes))
-        if separate and len(phases) > 1 and emit is Emit.TEXT:
-            say("\n\n" + _sharing(compiled, program, phases, mesh, options) + "\n")
     else:
         texts = {name: _text([one], emit, shapes) for name, one in zip(names, compiled, strict=True)}
+        if emit is Emit.TEXT and len(compiled[0].plan.phases) > 1:
+            texts = {name: f"{text}\n\n{together_text(compiled)}" for name, text in texts.items()}
         if emit is Emit.SPECS:
             texts |= {_beside(name): specs_json(one.spmd) for name, one in zip(names, compiled, strict=True)}
         say("".join(f"wrote {path}\n" for path in write_files(Path(output), texts, force)))
+    if separate and len(phases) > 1 and emit is Emit.TEXT:
+        say("\n\n" + _sharing(compiled, program, phases, mesh, options) + "\n")
     for one in compiled:
         if not one.sound:
             note(f"escc: internal error: the plan of phase `{one.phase}` does not do what the model says.")

@@ -120,6 +120,14 @@ def compile_phases(
     return compile_plan(program, choose(program, phases, mesh, options), options, run)
 
 
+def whole_price(compiled: Sequence[Compiled]) -> float:
+    """The objective of phases over all of their calls; of one phase, of one call."""
+    plans = {id(one.plan): one.plan for one in compiled}
+    if len(plans) == 1:
+        return compiled[0].plan.price
+    return math.fsum(one.program.phase(one.phase).calls * one.plan.price for one in compiled)
+
+
 def compile_plan(program: Program, plan: Plan, options: Options, run: bool = False) -> tuple[Compiled, ...]:
     """The phases of a plan, spelled out, verified and priced; with `run`, also run on virtual chips.
 
@@ -207,7 +215,13 @@ def unfilled(program: Program, phases: Sequence[str]) -> tuple[Diagnostic, ...]:
         for append in appends:
             dims = [dim for dim in table[append.cache].dims if dim != append.target]
             slots, filled = (math.prod(size[dim] for dim in dims) for size in reversed(sizes))
-            if slots % filled == 0 and before.calls < slots // filled:
+            if slots % filled or sizes[0][append.target] > sizes[1][append.target]:
+                found[before.name] = Diagnostic(
+                    f"The caches that phase `{before.name}` leaves are no even part of those of `{after.name}`.",
+                    hint=f"the handover is priced, but `{after.name}` cannot go on with all of them",
+                    severity="warning",
+                )
+            elif before.calls < slots // filled:
                 found[before.name] = Diagnostic(
                     f"Phase `{before.name}` has {before.calls} of the {slots // filled} calls "
                     f"that fill the caches of `{after.name}`.",

@@ -15,7 +15,7 @@ from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh
 from ..ir.program import Program
 from ..passes.choose import Options
-from .driver import compile_phases
+from .driver import compile_phases, whole_price
 from .text_table import table
 
 MOST_GROWTH = 1.5  # a padded size over the true one
@@ -57,7 +57,7 @@ def pad_auto(
 
     def planned(program: Program) -> float:
         compiled = compile_phases(program, phases, mesh, options, separate=separate)
-        return sum(plan.price for plan in {id(one.plan): one.plan for one in compiled}.values())
+        return whole_price(compiled)
 
     search = _Search(load, planned, padded_sizes(load({}), mesh))
     best = search.run()

@@ -72,8 +72,9 @@ def sharing_text(alone: Sequence[Compiled], together: Plan | None, reason: str |
     rows: list[tuple[str, ...]] = [("", "calls", "alone", "together")]
     prices = {phase.phase: phase.price for phase in together.phases}
     for one in alone:
-        shared = prices[one.phase] if together.objective is not Objective.MEMORY else float("nan")
-        rows.append((one.phase, str(calls_of(one)), time_text(_seconds(one)), time_text(shared)))
+        # Where least memory was asked for, a phase's price is in bytes: only the whole has a time to compare.
+        shared = "-" if together.objective is Objective.MEMORY else time_text(prices[one.phase])
+        rows.append((one.phase, str(calls_of(one)), time_text(_seconds(one)), shared))
     handed = sum(next(calls_of(o) for o in alone if o.phase == h.before) * h.price for h in together.handovers)
     rows.append(("handovers", "", "-", time_text(handed)))
     rows.append(("in all", "", time_text(total), time_text(together.price)))

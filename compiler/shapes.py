@@ -13,7 +13,7 @@ from ..ir.diagnostics import InputError
 from ..ir.mesh import DEFAULT_NAMES, Mesh, parse_mesh
 from ..ir.program import Program
 from ..passes.choose import Options
-from .driver import Compiled, compile_phases
+from .driver import Compiled, compile_phases, whole_price
 from .text_table import table
 
 
@@ -30,7 +30,7 @@ class Shape:
         """The objective, over all calls of all phases; infinite where nothing could be compiled."""
         if not self.compiled:
             return float("inf")
-        return sum(plan.price for plan in {id(c.plan): c.plan for c in self.compiled}.values())
+        return whole_price(self.compiled)
 
 
 def meshes_of(text: str, hardware: Hardware) -> tuple[Mesh, ...]:
@@ -65,7 +65,7 @@ def _factors(count: int, axes: int, least: int) -> Iterator[tuple[int, ...]]:
 
 
 def compile_shapes(
-    program: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options
+    program: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options, separate: bool = False
 ) -> tuple[Shape, ...]:
     """Every mesh compiled, the cheapest first; of equal ones the one with fewer axes.
 
@@ -75,7 +75,7 @@ def compile_shapes(
     refused: list[InputError] = []
     for mesh in meshes:
         try:
-            shapes.append(Shape(mesh, compile_phases(program, phases, mesh, options)))
+            shapes.append(Shape(mesh, compile_phases(program, phases, mesh, options, separate=separate)))
         except InputError as error:
             refused.append(error)
             shapes.append(Shape(mesh, (), error.diagnostics[0].message))

@@ -78,8 +78,9 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
     def graph_of(phase: str) -> Graph:
         found = build_graph(program, phase, mesh, options.hardware)
         found = apply_pins(found, pins, dict(program.phase(phase).sizes), mesh)
-        if least_bytes(found) > min(options.capacity, options.stored_bytes):
-            raise does_not_fit(found, mesh, options.hardware.name, options.capacity)
+        most = min(options.capacity, options.stored_bytes)
+        if least_bytes(found) > most:
+            raise does_not_fit(found, mesh, options.hardware.name, most, most == options.hardware.hbm_bytes)
         return found
 
     graphs = for_each([p.name for p in bound], graph_of)

@@ -11,8 +11,8 @@ from .limits import JointLimits, Limits
 from .read import least_bytes
 
 
-def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float) -> InputError:
-    """Parameters and caches alone take more than there is."""
+def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float, whole: bool) -> InputError:
+    """Parameters and caches alone take more than there is; `whole`: of all the memory of a chip."""
     needed_bytes = least_bytes(graph)
     least = {n.stored: float(n.stored_bytes.min()) for n in graph.nodes if n.stored_bytes is not None}
     largest = sorted(least.items(), key=lambda item: -item[1])[:5]
@@ -20,7 +20,7 @@ def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float) -> InputE
     return fail(
         f"The parameters and caches take at least {needed_bytes / 1e9:.2f} GB on each of {mesh.chips} chips, "
         f"{(needed_bytes - capacity) / 1e9:.2f} GB more than the {capacity / 1e9:.2f} GB "
-        f"that a chip of {chip} has.",
+        f"that a chip of {chip} {'has' if whole else 'may hold'}.",
         hint=f"the largest, split as far as they divide and the pins allow: {listed}",
     )
 

@@ -50,6 +50,7 @@ def join_phases(graphs: Sequence[Graph], phases: Sequence[Phase]) -> Graph:
         return _marked(graphs[0], phases[0].name)
     joined = _called(graphs[0], phases[0])
     for graph, phase in zip(graphs[1:], phases[1:], strict=True):
+        _check_sizes(graphs[0], phases[0], phase)
         joined = _joined(joined, _called(graph, phase))
     caches = {phase.name: _caches(joined, phase.name) for phase in phases}
     handed: list[Tensor] = []
@@ -58,6 +59,16 @@ def join_phases(graphs: Sequence[Graph], phases: Sequence[Phase]) -> Graph:
             if name in caches[second.name]:
                 handed.append(_handed(tensor, caches[second.name][name], first, second))
     return Graph(joined.nodes, (*joined.tensors, *handed))
+
+
+def _check_sizes(graph: Graph, first: Phase, second: Phase) -> None:
+    """Raise InputError unless every parameter of `graph` has the sizes of `first` in `second` too."""
+    sizes = [dict(phase.sizes) for phase in (first, second)]
+    tensors = {t.source.node: t for t in graph.tensors}
+    for node in _parameters(graph).values():
+        value = tensors[node].value
+        if any(sizes[0][dim] != sizes[1][dim] for dim in value.dims):
+            raise _contradiction(value.name, first.name, second.name)
 
 
 def view(graph: Graph, phase: str) -> Graph:
@@ -121,21 +132,19 @@ def _joined(first: Graph, second: Graph) -> Graph:
 
 def _common(first: Tensor, second: Tensor) -> tuple[Array, Array]:
     """The choices of two nodes that store one parameter alike. Raises InputError when there are none."""
-    if first.total_bytes != second.total_bytes or first.space.dims != second.space.dims:
-        raise _contradiction(first, second)
     codes, others = (t.space.space.rows.take(t.source.rows).codes() for t in (first, second))
     _, ours, theirs = np.intersect1d(codes, others, return_indices=True)
     if not len(ours):
-        raise _contradiction(first, second)
+        raise _contradiction(first.value.name, str(first.phase), str(second.phase))
     order = np.argsort(ours)
     return ours[order], theirs[order]
 
 
-def _contradiction(first: Tensor, second: Tensor) -> InputError:
+def _contradiction(parameter: str, first: str, second: str) -> InputError:
     return fail(
-        f"The parameter `{first.value.name}` is stored once, and cannot be what the phases "
-        f"`{first.phase}` and `{second.phase}` both take it for.",
-        hint="give its dims one size in all phases, or plan the phases with `--separate`",
+        f"The parameter `{parameter}` is stored once, and cannot be what the phases `{first}` and `{second}` both "
+        "take it for.",
+        hint="give its dims one size in all phases, or plan each phase alone",
     )
 
 

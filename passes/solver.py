@@ -49,12 +49,14 @@ def solve(model: Model, settings: Settings) -> Answer:
     started = time.perf_counter()
     live = np.flatnonzero(model.upper > 0)
     proto = mathopt.Model.from_model_proto(_proto(model, live))
-    result = mathopt.solve(proto, SOLVERS[settings.solver], params=_parameters(settings))
-    if result.termination.reason is mathopt.TerminationReason.INFEASIBLE:
+    result = _ask(proto, settings, _parameters(settings))
+    if result is None or result.termination.reason is mathopt.TerminationReason.INFEASIBLE:
         # HiGHS has been seen to reduce a model with a known solution to nothing; without presolve it does not.
         careful = _parameters(settings)
         careful.presolve = mathopt.Emphasis.OFF
-        result = mathopt.solve(proto, SOLVERS[settings.solver], params=careful)
+        result = _ask(proto, settings, careful)
+    if result is None:
+        return Answer(None, -np.inf, None, time.perf_counter() - started)
     x, reduced_costs = None, None
     variables = list(proto.variables())
     if result.has_primal_feasible_solution():
@@ -65,6 +67,15 @@ def solve(model: Model, settings: Settings) -> Answer:
         reduced_costs[live] = result.reduced_costs(variables)
     bound = result.termination.objective_bounds.dual_bound if x is not None else -np.inf
     return Answer(x, bound, reduced_costs, time.perf_counter() - started)
+
+
+def _ask(proto: mathopt.Model, settings: Settings, parameters: mathopt.SolveParameters) -> mathopt.SolveResult | None:
+    """What the solver says; None where it gave up."""
+    try:
+        return mathopt.solve(proto, SOLVERS[settings.solver], params=parameters)
+    except (RuntimeError, AttributeError):
+        # OR-Tools 9.15 fails to read a solver's error status, and raises AttributeError in place of its own error.
+        return None
 
 
 def _parameters(settings: Settings) -> mathopt.SolveParameters:

@@ -234,3 +234,20 @@ def test_prefill_gathers_the_weights_of_decode_as_tokens_grow() -> None:
         assert len(kept.split_axes) == 3, "stored on 64 chips"
         ways.append(4 ** (3 - len(read.split_axes)))
     assert ways == [1, 4, 16], "gathered over no axis, over one, over two"
+
+
+def test_a_parameter_whose_sizes_change_places_is_a_contradiction() -> None:
+    swapped = """
+model "swap"
+dim B = 4
+dim E, F
+param W: bf16[E,F]
+main(x: bf16[B,E]) {
+  u[B,F] = x[B,E] * W[E,F]
+  return u
+}
+phase one { E = 4, F = 8 }
+phase two { E = 8, F = 4 }
+"""
+    with pytest.raises(InputError, match="`W` is stored once"):
+        choose(program(swapped), ["one", "two"], parse_mesh("4"), FREE)

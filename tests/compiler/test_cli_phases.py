@@ -1,0 +1,90 @@
+"""Several phases on the command line: together, apart, in files, for a count of chips."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from escc.compiler.cli import app
+
+MODEL = """
+model "two"
+dim B, L, M
+dim E = 16, Q = 8
+param W: bf16[E,Q]
+param U: bf16[Q,E]
+cache keys: bf16[B,M,Q]
+main(x: bf16[B,L,E]) {
+  k[B,L,Q] = x[B,L,E] * W[E,Q]
+  ks = append(keys, k, L into M)
+  s[B,L,M] = k[B,L,Q] * ks[B,M,Q]
+  o[B,L,Q] = s[B,L,M] * ks[B,M,Q]
+  y[B,L,E] = o[B,L,Q] * U[Q,E]
+  return y
+}
+phase prefill { B = 2, L = 8, M = 8, calls = 4 }
+phase decode { B = 8, L = 1, M = 16, calls = 32 }
+"""
+
+
+def invoke(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+    return result
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "two.esti"
+    path.write_text(MODEL)
+    return str(path)
+
+
+def test_phases_are_planned_together_and_what_is_proven_is_said_of_all(model: str) -> None:
+    result = invoke("compile", model, "--chips", "2x2", "--check")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("status     optimal") == 1
+    assert "Phases together: each parameter stored once, caches handed on" in result.stdout
+    found = json.loads(invoke("compile", model, "--chips", "2x2", "--emit", "json").stdout)
+    together = found["together"]
+    handed = sum(h["seconds"] * together["calls"][h["before"]] for h in together["handovers"])
+    whole = sum(together["calls"][name] * seconds for name, seconds in together["seconds"].items()) + handed
+    assert together["price_s"] == pytest.approx(whole, rel=1e-9)
+    weights = [{name: p["stored"][name] for name in ("W", "U")} for p in found["phases"]]
+    assert weights[0] == weights[1]
+
+
+def test_every_file_says_what_is_proven(model: str, tmp_path: Path) -> None:
+    assert invoke("compile", model, "--chips", "2", "-o", str(tmp_path / "out")).exit_code == 0
+    for phase in ("prefill", "decode"):
+        assert "status     optimal" in (tmp_path / "out" / f"two.{phase}.txt").read_text()
+
+
+@pytest.mark.parametrize("objective", ["time", "communication", "memory"])
+def test_phases_apart_show_what_sharing_costs(model: str, objective: str) -> None:
+    result = invoke("compile", model, "--chips", "2x2", "--separate", "--objective", objective)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("status     optimal") == 2
+    assert "What sharing the stored parameters costs" in result.stdout
+
+
+def test_a_count_of_chips_ranks_by_all_calls(model: str) -> None:
+    ranked = {}
+    for apart in ((), ("--separate",)):
+        found = json.loads(invoke("compile", model, "--chips", "4", "--emit", "json", *apart).stdout)
+        ranked[apart] = {str(shape["mesh"]): shape["objective"] for shape in found["slice_shapes"]}
+    assert ranked[()].keys() == ranked["--separate",].keys()
+    assert all(alone <= ranked[()][mesh] * (1 + 1e-9) for mesh, alone in ranked["--separate",].items())
+
+
+def test_calls_that_do_not_fill_the_caches_are_warned_of(model: str, tmp_path: Path) -> None:
+    few = tmp_path / "few.esti"
+    few.write_text(MODEL.replace("calls = 4", "calls = 3"))
+    assert "Phase `prefill` has 3 of the 4 calls" in invoke("compile", str(few), "--chips", "2").stderr
+    odd = tmp_path / "odd.esti"
+    odd.write_text(MODEL.replace("B = 8, L = 1", "B = 3, L = 1"))
+    assert "no even part" in invoke("compile", str(odd), "--chips", "2").stderr
+    assert "warning" not in invoke("compile", model, "--chips", "2").stderr

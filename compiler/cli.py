@@ -7,7 +7,6 @@ itself.
 from __future__ import annotations
 
 import gc
-import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -27,19 +26,16 @@ from ..ir.program import Program
 from ..passes.choose import Options, choose
 from ..passes.plan import Objective
 from ..passes.solver import Settings
-from .backends.jax_source import emit_jax
-from .backends.jax_specs import specs_json, specs_module
-from .backends.numpy_source import emit_numpy
+from .cli_options import Chip, Chips, ChipsOrCount, File, Least, Net, Pins, Sets, bindings
 from .driver import Compiled, InternalError, compile_phases, load, select_phases, unfilled
-from .files import file_stem, refuse_existing, write_files
+from .emission import ALONE, Emit, file_names, in_files, in_one
+from .files import refuse_existing, write_files
 from .hardware_table import hardware_sheet, preset_table
 from .layouts_table import layouts_table
 from .lazy_group import LazyGroup
 from .pad_auto import pad_auto, padding_text
-from .phases_report import sharing_text, together_text
-from .report import report
-from .report_json import json_text
-from .shapes import Shape, compile_shapes, meshes_of, ranking
+from .phases_report import sharing_text
+from .shapes import compile_shapes, meshes_of, ranking
 from .terminal import OutputError, complain, note, say
 
 WRONG_INPUT, BUG = 1, 3
@@ -65,38 +61,6 @@ class Solver(StrEnum):
     HIGHS = "highs"
     GSCIP = "gscip"
     CP_SAT = "cp-sat"
-
-
-class Emit(StrEnum):
-    """What `compile` writes."""
-
-    TEXT = "text"
-    NUMPY = "numpy"
-    JAX = "jax"
-    SPECS = "specs"
-    JSON = "json"
-
-
-ENDINGS = {Emit.TEXT: "txt", Emit.NUMPY: "py", Emit.JAX: "py", Emit.SPECS: "specs.py", Emit.JSON: "json"}
-ALONE = (Emit.NUMPY, Emit.JAX, Emit.SPECS)  # a module for each phase
-
-File = Annotated[str, typer.Argument(metavar="FILE", help="A model (.esti).", show_default=False)]
-Chips = Annotated[
-    str,
-    typer.Option(metavar="MESH", help="Sizes of the axes x, y, z, ... as `4x4x4`; or named: `node=2,gpu=8`."),
-]
-ChipsOrCount = Annotated[
-    str,
-    typer.Option(
-        metavar="MESH",
-        help="Sizes of the axes x, y, z, ... as `4x4x4`; or named: `node=2,gpu=8`; or a count, `64`, of which all "
-        "slice shapes are compiled and ranked.",
-    ),
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="DIM=N", help="Give a dim another size, in all phases. May be repeated."),
-]
 
 
 def run() -> None:
@@ -153,20 +117,14 @@ def compile_command(
     file: File,
     chips: ChipsOrCount,
     phase: Annotated[str | None, typer.Option(help="Compile one phase only; without it, all of them.")] = None,
-    hardware: Annotated[
-        str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")
-    ] = "tpu-v4",
-    network: Annotated[
-        Convention, typer.Option(help="One bandwidth for a chip and no latency, or links for each axis.")
-    ] = Convention.FLAT,
+    hardware: Chip = "tpu-v4",
+    network: Net = Convention.FLAT,
     hbm_fraction: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
     ] = 1.0,
     set_: Sets = None,
-    pin: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Layouts to keep from the search. May be repeated.")
-    ] = None,
-    objective: Annotated[Objective, typer.Option(help="What the plan has least of.")] = Objective.TIME,
+    pin: Pins = None,
+    objective: Least = Objective.TIME,
     solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
     emit: Annotated[
         Emit,
@@ -201,9 +159,8 @@ def compile_command(
     pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
     program = load(Path(file), sizes, pins, pads)
     phases = select_phases(program, phase)
-    names = [f"{file_stem(program.name, phase)}.{ENDINGS[emit]}" for phase in phases]
     if output is not None:
-        refuse_existing(Path(output), [*names, *map(_beside, names)] if emit is Emit.SPECS else names, force)
+        refuse_existing(Path(output), file_names(program.name, phases, emit), force)
     elif emit in ALONE and len(phases) > 1:
         raise fail(
             f"The model has {len(phases)} phases, each a program of its own.",
@@ -216,29 +173,34 @@ def compile_command(
         auto = pad_auto(lambda more: load(Path(file), sizes, pins, {**pads, **more}), phases, mesh, options, separate)
         program, paddings = auto.program, padding_text(auto)
     compiled = compile_phases(program, phases, mesh, options, check, separate)
-    for one in compiled:
-        complain(one.warnings)
-    for plan in {id(one.plan): one.plan for one in compiled}.values():
-        named = ", ".join(phase.phase for phase in plan.phases)
-        note(f"phase {named}: built in {plan.timing.build_s:.2f} s, solved in {plan.timing.solve_s:.2f} s")
-    for warning in unfilled(program, phases):
-        complain([warning])
+    _remark(compiled)
+    complain(unfilled(program, phases))
     for choice in [*([ranking(shapes)] if shapes else []), *([paddings] if paddings else [])]:
         if emit is Emit.TEXT or output is not None:
             say(choice + "\n")
         else:  # a program, or data, stands alone on standard output
             note(choice)
     if output is None:
-        say(_text(compiled, emit, shapes))
+        say(in_one(compiled, emit, shapes))
     else:
-        texts = {name: _text([one], emit, shapes) for name, one in zip(names, compiled, strict=True)}
-        if emit is Emit.TEXT and len(compiled[0].plan.phases) > 1:
-            texts = {name: f"{text}\n\n{together_text(compiled)}" for name, text in texts.items()}
-        if emit is Emit.SPECS:
-            texts |= {_beside(name): specs_json(one.spmd) for name, one in zip(names, compiled, strict=True)}
-        say("".join(f"wrote {path}\n" for path in write_files(Path(output), texts, force)))
+        paths = write_files(Path(output), in_files(compiled, emit, shapes), force)
+        say("".join(f"wrote {path}\n" for path in paths))
     if separate and len(phases) > 1 and emit is Emit.TEXT:
         say("\n\n" + _sharing(compiled, program, phases, mesh, options) + "\n")
+    _vouch(compiled)
+
+
+def _remark(compiled: Sequence[Compiled]) -> None:
+    """Warnings, and how long the plans took."""
+    for one in compiled:
+        complain(one.warnings)
+    for plan in {id(one.plan): one.plan for one in compiled}.values():
+        named = ", ".join(phase.phase for phase in plan.phases)
+        note(f"phase {named}: built in {plan.timing.build_s:.2f} s, solved in {plan.timing.solve_s:.2f} s")
+
+
+def _vouch(compiled: Sequence[Compiled]) -> None:
+    """End with an error where a run, if there was one, did not agree with the reference."""
     for one in compiled:
         if not one.sound:
             note(f"escc: internal error: the plan of phase `{one.phase}` does not do what the model says.")
@@ -252,26 +214,6 @@ def _sharing(alone: Sequence[Compiled], program: Program, phases: Sequence[str],
         return sharing_text(alone, choose(program, phases, mesh, options), None)
     except InputError as error:
         return sharing_text(alone, None, error.diagnostics[0].message)
-
-
-def _beside(name: str) -> str:
-    """The file of data beside a module of specs."""
-    return name.removesuffix("py") + "json"
-
-
-def _text(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> str:
-    match emit:
-        case Emit.TEXT:
-            together = len(compiled) > 1 and len(compiled[0].plan.phases) > 1
-            return "\n\n".join([*(report(one) for one in compiled), *([together_text(compiled)] if together else [])])
-        case Emit.NUMPY:
-            return "\n".join(emit_numpy(one.program, one.spmd) for one in compiled)
-        case Emit.JAX:
-            return "\n".join(emit_jax(one.program, one.spmd, one.estimate) for one in compiled)
-        case Emit.SPECS:
-            return "\n".join(specs_module(one.spmd) for one in compiled)
-        case Emit.JSON:
-            return json_text(compiled, shapes)
 
 
 @app.command("layouts")
@@ -295,23 +237,6 @@ def hardware_command(
 ) -> None:
     """List the hardware presets, or show one with all its figures."""
     say(preset_table() if name is None else hardware_sheet(load_hardware(name)))
-
-
-def bindings(texts: Sequence[str], option: str) -> dict[str, int]:
-    """The sizes that `B=512,L=1` and the like give. Raises InputError for what is no binding."""
-    sizes: dict[str, int] = {}
-    found = []
-    for part in (part.strip() for text in texts for part in text.split(",")):
-        match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_]*)\s*=\s*([0-9]{1,19})", part)
-        if match is None:
-            found.append(Diagnostic(f"`{option} {part[:60]}` gives no dim a size.", hint=f"write `{option} B=512`"))
-        elif match[1] in sizes:
-            found.append(Diagnostic(f"`{option}` gives dim `{match[1]}` a size twice."))
-        else:
-            sizes[match[1]] = int(match[2])
-    if found:
-        raise InputError(found)
-    return sizes
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from ..ir.diagnostics import fail
 from ..ir.mesh import parse_mesh
 from ..ir.program import Program, Repeat, Stored, walk
 from ..passes.choose import Options
-from .cli import File, Sets, bindings, reported
+from .cli import reported
+from .cli_options import Chip, File, Net, Pins, Sets, bindings
 from .driver import compile_phases, load, select_phases
 from .files import file_stem
 from .jax_check import check_jax, require_jax
@@ -41,16 +42,10 @@ def check_command(
         str | None, typer.Option(metavar="MESH", help="The mesh of a plan that is checked: `4x4x4`, `node=2,gpu=8`.")
     ] = None,
     phase: Annotated[str | None, typer.Option(help="Check one phase only; without it, all of them.")] = None,
-    hardware: Annotated[
-        str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")
-    ] = "tpu-v4",
-    network: Annotated[
-        Convention, typer.Option(help="One bandwidth for a chip and no latency, or links for each axis.")
-    ] = Convention.FLAT,
+    hardware: Chip = "tpu-v4",
+    network: Net = Convention.FLAT,
     set_: Sets = None,
-    pin: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Layouts to keep from the search. May be repeated.")
-    ] = None,
+    pin: Pins = None,
 ) -> None:
     """Look for errors in a model, and say what is in it; with a backend, check its plan there."""
     if (chips is None) != (backend is None):

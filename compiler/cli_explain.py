@@ -5,6 +5,7 @@ A module of its own, loaded when the command is used: SymPy takes longer to impo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -22,7 +23,8 @@ from ..ir.pins import merge_pins
 from ..ir.program import Pin
 from ..passes.choose import Options
 from ..passes.plan import Objective
-from .cli import Chips, File, Sets, bindings, reported
+from .cli import reported
+from .cli_options import Chip, Chips, File, Least, Net, Pins, Sets, bindings
 from .driver import Compiled, compile_phase, compile_phases, load, select_phases
 from .explain import explain
 from .explain_json import as_json
@@ -47,17 +49,11 @@ def explain_command(
     file: File,
     chips: Chips,
     phase: Annotated[str | None, typer.Option(help="Explain one phase only; without it, all of them.")] = None,
-    hardware: Annotated[
-        str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")
-    ] = "tpu-v4",
-    network: Annotated[
-        Convention, typer.Option(help="One bandwidth for a chip and no latency, or links for each axis.")
-    ] = Convention.FLAT,
+    hardware: Chip = "tpu-v4",
+    network: Net = Convention.FLAT,
     set_: Sets = None,
-    pin: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Layouts to keep from the search. May be repeated.")
-    ] = None,
-    objective: Annotated[Objective, typer.Option(help="What the plan has least of.")] = Objective.TIME,
+    pin: Pins = None,
+    objective: Least = Objective.TIME,
     form: Annotated[
         Form, typer.Option(help="With the factor (K-1)/K of a collective over K chips, or for many chips without.")
     ] = Form.EXACT,
@@ -91,7 +87,9 @@ def explain_command(
     phases = select_phases(program, phase)
     rivals = {name: load(Path(file), sizes, [*pins, path]) for name, path in named}
     compiled = compile_phases(program, phases, mesh, options)
-    planned = {name: compile_phases(rival, phases, mesh, options) for name, rival in rivals.items()}
+    # Layouts are compared by what they take, whether they fit or not.
+    unlimited = replace(options, capacity_bytes=math.inf)
+    planned = {name: compile_phases(rival, phases, mesh, unlimited) for name, rival in rivals.items()}
     seek = search and over is not None and format_ is not Format.LATEX
     linked = network is Convention.LINKS
     found = []
@@ -118,7 +116,7 @@ def _search(file: Path, compiled: Compiled, over: str, sizes: Mapping[str, int],
     def search(at: int, stored: Sequence[Pin]) -> Compiled:
         program = load(file, {**sizes, over: at}, pins)
         program = replace(program, pins=merge_pins(program.pins, stored))
-        options = Options(compiled.hardware, Objective.COMMUNICATION)
+        options = Options(compiled.hardware, Objective.COMMUNICATION, capacity_bytes=math.inf)
         return compile_phase(program, compiled.phase, compiled.spmd.mesh, options)
 
     return search

@@ -13,7 +13,8 @@ from ..cost.hardware import Convention, load_hardware
 from ..ir.diagnostics import fail
 from ..ir.mesh import parse_mesh
 from ..passes.choose import Options
-from .cli import Chips, File, Sets, bindings, reported
+from .cli import reported
+from .cli_options import Chip, Chips, File, Net, Pins, Sets, bindings
 from .driver import load
 from .generate import prepare, run_prepared
 from .generate_jax import check_processes, generate_jax, held_exactly
@@ -37,16 +38,10 @@ def run_command(
     file: File,
     chips: Chips,
     tokens: Annotated[int, typer.Option(metavar="N", help="How many each sequence gets, the first from prefill.")] = 16,
-    hardware: Annotated[
-        str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")
-    ] = "tpu-v4",
-    network: Annotated[
-        Convention, typer.Option(help="One bandwidth for a chip and no latency, or links for each axis.")
-    ] = Convention.FLAT,
+    hardware: Chip = "tpu-v4",
+    network: Net = Convention.FLAT,
     set_: Sets = None,
-    pin: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Layouts to keep from the search. May be repeated.")
-    ] = None,
+    pin: Pins = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep the plans to the memory of a chip, though what runs is small.")
     ] = False,

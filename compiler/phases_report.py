@@ -85,14 +85,13 @@ def sharing_text(alone: Sequence[Compiled], together: Plan | None, reason: str |
 
 
 def together_data(compiled: Sequence[Compiled]) -> Data:
-    """The same as an object: seconds of each call, calls, handovers, the whole and its bound."""
-    plan = compiled[0].plan
+    """The same as an object: the calls of each phase, the handovers, the whole and its bound."""
+    plan, program = compiled[0].plan, compiled[0].program
     return {
         "price_s": plan.price,
         "bound_s": plan.bound,
         "gap": plan.gap,
         "status": "optimal" if plan.gap <= PROVEN else "feasible",
-        "calls": {one.phase: calls_of(one) for one in compiled},
-        "seconds": {one.phase: _seconds(one) for one in compiled},
+        "calls": {phase.phase: program.phase(phase.phase).calls for phase in plan.phases},
         "handovers": [{"before": h.before, "after": h.after, "seconds": h.price} for h in plan.handovers],
     }

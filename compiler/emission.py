@@ -1,0 +1,77 @@
+"""What `escc compile` writes: plans as text, as programs, as PartitionSpecs or as data, in one piece or in files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from .backends.jax_source import emit_jax
+from .backends.jax_specs import specs_json, specs_module
+from .backends.numpy_source import emit_numpy
+from .driver import Compiled
+from .files import file_stem
+from .phases_report import together_text
+from .report import report
+from .report_json import json_text
+from .shapes import Shape
+
+
+class Emit(StrEnum):
+    """What `compile` writes."""
+
+    TEXT = "text"
+    NUMPY = "numpy"
+    JAX = "jax"
+    SPECS = "specs"
+    JSON = "json"
+
+
+ENDINGS = {Emit.TEXT: "txt", Emit.NUMPY: "py", Emit.JAX: "py", Emit.SPECS: "specs.py", Emit.JSON: "json"}
+ALONE = (Emit.NUMPY, Emit.JAX, Emit.SPECS)  # a module for each phase
+
+
+def file_names(model: str, phases: Sequence[str], emit: Emit) -> list[str]:
+    """The files that are written for `phases` of a model."""
+    names = [f"{file_stem(model, phase)}.{ENDINGS[emit]}" for phase in phases]
+    return [*names, *map(_beside, names)] if emit is Emit.SPECS else names
+
+
+def in_one(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> str:
+    """All phases as one text."""
+    whole = _each(compiled, emit, shapes)
+    return f"{whole}\n\n{together_text(compiled)}" if emit is Emit.TEXT and _joint(compiled) else whole
+
+
+def in_files(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> dict[str, str]:
+    """A text for each file. Of phases planned together each says what is proven of all."""
+    out = {}
+    for one in compiled:
+        name = f"{file_stem(one.program.name, one.phase)}.{ENDINGS[emit]}"
+        text = _each([one], emit, shapes)
+        out[name] = f"{text}\n\n{together_text(compiled)}" if emit is Emit.TEXT and _joint(compiled) else text
+        if emit is Emit.SPECS:
+            out[_beside(name)] = specs_json(one.spmd)
+    return out
+
+
+def _joint(compiled: Sequence[Compiled]) -> bool:
+    return len(compiled[0].plan.phases) > 1
+
+
+def _beside(name: str) -> str:
+    """The file of data beside a module of specs."""
+    return name.removesuffix("py") + "json"
+
+
+def _each(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> str:
+    match emit:
+        case Emit.TEXT:
+            return "\n\n".join(report(one) for one in compiled)
+        case Emit.NUMPY:
+            return "\n".join(emit_numpy(one.program, one.spmd) for one in compiled)
+        case Emit.JAX:
+            return "\n".join(emit_jax(one.program, one.spmd, one.estimate) for one in compiled)
+        case Emit.SPECS:
+            return "\n".join(specs_module(one.spmd) for one in compiled)
+        case Emit.JSON:
+            return json_text(compiled, shapes)

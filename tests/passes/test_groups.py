@@ -21,6 +21,7 @@ from escc.ir.parser import parse
 from escc.ir.program import Program, Repeat, operand_names, walk
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, walk_spmd
 from escc.ir.verify import verify
+from escc.passes.bounds import DualAscent
 from escc.passes.choose import Options, choose
 from escc.passes.expand import expand
 from escc.passes.groups import levels
@@ -226,3 +227,21 @@ def test_a_small_batch_takes_no_more_collectives_than_a_fused_block_by_hand() ->
     assert plan.phases[0].gap <= 1e-9
     layer = [c for c in estimate(spmd, chip).moves if c.times == 118 and c.bytes_sent and not c.joined]
     assert len(layer) == 1
+
+
+@pytest.mark.parametrize("place", list(PLACES))
+def test_no_more_than_the_latency_is_shared_out(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all tensors pay of a group is its latency, sweep after sweep; so no bound is above a plan."""
+    source = program(LAYER) if place == "free" else program(PAIR.format(b=8, e=16, f=64, **PLACES[place]))
+    problem = problem_of(source, hardware(1e-6), "2x2" if place == "free" else "2", monkeypatch)
+    best = search(problem, None, Prover(problem))
+    assert best is not None and problem.groups is not None
+    ascent = DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
+    some = problem.groups.members().any(axis=0)
+    before = -math.inf
+    for _ in range(20):
+        ascent.sweep()
+        assert (ascent.shares >= 0).all()
+        assert ascent.shares.sum(axis=0)[some] == pytest.approx(1.0, rel=1e-12)
+        assert before * (1 - 1e-12) <= ascent.bound() <= best.price * (1 + 1e-9)
+        before = ascent.bound()

@@ -179,6 +179,31 @@ def test_pruning_keeps_all_distances(mesh: str, shape: tuple[int, ...], price: o
     assert not len(arcs) > 100 or kept.sum() < len(arcs)
 
 
+@pytest.mark.parametrize("latency_s", [1e-9, 1e-7, 1e-5])
+@pytest.mark.parametrize(("mesh", "shape"), [("4x2", (16, 16)), ("2x2x2", (8, 8)), ("2x4", (8, 1, 16))])
+def test_pruning_keeps_all_distances_whatever_groups_are_open(
+    mesh: str, shape: tuple[int, ...], latency_s: float
+) -> None:
+    """Collectives of one kind over the same axes are a group; in any set of groups the latency may be saved."""
+    space = space_of(parse_mesh(mesh), shape).space
+    arcs = leaving(space)
+    free = np.isin(arcs.kind, [KINDS.index("slice"), KINDS.index("embed")])
+    keys, group = np.unique(np.stack([arcs.kind, arcs.axes]), axis=1, return_inverse=True)
+    group = np.where(free, -1, group.reshape(-1))
+    transfer = price_arcs(space, arcs, 1024.0, volume)
+    full = transfer + np.where(free, 0.0, latency_s) + 1e-15
+    saved = np.where(free, 0.0, latency_s)
+    kept = needed(space, arcs, full, group, saved)
+    rng = np.random.default_rng(0)
+    chances = [np.zeros(keys.shape[1]), np.ones(keys.shape[1])]
+    chances += [rng.integers(0, 2, keys.shape[1]) for _ in range(20)]
+    chances += [np.eye(keys.shape[1])[g] for g in range(keys.shape[1])]
+    for chance in chances:
+        now = full - np.where((group >= 0) & (chance[group] > 0), saved, 0.0)
+        found = shortest(arcs.take(kept), now[kept], len(space))
+        np.testing.assert_allclose(found, shortest(arcs, now, len(space)), rtol=1e-9)
+
+
 def test_prices_are_those_of_local_blocks() -> None:
     space = space_of(parse_mesh("4x2"), (16, 16))
     arcs = leaving(space.space)

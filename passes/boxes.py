@@ -116,7 +116,7 @@ class _Search:
             return None
         left = self.heap[0][0] if self.heap else np.inf
         found = replace(self.best, bound=min(self.price, self.given_up, left))
-        plain = self.prover.plainest(self.winner, found, None, MOST_COLUMNS)
+        plain = self.prover.plainest(self.winner, found, MOST_COLUMNS)
         return plain if self.limits.fits(plain) else found
 
     def take(self) -> tuple[float, _Box]:

@@ -16,10 +16,10 @@ def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float, whole: bo
     needed_bytes = least_bytes(graph)
     least = {n.stored: float(n.stored_bytes.min()) for n in graph.nodes if n.stored_bytes is not None}
     largest = sorted(least.items(), key=lambda item: -item[1])[:5]
-    listed = ", ".join(f"`{name}` {size / 1e9:.2f} GB" for name, size in largest)
+    listed = ", ".join(f"`{name}` {_size(size)}" for name, size in largest)
     return fail(
-        f"The parameters and caches take at least {needed_bytes / 1e9:.2f} GB on each of {mesh.chips} chips, "
-        f"{(needed_bytes - capacity) / 1e9:.2f} GB more than the {capacity / 1e9:.2f} GB "
+        f"The parameters and caches take at least {_size(needed_bytes)} on each of {mesh.chips} chips, "
+        f"{_size(needed_bytes - capacity)} more than the {_size(capacity)} "
         f"that a chip of {chip} {'has' if whole else 'may hold'}.",
         hint=f"the largest, split as far as they divide and the pins allow: {listed}",
     )

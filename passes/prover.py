@@ -158,11 +158,9 @@ class Prover:
             before = bound
         return best
 
-    def plainest(
-        self, ascent: DualAscent, best: Found, capacity: float | None, most_columns: int | None = None
-    ) -> Found:
-        """Of the plans of the price of `best` that keep to `capacity`, if one is found, the one with
-        the fewest collectives, the least memory and the plainest names."""
+    def plainest(self, ascent: DualAscent, best: Found, most_columns: int | None = None) -> Found:
+        """Of the plans of the price of `best`, if one is found, the one with the fewest collectives, the
+        least memory and the plainest names. `most_columns` as in `prove`; then it is `best`."""
         reduced = self._reduce(ascent, best, ties=True)
         if not reduced.possible or (most_columns is not None and len(reduced.model.cost) > most_columns):
             return best
@@ -172,8 +170,6 @@ class Prover:
             limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best)
             plan = self._plan(self._solve(_fixed(reduced.model, answer, limit)), reduced)
         if plan is None or plan.price > best.price * (1 + 1e-3 * self.problem.settings.gap):
-            return best
-        if capacity is not None and self.problem.stored_bytes(plan.chosen) > capacity:
             return best
         return replace(plan, bound=min(best.bound, plan.price))
 

@@ -28,7 +28,7 @@ def search(problem: Problem, limits: Limits | JointLimits | None, prover: Prover
     if limits is None or limits.stores(plan):
         found = prover.prove(ascent, problem.found(plan))
         if limits is None or _fits(found, limits):
-            plain = prover.plainest(ascent, found, None)
+            plain = prover.plainest(ascent, found)
             return plain if limits is None or _fits(plain, limits) else found
     return search_boxes(problem, ascent, limits, prover)
 

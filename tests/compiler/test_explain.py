@@ -255,3 +255,11 @@ def test_no_other_command_waits_for_sympy() -> None:
 def test_help_lists_it() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert "explain" in result.stdout
+
+
+def test_layouts_are_compared_whether_they_fit_or_not() -> None:
+    """At the last crossover the 1D layout holds 36 GB; what it would take is asked all the same."""
+    result = invoke(FEED_FORWARD, "--chips", "4x4x4", "--set", "B=1048576", *LAYOUTS, "--over", "B", "--no-search")
+    assert result.exit_code == 0, result.output
+    for turn in ("16,384", "65,536", "1,048,576"):
+        assert turn in result.output

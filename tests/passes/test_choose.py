@@ -210,7 +210,7 @@ def test_what_does_not_fit_is_said_with_figures() -> None:
     with pytest.raises(InputError) as caught:
         planned(program(MATMUL + "\n"), "2x2", capacity=2e6)
     (finding,) = caught.value.diagnostics
-    assert "0.00 GB on each of 4 chips" in finding.message
+    assert "at least 2.097 MB on each of 4 chips, 97.15 kB more than the 2 MB" in finding.message
     assert "tpu-v4" in finding.message
     assert finding.hint is not None and "`W`" in finding.hint
 

@@ -132,6 +132,7 @@ class _Parser:
         self.results: tuple[str, ...] | None = None
 
     def program(self) -> SpmdProgram:
+        """The program, read statement by statement."""
         for line in _lines(self.source):
             try:
                 self.statement(line)
@@ -187,6 +188,7 @@ class _Parser:
             raise _Wrong(f"`{text[:40]}` is no statement of a sharded program.", length=len(text), hint=hint)
 
     def header(self, text: str) -> None:
+        """Read the first line: name, phase and mesh."""
         match = _HEADER.fullmatch(text)
         if not match:
             hint = 'begin with `sharded "NAME" PHASE on x=4 y=4`'
@@ -267,6 +269,7 @@ class _Parser:
             raise _Wrong(str(error), at + error.at, error.length, error.hint) from None
 
     def collective(self, move: re.Match[str], at: int, dims: tuple[str, ...]) -> Collective:
+        """The collective of a move; `at` is where it begins in the statement."""
         kind, where = move["kind"], move["where"]
         axes = self.axes(move["axes"] or "", at + move.start("axes"))
 

@@ -171,6 +171,7 @@ class _Checker:
         return not missing
 
     def move(self, move: Move, inner: set[str]) -> None:
+        """Check that a collective takes its operand to its result."""
         ready = self.readable([move.operand], f"`{move.result}`")
         if not self.define(move.result, inner) or not ready:
             return
@@ -213,6 +214,7 @@ class _Checker:
             raise LayoutError(f"{describe(collective, before.dims)} leaves {left}, not {said}")
 
     def compute(self, op: Op, inner: set[str]) -> None:
+        """Check that an op runs on its operands' shards and leaves its result."""
         ready = self.readable(operand_names(op), f"`{op.result}`")
         if not self.define(op.result, inner) or not ready:
             return
@@ -228,6 +230,7 @@ class _Checker:
                 self.found.append(f"`{op.result}` does not lie as its cache `{stored.name}` is stored, in {layout}.")
 
     def repeat(self, repeat: SpmdRepeat, inner: set[str]) -> None:
+        """Check a repeat: what enters, its body, what leaves."""
         where = f"The repeat `{repeat.name}`"
         if repeat.count < 1:
             self.found.append(f"{where} runs {repeat.count} times.")

@@ -55,6 +55,7 @@ class _Writer:
         self.added: list[Value] = []
 
     def region(self, region: Region) -> Region:
+        """The region with masks where padding could be seen."""
         scope = _Scope()
         for item in region.items:
             if isinstance(item, Repeat):

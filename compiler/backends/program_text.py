@@ -56,6 +56,7 @@ class Dense(FunctionText):
         return f"{','.join(terms[:-1])}->{terms[-1]}"
 
     def special(self, op: Take | Iota | Append) -> str:
+        """An op that einsum and pointwise text do not cover, on whole arrays."""
         match op:
             case Take(_, table, ids, over):
                 found = [self.values[table].dims.index(d) for d in over]
@@ -114,6 +115,7 @@ class Sharded(FunctionText):
         return f"{','.join('...' + t for t in terms[:-1])}->...{terms[-1]}"
 
     def special(self, op: Take | Iota | Append) -> str:
+        """The same on shards, by the mesh."""
         match op:
             case Take(_, table, ids, over):
                 splits = [self._split(table, dim) for dim in over]
@@ -134,6 +136,7 @@ class Sharded(FunctionText):
         return at, axes_text(value.layout.dims[at])
 
     def one(self, run: Sequence[Step]) -> tuple[str, list[str]]:
+        """The call that makes several values as one, and its parts."""
         first = run[0]
         if isinstance(first, Move):
             texts = [self.move(step.operand, step.collective) for step in run if isinstance(step, Move)]
@@ -152,6 +155,7 @@ class Sharded(FunctionText):
         return f'project({self.names[first.op.operands[0]]}, "{read}", [', parts
 
     def move(self, operand: str, collective: Collective) -> str:
+        """The call of a collective on the shards of all chips."""
         before = self.values[operand].layout
         reduce = ", np.maximum" if before.reduction is Reduction.MAX else ""
         a = self.names[operand]

@@ -56,11 +56,11 @@ def _network(chip: Hardware) -> Iterator[Row]:
     if chip.between_bytes_per_s is not None:
         yield "between", f"{_number(chip.between_bytes_per_s / 1e9)} GB/s a chip to other nodes or slices"
     yield "hop", f"{_number(chip.hop_latency_s * 1e6)} us"
+    yield "seen as", f"{chip.convention}, unless `--network` says otherwise"
     match chip.fabric:
         case Torus() as torus:
             yield "rings", _rings(torus)
             yield "slice", f"at most {torus.largest_slice_chips} chips"
-            yield "axes", "together" if torus.axes_together else "one at a time"
         case Switch():
             pass
 
@@ -76,6 +76,12 @@ def _calibrated(chip: Hardware) -> Iterator[Row]:
         ),
     )
     yield "collective", f"{_number(found.collective_latency_s * 1e6)} us whatever it carries (`--network links`)"
+    if found.hop_latency_s is not None:
+        yield "hop", f"{_number(found.hop_latency_s * 1e6)} us"
+    if isinstance(chip.fabric, Torus):
+        yield "axes", "all at once" if found.axes_at_once is None else f"at most {found.axes_at_once} at once"
+    if found.error:
+        yield "error", f"{_number(100 * found.error)}%, root mean square over what was measured"
 
 
 def _fabric(chip: Hardware) -> str:

@@ -18,6 +18,8 @@ from ..ir.parser import read_source
 from .arithmetic import larger, root_of_squares
 from .hardware_file import Tables, read_tables
 
+MEASURED = "-measured"  # ends the name of hardware whose calibrated figures were fitted to measurements
+
 
 class Convention(StrEnum):
     """How the network is seen."""
@@ -47,8 +49,7 @@ class Rule(StrEnum):
 class Torus:
     """Chips with links to their neighbours along each of `dimensions` axes.
 
-    `link_bytes_per_s`: one link, one direction. `axes_together`: whether a collective over several
-    axes uses the links of all of them at once, or goes axis by axis.
+    `link_bytes_per_s`: one link, one direction.
     """
 
     dimensions: int
@@ -56,7 +57,6 @@ class Torus:
     wrap: Wrap
     largest_slice_chips: int
     wrap_axis_chips: int = 1
-    axes_together: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,22 @@ class Switch:
 @dataclass(frozen=True)
 class Calibrated:
     """What was measured: how the two times of an op combine, the shares of the peaks that are
-    reached, and the seconds that a collective takes whatever it carries."""
+    reached, and the seconds that a collective takes whatever it carries.
+
+    `hop_latency_s`: of each of its steps from chip to chip, None where the datasheet's figure stands.
+    `axes_at_once`: along how many axes of a torus a collective uses the links at once, None for all;
+    over more it goes in stages. `error`: the root mean square of log(predicted / measured) over what
+    the figures were fitted to, 0 where nothing was.
+    """
 
     op_rule: Rule = Rule.MAX
     compute_efficiency: float = 1.0
     hbm_efficiency: float = 1.0
     network_efficiency: float = 1.0
     collective_latency_s: float = 0.0
+    hop_latency_s: float | None = None
+    axes_at_once: int | None = None
+    error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -102,9 +111,20 @@ class Hardware:
     calibrated: Calibrated = field(default_factory=Calibrated)
     convention: Convention = Convention.FLAT
 
-    def with_network(self, convention: str) -> Hardware:
-        """The same chip with its network seen by another convention, `flat` or `links`."""
-        return replace(self, convention=Convention(convention))
+    def with_network(self, convention: str | None) -> Hardware:
+        """The same chip with its network seen by another convention, `flat` or `links`; None leaves its own."""
+        return self if convention is None else replace(self, convention=Convention(convention))
+
+    @property
+    def chip(self) -> str:
+        """The name of the chip, whether its figures are the datasheet's or measured."""
+        return self.name.removesuffix(MEASURED)
+
+    @property
+    def hop_s(self) -> float:
+        """Seconds of a collective's step from chip to chip: as measured, or else the datasheet's."""
+        measured = self.calibrated.hop_latency_s
+        return self.hop_latency_s if measured is None else measured
 
     def compute_s(self, flops: Any) -> Any:
         """Seconds of arithmetic."""
@@ -142,6 +162,11 @@ def load_hardware(name: str) -> Hardware:
     return _preset(name)
 
 
+def load_measured(name: str) -> Hardware:
+    """As `load_hardware`, with the figures fitted to measurements where a preset of such a chip is shipped."""
+    return load_hardware(name + MEASURED if name + MEASURED in presets() else name)
+
+
 @lru_cache(maxsize=64)
 def _preset(name: str) -> Hardware:
     if name not in presets():
@@ -164,6 +189,7 @@ def parse_hardware(source: Source) -> Hardware:
         fabric = Torus(**torus | {"wrap": Wrap(torus["wrap"])})
     else:
         fabric = Switch(**tables["switch"])
-    return Hardware(
-        **tables[""], **tables["datasheet"], **tables["network"], fabric=fabric, calibrated=Calibrated(**calibrated)
-    )
+    network = dict(tables["network"])
+    if "convention" in network:
+        network["convention"] = Convention(network["convention"])
+    return Hardware(**tables[""], **tables["datasheet"], **network, fabric=fabric, calibrated=Calibrated(**calibrated))

@@ -22,7 +22,7 @@ LARGEST = 1e30  # of a figure: beyond it something was mistyped
 class Field:
     """A field: what its value must be, in words, and whether it must stand there.
 
-    `form` is `number` (0 only where `zero`, at most `most`), `count`, `flag`, `text` or `choice`.
+    `form` is `number` (0 only where `zero`, at most `most`), `count`, `text` or `choice`.
     """
 
     form: str
@@ -35,8 +35,6 @@ class Field:
     def wanted(self) -> str:
         """The values that the field takes, in words."""
         match self.form:
-            case "flag":
-                return "true or false"
             case "text":
                 return "a name of 1 to 60 printable characters"
             case "choice":
@@ -49,8 +47,6 @@ class Field:
     def admits(self, value: object) -> bool:
         """Whether `value`, as TOML gives it, will do."""
         match self.form:
-            case "flag":
-                return isinstance(value, bool)
             case "text":
                 return isinstance(value, str) and 0 < len(value) <= 60 and value.isprintable()
             case "choice":
@@ -76,14 +72,18 @@ FORM: Mapping[str, Mapping[str, Field]] = {
         "hbm_bytes_per_s": NUMBER,
         "dollars_per_chip_hour": MAYBE,
     },
-    "network": {"network_bytes_per_s": NUMBER, "between_bytes_per_s": MAYBE, "hop_latency_s": LATENCY},
+    "network": {
+        "network_bytes_per_s": NUMBER,
+        "between_bytes_per_s": MAYBE,
+        "hop_latency_s": LATENCY,
+        "convention": Field("choice", required=False, choices=("flat", "links")),
+    },
     "torus": {
         "dimensions": COUNT,
         "link_bytes_per_s": NUMBER,
         "wrap": Field("choice", choices=("cubes", "full-axis", "always", "never")),
         "wrap_axis_chips": Field("count", required=False),
         "largest_slice_chips": COUNT,
-        "axes_together": Field("flag", required=False),
     },
     "switch": {"node_chips": COUNT, "link_bytes_per_s": NUMBER},
     "calibrated": {
@@ -92,6 +92,9 @@ FORM: Mapping[str, Mapping[str, Field]] = {
         "hbm_efficiency": SHARE,
         "network_efficiency": SHARE,
         "collective_latency_s": LATENCY,
+        "hop_latency_s": LATENCY,
+        "axes_at_once": Field("count", required=False),
+        "error": Field("number", required=False, zero=True, most=10.0),
     },
 }
 FABRICS = ("torus", "switch")  # a file has one of the two

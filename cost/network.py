@@ -15,6 +15,7 @@ from itertools import chain, combinations
 from math import prod
 from typing import Any
 
+from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh
 from .collectives import FREE, bytes_sent
 from .hardware import Convention, Hardware, Torus
@@ -80,7 +81,7 @@ class Network:
         """
         if self.hardware.convention is Convention.FLAT or kind in FREE or self.mesh.size(*axes) == 1:
             return 0.0
-        return self._terms.start_s + self._steps(kind, axes, self._terms) * self._terms.hop_s
+        return self.start_s + self._steps(kind, axes, self._terms) * self.hop_s
 
     def _transfer_s(self, kind: str, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
         """Seconds for the bytes alone."""
@@ -119,6 +120,39 @@ class Network:
         """The steps, one after the other, from chip to chip, of a collective of `kind` over `axes`."""
         return int(self._steps(kind, axes, self._figures))
 
+    @cached_property
+    def rings(self) -> frozenset[str]:
+        """The axes that close into rings. In the flat convention the mesh need not fit the hardware; no
+        axis of one that does not is known to close."""
+        try:
+            return frozenset(name for name, axis in self._axes.items() if axis.level is Level.RING)
+        except InputError:
+            if self.hardware.convention is Convention.LINKS:
+                raise
+            return frozenset()
+
+    @property
+    def start_s(self) -> Any:
+        """What starting a collective takes."""
+        return 0.0 if self.hardware.convention is Convention.FLAT else self._terms.start_s
+
+    @property
+    def hop_s(self) -> Any:
+        """What each step from chip to chip takes, whatever it carries."""
+        return 0.0 if self.hardware.convention is Convention.FLAT else self._terms.hop_s
+
+    def passing_bytes_per_s(self, axis: str, both_ways: bool) -> Any:
+        """The rate at which a chip takes in blocks that are passed on from chip to chip along `axis`.
+
+        `both_ways`: a half of each goes round the one way, the other half the other. Passed one way, blocks
+        use half of what the links of a ring carry. On a line the block that goes back to its start uses
+        those of the other direction, so both directions carry all there is either way.
+        """
+        if self.hardware.convention is Convention.FLAT:
+            return self._terms.bandwidth
+        one_way = self.level(axis) is Level.RING and not both_ways
+        return self._terms.rate(axis) / (2 if one_way else 1)
+
     def level(self, axis: str) -> Level:
         """What the chips along an axis are linked by."""
         return self._axes[axis].level
@@ -136,18 +170,16 @@ class Network:
 
     def stages(self, axes: Sequence[str]) -> list[list[str]]:
         """The axes that are used at once, stage by stage; axes of one chip left out."""
-        fabric = self.hardware.fabric
-        at_once = not isinstance(fabric, Torus) or fabric.axes_together
-        near: list[list[str]] = []
-        far: list[str] = []
-        for name in (name for name in axes if self.mesh.size(name) > 1):
-            if self.level(name) is Level.BETWEEN:
-                far.append(name)
-            elif at_once and near:
-                near[0].append(name)
-            else:
-                near.append([name])
-        return [*near, far] if far else near
+        live = [name for name in axes if self.mesh.size(name) > 1]
+        far = [name for name in live if self.level(name) is Level.BETWEEN]
+        near = [name for name in live if name not in far]
+        most = self.hardware.calibrated.axes_at_once if isinstance(self.hardware.fabric, Torus) else None
+        if most is None or most >= len(near):
+            stages = [near]
+        else:  # the longest together: what is left for an axis by itself is least then
+            near.sort(key=self.mesh.size, reverse=True)
+            stages = [near[first : first + most] for first in range(0, len(near), most)]
+        return [stage for stage in (*stages, far) if stage]
 
     def gather_stages(self, axes: Sequence[str]) -> list[list[str]]:
         """The stages in the order of an all-gather: the slowest first, while blocks are small."""
@@ -161,7 +193,7 @@ class Network:
     def _figures(self) -> Terms:
         hardware = self.hardware
         bandwidth = self._reached(hardware.network_bytes_per_s)
-        start_s, hop_s = hardware.calibrated.collective_latency_s, hardware.hop_latency_s
+        start_s, hop_s = hardware.calibrated.collective_latency_s, hardware.hop_s
         return Terms(self.mesh.size, self.axis_bytes_per_s, bandwidth, start_s, hop_s)
 
     @property

@@ -198,7 +198,7 @@ def _symbols(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, number
         if figure not in named:
             named[figure] = new("W" if alike else f"W_{axis}")
     start = new("latency") if hardware.calibrated.collective_latency_s else None
-    hop = new("hop") if hardware.hop_latency_s else None
+    hop = new("hop") if hardware.hop_s else None
     rates = {axis: named[figure] for axis, figure in figures.items()}
     return Symbols(dims, axes, rates, new("peak"), new("hbm"), start, hop)
 
@@ -235,7 +235,7 @@ def _sizes(
                 figures[symbols.rates[axis]] = sympy.Rational(rate)
             for latency, seconds in (
                 (symbols.start, hardware.calibrated.collective_latency_s),
-                (symbols.hop, hardware.hop_latency_s),
+                (symbols.hop, hardware.hop_s),
             ):
                 if latency is not None:
                     figures[latency] = sympy.Rational(seconds)

@@ -133,7 +133,7 @@ def _timed(stages: Sequence[Stage], held: Fraction, network: Network) -> Run:
     busiest = [stage.busiest_bytes * held for stage in stages]
     hops = sum(stage.hops for stage in stages)
     carried_s = sum(float(b) / network.link_bytes_per_s(s.axes[0]) for b, s in zip(busiest, stages, strict=True))
-    start_s, hop_s = network.hardware.calibrated.collective_latency_s, network.hardware.hop_latency_s
+    start_s, hop_s = network.hardware.calibrated.collective_latency_s, network.hardware.hop_s
     return Run(sum(busiest, start=Fraction(0)), hops, start_s + hops * hop_s + carried_s)
 
 

@@ -85,7 +85,7 @@ def test_prices() -> None:
 
 def test_fields_say_their_unit() -> None:
     unit = re.compile(r"_(per_s|bytes|s|chips|hour|efficiency)$")
-    unitless = {"name", "wrap", "axes_together", "op_rule", "dimensions"}
+    unitless = {"name", "wrap", "axes_at_once", "op_rule", "dimensions", "convention", "error"}
     assert [n for form in FORM.values() for n in form if not unit.search(n) and n not in unitless] == []
     assert set(FORM["calibrated"]) == {field.name for field in fields(Calibrated)}
 

@@ -22,10 +22,11 @@ KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
 LINK = 1.0  # bytes a second: seconds are bytes on the busiest link
 
 
-def torus(wrap: Wrap, together: bool = True, hop_latency_s: float = 0.0, latency_s: float = 0.0) -> Hardware:
-    fabric = Torus(3, LINK, wrap, 1 << 20, axes_together=together)
+def torus(wrap: Wrap, at_once: int | None = None, hop_latency_s: float = 0.0, latency_s: float = 0.0) -> Hardware:
+    fabric = Torus(3, LINK, wrap, 1 << 20)
     found = Hardware("made-up", 1.0, 1.0, 1.0, 6.0, fabric, hop_latency_s=hop_latency_s, between_bytes_per_s=0.01)
-    return replace(found, calibrated=Calibrated(collective_latency_s=latency_s)).with_network("links")
+    measured = Calibrated(collective_latency_s=latency_s, axes_at_once=at_once)
+    return replace(found, calibrated=measured).with_network("links")
 
 
 def preset(name: str, mesh: str) -> Network:
@@ -76,7 +77,7 @@ def test_equal_axes_at_once_are_as_simulated(kind: str, wrap: Wrap, sizes: tuple
 def test_axis_by_axis_is_as_simulated(kind: str, sizes: tuple[int, ...]) -> None:
     wires = [Wire(name, size, Wiring.RING) for name, size in zip("xyz", sizes, strict=False)]
     traffic = simulate(kind, wires, Fraction(840))
-    network = Network(torus(Wrap.ALWAYS, together=False), parse_mesh("x".join(map(str, sizes))))
+    network = Network(torus(Wrap.ALWAYS, at_once=1), parse_mesh("x".join(map(str, sizes))))
     assert seconds(network, kind, "xyz"[: len(sizes)], 840.0) == pytest.approx(float(traffic.busiest_bytes), rel=1e-12)
 
 

@@ -228,18 +228,18 @@ class DualAscent:
         chosen = [0] * len(self.prices)
         for node in range(len(chosen)):
             self._settle(node, chosen, by_rank=False)
-        return self._improve(chosen, kept)
+        return self._improve(chosen, kept, range(len(chosen)))
 
-    def polish(self, plan: Sequence[int]) -> list[int]:
-        """A plan no dearer than `plan`, improved node by node while that helps."""
+    def polish(self, plan: Sequence[int], nodes: Sequence[int] | None = None) -> list[int]:
+        """A plan no dearer than `plan`, improved node by node while that helps; only at `nodes`, if given."""
         kept = [list(f.potentials) for f in self.factors]
         chosen = list(plan)
         for factor in self.factors:
             factor.potentials = [point(p.rows[chosen[p.node]], len(factor.potentials[0])) for p in factor.ports]
-        return self._improve(chosen, kept)
+        return self._improve(chosen, kept, range(len(chosen)) if nodes is None else nodes)
 
-    def _improve(self, chosen: list[int], kept: list[list[Floats]]) -> list[int]:
-        """Choose anew for each node, all others as they are, until nothing gains; then give the
+    def _improve(self, chosen: list[int], kept: list[list[Floats]], nodes: Sequence[int]) -> list[int]:
+        """Choose anew for each of `nodes`, all others as they are, until nothing gains; then give the
         potentials back as they were `kept`. Of plans of one price the last is the best by rank."""
         price, best = np.inf, list(chosen)
         while (now := self.price_of(chosen)) <= price * (1 + 1e-12):
@@ -247,7 +247,7 @@ class DualAscent:
             price, best = now, list(chosen)
             if not gained:
                 break
-            for node in range(len(chosen)):
+            for node in nodes:
                 self._settle(node, chosen)
         for factor, potentials in zip(self.factors, kept, strict=True):
             factor.potentials = potentials

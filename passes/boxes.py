@@ -25,17 +25,19 @@ from .space import Mask
 BOX_SWEEPS = 5  # a box goes on from what its parent has settled
 MOST_BOXES = 250  # then the best plan so far is returned, with the bound of what is left
 MOST_WORK = 10_000_000  # arcs swept over in all boxes: what large problems may take
+MOST_CUTS = 4  # in turn by what the dual ascent says alone
 MOST_COLUMNS = 95_000  # of a program for the solver; the proof of one box in many is not worth more
 
 
 @dataclass(frozen=True, eq=False)
 class _Box:
     """`allowed[n]`: the choices that node n may take; `ascent` has settled on them, and `plan` is one
-    of them, its bound that of the box."""
+    of them, its bound that of the box. `cuts`: how many lie between it and a box that was proven."""
 
     allowed: list[Mask]
     ascent: DualAscent
     plan: Found
+    cuts: int
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,9 @@ class _Search:
             self.best, self.winner = plan, ascent
         return True
 
-    def enter(self, allowed: Sequence[Mask], parent: DualAscent, least: float) -> None:
+    def enter(self, allowed: Sequence[Mask], parent: DualAscent, least: float, cuts: int = 0) -> None:
         """Put a box on the heap, unless no plan in it can keep to the limits or be cheaper. `least` is
-        a bound of it."""
+        a bound of it, `cuts` as it has."""
         tight = self.limits.tightened(allowed)
         if tight is None:
             return
@@ -94,30 +96,37 @@ class _Search:
             return
         plan = replace(self.problem.found(chosen), bound=bound)
         self.offer(plan, ascent)
-        heapq.heappush(self.heap, (bound, self.entered, _Box(tight, ascent, plan)))
+        heapq.heappush(self.heap, (bound, self.entered, _Box(tight, ascent, plan, cuts)))
 
     def run(self) -> Found | None:
         """Take the box of the least bound, prove its cheapest plan or split it, until none is left."""
         gap = self.problem.settings.gap
         while self.heap and self.heap[0][0] < self.price * (1 - gap) and self.entered < self.most:
             bound, box = self.take()
-            plan = box.plan
-            if self.limits.fits(plan):
+            if self.limits.fits(box.plan):
                 # The cheapest plan of the box, were there no limits; most often it keeps to them.
-                known = min(plan, self.best or plan, key=lambda f: f.price)
+                known = min(box.plan, self.best or box.plan, key=lambda f: f.price)
                 found = self.prover.prove(box.ascent, known, MOST_COLUMNS)
                 found = replace(found, bound=max(bound, found.bound))
                 if self.offer(found, box.ascent):
                     self.given_up = min(self.given_up, found.bound)
                     continue
-                plan = found
-            self.split(replace(box, plan=plan))
+                box = replace(box, plan=found, cuts=0)
+            elif box.cuts >= MOST_CUTS:
+                box = self.bounded(box)
+            self.split(box)
         if self.best is None or self.winner is None:
             return None
         left = self.heap[0][0] if self.heap else np.inf
         found = replace(self.best, bound=min(self.price, self.given_up, left))
         plain = self.prover.plainest(self.winner, found, MOST_COLUMNS)
         return plain if self.limits.fits(plain) else found
+
+    def bounded(self, box: _Box) -> _Box:
+        """A box with the bound that the linear program gives it."""
+        known = self.best or box.plan
+        bound = max(box.plan.bound, self.prover.relaxed(box.ascent, known, MOST_COLUMNS))
+        return replace(box, plan=replace(box.plan, bound=bound), cuts=0)
 
     def take(self) -> tuple[float, _Box]:
         """The box of the least bound, and its bound; while no plan is known the last one entered, in
@@ -135,12 +144,12 @@ class _Search:
         cut = self.cut(box)
         if cut is None:
             # All that is held is settled, but for the ways over which copies are made.
-            self.given_up = min(self.given_up, box.plan.bound)
+            self.given_up = min(self.given_up, (self.bounded(box) if box.cuts else box).plan.bound)
             return
         for less in (False, True):
             allowed = list(box.allowed)
             allowed[cut.node] = allowed[cut.node] & ((cut.worth < cut.at) == less)
-            self.enter(allowed, box.ascent, box.plan.bound)
+            self.enter(allowed, box.ascent, box.plan.bound, box.cuts + 1)
 
     def cut(self, box: _Box) -> _Cut | None:
         """Where to split: at what takes the most above the least that it may, a choice first that says
@@ -183,13 +192,15 @@ def _largest(sizes: Sequence[tuple[int, Floats]], box: _Box) -> _Cut | None:
     return best
 
 
-def search_boxes(problem: Problem, ascent: DualAscent, limits: Limits | JointLimits, prover: Prover) -> Found | None:
+def search_boxes(
+    problem: Problem, ascent: DualAscent, limits: Limits | JointLimits, prover: Prover, least: float
+) -> Found | None:
     """The cheapest plan that keeps to `limits`, None where none was found; `ascent` has settled on the
-    problem without them."""
+    problem without them, and `least` is a bound of it."""
     allowed = [np.ones(len(node.seconds), dtype=bool) for node in problem.graph.nodes]
     if problem.representatives is not None:
         node, mask = problem.representatives  # from here on boxes may tell alike axes apart
         allowed[node] = mask
     boxes = _Search(problem, limits, prover)
-    boxes.enter(allowed, ascent, ascent.bound())
+    boxes.enter(allowed, ascent, least)
     return boxes.run()

@@ -62,6 +62,11 @@ class Problem:
         """The trees of its plans."""
         return Trees(self.graph.tensors, self.distances.__getitem__, self.groups, self.settings)
 
+    @cached_property
+    def stored_nodes(self) -> tuple[int, ...]:
+        """The nodes that choose where parameters and caches lie, and nothing else."""
+        return tuple(n for n, node in enumerate(self.graph.nodes) if node.stored is not None and node.table is None)
+
     def stored_bytes(self, chosen: Sequence[int]) -> float:
         """What the stored tensors of a plan take on a chip."""
         nodes = zip(self.graph.nodes, chosen, strict=True)
@@ -139,6 +144,17 @@ class Prover:
             best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
         return best
 
+    def relaxed(self, ascent: DualAscent, known: Found, most_columns: int) -> float:
+        """A bound of the plans that `ascent` allows, no higher than the price of `known`: that of the linear
+        relaxation, or where it has too many columns the ascent's."""
+        reduced = self._reduce(ascent, known, ties=False)
+        if not reduced.possible:
+            return known.price
+        if len(reduced.model.cost) > most_columns:
+            return ascent.bound()
+        answer = self._solve(_relaxed(reduced.model))
+        return min(known.price, max(ascent.bound(), answer.bound / _unit(known.price)))
+
     def _approach(self, ascent: DualAscent, known: Found) -> Found:
         """Sweep on while that brings bound and plan together: less is left for the solver then. Where
         it does no longer, the plan may be what is missing: round once more."""
@@ -210,8 +226,11 @@ class Prover:
         plan = self.problem.found(chosen, reduced.shared(answer))
         if ascent is None:
             return plan
-        polished = self.problem.found(ascent.polish(chosen), plan.shared)
-        return polished if polished.price <= plan.price * (1 + 1e-12) else plan
+        for nodes in (None, self.problem.stored_nodes):  # what is stored is in no group, so priced exactly there
+            polished = self.problem.found(ascent.polish(chosen, nodes), plan.shared)
+            if polished.price <= plan.price * (1 + 1e-12):
+                return polished
+        return plan
 
     def _round(self, answer: Answer, reduced: _Reduced, ascent: DualAscent, best: Found) -> Found | None:
         """A good plan among the choices that an answer mixes: by ascent, then by the integer program

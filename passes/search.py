@@ -24,13 +24,13 @@ def search(problem: Problem, limits: Limits | JointLimits | None, prover: Prover
     ascent = DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
     for _ in range(SWEEPS):
         ascent.sweep()
-    plan = ascent.round()
-    if limits is None or limits.stores(plan):
-        found = prover.prove(ascent, problem.found(plan))
+    found = problem.found(ascent.round())
+    if limits is None or limits.stores(found.chosen):
+        found = prover.prove(ascent, found)
         if limits is None or _fits(found, limits):
             plain = prover.plainest(ascent, found)
             return plain if limits is None or _fits(plain, limits) else found
-    return search_boxes(problem, ascent, limits, prover)
+    return search_boxes(problem, ascent, limits, prover, max(ascent.bound(), found.bound))
 
 
 def _fits(plan: Found, limits: Limits | JointLimits) -> bool:

@@ -18,7 +18,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from ..cost.hardware import Convention, load_hardware
+from ..cost.hardware import load_hardware
 from ..ir.diagnostics import Diagnostic, InputError, fail
 from ..ir.dtype import Dtype
 from ..ir.mesh import Mesh, parse_mesh
@@ -26,7 +26,7 @@ from ..ir.program import Program
 from ..passes.choose import Options, choose
 from ..passes.plan import Objective
 from ..passes.solver import Settings
-from .cli_options import Chip, Chips, ChipsOrCount, File, Least, Net, Pins, Sets, bindings
+from .cli_options import Chip, Chips, ChipsOrCount, File, Least, Net, Overlap, Pins, Sets, bindings
 from .driver import Compiled, InternalError, compile_phases, load, select_phases, unfilled
 from .emission import ALONE, Emit, file_names, in_files, in_one
 from .files import refuse_existing, write_files
@@ -118,7 +118,7 @@ def compile_command(
     chips: ChipsOrCount,
     phase: Annotated[str | None, typer.Option(help="Compile one phase only; without it, all of them.")] = None,
     hardware: Chip = "tpu-v4",
-    network: Net = Convention.FLAT,
+    network: Net = None,
     hbm_fraction: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
     ] = 1.0,
@@ -126,10 +126,12 @@ def compile_command(
     pin: Pins = None,
     objective: Least = Objective.TIME,
     solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
+    overlap: Overlap = False,
     emit: Annotated[
         Emit,
         typer.Option(
-            help="The plan as text, as a NumPy or a JAX program that runs on its own, as PartitionSpecs, or as JSON."
+            help="The plan as text, as a NumPy or a JAX program that runs on its own, as PartitionSpecs, as JSON, or "
+            "as a page to look at."
         ),
     ] = Emit.TEXT,
     output: Annotated[
@@ -154,7 +156,8 @@ def compile_command(
     """Find the cheapest sharded program of a model on a mesh of chips."""
     chip = load_hardware(hardware).with_network(network)
     meshes = meshes_of(chips, chip)
-    options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=Settings(solver.value))
+    settings = Settings(solver.value)
+    options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=settings, overlap=overlap)
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
     program = load(Path(file), sizes, pins, pads)

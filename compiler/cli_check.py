@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from ..cost.hardware import Convention, load_hardware
+from ..cost.hardware import load_hardware
 from ..ir.diagnostics import fail
 from ..ir.mesh import parse_mesh
 from ..ir.program import Program, Repeat, Stored, walk
 from ..passes.choose import Options
 from .cli import reported
-from .cli_options import Chip, File, Net, Pins, Sets, bindings
+from .cli_options import Chip, File, Net, Overlap, Pins, Sets, bindings
 from .driver import compile_phases, load, select_phases
 from .files import file_stem
 from .jax_check import check_jax, require_jax
@@ -43,9 +43,10 @@ def check_command(
     ] = None,
     phase: Annotated[str | None, typer.Option(help="Check one phase only; without it, all of them.")] = None,
     hardware: Chip = "tpu-v4",
-    network: Net = Convention.FLAT,
+    network: Net = None,
     set_: Sets = None,
     pin: Pins = None,
+    overlap: Overlap = False,
 ) -> None:
     """Look for errors in a model, and say what is in it; with a backend, check its plan there."""
     if (chips is None) != (backend is None):
@@ -56,7 +57,7 @@ def check_command(
     if chips is None:
         say(f"ok: {_contents(program)}\n")
         return
-    options = Options(load_hardware(hardware).with_network(network))
+    options = Options(load_hardware(hardware).with_network(network), overlap=overlap)
     wrong = []
     for one in compile_phases(program, select_phases(program, phase), parse_mesh(chips), options):
         complain(one.warnings)

@@ -29,6 +29,7 @@ from .driver import Compiled, compile_phase, compile_phases, load, select_phases
 from .explain import explain
 from .explain_json import as_json
 from .explain_text import NO_LINKS, Explained, as_latex, as_text
+from .page.render import plan_page
 from .rivals import Search, compare
 from .terminal import complain, say
 
@@ -41,6 +42,7 @@ class Format(StrEnum):
     TEXT = "text"
     LATEX = "latex"
     JSON = "json"
+    HTML = "html"
 
 
 @app.command("explain")
@@ -50,7 +52,7 @@ def explain_command(
     chips: Chips,
     phase: Annotated[str | None, typer.Option(help="Explain one phase only; without it, all of them.")] = None,
     hardware: Chip = "tpu-v4",
-    network: Net = Convention.FLAT,
+    network: Net = None,
     set_: Sets = None,
     pin: Pins = None,
     objective: Least = Objective.TIME,
@@ -80,8 +82,9 @@ def explain_command(
     named = _named(against or [])
     if over is not None and not named:
         raise fail("`--over` compares layouts, and there are none.", hint="add `--against NAME=FILE`, once for each")
-    if trace and format_ is Format.LATEX:
-        raise fail("`--trace` shows figures, and LaTeX is for formulas.", hint="write it as text or JSON")
+    if trace and format_ in (Format.LATEX, Format.HTML):
+        place = "LaTeX is for formulas" if format_ is Format.LATEX else "the page has no place for them"
+        raise fail(f"`--trace` shows figures, and {place}.", hint="write it as text or JSON")
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     program = load(Path(file), sizes, pins)
     phases = select_phases(program, phase)
@@ -91,7 +94,7 @@ def explain_command(
     unlimited = replace(options, capacity_bytes=math.inf)
     planned = {name: compile_phases(rival, phases, mesh, unlimited) for name, rival in rivals.items()}
     seek = search and over is not None and format_ is not Format.LATEX
-    linked = network is Convention.LINKS
+    linked = options.hardware.convention is Convention.LINKS
     found = []
     for k, one in enumerate(compiled):
         complain(one.warnings)
@@ -108,6 +111,8 @@ def explain_command(
             say("\n".join(as_latex(one) for one in found))
         case Format.JSON:
             say(as_json(found))
+        case Format.HTML:
+            say(plan_page(compiled, {one.explanation.phase: one for one in found}))
 
 
 def _search(file: Path, compiled: Compiled, over: str, sizes: Mapping[str, int], pins: Sequence[Path]) -> Search:

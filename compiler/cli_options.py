@@ -30,9 +30,23 @@ Sets = Annotated[
     typer.Option("--set", metavar="DIM=N", help="Give a dim another size, in all phases. May be repeated."),
 ]
 Chip = Annotated[str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")]
-Net = Annotated[Convention, typer.Option(help="One bandwidth for a chip and no latency, or links for each axis.")]
+Net = Annotated[
+    Convention | None,
+    typer.Option(
+        help="One bandwidth for a chip and no latency, or links for each axis; without it as the hardware's file says, "
+        "which is flat where it says nothing."
+    ),
+]
 Pins = Annotated[
     list[str] | None, typer.Option(metavar="FILE", help="Layouts to keep from the search. May be repeated.")
+]
+Overlap = Annotated[
+    bool,
+    typer.Option(
+        "--overlap",
+        help="Run gathers and reduce-scatters in loops with the einsums beside them, so that one hides the other. The "
+        "layouts stay those of the plan without.",
+    ),
 ]
 Least = Annotated[Objective, typer.Option(help="What the plan has least of.")]
 

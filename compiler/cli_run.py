@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..cost.hardware import Convention, load_hardware
+from ..cost.hardware import load_hardware
 from ..ir.diagnostics import fail
 from ..ir.mesh import parse_mesh
 from ..passes.choose import Options
@@ -39,7 +39,7 @@ def run_command(
     chips: Chips,
     tokens: Annotated[int, typer.Option(metavar="N", help="How many each sequence gets, the first from prefill.")] = 16,
     hardware: Chip = "tpu-v4",
-    network: Net = Convention.FLAT,
+    network: Net = None,
     set_: Sets = None,
     pin: Pins = None,
     memory: Annotated[

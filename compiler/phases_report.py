@@ -8,7 +8,7 @@ from typing import Any
 from ..ir.spmd import Move, SpmdProgram, walk_spmd
 from ..passes.handover import spell_handovers
 from ..passes.plan import Objective, Plan
-from .driver import Compiled
+from .driver import Compiled, whole_price
 from .report import PROVEN, time_text
 from .text_table import table
 
@@ -30,17 +30,19 @@ def _together(compiled: Sequence[Compiled]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("", "calls", "each", "all")]
     handed = {h.before: h for h in plan.handovers}
     for one in compiled:
-        price, calls = _seconds(one), calls_of(one)
+        price, calls = seconds_of(one), calls_of(one)
         rows.append((one.phase, str(calls), time_text(price), time_text(calls * price)))
         if one.phase in handed:
             handover = handed[one.phase]
             name = f"{handover.before} to {handover.after}"
             rows.append((name, str(calls), time_text(handover.price), time_text(calls * handover.price)))
-    rows.append(("together", "", "", time_text(plan.price)))
+    rows.append(("together", "", "", time_text(whole_price(compiled))))
     yield "Phases together: each parameter stored once, caches handed on"
     yield from table(rows, left=1)
     for spmd in spell_handovers(compiled[0].program, plan):
         yield f"  caches from {spmd.phase}: {_moved(spmd)}"
+    if any(one.estimate.loops for one in compiled):
+        yield "  of times, what loops hide is taken off; the plan is chosen and proven by those before that"
     yield ""
     yield f"  objective  {time_text(plan.price, 6)}"
     yield f"  bound      {time_text(plan.bound, 6)}"
@@ -50,10 +52,12 @@ def _together(compiled: Sequence[Compiled]) -> Iterator[str]:
         yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
 
 
-def _seconds(one: Compiled) -> float:
-    """What counts of one call of a phase."""
+def seconds_of(one: Compiled, hiding: bool = True) -> float:
+    """What counts of one call of a phase; without `hiding`, before any of it is hidden."""
     totals = one.estimate.totals()
-    return totals.comm_s if one.plan.objective is Objective.COMMUNICATION else totals.total_s
+    if one.plan.objective is Objective.COMMUNICATION:
+        return totals.comm_s
+    return totals.total_s if hiding else totals.apart_s
 
 
 def _moved(spmd: SpmdProgram) -> str:
@@ -65,7 +69,7 @@ def _moved(spmd: SpmdProgram) -> str:
 
 def sharing_text(alone: Sequence[Compiled], together: Plan | None, reason: str | None) -> str:
     """What it costs to store parameters once: phases planned alone beside the plan of all, or why there is none."""
-    total = sum(calls_of(one) * _seconds(one) for one in alone)
+    total = sum(calls_of(one) * seconds_of(one, hiding=False) for one in alone)
     lines = ["What sharing the stored parameters costs"]
     if together is None:
         return "\n".join([*lines, f"  together there is no plan: {reason}"])
@@ -74,7 +78,7 @@ def sharing_text(alone: Sequence[Compiled], together: Plan | None, reason: str |
     for one in alone:
         # Where least memory was asked for, a phase's price is in bytes: only the whole has a time to compare.
         shared = "-" if together.objective is Objective.MEMORY else time_text(prices[one.phase])
-        rows.append((one.phase, str(calls_of(one)), time_text(_seconds(one)), shared))
+        rows.append((one.phase, str(calls_of(one)), time_text(seconds_of(one, hiding=False)), shared))
     handed = sum(next(calls_of(o) for o in alone if o.phase == h.before) * h.price for h in together.handovers)
     rows.append(("handovers", "", "-", time_text(handed)))
     rows.append(("in all", "", time_text(total), time_text(together.price)))

@@ -111,15 +111,21 @@ def _worst(point: Point) -> str:
 
 def _program(compiled: Compiled) -> Iterator[str]:
     yield "Sharded program, on the right the MB that a chip sends and the time, for one execution"
+    if compiled.estimate.loops:
+        yield "A step marked by `~` runs in one loop with the step before it; beside the first, what that hides"
     yield ""
     yield print_spmd(compiled.spmd, _annotations(compiled.estimate))
 
 
 def _annotations(estimate: Estimate) -> dict[str, str]:
-    """What is said beside each step: MB sent and time of a collective, time of an op."""
+    """What is said beside each step: MB sent and time of a collective, time of an op; what a loop hides
+    beside its first."""
     out = {c.result: _us(c.seconds) for c in estimate.ops if c.seconds >= LEAST_SHOWN_S}
     for cost in estimate.moves:
         out[cost.result] = f"{_mb(cost.bytes_sent)} MB {_us(cost.seconds)}" if cost.bytes_sent else "free"
+    for loop in estimate.loops:
+        hides = f"loop hides {_us(loop.hidden_s)}"
+        out[loop.first] = f"{out[loop.first]}, {hides}" if loop.first in out else hides
     return out
 
 
@@ -131,11 +137,14 @@ def _summary(compiled: Compiled) -> Iterator[str]:
     yield "Each chip takes"
     yield from table(rows, left=1)
     yield f"  An op takes {RULES[compiled.hardware.calibrated.op_rule]}; the total is ops and communication."
+    if compiled.estimate.loops:
+        yield f"  Less what loops hide, {time_text(compiled.estimate.totals().hidden_s)} of the whole program."
     if (used := utilisation(compiled)) is not None:
         yield f"  MFU {used:.1%}: the flops of the model's parameters, without padding, of what the chips could do."
     yield ""
     if len(compiled.plan.phases) > 1:
         yield "  Planned together with the other phases; what is proven is said of all."
+        yield from _overlap(compiled)
         if compiled.checked is not None:
             yield from _checked(compiled.checked)
         return
@@ -146,8 +155,27 @@ def _summary(compiled: Compiled) -> Iterator[str]:
         yield "  status     optimal: proven within a gap of 1e-9"
     else:
         yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
+    yield from _overlap(compiled)
     if compiled.checked is not None:
         yield from _checked(compiled.checked)
+
+
+def _overlap(compiled: Compiled) -> Iterator[str]:
+    """What loops hide, and what is proven nevertheless."""
+    if not compiled.overlapped:
+        return
+    count = len(compiled.estimate.loops)
+    if not count:
+        yield "  overlap    no loop would hide anything"
+        return
+    hide = f"{_count(count, 'loop')} {'hides' if count == 1 else 'hide'}"
+    line = f"  overlap    {hide} {time_text(compiled.estimate.totals().hidden_s)}"
+    if compiled.plan.objective is not Objective.TIME or len(compiled.plan.phases) > 1:
+        yield line
+        return
+    yield f"{line}; the plan is chosen and proven by the time before that"
+    if compiled.hardware.convention is Convention.FLAT:
+        yield "             no plan can hide more than half of its time, nor take less than half the bound"
 
 
 def utilisation(compiled: Compiled) -> float | None:

@@ -1,7 +1,8 @@
 """A compiled phase as data for JSON. Times are seconds, sizes bytes; only `build_s` and `solve_s` vary.
 
 `seconds` and `bytes_sent_per_chip` of a step are those of one execution; `times` says how often it
-runs. `totals` are of the whole program, `totals_once` count each step once.
+runs. `totals` are of the whole program, `totals_once` count each step once. `loops`, and what they
+hide, are there only where overlap was asked for.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from ..cost.estimate import MoveCost, OpCost, Totals
+from ..cost.loops import LoopCost
 from ..cost.memory import MemoryUse, memory
 from ..cost.model_flops import model_flops
 from ..ir.layout import format_layout
@@ -47,6 +49,7 @@ def phase_data(compiled: Compiled) -> Data:
     spmd, cost, plan = compiled.spmd, compiled.estimate, compiled.phase_plan
     values = spmd.table()
     stored = [p.item for p in walk_spmd(spmd.body) if isinstance(p.item, Stored)]
+    hidden = compiled.overlapped
     return {
         "model": spmd.name,
         "phase": spmd.phase,
@@ -63,9 +66,9 @@ def phase_data(compiled: Compiled) -> Data:
         "solve_s": compiled.plan.timing.solve_s,
         "model_flops": model_flops(compiled.program, compiled.phase),
         "mfu": utilisation(compiled),
-        "totals": _totals(cost.totals()),
-        "totals_once": _totals(cost.totals(once=True)),
-        "repeats": [{"name": s.name, "count": s.count, **_totals(s.once)} for s in scopes(spmd, cost)],
+        "totals": _totals(cost.totals(), hidden),
+        "totals_once": _totals(cost.totals(once=True), hidden),
+        "repeats": [{"name": s.name, "count": s.count, **_totals(s.once, hidden)} for s in scopes(spmd, cost)],
         "stored_bytes_per_chip": math.fsum(size for _, size in cost.stored_bytes),
         "memory": _memory(memory(spmd)),
         "hbm_bytes_per_chip": compiled.hardware.hbm_bytes,
@@ -74,6 +77,7 @@ def phase_data(compiled: Compiled) -> Data:
         "kinds": {s.value: Kind(s.kind).value for s in stored},
         "results": {name: _layout(values[name]) for name in spmd.results},
         "steps": _steps(compiled),
+        **({"loops": [_loop(loop) for loop in cost.loops]} if hidden else {}),
         "check": None if compiled.checked is None else _check(compiled.checked),
         "warnings": [warning.message for warning in compiled.warnings],
     }
@@ -87,12 +91,13 @@ def _priced(compiled: Compiled) -> Data:
     return prices | {f"objective_{unit}": plan.price, f"bound_{unit}": plan.bound}
 
 
-def _totals(totals: Totals) -> Data:
+def _totals(totals: Totals, hidden: bool) -> Data:
     return {
         "compute_s": totals.compute_s,
         "memory_s": totals.memory_s,
         "op_s": totals.op_s,
         "comm_s": totals.comm_s,
+        **({"hidden_s": totals.hidden_s} if hidden else {}),
         "total_s": totals.total_s,
         "bytes_sent_per_chip": totals.bytes_sent,
         "collectives": totals.collectives,
@@ -137,6 +142,22 @@ def _move(before: SpmdValue, after: SpmdValue, cost: MoveCost) -> Data:
         "bytes_sent_per_chip": cost.bytes_sent,
         "seconds": cost.seconds,
         "times": cost.times,
+    }
+
+
+def _loop(cost: LoopCost) -> Data:
+    """A loop, once; `results` are those of its steps."""
+    return {
+        "results": list(cost.results),
+        "times": cost.times,
+        "halves": cost.halves,
+        "permutes": cost.permutes,
+        "permute_bytes": _number(cost.permute_bytes),
+        "op_s": cost.op_s,
+        "transfer_s": cost.transfer_s,
+        "start_s": cost.start_s,
+        "seconds": cost.seconds,
+        "hidden_s": cost.hidden_s,
     }
 
 

@@ -8,10 +8,11 @@ from math import prod
 from typing import TypeVar
 
 from ..cost.estimate import Estimate, MoveCost, OpCost, Totals
+from ..cost.loops import LoopCost
 from ..ir.program import Stored
 from ..ir.spmd import SpmdProgram, SpmdRepeat, walk_spmd
 
-Cost = TypeVar("Cost", OpCost, MoveCost)
+Cost = TypeVar("Cost", OpCost, MoveCost, LoopCost)
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,12 @@ def scopes(spmd: SpmdProgram, estimate: Estimate) -> tuple[Scope, ...]:
 def _once(path: tuple[SpmdRepeat, ...], around: dict[str, tuple[SpmdRepeat, ...]], estimate: Estimate) -> Totals:
     times = prod(repeat.count for repeat in path)
 
-    def inside(costs: Iterable[Cost]) -> tuple[Cost, ...]:
-        return tuple(
-            replace(c, times=c.times // times)
-            for c in costs
-            if all(a is b for a, b in zip(path, around[c.result], strict=False)) and len(around[c.result]) >= len(path)
-        )
+    def made_in(cost: Cost) -> bool:
+        repeats = around[cost.first if isinstance(cost, LoopCost) else cost.result]
+        return len(repeats) >= len(path) and all(a is b for a, b in zip(path, repeats, strict=False))
 
-    return replace(estimate, ops=inside(estimate.ops), moves=inside(estimate.moves)).totals()
+    def inside(costs: Iterable[Cost]) -> tuple[Cost, ...]:
+        return tuple(replace(c, times=c.times // times) for c in costs if made_in(c))
+
+    inner = (inside(estimate.ops), inside(estimate.moves), estimate.stored_bytes, inside(estimate.loops))
+    return Estimate(*inner).totals()

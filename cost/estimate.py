@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from ..ir.collective import axes_of, kind
+from ..ir.looped import walk_loops
 from ..ir.program import Append, Kind, Signature, Stored, signature
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, walk_spmd
 from . import collectives
 from .hardware import Hardware
+from .loops import Alone, LoopCost, loop_cost
 from .network import Network
 from .ops import Work, work
 
@@ -54,7 +56,8 @@ class MoveCost:
 @dataclass(frozen=True)
 class Totals:
     """What a run takes on a chip. `compute_s` and `memory_s` are what arithmetic and HBM alone would
-    take; `op_s` what the ops take by the hardware's rule; `total_s` that and the communication."""
+    take; `op_s` what the ops take by the hardware's rule; `hidden_s` what loops save of that and of the
+    communication."""
 
     compute_s: float
     memory_s: float
@@ -62,25 +65,33 @@ class Totals:
     comm_s: float
     bytes_sent: float
     collectives: int
+    hidden_s: float = 0.0
+
+    @property
+    def apart_s(self) -> float:
+        """Seconds of all steps one after the other."""
+        return self.op_s + self.comm_s
 
     @property
     def total_s(self) -> float:
         """Seconds in all."""
-        return self.op_s + self.comm_s
+        return self.apart_s - self.hidden_s
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The steps of a program in order, and what is stored on a chip (bytes, all repetitions)."""
+    """The steps of a program in order, what is stored on a chip (bytes, all repetitions), and the loops
+    that some of the steps run in."""
 
     ops: tuple[OpCost, ...]
     moves: tuple[MoveCost, ...]
     stored_bytes: tuple[tuple[str, float], ...]
+    loops: tuple[LoopCost, ...] = ()
 
     def totals(self, once: bool = False) -> Totals:
         """The sum over all steps; `once`: of each step once, whatever the repeats around it."""
 
-        def times(cost: OpCost | MoveCost) -> int:
+        def times(cost: OpCost | MoveCost | LoopCost) -> int:
             return 1 if once else cost.times
 
         return Totals(
@@ -90,6 +101,7 @@ class Estimate:
             math.fsum(times(c) * c.seconds for c in self.moves),
             math.fsum(times(c) * c.bytes_sent for c in self.moves),
             sum(times(c) for c in self.moves if c.bytes_sent and not c.joined),
+            math.fsum(times(c) * c.hidden_s for c in self.loops),
         )
 
 
@@ -160,26 +172,34 @@ def numbers(spmd: SpmdProgram) -> Scale:
     return Scale(lambda dim: Fraction(sizes[dim]), lambda axis: Fraction(axes[axis]))
 
 
+def resident(spmd: SpmdProgram) -> set[str]:
+    """The values that lie in HBM: parameters and caches, their new versions, and moved copies of any of these."""
+    found: set[str] = set()
+    for placed in walk_spmd(spmd.body):
+        match placed.item:
+            case Stored(name, which) if which is not Kind.INPUT:
+                found.add(name)
+            case Compute(Append(result=name)):
+                found.add(name)
+            case Move(result, operand) if operand in found:
+                found.add(result)
+    return found
+
+
 def quantities(spmd: SpmdProgram, scale: Scale) -> Iterator[Held | Done | Sent]:
     """What every step of a program does, in program order, in the terms of `scale`."""
     values = spmd.table()
     plain = {name: value.value for name, value in values.items()}
-    resident: set[str] = set()
+    stay = resident(spmd)
     for placed in walk_spmd(spmd.body):
         match placed.item:
             case Stored(name, which):
-                if which is not Kind.INPUT:
-                    resident.add(name)
                 yield Held(name, placed.times, which, scale.local_bytes(values[name]))
             case Compute(op):
-                if isinstance(op, Append):
-                    resident.add(op.result)
                 sig = signature(op, plain)
                 local = {i: scale.local(i, axes) for i, axes in _splits(sig, op.result, spmd).items()}
-                yield Done(op.result, placed.times, work(op, sig, plain, resident, local.__getitem__))
+                yield Done(op.result, placed.times, work(op, sig, plain, stay, local.__getitem__))
             case Move(result, operand, collective, joined):
-                if operand in resident:
-                    resident.add(result)
                 axes = axes_of(collective, values[operand].layout)
                 before, after = (scale.local_bytes(values[n]) for n in (operand, result))
                 ways = scale.ways(axes)
@@ -187,7 +207,7 @@ def quantities(spmd: SpmdProgram, scale: Scale) -> Iterator[Held | Done | Sent]:
 
 
 def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
-    """The cost of every step of a sharded program on `hardware`."""
+    """The cost of every step of a sharded program on `hardware`, by itself, and of every loop."""
     network = Network(hardware, spmd.mesh)
     ops: list[OpCost] = []
     moves: list[MoveCost] = []
@@ -204,7 +224,16 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
             case Sent(result, _, times, name, axes, before, after, _, joined):
                 taken = float(network.collective_s(name, axes, float(before), float(after), joined))
                 moves.append(MoveCost(result, times, name, axes, float(step.bytes_sent), taken, joined))
-    return Estimate(tuple(ops), tuple(moves), tuple(stored))
+    found = Estimate(tuple(ops), tuple(moves), tuple(stored))
+    alone = steps_alone(found, spmd)
+    loops = (loop_cost(loop, times, spmd, network, alone) for loop, times in walk_loops(spmd.body))
+    return replace(found, loops=tuple(loops))
+
+
+def steps_alone(costs: Estimate, spmd: SpmdProgram) -> Alone:
+    """What the steps of a program do by themselves, of its estimate."""
+    seconds = {op.result: op.seconds for op in costs.ops} | {move.result: move.seconds for move in costs.moves}
+    return Alone(seconds, {op.result: op.flops for op in costs.ops}, resident(spmd))
 
 
 def predict(spmd: SpmdProgram) -> tuple[Fraction, ...]:

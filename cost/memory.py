@@ -9,7 +9,8 @@ the one of the whole context, is a score: it exists for every pair of a query an
 op and read by ops alone, it is never stored; what it is made of stays live until the scores have
 been used. A score that a collective moves, or that leaves its region, is stored like any value.
 
-Not counted: second buffers for copies that are prefetched, as no step overlaps another.
+Not counted: second buffers for copies that are prefetched. Steps in one loop count as they would one
+after the other, with the values that are passed on in blocks held in whole.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class _Liveness:
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
-        scores = _scores(self.spmd)
+        never_stored = scores(self.spmd)
         for placed in walk_spmd(self.spmd.body):
             match placed.item:
                 case Stored(name, kind) if kind is not Kind.INPUT:
@@ -115,7 +116,7 @@ class _Liveness:
                     self.held.add(result)
                 case Move(result, operand) if operand in self.held or operand in self.copies:
                     self.copies[result] = self.copies.get(operand, operand)
-                case Compute(op) if op.result in scores:
+                case Compute(op) if op.result in never_stored:
                     self.made_of[op.result] = self.see_through(operand_names(op))
 
     def program(self) -> Iterator[Point]:
@@ -194,7 +195,7 @@ class _Liveness:
         return Point(step, repeats, tuple(live))
 
 
-def _scores(spmd: SpmdProgram) -> frozenset[str]:
+def scores(spmd: SpmdProgram) -> frozenset[str]:
     """The values that fused attention never stores."""
     pairs: list[frozenset[str]] = []
     made: set[str] = set()

@@ -36,11 +36,13 @@ class Compute:
     """An op on local shards. Its operands and result are values of the sharded program.
 
     `joined`: it runs as one with the step before it. Einsums so joined read one value and contract
-    the same indices: one matmul, of weights side by side.
+    the same indices: one matmul, of weights side by side. `looped`: it runs in one loop with the step
+    before it (ir.looped).
     """
 
     op: Op
     joined: bool = False
+    looped: bool = False
 
     @property
     def result(self) -> str:
@@ -53,13 +55,15 @@ class Move:
     """`result` is `operand` after one collective.
 
     `joined`: it is part of the collective before it, which is of the same kind and over the same
-    axes: their bytes add, and the latency is paid once.
+    axes: their bytes add, and the latency is paid once. `looped`: it runs in one loop with the step
+    before it (ir.looped).
     """
 
     result: str
     operand: str
     collective: Collective
     joined: bool = False
+    looped: bool = False
 
 
 Step = Compute | Move

@@ -38,7 +38,7 @@ _STORED = re.compile(
 )
 _CARRY = re.compile(rf"(?P<way>enter|leave) +(?P<name>{NAME}): +{_TYPE} += +(?P<other>{NAME})", re.ASCII)
 _REPEAT = re.compile(rf"repeat +(?P<count>\d{{1,20}}) +(?P<name>{NAME}) *\{{", re.ASCII)
-_STEP = re.compile(rf"(?P<joined>\+ +)?(?P<name>{NAME}) +{_TYPE} += +(?P<body>.+)", re.ASCII)
+_STEP = re.compile(rf"(?P<looped>~)?(?P<joined>\+)? *(?P<name>{NAME}) +{_TYPE} += +(?P<body>.+)", re.ASCII)
 _RETURN = re.compile(rf"return(?: +(?P<names>{NAME}(?: *, *{NAME})*))?", re.ASCII)
 _MOVE = re.compile(
     rf"(?P<kind>[a-z-]+)(?:\((?P<axes>[a-z0-9_.]*)\))?(?: +(?P<where>\S.*?))? +of +(?P<operand>{NAME})", re.ASCII
@@ -260,11 +260,11 @@ class _Parser:
     def step(self, match: re.Match[str], name: str) -> Step:
         """The step that makes `name`, the last value noted."""
         body, at, dims = match["body"], match.start("body"), self.values[-1].dims
-        joined = match["joined"] is not None
+        joined, looped = match["joined"] is not None, match["looped"] is not None
         if move := _MOVE.fullmatch(body):
-            return Move(name, move["operand"], self.collective(move, at, dims), joined)
+            return Move(name, move["operand"], self.collective(move, at, dims), joined, looped)
         try:
-            return Compute(read_op(body, name, dims), joined)
+            return Compute(read_op(body, name, dims), joined, looped)
         except ExprError as error:
             raise _Wrong(str(error), at + error.at, error.length, error.hint) from None
 

@@ -9,7 +9,7 @@
     return u'
 
 A line that ends in an operator, a comma or `=` goes on in the next; from `#` on, a line is comment.
-A step marked by `+` runs as one with the step before it.
+A step marked by `+` runs as one with the step before it, one marked by `~` in one loop with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .collective import describe
 from .expr_text import NAME
 from .layout import format_layout
 from .op_text import format_op
-from .spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from .spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step
 
 WIDTH = 100
 NAME_COLUMN, TYPE_COLUMN = 24, 36  # no column is padded beyond these; what is longer stands out
@@ -71,6 +71,11 @@ def _wrapped(text: str, indent: str) -> list[str]:
     return [*lines, line.rstrip()]
 
 
+def _marks(step: Step) -> str:
+    """What stands in the two columns before a step."""
+    return f"{'~' * step.looped}{'+' * step.joined}".ljust(2)
+
+
 class _Printer:
     """Prints regions, with what is said about each value beside it."""
 
@@ -87,21 +92,20 @@ class _Printer:
         steps = [item.result for item in region.items if not isinstance(item, SpmdRepeat)]
         names = max((len(n) for n in steps if len(n) <= NAME_COLUMN), default=0)
         types = max((len(t) for n in steps if len(t := self.type(n)) <= TYPE_COLUMN), default=0)
-        joined_here = any(not isinstance(item, SpmdRepeat) and item.joined for item in region.items)
-        outer = indent if indent or not joined_here else "  "  # the mark stands where the indent is
-        margin = {False: outer, True: outer[:-2] + "+ "}
+        marked = any(item.joined or item.looped for item in region.items if not isinstance(item, SpmdRepeat))
+        outer = indent if indent or not marked else "  "  # the marks stand where the indent is
         for item in region.items:
             match item:
                 case SpmdRepeat():
                     yield from self.repeat(item, indent)
-                case Move(result, operand, collective, joined):
-                    body = f"{describe(collective, self.values[result].dims)} of {operand}"
-                    head = f"{result:<{names}} {self.type(result):<{types}}"
-                    yield from self.line(result, f"{head} = {body}", margin[joined])
-                case Compute(op, joined):
+                    continue
+                case Move(_, operand, collective):
+                    body = f"{describe(collective, self.values[item.result].dims)} of {operand}"
+                case Compute(op):
                     body = format_op(op, self.values[op.result].dims)
-                    head = f"{op.result:<{names}} {self.type(op.result):<{types}}"
-                    yield from self.line(op.result, f"{head} = {body}", margin[joined])
+            head = f"{item.result:<{names}} {self.type(item.result):<{types}}"
+            margin = outer[:-2] + _marks(item) if marked else outer
+            yield from self.line(item.result, f"{head} = {body}", margin)
 
     def repeat(self, repeat: SpmdRepeat, indent: str) -> Iterator[str]:
         """A repeat: what enters, its region, what leaves."""

@@ -8,7 +8,7 @@ it. What it checks, besides the types' own invariants:
   axes of the mesh that have more than one chip;
 - moves: the collective, applied to the operand's layout, gives the result's; dims and dtype stay;
 - computes: the op runs on such shards and leaves such a result (ir.rules);
-- joined steps: those that run as one could (ir.joined);
+- joined and looped steps: those that run as one, or in one loop, could (ir.joined, ir.looped);
 - carries: one layout, one shape, one dtype at entry and exit, complete;
 - stored tensors and results are complete; a new version of a cache lies as the cache is stored;
 - a dim that a stored tensor keeps whole is split in no copy of it;
@@ -38,6 +38,7 @@ from .correspond import differences
 from .diagnostics import Diagnostic, InputError
 from .joined import objection, together
 from .layout import format_layout, unsplittable
+from .looped import misfits, readers
 from .program import Append, Kind, Op, Program, operand_names
 from .rules import check_op
 from .spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
@@ -115,6 +116,7 @@ class _Checker:
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
         self.sizes = dict(self.spmd.sizes)
+        self.readers = readers(self.spmd)
         self.order: list[str] = []
 
     def region(self, region: SpmdRegion, inner: set[str]) -> set[str]:
@@ -137,6 +139,7 @@ class _Checker:
                     self.repeat(item, inner)
         if not self.found:
             self.joined(region)
+            self.looped(region)
         return inner
 
     def joined(self, region: SpmdRegion) -> None:
@@ -147,6 +150,11 @@ class _Checker:
                     why = objection(item, run[:n], self.values)
                     if why:
                         self.found.append(f"`{item.result}` cannot be made in one with what precedes it: {why}.")
+
+    def looped(self, region: SpmdRegion) -> None:
+        """Check the steps that run in one loop."""
+        for name, why in misfits(region.items, self.values, self.readers):
+            self.found.append(f"`{name}` cannot be made in one loop with what precedes it: {why}.")
 
     def define(self, name: str, inner: set[str]) -> bool:
         """Note that `name` is defined here; False when it cannot be."""

@@ -48,7 +48,8 @@ class Options:
 
     `capacity_bytes` bounds what a chip holds at any program point: what is stored, live values and
     gathered copies; None takes the hardware's. `stored_bytes` bounds parameters and caches alone.
-    `pins` hold beside those of the program.
+    `pins` hold beside those of the program. `overlap`: whether steps of the program that is made of the
+    plan are put into loops; the choice does not count on what they hide.
     """
 
     hardware: Hardware
@@ -57,6 +58,7 @@ class Options:
     stored_bytes: float = math.inf
     pins: tuple[Pin, ...] = ()
     settings: Settings = field(default_factory=Settings)
+    overlap: bool = False
 
     @property
     def capacity(self) -> float:

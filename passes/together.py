@@ -76,8 +76,8 @@ def _in_order(runs: Sequence[Sequence[Item]], number: Mapping[str, int]) -> list
     """The runs, each after those that it reads from; of those that could be next, the one that was
     first. What reads a value that is made earlier than it was follows it as early as it can, for what
     waits to be read has to be held. `number` counts the items by what they make, as they stood."""
-    makers = {name: n for n, run in enumerate(runs) for item in run for name in _makes(item)}
-    reads = [{name for item in run for name in _reads(item) if name in makers} for run in runs]
+    makers = {name: n for n, run in enumerate(runs) for item in run for name in made_by(item)}
+    reads = [{name for item in run for name in read_by(item) if name in makers} for run in runs]
     after: list[list[int]] = [[] for _ in runs]
     waits = []
     for n, names in enumerate(reads):
@@ -107,15 +107,17 @@ def _key(item: Item) -> str:
     return f"repeat {item.name}" if isinstance(item, SpmdRepeat) else item.result
 
 
-def _makes(item: Item) -> list[str]:
+def made_by(item: Item) -> list[str]:
+    """The values that an item leaves to those after it."""
     return [c.result for c in item.carries] if isinstance(item, SpmdRepeat) else [item.result]
 
 
-def _reads(item: Item) -> set[str]:
+def read_by(item: Item) -> set[str]:
+    """The values that an item reads; of a repeat also those of its own."""
     match item:
         case Move(_, operand):
             return {operand}
         case Compute(op):
             return set(operand_names(op))
         case SpmdRepeat(_, _, carries, body):
-            return {c.initial for c in carries}.union(*(_reads(inner) for inner in body.items))
+            return {c.initial for c in carries}.union(*(read_by(inner) for inner in body.items))

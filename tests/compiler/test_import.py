@@ -225,17 +225,17 @@ def test_all_wrong_fields_are_named_in_their_order(tmp_path: Path) -> None:
     ids=lambda text: text[:20],
 )
 def test_what_is_no_config_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     refused(tmp_path, text, said)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("name", ['"a{}"', '"a"', '"hidden_size{}"'])
 def test_very_many_fields_are_refused_in_little_time(tmp_path: Path, name: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     more = ", ".join(f"{name.format(number)}: 1" for number in range(40_000))
     shown = refused(tmp_path, config()[:-2] + ", " + more + "}", "error: ")
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert shown.count("error: ") <= 21
 
 

@@ -97,6 +97,7 @@ NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}([.:][A-Za-z0-9_]{1,4}){0,2}'{
     lambda name: name not in ("inf", "nan")
 )
 CAPITALS, LONG_DIMS = list("BLEFHQM"), ["batch", "d_model", "B", "kv_heads2", "Z"]
+MARKS = st.tuples(st.booleans(), st.booleans())  # of a step: joined, looped
 NUMBERS = st.floats(allow_nan=False) | st.integers(-3, 3).map(float)
 
 
@@ -231,9 +232,10 @@ def programs(draw: st.DrawFn) -> SpmdProgram:
             value = define()
             if choice < 3:
                 collective = draw(collectives(len(value.dims), mesh))
-                items.append(Move(value.name, draw(st.sampled_from(names)), collective, draw(st.booleans())))
+                operand, marks = draw(st.sampled_from(names)), draw(MARKS)
+                items.append(Move(value.name, operand, collective, *marks))
             else:
-                items.append(Compute(draw(ops(value.name, value.dims, names, dims)), draw(st.booleans())))
+                items.append(Compute(draw(ops(value.name, value.dims, names, dims)), *draw(MARKS)))
         return SpmdRegion(tuple(stored), tuple(items))
 
     def repeat(depth: int) -> SpmdRepeat:

@@ -1,0 +1,123 @@
+"""What a loop of looped steps takes: the longer of its arithmetic and its transfer, and how much that hides.
+
+Blocks are passed on along one axis at a time, so a loop over several axes does not use their links at
+once, as the collectives in its place would: it may take longer than they. A weight or cache that every
+block needs whole is read again for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from fractions import Fraction
+from math import fsum, prod
+
+from ..ir.looped import Loop
+from ..ir.program import Einsum
+from ..ir.spmd import Compute, SpmdProgram, SpmdValue
+from .network import Network
+
+
+@dataclass(frozen=True)
+class LoopCost:
+    """A loop, once. `results`: what its steps make, in order; `times`: how often it runs.
+
+    `halves`: 2 where each block is cut in two along the dim of the first stage, to go round both ways,
+    else 1. `permutes`: the collective-permutes of all of it, each of `permute_bytes` from every chip.
+    `op_s`: its ops, block by block; `transfer_s`: the bytes, and the hop of each round; `start_s`: what comes before
+    either. `apart_s`: what its steps take one after the other.
+    """
+
+    results: tuple[str, ...]
+    times: int
+    halves: int
+    permutes: int
+    permute_bytes: Fraction
+    op_s: float
+    transfer_s: float
+    start_s: float
+    apart_s: float
+
+    @property
+    def first(self) -> str:
+        """What its first step makes."""
+        return self.results[0]
+
+    @property
+    def seconds(self) -> float:
+        """What it takes."""
+        return self.start_s + max(self.op_s, self.transfer_s)
+
+    @property
+    def hidden_s(self) -> float:
+        """What is saved beside its steps one after the other; negative where that is quicker."""
+        return self.apart_s - self.seconds
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What the steps of a program do by themselves, by their results: seconds of all, and flops of ops.
+
+    `resident`: the values that lie in HBM.
+    """
+
+    seconds: Mapping[str, float]
+    flops: Mapping[str, float]
+    resident: Set[str]
+
+
+def loop_cost(loop: Loop, times: int, spmd: SpmdProgram, network: Network, alone: Alone) -> LoopCost:
+    """The cost of a loop of steps of `spmd`."""
+    block, sizes = spmd.table()[loop.block], dict(spmd.sizes)
+    shape = block.layout.local_shape([sizes[dim] for dim in block.dims], spmd.mesh)
+    stages = loop.stages
+    closed = any(stage.axis in network.rings for stage in stages)
+    halves = 2 if closed and shape[stages[0].dim] % 2 == 0 else 1
+    block_bytes = _local_bytes(block, spmd)
+    gathered, transfer_s = 1, 0.0
+    for stage in stages:
+        ways = spmd.mesh.size(stage.axis)
+        passed = float(gathered * (ways - 1) * block_bytes)
+        transfer_s += passed / network.passing_bytes_per_s(stage.axis, both_ways=halves == 2)
+        gathered *= ways
+    rounds = gathered - 1
+    return LoopCost(
+        results=tuple(step.result for step in loop.steps),
+        times=times,
+        halves=halves,
+        permutes=halves * rounds,
+        permute_bytes=block_bytes / halves,
+        op_s=fsum(_by_blocks_s(step, loop, halves, spmd, network, alone) for step in loop.ops),
+        transfer_s=transfer_s + rounds * network.hop_s,
+        start_s=network.start_s,
+        apart_s=fsum(alone.seconds[step.result] for step in loop.steps),
+    )
+
+
+def _by_blocks_s(step: Compute, loop: Loop, halves: int, spmd: SpmdProgram, network: Network, alone: Alone) -> float:
+    """Seconds of an op of a loop that runs block by block.
+
+    The blocks of an operand that has a dim of the loop are read one by one; one that lacks it is read
+    again for each.
+    """
+    op = step.op
+    again = [name for name in op.operands if name in alone.resident] if isinstance(op, Einsum) else []
+    if not isinstance(op, Einsum) or not again:
+        return alone.seconds[step.result]
+    table = spmd.table()
+    moved = op.indices[op.operands.index(loop.gathers[-1].result)] if loop.gathers else op.output
+    hbm_bytes = Fraction(0)
+    for name, indices in zip(op.operands, op.indices, strict=True):
+        if name in again:
+            lacking = [stage for stage in loop.stages if moved[stage.dim] not in indices]
+            reads = prod(spmd.mesh.size(stage.axis) for stage in lacking)
+            if loop.stages[0] in lacking:
+                reads *= halves
+            hbm_bytes += reads * _local_bytes(table[name], spmd)
+    return float(network.hardware.op_s(alone.flops[step.result], float(hbm_bytes)))
+
+
+def _local_bytes(value: SpmdValue, spmd: SpmdProgram) -> Fraction:
+    sizes = dict(spmd.sizes)
+    shape = value.layout.local_shape([sizes[dim] for dim in value.dims], spmd.mesh)
+    return Fraction(prod(shape) * value.dtype.bits, 8)

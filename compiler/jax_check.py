@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ..cost.estimate import Estimate, local_bytes, numbers, quantities
 from ..cost.estimate import Sent as Planned
-from ..cost.estimate import numbers, quantities
 from ..ir.diagnostics import fail
 from ..ir.dtype import Dtype
 from ..ir.layout import Reduction
+from ..ir.looped import Loop, walk_loops
 from ..ir.program import Append, Kind, Program, walk
 from ..ir.spmd import SpmdProgram
 from .backends.check import refuse_large
@@ -133,15 +134,24 @@ def check_jax(compiled: Compiled, seed: int = 0) -> JaxReport:
         module, final = (collectives_of(text, spmd.mesh) for text in texts)
     except ModuleError as error:
         raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
-    return JaxReport(spmd.mesh.chips, wide, other if narrow else None, planned(spmd), module, _kinds(final))
+    wanted = planned(spmd, compiled.estimate)
+    return JaxReport(spmd.mesh.chips, wide, other if narrow else None, wanted, module, _kinds(final))
 
 
-def planned(spmd: SpmdProgram) -> Counter[Sent]:
-    """How often each collective of a plan runs, as a module has them: those that run as one are one."""
+def planned(spmd: SpmdProgram, cost: Estimate) -> Counter[Sent]:
+    """How often each collective of a plan runs, as a module has them: those that run as one are one, and those
+    of a loop are its permutes. `cost` is the plan's."""
     values = spmd.table()
+    loops = {move.result: loop for loop, _ in walk_loops(spmd.body) for move in loop.moves}
+    halves = {loop.first: loop.halves for loop in cost.loops}
     found: list[tuple[Sent, int]] = []
     for step in quantities(spmd, numbers(spmd)):
         if not isinstance(step, Planned) or not step.bytes_sent:
+            continue
+        if (loop := loops.get(step.result)) is not None:
+            if step.result == loop.moves[0].result:
+                passed = _permutes(loop, halves[loop.steps[0].result], spmd)
+                found += [(sent, step.times * times) for sent, times in passed]
             continue
         # A maximum is reduce-scattered as an all-to-all and a local maximum.
         highest = values[step.operand].layout.reduction is Reduction.MAX
@@ -156,6 +166,15 @@ def planned(spmd: SpmdProgram) -> Counter[Sent]:
     for sent, times in found:
         total[sent] += times
     return total
+
+
+def _permutes(loop: Loop, halves: int, spmd: SpmdProgram) -> Iterator[tuple[Sent, int]]:
+    """What one execution of a loop sends, and how often: each block that a ring passes on, whole or by halves."""
+    sent, blocks = local_bytes(spmd.table()[loop.block], spmd) / halves, 1
+    for stage in loop.stages:
+        ways = spmd.mesh.size(stage.axis)
+        yield Sent("permute", (stage.axis,), sent), halves * blocks * (ways - 1)
+        blocks *= ways
 
 
 def sent_bytes(collectives: Mapping[Sent, int]) -> Fraction:

@@ -7,42 +7,24 @@ no chips in particular, without collectives, is written by the same rules.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.expr import context_dims, operands
 from ...ir.joined import together
 from ...ir.layout import Layout, format_layout
+from ...ir.looped import loop_of, runs
 from ...ir.program import Append, Kind, Map, Op
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step, walk_spmd
 from .jax_lines import Lines
+from .jax_loops import Loops
 from .jax_moves import Moves
 from .jax_ops import Ops
-from .jax_text import axes_text, block_text, dtype_text, identifier, places_text
+from .jax_scope import Scope
+from .jax_text import axes_text, block_text, dtype_text, places_text
 from .jax_tree import Leaf, Names
 
 INDICES = "ijkmn"  # of repeats, outermost first
-
-
-@dataclass
-class _Scope:
-    """One Python function: the text of each value that it can read, and the identifiers in use.
-
-    `stacked`: the text of each cache, whole. `index`: the variables of the repeats around it.
-    `weights`: what holds the parameters of the repeats in it.
-    """
-
-    texts: dict[str, str]
-    stacked: dict[str, str]
-    used: set[str]
-    index: tuple[str, ...] = ()
-    weights: str = "params"
-
-    def new(self, name: str) -> str:
-        """An identifier for something called `name`."""
-        found = identifier(name, self.used)
-        self.used.add(found)
-        return found
 
 
 @dataclass
@@ -50,22 +32,26 @@ class FunctionText:
     """Writes the body of a function whose arguments are `cfg`, `params`, `caches`, the inputs and the contexts.
 
     `notes`: what the comment on a value says beside its layout, none where there are no comments.
+    `both_ways`: the first results of the loops that pass halves of blocks both ways.
     """
 
     spmd: SpmdProgram
     names: Names
     notes: Mapping[str, str] | None
+    both_ways: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.values, self.sizes = self.spmd.table(), dict(self.spmd.sizes)
         self.lines = Lines(self.notes is not None)
         self.ops = Ops(self.values, self.sizes, self.names, self.spmd.mesh)
         self.moves = Moves(self.values, self.ops.kept)
+        base, note = self.names.base, self._note
+        self.loops = Loops(self.values, self.ops, self.moves, self.lines, base, note, self.both_ways)
         self.caches = {leaf.value: leaf for leaf in self.names.leaves if leaf.kind is Kind.CACHE}
 
     def write(self) -> list[str]:
         """The lines of the body, comments aligned."""
-        scope = _Scope({}, {}, {*self.names.reserved, *self.names.inputs.values()})
+        scope = Scope({}, {}, {*self.names.reserved, *self.names.inputs.values()})
         for leaf in self.names.leaves:
             self._load(leaf, scope)
         self._region(self.spmd.body, scope, self.names.inputs, self.spmd.results)
@@ -83,7 +69,7 @@ class FunctionText:
 
     # Stored tensors
 
-    def _load(self, leaf: Leaf, scope: _Scope) -> None:
+    def _load(self, leaf: Leaf, scope: Scope) -> None:
         """Make a stored tensor known, before anything runs; in a repeat those that are not caches come later."""
         units = [i + len(leaf.repeats) for i, d in enumerate(leaf.dims) if self.sizes[d] == 1]
         squeezed = f".squeeze({places_text(units)})" if units else ""
@@ -109,21 +95,23 @@ class FunctionText:
 
     # Regions
 
-    def _region(self, region: SpmdRegion, scope: _Scope, given: Iterable[str], wanted: Sequence[str]) -> None:
+    def _region(self, region: SpmdRegion, scope: Scope, given: Iterable[str], wanted: Sequence[str]) -> None:
         """Write a region; `given` are the values that its function takes, `wanted` those that are read after it."""
         items: Sequence[Step | SpmdRepeat] = self._live(region.items, wanted)
         last = {name: i for i, item in enumerate(items) for name in self._reads(item)}
         last |= dict.fromkeys(wanted, len(items))
         own = {item.result for item in items if isinstance(item, Compute | Move)} | set(given)
         at = 0
-        for run in together(items):
+        for run in _grouped(items):
             if len(run) == 1 and isinstance(run[0], SpmdRepeat):
                 self._repeat(run[0], scope)
+            elif loop := loop_of(run):
+                self.loops.write(loop, scope)
             else:
                 self._run([item for item in run if not isinstance(item, SpmdRepeat)], scope, own, last, at)
             at += len(run)
 
-    def _run(self, run: Sequence[Step], scope: _Scope, own: set[str], last: Mapping[str, int], at: int) -> None:
+    def _run(self, run: Sequence[Step], scope: Scope, own: set[str], last: Mapping[str, int], at: int) -> None:
         """Write one step, or several that run as one. `own`: what its function has; `last`: who reads it last."""
         moves = [step for step in run if isinstance(step, Move)]
         if len(moves) > 1:
@@ -149,7 +137,7 @@ class FunctionText:
                     name = scope.texts[op.result] = scope.new(self.names.base(op.result))
                     self.lines.line(f"{name} = {text}", self._note(op.result))
 
-    def _moved(self, move: Move, scope: _Scope, own: set[str], last: Mapping[str, int], at: int) -> str:
+    def _moved(self, move: Move, scope: Scope, own: set[str], last: Mapping[str, int], at: int) -> str:
         """The name of what a collective makes: that of its operand, where nothing else reads that."""
         before = scope.texts[move.operand]
         dead = move.operand in own and last[move.operand] <= at and before.isidentifier()
@@ -157,13 +145,13 @@ class FunctionText:
         scope.texts[move.result] = name
         return name
 
-    def _repeat(self, repeat: SpmdRepeat, scope: _Scope) -> None:
+    def _repeat(self, repeat: SpmdRepeat, scope: Scope) -> None:
         """Write a repeat as a scan over its stacked parameters, its caches carried whole and written in place."""
         leaves = [leaf for leaf in self.names.leaves if repeat.name in leaf.repeats]
         appended = {op.cache for op in _ops(repeat.body) if isinstance(op, Append)}
         carried = [leaf.value for leaf in leaves if leaf.value in appended]
         read = self._read_inside(repeat)
-        inner = _Scope(dict(scope.texts), dict(scope.stacked), {*self.names.reserved, *scope.index}, scope.index)
+        inner = Scope(dict(scope.texts), dict(scope.stacked), {*self.names.reserved, *scope.index}, scope.index)
         inner.used |= {re.split(r"\W", scope.texts[name])[0] for name in read if name in scope.texts}
         function = inner.new(repeat.name)
         scope.used.add(function)
@@ -201,9 +189,7 @@ class FunctionText:
         call = f"lax.scan({function}, {_together(before)}, {over})"
         self.lines.line(f"{_together(results)}, _ = {call}", f"{repeat.count} times")
 
-    def _scanned(
-        self, repeat: SpmdRepeat, leaves: Sequence[Leaf], scope: _Scope, inner: _Scope
-    ) -> tuple[str, list[str]]:
+    def _scanned(self, repeat: SpmdRepeat, leaves: Sequence[Leaf], scope: Scope, inner: Scope) -> tuple[str, list[str]]:
         """What a scan goes over, as text, and the names of an element's parts within the body."""
         count = f"cfg.{self.names.fields[repeat.name]}"
         over, stored = [], []
@@ -217,7 +203,7 @@ class FunctionText:
             stored.append(inner.weights)
         return _together(over) if over else f"None, length={count}", stored
 
-    def _load_repeated(self, leaf: Leaf, scope: _Scope) -> None:
+    def _load_repeated(self, leaf: Leaf, scope: Scope) -> None:
         """Make a stored tensor known in the body of its repeat."""
         if leaf.kind is Kind.CACHE:
             scope.texts[leaf.value] = f"{scope.stacked[leaf.value]}[{', '.join(scope.index)}]"
@@ -228,7 +214,7 @@ class FunctionText:
 
     # Ops
 
-    def _append(self, op: Append, scope: _Scope) -> None:
+    def _append(self, op: Append, scope: Scope) -> None:
         value, new = self.values[op.cache], self.values[op.new]
         whole, dims = scope.stacked[op.cache], self.ops.kept(value.dims)
         axes = value.layout.dims[value.dims.index(op.target)]
@@ -263,7 +249,7 @@ class FunctionText:
         read, live = set(wanted), []
         for item in reversed(items):
             match item:
-                case Compute(op, joined=False) if not isinstance(op, Append) and op.result not in read:
+                case Compute(op, joined=False, looped=False) if not isinstance(op, Append) and op.result not in read:
                     continue
             live.append(item)
             read |= self._reads(item)
@@ -284,6 +270,19 @@ class FunctionText:
         """What is read by the body of a repeat, or carried on from its end."""
         after = [c.next for c in repeat.carries]
         return set(after).union(*(self._reads(item) for item in self._live(repeat.body.items, after)))
+
+
+def _grouped(items: Sequence[Step | SpmdRepeat]) -> Iterator[list[Step | SpmdRepeat]]:
+    """The items in order: the steps of a loop in one list, those that run as one without a loop in one."""
+    alone: list[Step | SpmdRepeat] = []
+    for run in runs(items):
+        if len(run) == 1:
+            alone += run
+        else:
+            yield from together(alone)
+            yield run
+            alone = []
+    yield from together(alone)
 
 
 def _together(names: Sequence[str]) -> str:

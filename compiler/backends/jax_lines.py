@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 WIDTH = 120  # columns
@@ -39,6 +39,16 @@ class Lines:
         head = f"{head} = (" if head else "return ("
         inner = _wrapped(text, WIDTH - len(indent) - 4)
         self.written += [(f"{indent}{part}", "") for part in (head, *(f"    {part}" for part in inner), ")")]
+
+    def call(self, head: str, arguments: Sequence[tuple[str, str]]) -> None:
+        """The call `head(arguments)`, each argument on a line of its own, with the comment beside it."""
+        indent = "    " * self.depth
+        self.written.append((f"{indent}{head}(", ""))
+        for argument, note in arguments:
+            first, *more = _wrapped(f"{argument},", WIDTH - len(indent) - 4)
+            self.written.append((f"{indent}    {first}", note if self.noted else ""))
+            self.written += [(f"{indent}    {part}", "") for part in more]
+        self.written.append((f"{indent})", ""))
 
     def text(self) -> Iterator[str]:
         """The lines, with their comments in one column, or above where there is no room beside."""

@@ -50,7 +50,7 @@ class Ops:
                 pairs = [(texts[n], dtypes[n], self.kept(each)) for n, each in zip(names, indices, strict=True)]
                 return _einsum(pairs, self.kept(output), result.dtype)
             case Map(_, expr):
-                writer = ExprText(dims, aligned, dtypes, held, self._size, self._context, self._shape(result))
+                writer = ExprText(dims, aligned, dtypes, held, self._size, self._context, self.shape(result))
                 return writer.write(expr, result.dtype)
             case Sum(_, names, coefficients):
                 text = " + ".join(_scaled(c, aligned(n)) for c, n in zip(coefficients, names, strict=True))
@@ -58,7 +58,7 @@ class Ops:
                 if widest([dtypes[n] for n in names]) is not result.dtype:
                     text = f"({text}).astype({dtype_text(result.dtype)})"
                 covered = {d for n in names for d in held[n]} >= set(dims)
-                return text if covered else f"jnp.broadcast_to({text}, {self._shape(result)})"
+                return text if covered else f"jnp.broadcast_to({text}, {self.shape(result)})"
             case Reduce(_, name, over):
                 axes = [held[name].index(d) - len(held[name]) for d in self.kept(over)]
                 rest = [d for d in held[name] if d not in over]
@@ -116,13 +116,14 @@ class Ops:
     def _context(self, dim: str) -> str:
         return self.names.contexts[dim]
 
-    def _shape(self, value: SpmdValue) -> str:
+    def length(self, value: SpmdValue, dim: str) -> str:
+        """The text of how much of a dim of a value a chip holds."""
+        ways = self.mesh.size(*value.layout.dims[value.dims.index(dim)])
+        return self._size(dim) + (f" // {ways}" if ways > 1 else "")
+
+    def shape(self, value: SpmdValue) -> str:
         """The text of a value's local shape."""
-        parts = []
-        for dim, axes in zip(value.dims, value.layout.dims, strict=True):
-            if self.sizes[dim] > 1:
-                ways = self.mesh.size(*axes)
-                parts.append(self._size(dim) + (f" // {ways}" if ways > 1 else ""))
+        parts = [self.length(value, dim) for dim in self.kept(value.dims)]
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 

@@ -7,7 +7,8 @@ Never imported by the compiler, which reads it as text: JAX may be missing. All 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -192,3 +193,85 @@ def exchange_together(
         blocks = jnp.moveaxis(blocks, [list(axes).index(name) for name in order], range(source, source + len(axes)))
         results.append(blocks.reshape(*shape[:source], -1, *shape[source + 1 :]))
     return results
+
+
+def hop(a: jax.Array, axis: str, step: int) -> jax.Array:
+    """`a` of the chip that stands `step` places before this one on the ring along `axis`."""
+    ways = lax.axis_size(axis)
+    return lax.ppermute(a, axis, [(i, (i + step) % ways) for i in range(ways)])
+
+
+def blocks_round(stages: Sequence[tuple[str, int]], shape: Sequence[int], both_ways: bool) -> Iterator[Any]:
+    """The blocks, of `shape`, of a group of chips in the order in which they come round, this chip's own first.
+
+    A stage is a mesh axis, along which blocks are passed on, and the dimension that they are blocks of; for each
+    block that comes round in one stage the next goes round once. With `both_ways` half of each goes up, half down.
+    Yields the direction and the hops made, the same one hop before, the axis of that hop, and the spans: of each
+    dimension that is in blocks where this one starts, how long it is, and how long all are.
+    """
+    first, half = stages[0][1], shape[stages[0][1]] // 2
+    parts = [(1, 0, half), (-1, half, shape[first] - half)] if both_ways else [(1, 0, shape[first])]
+    for hops in np.ndindex(*(lax.axis_size(axis) for axis, _ in stages)):
+        last = max((i for i, n in enumerate(hops) if n), default=0)
+        before = [n - (i == last) for i, n in enumerate(hops)]
+        for step, start, length in parts:
+            spans = {dim: (0, shape[dim], shape[dim]) for _, dim in stages} | {first: (start, length, shape[first])}
+            for (axis, dim), n in zip(stages, hops, strict=True):
+                (start, length, whole), ways = spans[dim], lax.axis_size(axis)
+                spans[dim] = start + (lax.axis_index(axis) - step * n) % ways * whole, length, whole * ways
+            yield (step, *hops), (step, *before), stages[last][0], spans
+
+
+def einsum_within(subscripts: str, operands: Sequence[jax.Array], spans: Any, dtype: Any) -> jax.Array:
+    """An einsum, in wide floats, of what operands have in the spans of some indices; bytes are widened to `dtype`."""
+    parts = []
+    for a, term in zip(operands, subscripts.split("->")[0].split(","), strict=True):
+        for index, (start, length, _) in spans.items():
+            if index in term and a.shape[term.index(index)] > length:  # otherwise it is that part already
+                a = lax.dynamic_slice_in_dim(a, start, length, term.index(index))
+        parts.append(a.astype(dtype) if a.dtype.itemsize == 1 else a)
+    wide = jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype
+    return jnp.einsum(subscripts, *parts, preferred_element_type=wide)
+
+
+def gathered_einsums(
+    block: jax.Array, stages: Sequence[tuple[str, int]], *products: Any, both_ways: bool = False
+) -> list[jax.Array]:
+    """Einsums of what chips gather, made of each block as it comes round (see `blocks_round`).
+
+    A product: subscripts whose first term is that of `block`, a type, the other operands.
+    """
+    own = iter(jnp.split(block, [block.shape[stages[0][1]] // 2] if both_ways else [], stages[0][1]))
+    pieces, results = dict[Any, jax.Array](), dict[int, jax.Array]()
+    for number, before, axis, spans in blocks_round(stages, block.shape, both_ways):
+        pieces[number] = hop(pieces[before], axis, number[0]) if before in pieces else next(own)
+        for i, (subscripts, dtype, *others) in enumerate(products):
+            output = subscripts.split("->")[1]
+            within = {subscripts[dim]: span for dim, span in spans.items()}
+            part = einsum_within(subscripts, [pieces[number], *others], within, dtype)
+            places = [within.get(index, (0, n, n)) for index, n in zip(output, part.shape, strict=True)]
+            starts, whole = [start for start, _, _ in places], [n for _, _, n in places]
+            summed = not set(within) <= set(output)  # else each block has a place of its own
+            part = part if summed else part.astype(dtype)
+            total = results.get(i, jnp.zeros(whole, part.dtype))
+            part = part + lax.dynamic_slice(total, starts, part.shape) if summed else part
+            results[i] = lax.dynamic_update_slice(total, part, starts)
+    return [results[i].astype(dtype) for i, (_, dtype, *_) in enumerate(products)]
+
+
+def scattered_einsums(
+    dtype: Any, shape: Sequence[int], stages: Sequence[tuple[str, int]], *terms: Any, both_ways: bool = False
+) -> jax.Array:
+    """This chip's block, of `shape`, of a sum over chips of einsums, made as the sums are passed on to their chips.
+
+    They go the way back of `blocks_round`. A term: subscripts and operands.
+    """
+    sums = dict[Any, jax.Array]()
+    for number, before, axis, spans in reversed(list(blocks_round(stages, shape, both_ways))):
+        for subscripts, *operands in terms:
+            within = {subscripts.split("->")[1][dim]: span for dim, span in spans.items()}
+            sums[number] = sums.get(number, 0) + einsum_within(subscripts, operands, within, dtype)
+        sums[number] = sums[number].astype(dtype)  # as it is sent
+        if any(number[1:]):
+            sums[before] = sums.get(before, 0) + hop(sums[number], axis, -number[0])
+    return jnp.concatenate([sums[n] for n in reversed(sums) if not any(n[1:])], stages[0][1])

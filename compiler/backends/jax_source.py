@@ -41,7 +41,8 @@ def emit_jax(program: Program, spmd: SpmdProgram, cost: Estimate) -> str:
     names = names_of(spmd, contexts, helpers)
     step = identifier(spmd.phase, {*names.reserved, *names.inputs.values()}) if spmd.phase not in OWN else "step"
     small = dict(shrink(program, [spmd]).spmds[0].sizes)
-    body = FunctionText(spmd, names, _notes(cost)).write()
+    both_ways = frozenset(loop.first for loop in cost.loops if loop.halves == 2)
+    body = FunctionText(spmd, names, _notes(cost), both_ways).write()
     whole = _unsharded(program, spmd)
     dense = FunctionText(whole, names, None).write()
     arguments = ", ".join(["cfg", *names.arguments])
@@ -99,11 +100,11 @@ def _used(helpers: Mapping[str, str], text: str) -> list[str]:
 
 def _imports(text: str) -> str:
     """The imports that `text` needs."""
-    standard = [
-        f"from collections.abc import {', '.join(n)}" for n in [[x for x in ("Callable", "Sequence") if x in text]] if n
-    ]
+    types = [name for name in ("Callable", "Iterator", "Sequence") if name in text]
+    standard = [f"from collections.abc import {', '.join(types)}"] if types else []
     lines = ["import math"] if "math." in text else []
     lines += [*standard, "from dataclasses import dataclass", "from functools import partial"]
+    lines += ["from typing import Any"] if ": Any" in text else []
     third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
     return "\n".join(
         [*lines, "", *third, "from jax.sharding import NamedSharding", "from jax.sharding import PartitionSpec as P"]
@@ -119,6 +120,10 @@ def _header(spmd: SpmdProgram, cost: Estimate) -> str:
         "B_yzLE_x), the MB that a chip sends in it, and its estimated time. Dims of size 1 are dropped inside a step.",
         "Run as a program, this file compares the step with the unsharded program at small sizes, on CPU devices.",
     ]
+    if cost.loops:
+        hidden = f"That hides {totals.hidden_s * 1e3:.4g} ms, which the estimate leaves out."
+        what = "chips pass blocks on by ppermute, and meanwhile make einsums of those that they have"
+        sentences.insert(1, f"`gathered_einsums` and `scattered_einsums` are loops: {what}. {hidden}")
     paragraphs = [textwrap.fill(s, WIDTH, break_on_hyphens=False) for s in sentences]
     title = f"{spmd.name}, phase {spmd.phase}, on {spmd.mesh.chips} chips: {spmd.mesh}."
     clean = title.replace("\\", "/").replace('"', "'")
@@ -126,11 +131,14 @@ def _header(spmd: SpmdProgram, cost: Estimate) -> str:
 
 
 def _notes(cost: Estimate) -> dict[str, str]:
-    """What is said beside each step: MB sent and time of a collective, time of an op."""
+    """What is said beside each step: MB sent and time of a collective, time of an op; once what a loop hides."""
     out = {c.result: f"{c.seconds * 1e6:.1f} us" for c in cost.ops if c.seconds * 1e6 >= LEAST_SHOWN_US}
     for move in cost.moves:
         sent = f"{move.bytes_sent / 1e6:.2f} MB  {move.seconds * 1e6:.1f} us"
         out[move.result] = sent if move.bytes_sent else "free"
+    for loop in cost.loops:
+        last = [move.result for move in cost.moves if move.result in loop.results][-1]
+        out[last] += f"  hidden {loop.hidden_s * 1e6:.1f} us"
     return out
 
 

@@ -205,7 +205,8 @@ def test_a_result_that_is_not_the_same_everywhere_does_not_pass_the_types_of_jax
 
 
 def test_a_reduce_scattered_maximum_is_planned_as_an_exchange() -> None:
-    kinds = {sent.kind for sent in planned(reduced_together()[1])}
+    spmd = reduced_together()[1]
+    kinds = {sent.kind for sent in planned(spmd, estimate(spmd, HARDWARE))}
     assert kinds == {"all-reduce", "reduce-scatter", "all-to-all"}
 
 

@@ -1,4 +1,4 @@
-"""What `escc compile` writes: plans as text, as programs, as PartitionSpecs or as data, in one piece or in files."""
+"""What `escc compile` writes: plans as text, programs, PartitionSpecs, data or a page, in one piece or in files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .backends.jax_specs import specs_json, specs_module
 from .backends.numpy_source import emit_numpy
 from .driver import Compiled
 from .files import file_stem
+from .lazy_group import plan_page
 from .phases_report import together_text
 from .report import report
 from .report_json import json_text
@@ -24,14 +25,24 @@ class Emit(StrEnum):
     JAX = "jax"
     SPECS = "specs"
     JSON = "json"
+    HTML = "html"
 
 
-ENDINGS = {Emit.TEXT: "txt", Emit.NUMPY: "py", Emit.JAX: "py", Emit.SPECS: "specs.py", Emit.JSON: "json"}
+ENDINGS = {
+    Emit.TEXT: "txt",
+    Emit.NUMPY: "py",
+    Emit.JAX: "py",
+    Emit.SPECS: "specs.py",
+    Emit.JSON: "json",
+    Emit.HTML: "html",
+}
 ALONE = (Emit.NUMPY, Emit.JAX, Emit.SPECS)  # a module for each phase
 
 
 def file_names(model: str, phases: Sequence[str], emit: Emit) -> list[str]:
-    """The files that are written for `phases` of a model."""
+    """The files that are written for `phases` of a model; all of them share one page."""
+    if emit is Emit.HTML:
+        return [f"{file_stem(model, *phases[: len(phases) == 1])}.html"]
     names = [f"{file_stem(model, phase)}.{ENDINGS[emit]}" for phase in phases]
     return [*names, *map(_beside, names)] if emit is Emit.SPECS else names
 
@@ -44,6 +55,9 @@ def in_one(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) ->
 
 def in_files(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> dict[str, str]:
     """A text for each file. Of phases planned together each says what is proven of all."""
+    if emit is Emit.HTML:
+        [name] = file_names(compiled[0].program.name, [one.phase for one in compiled], emit)
+        return {name: in_one(compiled, emit, shapes)}
     out = {}
     for one in compiled:
         name = f"{file_stem(one.program.name, one.phase)}.{ENDINGS[emit]}"
@@ -75,3 +89,5 @@ def _each(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> 
             return "\n".join(specs_module(one.spmd) for one in compiled)
         case Emit.JSON:
             return json_text(compiled, shapes)
+        case Emit.HTML:
+            return plan_page(compiled, shapes)

@@ -1,14 +1,18 @@
-"""Commands whose modules are imported when they are asked for: the one place that imports by name.
+"""Commands and pages whose modules are imported when they are asked for: the one place that imports by name.
 
-What `explain` needs takes longer to import than `compile` takes to start; the others are rarely asked for.
+What `explain` and pages need takes longer to import than `compile` takes to start; the others are rarely asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 
 import typer
 from typer.core import TyperGroup
+
+from .driver import Compiled
+from .shapes import Shape
 
 # The module of a command, relative to this package; it has an `app`.
 LATE = {
@@ -17,6 +21,8 @@ LATE = {
     "models": ".cli_models",
     "import": ".cli_import",
     "run": ".cli_run",
+    "validate": ".cli_validate",
+    "calibrate": ".cli_calibrate",
 }
 
 
@@ -32,3 +38,9 @@ class LazyGroup(TyperGroup):
         if cmd_name in LATE:
             return typer.main.get_command(import_module(LATE[cmd_name], __package__).app)
         return super().get_command(ctx, cmd_name)
+
+
+def plan_page(compiled: Sequence[Compiled], shapes: Sequence[Shape]) -> str:
+    """The page of compiled phases, and of the slice shapes that were tried."""
+    page: str = import_module(".page.render", __package__).plan_page(compiled, shapes=shapes)
+    return page

@@ -1,6 +1,7 @@
 """Overlap: steps put into loops, so that arithmetic hides what is sent, or what is sent hides the arithmetic.
 
-Layouts and collectives stay what they were chosen to be. Of all loops that the steps can make, the
+Layouts stay what they were chosen to be, and so do collectives, but that an all-reduce becomes its two
+halves where loops of these save a good deal. Of all loops that the steps can make, the
 ones that hide the most time together are found by an integer program: a step is in one loop at most,
 and no loops wait for each other. The steps of a loop are put side by side; where that would take more
 memory than there is, only those that stand so already make loops.
@@ -26,9 +27,11 @@ from ..ir.spmd import SpmdProgram, SpmdRegion, SpmdRepeat
 from .loop_candidates import candidates
 from .model import Model
 from .solver import Settings, solve
+from .split_reduces import reduces, split
 from .together import Item, defined, made_by, read_by
 
 LEAST = 1e-9  # of what its steps take, that a loop hides; less is rounding
+WORTH = 1e-3  # of the time of the whole program, that splitting an all-reduce saves; less is not worth a step more
 EQUAL = 1e-12  # relative, between two loops that hide the same
 UNIT = 1e6  # what all loops hide, in the solver's unit, far above its tolerances
 SETTINGS = Settings()
@@ -53,14 +56,30 @@ def overlap(
 ) -> SpmdProgram:
     """The program, which has no loops yet, with the loops that hide the most time together.
 
-    A chip may hold `capacity_bytes`, or what it holds anyway. `settings` are those of the solver.
+    All-reduces are split one after the other, each over the dim by which most is saved. A chip may hold
+    `capacity_bytes`, or what it holds anyway. `settings` are those of the solver.
     """
+    room = max(capacity_bytes, float(memory(spmd).total_bytes))
+    kept, looped = spmd, _best_loops(spmd, hardware, room, settings)
+    taken_s = whole_s = estimate(looped, hardware).totals().total_s
+    for move in reduces(spmd):
+        most_s = taken_s - WORTH * whole_s
+        for halved in list(split(kept, move)):
+            tried = _best_loops(halved, hardware, room, settings)
+            tried_s = estimate(tried, hardware).totals().total_s
+            if tried_s < most_s:
+                kept, looped, taken_s, most_s = halved, tried, tried_s, tried_s
+    return looped
+
+
+def _best_loops(spmd: SpmdProgram, hardware: Hardware, room_bytes: float, settings: Settings) -> SpmdProgram:
+    """The program with the loops that hide the most time together, its collectives as they are."""
     found = useful(spmd, hardware)
     chosen = best(found, settings)
     whole = _with_loops(spmd, chosen)
     if all(one.in_place for one in chosen):
         return whole
-    if memory(whole).total_bytes <= max(capacity_bytes, float(memory(spmd).total_bytes)):
+    if memory(whole).total_bytes <= room_bytes:
         return whole
     return _with_loops(spmd, best([one for one in found if one.in_place], settings))
 

@@ -49,7 +49,7 @@ _INSTRUCTION = re.compile(
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 _MESH_GROUPS = re.compile(
     r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\(\[(?P<tile>[\d,]+)\]T\((?P<order>[\d,]+)\)\))?"
-    r" *\{(?P<chosen>'[^':]+'(?:, ?'[^':]+')*)\}"
+    r" *\{(?P<chosen>'[^':]+'(?::\(\d+\)\d+)?(?:, ?'[^':]+'(?::\(\d+\)\d+)?)*)\}"
 )
 _NAME = re.compile(r"%([\w.\-]+)")
 
@@ -171,18 +171,31 @@ def _groups(rest: str, devices: int) -> NDArray[np.int64]:
     if listed := re.search(r"replica_groups=\{(\{[\d,{}]*\})\}", rest):
         return np.array([[int(n) for n in g.split(",")] for g in re.findall(r"\{([\d,]+)\}", listed[1])])
     if named := _MESH_GROUPS.search(rest):
-        sizes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", named["mesh"])}
-        chosen = re.findall(r"'([^']+)'", named["chosen"])
-        numbers = np.arange(devices)
-        if named["tile"]:
-            order = [int(n) for n in named["order"].split(",")]
-            numbers = numbers.reshape([int(n) for n in named["tile"].split(",")]).transpose(order)
-        last = [*(name for name in sizes if name not in chosen), *chosen]
-        places = [list(sizes).index(name) for name in last]
-        return numbers.reshape(list(sizes.values())).transpose(places).reshape(-1, math.prod(sizes[n] for n in chosen))
+        return _mesh_groups(named, devices)
     if "replica_groups={}" in rest:
         return np.arange(devices).reshape(1, -1)
     raise ModuleError("a collective names its devices in a form that is not known")
+
+
+def _mesh_groups(named: re.Match[str], devices: int) -> NDArray[np.int64]:
+    """The groups along some axes of a mesh that the module describes. `'a':(2)4` is a part of the axis a: of its
+    devices, counted major to minor, 2 times 4 times so many as are left, the 4."""
+    sizes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", named["mesh"])}
+    chosen: list[tuple[str, int]] = []  # an axis, and which of its parts
+    parts = {name: [size] for name, size in sizes.items()}
+    for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", named["chosen"]):
+        if before:
+            parts[name] = [int(before), int(size), sizes[name] // (int(before) * int(size))]
+        chosen.append((name, 1 if before else 0))
+    numbers = np.arange(devices)
+    if named["tile"]:
+        order = [int(n) for n in named["order"].split(",")]
+        numbers = numbers.reshape([int(n) for n in named["tile"].split(",")]).transpose(order)
+    places = [(name, k) for name, split in parts.items() for k in range(len(split))]
+    last = [*(place for place in places if place not in chosen), *chosen]
+    shape = [size for split in parts.values() for size in split]
+    members = math.prod(parts[name][k] for name, k in chosen)
+    return numbers.reshape(shape).transpose([places.index(place) for place in last]).reshape(-1, members)
 
 
 def _axes(groups: NDArray[np.int64], mesh: Mesh) -> tuple[str, ...] | None:

@@ -78,6 +78,8 @@ PAIRS = "source_target_pairs={{0,4},{4,0},{1,1}}"
         ("%r = f32[8,4] all-reduce(%p), replica_groups=[4,2]<=[2,4]T(1,0)", "all-reduce", ("x",), 128),
         (f"%r = f32[8,4] all-reduce(%p), {MESHED}", "all-reduce", ("x",), 128),
         ("%r = f32[8,4] all-reduce(%p), replica_groups=mesh['a'=2,'b'=4] {'b'}", "all-reduce", ("y",), 192),
+        ("%r = f32[8,4] all-reduce(%p), replica_groups=mesh['a'=8] {'a':(2)4}", "all-reduce", ("y",), 192),
+        ("%r = f32[8,4] all-reduce(%p), replica_groups=mesh['a'=8] {'a':(1)2}", "all-reduce", ("x",), 128),
         (f"%s = f32[1,4] reduce-scatter(%p), {ALL}", "reduce-scatter", ("x", "y"), 112),
         (f"%a = f32[8,4] all-to-all(%p), {ROWS}", "all-to-all", ("y",), 96),
         ("%t = (f32[8,4], f32[8,4]) all-reduce(%p, %p), replica_groups={}", "all-reduce", ("x", "y"), 448),

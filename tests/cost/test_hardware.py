@@ -11,8 +11,19 @@ import numpy as np
 import pytest
 import sympy
 
-from escc.cost.hardware import Calibrated, Convention, Rule, Switch, Torus, load_hardware, parse_hardware, presets
+from escc.cost.hardware import (
+    Calibrated,
+    Convention,
+    Rule,
+    Switch,
+    Torus,
+    load_hardware,
+    load_measured,
+    parse_hardware,
+    presets,
+)
 from escc.cost.hardware_file import FORM
+from escc.cost.hardware_toml import hardware_toml
 from escc.ir.diagnostics import InputError, Source
 
 V4 = load_hardware("tpu-v4")
@@ -31,6 +42,7 @@ link_bytes_per_s = 4.5e11
 # name: bf16 FLOP/s, int8, fp8, HBM bytes, HBM B/s, link B/s, between B/s; 0 where there is none
 DATASHEETS = {
     "tpu-v4": (2.75e14, 2.75e14, 0, 32 * 2**30, 1.2e12, 4.5e10, 0),
+    "tpu-v4-measured": (2.75e14, 2.75e14, 0, 32 * 2**30, 1.2e12, 4.5e10, 0),
     "tpu-v5e": (1.97e14, 3.94e14, 0, 16e9, 8.2e11, 4.5e10, 3.1e9),
     "tpu-v5p": (4.59e14, 9.18e14, 4.59e14, 96e9, 2.8e12, 9e10, 6.25e9),
     "tpu-v6e": (9.18e14, 1.836e15, 9.18e14, 32e9, 1.6e12, 9e10, 1.25e10),
@@ -69,7 +81,8 @@ def test_every_preset_loads_and_names_its_source() -> None:
     assert set(presets()) == set(DATASHEETS)
     assert list(presets()) == sorted(presets())
     for name in presets():
-        assert (load_hardware(name).name, load_hardware(name).convention) == (name, Convention.FLAT)
+        seen = Convention.LINKS if name.endswith("-measured") else Convention.FLAT
+        assert (load_hardware(name).name, load_hardware(name).convention) == (name, seen)
         first = resources.files("escc.cost").joinpath(f"{name}.toml").read_text().split("\n")[0]
         assert first.startswith("# ") and "Sources: " in first
 
@@ -81,6 +94,46 @@ def test_prices() -> None:
         1.2,
         None,
     ]
+
+
+def test_measured_figures_stand_for_a_chip_where_there_are_some() -> None:
+    assert load_measured("tpu-v4") == load_measured("tpu-v4-measured") == load_hardware("tpu-v4-measured")
+    assert load_measured("h100") == load_hardware("h100")
+    assert load_measured("tpu-v4").chip == load_hardware("tpu-v4").chip == "tpu-v4"
+    with pytest.raises(InputError, match="no hardware preset `tpu-v9`"):
+        load_measured("tpu-v9")
+    bare = {"name": "tpu-v4", "calibrated": V4.calibrated, "convention": V4.convention}
+    assert replace(load_measured("tpu-v4"), **bare) == V4
+
+
+def test_a_convention_that_is_asked_for_wins() -> None:
+    measured = load_measured("tpu-v4")
+    assert measured.with_network(None) is measured
+    assert measured.with_network("flat").convention is Convention.FLAT
+    assert V4.with_network(None).convention is Convention.FLAT
+    assert parse_hardware(Source("m.toml", GOOD.replace("[switch]", 'convention = "links"\n[switch]'))).convention == (
+        Convention.LINKS
+    )
+
+
+def test_a_measured_hop_replaces_that_of_the_datasheet() -> None:
+    assert (V4.hop_s, load_measured("tpu-v4").hop_latency_s) == (1e-6, 1e-6)
+    assert load_measured("tpu-v4").hop_s == load_measured("tpu-v4").calibrated.hop_latency_s != 1e-6
+    assert replace(V4, calibrated=Calibrated(hop_latency_s=0.0)).hop_s == 0.0
+
+
+@pytest.mark.parametrize("name", DATASHEETS)
+def test_written_out_a_file_reads_as_the_same_hardware(name: str) -> None:
+    chip = load_hardware(name)
+    text = hardware_toml(chip, ["any [thing] = 3", 'a "line"\nand another'], ["as \x00 was\tfitted"])
+    assert parse_hardware(Source("again.toml", text)) == chip
+    assert text.split("\n")[:2] == ["# any [thing] = 3", '# a "line"?and another']
+    assert text.count("#") == 3
+
+
+def test_a_name_of_any_characters_can_be_written() -> None:
+    named = replace(V4, name='a "b" \\ c', between_bytes_per_s=1 / 3 * 1e9, peak_flops_per_s=123456789.125)
+    assert parse_hardware(Source("again.toml", hardware_toml(named, [], []))) == named
 
 
 def test_fields_say_their_unit() -> None:
@@ -162,6 +215,10 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ("[switch]", "[calibrated]\nhbm_efficiency = 1.2\n[switch]", "a number above 0 and at most 1"),
         ("[switch]", '[calibrated]\nop_rule = "min"\n[switch]', 'one of "max", "sum", "root-of-squares"'),
         ("[switch]", "[calibrated]\ncollective_latency_s = -1\n[switch]", "a number, 0 or more and at most 1"),
+        ("[switch]", "[calibrated]\naxes_at_once = 0\n[switch]", "`axes_at_once` must be a whole number, at least 1"),
+        ("[switch]", "[calibrated]\nhop_latency_s = 2\n[switch]", "`hop_latency_s` must be a number, 0 or more"),
+        ("[switch]", "[calibrated]\nerror = -0.1\n[switch]", "`error` must be a number, 0 or more and at most 10"),
+        ("[switch]", 'convention = "ring"\n[switch]', '`convention` must be one of "flat", "links"'),
         ("[switch]\nnode_chips = 8", '[torus]\nwrap = "cubes"', "`wrap_axis_chips` is missing from `[torus]`"),
         (GOOD, "", "The table `[datasheet]` is missing"),
     ],

@@ -82,6 +82,45 @@ def test_axis_by_axis_is_as_simulated(kind: str, sizes: tuple[int, ...]) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mesh", ["4x4x4", "4x4x2", "2x4x4", "4x2x4"])
+def test_two_axes_at_once_are_the_two_longest_and_then_the_third(kind: str, mesh: str) -> None:
+    network = Network(torus(Wrap.ALWAYS, at_once=2), parse_mesh(mesh))
+    *pair, last = sorted("xyz", key=network.mesh.size, reverse=True)
+    assert network.mesh.size(*pair) == 16
+    wires = [[Wire(a, network.mesh.size(a), Wiring.RING) for a in stage] for stage in (pair, [last])]
+    rates = [
+        (network.mesh.size(*stage) - 1) / float(simulate("all-gather", wired, Fraction(1), together=True).busiest_bytes)
+        for stage, wired in zip((pair, [last]), wires, strict=True)
+    ]
+    assert rates[1] == 2.0 and rates[0] == 4.0
+    held = Fraction(840)
+    if kind == "all-to-all":
+        moved = sum(simulate(kind, wired, held, together=True).busiest_bytes for wired in wires)
+    else:  # the slow axis first, while blocks are small; a reduce-scatter is its mirror image
+        start = held / network.mesh.chips if kind != "all-gather" else held
+        along = simulate("all-gather", wires[1], start, together=True).busiest_bytes
+        moved = along + simulate("all-gather", wires[0], start * network.mesh.size(last), together=True).busiest_bytes
+        moved *= 2 if kind == "all-reduce" else 1
+    for order in permutations("xyz"):
+        assert seconds(network, kind, list(order), 840.0) == pytest.approx(float(moved), rel=1e-12)
+    assert network.hops(kind, "xyz") == Network(torus(Wrap.ALWAYS), parse_mesh(mesh)).hops(kind, "xyz")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("at_once", [2, 3, 7])
+def test_no_more_axes_than_may_be_used_at_once_are_used_at_once(kind: str, at_once: int) -> None:
+    limited, free = (Network(torus(Wrap.ALWAYS, n), parse_mesh("4x4x4")) for n in (at_once, None))
+    assert seconds(limited, kind, "xz", 840.0) == seconds(free, kind, "xz", 840.0)
+    assert (seconds(limited, kind, "xyz", 840.0) > seconds(free, kind, "xyz", 840.0)) == (at_once < 3)
+
+
+def test_how_many_axes_are_used_at_once_is_no_matter_behind_a_switch() -> None:
+    one = replace(load_hardware("h100").with_network("links"), calibrated=Calibrated(axes_at_once=1))
+    network = Network(one, parse_mesh("2x4"))
+    assert seconds(network, "all-gather", "xy", 1e6) == seconds(preset("h100", "2x4"), "all-gather", "xy", 1e6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", [(2, 4), (2, 8), (3, 5), (2, 4, 8)])
 def test_unequal_axes_at_once_take_no_longer_than_a_fixed_split_of_the_data(kind: str, sizes: tuple[int, ...]) -> None:
     wires = [Wire(name, size, Wiring.LINE) for name, size in zip("xyz", sizes, strict=False)]

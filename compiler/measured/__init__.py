@@ -1,0 +1,1 @@
+"""Measured times of models on chips: read, predicted, and what hardware files are fitted to."""

@@ -1,0 +1,174 @@
+"""Hardware figures fitted to measured rows: robust least squares, intervals, and what the rows leave open.
+
+What is made small is the sum over rows of |log(predicted / measured)|, rounded off near 0, so that no single
+row decides. Intervals are those of least squares at that place, from the residuals and their derivatives.
+A parameter is left open by the data where its 95% interval is wider than the value itself, where it ends at
+a bound, or where others can make up for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from scipy.stats import t as students_t
+
+from ...cost.hardware import Hardware
+from ...ir.diagnostics import fail
+from .features import Work
+
+Floats = NDArray[np.float64]
+
+SMALL = 0.003  # of a residual: below it the square counts
+SLOPE = 1e-4  # of a parameter, in units of its start, for the derivatives
+SINGULAR = 1e-6  # of the largest singular value
+AT_BOUND = 1e-3  # of a parameter's start: nearer to a bound it is at it
+DIGITS = 4  # kept of a fitted figure
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A figure of `Calibrated` that is fitted, within bounds, from a start."""
+
+    name: str
+    low: float
+    high: float
+    start: float
+
+
+EFFICIENCIES = tuple(
+    Parameter(name, 0.05, 1.0, 0.8) for name in ("compute_efficiency", "hbm_efficiency", "network_efficiency")
+)
+HOP = Parameter("hop_latency_s", 0.0, 1e-3, 3e-6)
+START = Parameter("collective_latency_s", 0.0, 1e-3, 1e-5)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A parameter's value and its 95% interval, None where there is none; `open`: why the data leave it
+    open, None where they do not."""
+
+    parameter: Parameter
+    value: float
+    interval: tuple[float, float] | None
+    open: str | None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Hardware with fitted figures, and what came of it; `loss`: the mean of |log(predicted / measured)|."""
+
+    hardware: Hardware
+    fitted: tuple[Fitted, ...]
+    loss: float
+
+
+def started(hardware: Hardware, parameters: Sequence[Parameter]) -> Hardware:
+    """The hardware with parameters where their fit starts, or as they are where they were fitted before; a
+    latency that is not fitted is 0."""
+    figures: dict[str, Any] = {latency.name: 0.0 for latency in (HOP, START)}
+    fresh = not hardware.calibrated.error
+    figures |= {p.name: p.start if fresh else getattr(hardware.calibrated, p.name) for p in parameters}
+    return replace(hardware, calibrated=replace(hardware.calibrated, **figures, error=0.0))
+
+
+def refuse_too_few(rows: int, parameters: Sequence[Parameter]) -> None:
+    """Raise InputError when there are fewer rows than parameters."""
+    if rows < len(parameters):
+        names = ", ".join(p.name for p in parameters)
+        counted = "One row" if rows == 1 else f"{rows} rows"
+        raise fail(f"{counted} cannot give {len(parameters)} parameters.", hint=f"what is fitted: {names}")
+
+
+def fit(work: Work, measured_s: Floats, hardware: Hardware, parameters: Sequence[Parameter]) -> Fit:
+    """The figures of `hardware` with which its predictions come nearest to what was measured.
+
+    Raises InputError when there are fewer rows than parameters.
+    """
+    refuse_too_few(len(measured_s), parameters)
+    scale = np.array([p.start for p in parameters])
+    bounds = np.array([[p.low, p.high] for p in parameters]).T / scale
+
+    def residuals(scaled: Floats) -> Floats:
+        return np.log(work.seconds(_with(hardware, parameters, scaled * scale)) / measured_s)
+
+    found = least_squares(
+        residuals, np.ones(len(scale)), bounds=(bounds[0], bounds[1]), loss="soft_l1", f_scale=SMALL, xtol=1e-12
+    )
+    values = [_rounded(p, value) for p, value in zip(parameters, found.x * scale, strict=True)]
+    done = _with(hardware, parameters, values)
+    logs = np.log(work.seconds(done) / measured_s)
+    variance = float(logs @ logs) / max(1, len(logs) - len(parameters))
+    error = float(f"{variance**0.5:.{DIGITS}g}")
+    fitted = _judged(parameters, values, _slopes(residuals, found.x), variance)
+    return Fit(replace(done, calibrated=replace(done.calibrated, error=error)), fitted, float(np.abs(logs).mean()))
+
+
+def _rounded(parameter: Parameter, value: float) -> float:
+    """A value as it is written; at a bound where it is next to it."""
+    for bound in (parameter.low, parameter.high):
+        if abs(value - bound) <= AT_BOUND * parameter.start:
+            return bound
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _slopes(residuals: Callable[[Floats], Floats], at: Floats) -> Floats:
+    """The derivatives of residuals, a column for each parameter."""
+    steps = SLOPE * np.eye(len(at))
+    return np.stack([(residuals(at + step) - residuals(at - step)) / (2 * SLOPE) for step in steps], axis=1)
+
+
+def _with(hardware: Hardware, parameters: Sequence[Parameter], values: Sequence[float] | Floats) -> Hardware:
+    figures: dict[str, Any] = {p.name: float(value) for p, value in zip(parameters, values, strict=True)}
+    return replace(hardware, calibrated=replace(hardware.calibrated, **figures))
+
+
+def _judged(
+    parameters: Sequence[Parameter], values: Sequence[float], jacobian: Floats, variance: float
+) -> tuple[Fitted, ...]:
+    """The parameters with their intervals; `jacobian`: of the residuals, by parameters in units of their
+    starts; `variance`: theirs. A parameter at a bound is held there for the others' sake."""
+    pairs = list(zip(parameters, values, strict=True))
+    bound = [value in (p.low, p.high) for p, value in pairs]
+    free = [k for k in range(len(pairs)) if not bound[k]]
+    scale = np.array([parameters[k].start for k in free])
+    degrees = len(jacobian) - len(parameters)
+    spread, blurred = _spread(jacobian[:, free])
+    halves = dict(zip(free, _quantile(degrees) * np.sqrt(spread * variance) * scale, strict=True))
+    out = []
+    for k, (parameter, value) in enumerate(pairs):
+        interval, reason = None, None
+        if not jacobian[:, k].any():
+            reason = "no row depends on it"
+        elif bound[k]:
+            reason = "it ends at a bound"
+        elif degrees < 1:
+            reason = "there are as many parameters as rows"
+        elif blurred[free.index(k)]:
+            reason = "others can make up for it"
+        else:
+            half = float(halves[k])
+            interval = max(parameter.low, value - half), min(parameter.high, value + half)
+            reason = "its interval is wider than itself" if 2 * half > value else None
+        out.append(Fitted(parameter, value, interval, reason))
+    return tuple(out)
+
+
+def _quantile(degrees: int) -> float:
+    """How many standard errors a 95% interval reaches to either side."""
+    return float(students_t.ppf(0.975, degrees)) if degrees > 0 else 0.0
+
+
+def _spread(jacobian: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """The variance of each parameter for residuals of variance 1, and which parameters can make up for
+    each other."""
+    if not jacobian.shape[1]:
+        return np.zeros(0), np.zeros(0, dtype=np.bool_)
+    _, values, directions = np.linalg.svd(jacobian, full_matrices=False)
+    clear = values > SINGULAR * max(values[0], np.finfo(float).tiny)
+    variance = ((directions[clear] / values[clear, None]) ** 2).sum(axis=0)
+    return np.asarray(variance), np.asarray((np.abs(directions[~clear]) > 0.1).any(axis=0))

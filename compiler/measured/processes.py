@@ -1,0 +1,86 @@
+"""Work shared out over processes, as many as there are cores, with a bar on a terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import connection, get_context, parent_process
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ...ir.diagnostics import fail
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def in_processes(function: Callable[[T], R], items: Sequence[T], what: str) -> list[R]:
+    """What a function makes of each item, in their order; otherwise as `completed`."""
+    made = dict(completed(partial(_numbered, function), list(enumerate(items)), what))
+    return [made[number] for number in range(len(items))]
+
+
+def completed(
+    function: Callable[[T], R], items: Sequence[T], what: str, jobs: int | None = None, done: int = 0
+) -> Iterator[R]:
+    """What a function makes of each item, as it is made, in any order; `what` is said beside the bar.
+
+    Function, items and what it makes must pickle. One item, or one core, takes no process of its own.
+    What the function raises is raised here.
+
+    `jobs`: at most so many processes, as many as there are cores without it. `done`: items that the bar counts
+    beside these. Raises InputError where a process ends before its work is done.
+    """
+    workers = min(len(items), jobs or os.cpu_count() or 1)
+    with _progress() as progress:
+        task = progress.add_task(what, total=done + len(items), completed=done)
+        if workers < 2:
+            for item in items:
+                made = function(item)
+                progress.advance(task)
+                yield made
+            return
+        with ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent) as pool:
+            try:
+                for future in as_completed([pool.submit(function, item) for item in items]):
+                    progress.advance(task)
+                    yield future.result()
+            except BrokenProcessPool:
+                hint = "was there memory enough? Fewer processes take less: `--jobs 1`"
+                raise fail("A process ended before its work was done.", hint=hint) from None
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+def _numbered(function: Callable[[T], R], item: tuple[int, T]) -> tuple[int, R]:
+    """What a function makes of an item, with the item's number."""
+    number, given = item
+    return number, function(given)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, as nobody else would tell it; and silently
+    where a person interrupts it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = parent_process()
+    assert parent is not None, "it was started by another process"
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _progress() -> Progress:
+    """A bar on standard error, on a terminal only."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -40,8 +40,8 @@ def refuse_existing(directory: Path, names: Iterable[str], force: bool) -> None:
         )
 
 
-def write_files(directory: Path, texts: Mapping[str, str], force: bool = False) -> tuple[Path, ...]:
-    """Write `texts` (file name to text, UTF-8) into `directory`, which is made if it is missing.
+def write_files(directory: Path, texts: Mapping[str, str | bytes], force: bool = False) -> tuple[Path, ...]:
+    """Write `texts` (file name to text, in UTF-8, or bytes) into `directory`, which is made if it is missing.
 
     Each file appears whole. Nothing is written unless all of it can be: raises InputError when a
     file exists already and `force` is off, or when the folder cannot be written to.
@@ -53,8 +53,8 @@ def write_files(directory: Path, texts: Mapping[str, str], force: bool = False) 
         for name, text in texts.items():
             beside = directory / f".{name}.{os.getpid()}"
             pending[beside] = directory / name
-            with beside.open("x", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-                file.write(text)
+            with beside.open("xb") as file:
+                file.write(text.encode(errors="backslashreplace") if isinstance(text, str) else text)
         for beside, path in pending.items():
             os.replace(beside, path)
     except (OSError, ValueError) as error:

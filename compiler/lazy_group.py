@@ -23,6 +23,7 @@ LATE = {
     "run": ".cli_run",
     "validate": ".cli_validate",
     "calibrate": ".cli_calibrate",
+    "sweep": ".cli_sweep",
 }
 
 

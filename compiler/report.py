@@ -19,6 +19,7 @@ from ..ir.spmd_printer import print_spmd
 from ..passes.plan import Objective
 from .backends.check import CheckReport
 from .driver import ERROR_TOLERANCE, Compiled
+from .prediction import prediction_lines
 from .scopes import scopes
 from .text_table import table
 
@@ -141,6 +142,7 @@ def _summary(compiled: Compiled) -> Iterator[str]:
         yield f"  Less what loops hide, {time_text(compiled.estimate.totals().hidden_s)} of the whole program."
     if (used := utilisation(compiled)) is not None:
         yield f"  MFU {used:.1%}: the flops of the model's parameters, without padding, of what the chips could do."
+    yield from prediction_lines(compiled)
     yield ""
     if len(compiled.plan.phases) > 1:
         yield "  Planned together with the other phases; what is proven is said of all."

@@ -23,6 +23,7 @@ from ..passes.plan import Objective
 from .backends.check import CheckReport
 from .driver import Compiled
 from .phases_report import together_data
+from .prediction import prediction_data
 from .report import PROVEN, utilisation
 from .scopes import scopes
 from .shapes import Shape, ranking_data
@@ -66,6 +67,7 @@ def phase_data(compiled: Compiled) -> Data:
         "solve_s": compiled.plan.timing.solve_s,
         "model_flops": model_flops(compiled.program, compiled.phase),
         "mfu": utilisation(compiled),
+        "prediction": prediction_data(compiled),
         "totals": _totals(cost.totals(), hidden),
         "totals_once": _totals(cost.totals(once=True), hidden),
         "repeats": [{"name": s.name, "count": s.count, **_totals(s.once, hidden)} for s in scopes(spmd, cost)],

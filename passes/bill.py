@@ -23,6 +23,7 @@ from .trees import Distances
 
 Floats = NDArray[np.float64]
 TURNS = 8
+MOST_CLOSED = 16  # sets of groups at whose full price a tree is looked for
 
 
 @dataclass(frozen=True)
@@ -77,16 +78,33 @@ class Trees:
         return best
 
     def _find(self, t: int, root: int, targets: frozenset[int], open_: frozenset[int]) -> tuple[int, ...]:
-        """The cheapest tree of tensor t where the groups `open_` cost their bytes alone."""
+        """The cheapest tree of tensor t where the groups `open_` cost their bytes alone.
+
+        A tree found so may use a group twice, or groups out of their order, which saves no latency. Then trees
+        are looked for at the full price of those groups as well, and what can be combined decides.
+        """
         near = self.near(t) if targets else None
         if near is None:
             return ()
-        if self.groups is not None and open_:
-            of = self.groups.of[t]
-            assert of is not None
-            saved = np.where(np.isin(of, sorted(open_)), self.groups.latency_s[of], 0.0)
-            near = near.repriced(near.price - saved)
-        return tuple(shared_tree(self.tensors[t], near, (root, sorted(targets)), self.settings))
+        of = None if self.groups is None else self.groups.of[t]
+        if self.groups is None or of is None or not open_:
+            return tuple(shared_tree(self.tensors[t], near, (root, sorted(targets)), self.settings))
+        best, least = (), np.inf
+        left, seen = [open_], {open_}
+        while left:
+            now = left.pop(0)
+            saved = np.where(np.isin(of, sorted(now)), self.groups.latency_s[of], 0.0)
+            opened = near.repriced(near.price - saved)
+            tree = tuple(shared_tree(self.tensors[t], opened, (root, sorted(targets)), self.settings))
+            own = _combined(root, near, of, tree)
+            price = float(near.price[list(tree)].sum()) - sum(float(self.groups.latency_s[g]) for g in own if g in open_)
+            if price < least:
+                best, least = tree, price
+            wrong = {int(of[arc]) for arc, group in zip(tree, own, strict=True) if group == ALONE} & now
+            closed = [now - {group} for group in sorted(wrong)]
+            left += [some for some in closed if some not in seen and len(seen) + len(left) < MOST_CLOSED]
+            seen |= set(closed)
+        return best
 
     def _add_up(self, trees: Sequence[tuple[int, ...]], chosen: Sequence[int]) -> Bill:
         total = 0.0

@@ -19,6 +19,7 @@ from .bounds import DualAscent, Floats
 from .graph import Port, Tensor
 from .limits import JointLimits, Limits
 from .needs import local_bytes
+from .plan import Beaten
 from .prover import Found, Problem, Prover
 from .space import Mask
 
@@ -52,8 +53,8 @@ class _Cut:
 class _Search:
     """The boxes that are left, the best plan so far, and the bound of what was given up."""
 
-    def __init__(self, problem: Problem, limits: Limits | JointLimits, prover: Prover):
-        self.problem, self.limits, self.prover = problem, limits, prover
+    def __init__(self, problem: Problem, limits: Limits | JointLimits, prover: Prover, below: float):
+        self.problem, self.limits, self.prover, self.below = problem, limits, prover, below
         self.best: Found | None = None
         self.winner: DualAscent | None = None
         self.given_up = np.inf
@@ -64,8 +65,8 @@ class _Search:
 
     @property
     def price(self) -> float:
-        """That of the best plan so far."""
-        return np.inf if self.best is None else self.best.price
+        """That of the best plan so far, or what a plan must cost less than."""
+        return self.below if self.best is None else min(self.below, self.best.price)
 
     def offer(self, plan: Found, ascent: DualAscent) -> bool:
         """Take a plan if it keeps to the limits and is cheaper; whether it keeps to them."""
@@ -98,15 +99,16 @@ class _Search:
         self.offer(plan, ascent)
         heapq.heappush(self.heap, (bound, self.entered, _Box(tight, ascent, plan, cuts)))
 
-    def run(self) -> Found | None:
-        """Take the box of the least bound, prove its cheapest plan or split it, until none is left."""
+    def run(self) -> Found:
+        """Take the box of the least bound, prove its cheapest plan or split it, until none is left. Raises
+        Beaten where no plan was found."""
         gap = self.problem.settings.gap
         while self.heap and self.heap[0][0] < self.price * (1 - gap) and self.entered < self.most:
             bound, box = self.take()
             if self.limits.fits(box.plan):
                 # The cheapest plan of the box, were there no limits; most often it keeps to them.
                 known = min(box.plan, self.best or box.plan, key=lambda f: f.price)
-                found = self.prover.prove(box.ascent, known, MOST_COLUMNS)
+                found = self.prover.prove(box.ascent, known.at_most(self.below), MOST_COLUMNS)
                 found = replace(found, bound=max(bound, found.bound))
                 if self.offer(found, box.ascent):
                     self.given_up = min(self.given_up, found.bound)
@@ -114,17 +116,19 @@ class _Search:
                 box = replace(box, plan=found, cuts=0)
             elif box.cuts >= MOST_CUTS:
                 box = self.bounded(box)
+                if box.plan.bound >= self.price * (1 - gap):
+                    continue
             self.split(box)
-        if self.best is None or self.winner is None:
-            return None
         left = self.heap[0][0] if self.heap else np.inf
+        if self.best is None or self.winner is None:
+            raise Beaten(min(self.below, self.given_up, left))
         found = replace(self.best, bound=min(self.price, self.given_up, left))
         plain = self.prover.plainest(self.winner, found, MOST_COLUMNS)
         return plain if self.limits.fits(plain) else found
 
     def bounded(self, box: _Box) -> _Box:
         """A box with the bound that the linear program gives it."""
-        known = self.best or box.plan
+        known = (self.best or box.plan).at_most(self.below)
         bound = max(box.plan.bound, self.prover.relaxed(box.ascent, known, MOST_COLUMNS))
         return replace(box, plan=replace(box.plan, bound=bound), cuts=0)
 
@@ -193,14 +197,14 @@ def _largest(sizes: Sequence[tuple[int, Floats]], box: _Box) -> _Cut | None:
 
 
 def search_boxes(
-    problem: Problem, ascent: DualAscent, limits: Limits | JointLimits, prover: Prover, least: float
-) -> Found | None:
-    """The cheapest plan that keeps to `limits`, None where none was found; `ascent` has settled on the
-    problem without them, and `least` is a bound of it."""
+    problem: Problem, ascent: DualAscent, limits: Limits | JointLimits, prover: Prover, least: float, below: float
+) -> Found:
+    """The cheapest plan that keeps to `limits`; `ascent` has settled on the problem without them, and
+    `least` is a bound of it. Raises Beaten where no plan was found that costs less than `below`."""
     allowed = [np.ones(len(node.seconds), dtype=bool) for node in problem.graph.nodes]
     if problem.representatives is not None:
         node, mask = problem.representatives  # from here on boxes may tell alike axes apart
         allowed[node] = mask
-    boxes = _Search(problem, limits, prover)
+    boxes = _Search(problem, limits, prover, below)
     boxes.enter(allowed, ascent, least)
     return boxes.run()

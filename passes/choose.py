@@ -30,7 +30,7 @@ from .moves import Moves, all_moves
 from .naming import plainest
 from .phases import for_each, join_phases, view
 from .pinning import apply_pins
-from .plan import Objective, Plan, Timing
+from .plan import Beaten, Objective, Plan, Timing
 from .prover import Found, Problem, Prover
 from .read import least_bytes, read_handovers, read_phase, stored_layouts
 from .search import search
@@ -49,7 +49,8 @@ class Options:
     `capacity_bytes` bounds what a chip holds at any program point: what is stored, live values and
     gathered copies; None takes the hardware's. `stored_bytes` bounds parameters and caches alone.
     `pins` hold beside those of the program. `overlap`: whether steps of the program that is made of the
-    plan are put into loops; the choice does not count on what they hide.
+    plan are put into loops; the choice does not count on what they hide. `below`: only plans that cost
+    less are looked for.
     """
 
     hardware: Hardware
@@ -59,6 +60,7 @@ class Options:
     pins: tuple[Pin, ...] = ()
     settings: Settings = field(default_factory=Settings)
     overlap: bool = False
+    below: float = math.inf
 
     @property
     def capacity(self) -> float:
@@ -71,7 +73,8 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
 
     Several phases store each parameter once, and caches go from each phase to the next; what is
     minimised is the sum over all calls. Raises InputError when a pin cannot hold, when no plan keeps
-    to the memory of a chip, or when phases cannot share a parameter.
+    to the memory of a chip, or when phases cannot share a parameter; Beaten when none costs less than
+    `options.below`.
     """
     started = time.perf_counter()
     bound = [program.phase(name) for name in ([phases] if isinstance(phases, str) else phases)]
@@ -93,10 +96,13 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
     prover = Prover(problem)
     reader = _Reader(program, bound, mesh, moves, problem, options)
     limits = reader.limits()
-    found = search(problem, limits, prover)
-    if found is None:
+    try:
+        found = search(problem, limits, prover, options.below)
+    except Beaten as beaten:
+        if options.below < math.inf:
+            raise
         assert limits is not None, "without limits there is a plan"
-        raise live_do_not_fit(limits, graph, mesh, options.capacity)
+        raise live_do_not_fit(limits, graph, mesh, options.capacity, beaten.bound == math.inf) from None
     apart = limits is not None and not limits.fits(found, apart=False)
     plan = reader.plan(found, apart)
     total = time.perf_counter() - started

@@ -22,10 +22,11 @@ from ..cost.network import Network
 from ..ir.program import Einsum, Kind, Op, Program, Region, Repeat, operand_names
 from .graph import Graph, Handover, Tensor
 from .reshard import KINDS, Arcs
-from .space import PARTIAL_MAX, Array, Mask
+from .space import PARTIAL_MAX, PARTIAL_SUM, Array, Mask
 
 Floats = NDArray[np.float64]
 COMBINED = ("reduce-scatter", "all-reduce", "all-to-all", "all-gather")  # in the order in which they follow
+MOVING = tuple(KINDS.index(kind) for kind in ("all-to-all", "all-gather"))  # those of them that do not reduce
 ALONE = -1  # the group of an arc that is combined with no other
 USES = 5  # collectives of a tensor with more uses are not combined
 
@@ -33,8 +34,11 @@ USES = 5  # collectives of a tensor with more uses are not combined
 @dataclass(frozen=True)
 class Key:
     """What collectives have in common that may be one: where they are ready, their kind, whether
-    they take a maximum, their axes (as a bit mask), the type of what they carry. Sorted by it, those
-    that follow each other on one value stand in that order."""
+    they take a maximum, their axes (as a bit mask), the type of what they carry; and of those that do not
+    reduce, over which axes what they move is still partial (a bit mask). Sorted by it, those that follow
+    each other on one value stand in that order: what moves before it is reduced goes first. Were such moves
+    one with those of reduced values, one value could wait for the other both ways.
+    """
 
     phase: str
     region: int
@@ -43,14 +47,17 @@ class Key:
     maximum: bool
     axes: int
     dtype: str
+    partial: int
 
     @property
-    def place(self) -> tuple[str, int, int, int, int, bool, str]:
+    def place(self) -> tuple[str, int, int, int, int, int, int, bool, str]:
         """By what keys are sorted."""
         return (
             self.phase,
             self.region,
             self.level,
+            -self.partial.bit_count(),
+            self.partial,
             COMBINED.index(KINDS[self.kind]),
             self.axes,
             self.maximum,
@@ -119,15 +126,16 @@ def find_groups(program: Program, graph: Graph, arcs: Sequence[Arcs | None], net
 
 def _keys(tensor: Tensor, arcs: Arcs, region: int, level: int) -> tuple[list[Key | None], Array]:
     """The different keys of a tensor's arcs, and which each arc has."""
-    maximum = (tensor.space.space.rows.place == PARTIAL_MAX).any(axis=1)[arcs.source]
-    table = np.stack([arcs.kind, arcs.axes, maximum])
+    place = tensor.space.space.rows.place
+    maximum = (place == PARTIAL_MAX).any(axis=1)[arcs.source]
+    waiting = ((place == PARTIAL_SUM) | (place == PARTIAL_MAX)) @ (1 << np.arange(place.shape[1]))
+    partial = np.where(np.isin(arcs.kind, MOVING), waiting[arcs.source], 0)
+    table = np.stack([arcs.kind, arcs.axes, maximum, partial])
     different, index = np.unique(table, axis=1, return_inverse=True)
     keys: list[Key | None] = []
-    for kind, axes, most in different.T.tolist():
-        combined = KINDS[kind] in COMBINED
-        keys.append(
-            Key(str(tensor.phase), region, level, kind, bool(most), axes, str(tensor.value.dtype)) if combined else None
-        )
+    for kind, axes, most, waits in different.T.tolist():
+        key = Key(str(tensor.phase), region, level, kind, bool(most), axes, str(tensor.value.dtype), waits)
+        keys.append(key if KINDS[kind] in COMBINED else None)
     return keys, index.reshape(-1)
 
 

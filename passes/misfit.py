@@ -25,8 +25,14 @@ def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float, whole: bo
     )
 
 
-def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capacity: float) -> InputError:
-    """No plan keeps to the memory at every program point: where most is needed, and by what."""
+UNPROVEN = "No plan was found that keeps to"  # and there may be one all the same
+
+
+def live_do_not_fit(
+    limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capacity: float, proven: bool
+) -> InputError:
+    """No plan keeps to the memory at every program point: where most is needed, and by what. `proven`: there
+    is none; otherwise none was found."""
     every = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
     parts = limits.parts if isinstance(limits, JointLimits) else (limits,)
     least = max((p.needs for p in parts), key=lambda needs: needs.stored_bytes(every) + needs.worst(every)[1])
@@ -36,7 +42,7 @@ def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capa
     listed = ", ".join(f"`{name}` {_size(-size)}" for size, name in largest if size)
     where = "at the start" if point.step is None else f"as `{point.step}` is made"
     return fail(
-        f"No plan was found that keeps to {_size(capacity)} on each of {mesh.chips} chips: {where}, "
+        f"{'No plan keeps to' if proven else UNPROVEN} {_size(capacity)} on each of {mesh.chips} chips: {where}, "
         f"{_size(live)} of live values and {_size(stored)} of parameters and caches are the least.",
         hint=f"live there, each split as far as it can be: {listed}" if listed else None,
     )

@@ -10,6 +10,14 @@ from ..ir.layout import Layout
 from ..ir.mesh import Mesh
 
 
+class Beaten(Exception):
+    """No plan costs less than was asked for. `bound`: what every plan costs at least, as far as that is proven."""
+
+    def __init__(self, bound: float):
+        super().__init__(f"every plan costs at least {bound!r}")
+        self.bound = bound
+
+
 class Objective(StrEnum):
     """What a plan is to have least of. MEMORY: stored bytes on a chip, and of those the least time."""
 

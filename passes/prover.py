@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
 MORE_SWEEPS = 6  # before the solver is asked, what it is asked shrinks
 APPROACHES, CLOSE = 12, 1e-6  # tries to come that close, relative, before the solver is asked
+NEAR = 0.1  # above the ascent's bound, where most plans are
 GAIN = 0.5  # a try that raises the bound by less than this share of what is missing is the last
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
@@ -83,6 +84,10 @@ class Found:
     bound: float
     shared: frozenset[int] = frozenset()
 
+    def at_most(self, price: float) -> Found:
+        """As if it cost no more than `price`: what to ask for where no dearer plan is of interest."""
+        return replace(self, price=min(self.price, price))
+
 
 @dataclass(frozen=True, eq=False)
 class _Reduced:
@@ -119,23 +124,36 @@ class Prover:
         """The cheapest plan of those that `ascent` allows, or `known` if none is cheaper; its bound.
 
         A program of more than `most_columns` is not given to the solver; then the ascent's bound stands.
+        """
+        best = self._approach(ascent, known)
+        best = replace(best, bound=min(best.price, ascent.bound()))
+        near = best.bound * (1 + NEAR)
+        if 0 < near < best.price:
+            # As if a plan of that price were known, which leaves far less to decide; most often there is a cheaper one.
+            found = self._decide(ascent, best.at_most(near), most_columns)
+            best = found if found.price < near else replace(best, bound=found.bound)
+        if best.price - best.bound <= self.problem.settings.gap * abs(best.price):
+            return best
+        return self._decide(ascent, best, most_columns)
+
+    def _decide(self, ascent: DualAscent, best: Found, most_columns: int | None) -> Found:
+        """The cheapest plan of those that `ascent` allows, or `best` if none costs less than that; and a bound.
 
         The linear relaxation comes first: where its optimum is the price of a plan, that is the
         proof. Else the integer program decides among what its reduced costs leave.
         """
-        best = self._approach(ascent, known)
         reduced = self._reduce(ascent, best, ties=False)
         if not reduced.possible:
             return replace(best, bound=best.price)  # nothing here is as cheap as the plan that is known
         if most_columns is not None and len(reduced.model.cost) > most_columns:
-            return replace(best, bound=min(best.price, ascent.bound()))
+            return best
         unit = _unit(best.price)
         answer = self._solve(_relaxed(reduced.model))
         plan = self._plan(answer, reduced, ascent)
         if plan is None and answer.x is not None:
             plan = self._round(answer, reduced, ascent, best)
         best = min(best, plan, key=lambda f: f.price) if plan else best
-        best = replace(best, bound=min(best.price, max(ascent.bound(), answer.bound / unit)))
+        best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
         if best.price - best.bound > self.problem.settings.gap * abs(best.price):
             left = _fixed(reduced.model, answer, best.price * unit * (1 + 1e-9))
             answer = self._solve(left)

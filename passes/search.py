@@ -7,30 +7,57 @@ a box the problem is an easy one again, while capacity rows alone leave a weak r
 
 from __future__ import annotations
 
+import math
+
 from .bounds import DualAscent
 from .boxes import search_boxes
 from .limits import JointLimits, Limits
+from .plan import Beaten
 from .prover import Found, Problem, Prover
 
+FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
 SWEEPS = 12  # brings the bound within a thousandth or so; more would only leave less to prove
 
 
-def search(problem: Problem, limits: Limits | JointLimits | None, prover: Prover) -> Found | None:
-    """The cheapest plan that keeps to `limits` (None: any plan); None where none was found.
+def search(
+    problem: Problem, limits: Limits | JointLimits | None, prover: Prover, below: float = math.inf
+) -> Found:
+    """The cheapest plan that keeps to `limits` (None: any plan).
 
     The bound holds for all plans within the limits. It is below the price by more than the gap of
     the settings where plans could not be told apart well enough, or where there were too many.
+    Raises Beaten as soon as it shows that no plan costs less than `below`, or where none was found: its bound
+    is infinite if there is none.
     """
     ascent = DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
     for _ in range(SWEEPS):
         ascent.sweep()
+        if below < math.inf and ascent.bound() >= below:
+            raise Beaten(ascent.bound())
+    if below < math.inf:
+        _refute(ascent.copy(), below)
     found = problem.found(ascent.round())
-    if limits is None or limits.stores(found.chosen):
-        found = prover.prove(ascent, found)
-        if limits is None or _fits(found, limits):
+    if limits is None or limits.stores(found.chosen) or ascent.bound() < found.price * (1 - FAR):
+        found = prover.prove(ascent, found.at_most(below))
+        if found.price >= below and (limits is None or found.bound >= below):
+            raise Beaten(found.bound)
+        if found.price < below and (limits is None or _fits(found, limits)):
             plain = prover.plainest(ascent, found)
             return plain if limits is None or _fits(plain, limits) else found
-    return search_boxes(problem, ascent, limits, prover, max(ascent.bound(), found.bound))
+    return search_boxes(problem, ascent, limits, prover, max(ascent.bound(), found.bound), below)
+
+
+def _refute(ascent: DualAscent, below: float) -> None:
+    """Raise Beaten where the bounds of choices show in a few sweeps that no plan costs less than `below`:
+    what no such plan can contain is left out, and so the bound of what is left rises."""
+    for _ in range(SWEEPS):
+        slack = below - ascent.bound()
+        alive, _ = ascent.alive(slack)
+        if slack <= 0 or not all(mask.any() for mask in alive):
+            raise Beaten(below)
+        for node, mask in enumerate(alive):
+            ascent.allow(node, mask)
+        ascent.sweep()
 
 
 def _fits(plan: Found, limits: Limits | JointLimits) -> bool:

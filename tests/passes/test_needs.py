@@ -35,7 +35,7 @@ def searched(
     seen: list[tuple[Problem, Limits]] = []
     search = choosing.search
 
-    def watched(problem: Problem, limits: Limits, prover: Any) -> Any:
+    def watched(problem: Problem, limits: Limits, prover: Any, below: float) -> Any:
         seen.append((problem, limits))
         return search(problem, limits, prover)
 

@@ -1,0 +1,104 @@
+"""What a sweep answers: which points none betters in both latency and cost, and the best that meets a target."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...ir.diagnostics import fail
+from ..page.frontier import Frontier, best_of
+from ..page.frontier import Point as Spot
+from .points import Record, Sweep
+
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is wanted: a step of `latency_s` at most, a million tokens for `cost` at most; None where all is well."""
+
+    latency_s: float | None = None
+    cost: float | None = None
+
+    def met_by(self, record: Record) -> bool:
+        """Whether a point is within both."""
+        latency_s, cost = record.latency_s, cost_of(record)
+        if latency_s is None or cost is None:
+            return False
+        return latency_s <= (self.latency_s or latency_s) and cost <= (self.cost or cost)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The point for a target: the cheapest that meets it, the quickest where only the cost is bounded; where none
+    meets it (`met` is False) the one that comes nearest, None where no point has a plan."""
+
+    record: Record | None
+    met: bool
+
+
+def read_target(latency: str | None, cost: float | None) -> Target:
+    """The target of `30ms` and a cost. Raises InputError where a text is no time, or a cost is not positive."""
+    if cost is not None and not 0 < cost < float("inf"):
+        raise fail(f"`--max-cost {cost:g}` is no cost.", hint="it is what a million tokens may cost, more than 0")
+    if latency is None:
+        return Target(None, cost)
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(us|ms|s)\s*", latency)
+    if match is None or not float(match[1]):
+        raise fail(f"`--max-latency {latency[:60]}` is no time.", hint="write `--max-latency 30ms`")
+    return Target(float(match[1]) * UNITS[match[2]], cost)
+
+
+def cost_of(record: Record) -> float | None:
+    """What a million tokens cost at a point: dollars where the chip has a price, else chip-seconds."""
+    return record.chip_s_per_million if record.dollars_per_million is None else record.dollars_per_million
+
+
+def cost_unit(sweep: Sweep) -> str:
+    """The unit of costs."""
+    priced = sweep.hardware.dollars_per_chip_hour is not None
+    return "dollars per million tokens" if priced else "chip-seconds per million tokens"
+
+
+def frontier_of(sweep: Sweep, records: Sequence[Record]) -> Frontier:
+    """The points of a sweep as they are drawn, a series for each phase, weight format and context."""
+    return Frontier(tuple(_spot(sweep, record) for record in records), "a step", cost_unit(sweep))
+
+
+def best_points(sweep: Sweep, records: Sequence[Record]) -> tuple[int, ...]:
+    """The numbers of the records that no other of their series betters in both, series by series, quickest first."""
+    spots = frontier_of(sweep, records).points
+    found: list[int] = []
+    for series in dict.fromkeys(spot.series for spot in spots):
+        own = [k for k, spot in enumerate(spots) if spot.series == series]
+        found += (own[k] for k in best_of([spots[k] for k in own]))
+    return tuple(found)
+
+
+def answer(records: Sequence[Record], target: Target) -> Answer:
+    """The point for a target; of equals the first."""
+    found = [record for record in records if record.latency_s is not None]
+    meeting = [record for record in found if target.met_by(record)]
+    if meeting:
+        quickest = target.latency_s is None
+        return Answer(min(meeting, key=lambda r: r.latency_s if quickest else cost_of(r)), True)  # type: ignore[arg-type, return-value]
+    return Answer(min(found, key=lambda record: _beyond(record, target), default=None), False)
+
+
+def _beyond(record: Record, target: Target) -> float:
+    """How many times what is wanted a point takes, by the worse of latency and cost."""
+    latency_s, cost = record.latency_s or 0.0, cost_of(record) or 0.0
+    return max(latency_s / (target.latency_s or latency_s or 1.0), cost / (target.cost or cost or 1.0))
+
+
+def _spot(sweep: Sweep, record: Record) -> Spot:
+    point = record.point
+    series = [str(point.weights)]
+    if len(sweep.phases) > 1:
+        series.insert(0, point.phase)
+    if len(sweep.contexts) > 1:
+        series.append(f"context {point.context}")
+    label = f"{record.slice or point.chips}, batch {point.batch}"
+    cost = cost_of(record)
+    return Spot(label, ", ".join(series), point.chips, point.batch, record.latency_s, cost, record.reason)

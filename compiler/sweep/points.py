@@ -1,0 +1,141 @@
+"""What a sweep goes over, and what is found at each point, as lines of its results file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from importlib.metadata import version
+from itertools import product
+from typing import Any
+
+from ...cost.hardware import Hardware
+from ...ir.diagnostics import Source
+from ...ir.dtype import Dtype
+from .serving import Serving
+
+FORM = 1  # of the results file; another number, another form
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A configuration. `context`: after the step, None where the phase keeps its own."""
+
+    phase: str
+    weights: Dtype
+    chips: int
+    batch: int
+    context: int | None
+
+    def __str__(self) -> str:
+        context = "" if self.context is None else f", context {self.context}"
+        return f"{self.phase} on {self.chips} chips, batch {self.batch}{context}, {self.weights} weights"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A model, and all points at which it is planned: each phase with each weight format, count of chips,
+    batch and context. `settings` and `pads` hold at all of them; `hbm_fraction` of a chip's memory is used."""
+
+    source: Source
+    dims: Serving
+    settings: tuple[tuple[str, int], ...]
+    pads: tuple[tuple[str, int], ...]
+    hardware: Hardware
+    hbm_fraction: float
+    phases: tuple[str, ...]
+    weights: tuple[Dtype, ...]
+    chips: tuple[int, ...]
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...] | tuple[None]
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """All of them, in the order of the results file."""
+        axes = product(self.phases, self.weights, self.chips, self.batches, self.contexts)
+        return tuple(Point(*values) for values in axes)
+
+    def header(self) -> Data:
+        """What tells this sweep from others: the first line of its results file."""
+        return {
+            "escc_sweep": FORM,
+            "escc": version("escc"),
+            "model": self.source.name,
+            "text": hashlib.sha256(self.source.text.encode()).hexdigest(),
+            "set": dict(self.settings),
+            "pad": dict(self.pads),
+            "hardware": asdict(self.hardware),
+            "hbm_fraction": self.hbm_fraction,
+            "phases": list(self.phases),
+            "weights": list(self.weights),
+            "chips": list(self.chips),
+            "batches": list(self.batches),
+            "contexts": list(self.contexts),
+        }
+
+
+class Status(StrEnum):
+    """What is known of a point: its best plan is proven; there is one, and better ones may be; there is none;
+    none was found."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+BEATEN = "beaten"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A slice shape, such as `4x4x4`. `status`: a Status, or BEATEN where every plan is proven to take
+    `bound_s` at least, no less than the best shape before it. `seconds`: of its best plan. `reason`: why
+    there is none."""
+
+    slice: str
+    status: str
+    seconds: float | None = None
+    bound_s: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A point and what was found there: figures of one step on the best slice shape, as in
+    cost.predict.Prediction, all None where there is no plan, for `reason`."""
+
+    point: Point
+    status: Status
+    tried: tuple[Tried, ...]
+    slice: str | None = None
+    latency_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    bound_s: float | None = None
+    tokens: int | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    hbm_bytes: float | None = None
+    hbm_share: float | None = None
+    chip_s_per_million: float | None = None
+    dollars_per_million: float | None = None
+    binds: str | None = None
+    spent_s: Mapping[str, float] | None = None
+    reason: str | None = None
+
+    def data(self) -> Data:
+        """The record as one object of JSON."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        tried = [asdict(one) for one in own.pop("tried")]
+        return asdict(own.pop("point")) | own | {"tried": tried}
+
+
+def record_of(data: Mapping[str, Any]) -> Record:
+    """The record that an object of JSON is. Raises KeyError, TypeError or ValueError where it is none."""
+    names = {field.name for field in fields(Record)} - {"point", "status", "tried"}
+    point = Point(data["phase"], Dtype(data["weights"]), data["chips"], data["batch"], data["context"])
+    tried = tuple(Tried(**one) for one in data["tried"])
+    return Record(point, Status(data["status"]), tried, **{name: data[name] for name in names})

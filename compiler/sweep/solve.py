@@ -1,0 +1,119 @@
+"""One point of a sweep: every slice shape planned, or proven to be no better than the best one.
+
+Shapes that come nearer to a cube go first. Of a shape that follows it is enough to know that no plan of
+it is as quick as the best so far, which bounds mostly show without an integer program.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from ...cost.hardware import Hardware
+from ...ir.diagnostics import InputError
+from ...ir.mesh import Mesh
+from ...ir.parser import parse
+from ...ir.program import Program
+from ...passes.choose import Options
+from ...passes.expand import expand
+from ...passes.misfit import UNPROVEN
+from ...passes.plan import Beaten
+from ...passes.weights import with_weights
+from ..driver import Compiled, compile_phase
+from ..prediction import prediction
+from ..shapes import meshes_of
+from .points import BEATEN, Point, Record, Status, Sweep, Tried
+from .serving import sizes_at
+
+PROVEN = 1e-9  # a relative gap that counts as none
+PROGRAMS = 8  # kept of those that were read last
+
+
+def solve(sweep: Sweep, point: Point) -> Record:
+    """The best plan of a point on any of its slice shapes, or why there is none.
+
+    Raises InternalError when a plan does not hold together.
+    """
+    try:
+        program = program_at(sweep, point)
+    except InputError as error:
+        return Record(point, Status.INFEASIBLE, (), reason=error.diagnostics[0].message)
+    best: Compiled | None = None
+    tried: list[Tried] = []
+    for mesh in shapes(point.chips, sweep.hardware):
+        below = best.plan.price if best else math.inf
+        found = _try(program, point.phase, mesh, _options(sweep, below))
+        if isinstance(found, Compiled):
+            plan = found.plan
+            proven = Status.OPTIMAL if plan.gap <= PROVEN else Status.FEASIBLE
+            tried.append(Tried(_name(mesh), proven, plan.price, plan.bound))
+            best = found if plan.price < below else best
+        else:
+            tried.append(found)
+    if best is None:
+        none = all(one.status == Status.INFEASIBLE for one in tried)
+        status = Status.INFEASIBLE if none else Status.UNKNOWN
+        return Record(point, status, tuple(tried), reason=tried[0].reason)
+    return _record(point, best, tuple(tried))
+
+
+def shapes(chips: int, hardware: Hardware) -> tuple[Mesh, ...]:
+    """The slice shapes of a count of chips, those nearest to a cube first: the fewest hops across all axes."""
+    return tuple(sorted(meshes_of(str(chips), hardware), key=lambda mesh: sum(size - 1 for size in mesh.sizes)))
+
+
+def program_at(sweep: Sweep, point: Point) -> Program:
+    """The model with the sizes and the weights of a point. Raises InputError where it has none of such sizes."""
+    plain = _expanded(sweep, ())
+    sizes = sizes_at(plain, point.phase, sweep.dims, point.batch, point.context)
+    return with_weights(_expanded(sweep, tuple(sizes.items())), point.weights)
+
+
+@lru_cache(maxsize=PROGRAMS)
+def _expanded(sweep: Sweep, sizes: tuple[tuple[str, int], ...]) -> Program:
+    return expand(parse(sweep.source), sweep.source, dict(sweep.settings) | dict(sizes), dict(sweep.pads))
+
+
+def _options(sweep: Sweep, below: float) -> Options:
+    return Options(sweep.hardware, capacity_bytes=sweep.hbm_fraction * sweep.hardware.hbm_bytes, below=below)
+
+
+def _try(program: Program, phase: str, mesh: Mesh, options: Options) -> Compiled | Tried:
+    """The best plan on a slice shape, or why it is of no interest."""
+    name = _name(mesh)
+    try:
+        return compile_phase(program, phase, mesh, options)
+    except Beaten as beaten:
+        status = BEATEN if beaten.bound >= options.below * (1 - PROVEN) else Status.UNKNOWN
+        return Tried(name, status, bound_s=beaten.bound)
+    except InputError as error:
+        reason = error.diagnostics[0].message
+        return Tried(name, Status.UNKNOWN if reason.startswith(UNPROVEN) else Status.INFEASIBLE, reason=reason)
+
+
+def _name(mesh: Mesh) -> str:
+    return "x".join(map(str, mesh.sizes))
+
+
+def _record(point: Point, best: Compiled, tried: tuple[Tried, ...]) -> Record:
+    found = prediction(best)
+    bound_s = min([found.seconds, *(one.bound_s for one in tried if one.bound_s is not None)])
+    return Record(
+        point,
+        Status.OPTIMAL if bound_s >= found.seconds * (1 - PROVEN) else Status.FEASIBLE,
+        tried,
+        slice=_name(best.spmd.mesh),
+        latency_s=found.seconds,
+        low_s=found.low_s,
+        high_s=found.high_s,
+        bound_s=bound_s,
+        tokens=found.tokens,
+        tokens_per_s=found.tokens_per_s,
+        mfu=found.mfu,
+        hbm_bytes=found.hbm_bytes,
+        hbm_share=found.hbm_bytes / found.hbm_capacity_bytes,
+        chip_s_per_million=found.chip_s_per_million,
+        dollars_per_million=found.dollars_per_million,
+        binds=found.binds,
+        spent_s={resource.value: seconds for resource, seconds in found.shares},
+    )

@@ -1,0 +1,114 @@
+"""A sweep as text: its points, the frontier of latency and cost, the answer to a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from math import log10
+
+from ..text_table import table
+from ..units import count_text, time_text
+from .answers import Answer, Target, answer, best_points, cost_of, cost_unit, frontier_of
+from .points import Record, Status, Sweep
+
+WIDTH, HEIGHT = 72, 18  # of the plot, in characters
+MARKS = "ox+*#@%&"  # of the series; more take them again
+HEAD = ("", "phase", "weights", "chips", "batch", "context", "slice")
+FIGURES = ("latency", "tokens/s", "MFU", "HBM", "cost", "binds")
+LEFT = 3  # columns that are flush left
+
+
+def sweep_text(sweep: Sweep, records: Sequence[Record], target: Target | None) -> str:
+    """The points of a sweep, those of the frontier marked, with a plot; and the answer to `target`."""
+    best = set(best_points(sweep, records))
+    lines = [f"Sweep of {sweep.source.name} on {sweep.hardware.name}"]
+    rows = [_row(record, k in best) for k, record in enumerate(records) if record.latency_s]
+    if rows:
+        lines += table([(*HEAD, *FIGURES), *rows], LEFT)
+        lines.append(f"  Cost is in {cost_unit(sweep)}. * None of its kind is both quicker and cheaper.")
+    lines += _proofs(records)
+    without = [record for record in records if record.latency_s is None]
+    if without:
+        lines += ["", f"Without a plan: {len(without)} of {len(records)} points"]
+        lines += (f"  {record.point}: {record.reason}" for record in without)
+    plot = list(_plot(sweep, records))
+    if plot:
+        lines += ["", f"Latency of a step (across) and {cost_unit(sweep)} (up)", *plot]
+    if target is not None:
+        lines += ["", *_answered(sweep, answer(records, target), target)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(record: Record, best: bool) -> tuple[str, ...]:
+    point = record.point
+    latency = time_text(record.latency_s or 0.0)
+    if record.low_s is not None and record.high_s is not None:
+        latency += f" ({time_text(record.low_s, 3)} to {time_text(record.high_s, 3)})"
+    return (
+        "*" if best else "",
+        point.phase,
+        str(point.weights),
+        str(point.chips),
+        str(point.batch),
+        "" if point.context is None else str(point.context),
+        record.slice or "",
+        latency,
+        count_text(record.tokens_per_s or 0.0),
+        f"{record.mfu or 0.0:.1%}",
+        f"{record.hbm_share or 0.0:.0%}",
+        count_text(cost_of(record) or 0.0),
+        record.binds or "",
+    )
+
+
+def _proofs(records: Sequence[Record]) -> Iterator[str]:
+    """What is proven of the points that have a plan."""
+    planned = [record for record in records if record.latency_s is not None]
+    open_ = [record for record in planned if record.status is not Status.OPTIMAL]
+    if planned and not open_:
+        yield f"  All {len(planned)} are proven: no layouts on any slice shape of so many chips are quicker."
+    for record in open_:
+        yield f"  Not proven: {record.point}; no plan takes less than {time_text(record.bound_s or 0.0)}."
+
+
+def _plot(sweep: Sweep, records: Sequence[Record]) -> Iterator[str]:
+    """The points in characters, on logarithmic scales; nothing where there are less than two."""
+    spots = [spot for spot in frontier_of(sweep, records).points if spot.latency_s and spot.cost]
+    if len(spots) < 2:
+        return
+    marks = dict(zip(dict.fromkeys(spot.series for spot in spots), cycle(MARKS), strict=False))
+    across, up = [log10(spot.latency_s or 1.0) for spot in spots], [log10(spot.cost or 1.0) for spot in spots]
+    grid = [[" "] * WIDTH for _ in range(HEIGHT)]
+    for spot, x, y in zip(spots, across, up, strict=True):
+        grid[HEIGHT - 1 - _cell(y, up, HEIGHT)][_cell(x, across, WIDTH)] = marks[spot.series]
+    ends = [count_text(10**end) for end in (max(up), min(up))]
+    margin = max(map(len, ends))
+    for number, line in enumerate(grid):
+        end = {0: ends[0], HEIGHT - 1: ends[1]}.get(number, "")
+        yield f"  {end:>{margin}} |{''.join(line)}".rstrip()
+    low, high = (time_text(10**end, 3) for end in (min(across), max(across)))
+    yield f"  {'':>{margin}} +{'-' * WIDTH}"
+    yield f"  {'':>{margin}}  {low}{high:>{WIDTH - len(low)}}"
+    yield f"  {'':>{margin}}  " + ", ".join(f"{mark} {series}" for series, mark in marks.items())
+
+
+def _cell(number: float, among: Sequence[float], count: int) -> int:
+    """Which of `count` cells from the least to the greatest of some numbers one of them is in."""
+    span = max(among) - min(among)
+    return min(count - 1, int((number - min(among)) / span * count)) if span else count // 2
+
+
+def _answered(sweep: Sweep, found: Answer, target: Target) -> Iterator[str]:
+    wanted = []
+    if target.latency_s is not None:
+        wanted.append(f"{time_text(target.latency_s)} a step")
+    if target.cost is not None:
+        wanted.append(f"{count_text(target.cost)} {cost_unit(sweep)}")
+    yield f"Within {' and '.join(wanted)}"
+    if found.record is None:
+        yield "  No point has a plan."
+        return
+    what = "The quickest" if target.latency_s is None else "The cheapest"
+    yield f"  {what if found.met else 'None is; nearest comes'}: {found.record.point}, as {found.record.slice}:"
+    cost = f"{count_text(cost_of(found.record) or 0.0)} {cost_unit(sweep)}"
+    yield f"  {time_text(found.record.latency_s or 0.0)} a step, {cost}."

@@ -1,0 +1,176 @@
+"""What a phase of a plan will take: latency, tokens a second, utilisation, memory and money.
+
+Nothing is estimated anew: times are those of the plan's `Estimate`, bytes those of `memory`. A step is one
+run of the phase, and its tokens are those of all sequences: decode takes one of each, prefill all of the prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import exp, prod
+
+from ..ir.program import Append, Kind, Program, Stored, walk
+from ..ir.spmd import SpmdProgram
+from .estimate import Estimate
+from .hardware import Hardware
+from .loops import LoopCost
+from .memory import memory
+from .model_flops import model_flops
+from .network import Network
+from .shares import Shares, shares
+
+DEVIATIONS = 2.0  # of the calibration's error to each side, on a scale of ratios: about 95% of cases
+MILLION = 1e6
+HOUR_S = 3600.0
+
+
+class Resource(StrEnum):
+    """What time is spent on. LATENCY: of the network, whatever it carries."""
+
+    COMPUTE = "compute"
+    HBM = "HBM"
+    NETWORK = "network"
+    LATENCY = "latency"
+
+
+@dataclass(frozen=True)
+class Part:
+    """An op, a collective or a loop of them, by the value that it makes first; `what`: the collective's kind,
+    `op` or `loop`. `seconds`: on a chip, all its repetitions, without what a loop hides."""
+
+    result: str
+    what: str
+    times: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One step of a phase on `chips` chips.
+
+    `seconds`: its latency; `low_s` and `high_s`: where a measurement would lie in about 95% of cases, by what
+    the calibration left unexplained, None where nothing was calibrated. `tokens`: of all sequences.
+    `spent`: what the seconds go to, `parts` which steps; each adds up to them. `hbm_bytes`: the most that a
+    chip holds, of `hbm_capacity_bytes`. `mfu`: model flops of what the chips could do, None where it takes
+    no time. `dollars_per_chip_hour`: None where that is not known.
+    """
+
+    chips: int
+    tokens: int
+    seconds: float
+    low_s: float | None
+    high_s: float | None
+    spent: Shares
+    parts: tuple[Part, ...]
+    mfu: float | None
+    hbm_bytes: float
+    hbm_capacity_bytes: float
+    dollars_per_chip_hour: float | None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens of all sequences a second; None where a step takes no time."""
+        return self.tokens / self.seconds if self.seconds else None
+
+    @property
+    def chip_s_per_million(self) -> float:
+        """Chip-seconds that a million tokens take."""
+        return self.chips * self.seconds * MILLION / self.tokens
+
+    @property
+    def dollars_per_million(self) -> float | None:
+        """What a million tokens cost."""
+        if self.dollars_per_chip_hour is None:
+            return None
+        return self.chip_s_per_million * self.dollars_per_chip_hour / HOUR_S
+
+    @property
+    def binds(self) -> Resource:
+        """What most of the time is spent on; of equals the first."""
+        return max(self.shares, key=lambda share: share[1])[0]
+
+    @property
+    def shares(self) -> tuple[tuple[Resource, float], ...]:
+        """The seconds spent on each resource."""
+        spent = (self.spent.compute_s, self.spent.hbm_s, self.spent.network_s, self.spent.latency_s)
+        return tuple(zip(Resource, spent, strict=True))
+
+
+def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Prediction:
+    """What one step of a planned phase takes; `cost` is the estimate of `spmd` on `hardware`."""
+    seconds, chips = cost.totals().total_s, spmd.mesh.chips
+    possible = seconds * chips * hardware.peak_flops_per_s
+    error = exp(DEVIATIONS * hardware.calibrated.error) if hardware.calibrated.error else None
+    return Prediction(
+        chips=chips,
+        tokens=tokens(program, spmd.phase),
+        seconds=seconds,
+        low_s=seconds / error if error else None,
+        high_s=seconds * error if error else None,
+        spent=_spent(spmd, cost, hardware),
+        parts=_parts(cost),
+        mfu=model_flops(program, spmd.phase) / possible if possible else None,
+        hbm_bytes=float(memory(spmd).total_bytes),
+        hbm_capacity_bytes=hardware.hbm_bytes,
+        dollars_per_chip_hour=hardware.dollars_per_chip_hour,
+    )
+
+
+def tokens(program: Program, phase: str) -> int:
+    """How many tokens one run of a phase processes, of all sequences: the product of its token dims."""
+    sizes = program.true_sizes(dict(program.phase(phase).sizes))
+    return prod(sizes[dim] for dim in token_dims(program))
+
+
+def token_dims(program: Program) -> tuple[str, ...]:
+    """The dims that count tokens: those of the program's inputs that no parameter has and no cache grows along."""
+    values = program.table()
+    found: dict[str, None] = {}
+    other: set[str] = set()
+    for item in (placed.item for placed in walk(program.body)):
+        match item:
+            case Stored(name, Kind.INPUT):
+                found |= dict.fromkeys(values[name].dims)
+            case Stored(name, Kind.PARAM):
+                other |= set(values[name].dims)
+            case Append(_, _, _, _, target):
+                other.add(target)
+    return tuple(dim for dim in found if dim not in other)
+
+
+def _spent(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Shares:
+    """What the time goes to. In a loop the longer of its ops and its transfer counts; the other is hidden."""
+    network = Network(hardware, spmd.mesh)
+    looped = {name for loop in cost.loops for name in loop.results}
+    total = shares(spmd, _some(cost, {step.result for step in (*cost.ops, *cost.moves)} - looped), hardware)
+    for loop in cost.loops:
+        start_s = loop.times * loop.start_s
+        if loop.op_s >= loop.transfer_s:
+            ops = {op.result for op in cost.ops} & set(loop.results)
+            total += shares(spmd, _some(cost, ops), hardware)
+            total += Shares(0.0, 0.0, 0.0, start_s)
+        else:
+            hops_s = loop.times * _rounds(loop) * float(network.hop_s)
+            total += Shares(0.0, 0.0, loop.times * loop.transfer_s - hops_s, start_s + hops_s)
+    return total
+
+
+def _rounds(loop: LoopCost) -> int:
+    """How often blocks are passed on."""
+    return loop.permutes // loop.halves
+
+
+def _some(cost: Estimate, results: set[str]) -> Estimate:
+    """The steps that make `results`, each by itself."""
+    ops = tuple(op for op in cost.ops if op.result in results)
+    moves = tuple(move for move in cost.moves if move.result in results)
+    return replace(cost, ops=ops, moves=moves, loops=())
+
+
+def _parts(cost: Estimate) -> tuple[Part, ...]:
+    looped = {name for loop in cost.loops for name in loop.results}
+    steps = [Part(op.result, "op", op.times, op.times * op.seconds) for op in cost.ops if op.result not in looped]
+    steps += [Part(m.result, m.kind, m.times, m.times * m.seconds) for m in cost.moves if m.result not in looped]
+    steps += [Part(loop.first, "loop", loop.times, loop.times * loop.seconds) for loop in cost.loops]
+    return tuple(steps)

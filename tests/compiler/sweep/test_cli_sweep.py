@@ -1,0 +1,206 @@
+"""`escc sweep` from the command line: points, targets, pictures, and files that are gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from escc.compiler.cli import app
+from escc.compiler.sweep.results import ResultsFile
+
+MODEL = """\
+model "tiny"
+dim B, L, M
+dim E = 1024, F = 4096, Q = 1024
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wk, Wq: bf16[E,Q]
+  param Wo: bf16[Q,E]
+  param Wi: bf16[E,F]
+  param Wd: bf16[F,E]
+  cache keys: bf16[B,M,Q]
+  k[B,L,Q] = x[B,L,E] * Wk[E,Q]
+  q[B,L,Q] = x[B,L,E] * Wq[E,Q]
+  ks = append(keys, k, L into M)
+  s[B,L,M] = q[B,L,Q] * ks[B,M,Q]
+  o[B,L,Q] = s[B,L,M] * ks[B,M,Q]
+  a[B,L,E] = o[B,L,Q] * Wo[Q,E]
+  u[B,L,F] = a[B,L,E] * Wi[E,F]
+  d[B,L,E] = u[B,L,F] * Wd[F,E]
+  return x + d
+}
+main(x: bf16[B,L,E]) { return repeat 4 layer(x) }
+phase prefill { B = 8, L = 64, M = 64 }
+phase decode { B = 8, L = 1, M = 64 }
+"""
+GRID = ("--chips", "4,8", "--batch", "8,64", "--context", "64", "--weights", "bf16,int8", "--phase", "decode")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.esti"
+    path.write_text(MODEL)
+    return str(path)
+
+
+def sweep(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["sweep", *arguments, "--jobs", "1"])
+
+
+def data(*arguments: str) -> dict[str, Any]:
+    result = sweep(*arguments, "--emit", "json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_every_point_is_planned_and_proven(model: str) -> None:
+    points = data(model, *GRID)["points"]
+    assert [(p["weights"], p["chips"], p["batch"]) for p in points] == [
+        (weights, chips, batch) for weights in ("bf16", "int8") for chips in (4, 8) for batch in (8, 64)
+    ]
+    assert all(p["status"] == "optimal" and p["bound_s"] >= p["latency_s"] * (1 - 1e-9) for p in points)
+    assert all(p["tokens"] == p["batch"] and p["low_s"] < p["latency_s"] < p["high_s"] for p in points)
+    assert all(sum(p["spent_s"].values()) == pytest.approx(p["latency_s"]) for p in points)
+    # Half the bytes of weights to read: never slower.
+    for wide, narrow in zip(points[:4], points[4:], strict=True):
+        assert narrow["latency_s"] <= wide["latency_s"]
+
+
+def test_each_point_is_what_compile_finds_on_its_best_shape(model: str) -> None:
+    arguments = (model, "--chips", "8", "--batch", "64", "--context", "64", "--phase", "decode")
+    (point,) = data(*arguments, "--datasheet")["points"]
+    told = ["compile", model, "--chips", point["slice"], "--set", "B=64", "--set", "M=64", "--phase", "decode"]
+    compiled = json.loads(CliRunner().invoke(app, [*told, "--emit", "json"]).stdout)
+    assert compiled["totals"]["total_s"] == pytest.approx(point["latency_s"])
+
+
+def test_text_has_a_row_for_each_point_a_plot_and_an_answer(model: str) -> None:
+    result = sweep(model, *GRID, "--max-latency", "1s")
+    assert result.exit_code == 0
+    rows = [line for line in result.stdout.splitlines() if " decode  " in line and "|" not in line]
+    assert len(rows) == 8 and "All 8 are proven" in result.stdout
+    assert "o bf16, x int8" in result.stdout
+    cheapest = min(data(model, *GRID)["points"], key=lambda p: p["chip_s_per_million"])
+    assert f"on {cheapest['chips']} chips, batch {cheapest['batch']}," in result.stdout.split("The cheapest: ")[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--max-latency", "1us"), "None is; nearest comes: "),
+        (("--max-cost", "1e12"), "The quickest: "),
+        (("--max-latency", "1s", "--max-cost", "1e12"), "The cheapest: "),
+    ],
+)
+def test_targets_are_answered(model: str, options: tuple[str, ...], said: str) -> None:
+    assert said in sweep(model, *GRID, *options).stdout
+
+
+def test_points_without_a_plan_say_why(model: str) -> None:
+    result = sweep(model, "--chips", "1", "--batch", "1048576", "--context", "65536", "--phase", "decode")
+    assert result.exit_code == 0
+    assert "Without a plan: 1 of 1 points" in result.stdout and "GB more than the 34.36 GB" in result.stdout
+
+
+def test_an_interrupted_sweep_ends_as_the_whole_one(model: str, tmp_path: Path) -> None:
+    whole, other = tmp_path / "whole.jsonl", tmp_path / "other.jsonl"
+    grid = ("--chips", "4", "--batch", "8,16,32", "--context", "64", "--phase", "decode")
+    assert sweep(model, *grid, "-o", str(whole)).exit_code == 0
+    content = whole.read_bytes()
+    ends = [0, *(n + 1 for n, byte in enumerate(content) if byte == ord("\n"))]
+    assert len(ends) == 5
+    for end in ends:
+        for cut in (0, 7):  # at the end of a line, and in the middle of one
+            other.write_bytes(content[: end + cut] if end + cut <= len(content) else content)
+            assert sweep(model, *grid, "-o", str(other)).exit_code == 0
+            assert other.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"hello\n", "no results file of a sweep"),
+        (b"hello", "no results file of a sweep"),
+        (b'{"escc_sweep": 1}\n', "holds another sweep"),
+    ],
+)
+def test_another_file_is_refused_and_left_alone(model: str, tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "found.jsonl"
+    path.write_bytes(content)
+    result = sweep(model, *GRID, "-o", str(path))
+    assert result.exit_code == 1 and said in result.stderr
+    assert path.read_bytes() == content
+
+
+def test_damaged_lines_are_refused_with_their_place(model: str, tmp_path: Path) -> None:
+    path = tmp_path / "found.jsonl"
+    assert sweep(model, *GRID, "-o", str(path)).exit_code == 0
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + lines[0] + b"{}\n" + lines[2])
+    result = sweep(model, *GRID, "-o", str(path))
+    assert result.exit_code == 1 and "found.jsonl:3:1: error: Line 3 is no point of a sweep." in result.stderr
+    assert path.read_bytes() == header + lines[0] + b"{}\n" + lines[2]
+
+
+def test_a_full_disk_is_said_and_what_is_there_stays(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, written = tmp_path / "found.jsonl", ResultsFile._write_at
+
+    def full(self: ResultsFile, offset: int, line: bytes) -> None:
+        if len(self.records) == 2:
+            raise self._unwritable(OSError(28, "No space left on device"))
+        written(self, offset, line)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ResultsFile, "_write_at", full)
+        result = sweep(model, *GRID, "-o", str(path))
+    assert result.exit_code == 1 and "cannot be written to: No space left on device" in result.stderr
+    assert len(path.read_bytes().splitlines()) == 3
+    assert sweep(model, *GRID, "-o", str(path)).exit_code == 0
+    assert len(path.read_bytes().splitlines()) == 9
+
+
+@pytest.mark.parametrize("form", ["html", "svg", "png"])
+def test_pictures_stand_beside_the_results_and_are_the_same_every_time(model: str, tmp_path: Path, form: str) -> None:
+    path = tmp_path / "found.jsonl"
+    contents = []
+    for _ in range(2):
+        result = sweep(model, *GRID, "-o", str(path), "--emit", form, "--force")
+        assert result.exit_code == 0, result.output
+        contents.append((tmp_path / f"found.{form}").read_bytes())
+    assert contents[0] == contents[1] and len(contents[0]) > 1000
+    result = sweep(model, *GRID, "-o", str(path), "--emit", form)
+    assert result.exit_code == 1 and "exists already" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--chips", "4..9"), ["`4..9`, and 9 is no power of two"]),
+        (("--chips", "x", "--batch", "0", "--weights", "bf17"), ["no number", "names `0`", "did you mean `bf16`?"]),
+        (("--weights", "int8,int8"), ["names `int8` twice"]),
+        (("--max-latency", "30"), ["is no time"]),
+        (("--max-cost", "-1"), ["is no cost"]),
+        (("--emit", "png"), ["beside the results file"]),
+        (("-o", "found.txt"), ["no name of a results file"]),
+        (("-o", "/nowhere/found.jsonl"), ["is no folder"]),
+        (("--phase", "train"), ["no phase `train`"]),
+        (("--hardware", "tpu-v9"), ["no hardware preset"]),
+        (("--batch", "1..1073741824", "--context", "1..1073741824", "--chips", "1..1048576"), []),
+    ],
+)
+def test_wrong_options_are_said_all_at_once(model: str, options: tuple[str, ...], said: list[str]) -> None:
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    grid = {"--chips": "4", "--batch": "8", "--phase": "decode"} | given
+    if not said:
+        grid["--weights"] = "bf16,int8,fp8,int4"
+        del grid["--phase"]
+        said = ["points; at most 100,000 are supported"]
+    result = sweep(model, *(word for pair in grid.items() for word in pair))
+    assert result.exit_code == 1
+    assert all(text in result.stderr for text in said), result.stderr

@@ -143,7 +143,8 @@ def _spent(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Shares:
     """What the time goes to. In a loop the longer of its ops and its transfer counts; the other is hidden."""
     network = Network(hardware, spmd.mesh)
     looped = {name for loop in cost.loops for name in loop.results}
-    total = shares(spmd, _some(cost, {step.result for step in (*cost.ops, *cost.moves)} - looped), hardware)
+    steps = {op.result for op in cost.ops} | {move.result for move in cost.moves}
+    total = shares(spmd, _some(cost, steps - looped), hardware)
     for loop in cost.loops:
         start_s = loop.times * loop.start_s
         if loop.op_s >= loop.transfer_s:

@@ -89,7 +89,8 @@ class Trees:
         of = None if self.groups is None else self.groups.of[t]
         if self.groups is None or of is None or not open_:
             return tuple(shared_tree(self.tensors[t], near, (root, sorted(targets)), self.settings))
-        best, least = (), np.inf
+        best: tuple[int, ...] = ()
+        least = np.inf
         left, seen = [open_], {open_}
         while left:
             now = left.pop(0)
@@ -97,7 +98,8 @@ class Trees:
             opened = near.repriced(near.price - saved)
             tree = tuple(shared_tree(self.tensors[t], opened, (root, sorted(targets)), self.settings))
             own = _combined(root, near, of, tree)
-            price = float(near.price[list(tree)].sum()) - sum(float(self.groups.latency_s[g]) for g in own if g in open_)
+            spared = sum(float(self.groups.latency_s[group]) for group in own if group in open_)
+            price = float(near.price[list(tree)].sum()) - spared
             if price < least:
                 best, least = tree, price
             wrong = {int(of[arc]) for arc, group in zip(tree, own, strict=True) if group == ALONE} & now

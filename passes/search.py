@@ -44,6 +44,7 @@ def search(
         if found.price < below and (limits is None or _fits(found, limits)):
             plain = prover.plainest(ascent, found)
             return plain if limits is None or _fits(plain, limits) else found
+    assert limits is not None, "without limits a plan is found, or none is cheap enough"
     return search_boxes(problem, ascent, limits, prover, max(ascent.bound(), found.bound), below)
 
 

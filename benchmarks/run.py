@@ -30,6 +30,12 @@ RESULTS = ROOT / "benchmarks" / "results.md"
 ESCC = Path(sysconfig.get_path("scripts")) / "escc"
 PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in a unit of ru_maxrss
 NONE = "–"
+LONG = 5  # times the limit of a run is that of a case that is measured once
+# 540B over six slice sizes, nine batches and two weight formats.
+SWEEP = (
+    *("palm-540b", "--chips", "8..256", "--batch", "1,4..512", "--context", "2048"),
+    *("--weights", "bf16,int8", "--phase", "decode"),
+)
 
 FIGURES = {
     "wall_s": "whole process, median s",
@@ -41,11 +47,14 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Case:
-    """A compilation: the arguments of `escc compile`, and the most that a figure of FIGURES should be."""
+    """A compilation: the arguments of an `escc` command, and the most that a figure of FIGURES should be.
+    `once`: it takes long, and is measured once, without a run to warm up."""
 
     name: str
     arguments: tuple[str, ...]
     bars: tuple[tuple[str, float], ...] = ()
+    command: str = "compile"
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,12 +131,13 @@ def cases() -> tuple[Case, ...]:
         Case("feed-forward", feed_forward, (peak,)),
         Case("decode-4-links", (*decode, "--set", "B=4", "--network", "links"), (("wall_s", 3.0), peak)),
         Case("whole-model", ("palm-540b", "--chips", "4x4x4"), (("wall_s", 15.0), peak)),
+        Case("sweep", SWEEP, (("wall_s", 180.0), peak), "sweep", once=True),
     )
 
 
 def run_once(case: Case, limit_s: float) -> Run:
     """One process of the case, killed after `limit_s` seconds."""
-    command = [str(ESCC), "compile", *case.arguments, "--emit", "json"]
+    command = [str(ESCC), case.command, *case.arguments, "--emit", "json"]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=output, stderr=errors, cwd=ROOT)
@@ -138,6 +148,8 @@ def run_once(case: Case, limit_s: float) -> Run:
         timer.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         report, failure = _read(process.returncode, output, errors)
+        if case.command == "sweep":
+            report = _sweep_report(report)
     if wall_s >= limit_s and failure:
         failure = f"killed after {limit_s:g} s"
     return Run(wall_s, usage.ru_maxrss * PEAK_UNIT / 1e6, report, failure)
@@ -158,10 +170,21 @@ def _read(code: int, output: BinaryIO, errors: BinaryIO) -> tuple[Mapping[str, o
     return (report, None) if isinstance(report, dict) else ({}, "prints JSON that is no object")
 
 
+def _sweep_report(report: Mapping[str, object]) -> Mapping[str, object]:
+    """What of the points of a sweep is proven, as a report of its own."""
+    points = report.get("points")
+    if not isinstance(points, list):
+        return report
+    proven = sum(point["status"] in ("optimal", "infeasible") for point in points)
+    planned = sum(point["status"] == "optimal" for point in points)
+    return {"status": f"{proven} of {len(points)} points proven, {planned} with a plan"}
+
+
 def measure(case: Case, runs: int, limit_s: float) -> Result:
     """The case once to warm up, then `runs` times; the first failure ends it."""
     kept: list[Run] = []
-    for number in range(runs + 1):
+    runs, limit_s = (1, LONG * limit_s) if case.once else (runs, limit_s)
+    for number in range(1 if case.once else 0, runs + 1):
         run = run_once(case, limit_s)
         print(f"{case.name} {number}/{runs}: {run.failure or f'{run.wall_s:.2f} s'}", file=sys.stderr)
         if run.failure:
@@ -212,7 +235,7 @@ def table(results: Sequence[Result], runs: int) -> str:
         "Written by `make bench`; the figures are those of the last run, on whatever machine that was.",
         "",
         f"{cores} cores ({platform.machine()}), Python {platform.python_version()}, ortools {version('ortools')}; "
-        f"{runs} runs of each case after one to warm up, each a process of its own.",
+        f"{runs} runs of each case after one to warm up, each a process of its own; the sweep once, over all cores.",
         "",
         *_head(["case", "median s", "min s", "max s", "peak MB", "build s", "solve s", "status", "gap"]),
         *map(_case_row, results),
@@ -222,7 +245,7 @@ def table(results: Sequence[Result], runs: int) -> str:
         "",
         "The cases are these commands:",
         "",
-        *(f"- {r.case.name}: `escc compile {' '.join(r.case.arguments)}`" for r in results),
+        *(f"- {r.case.name}: `escc {r.case.command} {' '.join(r.case.arguments)}`" for r in results),
     ]
     return "\n".join(lines) + "\n"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ..cost.estimate import Estimate, Totals, local_bytes
 from ..cost.hardware import Convention, Hardware, Rule
 from ..cost.memory import Point, memory
-from ..cost.model_flops import model_flops
+from ..cost.predict import utilisation as mfu
 from ..ir.layout import format_layout
 from ..ir.program import Kind, Stored
 from ..ir.spmd import walk_spmd
@@ -186,8 +186,7 @@ def utilisation(compiled: Compiled) -> float | None:
     None where it takes no time.
     """
     seconds, chips = compiled.estimate.totals().total_s, compiled.spmd.mesh.chips
-    needed = model_flops(compiled.program, compiled.phase)
-    return needed / (seconds * chips * compiled.hardware.peak_flops_per_s) if seconds else None
+    return mfu(compiled.program, compiled.phase, seconds, chips, compiled.hardware)
 
 
 def _checked(checked: CheckReport) -> Iterator[str]:

@@ -100,7 +100,6 @@ class Prediction:
 def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Prediction:
     """What one step of a planned phase takes; `cost` is the estimate of `spmd` on `hardware`."""
     seconds, chips = cost.totals().total_s, spmd.mesh.chips
-    possible = seconds * chips * hardware.peak_flops_per_s
     error = exp(DEVIATIONS * hardware.calibrated.error) if hardware.calibrated.error else None
     return Prediction(
         chips=chips,
@@ -110,11 +109,18 @@ def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware:
         high_s=seconds * error if error else None,
         spent=_spent(spmd, cost, hardware),
         parts=_parts(cost),
-        mfu=model_flops(program, spmd.phase) / possible if possible else None,
+        mfu=utilisation(program, spmd.phase, seconds, chips, hardware),
         hbm_bytes=float(memory(spmd).total_bytes),
         hbm_capacity_bytes=hardware.hbm_bytes,
         dollars_per_chip_hour=hardware.dollars_per_chip_hour,
     )
+
+
+def utilisation(program: Program, phase: str, seconds: float, chips: int, hardware: Hardware) -> float | None:
+    """The flops that the model's parameters need in a step, unpadded, over those that the chips could do in the
+    time; None where it takes no time."""
+    possible = seconds * chips * hardware.peak_flops_per_s
+    return model_flops(program, phase) / possible if possible else None
 
 
 def tokens(program: Program, phase: str) -> int:

@@ -25,6 +25,7 @@ APPROACHES, CLOSE = 12, 1e-6  # tries to come that close, relative, before the s
 NEAR = 0.1  # above the ascent's bound, where most plans are
 GAIN = 0.5  # a try that raises the bound by less than this share of what is missing is the last
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
+MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 
 
@@ -194,7 +195,8 @@ class Prover:
 
     def plainest(self, ascent: DualAscent, best: Found, most_columns: int | None = None) -> Found:
         """Of the plans of the price of `best`, if one is found, the one with the fewest collectives, the
-        least memory and the plainest names. `most_columns` as in `prove`; then it is `best`."""
+        least memory and the plainest names; `best` where finding it would take long. `most_columns` as in `prove`.
+        """
         reduced = self._reduce(ascent, best, ties=True)
         if not reduced.possible or (most_columns is not None and len(reduced.model.cost) > most_columns):
             return best
@@ -202,7 +204,10 @@ class Prover:
         plan = self._plan(answer, reduced)
         if plan is None:
             limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best)
-            plan = self._plan(self._solve(_fixed(reduced.model, answer, limit)), reduced)
+            left = _fixed(reduced.model, answer, limit)
+            if np.count_nonzero(left.upper) > MOST_TIED:
+                return best
+            plan = self._plan(self._solve(left), reduced)
         if plan is None or plan.price > best.price * (1 + 1e-3 * self.problem.settings.gap):
             return best
         return replace(plan, bound=min(best.bound, plan.price))

@@ -19,9 +19,7 @@ FAR = 0.01  # a plan that may be so much too dear says little about what the che
 SWEEPS = 12  # brings the bound within a thousandth or so; more would only leave less to prove
 
 
-def search(
-    problem: Problem, limits: Limits | JointLimits | None, prover: Prover, below: float = math.inf
-) -> Found:
+def search(problem: Problem, limits: Limits | JointLimits | None, prover: Prover, below: float = math.inf) -> Found:
     """The cheapest plan that keeps to `limits` (None: any plan).
 
     The bound holds for all plans within the limits. It is below the price by more than the gap of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -47,7 +48,7 @@ def completed(
                 progress.advance(task)
                 yield made
             return
-        with ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent) as pool:
+        with ProcessPoolExecutor(workers, get_context("spawn"), _begin, gc.get_threshold()) as pool:
             try:
                 for future in as_completed([pool.submit(function, item) for item in items]):
                     progress.advance(task)
@@ -65,9 +66,10 @@ def _numbered(function: Callable[[T], R], item: tuple[int, T]) -> tuple[int, R]:
     return number, function(given)
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, as nobody else would tell it; and silently
-    where a person interrupts it."""
+def _begin(*garbage: int) -> None:
+    """Collect garbage as seldom as the process that started this one. End when that is gone, as nobody else
+    would tell it; and silently where a person interrupts it."""
+    gc.set_threshold(*garbage)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = parent_process()
     assert parent is not None, "it was started by another process"

@@ -88,7 +88,9 @@ def _try(program: Program, phase: str, mesh: Mesh, options: Options) -> Compiled
         return Tried(name, status, bound_s=beaten.bound)
     except InputError as error:
         reason = error.diagnostics[0].message
-        return Tried(name, Status.UNKNOWN if reason.startswith(UNPROVEN) else Status.INFEASIBLE, reason=reason)
+        if reason.startswith(UNPROVEN):
+            return Tried(name, Status.UNKNOWN, bound_s=0.0, reason=reason)
+        return Tried(name, Status.INFEASIBLE, reason=reason)
 
 
 def _name(mesh: Mesh) -> str:

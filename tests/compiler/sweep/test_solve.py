@@ -1,0 +1,189 @@
+"""A point against each slice shape compiled by itself: the best is found, and the others are truly beaten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from escc.compiler.driver import compile_phase, load
+from escc.compiler.model_files import presets
+from escc.compiler.sweep.points import BEATEN, Point, Record, Status, Sweep, record_of
+from escc.compiler.sweep.ranges import read_numbers
+from escc.compiler.sweep.serving import Serving, serving, sizes_at
+from escc.compiler.sweep.solve import program_at, shapes, solve
+from escc.cost.hardware import load_hardware, load_measured
+from escc.cost.predict import predict_phase
+from escc.ir.diagnostics import InputError, Source
+from escc.ir.dtype import Dtype
+from escc.ir.mesh import parse_mesh
+from escc.ir.parser import parse
+from escc.passes.choose import Options
+from escc.passes.expand import expand
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+MODEL = """model "layers"
+dim B, L, M
+dim E = 4096, F = 16384, Q = 4096
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wk, Wq: bf16[E,Q]
+  param Wo: bf16[Q,E]
+  param Wi: bf16[E,F]
+  param Wd: bf16[F,E]
+  cache keys: bf16[B,M,Q]
+  k[B,L,Q] = x[B,L,E] * Wk[E,Q]
+  q[B,L,Q] = x[B,L,E] * Wq[E,Q]
+  ks = append(keys, k, L into M)
+  s[B,L,M] = q[B,L,Q] * ks[B,M,Q]
+  o[B,L,Q] = s[B,L,M] * ks[B,M,Q]
+  a[B,L,E] = o[B,L,Q] * Wo[Q,E]
+  u[B,L,F] = a[B,L,E] * Wi[E,F]
+  d[B,L,E] = u[B,L,F] * Wd[F,E]
+  return x + d
+}
+main(x: bf16[B,L,E]) { return repeat 4 layer(x) }
+phase decode { B = 8, L = 1, M = 64 }
+"""
+DIMS = Serving("B", ("L",), "M")
+
+
+def sweep(hbm_fraction: float = 1.0) -> Sweep:
+    return Sweep(
+        Source("layers.esti", MODEL), DIMS, (), (), load_measured("tpu-v4"), hbm_fraction,
+        ("decode",), (Dtype.BF16, Dtype.INT8), (8, 16), (4, 64), (2048,),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("chips", [8, 16])
+@pytest.mark.parametrize("batch", [4, 64])
+def test_the_best_shape_is_found_and_the_others_are_no_better(chips: int, batch: int) -> None:
+    grid = sweep()
+    point = Point("decode", Dtype.INT8, chips, batch, 2048)
+    record = solve(grid, point)
+    assert record.status is Status.OPTIMAL
+    program = program_at(grid, point)
+    prices = {}
+    for mesh in shapes(chips, grid.hardware):
+        one = compile_phase(program, "decode", mesh, Options(grid.hardware))
+        prices["x".join(map(str, mesh.sizes))] = one.plan.price
+        if "x".join(map(str, mesh.sizes)) == record.slice:
+            expected = predict_phase(program, one.spmd, one.estimate, grid.hardware)
+    assert record.latency_s == pytest.approx(min(prices.values()), rel=1e-9)
+    assert record.latency_s == expected.seconds and record.hbm_bytes == expected.hbm_bytes
+    assert {one.slice for one in record.tried} == set(prices)
+    for one in record.tried:
+        if one.status == BEATEN:
+            assert one.bound_s is not None
+            assert record.latency_s * (1 - 1e-9) <= one.bound_s <= prices[one.slice] * (1 + 1e-9)
+        else:
+            assert one.status == Status.OPTIMAL and one.seconds == pytest.approx(prices[one.slice], rel=1e-9)
+    assert any(one.status == BEATEN for one in record.tried)
+    assert record_of(record.data()) == record
+
+
+def test_what_does_not_fit_says_by_how_much() -> None:
+    record = solve(sweep(hbm_fraction=0.01), Point("decode", Dtype.BF16, 8, 64, 2048))
+    assert record.status is Status.INFEASIBLE and record.latency_s is None
+    assert record.reason is not None and "more than the" in record.reason
+    assert all(one.status == Status.INFEASIBLE and one.reason for one in record.tried)
+    assert record_of(record.data()) == record
+
+
+def test_a_context_too_short_for_the_phase_is_a_reason() -> None:
+    text = sweep().source.text + "\nphase turn { B = 4, L = 64, M = 2048 }\n"
+    grid = replace(sweep(), source=Source("palm.esti", text))
+    record = solve(grid, Point("turn", Dtype.BF16, 8, 4, 32))
+    assert record == Record(record.point, Status.INFEASIBLE, (), reason=record.reason)
+    assert record.reason is not None and "a context of 32 does not hold them" in record.reason
+
+
+def test_shapes_nearest_to_a_cube_come_first() -> None:
+    named = ["x".join(map(str, mesh.sizes)) for mesh in shapes(64, load_hardware("tpu-v4"))]
+    assert named == ["4x4x4", "2x4x8", "8x8", "2x2x16", "4x16", "2x32", "64"]
+    assert [mesh.sizes for mesh in shapes(8, load_hardware("h100"))] == [(8,)]
+
+
+@pytest.mark.parametrize("name", presets())
+def test_shipped_models_say_what_counts_their_sequences(name: str) -> None:
+    program = load(Path(name))
+    dims = serving(program)
+    assert dims == DIMS
+    assert sizes_at(program, "prefill", dims, 3, 512) == {"B": 3, "M": 512, "L": 512}
+    assert sizes_at(program, "decode", dims, 3, 512) == {"B": 3, "M": 512}
+    assert sizes_at(program, "decode", dims, 3, None) == {"B": 3}
+
+
+def test_other_names_and_no_caches_will_do() -> None:
+    text = (EXAMPLES / "feed-forward.esti").read_text(encoding="utf-8")
+    source = Source("ff.esti", text)
+    assert serving(expand(parse(source), source)) == Serving("B", ("L",), None)
+
+
+def cached(inputs: str, caches: str, second: str) -> str:
+    return f"""model "m"
+dim B = 4, C = 4, L = 1, M = 8, N = 8, E = 16, Q = 16
+main(x: bf16[{inputs},E]) {{
+  cache a: bf16[{caches},M,Q]
+  cache b: bf16[{caches},{second},Q]
+  param W: bf16[E,Q]
+  y[{inputs},Q] = x[{inputs},E] * W[E,Q]
+  s = append(a, y, L into M)
+  t = append(b, y, L into {second})
+  u[{inputs},M] = y[{inputs},Q] * s[{caches},M,Q]
+  v[{inputs},{second}] = y[{inputs},Q] * t[{caches},{second},Q]
+  return u, v
+}}
+phase decode {{ }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (cached("B,L", "B", "N"), "grow along several dims, `M`, `N`"),
+        (cached("B,C,L", "B,C", "M"), "and there are several, `B`, `C`"),
+        (cached("L", "C", "M").replace("[C,", "["), "and there are none beside `L`"),
+        (cached("B,L", "B", "M").replace("W: bf16[E,Q]", "W: bf16[E,Q]\n  param Z: bf16[B,L,E]"), "no dim that counts"),
+    ],
+)
+def test_models_that_leave_it_open_are_refused(text: str, said: str) -> None:
+    source = Source("m.esti", text)
+    with pytest.raises(InputError, match=said):
+        serving(expand(parse(source), source))
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("8..64", (8, 16, 32, 64)),
+        ("1..1", (1,)),
+        ("3, 5", (3, 5)),
+        ("1..4,24 , 64..128", (1, 2, 4, 24, 64, 128)),
+    ],
+)
+def test_numbers_are_read(text: str, numbers: tuple[int, ...]) -> None:
+    assert read_numbers(text, "--chips", 1 << 20) == (numbers, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ["an empty place"]),
+        ("8,,9", ["an empty place"]),
+        ("8..", ["`8..`, which is no number"]),
+        ("64..8", ["ends below its start"]),
+        ("6..64,8..12", ["6 is no power of two", "12 is no power of two"]),
+        ("8,1..16", ["names 8 twice"]),
+        ("0,-1,1e3,2000000", ["`0`", "`-1`", "`1e3`", "`2000000`"]),
+    ],
+)
+def test_what_is_no_list_of_numbers_is_said_part_by_part(text: str, said: list[str]) -> None:
+    _, found = read_numbers(text, "--chips", 1 << 20)
+    assert len(found) == len(said)
+    assert all(part in one.message for part, one in zip(said, found, strict=True))
+
+
+def test_a_mesh_of_the_table_parses() -> None:
+    for mesh in shapes(16, load_hardware("tpu-v4")):
+        assert parse_mesh("x".join(map(str, mesh.sizes))) == mesh

@@ -22,13 +22,15 @@ $(PY) -m pip install --quiet --disable-pip-version-check '$(1)'
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench bench-jax format clean
+.PHONY: help demo test bench bench-jax validate figures format clean
 
 help:
 	@echo "make demo     compile the PaLM 540B block for 4x4x4 chips and print the plan"
 	@echo "make test     lint, type-check the installed wheel, run the tests"
 	@echo "make bench    time whole compilations and write benchmarks/results.md"
 	@echo "make bench-jax  count the bytes that chips send in JAX and write benchmarks/jax_bytes.md"
+	@echo "make validate compare predictions with published measurements and write docs/validation.md"
+	@echo "make figures  draw the figures of Pope et al. 2022 from plans and write docs/figures.md; about ten minutes"
 	@echo "make format   lay out the code"
 	@echo "make clean    remove all that these commands made"
 
@@ -39,7 +41,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-test
 	$(PY) -m ruff check .
 	$(PY) -P -m mypy $(addprefix -p ,$(PACKAGES))
-	$(PY) -P -m mypy benchmarks/run.py benchmarks/jax_bytes.py
+	$(PY) -P -m mypy benchmarks/run.py benchmarks/jax_bytes.py benchmarks/validate.py benchmarks/figures.py
 	$(PY) -P -m pytest -n $(WORKERS) --dist worksteal
 
 bench: $(VENV)/installed
@@ -48,12 +50,18 @@ bench: $(VENV)/installed
 bench-jax: $(VENV)/installed-test
 	$(PY) benchmarks/jax_bytes.py
 
+validate: $(VENV)/installed
+	$(PY) benchmarks/validate.py
+
+figures: $(VENV)/installed
+	$(PY) benchmarks/figures.py
+
 format: $(VENV)/installed-test
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis out/figures
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PY):

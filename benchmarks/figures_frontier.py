@@ -119,11 +119,11 @@ def _words_1(found: Sequence[Spot], hardware: Hardware) -> str:
         f"planned in two of the layouts that the paper uses, 2D weight-stationary and XYZ weight-gathered, on the "
         f"slice nearest to a cube, and the better one is taken: a search by itself would store copies of weights "
         f"that decode has no use for. In int8 these are the plans of bf16 with their weights stored narrower. The grid "
-        f"is coarser than the paper's: {_grid()}; context {CONTEXT:,}. Where tables 2 and 3 have the same point, time "
-        f"here and as measured: {compared}. The paper's 29 ms a token of 540B in int8 at batch {quick.batch} is "
-        f"{1e3 * quick.seconds:.1f} ms here; a plan of a sweep may use layouts that the paper did not run, so less "
-        f"than was measured is to be expected. {_int8(found)} {unfit} of the {len(found)} points hold more at their "
-        f"worst moment than the HBM has, all of them prefill."
+        f"is coarser than the paper's: {_grid()}; context {CONTEXT:,}. Where tables 2 and 3 have the same point "
+        f"(C: chips, B: batch), time here and as measured: {compared}. The paper's 29 ms a token of 540B in int8 at "
+        f"batch {quick.batch} is {1e3 * quick.seconds:.1f} ms here; a plan of a sweep may use layouts that the paper "
+        f"did not run, so less than was measured is to be expected. {_int8(found)} {unfit} of the {len(found)} points "
+        f"hold more at their worst moment than the HBM has, all of them prefill."
     )
 
 
@@ -164,7 +164,7 @@ def _words_b1(short: Sequence[Spot]) -> str:
         f"of figure 1; the paper sweeps lengths from 32 to 1,024 as well. In int8 the frontiers go: "
         f"{'; '.join(parts)}. The paper prints no numbers of this figure, and its tables have no row of these lengths "
         f"at batch 1, so nothing but the shape can be compared. The shortest lie below all that the hardware "
-        f"figures were fitted to, and rests on one latency for every hop of a collective."
+        f"figures were fitted to, and rest on one latency for every hop of a collective."
     )
 
 

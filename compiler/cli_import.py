@@ -17,7 +17,8 @@ from .cli import reported
 from .driver import InternalError
 from .files import MOST_CHARACTERS, refuse_existing, write_files
 from .hf_import.architectures import read_config
-from .hf_import.json_text import read_json
+from .hf_import.folder import CONFIG, config_file
+from .hf_import.json_text import MOST_BYTES, read_json
 from .hf_import.write import model_text
 from .models_table import parameter_count
 from .terminal import note, say
@@ -37,7 +38,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 @app.command("import")
 @reported
 def import_command(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A model's config.json.", show_default=False)],
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="A model's folder or config.json.", show_default=False)
+    ],
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the model into FILE (.esti).")
     ] = None,
@@ -51,8 +54,9 @@ def import_command(
         if not Path(output).name:
             raise fail(f"`{output}` names no file.")
         refuse_existing(Path(output).parent, [Path(output).name], force)
-    path = Path(config)
-    text = model_text(read_config(read_json(read_source(path)), None if dtype is None else Dtype(dtype)), _title(path))
+    path = config_file(Path(config))
+    document = read_json(read_source(path, MOST_BYTES))
+    text = model_text(read_config(document, None if dtype is None else Dtype(dtype)), _title(path))
     source = Source(output or "the imported model", text)
     try:
         program = expand(parse(source), source)
@@ -68,5 +72,5 @@ def import_command(
 
 def _title(path: Path) -> str:
     """A name for the model: the file's, or its folder's where the file is called `config.json`."""
-    name = path.absolute().parent.name if path.stem == "config" else path.stem
+    name = path.absolute().parent.name if path.name == CONFIG else path.stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")[:MOST_CHARACTERS] or "imported"

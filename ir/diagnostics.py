@@ -7,6 +7,7 @@ list, and the public entry raises them together as one `InputError`.
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,8 +21,11 @@ class Source:
 
     def line(self, number: int) -> str:
         """Line `number` (from 1), without its end; empty when there is no such line."""
-        lines = self.text.split("\n")  # as the parser counts them
-        return lines[number - 1] if 0 < number <= len(lines) else ""
+        return self._lines[number - 1] if 0 < number <= len(self._lines) else ""
+
+    @functools.cached_property
+    def _lines(self) -> list[str]:  # once, because a long text may have many findings
+        return self.text.split("\n")  # as the parser counts them
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,11 @@ WIDTH = 100  # columns of a source line shown; longer lines are cut around the c
 
 
 def _excerpt(line: str, span: Span) -> list[str]:
-    column, text = span.column - 1, "".join(" " if ord(c) < 32 else c for c in line)
-    if len(text) > WIDTH:
-        start = max(0, min(column - WIDTH // 2, len(text) - WIDTH))
-        text, column = text[start : start + WIDTH], column - start
+    column = span.column - 1
+    if len(line) > WIDTH:
+        start = max(0, min(column - WIDTH // 2, len(line) - WIDTH))
+        line, column = line[start : start + WIDTH], column - start
+    text = "".join(" " if ord(c) < 32 else c for c in line)
     length = max(1, min(span.length, len(text) - column))
     number = f"{span.line:>5} | "
     return [number + text, " " * (len(number) - 2) + "| " + " " * column + "^" * length]

@@ -16,16 +16,16 @@ from .tokens import BRACES, CLOSE, MAX_FINDINGS, MAX_TOKENS, NEWLINE, OPEN, scan
 MAX_BYTES = 1_000_000  # of a file
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path, most_bytes: int = MAX_BYTES) -> Source:
     """The text of a file, named as `path` is written.
 
-    Raises InputError when it is missing, no regular file, over 1 MB, or not plain UTF-8 text.
+    Raises InputError when it is missing, no regular file, over `most_bytes`, or not plain UTF-8 text.
     """
     try:
         if path.exists() and not path.is_file():
             raise fail(f"`{path}` is not a file.")
-        if path.stat().st_size > MAX_BYTES:
-            raise fail(f"`{path}` is larger than 1 MB.")
+        if path.stat().st_size > most_bytes:
+            raise fail(f"`{path}` is larger than {most_bytes / 1e6:g} MB.")
         data = path.read_bytes()
     except FileNotFoundError:
         raise fail(f"`{path}` does not exist.") from None

@@ -1,15 +1,16 @@
 """The architectures that are understood, and the way from a config to one of them.
 
-What a missing field means is what it means to the library `transformers`.
+What a missing field means, or null in a field, is what it means to the library `transformers`
+(https://github.com/huggingface/transformers), in version 5.23 where versions differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...ir.diagnostics import Span, did_you_mean
+from ...ir.diagnostics import Span
 from ...ir.dtype import Dtype
-from .common import check_common, read_dtype
+from .common import check_at_rest, check_common, read_dtype
 from .fields import Fields
 from .gpt import gpt2, gpt_neox, phi
 from .json_text import Document
@@ -28,7 +29,8 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "gpt_neox": ("GPTNeoXForCausalLM", gpt_neox),
     "phi": ("PhiForCausalLM", phi),
 }
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+EXPERTS_OF_A_TOKEN = "num_experts_per_tok"
 
 
 def read_config(document: Document, dtype: Dtype | None = None) -> Transformer:
@@ -40,6 +42,7 @@ def read_config(document: Document, dtype: Dtype | None = None) -> Transformer:
     head, read = READERS[_architecture(fields)]
     check_common(fields, head)
     model = read(fields, read_dtype(fields, dtype))
+    check_at_rest(fields)
     fields.refuse_unknown()
     fields.finish()
     return model
@@ -47,18 +50,25 @@ def read_config(document: Document, dtype: Dtype | None = None) -> Transformer:
 
 def _architecture(fields: Fields) -> str:
     """The model type. Raises InputError where it is missing, unknown, or a mixture of experts."""
-    known = f"known are {', '.join(READERS)}"
+    known = f"known are {', '.join(READERS)}"  # and none of them as a guess: names that are alike compute other things
     node = fields.get("model_type")
     name = node.value if node is not None else None
-    experts = next((expert for expert in EXPERTS if expert in fields.entries), None)
+    experts = _experts(fields)
     if not isinstance(name, str):
         fields.refuse("model_type", "`model_type` names no architecture.", known)
     elif experts is not None:
         message = f"`{name[:60]}` is a mixture of experts (`{experts}`), and only dense models are imported."
         fields.refuse("model_type", message)
     elif name not in READERS:
-        fields.refuse(
-            "model_type", f"Architecture `{name[:60]}` is not understood.", did_you_mean(name, READERS) or known
-        )
+        fields.refuse("model_type", f"Architecture `{name[:60]}` is not understood.", known)
     fields.finish()
     return str(name)
+
+
+def _experts(fields: Fields) -> str | None:
+    """The field that says that there are experts; None where there is none, or where it says that there are none."""
+    said = {name: node.value for name in (*EXPERTS, EXPERTS_OF_A_TOKEN) if (node := fields.get(name)) is not None}
+    dense = [name for name in EXPERTS if name in said and said[name] == 0 and not isinstance(said[name], bool)]
+    if dense and all(name in dense for name in said if name in EXPERTS):
+        return None
+    return next((name for name, value in said.items() if value != 0 or isinstance(value, bool)), None)

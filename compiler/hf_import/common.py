@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
 from ...passes.expansion.blocks import MAX_COUNT
-from .fields import Fields
-from .inert import INERT
+from .fields import NEVER, Fields, Never
+from .inert import AT_REST, INERT
 
 DTYPES: Mapping[str, Dtype] = {"bfloat16": Dtype.BF16, "float16": Dtype.F16, "float32": Dtype.F32}
 ACTIVATIONS: Mapping[str, str] = {
@@ -18,6 +18,8 @@ ACTIVATIONS: Mapping[str, str] = {
     "gelu_new": "gelu",
     "gelu_fast": "gelu",
     "gelu_pytorch_tanh": "gelu",
+    "gelu_python_tanh": "gelu",
+    "gelu_accurate": "gelu",
 }
 
 
@@ -40,51 +42,83 @@ def check_common(fields: Fields, head: str) -> None:
     node = fields.get("architectures")
     if node is not None:
         named = [item.value for item in node.value] if isinstance(node.value, tuple) else [node.value]
-        if head not in named:
+        if named and head not in named:
             fields.refuse("architectures", f"`architectures` does not name `{head}`, the one that is understood.")
-    fields.must_be("quantization_config", [], "quantised weights are not imported")
+    for name in ("quantization_config", "quantization", "compression_config"):
+        fields.must_be(name, [{}], "quantised weights are not imported")
     fields.must_be("auto_map", [], "the model is computed by code of its own, not by that of `transformers`")
     for name in ("is_encoder_decoder", "add_cross_attention"):
         fields.must_be(name, [False], "only a decoder that stands alone is understood")
     fields.must_be("cross_attention_hidden_size", [], "only a decoder that stands alone is understood")
+    fields.must_be("is_causal", [True], "a token sees those before it only")
     fields.must_be("pruned_heads", [{}], "pruned heads are not understood")
+
+
+def check_at_rest(fields: Fields) -> None:
+    """Note the switches of other architectures that are set, once an architecture has read its own."""
+    for name, rest in AT_REST.items():
+        if name not in fields.known:
+            fields.must_be(name, rest, f"that is no part of this architecture, so it can only be {rest[0]!r}".lower())
 
 
 def read_dtype(fields: Fields, wanted: Dtype | None) -> Dtype:
     """The type of the weights: the one that is wanted, or what the config names, or else f32."""
-    name = "dtype" if fields.get("torch_dtype") is None else "torch_dtype"
-    fields.inert(["dtype"])
-    named = fields.choice(name, DTYPES, Dtype.F32)
-    return named if wanted is None else wanted
+    name = "torch_dtype" if fields.get("dtype") is None else "dtype"  # the older one counts where it stands alone
+    fields.inert(["torch_dtype"])
+    return wanted or fields.choice(name, DTYPES, Dtype.F32, null=Dtype.F32)
 
 
-def read_activation(fields: Fields, name: str, default: str | None = None) -> str:
-    """The nonlinearity of the feed-forward, by the name that the language gives it."""
+def read_activation(fields: Fields, name: str, default: str | None = None, exact_gelu: bool = True) -> str:
+    """The nonlinearity of the feed-forward, by the name that the language gives it.
+
+    `exact_gelu`: whether `gelu` is the exact one, and not the tanh approximation.
+    """
     node = fields.get(name)
-    if node is not None and node.value == "gelu":
+    if node is not None and node.value == "gelu" and exact_gelu:
         hint = "where the tanh approximation will do, write `gelu_pytorch_tanh`"
         fields.refuse(name, f"`{name}` is the exact gelu, which the language does not have.", hint)
         return "gelu"
-    return fields.choice(name, ACTIVATIONS, default)
+    return fields.choice(name, ACTIVATIONS if exact_gelu else {**ACTIVATIONS, "gelu": "gelu"}, default)
 
 
 def read_layers(fields: Fields, name: str) -> int:
-    """How many blocks the model has."""
-    return fields.count(name, most=MAX_COUNT)
+    """How many blocks the model has, each of which attends to all earlier tokens."""
+    layers = fields.count(name, most=MAX_COUNT)
+    node = fields.get("layer_types")
+    if node is not None:
+        kinds = [item.value for item in node.value] if isinstance(node.value, tuple) else [node.value]
+        if any(kind != "full_attention" for kind in kinds):
+            fields.refuse("layer_types", "`layer_types` names layers that are not `full_attention`.")
+        elif fields.complete and len(kinds) != layers:
+            fields.refuse("layer_types", f"`layer_types` has {len(kinds):,} layers, and `{name}` says {layers:,}.")
+    return layers
 
 
-def read_sizes(fields: Fields, kv_heads: int | None, head_dim: int | None, context: int) -> Sizes:
-    """The sizes, under the names that most architectures use.
+@dataclass(frozen=True)
+class Defaults:
+    """What it means that `num_key_value_heads`, `head_dim` or `max_position_embeddings` is missing.
 
-    `kv_heads`, `head_dim`, `context`: what it means that these are missing. None: as many kv-heads as
-    heads, and heads as wide as divides the model.
+    None: as many kv-heads as heads, and heads as wide as divides the model. Null always means that,
+    unless `strict`.
     """
+
+    kv_heads: int | None
+    head_dim: int | None
+    context: int
+    strict: bool = False
+
+
+def read_sizes(fields: Fields, defaults: Defaults) -> Sizes:
+    """The sizes, under the names that most architectures use."""
     model_dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    groups = fields.count("num_key_value_heads", heads if kv_heads is None else kv_heads)
-    if head_dim is None and fields.get("head_dim") is None:
+    null: int | Never = NEVER if defaults.strict else heads
+    groups = fields.count("num_key_value_heads", defaults.kv_heads or heads, null)
+    entry = fields.entries.get("head_dim")
+    if defaults.head_dim is None and (entry is None or entry.node.value is None):
+        fields.inert(["head_dim"])
         head_dim = divided(fields, "num_attention_heads", model_dim, heads, "heads")
     else:
-        head_dim = fields.count("head_dim", head_dim)
+        head_dim = fields.count("head_dim", defaults.head_dim)
     divided(fields, "num_key_value_heads", heads, groups, "kv-heads")
     return Sizes(
         layers=read_layers(fields, "num_hidden_layers"),
@@ -93,7 +127,7 @@ def read_sizes(fields: Fields, kv_heads: int | None, head_dim: int | None, conte
         kv_heads=groups,
         head_dim=head_dim,
         vocabulary=fields.count("vocab_size"),
-        context=fields.count("max_position_embeddings", context),
+        context=fields.count("max_position_embeddings", defaults.context),
     )
 
 

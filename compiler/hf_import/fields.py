@@ -6,11 +6,12 @@ rather than skipped. Every finding carries the place of the field.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
+from ...ir.diagnostics import Diagnostic, InputError, Source, Span
 from ...passes.expansion.dims import MAX_SIZE
 from .json_text import Entry, Node, Value
 
@@ -18,6 +19,15 @@ T = TypeVar("T")
 
 LARGEST = 1e12  # of a number that is no size
 MOST_UNKNOWN = 20  # fields that are named one by one
+MISSPELLED = 0.93  # how like a known field one must be, as difflib counts, to be taken for it
+
+
+@dataclass(frozen=True)
+class Never:
+    """That null is no value of a field."""
+
+
+NEVER = Never()
 
 
 def _count(value: Value, most: int) -> int | None:
@@ -57,25 +67,27 @@ class Fields:
         entry = self.entries.get(name)
         self.findings.append(Diagnostic(message, self.place if entry is None else entry.key, hint, self.source))
 
-    def count(self, name: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        """A whole number from 1 to `most`."""
-        return self._read(name, default, lambda value: _count(value, most), f"a whole number from 1 to {most:,}", 1)
+    def count(self, name: str, default: int | None = None, null: int | Never = NEVER, most: int = MAX_SIZE) -> int:
+        """A whole number from 1 to `most`. `default`: what it means that it is missing; `null`: that it is null."""
+        wanted = f"a whole number from 1 to {most:,}"
+        return self._read(name, default, null, lambda value: _count(value, most), wanted, 1)
 
     def number(self, name: str, default: float | None = None) -> float:
         """A number above 0."""
-        return self._read(name, default, _positive, f"a number above 0 and at most {LARGEST:g}", 1.0)
+        return self._read(name, default, NEVER, _positive, f"a number above 0 and at most {LARGEST:g}", 1.0)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """True or false. Null counts as false, but not where a missing field means true."""
+        null: bool | Never = NEVER if default else False
         return self._read(
-            name, default, lambda value: value if isinstance(value, bool) else None, "true or false", False
+            name, default, null, lambda value: value if isinstance(value, bool) else None, "true or false", False
         )
 
-    def choice(self, name: str, choices: Mapping[str, T], default: T | None = None) -> T:
+    def choice(self, name: str, choices: Mapping[str, T], default: T | None = None, null: T | Never = NEVER) -> T:
         """What one of several words stands for."""
         listed = ", ".join(f'"{choice}"' for choice in choices)
         first = next(iter(choices.values()))
-        return self._read(name, default, lambda v: choices.get(v) if isinstance(v, str) else None, listed, first)
+        return self._read(name, default, null, lambda v: choices.get(v) if isinstance(v, str) else None, listed, first)
 
     def inert(self, names: Iterable[str]) -> None:
         """Fields that say nothing about what one forward pass computes."""
@@ -98,10 +110,12 @@ class Fields:
         return Fields(self.source, node.value, node.span, self.findings)
 
     def refuse_unknown(self) -> None:
-        """Note the fields that have not been read; of very many the first."""
-        unknown = [name for name in self.entries if name not in self.known]
+        """Note the fields that have not been read, of very many the first. Null says nothing in an unknown field."""
+        unknown = [n for n, entry in self.entries.items() if n not in self.known and entry.node.value is not None]
+        meant = sorted(self.known - self.entries.keys())
         for name in unknown[:MOST_UNKNOWN]:
-            hint = did_you_mean(name, self.known) or "remove it if it does not change what the model computes"
+            like = difflib.get_close_matches(name[:64], meant, n=1, cutoff=MISSPELLED)
+            hint = f"did you mean `{like[0]}`?" if like else "remove it if it does not change what the model computes"
             message = f"The field `{name[:60]}` is not understood, and may change the arithmetic."
             self.refuse(name, message, hint)
         if len(unknown) > MOST_UNKNOWN:
@@ -116,16 +130,29 @@ class Fields:
             order = sorted(range(len(at)), key=at.__getitem__)
             raise InputError(dict.fromkeys(self.findings[i] for i in order))
 
-    def _read(self, name: str, default: T | None, accept: Callable[[Value], T | None], wanted: str, stand_in: T) -> T:
-        node = self.get(name)
-        if node is None and default is not None:
+    def _read(
+        self,
+        name: str,
+        default: T | None,
+        null: T | Never,
+        accept: Callable[[Value], T | None],
+        wanted: str,
+        stand_in: T,
+    ) -> T:
+        self.known.add(name)
+        entry = self.entries.get(name)
+        if entry is None and default is not None:
             return default
-        found = None if node is None else accept(node.value)
-        if found is not None:
-            return found
-        if node is None:
+        if entry is not None:
+            if entry.node.value is None and not isinstance(null, Never):
+                return null
+            found = accept(entry.node.value)
+            if found is not None:
+                return found
+        if entry is None:
             self.refuse(name, f"The field `{name}` is missing.")
         else:
-            self.findings.append(Diagnostic(f"`{name}` must be {wanted}.", node.span, None, self.source))
+            but = ", and is null" if entry.node.value is None else ""
+            self.findings.append(Diagnostic(f"`{name}` must be {wanted}{but}.", entry.node.span, None, self.source))
         self.complete = False
         return stand_in

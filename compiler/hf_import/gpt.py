@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from ...ir.dtype import Dtype
-from .common import divided, read_activation, read_layers, read_sizes
+from .common import Defaults, Sizes, divided, read_activation, read_layers, read_sizes
 from .fields import Fields
 from .rotary import rope
 from .transformer import Biases, Block, Norm, Transformer
+
+GPT2_NAMES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
 
 
 def gpt2(fields: Fields, dtype: Dtype) -> Transformer:
     """GPT-2: serial blocks, learned positions, one table that embeds and scores."""
     model_dim, heads, places = fields.count("n_embd"), fields.count("n_head"), fields.count("n_positions", 1024)
     fields.inert(["n_ctx"])  # an older name of n_positions, no longer read
+    for name, own in GPT2_NAMES.items():
+        if fields.get(name) is not None:
+            fields.refuse(name, f"`{name}` is another name of `{own}` here.", f"write `{own}` alone")
     fields.must_be(
         "scale_attn_by_inverse_layer_idx", [False], "scores that are scaled layer by layer are not supported"
     )
@@ -21,7 +31,7 @@ def gpt2(fields: Fields, dtype: Dtype) -> Transformer:
         dtype=dtype,
         layers=read_layers(fields, "n_layer"),
         model_dim=model_dim,
-        ff_dim=fields.count("n_inner", 4 * model_dim),
+        ff_dim=fields.count("n_inner", 4 * model_dim, null=4 * model_dim),
         heads=heads,
         kv_heads=heads,
         head_dim=divided(fields, "n_head", model_dim, heads, "heads"),
@@ -40,7 +50,18 @@ def gpt2(fields: Fields, dtype: Dtype) -> Transformer:
 
 def gpt_neox(fields: Fields, dtype: Dtype) -> Transformer:
     """GPT-NeoX and Pythia: blocks side by side with a norm each, rope on a part of each head."""
-    sizes = read_sizes(fields, kv_heads=None, head_dim=None, context=2048)
+    model_dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    head_dim = divided(fields, "num_attention_heads", model_dim, heads, "heads")
+    fields.inert(["num_key_value_heads"])  # every head has keys and values of its own
+    sizes = Sizes(
+        layers=read_layers(fields, "num_hidden_layers"),
+        model_dim=model_dim,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        vocabulary=fields.count("vocab_size"),
+        context=fields.count("max_position_embeddings", 2048),
+    )
     bias, parallel = fields.flag("attention_bias", True), fields.flag("use_parallel_residual", True)
     return Transformer(
         architecture="gpt_neox",
@@ -59,20 +80,21 @@ def gpt_neox(fields: Fields, dtype: Dtype) -> Transformer:
         gated=False,
         tied=fields.flag("tie_word_embeddings", False),
         biases=Biases(qkv=bias, output=bias, feed_forward=True),
-        rope=rope(fields, sizes.head_dim, base="rotary_emb_base", share=("rotary_pct", 0.25)),
+        # Heads are as wide as divides the model, but rope takes its share of `head_dim` where a config has one.
+        rope=rope(fields, sizes, "rotary_emb_base", ("rotary_pct", 0.25), fields.count("head_dim", head_dim, head_dim)),
     )
 
 
 def phi(fields: Fields, dtype: Dtype) -> Transformer:
     """Phi 1 and 2: blocks side by side with one norm, rope on a part of each head."""
-    sizes = read_sizes(fields, kv_heads=None, head_dim=None, context=2048)
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
     fields.must_be("qk_layernorm", [False], "norms on queries and keys are not supported here")
     return Transformer(
         architecture="phi",
         dtype=dtype,
         layers=sizes.layers,
         model_dim=sizes.model_dim,
-        ff_dim=fields.count("intermediate_size", 4 * sizes.model_dim),
+        ff_dim=fields.count("intermediate_size", 8192),
         heads=sizes.heads,
         kv_heads=sizes.kv_heads,
         head_dim=sizes.head_dim,
@@ -84,5 +106,5 @@ def phi(fields: Fields, dtype: Dtype) -> Transformer:
         gated=False,
         tied=fields.flag("tie_word_embeddings", False),
         biases=Biases(qkv=True, output=True, feed_forward=True, head=True),
-        rope=rope(fields, sizes.head_dim, share=("partial_rotary_factor", 0.5)),
+        rope=rope(fields, sizes, share=("partial_rotary_factor", 0.5)),
     )

@@ -1,6 +1,8 @@
-"""Fields that a config may have, and that do not change what one forward pass computes."""
+"""Fields that a config may have, and that do not change what one forward pass computes: ever, or at some values."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 LIBRARY = (
     "_name_or_path",
@@ -17,6 +19,12 @@ LIBRARY = (
     "tie_encoder_decoder",
     "chunk_size_feed_forward",
     "prefix",
+    "is_decoder",
+    "output_past",
+    "experts_implementation",
+    "_experts_implementation",
+    "is_llama_config",
+    "transformers.js_config",
 )
 OUTPUTS = ("return_dict", "return_dict_in_generate", "output_attentions", "output_hidden_states", "output_scores")
 TOKENS = (
@@ -60,6 +68,10 @@ TRAINING = (
     "resid_pdrop",
     "embd_pdrop",
     "attn_pdrop",
+    "attention_probs_dropout_prob",
+    "hidden_dropout_prob",
+    "router_aux_loss_coef",
+    "output_router_logits",
 )
 OTHER_HEADS = (
     "task_specific_params",
@@ -68,6 +80,9 @@ OTHER_HEADS = (
     "id2label",
     "label2id",
     "num_labels",
+    "_num_labels",
+    "n_special",
+    "predict_special_tokens",
     "summary_activation",
     "summary_first_dropout",
     "summary_proj_to_labels",
@@ -77,3 +92,17 @@ OTHER_HEADS = (
 ROUNDING = ("pretraining_tp", "reorder_and_upcast_attn")  # they move roundings only
 
 INERT = frozenset((*LIBRARY, *OUTPUTS, *TOKENS, *SAMPLING, *TRAINING, *OTHER_HEADS, *ROUNDING))
+
+# Switches of some architectures that configs of others carry, with the values at which they say nothing there.
+AT_REST: Mapping[str, tuple[bool | int | float, ...]] = {
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "qk_layernorm": (False,),
+    "use_qk_norm": (False,),
+    "use_mrope": (False,),
+    "rope_interleaved": (False,),
+    "use_sliding_window": (False,),
+    "use_bidirectional_attention": (False,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "partial_rotary_factor": (1.0, 1),
+}

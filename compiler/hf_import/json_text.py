@@ -1,6 +1,8 @@
 """JSON with the place of every key and value, so that what is wrong in a config can be pointed at.
 
-Stricter than most readers: no NaN, no duplicate keys, no number that is out of range.
+Stricter than most readers: no duplicate keys, no number that is out of range. As Python writes them, `NaN`,
+`Infinity` and `-Infinity` are numbers. What a config holds beyond MOST_READ characters of lists and objects,
+such as the names of very many labels, is checked to be JSON and left unread.
 """
 
 from __future__ import annotations
@@ -8,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,16 +18,27 @@ from ...ir.diagnostics import Diagnostic, InputError, Source, Span, fail
 MAX_DEPTH = 16
 MAX_DIGITS = 64  # of one number
 MOST_FINDINGS = 20
+MOST_BYTES = 16_000_000  # of a config: some name every label of a large vocabulary
+MOST_KEYS = 10_000  # of one object that is read
+MOST_READ = 250_000  # characters of lists and objects that are read with the place of all that they hold
 
 TOKEN = re.compile(
-    r'(?P<mark>[{}\[\],:])|(?P<text>"(?:[^"\\\x00-\x1f]|\\.)*")'
-    r"|(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)(?![\w.+-])|(?P<word>true|false|null)(?!\w)"
+    r'(?P<mark>[{}\[\],:])|(?P<text>"(?:[^"\\\x00-\x1f]++|\\.)*+")'
+    r"|(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)(?![\w.+-])"
+    r"|(?P<word>true|false|null|NaN|-?Infinity)(?!\w)"
 )
 SPACE = re.compile(r"[ \t\r\n]*")
 RUN = re.compile(r"[\w.+-]+|.", re.DOTALL)  # what to show of a text that is no token
-WORDS = {"true": True, "false": False, "null": None}
+WORDS = {"true": True, "false": False, "null": None, **{w: float(w) for w in ("NaN", "Infinity", "-Infinity")}}
+PLAIN = json.JSONDecoder(parse_int=float)  # of which only the end of a value counts, and what is no JSON
 
-Value = None | bool | int | float | str | tuple["Node", ...] | Mapping[str, "Entry"]
+
+@dataclass(frozen=True)
+class Unread:
+    """A list or an object that is JSON, and too large to read."""
+
+
+Value = None | bool | int | float | str | tuple["Node", ...] | Mapping[str, "Entry"] | Unread
 
 
 @dataclass(frozen=True)
@@ -79,17 +91,27 @@ class _Token:
 
 @dataclass
 class _Scanner:
+    """`at`: the end of what has been scanned. `left`: how many characters may still be read in full."""
+
     source: Source
     at: int = 0
+    left: int = MOST_READ
     findings: list[Diagnostic] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.lines = [0, *(match.end() for match in re.finditer("\n", self.source.text))]
+    line: int = 1
+    line_start: int = 0
+    counted: int = 0  # up to here lines have been counted
 
     def span(self, token: _Token) -> Span:
-        """Where a token stands."""
-        line = bisect_right(self.lines, token.start)
-        return Span(line, token.start - self.lines[line - 1] + 1, max(1, len(token.text)))
+        """Where a token stands; cheap where tokens are asked for in their order."""
+        text = self.source.text
+        if token.start < self.counted:
+            self.line, self.line_start, self.counted = 1, 0, 0
+        more = text.count("\n", self.counted, token.start)
+        if more:
+            self.line += more
+            self.line_start = text.rindex("\n", self.counted, token.start) + 1
+        self.counted = token.start
+        return Span(self.line, token.start - self.line_start + 1, max(1, len(token.text)))
 
     def next(self) -> _Token:
         """The next token."""
@@ -112,20 +134,44 @@ class _Scanner:
 
     def value(self, token: _Token, depth: int) -> Node:
         """The value that starts at a token."""
+        span = self.span(token)
         match token.kind, token.text:
             case "mark", "{" | "[" if depth >= MAX_DEPTH:
-                raise fail(f"Values are nested more than {MAX_DEPTH} deep.", self.span(token), source=self.source)
-            case "mark", "{":
-                return Node(self.entries(depth), self.span(token))
-            case "mark", "[":
-                return Node(self.items(depth), self.span(token))
+                raise fail(f"Values are nested more than {MAX_DEPTH} deep.", span, source=self.source)
+            case "mark", "{" | "[":
+                return Node(self.field(token) if depth == 1 else self.compound(token, depth), span)
             case "text", _:
-                return Node(self.text(token), self.span(token))
+                return Node(self.text(token), span)
             case "number", _:
-                return Node(self.number(token), self.span(token))
+                return Node(self.number(token), span)
             case "word", word:
-                return Node(WORDS[word], self.span(token))
+                return Node(WORDS[word], span)
         raise self.expected("a value", token)
+
+    def compound(self, token: _Token, depth: int) -> Value:
+        """The list or object that starts at a token."""
+        return self.entries(depth) if token.text == "{" else self.items(depth)
+
+    def field(self, token: _Token) -> Value:
+        """The same in a field of the outermost object: read in full as long as there is little of it."""
+        end, wrong = self.extent(token)
+        if end - token.start > self.left:
+            if wrong is not None:
+                raise fail(wrong, self.span(_Token("other", "", end)), "the file is no JSON", self.source)
+            self.at = end
+            return Unread()
+        self.left -= end - token.start
+        return self.compound(token, 1)
+
+    def extent(self, token: _Token) -> tuple[int, str | None]:
+        """Where the value that starts at a token ends, or ceases to be JSON, and then why."""
+        try:
+            return PLAIN.raw_decode(self.source.text, token.start)[1], None
+        except json.JSONDecodeError as error:
+            return error.pos, f"Here the text ceases to be JSON: {error.msg[0].lower()}{error.msg[1:]}."
+        except RecursionError:  # far below, so that where it began is as good a place as any
+            message = f"Values are nested more than {MAX_DEPTH} deep."
+            raise fail(message, self.span(token), source=self.source) from None
 
     def entries(self, depth: int) -> Mapping[str, Entry]:
         """The entries of an object, up to its closing brace."""
@@ -137,6 +183,8 @@ class _Scanner:
             if token.kind != "text":
                 raise self.expected("a key in quotes", token)
             key, span = self.text(token), self.span(token)
+            if len(found) == MOST_KEYS:
+                raise fail(f"The object has more than {MOST_KEYS:,} keys.", span, source=self.source)
             if key in found and len(self.findings) < MOST_FINDINGS:
                 first = f"the first stands in line {found[key].key.line}"
                 self.findings.append(Diagnostic(f"The key `{key[:60]}` stands twice.", span, first, self.source))

@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from .common import Sizes
 from .fields import Fields
 from .transformer import Rope
 
 KINDS = ("default", "linear", "llama3")
 
 
-def rope(fields: Fields, head_dim: int, base: str = "rope_theta", share: tuple[str, float] | None = None) -> Rope:
+@dataclass(frozen=True)
+class _Said:
+    """What an object in a config says: the base of the frequencies, the share of a head, the scaling."""
+
+    base: float
+    share: float
+    scaling: str | None = None
+
+
+def rope(
+    fields: Fields,
+    sizes: Sizes,
+    base: str = "rope_theta",
+    share: tuple[str, float] | None = None,
+    share_of: int | None = None,
+) -> Rope:
     """The rotary positions of a model.
 
     `base`: the field with the base of the frequencies. `share`: the field with the share of a head
-    that is turned, and the share where it is missing; None: all of a head is turned.
+    that is turned, and the share where it is missing; None: all of a head is turned. `share_of`: what
+    that is a share of, if not of a head.
     """
-    newer = fields.part("rope_parameters")  # where `transformers` keeps all of it from version 5 on
-    scaling = _scaling(newer) if newer is not None else None
-    older = fields.part("rope_scaling")
-    if older is not None and newer is not None:
-        fields.refuse("rope_scaling", "Both `rope_scaling` and `rope_parameters` are given.")
-    elif older is not None:
-        scaling = _scaling(older)
-        older.refuse_unknown()
-    theta, portion = fields.number(base, 10000.0), 1.0 if share is None else fields.number(*share)
-    if newer is not None:
-        theta = newer.number("rope_theta", theta)
-        portion = portion if share is None else newer.number("partial_rotary_factor", portion)
-        newer.refuse_unknown()
+    plain = _Said(fields.number(base, 10000.0), 1.0 if share is None else fields.number(*share))
+    found = plain
+    parts = [(name, fields.part(name)) for name in ("rope_scaling", "rope_parameters")]
+    said = [(name, _said(part, plain, sizes)) for name, part in parts if part is not None and part.entries]
+    if said:
+        found = said[0][1]
+    if len(said) == 2 and said[0][1] != said[1][1]:
+        fields.refuse(said[0][0], f"`{said[0][0]}` and `{said[1][0]}` say different things.")
+    _check_echo(fields, "rope_theta", found.base)
+    if share is not None:
+        _check_echo(fields, "partial_rotary_factor", found.share)
+    elif found.share != 1:
+        fields.refuse("rope_parameters", f"Rope turns all of a head, and `partial_rotary_factor` is {found.share:g}.")
     where = share[0] if share is not None and share[0] in fields.entries else "head_dim"
-    return Rope(theta, _turned(fields, head_dim, portion, where), scaling)
+    return Rope(
+        found.base, _turned(fields, sizes.head_dim, share_of or sizes.head_dim, found.share, where), found.scaling
+    )
+
+
+def _said(part: Fields, plain: _Said, sizes: Sizes) -> _Said:
+    """What an object says, and of what it says nothing what stands beside it."""
+    scaling = _scaling(part, sizes.context)
+    base, share = part.number("rope_theta", plain.base), part.number("partial_rotary_factor", plain.share)
+    part.refuse_unknown()
+    return _Said(base, share, scaling)
+
+
+def _check_echo(fields: Fields, name: str, number: float) -> None:
+    """A field that some versions of `transformers` write beside the one that counts must agree with it."""
+    if name not in fields.known and fields.get(name) is not None and fields.number(name) != number:
+        fields.refuse(name, f"`{name}` is another than {number:g}, which counts here.", "remove it, or make them agree")
 
 
 def number_text(number: float) -> str:
@@ -38,8 +73,8 @@ def number_text(number: float) -> str:
     return repr(number).replace("e-0", "e-").replace("e+", "e")
 
 
-def _turned(fields: Fields, head_dim: int, portion: float, where: str) -> int:
-    turned = int(head_dim * portion)
+def _turned(fields: Fields, head_dim: int, share_of: int, share: float, where: str) -> int:
+    turned = int(share_of * share)
     if not fields.complete or (2 <= turned <= head_dim and turned % 2 == 0):
         return turned
     message = f"Rope turns pairs, and here {turned} of the {head_dim} elements of a head."
@@ -47,8 +82,11 @@ def _turned(fields: Fields, head_dim: int, portion: float, where: str) -> int:
     return head_dim
 
 
-def _scaling(fields: Fields) -> str | None:
-    """The scaling of the frequencies, as the language writes it; None for none."""
+def _scaling(fields: Fields, context: int) -> str | None:
+    """The scaling of the frequencies, as the language writes it; None for none.
+
+    `context`: the most positions of the model, from which it was not extended unless that is said.
+    """
     newer, older = fields.get("rope_type"), fields.get("type")  # the same by two names
     name, node = ("type", older) if newer is None else ("rope_type", newer)
     kind = "default" if node is None else node.value
@@ -61,8 +99,9 @@ def _scaling(fields: Fields) -> str | None:
             fields.inert(["original_max_position_embeddings"])
             return f"linear({number_text(fields.number('factor'))})"
         case "llama3":
-            names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+            names = ("factor", "low_freq_factor", "high_freq_factor")
             numbers = [fields.number(name) for name in names]
+            numbers.append(fields.number("original_max_position_embeddings", float(context)))
             if fields.complete and numbers[1] >= numbers[2]:
                 fields.refuse(names[1], f"`{names[1]}` must be below `{names[2]}`.")
             return f"llama3({', '.join(map(number_text, numbers))})"

@@ -39,6 +39,9 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+WINDOW = {"sliding_window": 4096, "use_sliding_window": True}
+QWEN2 = {"model_type": "qwen2", "architectures": None, "max_position_embeddings": 8192, **WINDOW}
 
 
 def imported(tmp_path: Path, text: str, *arguments: str) -> Result:
@@ -151,7 +154,11 @@ def test_the_type_of_the_weights(tmp_path: Path, named: object, asked: str | Non
         ({"hidden_size": [64]}, "6:18", "`hidden_size` must be a whole number from 1"),
         ({"hidden_size": 10**30}, "6:18", "`hidden_size` must be a whole number from 1"),
         ({"hidden_size": ...}, "1:1", "The field `hidden_size` is missing."),
-        ({"hidden_size": None}, "6:3", "The field `hidden_size` is missing."),
+        (
+            {"hidden_size": None},
+            "6:18",
+            "from 1 to 1,099,511,627,776, and is null.",
+        ),
         ({"num_hidden_layers": 10**9}, "8:24", "`num_hidden_layers` must be a whole number"),
         ({"num_attention_heads": 7}, "9:3", "64 does not divide into 7 heads."),
         ({"num_attention_heads": 6}, "9:3", "64 does not divide into 6 heads."),
@@ -172,15 +179,39 @@ def test_the_type_of_the_weights(tmp_path: Path, named: object, asked: str | Non
         ({"quantization_config": {"quant_method": "fp8"}}, "19:3", "quantised weights are not imported"),
         ({"logit_scale": 0.5}, "19:3", "The field `logit_scale` is not understood"),
         ({"attn_logit_softcapping": 50.0}, "19:3", "`attn_logit_softcapping` is not understood"),
-        ({"layer_types": ["sliding_attention"]}, "19:3", "`layer_types` is not understood"),
+        ({"layer_types": ["sliding_attention"]}, "19:3", "names layers that are not `full_attention`"),
+        ({"layer_types": ["full_attention"] * 2}, "19:3", "has 2 layers, and `num_hidden_layers` says 3"),
         ({"rope_scaling": 8}, "19:3", "`rope_scaling` must be an object."),
         ({"rope_scaling": {"type": "yarn", "factor": 4}}, "20:5", "Rope scaling `yarn` is not supported."),
         ({"rope_scaling": {"type": "linear", "rope_type": "default"}}, "20:5", "`type` and `rope_type` differ."),
         ({"rope_scaling": {"type": "linear"}}, "19:19", "The field `factor` is missing."),
         ({"rope_scaling": {"type": "linear", "factor": 2, "mscale": 1}}, "22:5", "`mscale` is not understood"),
         ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4}}, "22:5", "`low_freq_factor` must be below"),
-        ({"rope_scaling": {}, "rope_parameters": {}}, "19:3", "Both `rope_scaling` and `rope_parameters`"),
-        ({"model_type": "qwen2", "architectures": None, "use_sliding_window": True}, "17:3", "sliding window"),
+        ({"rope_scaling": LINEAR, "rope_parameters": LLAMA3}, "19:3", "`rope_parameters` say different things"),
+        ({"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}, "19:3", "Rope turns all of a head"),
+        ({"is_causal": False}, "19:3", "`is_causal` is set"),
+        ({"hidden_size": float("inf")}, "6:18", "`hidden_size` must be a whole number from 1"),
+        ({"rms_norm_eps": float("nan")}, "14:19", "`rms_norm_eps` must be a number above 0"),
+        ({"rms_norm_eps": None}, "14:19", "and is null."),
+        ({"hidden_act": None}, "19:17", "and is null."),
+        ({"rope_theta": None}, "13:17", "and is null."),
+        ({"dtype": "float8_e4m3fn"}, "19:12", "`dtype` must be"),
+        ({"mlp_bias": 1}, "19:15", "`mlp_bias` must be true or false."),
+        ({"quantization": {"bits": 4}}, "19:3", "quantised weights are not imported"),
+        ({"use_bidirectional_attention": True}, "19:3", "no part of this architecture, so it can only be false"),
+        ({"num_local_experts": 1}, "5:3", "is a mixture of experts (`num_local_experts`)"),
+        ({"num_local_experts": False}, "5:3", "is a mixture of experts (`num_local_experts`)"),
+        ({"num_experts_per_tok": 2}, "5:3", "is a mixture of experts (`num_experts_per_tok`)"),
+        (
+            QWEN2 | {"max_window_layers": 2},
+            "17:3",
+            "a sliding window is not supported",
+        ),
+        (
+            QWEN2 | {"max_window_layers": 0},
+            "17:3",
+            "a sliding window is not supported",
+        ),
     ],
     ids=lambda value: json.dumps(value, default=str)[:40] if isinstance(value, dict) else None,
 )
@@ -209,8 +240,8 @@ def test_all_wrong_fields_are_named_in_their_order(tmp_path: Path) -> None:
         ('{"a" 1}', "Expected `:`, found `1`."),
         ('{"a": [1 2]}', "Expected `,` or `]`, found `2`."),
         ('{"a": 1} x', "Expected the end of the file, found `x`."),
-        ('{"a": NaN}', "Expected a value, found `NaN`."),
-        ('{"a": -Infinity}', "Expected a value, found `-Infinity`."),
+        ('{"a": nan}', "Expected a value, found `nan`."),
+        ('{"a": Infinity8}', "Expected a value, found `Infinity8`."),
         ('{"a": 1e999}', "The number 1e999 is out of range."),
         ('{"a": 007}', "Expected a value, found `007`."),
         ('{"a": ' + "9" * 5000 + "}", "The number has more than 64 digits."),
@@ -220,7 +251,11 @@ def test_all_wrong_fields_are_named_in_their_order(tmp_path: Path) -> None:
         ('{"a": 1, "a": 2}', "The key `a` stands twice."),
         ("{'a': 1}", "Expected a key in quotes"),
         ("\0", "NUL bytes"),
-        ("{}" + " " * 10_000_000, "larger than 1 MB"),
+        ("{}" + " " * 16_000_000, "larger than 16 MB"),
+        ('{"a": [' + "1," * 7_000_000 + "2", "Here the text ceases to be JSON"),
+        ('{"a": [' + "1," * 7_000_000 + "[" * 100_000, "Values are nested more than 16 deep."),
+        ('{"a": "' + "x" * 15_000_000, "Expected a value, found"),
+        ("{" + ",".join(f'"{n}": 1' for n in range(20_000)), "The object has more than 10,000 keys."),
     ],
     ids=lambda text: text[:20],
 )
@@ -233,17 +268,17 @@ def test_what_is_no_config_is_refused(tmp_path: Path, text: str, said: str) -> N
 @pytest.mark.parametrize("name", ['"a{}"', '"a"', '"hidden_size{}"'])
 def test_very_many_fields_are_refused_in_little_time(tmp_path: Path, name: str) -> None:
     start = time.process_time()
-    more = ", ".join(f"{name.format(number)}: 1" for number in range(40_000))
+    more = ", ".join(f"{name.format(number)}: 1" for number in range(9_000))
     shown = refused(tmp_path, config()[:-2] + ", " + more + "}", "error: ")
     assert time.process_time() - start < 5
     assert shown.count("error: ") <= 21
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.json", tmp_path):
+    for path in (tmp_path / "none.json", tmp_path, Path("/dev/null"), Path("a" * 5000)):
         result = CliRunner().invoke(app, ["import", str(path)])
         assert result.exit_code == 1
-        assert str(path) in result.stderr
+        assert str(path)[:200] in result.stderr
 
 
 def test_a_truncated_config_is_refused_wherever_it_ends(tmp_path: Path) -> None:

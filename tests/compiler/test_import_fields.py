@@ -1,0 +1,167 @@
+"""What the fields of a config mean where they are missing, null, or said by others; what changes nothing passes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from escc.compiler.hf_import.architectures import READERS, read_config
+from escc.compiler.hf_import.json_text import read_json
+from escc.compiler.hf_import.transformer import Transformer
+from escc.ir.diagnostics import InputError, Source
+from escc.ir.dtype import Dtype
+
+SIZES: Mapping[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 32,
+    "vocab_size": 96,
+    "max_position_embeddings": 128,
+}
+OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said beside its sizes
+    "mistral": {"sliding_window": None},
+    "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 32},
+    "gpt_neox": {"hidden_act": "gelu_new", "rotary_pct": 1.0},
+    "phi": {"partial_rotary_factor": 1.0},
+}
+
+
+def read(text: str, dtype: Dtype | None = None) -> Transformer:
+    return read_config(read_json(Source("config.json", text)), dtype)
+
+
+def config(kind: str, **changes: Any) -> str:
+    """A config with changes; a change to `...` takes the field out."""
+    own = {**SIZES, **OWN.get(kind, {})}
+    if kind == "gpt2":
+        own = {name: value for name, value in own.items() if name == "vocab_size" or name.startswith("n_")}
+    fields = {"model_type": kind, **own, **changes}
+    return json.dumps({name: value for name, value in fields.items() if value is not ...})
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"), [("llama", 64), ("mistral", 8), ("qwen2", 32), ("qwen3", 32), ("phi", 64), ("gpt_neox", 64)]
+)
+def test_kv_heads_that_a_config_does_not_say(kind: str, missing: int) -> None:
+    """Null is as many as heads, even where a missing field means another number."""
+    more = {"hidden_size": 128, "num_attention_heads": 64}
+    assert read(config(kind, **more)).kv_heads == missing
+    assert read(config(kind, **more, num_key_value_heads=None)).kv_heads == 64
+
+
+def test_gemma_wants_kv_heads_and_head_dim_to_be_numbers() -> None:
+    assert read(config("gemma")).kv_heads == 16
+    assert read(config("gemma")).head_dim == 256
+    for name in ("num_key_value_heads", "head_dim"):
+        with pytest.raises(InputError, match="and is null"):
+            read(config("gemma", **{name: None}))
+
+
+@pytest.mark.parametrize(
+    ("act", "older", "activation"),
+    [
+        (..., ..., "gelu"),
+        ("gelu", ..., "gelu"),
+        ("gelu_pytorch_tanh", "silu", "gelu"),
+        ("silu", "gelu_pytorch_tanh", "silu"),
+        ("relu", None, "relu"),
+        (..., "relu", "gelu"),
+    ],
+)
+def test_the_activation_of_gemma_is_its_hidden_act(act: object, older: object, activation: str) -> None:
+    assert read(config("gemma", hidden_act=act, hidden_activation=older)).activation == activation
+
+
+def test_gpt_neox_has_a_key_and_a_value_for_each_head_as_wide_as_divides_the_model() -> None:
+    model = read(config("gpt_neox", num_key_value_heads=1, head_dim=4, rotary_pct=0.5))
+    assert (model.kv_heads, model.head_dim) == (32, 2)
+    assert model.rope is not None and model.rope.turned == 2  # a share of `head_dim`, as transformers has it
+
+
+def test_a_feed_forward_that_a_config_does_not_say() -> None:
+    assert read(config("phi", intermediate_size=...)).ff_dim == 8192
+    assert read(config("gpt2")).ff_dim == read(config("gpt2", n_inner=None)).ff_dim == 256
+    for kind in ("llama", "phi"):
+        with pytest.raises(InputError, match="and is null"):
+            read(config(kind, intermediate_size=None))
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_what_says_nothing_changes_nothing(kind: str) -> None:
+    """Unknown fields that are null, experts that there are none of, numbers as Python writes them, dtypes."""
+    plain = read(config(kind))
+    nothing = {"attention_chunk_size": None, "use_bidirectional_attention": None, "a{}\x1b": None}
+    assert read(config(kind, **nothing)) == plain
+    assert read(config(kind, num_local_experts=0, num_experts=None, num_experts_per_tok=2)) == plain
+    assert read(config(kind, length_penalty=float("inf"), temperature=float("nan"))) == plain
+    assert (
+        read(config(kind, layer_types=["full_attention"] * 3, id2label={str(n): "x" for n in range(60_000)})) == plain
+    )
+    assert read(config(kind, dtype="bfloat16", torch_dtype="float16")).dtype is Dtype.BF16
+    assert read(config(kind, dtype=None, torch_dtype="float16")).dtype is Dtype.F16
+    assert read(config(kind, dtype="float64"), Dtype.BF16).dtype is Dtype.BF16
+
+
+@pytest.mark.parametrize("kind", ["gemma", "gpt2", "gpt_neox"])
+def test_null_is_not_what_a_missing_switch_means_where_that_is_true(kind: str) -> None:
+    name = "attention_bias" if kind == "gpt_neox" else "tie_word_embeddings"
+    with pytest.raises(InputError, match=f"`{name}` must be true or false, and is null"):
+        read(config(kind, **{name: None}))
+    assert not read(config("llama", tie_word_embeddings=None)).tied
+
+
+@pytest.mark.parametrize(
+    "name", ["llama4", "mllama", "lama", "mistral3", "qwen2_moe", "qwen3_next", "gemma2", "gemma3", "gpt_neo", "phi3"]
+)
+def test_no_architecture_is_taken_for_another(name: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read(config(name))
+    assert "did you mean" not in str(raised.value)
+    assert "known are llama, mistral, " in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "hint"),
+    [
+        ("num_key_value_head", "did you mean `num_key_value_heads`?"),
+        ("layer_norm_eps", "remove it"),
+        ("hidden_activation", "remove it"),
+        ("sliding_window_pattern", "remove it"),
+        ("rope_theta_2", "remove it"),
+        ("hidden_sizes", "remove it"),  # because the config has a hidden_size
+    ],
+)
+def test_a_hint_names_another_field_only_for_a_misspelling(unknown: str, hint: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read(config("llama", **{unknown: 1}))
+    assert f"`{unknown}` is not understood" in str(raised.value)
+    assert f"hint: {hint}" in str(raised.value)
+
+
+def test_gpt_2_has_names_of_its_own() -> None:
+    with pytest.raises(InputError, match="`hidden_size` is another name of `n_embd` here"):
+        read(config("gpt2", hidden_size=64))
+
+
+def test_echoes_of_rope_agree_with_what_counts() -> None:
+    """Version 4 writes the base and the share of GPT-NeoX by two names each."""
+    echoed = {"rotary_emb_base": 50, "rope_theta": 50.0, "rotary_pct": 1.0, "partial_rotary_factor": 1}
+    assert read(config("gpt_neox", **echoed)) == read(config("gpt_neox", rotary_emb_base=50))
+    for name in ("rope_theta", "partial_rotary_factor"):
+        with pytest.raises(InputError, match=f"`{name}` is another than"):
+            read(config("gpt_neox", **echoed | {name: 0.5}))
+
+
+def test_a_rope_scaling_says_its_own_base() -> None:
+    scaling = {"rope_type": "linear", "factor": 2, "rope_theta": 7.0, "mscale": None}
+    model = read(config("llama", rope_scaling=scaling, rope_theta=5.0))
+    assert model.rope is not None and (model.rope.base, model.rope.scaling) == (7.0, "linear(2)")
+    assert read(config("llama", rope_parameters=scaling, rope_scaling=scaling, rope_theta=5.0)) == model
+    assert read(config("llama", rope_parameters=scaling, rope_scaling={}, rope_theta=5.0)) == model
+    llama3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
+    extended = read(config("llama", rope_scaling=llama3)).rope
+    assert extended is not None and extended.scaling == "llama3(8, 1, 4, 128)"

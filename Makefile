@@ -12,6 +12,7 @@ unexport PYTHONHOME
 
 # What the wheel is made from. Folders count as well: their times change when a file comes or goes.
 SOURCES := pyproject.toml $(shell find ir cost passes compiler -name __pycache__ -prune -o -print)
+WITH_HF := .[test,hf]# named, because $(call) would take its comma for its own
 PACKAGES := escc.ir escc.cost escc.passes escc.compiler
 
 # `build/` goes first, because it would carry files of an earlier build into the wheel.
@@ -22,11 +23,12 @@ $(PY) -m pip install --quiet --disable-pip-version-check '$(1)'
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench bench-jax validate figures format clean
+.PHONY: help demo test test-hf bench bench-jax validate figures format clean
 
 help:
 	@echo "make demo     compile the PaLM 540B block for 4x4x4 chips and print the plan"
 	@echo "make test     lint, type-check the installed wheel, run the tests"
+	@echo "make test-hf  install torch and transformers as well, and compare imported models with theirs"
 	@echo "make bench    time whole compilations and write benchmarks/results.md"
 	@echo "make bench-jax  count the bytes that chips send in JAX and write benchmarks/jax_bytes.md"
 	@echo "make validate compare predictions with published measurements and write docs/validation.md"
@@ -43,6 +45,10 @@ test: $(VENV)/installed-test
 	$(PY) -P -m mypy $(addprefix -p ,$(PACKAGES))
 	$(PY) -P -m mypy benchmarks/run.py benchmarks/jax_bytes.py benchmarks/validate.py benchmarks/figures.py
 	$(PY) -P -m pytest -n $(WORKERS) --dist worksteal
+
+# Not a part of `test`, because torch is large; a small build of it that is there already is kept.
+test-hf: $(VENV)/installed-hf
+	$(PY) -P -m pytest -n $(WORKERS) --dist worksteal tests/hf
 
 bench: $(VENV)/installed
 	$(PY) benchmarks/run.py
@@ -77,3 +83,7 @@ $(VENV)/installed: $(PY) $(SOURCES)
 $(VENV)/installed-test: $(PY) $(SOURCES)
 	$(call INSTALL,.[test])
 	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-hf: $(PY) $(SOURCES)
+	$(call INSTALL,$(WITH_HF))
+	@touch $@ $(VENV)/installed $(VENV)/installed-test

@@ -21,7 +21,7 @@ def gpt2(fields: Fields, dtype: Dtype) -> Transformer:
     model_dim, heads, places = fields.count("n_embd"), fields.count("n_head"), fields.count("n_positions", 1024)
     fields.inert(["n_ctx"])  # an older name of n_positions, no longer read
     for name, own in GPT2_NAMES.items():
-        if fields.get(name) is not None:
+        if name in fields.entries:
             fields.refuse(name, f"`{name}` is another name of `{own}` here.", f"write `{own}` alone")
     fields.must_be(
         "scale_attn_by_inverse_layer_idx", [False], "scores that are scaled layer by layer are not supported"

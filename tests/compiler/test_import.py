@@ -190,6 +190,7 @@ def test_the_type_of_the_weights(tmp_path: Path, named: object, asked: str | Non
         ({"rope_scaling": LINEAR, "rope_parameters": LLAMA3}, "19:3", "`rope_parameters` say different things"),
         ({"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}, "19:3", "Rope turns all of a head"),
         ({"is_causal": False}, "19:3", "`is_causal` is set"),
+        ({"is_causal": None}, "19:16", "`is_causal` must be true or false, and is null."),
         ({"hidden_size": float("inf")}, "6:18", "`hidden_size` must be a whole number from 1"),
         ({"rms_norm_eps": float("nan")}, "14:19", "`rms_norm_eps` must be a number above 0"),
         ({"rms_norm_eps": None}, "14:19", "and is null."),

@@ -102,15 +102,15 @@ class Handover:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A value: made at `source`, read at `uses`. Its collectives run `times` times, and a `embeds`
-    one may be read embedded in a partial sum. `phase`: that in which it is moved, or from one of which
-    to another."""
+    """A value: made at `source`, read at `uses`. Its collectives run `times` times. `joins`: whether
+    whole copies of it may be embedded, to join a partial sum. `phase`: that in which it is moved, or
+    from one of which to another."""
 
     value: Value
     space: TensorSpace
     total_bytes: float
     times: int
-    embeds: bool
+    joins: bool
     source: Port
     uses: tuple[Port, ...]
     phase: str | Handover | None = None
@@ -256,7 +256,7 @@ def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware) ->
             builder.space(name),
             builder.total_bytes(name),
             builder.times[name],
-            bool(builder.partial.embed.get(name)),
+            bool(builder.partial.join.get(name)),
             source,
             tuple(builder.uses.get(name, ())),
         )

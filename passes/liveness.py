@@ -23,7 +23,7 @@ from ..ir.program import Append, Carry, Kind, Program, Region, Repeat, Stored, o
 from ..ir.spmd import Compute, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
 from .graph import Graph, Port, Result, Tensor
 from .needs import Copies, Need, Needs, Term, Trip, local_bytes
-from .reshard import KINDS, leaving
+from .reshard import worthwhile
 
 Floats = NDArray[np.float64]
 END = 1 << 60  # later than any node
@@ -133,9 +133,7 @@ class _Live:
 def _neighbours(tensor: Tensor) -> tuple[Floats, Floats]:
     """For each layout the least bytes of one from which it can be made, and of one made from it."""
     space = tensor.space.space
-    arcs = leaving(space)
-    if not tensor.embeds:
-        arcs = arcs.take(arcs.kind != KINDS.index("embed"))
+    arcs = worthwhile(space, tensor.joins)
     size = tensor.total_bytes / space.shards
     least_in, least_out = np.full(len(space), np.inf), np.full(len(space), np.inf)
     np.minimum.at(least_in, arcs.target, size[arcs.source])

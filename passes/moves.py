@@ -13,7 +13,7 @@ from ..ir.program import Program
 from .bill import Bill, Trees
 from .graph import Graph
 from .groups import ALONE, Groups, find_groups
-from .reshard import KINDS, Arcs, leaving, needed, price_arcs
+from .reshard import Arcs, needed, price_arcs, worthwhile
 from .solver import Settings
 from .space import Array
 from .trees import Distances
@@ -77,9 +77,7 @@ def all_moves(program: Program, graph: Graph, network: Network) -> Moves:
     seconds: list[Floats] = []
     for tensor in graph.tensors:
         space = tensor.space.space
-        own = leaving(space) if tensor.uses else None
-        if own is not None and not tensor.embeds:
-            own = own.take(own.kind != KINDS.index("embed"))
+        own = worthwhile(space, tensor.joins) if tensor.uses else None
         arcs.append(own)
         price = np.zeros(0) if own is None else price_arcs(space, own, tensor.total_bytes, network.collective_s)
         seconds.append(tensor.times * price)

@@ -165,7 +165,7 @@ def _handed(first: Tensor, second: Tensor, before: Phase, after: Phase) -> Tenso
     sizes = [dict(phase.sizes) for phase in (before, after)]
     same = [d for d, dim in enumerate(first.value.dims) if sizes[0][dim] == sizes[1][dim]]
     target = Port(second.source.node, _landing(first.space, second.space, second.source.rows, same))
-    return replace(first, uses=(target,), embeds=False, phase=Handover(before.name, after.name))
+    return replace(first, uses=(target,), joins=False, phase=Handover(before.name, after.name))
 
 
 def _landing(space: TensorSpace, later: TensorSpace, rows: Array, same: Sequence[int]) -> Array:

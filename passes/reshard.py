@@ -67,6 +67,22 @@ def leaving(space: Space) -> Arcs:
     return every.take(order)
 
 
+@lru_cache(maxsize=256)
+def worthwhile(space: Space, joins: bool) -> Arcs:
+    """The collectives of `leaving` that a cheapest plan may have.
+
+    A whole copy is embedded only where it joins a partial sum in a Sum (`joins`): anywhere else the
+    copies can stay as they are, for whatever reads a partial sum reads a whole copy too, and where
+    the sum would be completed each chip has the result, or slices it off. A block is embedded among
+    zeros anywhere.
+    """
+    arcs = leaving(space)
+    if joins:
+        return arcs
+    whole = (arcs.kind == KINDS.index("embed")) & (space.shards[arcs.source] == space.shards[arcs.target])
+    return arcs.take(~whole)
+
+
 def _all_arcs(space: Space) -> Iterator[Arcs]:
     axes, slots = len(space.axis_names), space.rows.slots
     place, position = space.rows.place, space.rows.position

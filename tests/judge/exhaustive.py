@@ -55,6 +55,10 @@ class Exhaustive:
     def shape(self, value: str) -> tuple[int, ...]:
         return tuple(self.sizes[d] for d in self.values[value].dims)
 
+    def ends(self, value: str) -> list[Place]:
+        """The layouts in which a stored tensor may lie, or a result be handed out."""
+        return self.case.stored(value, complete(self.shape(value), self.mesh))
+
     def options(self) -> list[list[Strategy]]:
         """The strategies of each op."""
         return [strategies(op, self.values, self.sizes, self.mesh, self.memory) for op, _ in self.ops]
@@ -100,19 +104,16 @@ class Exhaustive:
                 else:
                     goals[value].add(frozenset({way.uses[position]}))
         for value in self.case.program.results:
-            goals[value].add(frozenset(complete(self.shape(value), self.mesh)))
+            goals[value].add(frozenset(self.ends(value)))
         return total + self.moving(made, goals)
 
     def moving(self, made: dict[str, Place], goals: dict[str, set[frozenset[Place]]]) -> float:
         """The least time of all moves, and of all stored layouts that are left open."""
         limited = [v for v in self.free if v in self.memory] if self.case.capacity_bytes is not None else []
-        choices = [[made[v]] if v in made else list(complete(self.shape(v), self.mesh)) for v in limited]
+        choices = [[made[v]] if v in made else self.ends(v) for v in limited]
         rest = [v for v in self.values if v not in limited]
         fixed = sum(
-            min(
-                self.reach(v, root, frozenset(goals[v]))
-                for root in ([made[v]] if v in made else complete(self.shape(v), self.mesh))
-            )
+            min(self.reach(v, root, frozenset(goals[v])) for root in ([made[v]] if v in made else self.ends(v)))
             for v in rest
         )
         best = math.inf

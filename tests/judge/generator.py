@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Kind, Program, Stored, walk
 
 from .builder import Builder
 from .families import FAMILIES
+from .layouts import Place
 
 LETTERS = "BLMEFHKQV"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program with one phase `main`, a mesh, and the HBM bytes that its stored tensors may take."""
+    """A program with one phase `main`, a mesh, and the HBM bytes that its stored tensors may take.
+
+    `ends`: the layouts in which some stored tensors lie and some results are handed out; others are free.
+    """
 
     program: Program
     mesh: Mesh
     capacity_bytes: float | None
     label: str
+    ends: Mapping[str, Place] = field(default_factory=dict)
+
+    def stored(self, value: str, free: Iterable[Place]) -> list[Place]:
+        """The layouts in which a stored tensor may lie, or a result be handed out."""
+        return [self.ends[value]] if value in self.ends else list(free)
 
 
 def generate(seed: int) -> Case:

@@ -266,7 +266,8 @@ def _trees(
     shape: tuple[int, ...], mesh: tuple[int, ...], root: Place, goals: frozenset[Place], embeds: bool
 ) -> list[tuple[float, Tree]]:
     """All trees from a layout to others that have no useless copies, cheapest first, with the bytes
-    sent for a value of one byte."""
+    sent for a value of one byte. Unless it `embeds`, nothing is put among zeros, which would be far more
+    trees; a plan that gains by that is cheaper than what this judge finds, and so is seen."""
     every = steps(shape, mesh)
     found = []
     others = [place for place in every if place != root and place not in goals]

@@ -146,11 +146,8 @@ def _permuted(mesh: tuple[int, ...], split: Order, counts: tuple[int, ...]) -> t
 
 
 @cache
-def distances(sizes: tuple[int, ...], mesh: tuple[int, ...], top: bool, embed: bool = True) -> Floats:
-    """The fewest bytes sent from each of `places` to each other, for a value of one byte in all.
-
-    `embed`: whether it may be embedded among zeros; plans do that only for what joins a sum.
-    """
+def distances(sizes: tuple[int, ...], mesh: tuple[int, ...], top: bool) -> Floats:
+    """The fewest bytes sent from each of `places` to each other, for a value of one byte in all."""
     every = places(sizes, mesh, top)
     number = {place: i for i, place in enumerate(every)}
     best = np.full((len(every), len(every)), np.inf)
@@ -158,7 +155,7 @@ def distances(sizes: tuple[int, ...], mesh: tuple[int, ...], top: bool, embed: b
     for i, here in enumerate(every):
         for there, sent in moves(here, mesh):
             j = number.get(there)
-            if j is not None and (embed or there.partial <= here.partial):
+            if j is not None:
                 best[i, j] = min(best[i, j], sent)
         counts = tuple(ways(order, mesh) for order in here.dims)
         split = tuple(sorted(a for order in here.dims for a in order))

@@ -11,11 +11,10 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
-from escc.ir.program import Append, Carry, Kind, Op, Region, Repeat, Stored, Sum, Value, walk
+from escc.ir.program import Append, Carry, Kind, Op, Region, Repeat, Stored, Value
 
 from .flows import Flow, arborescence
 from .generator import Case
@@ -39,12 +38,6 @@ class _Net:
     memory: dict[str, str] = field(default_factory=dict)  # values that lie in HBM, and the kind of each
     held: dict[str, tuple[str, float]] = field(default_factory=dict)  # root column -> value, bytes unsplit
 
-    @cached_property
-    def joins(self) -> frozenset[str]:
-        """The values that a sum reads."""
-        items = [placed.item for placed in walk(self.case.program.body)]
-        return frozenset(name for item in items if isinstance(item, Sum) for name in item.operands)
-
     def column(self, name: str, domain: list[Place]) -> str:
         self.domains[name] = domain
         return name
@@ -58,7 +51,7 @@ class _Net:
     def begin(self, value: str, root: str, times: int, top: bool = False) -> None:
         """A value that is there, `times` over, in the layout of column `root`."""
         shape = self.shape(value)
-        seconds = distances(shape, self.mesh, top, value in self.joins) * (self.weight(value) / LINK * times)
+        seconds = distances(shape, self.mesh, top) * (self.weight(value) / LINK * times)
         self.orders[value] = {p: i for i, p in enumerate(places(shape, self.mesh, top))}
         self.flows[value] = Flow(seconds, root, [self.orders[value][p] for p in self.domains[root]])
 
@@ -89,7 +82,7 @@ def _network(case: Case) -> _Net:
     net = _Net(case, case.program.table(), dict(phase.sizes), case.mesh.sizes)
     _region(net, case.program.body, 1)
     for value in case.program.results:
-        net.end(value, list(complete(net.shape(value), net.mesh)))
+        net.end(value, case.stored(value, complete(net.shape(value), net.mesh)))
     return net
 
 
@@ -104,7 +97,8 @@ def _region(net: _Net, region: Region, times: int) -> None:
 
 
 def _stored(net: _Net, stored: Stored, times: int) -> None:
-    root = net.column(f"stored {stored.value}", list(complete(net.shape(stored.value), net.mesh)))
+    free = complete(net.shape(stored.value), net.mesh)
+    root = net.column(f"stored {stored.value}", net.case.stored(stored.value, free))
     net.begin(stored.value, root, times)
     if stored.kind is not Kind.INPUT:
         net.memory[stored.value] = "param" if stored.kind is Kind.PARAM else "cache"

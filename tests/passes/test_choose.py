@@ -19,6 +19,7 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import format_layout
 from escc.ir.mesh import parse_mesh
 from escc.ir.parser import parse, read_source
+from escc.ir.pins import parse_pins
 from escc.ir.program import Program
 from escc.ir.spmd import SpmdProgram
 from escc.ir.verify import verify
@@ -233,6 +234,7 @@ from pathlib import Path
 from escc.cost.hardware import load_hardware
 from escc.ir.mesh import parse_mesh
 from escc.ir.parser import parse, read_source
+from escc.ir.pins import parse_pins
 from escc.ir.spmd_printer import print_spmd
 from escc.passes.choose import Options, choose
 from escc.passes.expand import expand
@@ -281,3 +283,33 @@ def test_prefill_with_memory_that_binds() -> None:
     plan, spmd = planned(layer, "4x4x4", phase="prefill")
     assert sum(stored for _, stored in estimate(spmd, HARDWARE).stored_bytes) <= HARDWARE.hbm_bytes
     assert plan.phases[0].gap <= 1e-9
+
+
+@pytest.mark.parametrize(
+    ("text", "pins", "sent_bytes"),
+    [
+        # x of B_x is needed as B_y: both lie on 4 of 8 chips among zeros, and one all-reduce completes it.
+        (
+            "dim B = 12, E = 3, F = 12\n"
+            "main(x: bf16[B,E]) {\n param w: int8[E,F]\n y: f32[F,B] = x[B,E] * w[E,F]\n z: f32 = gelu(y)\n return z }",
+            "stored x B_xE\nstored w EF\nstored z F_xB_y",
+            18.0,
+        ),
+        # Blocks of x over x among zeros, those of w over y: each chip multiplies what it has of both.
+        (
+            "dim B = 12, E = 1\n"
+            "main(x: bf16[B,E]) {\n param w: bf16[B,E]\n y: bf16[E] = x[B,E] * w[B,E]\n"
+            " z: f32[B,E] = y[E] * w[B,E]\n return z }",
+            "stored x B_xE\nstored w B_yE\nstored z B_yE",
+            3.5,
+        ),
+    ],
+)
+def test_blocks_among_zeros_send_least(text: str, pins: str, sent_bytes: float) -> None:
+    layer, mesh = program(text), parse_mesh("2x4")
+    held = parse_pins(Source("test.pins", pins), layer)
+    plan = choose(layer, "main", mesh, Options(HARDWARE, Objective.COMMUNICATION, pins=held))
+    (spmd,) = insert(layer, plan)
+    verify(spmd, layer)
+    assert check(layer, spmd, predict).equal
+    assert estimate(spmd, HARDWARE).totals().bytes_sent == sent_bytes

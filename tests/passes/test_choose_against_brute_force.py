@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from judge.families import FAMILIES
+from judge.few_ops import few_ops, pins
 from judge.generator import Case, generate
 from judge.optimum import optimum
 
@@ -14,6 +15,8 @@ from escc.compiler.backends.check import CheckReport, check
 from escc.cost.estimate import predict
 from escc.cost.hardware import load_hardware
 from escc.ir.diagnostics import InputError
+from escc.ir.spmd import SpmdProgram
+from escc.ir.spmd_printer import print_spmd
 from escc.ir.verify import verify
 from escc.passes.choose import Options, choose
 from escc.passes.insert import insert
@@ -22,17 +25,30 @@ CASES_EACH = 16  # 320 in all
 RELATIVE, ABSOLUTE_S = 1e-9, 1e-15
 
 
-def searched(case: Case, seed: int) -> tuple[float, CheckReport | None]:
-    """The seconds that the search proves least, and the check of its plan; infinite where none fits."""
-    options = Options(load_hardware("tpu-v4"), capacity_bytes=math.inf, stored_bytes=case.capacity_bytes or math.inf)
+def searched(case: Case, seed: int) -> tuple[float, SpmdProgram | None, CheckReport | None]:
+    """The seconds that the search proves least, its plan and the check of that; infinite where none fits."""
+    stored_bytes = case.capacity_bytes or math.inf
+    options = Options(load_hardware("tpu-v4"), capacity_bytes=math.inf, stored_bytes=stored_bytes, pins=pins(case))
     try:
         plan = choose(case.program, "main", case.mesh, options)
     except InputError:
-        return math.inf, None
+        return math.inf, None, None
     assert plan.phases[0].gap <= RELATIVE
     (spmd,) = insert(case.program, plan)
     verify(spmd, case.program)
-    return plan.phases[0].price, check(case.program, spmd, predict, seed)
+    return plan.phases[0].price, spmd, check(case.program, spmd, predict, seed)
+
+
+def compare(case: Case, seed: int) -> str:
+    """The search against the judge, and its plan against the reference; the plan's text."""
+    least = optimum(case)
+    found, spmd, report = searched(case, seed)
+    context = f"seed {seed}, {case.label}, mesh {case.mesh}, capacity {case.capacity_bytes}"
+    assert found == pytest.approx(least, rel=RELATIVE, abs=ABSOLUTE_S), context
+    if report is not None:
+        assert report.max_error <= 1e-9, context
+        assert report.equal, context
+    return print_spmd(spmd) if spmd is not None else ""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -41,13 +57,16 @@ def test_the_search_finds_the_optimum_and_its_plan_runs(family: str) -> None:
     for seed in range(first, CASES_EACH * len(FAMILIES), len(FAMILIES)):
         case = generate(seed)
         assert case.label == family
-        least = optimum(case)
-        found, report = searched(case, seed)
-        context = f"seed {seed}, {family}, mesh {case.mesh}, capacity {case.capacity_bytes}"
-        assert found == pytest.approx(least, rel=RELATIVE, abs=ABSOLUTE_S), context
-        if report is not None:
-            assert report.max_error <= 1e-9, context
-            assert report.equal, context
+        compare(case, seed)
+
+
+@pytest.mark.parametrize(("ops", "pinned", "cases", "least"), [(2, True, 60, 2), (3, True, 30, 1), (3, False, 30, 0)])
+def test_nothing_is_cheaper_between_ends_that_are_pinned_or_free(
+    ops: int, pinned: bool, cases: int, least: int
+) -> None:
+    """At `least` so many plans have blocks that stand among zeros."""
+    embeds = [compare(few_ops(seed, ops, pinned), seed).count("embed(") for seed in range(cases)]
+    assert sum(map(bool, embeds)) >= least
 
 
 def test_the_cases_cover_meshes_and_capacities() -> None:

@@ -116,7 +116,7 @@ def test_all_pins_that_cannot_hold_are_reported_at_once() -> None:
 
 def test_a_partial_value_that_never_arises() -> None:
     assert refused("result h BF partialsum-x") == [
-        "The pin `result h BF partialsum-x` cannot hold: `h` is never a partial sum over x."
+        "The pin `result h BF partialsum-x` cannot hold: no way to run `h` has it."
     ]
     assert refused("result u BF partialmax-x") == [
         "The pin `result u BF partialmax-x` cannot hold: `u` is never a partial maximum over x."

@@ -12,6 +12,7 @@ from rich.highlighter import RegexHighlighter
 from rich.theme import Theme
 
 from ..ir.diagnostics import Diagnostic
+from ..ir.inert import visible
 
 STYLES = Theme(
     {
@@ -23,6 +24,9 @@ STYLES = Theme(
         "escc.caret": "bold red",
     }
 )
+
+
+LAYOUT = "\n\t"  # what a text has besides characters that show themselves
 
 
 class OutputError(Exception):
@@ -78,7 +82,8 @@ def note(text: str) -> None:
 
 
 def _write(stream: TextIO, text: str, highlighter: RegexHighlighter) -> None:
-    """Text as it is; on a terminal with colours, which change no character and break no line."""
+    """Text, made inert; on a terminal with colours, which change no character and break no line."""
+    text = visible(text, LAYOUT)
     if not stream.isatty():
         stream.write(text)
         return

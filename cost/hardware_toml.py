@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..ir.inert import comment, visible
 from .hardware import Calibrated, Hardware, Switch, Torus
 from .hardware_file import FORM
 
@@ -33,13 +34,13 @@ def hardware_toml(hardware: Hardware, comments: Sequence[str], calibrated: Seque
 
 def _comments(texts: Sequence[str]) -> list[str]:
     """Texts as comments, a line each, whatever they hold."""
-    return ["# " + "".join(c if c.isprintable() else "?" for c in text) for text in texts]
+    return [comment(text) for text in texts]
 
 
 def _value(value: str | float) -> str:
     """A value as TOML has it."""
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return '"' + visible(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, int) or abs(value) < LARGE:
         return repr(value)
     digits, exponent = f"{value:.15e}".split("e")

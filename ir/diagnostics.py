@@ -11,6 +11,8 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .inert import one_each, visible
+
 
 @dataclass(frozen=True)
 class Source:
@@ -48,18 +50,18 @@ class Diagnostic:
     severity: str = "error"
 
     def render(self) -> str:
-        """The finding as text: place, message, source line, caret, hint."""
+        """The finding as text: place, message, source line, caret, hint. Nothing in it moves a cursor or turns text."""
         place = ""
         if self.source is not None:
-            place = f"{self.source.name}:"
+            place = f"{visible(self.source.name)}:"
             if self.span is not None:
                 place += f"{self.span.line}:{self.span.column}:"
             place += " "
-        lines = [f"{place}{self.severity}: {self.message}"]
+        lines = [f"{place}{self.severity}: {visible(self.message, LINE_ENDS)}"]
         if self.source is not None and self.span is not None:
             lines += _excerpt(self.source.line(self.span.line), self.span)
         if self.hint:
-            lines.append(f"  hint: {self.hint}")
+            lines.append(f"  hint: {visible(self.hint, LINE_ENDS)}")
         return "\n".join(lines)
 
 
@@ -82,15 +84,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean `{close[0]}`?" if close else None
 
 
+LINE_ENDS = "\n"  # of messages of several lines
 WIDTH = 100  # columns of a source line shown; longer lines are cut around the caret
 
 
 def _excerpt(line: str, span: Span) -> list[str]:
-    column = span.column - 1
-    if len(line) > WIDTH:
-        start = max(0, min(column - WIDTH // 2, len(line) - WIDTH))
-        line, column = line[start : start + WIDTH], column - start
-    text = "".join(" " if ord(c) < 32 else c for c in line)
+    column, text = span.column - 1, line
+    if len(text) > WIDTH:
+        start = max(0, min(column - WIDTH // 2, len(text) - WIDTH))
+        text, column = text[start : start + WIDTH], column - start
+    text = one_each(text)
     length = max(1, min(span.length, len(text) - column))
     number = f"{span.line:>5} | "
     return [number + text, " " * (len(number) - 2) + "| " + " " * column + "^" * length]

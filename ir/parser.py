@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from lark import Lark, Token, Tree, UnexpectedToken
 
 from .diagnostics import Diagnostic, InputError, Source, Span, fail
+from .inert import HIDING, character
 from .source import Model
 from .syntax import build_model
 from .tokens import BRACES, CLOSE, MAX_FINDINGS, MAX_TOKENS, NEWLINE, OPEN, scan, span_of
@@ -19,7 +21,8 @@ MAX_BYTES = 1_000_000  # of a file
 def read_source(path: Path, most_bytes: int = MAX_BYTES) -> Source:
     """The text of a file, named as `path` is written.
 
-    Raises InputError when it is missing, no regular file, over `most_bytes`, or not plain UTF-8 text.
+    Raises InputError when it is missing, no regular file, over `most_bytes`, or not plain UTF-8 text,
+    and with a finding for every character that hides what the text says.
     """
     try:
         if path.exists() and not path.is_file():
@@ -35,9 +38,24 @@ def read_source(path: Path, most_bytes: int = MAX_BYTES) -> Source:
     if b"\0" in data:
         raise fail(f"`{path}` is not a text file: it holds NUL bytes.")
     try:
-        return Source(str(path), data.decode("utf-8-sig"))
+        source = Source(str(path), data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise fail(f"`{path}` is not UTF-8 text: byte {error.start} cannot be decoded.") from None
+    _refuse_hiding(source)
+    return source
+
+
+def _refuse_hiding(source: Source) -> None:
+    """Raise InputError where a text holds characters that hide what it says, be it in comments."""
+    found = []
+    for number, line in enumerate(source.text.split("\n"), 1):
+        for match in islice(HIDING.finditer(f"{line}\n"), MAX_FINDINGS):
+            message = f"The file holds {character(match[0])}, which hides what stands beside it."
+            found.append(Diagnostic(message, Span(number, match.start() + 1), "remove it", source))
+        if len(found) >= MAX_FINDINGS:
+            break
+    if found:
+        raise InputError(found[:MAX_FINDINGS])
 
 
 def parse(source: Source) -> Model:

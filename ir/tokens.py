@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from lark import Token, UnexpectedCharacters
 
 from .diagnostics import Diagnostic, InputError, Source, Span
+from .inert import character
 
 MAX_TOKENS = 50_000  # of a file
 MAX_NAME = 64  # characters of a name, a string or a number
@@ -106,6 +107,16 @@ def _check(state: _Scan, token: Token) -> None:
         _check_number(state, token)
     elif token.type in {"NAME", "STRING"} and len(token) > MAX_NAME:
         state.report(f"The name `{token[:20]}...` is longer than {MAX_NAME} characters.", token)
+    elif token.type == "STRING" and not token.isprintable():
+        _refuse_hidden(state, token)
+
+
+def _refuse_hidden(state: _Scan, token: Token) -> None:
+    """Note the first character of a name in quotes that does not show itself."""
+    at = next(i for i, c in enumerate(token) if not c.isprintable())
+    message = f"The name in quotes holds {character(token[at])}, which does not show itself."
+    place = Span(token.line or 1, (token.column or 1) + at)
+    state.findings.append(Diagnostic(message, place, "write it with characters that do", state.source))
 
 
 def _check_number(state: _Scan, token: Token) -> None:

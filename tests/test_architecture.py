@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,22 @@ def complaints(source: str, path: str) -> list[str]:
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and list(imports(function)):
             found.append("imports inside a function")
+    if path.startswith("compiler/backends/"):
+        found += [f"writes {what} by itself" for what in raw(tree)]
     return found
+
+
+def raw(tree: ast.AST) -> Iterator[str]:
+    """The comments and docstrings of emitted source that are written without the functions that make text inert."""
+    for text in ast.walk(tree):
+        if not isinstance(text, ast.JoinedStr):
+            continue
+        for before, after in pairwise(text.values):
+            if isinstance(before, ast.Constant) and isinstance(after, ast.FormattedValue):
+                if "#" in before.value.rpartition("\n")[2]:
+                    yield "a comment"
+                if before.value.rstrip().endswith('"""') and "doc" not in ast.dump(after.value):
+                    yield "a docstring"
 
 
 @pytest.mark.parametrize("path", NAMES)
@@ -88,6 +104,8 @@ DOC = '"""A file."""\n'
         ("passes/insert.py", DOC + "from ortools.math_opt.python import mathopt\n", "imports the solver"),
         ("compiler/a.py", DOC + "import ortools\n", "imports the solver"),
         ("ir/a.py", DOC + "def f():\n    import math\n", "imports inside a function"),
+        ("compiler/backends/a.py", DOC + "x = 1\ny = f'a = 1  # {x}'\n", "writes a comment by itself"),
+        ("compiler/backends/a.py", DOC + 'x = 1\ny = f\'"""{x}"""\'\n', "writes a docstring by itself"),
         ("ir/a.py", "import math\n", "has no docstring"),
         ("ir/a.py", DOC + "\n" * 400, "has more than 400 lines"),
     ],

@@ -11,6 +11,7 @@ from ...ir.collective import (
     Collective,
 )
 from ...ir.expr import context_dims, operands
+from ...ir.inert import comment, literal
 from ...ir.joined import together
 from ...ir.program import (
     Append,
@@ -90,7 +91,11 @@ class FunctionText(ABC):
         self._region(region, 1, ())
         for name, key in self.results.items():
             self.returned[key] = self.finish(name)
-        returns = ["    return {", *(f'        "{key}": {text},' for key, text in self.returned.items()), "    }"]
+        returns = [
+            "    return {",
+            *(f"        {literal(key)}: {text}," for key, text in self.returned.items()),
+            "    }",
+        ]
         return [*self._head(_counts(region)), *self.lines, *returns]
 
     def _head(self, counts: bool) -> list[str]:
@@ -121,11 +126,11 @@ class FunctionText(ABC):
         target = self.names[name] if name in self.read else "_" + self.names[name]
         indent = "    " * depth
         code = f"{indent}{target} = {text}"
-        line = f"{code.ljust(NOTES)}  # {note}"
+        line = f"{code.ljust(NOTES)}  {comment(note)}"
         if len(line) <= WIDTH:
             self.lines.append(line)
             return
-        self.lines.append(f"{indent}# {note}")
+        self.lines.append(f"{indent}{comment(note)}")
         if len(code) <= WIDTH:
             self.lines.append(code)
             return
@@ -135,7 +140,7 @@ class FunctionText(ABC):
     def _region(self, region: Region | SpmdRegion, depth: int, repeats: tuple[Repeat | SpmdRepeat, ...]) -> None:
         index = ", ".join(self.names[loop_key(r.name)] for r in repeats)
         for stored in region.stored:
-            whole = f'stored["{stored.value}"]' + (f"[{index}]" if index else "")
+            whole = f"stored[{literal(stored.value)}]" + (f"[{index}]" if index else "")
             self._assign(stored.value, self.load(stored.value, whole), depth, f"stored {self.note(stored.value)}")
         for run in _runs(region):
             if len(run) > 1:
@@ -161,7 +166,7 @@ class FunctionText(ABC):
         call, parts = self.one(run)
         indent = "    " * depth
         for step in run:
-            self.lines.append(f"{indent}# {self.names[step.result]}: {self.note(step.result)}")
+            self.lines.append(indent + comment(f"{self.names[step.result]}: {self.note(step.result)}"))
         self.lines.append(f"{indent}{', '.join(self.names[step.result] for step in run)} = {call}")
         self.lines += [f"{indent}    {part}," for part in parts]
         self.lines.append(f"{indent}])")
@@ -228,7 +233,7 @@ class FunctionText(ABC):
             case TopK(_, keys, picked, over, keep):
                 order = [*(d for d in held[keys] if d not in over), *over]
                 entries = ", ".join(align_text(self.names[n], held[n], order) for n in (keys, picked))
-                return f'top_k({entries}, {len(over)}, size["{keep}"])'
+                return f"top_k({entries}, {len(over)}, size[{literal(keep)}])"
             case Iota() | Append():
                 return self.special(op)
 

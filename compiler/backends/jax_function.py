@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.expr import context_dims, operands
+from ...ir.inert import literal
 from ...ir.joined import together
 from ...ir.layout import Layout, format_layout
 from ...ir.looped import loop_of, runs
@@ -199,7 +200,7 @@ class FunctionText:
             stored.append(inner.index[-1])
         if any(leaf.kind is Kind.PARAM for leaf in leaves):
             inner.weights = inner.new("w")
-            over.append(f'{scope.weights}["{self.names.keys[repeat.name]}"]')
+            over.append(f"{scope.weights}[{literal(self.names.keys[repeat.name])}]")
             stored.append(inner.weights)
         return _together(over) if over else f"None, length={count}", stored
 
@@ -210,7 +211,7 @@ class FunctionText:
             return
         units = [i for i, d in enumerate(leaf.dims) if self.sizes[d] == 1]
         squeezed = f".squeeze({places_text(units)})" if units else ""
-        scope.texts[leaf.value] = f'{scope.weights}["{leaf.path[-1]}"]{squeezed}'
+        scope.texts[leaf.value] = f"{scope.weights}[{literal(leaf.path[-1])}]{squeezed}"
 
     # Ops
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ...ir.inert import comment
+
 WIDTH = 120  # columns
 NOTES = 80  # the column at which comments start, where the code is shorter
 
@@ -21,7 +23,7 @@ class Lines:
     def comment(self, text: str) -> None:
         """A line that is a comment."""
         if self.noted:
-            self.written.append((f"{'    ' * self.depth}# {text}", ""))
+            self.written.append(("    " * self.depth + comment(text), ""))
 
     def blank(self) -> None:
         """An empty line."""
@@ -55,10 +57,10 @@ class Lines:
         for code, note in self.written:
             if not note:
                 yield code
-            elif len(line := f"{code.ljust(NOTES)}  # {note}") <= WIDTH:
+            elif len(line := f"{code.ljust(NOTES)}  {comment(note)}") <= WIDTH:
                 yield line
             else:
-                yield f"{code[: len(code) - len(code.lstrip())]}# {note}"
+                yield code[: len(code) - len(code.lstrip())] + comment(note)
                 yield code
 
 

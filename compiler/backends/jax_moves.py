@@ -16,6 +16,7 @@ from ...ir.collective import (
     Slice,
     axes_of,
 )
+from ...ir.inert import literal
 from ...ir.layout import Reduction
 from ...ir.spmd import Move, SpmdValue
 from .jax_text import axes_text
@@ -98,4 +99,4 @@ class Moves:
 
 
 def _tuple_text(axes: Sequence[str]) -> str:
-    return "(" + ", ".join(f'"{axis}"' for axis in axes) + ("," if len(axes) == 1 else "") + ")"
+    return "(" + ", ".join(map(literal, axes)) + ("," if len(axes) == 1 else "") + ")"

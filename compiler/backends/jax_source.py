@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...cost.estimate import Estimate
+from ...ir.inert import comment, docstring, literal
 from ...ir.layout import Layout, format_layout
 from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Kind, Program, Region, Repeat, Take, walk
@@ -23,6 +24,8 @@ from .jax_text import CHOSEN, NUMPY, dtype_text, identifier, spec_text
 from .jax_tree import OWN, TREES, Leaf, Names, names_of
 from .shrink import shrink
 
+# Nothing of a model stands in the first two lines, where Python looks for an encoding (PEP 263).
+TITLE = '"""A step of a model on the chips of a mesh, in JAX, with its collectives spelled out.'
 RUNTIME = Path(__file__).with_name("jax_runtime.py")
 OLDEST = (0, 9)  # the first JAX whose gathers can say that their result is the same everywhere
 TOLERANCE = 1e-5  # of the largest element, in floats of 32 bits
@@ -72,7 +75,7 @@ def _doc(names: Names) -> str:
         f"`{text}`: how many places of {dim} are filled, with this step's entries."
         for dim, text in names.contexts.items()
     ]
-    return " ".join(["A step on one chip.", *filled])
+    return docstring(" ".join(["A step on one chip.", *filled]))
 
 
 def _runtime() -> dict[str, str]:
@@ -125,9 +128,8 @@ def _header(spmd: SpmdProgram, cost: Estimate) -> str:
         what = "chips pass blocks on by ppermute, and meanwhile make einsums of those that they have"
         sentences.insert(1, f"`gathered_einsums` and `scattered_einsums` are loops: {what}. {hidden}")
     paragraphs = [textwrap.fill(s, WIDTH, break_on_hyphens=False) for s in sentences]
-    title = f"{spmd.name}, phase {spmd.phase}, on {spmd.mesh.chips} chips: {spmd.mesh}."
-    clean = title.replace("\\", "/").replace('"', "'")
-    return f'"""{clean}\n\n' + "\n".join(paragraphs) + '\n"""'
+    says = f"Model {spmd.name}, phase {spmd.phase}, on {spmd.mesh.chips} chips: {spmd.mesh}."
+    return "\n".join([TITLE, "", docstring(says), "", *paragraphs, '"""'])
 
 
 def _notes(cost: Estimate) -> dict[str, str]:
@@ -193,7 +195,7 @@ def _specs(spmd: SpmdProgram, names: Names) -> str:
     elif len(results) > 1:
         out = f"({out})"
     stand = ", ".join(names.arguments)
-    lines += [f"SPECS = ({', '.join(every)}{',' if len(every) == 1 else ''})  # {stand}", f"RESULTS = {out}"]
+    lines += [f"SPECS = ({', '.join(every)}{',' if len(every) == 1 else ''})  {comment(stand)}", f"RESULTS = {out}"]
     return "\n".join(lines)
 
 
@@ -235,7 +237,7 @@ def _terms(program: Program, leaf: Leaf) -> list[str]:
 
 
 def _build(spmd: SpmdProgram, names: Names, step: str) -> str:
-    axes = ", ".join(f'"{name}"' for name in spmd.mesh.names) + ("," if len(spmd.mesh.names) == 1 else "")
+    axes = ", ".join(map(literal, spmd.mesh.names)) + ("," if len(spmd.mesh.names) == 1 else "")
     caches = names.arguments.index("caches") if "caches" in names.arguments else None
     donated = "" if caches is None else f", donate_argnums={caches}"
     oldest = ".".join(map(str, OLDEST))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...ir.inert import docstring, literal
 from ...ir.layout import Layout
 from ...ir.program import Kind, operand_names
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRepeat, walk_spmd
@@ -18,6 +19,7 @@ from .jax_text import spec_text
 from .jax_tree import Leaf, names_of
 
 WIDTH = 120
+TITLE = '"""PartitionSpecs of the tensors of a model, for JAX.'  # and nothing of a model in the first two lines
 TABLES = {Kind.PARAM: "PARAMS", Kind.CACHE: "CACHES", Kind.INPUT: "INPUTS"}
 
 
@@ -68,35 +70,31 @@ def constraints(spmd: SpmdProgram) -> dict[str, tuple[Point, ...]]:
 def specs_module(spmd: SpmdProgram) -> str:
     """A Python module of PartitionSpecs."""
     names = names_of(spmd, (), ())
-    says = [
-        f"{spmd.name}, phase {spmd.phase}: how its tensors lie on {spmd.mesh.chips} chips, {spmd.mesh}.".replace(
-            '"', "'"
-        ),
+    lines = [
+        TITLE,
+        "",
+        docstring(f"Model {spmd.name}, phase {spmd.phase}, on {spmd.mesh.chips} chips: {spmd.mesh}."),
         "",
         "Tensors of a repeat are stacked, one for each repetition. CONSTRAINTS holds the specs that a value has",
         "as it is made (no reader named) and as others read it: apply `jax.lax.with_sharding_constraint` there.",
-    ]
-    lines = [
-        '"""' + says[0].replace("\\", "/"),
-        *says[1:],
         '"""',
         "",
         "from jax.sharding import PartitionSpec as P",
         "",
     ]
-    lines.append(f"MESH = {{{', '.join(f'{json.dumps(n)}: {size}' for n, size in spmd.mesh.axes)}}}")
+    lines.append(f"MESH = {{{', '.join(f'{literal(n)}: {size}' for n, size in spmd.mesh.axes)}}}")
     for kind, table in TABLES.items():
         if names.of(kind):
             first, *rest = names.tree_lines(kind, _leaf_text, "")
             lines += ["", f"{table} = {first}", *rest]
     values = spmd.table()
     lines += ["", "RESULTS = {"]
-    lines += [f"    {json.dumps(name)}: {spec_text(values[name].layout.dims)}," for name in spmd.results]
+    lines += [f"    {literal(name)}: {spec_text(values[name].layout.dims)}," for name in spmd.results]
     lines += ["}", "", "CONSTRAINTS = {"]
     for name, points in constraints(spmd).items():
-        lines.append(f"    {json.dumps(name)}: [")
+        lines.append(f"    {literal(name)}: [")
         for point in points:
-            readers = f"[{', '.join(json.dumps(reader) for reader in point.readers)}]"
+            readers = f"[{', '.join(literal(reader) for reader in point.readers)}]"
             text = f"({spec_text(point.layout.dims)}, {readers}),"
             lines += textwrap.wrap(
                 text, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False

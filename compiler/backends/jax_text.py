@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size, operands
+from ...ir.inert import literal
 from .python_text import letters
 
 # Names that mean something else in an emitted file, or that linters call hard to tell apart.
@@ -81,7 +82,7 @@ def identifier(name: str, used: set[str] | frozenset[str]) -> str:
 
 def axes_text(axes: Sequence[str]) -> str:
     """Mesh axes as an argument: "x", or ("y", "z")."""
-    quoted = [f'"{axis}"' for axis in axes]
+    quoted = [literal(axis) for axis in axes]
     return quoted[0] if len(quoted) == 1 else "(" + ", ".join(quoted) + ")"
 
 

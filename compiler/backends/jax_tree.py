@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
+from ...ir.inert import comment, literal
 from ...ir.layout import Layout
 from ...ir.program import Kind, Stored
 from ...ir.spmd import SpmdProgram, SpmdRepeat, walk_spmd
@@ -64,7 +65,7 @@ class Names:
 
     def access(self, leaf: Leaf) -> str:
         """The text of a leaf of its tree."""
-        return TREES[leaf.kind] + "".join(f'["{key}"]' for key in leaf.path)
+        return TREES[leaf.kind] + "".join(f"[{literal(key)}]" for key in leaf.path)
 
     def tree(self, kind: Kind, text: Callable[[Leaf], str]) -> str:
         """A tree on one line, with `text` of each leaf."""
@@ -118,17 +119,17 @@ def _nested(leaves: Iterable[tuple[tuple[str, ...], str | tuple[str, str]]]) -> 
 
 
 def _one_line(tree: Tree) -> str:
-    parts = (f'"{key}": {_one_line(below) if isinstance(below, dict) else below}' for key, below in tree.items())
+    parts = (f"{literal(key)}: {_one_line(below) if isinstance(below, dict) else below}" for key, below in tree.items())
     return "{" + ", ".join(parts) + "}"
 
 
 def _lines(tree: Tree, indent: str) -> Iterator[str]:
     for key, below in tree.items():
         if isinstance(below, dict):
-            yield f'{indent}"{key}": {{'
+            yield f"{indent}{literal(key)}: {{"
             yield from _lines(below, indent + "    ")
             yield f"{indent}}},"
         elif isinstance(below, tuple):
             text, note = below
-            code = f'{indent}"{key}": {text},'
-            yield f"{code.ljust(48)}  # {note}" if note else code
+            code = f"{indent}{literal(key)}: {text},"
+            yield f"{code.ljust(48)}  {comment(note)}" if note else code

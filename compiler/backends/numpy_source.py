@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from ...ir.collective import describe
 from ...ir.dtype import Dtype
+from ...ir.inert import comment, literal, visible
 from ...ir.program import Append, Program, Repeat, Stored, Value, walk
 from ...ir.spmd import Move, SpmdProgram, walk_spmd
 from . import numpy_runtime
@@ -21,6 +22,8 @@ from .python_text import identifiers
 from .reference import fan_in, rows
 from .shrink import shrink
 
+# The first two lines hold nothing of a model: there Python reads an encoding out of a comment (PEP 263).
+TITLE = "# A sharded program in plain NumPy, with the chips as leading axes of arrays, and the dense one beside it.\n#"
 RUNTIME = (
     numpy_runtime.Mesh,
     numpy_runtime.project,
@@ -82,7 +85,7 @@ def _header(full: SpmdProgram, local: SpmdProgram) -> str:
     moves = [p.item for p in walk_spmd(full.body) if isinstance(p.item, Move)]
     values = full.table()
     lines = [
-        f"{full.name}, phase {full.phase}, on {full.mesh.chips} chips: {full.mesh}.",
+        f"Model {visible(full.name)}, phase {full.phase}, on {full.mesh.chips} chips: {full.mesh}.",
         f"Full sizes: {listed(full)}.",
         f"Sizes here: {listed(local)}.",
         "A layout names after each dim the mesh axes that split it, major to minor: B_yzLE_x.",
@@ -92,12 +95,12 @@ def _header(full: SpmdProgram, local: SpmdProgram) -> str:
     for move in moves:
         value = values[move.result]
         wrapped.append(f"  {move.result}: {describe(move.collective, value.dims)}")
-    return "\n".join("# " + line for line in wrapped)
+    return "\n".join([TITLE, *map(comment, wrapped)])
 
 
 def _constants(local: SpmdProgram) -> str:
-    mesh = ", ".join(f'"{name}": {n}' for name, n in local.mesh.axes)
-    sizes = textwrap.wrap(", ".join(f'"{d}": {n}' for d, n in local.sizes), WIDTH - 8)
+    mesh = ", ".join(f"{literal(name)}: {n}" for name, n in local.mesh.axes)
+    sizes = textwrap.wrap(", ".join(f"{literal(d)}: {n}" for d, n in local.sizes), WIDTH - 8)
     text = f"{{{sizes[0]}}}" if len(sizes) == 1 else "{\n" + "\n".join("    " + line for line in sizes) + "\n}"
     return f"mesh = Mesh({{{mesh}}})\nsize = {text}"
 
@@ -114,8 +117,9 @@ def _random_stored(program: Program, sizes: Mapping[str, int]) -> str:
         if isinstance(placed.item, Stored):
             value = values[placed.item.value]
             shape = [*(repeat.count for repeat in placed.repeats), *(sizes[d] for d in value.dims)]
-            note = f"  # {placed.item.kind} {value.dtype} [{', '.join(value.dims)}]"
-            lines.append(f'        "{value.name}": {_draw(program, placed.item, value, sizes, shape)},{note}')
+            note = comment(f"{placed.item.kind} {value.dtype} [{', '.join(value.dims)}]")
+            drawn = _draw(program, placed.item, value, sizes, shape)
+            lines.append(f"        {literal(value.name)}: {drawn},  {note}")
     return "\n".join([*lines, "    }"])
 
 
@@ -130,7 +134,7 @@ def _zero_padded(program: Program, sizes: Mapping[str, int]) -> str:
         if isinstance(placed.item, Stored):
             dims = values[placed.item.value].dims
             grown = [(0, 0)] * len(placed.repeats) + [(0, sizes[d] - true[d]) for d in dims]
-            lines.append(f'        "{placed.item.value}": {grown},')
+            lines.append(f"        {literal(placed.item.value)}: {grown},")
     return "\n".join(
         [*lines, "    }", "    return {name: np.pad(whole, beyond[name]) for name, whole in stored.items()}"]
     )

@@ -15,6 +15,7 @@ from ...ir.collective import (
     Slice,
     axes_of,
 )
+from ...ir.inert import literal
 from ...ir.layout import Layout, Reduction, format_layout
 from ...ir.program import Append, Einsum, Iota, Program, Take, Value
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
@@ -67,7 +68,7 @@ class Dense(FunctionText):
                     places = f"np.unravel_index({places}, {tuple(self.sizes[d] for d in over)})"
                 return f"{rows}[{places}]"
             case Iota(_, dim):
-                return f'np.arange(size["{self.true.get(dim, dim)}"], dtype=float)'
+                return f"np.arange(size[{literal(self.true.get(dim, dim))}], dtype=float)"
             case Append(_, cache, new, source, target):
                 dims = self.values[cache].dims
                 at = dims.index(target)
@@ -75,8 +76,9 @@ class Dense(FunctionText):
                     self.names[new], [target if d == source else d for d in self.values[new].dims], dims
                 )
                 old, leading = self.names[cache], ":, " * at
-                before = f'{old}[{leading}: context["{target}"] - size["{source}"]]'
-                beyond = f'{old}[{leading}context["{target}"] :]'
+                end = f"context[{literal(target)}]"
+                before = f"{old}[{leading}: {end} - size[{literal(source)}]]"
+                beyond = f"{old}[{leading}{end} :]"
                 return f"np.concatenate([{before}, {entries}, {beyond}], axis={at})"
 
 
@@ -122,12 +124,12 @@ class Sharded(FunctionText):
                 axes = "[" + ", ".join(text for _, text in splits) + "]"
                 return f"mesh.take({self.names[table]}, {self.names[ids]}, {[at for at, _ in splits]}, {axes})"
             case Iota(result, dim):
-                return f'mesh.iota(size["{dim}"], {self._split(result, dim)[1]})'
+                return f"mesh.iota(size[{literal(dim)}], {self._split(result, dim)[1]})"
             case Append(_, cache, new, source, target):
                 at, axes = self._split(cache, target)
                 dims = [target if d == source else d for d in self.values[new].dims]
                 entries = align_text(self.names[new], dims, self.values[cache].dims)
-                return f'mesh.append({self.names[cache]}, {entries}, {at}, {axes}, context["{target}"])'
+                return f"mesh.append({self.names[cache]}, {entries}, {at}, {axes}, context[{literal(target)}])"
 
     def _split(self, name: str, dim: str) -> tuple[int, str]:
         """Where `dim` stands in a value, and the text of the axes that split it."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size
 from ...ir.expr import operands as operands_of
+from ...ir.inert import literal
 from . import numpy_runtime
 
 # Names that mean something else in an emitted file, or that linters call hard to tell apart.
@@ -68,8 +69,8 @@ def letters(indices: Iterable[str]) -> dict[str, str]:
 def axes_text(axes: Sequence[str]) -> str:
     """Mesh axes as an argument: "yz", or ("node", "gpu") where a name is longer than a letter."""
     if all(len(a) == 1 for a in axes):
-        return f'"{"".join(axes)}"'
-    return "(" + ", ".join(f'"{a}"' for a in axes) + ("," if len(axes) == 1 else "") + ")"
+        return literal("".join(axes))
+    return "(" + ", ".join(map(literal, axes)) + ("," if len(axes) == 1 else "") + ")"
 
 
 def align_text(name: str, dims: Sequence[str], target: Sequence[str]) -> str:
@@ -115,9 +116,9 @@ class ExprText:
             case Const(value):
                 return number_text(value), ATOM if value >= 0 else UNARY
             case Size(dim):
-                return f'size["{dim}"]', ATOM
+                return f"size[{literal(dim)}]", ATOM
             case Context(dim):
-                return f'context["{dim}"]', ATOM
+                return f"context[{literal(dim)}]", ATOM
             case Operand(name):
                 return self.operand(name), ATOM
             case Rotate(inner, dim):

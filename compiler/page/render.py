@@ -1,7 +1,7 @@
 """Pages as text: a compiled plan, or the frontier of a sweep, in one HTML file that asks for nothing else.
 
 The browser is told, by the hashes of the style sheet and of the script, to load and run these alone.
-Names are escaped wherever they stand. The same input gives the same bytes.
+Names are escaped wherever they stand, and so is what does not show itself. The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...cost.symbolic import Form
+from ...ir.inert import visible
 from ..driver import Compiled, whole_price
 from ..explain import explain
 from ..explain_text import Explained
 from ..phases_report import calls_of, seconds_of
 from ..report import time_text
 from ..shapes import Shape
+from ..terminal import LAYOUT
 from .frontier import FORMS, HEIGHT, WIDTH, Frontier, Point, best_of, draw_frontier, plotted
 from .plan_view import proof, view
 
@@ -108,12 +110,22 @@ def frontier_page(title: str, frontier: Frontier) -> str:
 
 def _render(template: str, **values: Any) -> str:
     environment = Environment(
-        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_file),
+        autoescape=True,
+        finalize=_inert,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"seconds": lambda seconds: time_text(seconds) if seconds else "0", "mb": _megabytes}
     style, script = _file("style.css"), _file("page.js")
     frame = {"style": style, "script": script, "style_hash": _hash(style), "script_hash": _hash(script)}
     return environment.get_template(template).render(**frame, **values, version=version("escc"))
+
+
+def _inert(value: Any) -> Any:
+    """What an expression of a template gives: text without characters that do not show themselves."""
+    return visible(value, LAYOUT) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _file(name: str) -> str:

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from ...ir.inert import visible
 from ..page.frontier import best_of, plotted
 from .answers import frontier_of
 from .points import Record, Sweep
@@ -39,7 +40,7 @@ def draw(sweep: Sweep, records: Sequence[Record], form: str) -> bytes:
             axes.legend(frameon=False)
         axes.set_xlabel("latency of a step, ms")
         axes.set_ylabel(frontier.cost_unit)
-        axes.set_title(f"{sweep.source.name} on {sweep.hardware.name}", parse_math=False)
+        axes.set_title(visible(f"{sweep.source.name} on {sweep.hardware.name}"), parse_math=False)
         axes.grid(True, which="both", alpha=0.25)
         out = io.BytesIO()
         if form == "png":

@@ -73,7 +73,7 @@ def test_steps_are_lines_with_their_layouts_beside_them() -> None:
     assert 'x_1 = mesh.all_gather(x, "yz", 0) # BLE_x' in lines
     assert 'u = np.einsum("...BLE,...EF->...BLF", x_1, Wi) # BLF_zy partialsum-x' in lines
     assert 'u = np.einsum("BLE,EF->BLF", x, Wi) # [B, L, F]' in lines
-    assert "# case, phase run, on 8 chips: x=2 y=2 z=2." in lines
+    assert "# Model case, phase run, on 8 chips: x=2 y=2 z=2." in lines
     assert "# Full sizes: B = 8, L = 2, E = 4, F = 16." in lines
     assert "# u': reduce-scatter(x) F" in lines
 

@@ -28,12 +28,11 @@ from ..passes.insert import insert
 from ..passes.overlap import overlap
 from ..passes.phases import for_each
 from ..passes.plan import Objective, PhasePlan, Plan
-from .backends.check import CheckReport, check
+from .backends.check import ERROR_TOLERANCE, CheckReport, check
 from .backends.virtual import ExecutionError
 from .model_files import read_model
 
 PRICE_TOLERANCE = 1e-9  # relative, between the price of a plan and that of the program made from it
-ERROR_TOLERANCE = 1e-9  # relative, between a sharded program and its reference, in float64
 
 
 class InternalError(Exception):
@@ -169,7 +168,7 @@ def compile_plan(program: Program, plan: Plan, options: Options, run: bool = Fal
                 checked = check(program, spmd, predict)
             except ExecutionError as error:
                 raise InternalError(f"the plan of phase `{phase.phase}` does not run: {error}") from error
-        warnings = idle_axes(program, phase.phase, plan.mesh)
+        warnings = (*idle_axes(program, phase.phase, plan.mesh), *_not_finite(phase.phase, checked))
         out.append(Compiled(program, options.hardware, plan, spmd, cost, checked, warnings, options.overlap))
     if len(out) > 1:
         _confirm_whole(program, plan, out, options)
@@ -235,6 +234,15 @@ def idle_axes(program: Program, phase: str, mesh: Mesh) -> tuple[Diagnostic, ...
         for axis, size in mesh.axes
         if size > 1 and not any(sizes[dim] % size == 0 for dim in split)
     )
+
+
+def _not_finite(phase: str, checked: CheckReport | None) -> tuple[Diagnostic, ...]:
+    """A warning where the results of a run are no finite numbers."""
+    if checked is None or checked.not_finite is None:
+        return ()
+    message = f"On random data results of phase `{phase}` are not finite: {checked.not_finite.sentence} first."
+    hint = "the plan makes them where the model does"
+    return (Diagnostic(message, hint=hint, severity="warning"),)
 
 
 def unfilled(program: Program, phases: Sequence[str]) -> tuple[Diagnostic, ...]:

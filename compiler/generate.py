@@ -19,13 +19,13 @@ from ..ir.mesh import Mesh
 from ..ir.program import Einsum, Kind, Program, Stored, Take, operand_names, walk
 from ..ir.spmd import SpmdProgram
 from ..passes.choose import Options
-from .backends.check import refuse_large
+from .backends.check import ERROR_TOLERANCE, largest_difference, refuse_large
 from .backends.padded import true_part, zero_padded
 from .backends.pointwise import Array
 from .backends.reference import fan_in, random_stored, rows, run_reference
 from .backends.shrink import shrink
 from .backends.virtual import ExecutionError, run_spmd
-from .driver import ERROR_TOLERANCE, Compiled, InternalError, compile_phases
+from .driver import Compiled, InternalError, compile_phases
 from .language_model import DECODE, PREFILL, LanguageModel, language_model, ops
 
 VOCABULARY, WIDTH = 64, 16  # of the small image, at least: in a smaller one all tokens soon are alike
@@ -157,7 +157,7 @@ def run_prepared(prepared: Prepared) -> Generation:
         raise InternalError(f"the plan does not run: {error}") from error
     dense = _densely(model, sizes, prepared.stored, prompt, prepared.tokens)
     errors = tuple(
-        max(_difference(a, b) for a, b in zip(*each, strict=True))
+        max(largest_difference(a, b) for a, b in zip(*each, strict=True))
         for each in zip(sharded.scores, dense.scores, strict=True)
     )
     return Generation(
@@ -289,11 +289,3 @@ def _picked(
 def _one_each(model: LanguageModel, tokens: Array) -> Array:
     """One token for each sequence, as the model takes them."""
     return np.expand_dims(tokens, model.prompt.dims.index(model.new))
-
-
-def _difference(actual: Array, expected: Array) -> float:
-    """The largest difference, relative to the largest element expected."""
-    if actual.shape != expected.shape or not (np.isfinite(actual).all() and np.isfinite(expected).all()):
-        return math.inf
-    scale = float(np.abs(expected).max(initial=0.0))
-    return float(np.abs(actual - expected).max(initial=0.0)) / (scale or 1.0)

@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 
+from .backends.check import ERROR_TOLERANCE
 from .backends.pointwise import Array
-from .driver import ERROR_TOLERANCE
 from .generate import Generation
 
 MOST_SEQUENCES = 8  # that are shown

@@ -5,7 +5,6 @@ Runs in a process of its own, with as many CPU devices as the mesh has chips.
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,8 @@ from ..ir.layout import Reduction
 from ..ir.looped import Loop, walk_loops
 from ..ir.program import Append, Kind, Program, walk
 from ..ir.spmd import SpmdProgram
-from .backends.check import refuse_large
+from .backends.check import incomparable, largest_difference, refuse_large
+from .backends.finite import LARGEST_F16, LARGEST_F32, Watch
 from .backends.jax_function import contexts_of
 from .backends.jax_module import ModuleError, Sent, collectives_of
 from .backends.jax_source import OLDEST, emit_jax
@@ -34,7 +34,7 @@ from .backends.pointwise import Array
 from .backends.reference import random_stored, run_reference
 from .backends.representable import representable
 from .backends.shrink import shrink
-from .backends.virtual import run_spmd
+from .backends.virtual import ExecutionError, run_spmd
 from .driver import Compiled, InternalError
 from .jax_processes import run_processes
 
@@ -61,12 +61,14 @@ class JaxReport:
 
     `planned` and `module`: how often each collective runs in the plan, and in the module at full size
     after SPMD partitioning. `final`: executions of each kind in the optimised module, whose compiler may
-    have made several all-reduces into one. `narrow`: None where the program has no narrow floats.
+    have made several all-reduces into one. `narrow`: None where the program has no narrow floats. `dense`:
+    of the unsharded program in the same file.
     """
 
     devices: int
     wide: Differences
     narrow: Differences | None
+    dense: Differences
     planned: Counter[Sent]
     module: Counter[Sent]
     final: Counter[str]
@@ -81,7 +83,7 @@ class JaxReport:
     @property
     def agrees(self) -> bool:
         """Whether the results are those of the reference and of the NumPy backend, up to rounding."""
-        wide = max(self.wide.reference, self.wide.numpy, self.wide.whole or 0.0) <= WIDE_TOLERANCE
+        wide = all(max(d.reference, d.numpy, d.whole or 0.0) <= WIDE_TOLERANCE for d in (self.wide, self.dense))
         return wide and (self.narrow is None or max(self.narrow.reference, self.narrow.numpy) <= NARROW_TOLERANCE)
 
     @property
@@ -105,7 +107,8 @@ def check_jax(compiled: Compiled, seed: int = 0) -> JaxReport:
     """Emit one phase as JAX, run it on shrunken dims with random data of `seed`, and compile it at full size.
 
     Raises InputError where JAX is missing or too old, or where even the shrunken dims are too large;
-    InternalError where the emitted program does not run or compile.
+    or where results differ that are not finite in floats of 32 bits; InternalError where the emitted program
+    does not run or compile.
     """
     require_jax()
     program, spmd = compiled.program, compiled.spmd
@@ -116,8 +119,15 @@ def check_jax(compiled: Compiled, seed: int = 0) -> JaxReport:
     ends = _ends(small, local)
     drawn = representable(small, random_stored(small, true, seed))
     stored = zero_padded(small, sizes, drawn)
-    expected = run_reference(small, true, drawn, ends)
-    on_chips = run_spmd(local, stored, ends).results
+    values = small.table()
+    finite = Watch(largest=dict.fromkeys(values, LARGEST_F32))
+    expected = run_reference(small, true, drawn, ends, finite=finite)
+    try:
+        on_chips = run_spmd(local, stored, ends).results
+    except ExecutionError as error:
+        if finite.first is not None:
+            raise incomparable(spmd.phase, finite.first) from None
+        raise InternalError(f"the plan of phase `{spmd.phase}` does not run: {error}") from error
     names = names_of(spmd, contexts_of(spmd), ())
     order = [leaf.value for kind in (Kind.PARAM, Kind.CACHE, Kind.INPUT) for leaf in names.of(kind)]
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
@@ -129,13 +139,19 @@ def check_jax(compiled: Compiled, seed: int = 0) -> JaxReport:
         read = _Read(small, local, program.results, names, sizes, expected, on_chips)
         narrow = {value.dtype for value in spmd.values} & {Dtype.BF16, Dtype.F16, Dtype.FP8}
         texts = [(path / name).read_text() for name in ("partitioned.txt", "final.txt")]
-        wide, other = (read.differences(path / f"{name}.npz") for name in ("wide", "narrow"))
+        wide, other, dense = (read.differences(path / f"{name}.npz") for name in ("wide", "narrow", "dense"))
     try:
         module, final = (collectives_of(text, spmd.mesh) for text in texts)
     except ModuleError as error:
         raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
     wanted = planned(spmd, compiled.estimate)
-    return JaxReport(spmd.mesh.chips, wide, other if narrow else None, wanted, module, _kinds(final))
+    report = JaxReport(spmd.mesh.chips, wide, other if narrow else None, dense, wanted, module, _kinds(final))
+    if not report.agrees and report.narrow is not None and finite.first is None:
+        finite.largest = {name: LARGEST_F16 if v.dtype is Dtype.F16 else LARGEST_F32 for name, v in values.items()}
+        run_reference(small, true, drawn, ends, finite=finite)
+    if not report.agrees and finite.first is not None:
+        raise incomparable(spmd.phase, finite.first)
+    return report
 
 
 def planned(spmd: SpmdProgram, cost: Estimate) -> Counter[Sent]:
@@ -234,6 +250,6 @@ class _Read:
 
 
 def _difference(actual: Array, expected: Array) -> float:
-    if actual.shape != expected.shape or not (np.isfinite(actual).all() and np.isfinite(expected).all()):
-        return math.inf
-    return float(np.abs(actual - expected).max(initial=0.0) / (np.abs(expected).max(initial=0.0) or 1.0))
+    """As `largest_difference`; what floats of 32 bits do not hold is infinite there."""
+    with np.errstate(over="ignore"):
+        return largest_difference(actual, expected.astype(np.float32).astype(float))

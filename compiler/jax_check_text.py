@@ -25,6 +25,7 @@ def _lines(compiled: Compiled, report: JaxReport) -> Iterator[str]:
     rows.append(("float32", *_differences(report.wide)))
     if report.narrow is not None:
         rows.append(("declared types", *_differences(report.narrow)))
+    rows.append(("unsharded, float32", *_differences(report.dense)))
     yield from table(rows, left=1)
     yield ""
     yield "Collectives of the module compiled at full size, after partitioning, with the bytes that a device sends"

@@ -17,8 +17,8 @@ from ..ir.program import Kind, Stored
 from ..ir.spmd import walk_spmd
 from ..ir.spmd_printer import print_spmd
 from ..passes.plan import Objective
-from .backends.check import CheckReport
-from .driver import ERROR_TOLERANCE, Compiled
+from .backends.check import ERROR_TOLERANCE, CheckReport
+from .driver import Compiled
 from .prediction import prediction_lines
 from .scopes import scopes
 from .text_table import table
@@ -198,6 +198,8 @@ def _checked(checked: CheckReport) -> Iterator[str]:
     yield ""
     yield f"  Run on {_count(checked.chips, 'virtual chip')} at {dims}{repeats}:"
     yield f"  result     {agrees} the reference, largest relative error {checked.max_error:.1e}"
+    if checked.not_finite is not None:
+        yield f"             NaN and infinity are equal where both have them; first, {checked.not_finite.sentence}"
     if checked.equal:
         yield f"  traffic    {counted:,.15g} bytes sent by a chip, as predicted"
     else:

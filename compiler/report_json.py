@@ -178,9 +178,10 @@ def _memory(used: MemoryUse) -> Data:
 
 
 def _check(checked: CheckReport) -> Data:
-    finite = math.isfinite(checked.max_error)
+    finite, odd = math.isfinite(checked.max_error), checked.not_finite
     return {
         "max_error": checked.max_error if finite else None,
+        "not_finite": None if odd is None else {"value": odd.value, "nan": odd.nan, "chip": dict(odd.chip)},
         "chips": checked.chips,
         "sizes": dict(checked.sizes),
         "repeats": dict(checked.repeats),

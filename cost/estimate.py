@@ -121,9 +121,9 @@ class Scale:
         return math.prod((self.axis(a) for a in axes), start=1)
 
     def local_bytes(self, value: SpmdValue) -> Any:
-        """The bytes that a chip holds of a value."""
+        """The bytes that a chip holds of a value, exactly; of one without dims too."""
         sizes = (self.local(d, axes) for d, axes in zip(value.dims, value.layout.dims, strict=True))
-        return math.prod(sizes, start=self.ways(())) * value.dtype.bits / 8
+        return math.prod(sizes, start=Fraction(value.dtype.bits, 8))
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
+from ..ir.mesh import DEFAULT_NAMES, MAX_CHIPS
 
 Tables = dict[str, dict[str, Any]]  # by name of the table, "" for the top
 
@@ -22,7 +23,7 @@ LARGEST = 1e30  # of a figure: beyond it something was mistyped
 class Field:
     """A field: what its value must be, in words, and whether it must stand there.
 
-    `form` is `number` (0 only where `zero`, at most `most`), `count`, `text` or `choice`.
+    `form` is `number` (0 only where `zero`, at most `most`), `count` (at most `most`), `text` or `choice`.
     """
 
     form: str
@@ -40,7 +41,7 @@ class Field:
             case "choice":
                 return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
             case "count":
-                return "a whole number, at least 1"
+                return f"a whole number from 1 to {self.most:,.0f}"
         least = "a number, 0 or more" if self.zero else "a number above 0"
         return least if self.most == LARGEST else f"{least} and at most {self.most:g}"
 
@@ -58,7 +59,9 @@ class Field:
         return (self.zero and value == 0) or 0 < value <= self.most
 
 
-NUMBER, MAYBE, COUNT = Field("number"), Field("number", required=False), Field("count")
+NUMBER, MAYBE = Field("number"), Field("number", required=False)
+CHIPS = Field("count", most=MAX_CHIPS)
+AXES = Field("count", most=len(DEFAULT_NAMES))  # no mesh has more
 LATENCY = Field("number", required=False, zero=True, most=1.0)
 SHARE = Field("number", required=False, most=1.0)
 
@@ -79,13 +82,13 @@ FORM: Mapping[str, Mapping[str, Field]] = {
         "convention": Field("choice", required=False, choices=("flat", "links")),
     },
     "torus": {
-        "dimensions": COUNT,
+        "dimensions": AXES,
         "link_bytes_per_s": NUMBER,
         "wrap": Field("choice", choices=("cubes", "full-axis", "always", "never")),
-        "wrap_axis_chips": Field("count", required=False),
-        "largest_slice_chips": COUNT,
+        "wrap_axis_chips": replace(CHIPS, required=False),
+        "largest_slice_chips": CHIPS,
     },
-    "switch": {"node_chips": COUNT, "link_bytes_per_s": NUMBER},
+    "switch": {"node_chips": CHIPS, "link_bytes_per_s": NUMBER},
     "calibrated": {
         "op_rule": Field("choice", required=False, choices=("max", "sum", "root-of-squares")),
         "compute_efficiency": SHARE,
@@ -93,7 +96,7 @@ FORM: Mapping[str, Mapping[str, Field]] = {
         "network_efficiency": SHARE,
         "collective_latency_s": LATENCY,
         "hop_latency_s": LATENCY,
-        "axes_at_once": Field("count", required=False),
+        "axes_at_once": replace(AXES, required=False),
         "error": Field("number", required=False, zero=True, most=10.0),
     },
 }
@@ -165,7 +168,7 @@ def _fields(table: str, fields: Mapping[str, Any], source: Source) -> list[Diagn
         elif not known[name].admits(value):
             found.append(Diagnostic(f"`{name}` must be {known[name].wanted}.", span, source=source))
     missing = [n for n, field in known.items() if field.required and n not in fields]
-    if fields.get("wrap") in ("cubes", "full-axis") and "wrap_axis_chips" not in fields:
+    if table == "torus" and fields.get("wrap") in ("cubes", "full-axis") and "wrap_axis_chips" not in fields:
         missing.append("wrap_axis_chips")
     header = _place(source, table, None)
     found += [

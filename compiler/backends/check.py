@@ -9,15 +9,18 @@ from fractions import Fraction
 
 import numpy as np
 
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import InputError, fail
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram, SpmdRepeat, walk_spmd
+from .finite import NotFinite, Watch
+from .numpy_runtime import difference
 from .padded import true_part, zero_padded
 from .pointwise import Array
 from .reference import random_stored, run_reference
 from .shrink import shrink
 from .virtual import ExecutionError, MoveCount, run_spmd
 
+ERROR_TOLERANCE = 1e-9  # relative, between a sharded program and its reference, in float64
 MOST_ELEMENTS = 1 << 27  # of one value on all virtual chips together: 1 GiB in float64
 
 
@@ -35,10 +38,11 @@ class MoveCheck:
 class CheckReport:
     """What a run on virtual chips showed.
 
-    `max_error`: the largest difference from the reference, relative to the largest element of the
-    result it occurs in; infinite where a result is not a number. `sizes`, `repeats`: the shrunken
+    `max_error`: the largest difference from the reference, relative to the largest finite element of the
+    result it occurs in; NaN is equal to NaN, and infinity to itself. `sizes`, `repeats`: the shrunken
     dims and counts, by name. Bytes are sent per chip by the whole shrunken program, at declared
-    dtypes. `equal`: every Move sends what was predicted.
+    dtypes. `equal`: every Move sends what was predicted. `not_finite`: where numbers stop being finite,
+    None where all results are.
     """
 
     max_error: float
@@ -46,6 +50,7 @@ class CheckReport:
     sizes: tuple[tuple[str, int], ...]
     repeats: tuple[tuple[str, int], ...]
     moves: tuple[MoveCheck, ...]
+    not_finite: NotFinite | None = None
 
     @property
     def counted_bytes(self) -> Fraction:
@@ -74,7 +79,8 @@ def check(
     The program runs without padding; of the sharded one what lies beyond the true sizes is left out.
     `predict` gives, for a sharded program, the bytes that a chip sends in one execution of each
     Move, in program order. Raises ExecutionError when the sharded program does not hold together,
-    and InputError when even the shrunken dims are too large to run.
+    and InputError when even the shrunken dims are too large to run, or when the model's own numbers do not
+    stay finite and the results differ.
     """
     shrunken = shrink(program, [spmd])
     small, [local] = shrunken.program, shrunken.spmds
@@ -82,28 +88,45 @@ def check(
     sizes = dict(local.sizes)
     true = small.true_sizes(sizes)
     stored = random_stored(small, true, seed)
-    expected = run_reference(small, true, stored)
-    run = run_spmd(local, zero_padded(small, sizes, stored))
+    whole, chips = Watch(), Watch(local.mesh.names)
+    expected = run_reference(small, true, stored, finite=whole)
+    try:
+        run = run_spmd(local, zero_padded(small, sizes, stored), finite=chips)
+    except ExecutionError:
+        if whole.first is not None:
+            raise incomparable(spmd.phase, chips.first or whole.first) from None
+        raise
     names = dict(zip(program.results, spmd.results, strict=True))
     if missing := [n for n in expected if names.get(n, n) not in run.results]:
         raise ExecutionError(f"the sharded program does not make `{missing[0]}`")
     actual = {n: true_part(small, sizes, n, run.results[names.get(n, n)]) for n in expected}
-    error = max((_error(actual[n], whole) for n, whole in expected.items()), default=0.0)
+    error = max((largest_difference(actual[n], array) for n, array in expected.items()), default=0.0)
+    if error > ERROR_TOLERANCE and whole.first is not None:
+        raise incomparable(spmd.phase, chips.first or whole.first)
     repeats = tuple((p.item.name, p.item.count) for p in walk_spmd(local.body) if isinstance(p.item, SpmdRepeat))
-    return CheckReport(error, spmd.mesh.chips, local.sizes, repeats, _compare(run.moves, predict(local)))
+    odd = None if all(np.isfinite(a).all() for a in expected.values()) else chips.first or whole.first
+    return CheckReport(error, spmd.mesh.chips, local.sizes, repeats, _compare(run.moves, predict(local)), odd)
+
+
+def incomparable(phase: str, odd: NotFinite) -> InputError:
+    """What is said where the numbers of a model are not finite, and so depend on the order of its sums."""
+    return fail(
+        f"On random data the numbers of phase `{phase}` do not stay finite, and results cannot be compared: "
+        f"{odd.sentence}.",
+        hint="this is the model's arithmetic, whatever the plan; check it without, or bound what it takes",
+    )
 
 
 def _compare(moves: tuple[MoveCount, ...], predicted: tuple[Fraction, ...]) -> tuple[MoveCheck, ...]:
     return tuple(MoveCheck(m.result, m.times, m.bytes_sent, p) for m, p in zip(moves, predicted, strict=True))
 
 
-def _error(actual: Array, expected: Array) -> float:
-    """The largest difference, relative to the largest element expected."""
-    if actual.shape != expected.shape or not (np.isfinite(actual).all() and np.isfinite(expected).all()):
+def largest_difference(actual: Array, expected: Array) -> float:
+    """The largest difference, relative to the largest finite element expected; infinite where shapes differ."""
+    if actual.shape != expected.shape:
         return math.inf
-    difference = float(np.abs(actual - expected).max(initial=0.0))
-    scale = float(np.abs(expected).max(initial=0.0))
-    return difference / scale if scale else difference
+    with np.errstate(all="ignore"):
+        return difference(actual, expected)
 
 
 def refuse_large(spmd: SpmdProgram) -> None:

@@ -1,9 +1,10 @@
 """The part of a check that needs JAX, as a process of its own: `python -m escc.compiler.backends.jax_child FOLDER`.
 
 FOLDER holds `step.py`, an emitted module, and `stored.npz`: what its step takes, in order, for the
-sizes of its `SMALL`. The step is run with wide and with narrow floats, and compiled at full size from
-shapes alone; beside them come `wide.npz` and `narrow.npz` (results and caches, in the order of
-`jax.tree.leaves`), `partitioned.txt` and `final.txt` (the module after SPMD partitioning, and at last).
+sizes of its `SMALL`. The step is run with wide and with narrow floats, the unsharded program with wide
+ones, and the step is compiled at full size from shapes alone; beside them come `wide.npz`, `narrow.npz`
+and `dense.npz` (results and caches, in the order of `jax.tree.leaves`), `partitioned.txt` and `final.txt`
+(the module after SPMD partitioning, and at last).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,6 +37,7 @@ def main(folder: Path) -> None:
     for name, config in (("wide", module.SMALL), ("narrow", replace(module.SMALL, **narrow))):
         results = _run(module, mesh, config, iter(stored))
         np.savez(folder / f"{name}.npz", *results)
+    np.savez(folder / "dense.npz", *_run(module, None, module.SMALL, iter(stored)))
     _compile(module, mesh, folder)
 
 
@@ -49,16 +52,23 @@ def load(path: Path) -> ModuleType:
 
 
 def _run(module: ModuleType, mesh: Any, config: Any, stored: Iterator[np.ndarray]) -> list[np.ndarray]:
-    """The step's results on real devices, as wide floats or as they are."""
+    """The step's results on real devices, as wide floats or as they are; without a mesh the unsharded program's."""
 
     def make(shape: tuple[int, ...], dtype: Any, terms: int = 1) -> np.ndarray:
         return next(stored).reshape(shape).astype(dtype)
 
     arrays = module.tensors(config, make)
     arrays = (*arrays, *(np.int32(end) for end in stored))
+    if mesh is None:
+        return _wide(jax.jit(partial(module.dense, config))(*arrays))
     placed = jax.device_put(arrays, jax.tree.map(lambda spec: NamedSharding(mesh, spec), module.SPECS))
-    results = jax.tree.leaves(module.build(mesh, config)(*placed))
-    return [np.asarray(a) if a.dtype == jnp.int32 else np.asarray(a, np.float32) for a in results]
+    return _wide(module.build(mesh, config)(*placed))
+
+
+def _wide(results: Any) -> list[np.ndarray]:
+    """Arrays in the order of `jax.tree.leaves`, floats as such of 32 bits."""
+    leaves = jax.tree.leaves(results)
+    return [np.asarray(a) if a.dtype == jnp.int32 else np.asarray(a, np.float32) for a in leaves]
 
 
 def _compile(module: ModuleType, mesh: Any, folder: Path) -> None:
@@ -73,9 +83,10 @@ def _compile(module: ModuleType, mesh: Any, folder: Path) -> None:
     passes = folder / "passes"
     options = {"xla_dump_to": str(passes), "xla_dump_hlo_pass_re": PARTITIONING}
     compiled = module.build(mesh).lower(*placed).compile(compiler_options=options)
-    [partitioned] = sorted(passes.glob(f"*.after_{PARTITIONING}.*"))
-    (folder / "partitioned.txt").write_text(partitioned.read_text())
-    (folder / "final.txt").write_text(compiled.as_text())
+    final = compiled.as_text()
+    texts = [path.read_text() for path in sorted(passes.glob(f"*.after_{PARTITIONING}.*"))]
+    (folder / "partitioned.txt").write_text(texts[0] if texts else final)  # one device: nothing is partitioned
+    (folder / "final.txt").write_text(final)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,8 @@ class FunctionText:
             text = scope.new(leaf.path[-1])
             self.lines.line(f"{text} = {self.names.access(leaf)}{squeezed}")
             scope.stacked[leaf.value] = text
+            if not leaf.repeats:
+                scope.texts[leaf.value] = text
         elif leaf.kind is Kind.INPUT:
             text = self.names.inputs[leaf.value]
             if squeezed:
@@ -132,16 +134,20 @@ class FunctionText:
                     name = self._moved(step, scope, own, last, at + i)
                     self.lines.line(f"{name} = {text}", self._note(result))
                 case Compute(Append() as op):
-                    self._append(op, scope)
+                    self._append(op, scope, last.get(op.cache, -1) > at + i)
                 case Compute(op):
                     text = self.ops.text(op, scope.texts)
                     name = scope.texts[op.result] = scope.new(self.names.base(op.result))
                     self.lines.line(f"{name} = {text}", self._note(op.result))
 
     def _moved(self, move: Move, scope: Scope, own: set[str], last: Mapping[str, int], at: int) -> str:
-        """The name of what a collective makes: that of its operand, where nothing else reads that."""
+        """The name of what a collective makes: that of its operand, where nothing else reads that.
+
+        A version of a cache is handed on, whatever reads it.
+        """
         before = scope.texts[move.operand]
         dead = move.operand in own and last[move.operand] <= at and before.isidentifier()
+        dead = dead and before not in scope.stacked.values()
         name = before if dead else scope.new(self.names.base(move.result))
         scope.texts[move.result] = name
         return name
@@ -215,7 +221,8 @@ class FunctionText:
 
     # Ops
 
-    def _append(self, op: Append, scope: Scope) -> None:
+    def _append(self, op: Append, scope: Scope, kept: bool) -> None:
+        """Write an append; `kept`: the cache is read afterwards as it was before."""
         value, new = self.values[op.cache], self.values[op.new]
         whole, dims = scope.stacked[op.cache], self.ops.kept(value.dims)
         axes = value.layout.dims[value.dims.index(op.target)]
@@ -230,10 +237,12 @@ class FunctionText:
         else:
             block = block_text(text, renamed, dims, len(scope.index))
             places = [*scope.index, *(f"{end} - {entries}" if d == op.target else "0" for d in dims)]
-            call = f"lax.dynamic_update_slice({whole}, {block}, ({', '.join(places)}))"
-        self.lines.line(f"{whole} = {call}", self._note(op.result))
-        scope.stacked[op.result] = whole
-        scope.texts[op.result] = f"{whole}[{', '.join(scope.index)}]" if scope.index else whole
+            corner = f"({', '.join(places)}{',' if len(places) == 1 else ''})"
+            call = f"lax.dynamic_update_slice({whole}, {block}, {corner})"
+        grown = scope.new(self.caches[op.cache].path[-1]) if kept else whole
+        self.lines.line(f"{grown} = {call}", self._note(op.result))
+        scope.stacked[op.cache] = scope.stacked[op.result] = grown
+        scope.texts[op.result] = f"{grown}[{', '.join(scope.index)}]" if scope.index else grown
 
     def _note(self, name: str) -> str:
         """What is said beside a value: how it lies, what it costs."""

@@ -6,10 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
+from ...ir.expr import Operand
 from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, operand_names
 from ...ir.spmd import SpmdValue
-from .jax_text import ExprText, align_text, axes_text, dtype_text, number_text, places_text, subscripts, widest
+from .jax_text import (
+    INTEGERS,
+    ExprText,
+    align_text,
+    axes_text,
+    dtype_text,
+    is_whole,
+    number_text,
+    places_text,
+    subscripts,
+    widest,
+)
 from .jax_tree import Names
 
 PACKED = frozenset({Dtype.INT4, Dtype.INT8, Dtype.FP8})  # types that are stored, and not computed with
@@ -39,7 +51,9 @@ class Ops:
         result = self.values[op.result]
         dims, reads = self.kept(result.dims), self.reads(op)
         held = {n: self.kept(self.values[n].dims) for n in operand_names(op) if n in reads}
-        read = {n: self._unpacked(n, result.dtype, known) for n in held}
+        works = isinstance(op, Map | Sum | Einsum) and not _copies(op)
+        target = Dtype.F32 if works and result.dtype in PACKED else result.dtype
+        read = {n: self._unpacked(n, target, known) for n in held}
         texts, dtypes = {n: text for n, (text, _) in read.items()}, {n: dtype for n, (_, dtype) in read.items()}
 
         def aligned(name: str) -> str:
@@ -55,7 +69,10 @@ class Ops:
             case Sum(_, names, coefficients):
                 text = " + ".join(_scaled(c, aligned(n)) for c, n in zip(coefficients, names, strict=True))
                 text = text.replace(" + -", " - ")
-                if widest([dtypes[n] for n in names]) is not result.dtype:
+                dtype = widest([dtypes[n] for n in names])
+                if dtype in INTEGERS and not all(map(is_whole, coefficients)):
+                    dtype = Dtype.F32
+                if dtype is not result.dtype:
                     text = f"({text}).astype({dtype_text(result.dtype)})"
                 covered = {d for n in names for d in held[n]} >= set(dims)
                 return text if covered else f"jnp.broadcast_to({text}, {self.shape(result)})"
@@ -64,7 +81,9 @@ class Ops:
                 rest = [d for d in held[name] if d not in over]
                 text = f"{texts[name]}.max({places_text(sorted(axes))})" if axes else texts[name]
                 return _cast(align_text(text, rest, dims), dtypes[name], result.dtype)
-            case Take() | TopK() | Iota():
+            case Take(_, name, _, _) | TopK(_, _, name, _, _):
+                return _cast(self._lookup(op, texts, held, dims), dtypes[name], result.dtype)
+            case Iota():
                 return self._lookup(op, texts, held, dims)
         raise AssertionError(op)
 
@@ -75,8 +94,9 @@ class Ops:
         match op:
             case Take(_, table, ids, over):
                 found = [d for d in held[table] if d in over]
-                if not found:
-                    return align_text(texts[table], held[table], dims)
+                if not found:  # a table of one row, which every id picks
+                    row, shape = align_text(texts[table], held[table], dims), self.shape(self.values[op.result])
+                    return row if set(dims) <= set(held[table]) else f"jnp.broadcast_to({row}, {shape})"
                 kept = [d for d in over if d in found]
                 where, splits = [held[table].index(d) for d in kept], [self._axes(table, d) for d in kept]
                 rest = [*held[ids], *(d for d in held[table] if d not in over)]
@@ -129,6 +149,9 @@ class Ops:
 
 def _einsum(pairs: Sequence[tuple[str, Dtype, Sequence[str]]], output: Sequence[str], dtype: Dtype) -> str:
     """An einsum of (text, type, indices): a plain sum where there is one operand."""
+    have = widest([d for _, d, _ in pairs])
+    if dtype in (*INTEGERS, *PACKED) and have is not dtype:
+        return f"{_einsum(pairs, output, Dtype.F32)}.astype({dtype_text(dtype)})"
     if len(pairs) == 1:
         [(text, _, indices)] = pairs
         rest = [i for i in indices if i in output]
@@ -137,9 +160,19 @@ def _einsum(pairs: Sequence[tuple[str, Dtype, Sequence[str]]], output: Sequence[
             text = f"{text}.sum({places_text(axes)}, dtype={dtype_text(dtype)})" if axes else text
             return align_text(text, rest, output)
     arguments = ", ".join(text for text, _, _ in pairs)
-    if widest([d for _, d, _ in pairs]) is not dtype:
+    if have is not dtype:
         arguments += f", preferred_element_type={dtype_text(dtype)}"
     return f'jnp.einsum("{subscripts([indices for _, _, indices in pairs], output)}", {arguments})'
+
+
+def _copies(op: Op) -> bool:
+    """Whether an op does no arithmetic: it hands on what it reads."""
+    match op:
+        case Map(_, Operand()):
+            return True
+        case Einsum(_, names, indices, output):
+            return len(names) == 1 and sorted(indices[0]) == sorted(output)
+    return False
 
 
 def _cast(text: str, have: Dtype, want: Dtype) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size, operands
 from ...ir.inert import literal
+from .pointwise import folded
 from .python_text import letters
 
 # Names that mean something else in an emitted file, or that linters call hard to tell apart.
@@ -30,7 +31,7 @@ CHOSEN = (Dtype.BF16, Dtype.F16, Dtype.FP8)  # narrow floats, which a check repl
 WIDTHS = (Dtype.I32, Dtype.INT4, Dtype.INT8, Dtype.FP8, Dtype.BF16, Dtype.F16, Dtype.F32)  # weakest first
 
 INFIX = {"add": ("+", 1), "subtract": ("-", 1), "multiply": ("*", 2), "divide": ("/", 2)}
-WHOLE = {"add", "subtract", "multiply", "negate", "abs", "maximum", "minimum"}  # of integers an integer
+WHOLE = {"add", "subtract", "multiply", "negate", "abs", "relu", "maximum", "minimum"}  # of integers an integer
 COMPARE = {"less_equal": "<=", "equal": "=="}
 UNARY, ATOM = 3, 4  # how tightly text binds; + and - are 1, * and / are 2
 
@@ -52,20 +53,30 @@ CALLS = {
     "minimum": "jnp.minimum({}, {})",
     "power": "jnp.power({}, {})",
 }
-OF_NUMBERS = {  # the same for arguments that are numbers when the file is traced
-    "exp": "math.exp({})",
+INEXACT = {"rsqrt", "sigmoid", "silu", "gelu", "power", "floor"}  # what JAX does not make of integers by itself
+OF_POSITIVE = {  # of numbers, known when the file is traced, that are above 0
     "log": "math.log({})",
     "sqrt": "math.sqrt({})",
     "rsqrt": "(1.0 / math.sqrt({}))",
-    "tanh": "math.tanh({})",
-    "sin": "math.sin({})",
-    "cos": "math.cos({})",
+}
+OF_NUMBERS = {  # of other numbers, which may end beyond the floats, where Python's own functions raise
+    "exp": "float(np.exp({}))",
+    "log": "float(np.log({}))",
+    "sqrt": "float(np.sqrt({}))",
+    "rsqrt": "float(np.divide(1.0, np.sqrt({})))",
+    "tanh": "float(np.tanh({}))",
+    "sin": "float(np.sin({}))",
+    "cos": "float(np.cos({}))",
     "abs": "abs({})",
-    "floor": "math.floor({})",
+    "floor": "float(np.floor({}))",
+    "relu": "max({}, 0)",
     "maximum": "max({}, {})",
     "minimum": "min({}, {})",
-    "power": "math.pow({}, {})",
+    "power": "float(np.float_power({}, {}))",
+    "divide": "float(np.divide({}, {}))",
 }
+INTEGERS = (Dtype.I32, Dtype.INT4, Dtype.INT8)
+LARGEST_INTEGER = 2**31  # beyond the integers of JAX
 
 
 def identifier(name: str, used: set[str] | frozenset[str]) -> str:
@@ -144,18 +155,26 @@ def subscripts(indices: Sequence[Sequence[str]], output: Sequence[str]) -> str:
 
 
 def number_text(value: float) -> str:
-    """A float as Python text; whole numbers without a point."""
+    """A float as Python text; whole numbers that are integers in JAX too without a point."""
+    if math.isnan(value):
+        return "jnp.nan"
     if math.isinf(value):
         return "jnp.inf" if value > 0 else "-jnp.inf"
-    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+    return str(int(value)) if is_whole(value) else repr(float(value))
+
+
+def is_whole(value: float) -> bool:
+    """Whether a number is written as an integer."""
+    return abs(value) < LARGEST_INTEGER and value == int(value)
 
 
 @dataclass(frozen=True)
 class _Text:
-    """A piece of an expression, how tightly it binds, and its type; None for Python's numbers.
+    """A piece of an expression, how tightly it binds, and its type; None for what gives way, as Python's numbers do.
 
     `traced`: whether it is an array, and not a number known when the file is traced. `truth`: whether
-    it is true or false, which `where` takes as it is.
+    it is true or false, which `where` takes as it is. Of a number, `whole`: whether Python has it as an
+    integer; `positive`: whether it is known to be above 0; `bounded`: whether it surely is an integer in JAX.
     """
 
     text: str
@@ -163,15 +182,34 @@ class _Text:
     dtype: Dtype | None
     traced: bool = True
     truth: bool = False
+    whole: bool = False
+    positive: bool = False
+    bounded: bool = True
 
     @property
     def number(self) -> _Text:
         """The same as a number: 1 for true, 0 for false."""
         return _Text(f"jnp.where({self.text}, 1.0, 0.0)", ATOM, None) if self.truth else self
 
+    @property
+    def inexact(self) -> _Text:
+        """The same in floats."""
+        if not self.traced:
+            return _Text(f"float({self.text})", ATOM, None, traced=False) if self.whole else self
+        if self.dtype not in INTEGERS:
+            return self
+        return _Text(f"{self.within(ATOM)}.astype({dtype_text(Dtype.F32)})", ATOM, Dtype.F32)
+
     def within(self, least: int) -> str:
         """The text, in parentheses if it binds less tightly than `least`."""
         return self.text if self.binds >= least else f"({self.text})"
+
+
+def _together(parts: Sequence[_Text]) -> Dtype | None:
+    """The type that JAX gives an operation on pieces: integers with a number that is none become floats."""
+    dtype = widest([part.dtype for part in parts])
+    broken = any(part.dtype is None and not part.whole for part in parts)
+    return Dtype.F32 if dtype in INTEGERS and broken else dtype
 
 
 class ExprText:
@@ -197,10 +235,10 @@ class ExprText:
 
     def write(self, expr: Expr, dtype: Dtype) -> str:
         """The text of the whole expression, in the full shape of the result and of type `dtype`."""
-        text = self._text(expr).number
+        text = self._text(folded(expr)).number
         covered = {d for name in operands(expr) for d in self.held[name]}
         if not text.traced:
-            value = f"{text.text}, {dtype_text(dtype)}"
+            value = f"{_bounded(text, dtype).text}, {dtype_text(dtype)}"
             return f"jnp.full({self.shape}, {value})" if self.dims else f"jnp.asarray({value})"
         cast = text.text if text.dtype is dtype else f"{text.within(ATOM)}.astype({dtype_text(dtype)})"
         return cast if covered >= set(self.dims) else f"jnp.broadcast_to({cast}, {self.shape})"
@@ -208,9 +246,10 @@ class ExprText:
     def _text(self, expr: Expr) -> _Text:
         match expr:
             case Const(value):
-                return _Text(number_text(value), ATOM if value >= 0 else UNARY, None, traced=False)
+                binds, whole = ATOM if value >= 0 else UNARY, is_whole(value)
+                return _Text(number_text(value), binds, None, traced=False, whole=whole, positive=value > 0)
             case Size(dim):
-                return _Text(self.size(dim), ATOM, None, traced=False)
+                return _Text(self.size(dim), ATOM, None, traced=False, whole=True, positive=True)
             case Context(dim):
                 return _Text(self.context(dim), ATOM, Dtype.I32)
             case Operand(name):
@@ -228,24 +267,52 @@ class ExprText:
 
     def _where(self, condition: _Text, branches: Sequence[_Text]) -> _Text:
         test = condition.text if condition.truth else f"{condition.within(1)} != 0"
-        dtype = widest([branch.dtype for branch in branches])
-        return _Text(f"jnp.where({test}, {branches[0].text}, {branches[1].text})", ATOM, dtype)
+        dtype = _together(branches)
+        texts = [_bounded(branch, dtype).text for branch in branches]
+        return _Text(f"jnp.where({test}, {texts[0]}, {texts[1]})", ATOM, dtype)
+
+
+def _bounded(part: _Text, dtype: Dtype | None) -> _Text:
+    """A number as it meets floats: one that is worked out of sizes may be no integer of JAX."""
+    return part.inexact if not part.bounded and dtype not in INTEGERS else part
 
 
 def _call(function: str, parts: Sequence[_Text]) -> _Text:
-    traced = any(part.traced for part in parts)
-    dtype = widest([part.dtype for part in parts])
+    if not any(part.traced for part in parts):
+        return _of_numbers(function, parts)
+    dtype = _together(parts)
+    parts = [_bounded(part, dtype) for part in parts]
     if function == "negate":
-        return _Text(f"-{parts[0].within(ATOM)}", UNARY, dtype, traced)
+        return _Text(f"-{parts[0].within(ATOM)}", UNARY, dtype)
     if function in COMPARE:
         text = f"{parts[0].within(1)} {COMPARE[function]} {parts[1].within(1)}"
         return _Text(text, 0, None, truth=True)
-    if dtype is Dtype.I32 and function not in WHOLE:
+    if function in INEXACT:
+        parts = [part.inexact for part in parts]
+    if dtype in INTEGERS and function not in WHOLE:
         dtype = Dtype.F32
     if function in INFIX:
         sign, binds = INFIX[function]
-        return _Text(f"{parts[0].within(binds)} {sign} {parts[1].within(binds + 1)}", binds, dtype, traced)
-    arguments = [part.text for part in parts]
-    if not traced and function in OF_NUMBERS:
-        return _Text(OF_NUMBERS[function].format(*arguments), ATOM, None, traced=False)
-    return _Text(CALLS[function].format(*arguments), ATOM, dtype if traced else Dtype.F32)
+        return _Text(f"{parts[0].within(binds)} {sign} {parts[1].within(binds + 1)}", binds, dtype)
+    return _Text(CALLS[function].format(*(part.text for part in parts)), ATOM, dtype)
+
+
+def _of_numbers(function: str, parts: Sequence[_Text]) -> _Text:
+    """A function of numbers that are known when the file is traced."""
+    positive, whole = all(part.positive for part in parts), all(part.whole for part in parts) and function in WHOLE
+    number = _Text("", ATOM, None, traced=False, whole=whole, bounded=not whole)
+    texts = [part.text for part in parts]
+    if function == "negate":
+        return replace(number, text=f"-{parts[0].within(ATOM)}", binds=UNARY, bounded=parts[0].bounded)
+    if function in COMPARE:
+        return _Text(f"{parts[0].within(1)} {COMPARE[function]} {parts[1].within(1)}", 0, None, truth=True)
+    if function in INFIX and (function != "divide" or parts[1].positive):
+        sign, binds = INFIX[function]
+        text = f"{parts[0].within(binds)} {sign} {parts[1].within(binds + 1)}"
+        above = positive and (function == "add" or (function != "subtract" and all(part.whole for part in parts)))
+        return replace(number, text=text, binds=binds, positive=above)
+    if positive and function in OF_POSITIVE:
+        return replace(number, text=OF_POSITIVE[function].format(*texts), positive=function != "log")
+    if function in OF_NUMBERS:
+        return replace(number, text=OF_NUMBERS[function].format(*texts), positive=positive and function in WHOLE)
+    return _Text(CALLS[function].format(*(part.inexact.text for part in parts)), ATOM, None)

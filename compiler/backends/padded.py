@@ -18,7 +18,8 @@ def zero_padded(program: Program, sizes: Mapping[str, int], stored: Mapping[str,
         dims = values[name].dims
         stacked = array.ndim - len(dims)
         grown = [sizes[d] - n for d, n in zip(dims, array.shape[stacked:], strict=True)]
-        out[name] = np.pad(array, [(0, 0)] * stacked + [(0, n) for n in grown])
+        if any(grown):
+            out[name] = np.pad(array, [(0, 0)] * stacked + [(0, n) for n in grown])
     return out
 
 

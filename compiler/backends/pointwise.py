@@ -103,3 +103,19 @@ def evaluate(expr: Expr, operands: Mapping[str, Array], frame: Frame) -> Array:
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         return frame.spread(value(expr))
+
+
+def folded(expr: Expr) -> Expr:
+    """The expression with what is made of constants alone worked out: infinite or no number where that is so."""
+    match expr:
+        case Call(function, arguments):
+            parts = tuple(folded(a) for a in arguments)
+            numbers = [np.float64(part.value) for part in parts if isinstance(part, Const)]
+            if len(numbers) < len(parts):
+                return Call(function, parts)
+            with np.errstate(all="ignore"):
+                return Const(float(APPLY[function](*numbers)))
+        case Rotate(inner, dim):
+            return Rotate(folded(inner), dim)
+        case _:
+            return expr

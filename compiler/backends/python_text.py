@@ -13,10 +13,11 @@ from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size
 from ...ir.expr import operands as operands_of
 from ...ir.inert import literal
 from . import numpy_runtime
+from .pointwise import folded
 
 # Names that mean something else in an emitted file, or that linters call hard to tell apart.
 OWN = {"mesh", "size", "context", "stored", "rng", "seed", "random_stored", "sharded", "dense"}
-OWN |= {"expected", "actual", "errors", "name", "whole", "worst"}
+OWN |= {"expected", "actual", "true", "name", "whole", "worst"}
 TAKEN = OWN | {"l", "O", "I"} | set(vars(numpy_runtime)) | set(dir(builtins))
 
 INFIX = {"add": ("+", 1), "subtract": ("-", 1), "multiply": ("*", 2), "divide": ("/", 2)}
@@ -99,6 +100,7 @@ class ExprText:
 
     def write(self, expr: Expr) -> str:
         """The text of the whole expression, in the full shape of the result."""
+        expr = folded(expr)
         if operands_of(expr) and self._covered(expr) >= set(self.dims):
             return self._text(expr, 0)
         return f"{self._text(expr, 1)} + {self.zeros}"
@@ -133,6 +135,10 @@ class ExprText:
                     f"np.where({self._condition(condition)}, {self._text(then, 0)}, {self._text(otherwise, 0)})",
                     ATOM,
                 )
+            case Call("divide" | "power" as function, (left, right)) if not operands_of(expr) and not _sure(right):
+                # Python's own numbers do not become infinite, and whole ones wrap around or raise.
+                name = {"divide": "np.divide", "power": "np.float_power"}[function]
+                return f"{name}({self._text(left, 0)}, {self._text(right, 0)})", ATOM
             case Call(function, (left, right)) if function in INFIX:
                 sign, binds = INFIX[function]
                 return f"{self._text(left, binds)} {sign} {self._text(right, binds + 1)}", binds
@@ -148,8 +154,15 @@ class ExprText:
         return f"{self._text(expr, 1)} != 0"
 
 
+def _sure(expr: Expr) -> bool:
+    """Whether a number is known not to be zero, and to be a float or the size of a dim."""
+    return isinstance(expr, Size | Context) or (isinstance(expr, Const) and expr.value != 0)
+
+
 def number_text(value: float) -> str:
     """A float as Python text."""
+    if math.isnan(value):
+        return "np.nan"
     if math.isinf(value):
         return "np.inf" if value > 0 else "-np.inf"
     return repr(float(value))

@@ -27,8 +27,10 @@ from ...ir.program import (
     Take,
     TopK,
     Value,
+    operand_names,
     walk,
 )
+from .finite import Watch
 from .pointwise import Array, Frame, evaluate
 
 
@@ -81,16 +83,18 @@ def run_reference(
     stored: Mapping[str, Array],
     contexts: Mapping[str, int] | None = None,
     watch: Sequence[str] = (),
+    finite: Watch | None = None,
 ) -> dict[str, Array]:
     """The program's results by name, and every version of a cache that an append makes.
 
     `stored` is as random_stored makes it. A cache version in a repeat has one leading dim for each
     repeat around it. Repeats run as often as the program says. `contexts`: how many places are filled,
     with this step's entries, along the dims of which not all are. `watch`: values that no repeat
-    makes, returned beside the results.
+    makes, returned beside the results. `finite` sees what every op makes. Rows that a table lacks are zeros.
     """
-    run = _Run(program.table(), sizes, stored, contexts or {})
-    env = run.region(program.body, {}, ())
+    run = _Run(program.table(), sizes, stored, contexts or {}, finite or Watch())
+    with np.errstate(all="ignore"):
+        env = run.region(program.body, {}, ())
     results = {name: env[name] for name in (*program.results, *watch)}
     for placed in walk(program.body):
         if isinstance(placed.item, Append):
@@ -107,6 +111,7 @@ class _Run:
     sizes: Mapping[str, int]
     stored: Mapping[str, Array]
     contexts: Mapping[str, int]
+    finite: Watch
     versions: dict[str, list[Array]] = field(default_factory=dict)  # by append, in order of execution
 
     def region(self, region: Region, env: Mapping[str, Array], at: tuple[int, ...]) -> dict[str, Array]:
@@ -119,6 +124,7 @@ class _Run:
                 env |= self.repeat(item, env, at)
                 continue
             env[item.result] = self.op(item, env)
+            self.finite.see(item, env[item.result], {name: env[name] for name in operand_names(item)})
             if isinstance(item, Append):
                 self.versions.setdefault(item.result, []).append(env[item.result])
         return env
@@ -158,8 +164,10 @@ class _Run:
             case Take(_, table, ids, over):
                 have = self.values[table].dims
                 rows = np.moveaxis(env[table], [have.index(d) for d in over], range(len(over)))
-                places = np.unravel_index(env[ids].astype(int), rows.shape[: len(over)])
-                return frame.align(rows[places], [*self.values[ids].dims, *(d for d in have if d not in over)])
+                inside = (env[ids] >= 0) & (env[ids] < math.prod(rows.shape[: len(over)]))
+                places = np.unravel_index(np.where(inside, env[ids], 0).astype(int), rows.shape[: len(over)])
+                found = np.where(np.expand_dims(inside, [*range(inside.ndim, rows[places].ndim)]), rows[places], 0.0)
+                return frame.align(found, [*self.values[ids].dims, *(d for d in have if d not in over)])
             case TopK(_, keys, picked, over, keep):
                 return self.largest(env, keys, picked, over, self.sizes[keep])
             case Iota(_, dim):

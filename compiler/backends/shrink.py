@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...ir.expr import sized_dims
+from ...ir.expr import context_dims, sized_dims
 from ...ir.program import Append, Einsum, Map, Op, Program, Region, Repeat, Take, TopK, signature, walk
 from ...ir.spmd import SpmdProgram, SpmdRegion, SpmdRepeat
 
@@ -31,8 +31,9 @@ def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str,
     A dim of size 1 stays 1. Every other becomes the least common multiple of all the numbers of
     blocks into which some layout splits it, times a factor of at least 2, with sizes that differ
     from dim to dim. Factors are even where pairs must stay together; an append's target is longer
-    than its source, a table than the positions that pick its rows, what is picked from than the pick.
-    A padded dim stays padded. A dim has one size in all the phases in which it is not 1. Repeats run
+    than its source, a context than the entries whose places are counted, a table than the positions
+    that pick its rows, what is picked from than the pick. A padded dim stays padded. A dim has one size
+    in all the phases in which it is not 1. Repeats run
     twice at most. Phases that are not among `spmds` are dropped. `margins`: by how much dims exceed what
     they must exceed, or 0.
     """
@@ -152,14 +153,17 @@ def _ways(spmds: Sequence[SpmdProgram], classes: Mapping[str, str]) -> dict[str,
 
 
 def _sources(program: Program, classes: Mapping[str, str]) -> dict[str, set[str]]:
-    """For each class those that it must exceed: an append's target its source, a table as many rows as
-    computed ids may name, a dim of which the largest are picked their number."""
+    """For each class those that it must exceed: an append's target its source, a context the entries whose places in it
+    are counted, a table as many rows as computed ids may name, a dim of which the largest are picked their number."""
     sources: dict[str, set[str]] = {name: set() for name in classes.values()}
     made = {op.result: op for op in _ops(program)}
     for op in _ops(program):
         match op:
             case Append(_, _, _, source, target):
                 sources[classes[target]].add(classes[source])
+            case Map(_, expr):
+                for dim in context_dims(expr):
+                    sources[classes[dim]] |= {classes[d] for d in sized_dims(expr)}
             case Take(_, _, ids, over):
                 match made.get(ids):
                     case Map(_, expr):

@@ -26,6 +26,7 @@ from ...ir.collective import (
 from ...ir.layout import Layout, Reduction
 from ...ir.program import Append, operand_names
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step, walk_spmd
+from .finite import Watch
 from .local_ops import run_op
 from .numpy_runtime import Mesh
 from .pointwise import Array
@@ -68,29 +69,20 @@ def run_spmd(
     stored: Mapping[str, Array],
     contexts: Mapping[str, int] | None = None,
     watch: Sequence[str] = (),
+    finite: Watch | None = None,
 ) -> Execution:
     """Run `spmd` on as many virtual chips as its mesh has.
 
     `stored`: whole arrays by name, one leading dim for each repeat around the tensor. `contexts`: how
     many places are filled, with this step's entries, along the dims of which not all are. `watch`:
-    values that no repeat makes, returned beside the results, partial ones reduced. Raises
+    values that no repeat makes, returned beside the results, partial ones reduced. `finite` sees what
+    every op makes. Raises
     ExecutionError when shards do not fit together, when a collective does not leave what the
     result's layout declares, when copies of one value differ, or when a result is partial.
     """
-    run = _Run(spmd, stored, contexts or {})
-    env = run.region(spmd.body, {}, (), (*spmd.results, *watch))
-    results = {name: run.complete(name, env[name]) for name in spmd.results}
-    results |= {name: run.whole(name, env[name]) for name in watch}
-    moves = []
-    for placed in walk_spmd(spmd.body):
-        match placed.item:
-            case Compute(Append(result=name)):
-                versions = np.stack(run.versions[name])
-                stack = [repeat.count for repeat in placed.repeats]
-                results[name] = versions.reshape(*stack, *versions.shape[1:])
-            case Move(name, _, collective) as move:
-                moves.append(MoveCount(name, collective, run.times[name], run.bytes_sent(move)))
-    return Execution(results, tuple(moves))
+    run = _Run(spmd, stored, contexts or {}, finite or Watch(spmd.mesh.names))
+    with np.errstate(all="ignore"):
+        return run.execution(watch)
 
 
 @dataclass
@@ -98,6 +90,7 @@ class _Run:
     spmd: SpmdProgram
     stored: Mapping[str, Array]
     contexts: Mapping[str, int]
+    finite: Watch
     versions: dict[str, list[Array]] = field(default_factory=dict)  # whole, by the append that made them
     times: dict[str, int] = field(default_factory=dict)  # executions, by the result of a Move
 
@@ -105,6 +98,22 @@ class _Run:
         self.values = self.spmd.table()
         self.sizes = dict(self.spmd.sizes)
         self.mesh = Mesh(dict(self.spmd.mesh.axes))
+
+    def execution(self, watch: Sequence[str]) -> Execution:
+        """Run the whole program."""
+        env = self.region(self.spmd.body, {}, (), (*self.spmd.results, *watch))
+        results = {name: self.complete(name, env[name]) for name in self.spmd.results}
+        results |= {name: self.whole(name, env[name]) for name in watch}
+        moves = []
+        for placed in walk_spmd(self.spmd.body):
+            match placed.item:
+                case Compute(Append(result=name)):
+                    versions = np.stack(self.versions[name])
+                    stack = [repeat.count for repeat in placed.repeats]
+                    results[name] = versions.reshape(*stack, *versions.shape[1:])
+                case Move(name, _, collective) as move:
+                    moves.append(MoveCount(name, collective, self.times[name], self.bytes_sent(move)))
+        return Execution(results, tuple(moves))
 
     def region(
         self, region: SpmdRegion, env: Mapping[str, Array], at: tuple[int, ...], keep: Iterable[str]
@@ -158,7 +167,9 @@ class _Run:
             if not _same(self.whole(step.operand, env[step.operand]), self.whole(step.result, shards)):
                 does = describe(step.collective, value.dims)
                 raise ExecutionError(f"`{step.result}`: {does} does not leave what the layout says")
-        elif isinstance(step.op, Append):
+            return shards
+        self.finite.see(step.op, shards, {name: env[name] for name in operand_names(step.op)})
+        if isinstance(step.op, Append):
             self.versions.setdefault(step.result, []).append(self.complete(step.result, shards))
         return shards
 
@@ -213,7 +224,7 @@ class _Run:
 
 def _same(a: Array, b: Array) -> bool:
     scale = np.abs(a[np.isfinite(a)]).max(initial=0)
-    return np.array_equal(a, b) or bool(np.allclose(a, b, rtol=0, atol=TOLERANCE * scale))
+    return np.array_equal(a, b) or bool(np.allclose(a, b, rtol=0, atol=TOLERANCE * scale, equal_nan=True))
 
 
 def _last_reads(region: SpmdRegion, keep: set[str]) -> list[list[str]]:

@@ -80,7 +80,7 @@ def last(body: Body, target: str, given: Arguments) -> str:
 
 
 def argmax(body: Body, target: str, given: Arguments) -> str:
-    """Where the largest element over the dims `over` stands; the lowest place of several.
+    """Where the largest element over the dims `over` stands; the lowest place of several, the last where it is NaN.
 
     Two maxima: of the values, and of the negated places at which that is attained. A chip that holds
     a part of `over` sends its own of both, and no values.
@@ -91,7 +91,8 @@ def argmax(body: Body, target: str, given: Arguments) -> str:
     top = body.emit(Reduce(body.fresh(f"{target}.max"), x, given.over), rest, dtype)
     attained = Call("equal", (Operand(x), Operand(top)))
     place = _place(body, f"{target}.index", given.over)
-    negated = Call("where", (attained, Call("negate", (place,)), Call("negate", (size_expr(given.over),))))
+    end = subtract(size_expr(given.over), Const(1.0))
+    negated = Call("where", (attained, Call("negate", (place,)), Call("negate", (end,))))
     places = body.emit(Map(body.fresh(f"{target}.places"), negated), dims, Dtype.I32)
     lowest = body.emit(Reduce(body.fresh(f"{target}.lowest"), places, given.over), rest, Dtype.I32)
     return body.emit(Map(target, Call("negate", (Operand(lowest),))), rest, given.dtype or Dtype.I32)
@@ -133,7 +134,7 @@ def top_k(body: Body, targets: Sequence[str], given: Arguments) -> tuple[str, ..
     left = list(given.over)
     over: tuple[str, ...] = (left.pop(),)
     while left:
-        dims = (*rest, *left, keep)
+        dims = (*without(body, body.value(keys).dims, over), keep)
         best = TopK(body.fresh(f"{values_name}.part"), keys, keys, over, keep)
         where = TopK(body.fresh(f"{ids_name}.part"), keys, ids, over, keep)
         keys, ids = body.emit(best, dims, dtype), body.emit(where, dims, Dtype.I32)

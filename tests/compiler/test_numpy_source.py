@@ -13,7 +13,7 @@ from helpers_exec import Build, call
 
 from escc.compiler.backends.numpy_source import emit_numpy
 from escc.compiler.backends.python_text import ExprText, identifiers
-from escc.ir.expr import FUNCTIONS, Const, Expr, Operand
+from escc.ir.expr import FUNCTIONS, Const, Expr, Operand, Size
 
 
 def emitted(name: str) -> str:
@@ -105,7 +105,7 @@ def test_expressions_keep_their_meaning_with_few_parentheses() -> None:
     assert python(call("negate", call("add", "a", Const(-3.0)))) == "-(a + -3.0)"
     assert python(call("where", call("less_equal", "a", "b"), "a", 0.0)) == "np.where(a <= b, a, 0.0)"
     assert python(call("where", "a", float("-inf"), "b")) == "np.where(a != 0, -np.inf, b)"
-    assert python(call("negate", Const(-2.0))) == "-(-2.0) + zeros"
+    assert python(call("negate", call("subtract", Size("E"), Const(-2.0)))) == '-(size["E"] - -2.0) + zeros'
 
 
 def test_every_function_can_be_written(tmp_path: Path) -> None:

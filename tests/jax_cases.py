@@ -9,7 +9,7 @@ from helpers_exec import Build, call
 
 from escc.ir.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, Slice
 from escc.ir.layout import parse_layout
-from escc.ir.program import Carry, Kind, Program, Reduce, Sum
+from escc.ir.program import Append, Carry, Kind, Program, Reduce, Sum, Take
 from escc.ir.spmd import Move, SpmdProgram
 
 
@@ -86,7 +86,40 @@ def nested() -> tuple[Program, SpmdProgram]:
     return b.program("y"), b.spmd("y")
 
 
+def one_row() -> tuple[Program, SpmdProgram]:
+    """Lookups in tables of one row: of the dims of the ids, split and not, whatever the table has."""
+    b = Build("2x2", V=1, W=1, G=4, L=6, E=8)
+    b.stored("ids", "GL", Kind.INPUT, "i32")
+    b.stored("parted", "G_xL", Kind.INPUT, "i32")
+    b.stored("w", "V", dtype="f32")
+    b.stored("u", "VE_yW")
+    b.op(Take("p", "w", "ids", ("V",)), "GL", "f32")
+    b.op(Take("q", "u", "parted", ("W", "V")), "G_xLE_y")
+    b.op(Take("r", "u", "ids", ("V", "W")), "GLE_y", "f32")
+    b.move("q'", "q", AllGather(("y",), 2), "G_xLE")
+    b.move("q''", "q'", AllGather(("x",), 0), "GLE")
+    b.einsum("s", "GL->", "p", layout="[]", dtype="f32")
+    return b.program("p", "q''", "r", "s"), b.spmd("p", "q''", "r", "s")
+
+
+def caches_of_one_dim() -> tuple[Program, SpmdProgram]:
+    """Caches of one dim, read as they were after they have grown, and cut into parts."""
+    b = Build("2x2", L=2, M=8)
+    b.stored("c", "M", Kind.CACHE, "f32")
+    b.stored("d", "M_yx", Kind.CACHE, "f32")
+    b.stored("x", "L", Kind.INPUT, "f32")
+    b.op(Append("cs", "c", "x", "L", "M"), "M", "f32")
+    b.op(Append("ds", "d", "x", "L", "M"), "M_yx", "f32")
+    b.map("old", call("subtract", "cs", "c"), "M", "f32")
+    b.map("older", call("multiply", "d", 3), "M_yx", "f32")
+    b.move("cs'", "cs", Slice(("x",), 0), "M_x")
+    b.map("both", call("add", "cs'", 1), "M_x", "f32")
+    return b.program("old", "older", "both"), b.spmd("old", "older", "both")
+
+
 OTHERS: dict[str, Callable[[], tuple[Program, SpmdProgram]]] = {
+    "one row": one_row,
+    "caches of one dim": caches_of_one_dim,
     "gathered together": gathered_together,
     "reduced together": reduced_together,
     "permuted and cut": permuted_and_cut,

@@ -307,9 +307,8 @@ class _Writer:
         if len(self.phases) > 1 and set(dims) & set("BLM"):
             return
         lines = [f"param w: {self.kind()}[{listed}]"]
-        middle = self.rng.choice(
-            ["y = tanh(x * w)", f"z[{turned}] = x[{listed}] * w[{listed}]\n  y = relu(z)", "y = x + 2 * w"]
-        )
+        product = f"z[{turned}] = x[{listed}] * w[{listed}]\n  r = relu(z)\n  y[{listed}] = r[{turned}] * w[{listed}]"
+        middle = self.rng.choice(["y = tanh(x * w)", product, "y = x + 2 * w"])
         if "L" in dims and "M" not in dims and self.rng.random() < 0.6:
             grown = ",".join("M" if d == "L" else d for d in dims)
             lines += [f"cache c: {self.kind()}[{grown}]", "k = append(c, x, L into M)", "s = max(k, over=M)"]

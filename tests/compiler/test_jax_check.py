@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from exec_cases import CASES
+from helpers_exec import Build, call
 from jax_cases import gathered_together, reduced_together
 
 from escc.compiler import jax_check
@@ -24,8 +25,9 @@ from escc.compiler.jax_check_text import jax_check_text
 from escc.cost.estimate import Estimate, estimate
 from escc.cost.hardware import load_hardware
 from escc.ir.diagnostics import InputError
+from escc.ir.expr import FUNCTIONS, Const, Operand, Size
 from escc.ir.mesh import parse_mesh
-from escc.ir.program import Program
+from escc.ir.program import Iota, Kind, Program, Sum, Take
 from escc.ir.spmd import SpmdProgram
 from escc.passes.choose import Options
 
@@ -272,3 +274,64 @@ def test_an_emitted_file_says_when_devices_are_too_few(tmp_path: Path) -> None:
         capture_output=True, text=True, cwd=tmp_path, check=False, env={"JAX_PLATFORMS": "cpu"},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "This program takes 64 devices, and JAX has 8.\n")
+
+
+def test_functions_of_integers_and_of_numbers_are_the_reference_s() -> None:
+    b = Build("2", E=8, F=4)
+    b.op(Iota("i", "E"), "E_x", "i32")
+    b.stored("x", "E_x", Kind.INPUT)
+    results = []
+    numbers = (Size("F"), Const(2.0), call("subtract", Size("F"), Size("F")), call("multiply", Size("E"), 1e12))
+    for function, arity in FUNCTIONS.items():
+        for first in (Operand("i"), *numbers):
+            arguments = [first, Const(3.0), Const(-0.5)][:arity]
+            made = call("where", "x", call(function, *arguments), 0.0)
+            results.append(b.map(f"f{len(results)}", made, "E_x", "f32"))
+        if arity == 2:
+            results.append(b.map(f"f{len(results)}", call(function, "i", 0.25), "E_x", "f32"))
+        if function in ("add", "subtract", "multiply", "maximum", "minimum"):
+            results.append(b.map(f"f{len(results)}", call(function, call("add", "i", 1), "i"), "E_x", "i32"))
+    results.append(b.op(Sum("s", ("i", "x"), (0.5, 1.0)), "E_x", "f32"))
+    results.append(b.op(Sum("t", ("i",), (0.5,)), "E_x", "f32"))
+    results.append(b.einsum("u", "E,E->E", "i", "i", layout="E_x", dtype="f32"))
+    for wrong in ("1/0", "log"):
+        number = call("divide", 1.0, 0.0) if wrong == "1/0" else call("log", call("subtract", Size("E"), Size("E")))
+        results.append(b.map(f"w{len(results)}", call("maximum", number, "x"), "E_x", "f32"))
+    report = check_jax(ByHand(b.program(*results), b.spmd(*results)))  # type: ignore[arg-type]
+    assert report.agrees
+
+
+def test_a_lookup_has_the_type_that_is_declared() -> None:
+    b = Build("2", V=4, E=8)
+    b.stored("ids", "E_x", Kind.INPUT, "i32")
+    b.stored("w", "V", dtype="f16")
+    b.op(Take("t", "w", "ids", ("V",)), "E_x", "f32")
+    spmd = b.spmd("t")
+    assert ".astype(jnp.float32)" in emit_jax(b.program("t"), spmd, estimate(spmd, HARDWARE))
+
+
+def test_the_unsharded_program_is_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder, results, _ = CASES["cache append"]()
+    text = jax_check.emit_jax
+
+    def broken_below(*arguments: Any) -> str:
+        sharded, dense = text(*arguments).split("def dense(")
+        return f"{sharded}def dense({dense.replace('lax.dynamic_update_slice(', '(lambda a, *_: a)(')}"
+
+    monkeypatch.setattr(jax_check, "emit_jax", broken_below)
+    report = check_jax(ByHand(builder.program(*results), builder.spmd(*results)))  # type: ignore[arg-type]
+    assert report.equal and not report.agrees and report.wide.reference < 1e-5 < report.dense.reference
+
+
+def test_what_is_not_finite_in_32_bits_is_the_model_s() -> None:
+    b = Build("2", E=8)
+    b.stored("x", "E_x", Kind.INPUT, "f32")
+    b.map("big", call("exp", call("multiply", 200.0, call("abs", "x"))), "E_x", "f32")
+    b.map("y", call("divide", "big", call("add", "big", 1.0)), "E_x", "f32")
+    with pytest.raises(InputError, match=r"do not stay finite.*`big` is infinite"):
+        check_jax(ByHand(b.program("y"), b.spmd("y")))  # type: ignore[arg-type]
+
+
+def test_one_device_is_checked_too() -> None:
+    builder, results, _ = CASES["one chip"]()
+    assert check_jax(ByHand(builder.program(*results), builder.spmd(*results))).agrees  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import runpy
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emitted_files import run_files
 from exec_cases import CASES
 from jax_cases import OTHERS
 
@@ -39,36 +39,6 @@ def written(name: str) -> tuple[Program, SpmdProgram]:
 def emitted(name: str) -> str:
     program, spmd = OTHERS[name]() if name in OTHERS else written(name)
     return emit_jax(program, spmd, estimate(spmd, HARDWARE))
-
-
-# Runs files one after the other in one process, whose devices cannot be counted twice.
-DRIVER = """
-import runpy, sys
-import jax
-sys.modules["escc"] = None
-jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_num_cpu_devices", 16)
-jax.config.update = lambda *_: None
-for path in sys.argv[1:]:
-    try:
-        runpy.run_path(path, run_name="__main__")
-    except SystemExit as end:
-        print("exit", path, end.code, flush=True)
-    except Exception as error:
-        print("exit", path, repr(error)[:300], flush=True)
-"""
-
-
-def run_files(texts: dict[str, str], folder: Path) -> dict[str, str]:
-    """The exit code of each text, run as a program where this package cannot be imported."""
-    paths = {str(folder / f"case{i}.py"): name for i, name in enumerate(texts)}
-    for path, name in paths.items():
-        Path(path).write_text(texts[name])
-    command = [sys.executable, "-c", DRIVER, *paths]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    ends = re.findall(r"^exit (\S+) (.*)$", done.stdout, re.MULTILINE)
-    assert len(ends) == len(texts), done.stdout + done.stderr
-    return {paths[path]: code for path, code in ends}
 
 
 def test_every_case_runs_alone_and_agrees(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from exec_cases import CASES
 from helpers_exec import Build, call
 
 from escc.compiler.backends.shrink import Shrunken, shrink
-from escc.ir.expr import Operand, Rotate
-from escc.ir.program import Append, Carry, Kind, Repeat
+from escc.ir.expr import Context, Operand, Rotate, Size
+from escc.ir.program import Append, Carry, Iota, Kind, Repeat, Take
 from escc.ir.spmd import SpmdProgram, walk_spmd
 
 
@@ -111,6 +111,16 @@ def test_phases_share_the_sizes_of_dims_that_are_not_one() -> None:
     one, two = (dict(s.sizes) for s in cut.spmds)
     assert (one["B"], one["E"]) == (two["B"], two["E"])
     assert one["L"] == 1 and two["L"] == 12
+
+
+def test_a_context_exceeds_the_entries_whose_places_are_counted() -> None:
+    b = Build("3", L=15, M=15, P=15)
+    b.stored("w", "P")
+    b.op(Iota("index", "L"), "L_x", "i32")
+    b.map("at", call("add", "index", call("subtract", Context("M"), Size("L"))), "L_x", "i32")
+    b.op(Take("t", "w", "at", ("P",)), "L_x")
+    sizes = sizes_of(b, "t")
+    assert sizes["L"] < sizes["M"] < sizes["P"]
 
 
 def test_the_same_input_gives_the_same_sizes() -> None:

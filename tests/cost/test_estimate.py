@@ -86,6 +86,15 @@ def test_bytes_of_a_chip() -> None:
     assert local_bytes(small.values[0], small) == Fraction(1, 2)
 
 
+@pytest.mark.parametrize("dtype", Dtype)
+def test_bytes_of_a_scalar_are_exact(dtype: Dtype) -> None:
+    mesh = Mesh((("x", 3),))
+    values = (value("s", "[] partialsum-x", dtype), value("t", "[]", dtype))
+    body = SpmdRegion((), (Move("t", "s", AllReduce(("x",))),))
+    [sent] = predict(SpmdProgram("m", "main", mesh, (), values, body, ("t",)))
+    assert isinstance(sent, Fraction) and sent == Fraction(2 * 2 * dtype.bits, 3 * 8)
+
+
 def test_moves() -> None:
     sent = {m.result: (m.times, m.kind, m.bytes_sent) for m in estimate(SPMD, V4).moves}
     assert sent == {

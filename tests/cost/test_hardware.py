@@ -220,6 +220,16 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ("[switch]", "[calibrated]\nerror = -0.1\n[switch]", "`error` must be a number, 0 or more and at most 10"),
         ("[switch]", 'convention = "ring"\n[switch]', '`convention` must be one of "flat", "links"'),
         ("[switch]\nnode_chips = 8", '[torus]\nwrap = "cubes"', "`wrap_axis_chips` is missing from `[torus]`"),
+        ("chips = 8", 'chips = 8\nwrap = "cubes"', "There is no field `wrap` in `[switch]`"),
+        ("chips = 8", "chips = 1000000007", "`node_chips` must be a whole number from 1 to 1,048,576"),
+        ("[switch]", "[torus]\ndimensions = 9", "`dimensions` must be a whole number from 1 to 8"),
+        (
+            "[switch]",
+            "[torus]\nlargest_slice_chips = 1" + "0" * 50,
+            "`largest_slice_chips` must be a whole number from",
+        ),
+        ("[switch]", "[torus]\nwrap_axis_chips = 99999999", "`wrap_axis_chips` must be a whole number from 1 to"),
+        ("[switch]", "[calibrated]\naxes_at_once = 1000000007\n[switch]", "`axes_at_once` must be a whole number"),
         (GOOD, "", "The table `[datasheet]` is missing"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from escc.passes.expand import expand
 
 Array = NDArray[np.float64]
 SIZES = {"B": 2, "L": 3, "M": 5, "E": 4, "V": 7}
-SIZES |= {"S": 3, "W": 6, "K": 4}
+SIZES |= {"S": 3, "W": 6, "K": 4, "N": 2}
 LETTERS = {name: name.lower() for name in SIZES}
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
@@ -212,6 +213,23 @@ def test_top_k_whole_and_in_parts(dims: str) -> None:
     assert len(np.unique(np.take_along_axis(flat, order, -1))) < 8
     np.testing.assert_array_equal(run(body + "v", inputs, x=x), np.take_along_axis(flat, order, -1))
     np.testing.assert_array_equal(run(body + "i", inputs, x=x), order)
+
+
+@pytest.mark.parametrize("dims", list(permutations("BSW")))
+@pytest.mark.parametrize("over", [*permutations("BW"), *permutations("SW"), *permutations("BSW")])
+def test_top_k_over_dims_in_any_order(dims: tuple[str, ...], over: tuple[str, ...]) -> None:
+    x = np.round(data(*dims) * 2)
+    inputs, body = f"x: f32[{','.join(dims)}]", f"v, i = top_k(x, over=[{','.join(over)}], keep=N)\nreturn "
+    rest = [d for d in dims if d not in over]
+    flat = x.transpose([dims.index(d) for d in (*rest, *over)]).reshape(*(SIZES[d] for d in rest), -1)
+    order = np.argsort(-flat, axis=-1, kind="stable")[..., :2]
+    np.testing.assert_array_equal(run(body + "v", inputs, x=x), np.take_along_axis(flat, order, -1))
+    np.testing.assert_array_equal(run(body + "i", inputs, x=x), order)
+
+
+def test_argmax_of_what_is_no_number_is_a_place() -> None:
+    x = np.array([[np.nan, 1.0, 2.0, 0.0], [3.0, np.nan, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]])[:2]
+    assert set(run("return argmax(x, over=E)", "x: f32[B,E]", x=x)) <= {0, 1, 2, 3}
 
 
 def test_sampling_by_given_noise() -> None:

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import wraps
+from functools import partial, wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, ParamSpec
@@ -160,7 +160,7 @@ def compile_command(
     options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=settings, overlap=overlap)
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
-    program = load(Path(file), sizes, pins, pads)
+    program = load(Path(file), sizes, pins, pads, phase)
     phases = select_phases(program, phase)
     if output is not None:
         refuse_existing(Path(output), file_names(program.name, phases, emit), force)
@@ -173,7 +173,8 @@ def compile_command(
     mesh = shapes[0].mesh if shapes else meshes[0]
     paddings = ""
     if "auto" in (pad or []):
-        auto = pad_auto(lambda more: load(Path(file), sizes, pins, {**pads, **more}), phases, mesh, options, separate)
+        loaded = partial(load, Path(file), sizes, pins, phase=phase)
+        auto = pad_auto(lambda more: loaded({**pads, **more}), phases, mesh, options, separate)
         program, paddings = auto.program, padding_text(auto)
     compiled = compile_phases(program, phases, mesh, options, check, separate)
     _remark(compiled)

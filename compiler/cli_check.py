@@ -53,13 +53,14 @@ def check_command(
         raise typer.BadParameter("A plan is checked with both `--chips` and `--backend`.")
     if backend is not None:
         require_jax()
-    program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []])
+    program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []], phase=phase)
+    phases = select_phases(program, phase)
     if chips is None:
         say(f"ok: {_contents(program)}\n")
         return
     options = Options(load_hardware(hardware).with_network(network), overlap=overlap)
     wrong = []
-    for one in compile_phases(program, select_phases(program, phase), parse_mesh(chips), options):
+    for one in compile_phases(program, phases, parse_mesh(chips), options):
         complain(one.warnings)
         found = check_jax(one)
         say(jax_check_text(one, found))

@@ -86,9 +86,9 @@ def explain_command(
         place = "LaTeX is for formulas" if format_ is Format.LATEX else "the page has no place for them"
         raise fail(f"`--trace` shows figures, and {place}.", hint="write it as text or JSON")
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
-    program = load(Path(file), sizes, pins)
+    program = load(Path(file), sizes, pins, phase=phase)
     phases = select_phases(program, phase)
-    rivals = {name: load(Path(file), sizes, [*pins, path]) for name, path in named}
+    rivals = {name: load(Path(file), sizes, [*pins, path], phase=phase) for name, path in named}
     compiled = compile_phases(program, phases, mesh, options)
     # Layouts are compared by what they take, whether they fit or not.
     unlimited = replace(options, capacity_bytes=math.inf)
@@ -119,7 +119,7 @@ def _search(file: Path, compiled: Compiled, over: str, sizes: Mapping[str, int],
     """The search of a compiled phase at other sizes of the dim `over`, for the least communication."""
 
     def search(at: int, stored: Sequence[Pin]) -> Compiled:
-        program = load(file, {**sizes, over: at}, pins)
+        program = load(file, {**sizes, over: at}, pins, phase=compiled.phase)
         program = replace(program, pins=merge_pins(program.pins, stored))
         options = Options(compiled.hardware, Objective.COMMUNICATION, capacity_bytes=math.inf)
         return compile_phase(program, compiled.phase, compiled.spmd.mesh, options)

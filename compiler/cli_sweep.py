@@ -131,7 +131,7 @@ def _sweep(
     """The sweep that the options describe. Raises InputError with all that is wrong in the lists."""
     settings, pads = bindings(pairs[0], "--set"), bindings(pairs[1], "--pad")
     source = read_model(Path(model))
-    program = load(Path(model), settings, (), pads)
+    program = load(Path(model), settings, (), pads, phase)
     dims = serving(program)
     chips, batch, context, weights = lists
     counts, found = read_numbers(chips, "--chips", MAX_CHIPS)

@@ -78,15 +78,17 @@ def load(
     settings: Mapping[str, int] | None = None,
     pins: Sequence[Path] = (),
     pads: Mapping[str, int] | None = None,
+    phase: str | None = None,
 ) -> Program:
     """The program of a model file, or of a shipped model by its name, with the pins of files beside it.
 
-    Dims are set by `settings`, and padded to the sizes of `pads`. A pin of a file replaces the model's
-    of the same place, and that of an earlier file. Raises InputError when a file cannot be read or is
+    Dims are set by `settings`, and padded to the sizes of `pads`. With a `phase` the program has no other,
+    and sizes that only others could not have are no matter. A pin of a file replaces the model's of the same
+    place, and that of an earlier file. Raises InputError when a file cannot be read or is
     wrong.
     """
     source = read_model(file)
-    program = expand(parse(source), source, settings, pads)
+    program = expand(parse(source), source, settings, pads, phase)
     for path in pins:
         program = replace(program, pins=merge_pins(program.pins, parse_pins(read_source(path), program)))
     return program

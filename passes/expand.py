@@ -30,11 +30,13 @@ def expand(
     source: Source,
     settings: Mapping[str, int] | None = None,
     pads: Mapping[str, int] | None = None,
+    phase: str | None = None,
 ) -> Program:
     """The program of a model, with every dim bound in every phase, and masks where padding needs them.
 
     `settings`: sizes of dims that override those of the file and its phases; `pads`: sizes to which
-    dims are padded, likewise. `source`: where the model was parsed from, for messages. Raises
+    dims are padded, likewise. `phase`: the only one that is wanted; sizes that another one could not have
+    are no matter, and it has no other. `source`: where the model was parsed from, for messages. Raises
     InputError with all that is wrong, in source order.
     """
     report = Report(source)
@@ -48,6 +50,7 @@ def expand(
     body, results = _main(main, context) if main else (Body(context), [])
     texts = [item for item in model.items if isinstance(item, PhaseText)]
     phases = bind_phases(context.dims, texts, settings or {}, report)
+    phases = tuple(bound for bound in phases if bound.name == phase) or phases
     check_sizes(context.constraints, phases, report)
     phases, padding = pad_phases(context.dims, phases, pads or {}, context.constraints, report)
     name = _title(model, report)

@@ -135,7 +135,7 @@ def plan_step(step: Step, hardware: Hardware) -> SpmdProgram | tuple[Diagnostic,
 
 def _program(step: Step) -> Program:
     sizes = dict(zip(DIMS, (step.batch, step.tokens, step.context), strict=True))
-    program = load(Path(step.model), sizes)
+    program = load(Path(step.model), sizes, phase=step.phase)
     names = [phase.name for phase in program.phases]
     if step.phase not in names:
         hint = did_you_mean(step.phase, names) or f"it has {', '.join(names)}"

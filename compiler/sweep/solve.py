@@ -64,14 +64,15 @@ def shapes(chips: int, hardware: Hardware) -> tuple[Mesh, ...]:
 
 def program_at(sweep: Sweep, point: Point) -> Program:
     """The model with the sizes and the weights of a point. Raises InputError where it has none of such sizes."""
-    plain = _expanded(sweep, ())
+    plain = _expanded(sweep, point.phase, ())
     sizes = sizes_at(plain, point.phase, sweep.dims, point.batch, point.context)
-    return with_weights(_expanded(sweep, tuple(sizes.items())), point.weights)
+    return with_weights(_expanded(sweep, point.phase, tuple(sizes.items())), point.weights)
 
 
 @lru_cache(maxsize=PROGRAMS)
-def _expanded(sweep: Sweep, sizes: tuple[tuple[str, int], ...]) -> Program:
-    return expand(parse(sweep.source), sweep.source, dict(sweep.settings) | dict(sizes), dict(sweep.pads))
+def _expanded(sweep: Sweep, phase: str, sizes: tuple[tuple[str, int], ...]) -> Program:
+    settings = dict(sweep.settings) | dict(sizes)
+    return expand(parse(sweep.source), sweep.source, settings, dict(sweep.pads), phase)
 
 
 def _options(sweep: Sweep, below: float) -> Options:

@@ -88,3 +88,28 @@ def test_calls_that_do_not_fill_the_caches_are_warned_of(model: str, tmp_path: P
     odd.write_text(MODEL.replace("B = 8, L = 1", "B = 3, L = 1"))
     assert "no even part" in invoke("compile", str(odd), "--chips", "2").stderr
     assert "warning" not in invoke("compile", model, "--chips", "2").stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("compile", "--chips", "2"),
+        ("compile", "--chips", "2", "--pad", "auto"),
+        ("explain", "--chips", "2", "--over", "B", "--against", "a=PINS"),
+        ("check",),
+        ("sweep", "--chips", "2", "--batch", "4", "--jobs", "1"),
+    ],
+)
+def test_sizes_that_another_phase_could_not_have_are_no_matter(
+    command: tuple[str, ...], model: str, tmp_path: Path
+) -> None:
+    pins = tmp_path / "a.pins"
+    pins.write_text("stored W E_xQ\n")
+    # Prefill takes 8 new tokens, more than the context.
+    given = [part.replace("PINS", str(pins)) for part in (command[0], model, *command[1:], "--set", "M=4")]
+    refused = invoke(*given)
+    assert refused.exit_code == 1 and "In phase `prefill`, L = 8 is more than M = 4" in refused.output
+    alone = invoke(*given, "--phase", "decode")
+    assert alone.exit_code == 0 and "prefill" not in alone.output, alone.output
+    unknown = invoke(*given[:-2], "--phase", "train")
+    assert unknown.exit_code == 1 and "no phase `train`" in unknown.output

@@ -11,7 +11,7 @@ above its price are left out before the integer program is built: it proves the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -106,6 +106,7 @@ class DualAscent:
         self.groups = groups
         self.alone = distances
         self.prices = [np.array(p) for p in prices]
+        self.refund = 0.0
         self.factors: list[_Factor] = []
         self.ends: list[list[tuple[_Factor, int]]] = [[] for _ in graph.nodes]
         for t, tensor in enumerate(graph.tensors):
@@ -145,6 +146,13 @@ class DualAscent:
             supported[factor.ports[i].rows[choices]] = True
             factor.potentials[i] = np.where(supported, factor.potentials[i], np.inf)
 
+    def charge(self, loads: Mapping[int, Floats], refund: float) -> None:
+        """Let choices pay more, `loads[n][c]` for choice c of node n, and every plan get a `refund`. The bound
+        is then one of the plans that are not charged more than that in all."""
+        for node, load in loads.items():
+            self.prices[node] = self.prices[node] + load
+        self.refund += refund
+
     def node_costs(self, node: int) -> Floats:
         """What the choices of a node cost with what it has been handed."""
         return self.prices[node] + self.given[node]
@@ -152,7 +160,7 @@ class DualAscent:
     def bound(self) -> float:
         """The proven lower bound."""
         nodes = sum(float(self.node_costs(n).min()) for n in range(len(self.prices)))
-        return nodes + sum(f.minimum() for f in self.factors)
+        return nodes + sum(f.minimum() for f in self.factors) - self.refund
 
     def sweep(self) -> None:
         """Once forward and once backward over the program."""

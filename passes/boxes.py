@@ -18,12 +18,13 @@ import numpy as np
 from .bounds import DualAscent, Floats
 from .graph import Port, Tensor
 from .limits import JointLimits, Limits
+from .multipliers import press
 from .needs import local_bytes
 from .plan import Beaten
 from .prover import Found, Problem, Prover
 from .space import Mask
 
-BOX_SWEEPS = 5  # a box goes on from what its parent has settled
+FIRST_TURNS, TURNS = 16, 2  # of charging for memory: in a box while no plan is known, and afterwards
 MOST_BOXES = 250  # then the best plan so far is returned, with the bound of what is left
 MOST_WORK = 10_000_000  # arcs swept over in all boxes: what large problems may take
 MOST_CUTS = 4  # in turn by what the dual ascent says alone
@@ -53,10 +54,11 @@ class _Cut:
 class _Search:
     """The boxes that are left, the best plan so far, and the bound of what was given up."""
 
-    def __init__(self, problem: Problem, limits: Limits | JointLimits, prover: Prover, below: float):
-        self.problem, self.limits, self.prover, self.below = problem, limits, prover, below
+    def __init__(
+        self, problem: Problem, ascent: DualAscent, limits: Limits | JointLimits, prover: Prover, below: float
+    ):
+        self.problem, self.root, self.limits, self.prover, self.below = problem, ascent, limits, prover, below
         self.best: Found | None = None
-        self.winner: DualAscent | None = None
         self.given_up = np.inf
         self.heap: list[tuple[float, int, _Box]] = []
         self.entered = 0
@@ -68,12 +70,12 @@ class _Search:
         """That of the best plan so far, or what a plan must cost less than."""
         return self.below if self.best is None else min(self.below, self.best.price)
 
-    def offer(self, plan: Found, ascent: DualAscent) -> bool:
+    def offered(self, plan: Found) -> bool:
         """Take a plan if it keeps to the limits and is cheaper; whether it keeps to them."""
         if not self.limits.fits(plan):
             return False
         if plan.price < self.price:
-            self.best, self.winner = plan, ascent
+            self.best = plan
         return True
 
     def enter(self, allowed: Sequence[Mask], parent: DualAscent, least: float, cuts: int = 0) -> None:
@@ -86,18 +88,16 @@ class _Search:
         ascent = parent.copy()
         for n, mask in enumerate(tight):
             ascent.allow(n, mask)
-        for _ in range(BOX_SWEEPS):
-            ascent.sweep()
-        bound = max(least, ascent.bound())
+        turns = TURNS if self.best is not None else FIRST_TURNS
+        pressed = press(ascent, self.limits.loads(tight), self.problem.found, self.offered, turns)
+        bound = least if pressed is None else max(least, pressed.bound)
         if bound >= self.price * (1 - self.problem.settings.gap):
             return
-        chosen = tuple(ascent.round())
-        if not np.isfinite(ascent.price_of(chosen)):
+        if pressed is None:
             self.given_up = min(self.given_up, bound)
             return
-        plan = replace(self.problem.found(chosen), bound=bound)
-        self.offer(plan, ascent)
-        heapq.heappush(self.heap, (bound, self.entered, _Box(tight, ascent, plan, cuts)))
+        box = _Box(tight, pressed.ascent, replace(pressed.plan, bound=bound), cuts)
+        heapq.heappush(self.heap, (bound, self.entered, box))
 
     def run(self) -> Found:
         """Take the box of the least bound, prove its cheapest plan or split it, until none is left. Raises
@@ -105,32 +105,24 @@ class _Search:
         gap = self.problem.settings.gap
         while self.heap and self.heap[0][0] < self.price * (1 - gap) and self.entered < self.most:
             bound, box = self.take()
-            if self.limits.fits(box.plan):
-                # The cheapest plan of the box, were there no limits; most often it keeps to them.
-                known = min(box.plan, self.best or box.plan, key=lambda f: f.price)
-                found = self.prover.prove(box.ascent, known.at_most(self.below), MOST_COLUMNS)
-                found = replace(found, bound=max(bound, found.bound))
-                if self.offer(found, box.ascent):
-                    self.given_up = min(self.given_up, found.bound)
+            if self.limits.fits(box.plan) or not box.cuts or box.cuts >= MOST_CUTS:
+                known = (
+                    (self.best or box.plan).at_most(self.below) if self.best else replace(box.plan, price=self.price)
+                )
+                found, wrong = self.prover.within(box.ascent, known, self.limits, MOST_COLUMNS)
+                bound = max(bound, found.bound)
+                if found.price < known.price:
+                    self.offered(found)
+                if bound >= self.price * (1 - gap):
                     continue
-                box = replace(box, plan=found, cuts=0)
-            elif box.cuts >= MOST_CUTS:
-                box = self.bounded(box)
-                if box.plan.bound >= self.price * (1 - gap):
-                    continue
+                box = replace(box, plan=replace(wrong or box.plan, bound=bound), cuts=0)
             self.split(box)
         left = self.heap[0][0] if self.heap else np.inf
-        if self.best is None or self.winner is None:
+        if self.best is None:
             raise Beaten(min(self.below, self.given_up, left))
         found = replace(self.best, bound=min(self.price, self.given_up, left))
-        plain = self.prover.plainest(self.winner, found, MOST_COLUMNS)
+        plain = self.prover.plainest(self.root, found, MOST_COLUMNS, self.limits)
         return plain if self.limits.fits(plain) else found
-
-    def bounded(self, box: _Box) -> _Box:
-        """A box with the bound that the linear program gives it."""
-        known = (self.best or box.plan).at_most(self.below)
-        bound = max(box.plan.bound, self.prover.relaxed(box.ascent, known, MOST_COLUMNS))
-        return replace(box, plan=replace(box.plan, bound=bound), cuts=0)
 
     def take(self) -> tuple[float, _Box]:
         """The box of the least bound, and its bound; while no plan is known the last one entered, in
@@ -148,7 +140,7 @@ class _Search:
         cut = self.cut(box)
         if cut is None:
             # All that is held is settled, but for the ways over which copies are made.
-            self.given_up = min(self.given_up, (self.bounded(box) if box.cuts else box).plan.bound)
+            self.given_up = min(self.given_up, box.plan.bound)
             return
         for less in (False, True):
             allowed = list(box.allowed)
@@ -205,6 +197,6 @@ def search_boxes(
     if problem.representatives is not None:
         node, mask = problem.representatives  # from here on boxes may tell alike axes apart
         allowed[node] = mask
-    boxes = _Search(problem, limits, prover, below)
+    boxes = _Search(problem, ascent, limits, prover, below)
     boxes.enter(allowed, ascent, least)
     return boxes.run()

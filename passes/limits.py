@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..cost.memory import MemoryUse, memory
 from ..ir.layout import Layout
 from ..ir.spmd import Move, SpmdProgram, walk_spmd
-from .needs import Needs, Term
+from .needs import Load, Needs, Term
 from .prover import Found
 from .space import Mask
 
@@ -77,6 +77,10 @@ class Limits:
         """Without the choices that no plan within the limits has; None when nothing is left."""
         return self.needs.tightened(allowed, self.capacity, self.stored)
 
+    def loads(self, allowed: Sequence[Mask]) -> list[Load]:
+        """What plans take of the memory at the least, wherever it may be too much."""
+        return self.needs.loads(allowed, self.capacity, self.stored)
+
     def _spelled(self, plan: Found, apart: bool) -> tuple[MemoryUse, SpmdProgram]:
         key = plan.chosen, plan.shared, apart
         if key not in self._known:
@@ -124,6 +128,10 @@ class JointLimits:
                 kept = tight
             if before == [int(mask.sum()) for mask in kept]:
                 return kept
+
+    def loads(self, allowed: Sequence[Mask]) -> list[Load]:
+        """What plans take of the memory at the least, wherever it may be too much."""
+        return [load for part in self.parts for load in part.loads(allowed)]
 
     def _worst(self, plan: Found) -> Limits:
         return max(self.parts, key=lambda part: part.excess(plan))

@@ -17,10 +17,14 @@ from numpy.typing import NDArray
 
 from .graph import Graph, Tensor
 from .groups import ALONE, Groups
+from .needs import Load
 from .reshard import Arcs
 from .space import Array
 
 Floats = NDArray[np.float64]
+
+
+ROOM = 1e3  # what there is of any memory in the solver's unit, far above its tolerances
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +86,14 @@ def build_model(
     prices: Sequence[Floats],
     flows: Sequence[tuple[Arcs, Floats] | None],
     groups: Groups | None = None,
+    loads: Sequence[Load] = (),
 ) -> Model:
     """The integer program of a graph.
 
     `prices[n]` are the prices of node n's choices, `flows[t]` the arcs of tensor t and theirs (None
     for a tensor that nothing reads), each run alone. `groups`: the collectives that may run as one,
-    with the latency that is then paid once, in the unit of the prices.
+    with the latency that is then paid once, in the unit of the prices. `loads`: what choices may take
+    at most in all.
     """
     a = _Assembly()
     choice = []
@@ -97,6 +103,11 @@ def build_model(
         a.add_entries(np.full(len(price), row), np.arange(first, first + len(price)), 1.0)
         choice.append(first)
         assert len(price) == len(node.seconds)
+    for load in loads:
+        row = a.add_rows(1, -np.inf, ROOM)
+        for n, size in load.bytes.items():
+            columns = np.arange(choice[n], choice[n] + len(size))
+            a.add_entries(np.full(len(size), row), columns, size * (ROOM / load.room))
     shared = {} if groups is None else _add_groups(a, groups)
     for t, (tensor, flow) in enumerate(zip(graph.tensors, flows, strict=True)):
         if flow is None:

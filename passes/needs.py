@@ -6,7 +6,7 @@ is left out. `liveness` says what is held where.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,6 +93,18 @@ class Need:
         return sum(term.least(allowed) for term in self.terms)
 
 
+@dataclass(frozen=True, eq=False)
+class Load:
+    """What plans take of `room` bytes at the least: `bytes[n][c]` with choice c of node n, all nodes together."""
+
+    bytes: Mapping[int, Floats]
+    room: float
+
+    def of(self, chosen: Sequence[int]) -> float:
+        """What a plan takes at the least."""
+        return sum(float(size[chosen[n]]) for n, size in self.bytes.items())
+
+
 @dataclass(frozen=True)
 class Needs:
     """What is stored, and what else is held at each point."""
@@ -109,6 +121,15 @@ class Needs:
         held = [point.least(allowed) for point in self.points]
         at = int(np.argmax(held))
         return self.points[at], held[at]
+
+    def loads(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Load]:
+        """What plans of all that is allowed take at each point of `capacity` bytes, and of those that at most
+        may be `stored`; without what no plan can exceed."""
+        kept = _sum(self.stored, allowed)
+        every = [Load(kept, min(stored, capacity))]
+        every += [Load(_sum(point.terms, allowed, kept), capacity) for point in self.points]
+        most = (sum(float(size[allowed[n]].max()) for n, size in load.bytes.items()) for load in every)
+        return [load for load, size in zip(every, most, strict=True) if size > load.room]
 
     def tightened(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Mask] | None:
         """Without the choices that cannot go with the least of all others within `capacity` bytes, of
@@ -128,9 +149,7 @@ class Needs:
 
 def _fit(terms: Sequence[Term], kept: list[Mask], room: float) -> bool:
     """Leave out the choices for which the terms take more than `room`; whether any are left."""
-    loads: dict[int, Floats] = {}
-    for term in terms:
-        loads[term.node] = loads.get(term.node, 0.0) + term.within(kept)
+    loads = _sum(terms, kept)
     least = {n: float(load[kept[n]].min()) for n, load in loads.items()}
     total = sum(least.values())
     slack = ROUNDING * max(abs(room), total)
@@ -139,6 +158,16 @@ def _fit(terms: Sequence[Term], kept: list[Mask], room: float) -> bool:
     for n, load in loads.items():
         kept[n] = kept[n] & (load <= room - total + least[n] + slack)
     return True
+
+
+def _sum(
+    terms: Sequence[Term], allowed: Sequence[Mask], beside: Mapping[int, Floats] | None = None
+) -> dict[int, Floats]:
+    """The bytes of terms by the choices of each node, with those `beside` them."""
+    loads: dict[int, Floats] = dict(beside or {})
+    for term in terms:
+        loads[term.node] = loads.get(term.node, 0.0) + term.within(allowed)
+    return loads
 
 
 def local_bytes(tensor: Tensor, port: Port) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from .bounds import DualAscent
 from .graph import Graph, restrict
 from .groups import Groups
 from .model import Model, build_model
+from .needs import Load
 from .solver import Answer, Settings, solve
 from .space import Array, Mask
 from .trees import Distances
@@ -25,6 +27,8 @@ APPROACHES, CLOSE = 12, 1e-6  # tries to come that close, relative, before the s
 NEAR = 0.1  # above the ascent's bound, where most plans are
 GAIN = 0.5  # a try that raises the bound by less than this share of what is missing is the last
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
+FAR = 1e30  # seconds: more than the difference of any two plans
+NODES = 2_000  # of the solver's search among plans that keep to a limit
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 
@@ -88,6 +92,14 @@ class Found:
     def at_most(self, price: float) -> Found:
         """As if it cost no more than `price`: what to ask for where no dearer plan is of interest."""
         return replace(self, price=min(self.price, price))
+
+
+class Limited(Protocol):
+    """What a plan may take: whether one keeps to that, and what all that is allowed takes at the least."""
+
+    def fits(self, plan: Found) -> bool: ...
+
+    def loads(self, allowed: Sequence[Mask]) -> list[Load]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +186,38 @@ class Prover:
         answer = self._solve(_relaxed(reduced.model))
         return min(known.price, max(ascent.bound(), answer.bound / _unit(known.price)))
 
+    def within(
+        self, ascent: DualAscent, known: Found, limits: Limited, most_columns: int
+    ) -> tuple[Found, Found | None]:
+        """As `prove`, of the plans that keep to `limits`, which `known` does if it is a plan (or its price is
+        all that matters of it); and a plan that the integer program took for one of these, if it is none."""
+        known = replace(known, bound=min(known.price, ascent.bound()))
+        reduced = self._reduce(ascent, known, ties=False, limits=limits)
+        if not reduced.possible:
+            return replace(known, bound=known.price), None
+        if len(reduced.model.cost) > most_columns:
+            return known, None
+        unit = _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0))
+        best, left = known, reduced.model
+        wrong: Found | None = None
+        for relaxed in (True, False):
+            answer = self._solve(_relaxed(left) if relaxed else left, NODES)
+            if answer.none:
+                return replace(best, bound=best.price), None
+            best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
+            plan = self._plan(answer, reduced)
+            if plan is not None:
+                polished = self._plan(answer, reduced, ascent)
+                fitting = [p for p in (polished, plan) if p is not None and limits.fits(p)]
+                wrong = None if fitting else plan
+                best = min([best, *fitting], key=lambda f: f.price)
+                best = replace(best, bound=min(best.price, max(known.bound, answer.bound / unit)))
+            if plan is not None or best.price - best.bound <= self.problem.settings.gap * abs(best.price):
+                break
+            if np.isfinite(best.price):
+                left = _fixed(left, answer, best.price * unit * (1 + 1e-9))
+        return best, wrong
+
     def _approach(self, ascent: DualAscent, known: Found) -> Found:
         """Sweep on while that brings bound and plan together: less is left for the solver then. Where
         it does no longer, the plan may be what is missing: round once more."""
@@ -193,11 +237,14 @@ class Prover:
             before = bound
         return best
 
-    def plainest(self, ascent: DualAscent, best: Found, most_columns: int | None = None) -> Found:
+    def plainest(
+        self, ascent: DualAscent, best: Found, most_columns: int | None = None, limits: Limited | None = None
+    ) -> Found:
         """Of the plans of the price of `best`, if one is found, the one with the fewest collectives, the
-        least memory and the plainest names; `best` where finding it would take long. `most_columns` as in `prove`.
+        least memory and the plainest names; `best` where finding it would take long. `most_columns` as in `prove`,
+        `limits` as in `within`.
         """
-        reduced = self._reduce(ascent, best, ties=True)
+        reduced = self._reduce(ascent, best, ties=True, limits=limits)
         if not reduced.possible or (most_columns is not None and len(reduced.model.cost) > most_columns):
             return best
         answer = self._solve(_relaxed(reduced.model))
@@ -212,13 +259,13 @@ class Prover:
             return best
         return replace(plan, bound=min(best.bound, plan.price))
 
-    def _reduce(self, ascent: DualAscent, known: Found, ties: bool) -> _Reduced:
-        slack = known.price - ascent.bound() + 1e-9 * abs(known.price)
+    def _reduce(self, ascent: DualAscent, known: Found, ties: bool, limits: Limited | None = None) -> _Reduced:
+        slack = min(known.price - ascent.bound() + 1e-9 * abs(known.price), FAR)
         alive, arcs = ascent.alive(slack)
         if self.problem.representatives is not None:
             node, mask = self.problem.representatives
             alive[node] &= mask
-        unit, tie = _unit(known.price), TIE if ties else 0.0
+        unit, tie = _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0)), TIE if ties else 0.0
         graph = restrict(self.problem.graph, alive)
         prices = [
             p[k] * unit + tie * node.rank for p, k, node in zip(self.problem.prices, alive, graph.nodes, strict=True)
@@ -231,10 +278,12 @@ class Prover:
         if groups is not None:
             left = groups.take([arcs.get(t) for t in range(len(flows))])
             groups = replace(left, latency_s=left.latency_s * unit)
-        return _Reduced(build_model(graph, prices, flows, groups), [np.flatnonzero(k) for k in alive])
+        loads = [] if limits is None or not all(mask.any() for mask in alive) else limits.loads(alive)
+        loads = [Load({n: size[alive[n]] for n, size in load.bytes.items()}, load.room) for load in loads]
+        return _Reduced(build_model(graph, prices, flows, groups, loads), [np.flatnonzero(k) for k in alive])
 
-    def _solve(self, model: Model) -> Answer:
-        answer = solve(model, self.problem.settings)
+    def _solve(self, model: Model, nodes: int | None = None) -> Answer:
+        answer = solve(model, self.problem.settings, nodes)
         self.solve_s += answer.seconds
         return answer
 

@@ -22,12 +22,14 @@ SOLVERS = {"highs": mathopt.SolverType.HIGHS, "gscip": mathopt.SolverType.GSCIP,
 @dataclass(frozen=True, eq=False)
 class Answer:
     """What the solver found: `x`, None when there is none; the proven bound of the objective; for a
-    linear program the reduced costs; all in the model's unit. `seconds`: the time it took."""
+    linear program the reduced costs; all in the model's unit. `seconds`: the time it took. `none`: that the
+    model has no solution is proven."""
 
     x: Floats | None
     bound: float
     reduced_costs: Floats | None
     seconds: float
+    none: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Settings:
     time_limit_s: float = 120.0
 
 
-def solve(model: Model, settings: Settings) -> Answer:
-    """Solve a model that is known to have a solution, as a linear program if it has no integers.
+def solve(model: Model, settings: Settings, nodes: int | None = None) -> Answer:
+    """Solve a model, as a linear program if it has no integers; search at most so many `nodes`.
 
     One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
     shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
@@ -49,14 +51,16 @@ def solve(model: Model, settings: Settings) -> Answer:
     started = time.perf_counter()
     live = np.flatnonzero(model.upper > 0)
     proto = mathopt.Model.from_model_proto(_proto(model, live))
-    result = _ask(proto, settings, _parameters(settings))
+    result = _ask(proto, settings, _parameters(settings, nodes))
     if result is None or result.termination.reason is mathopt.TerminationReason.INFEASIBLE:
         # HiGHS has been seen to reduce a model with a known solution to nothing; without presolve it does not.
-        careful = _parameters(settings)
+        careful = _parameters(settings, nodes)
         careful.presolve = mathopt.Emphasis.OFF
         result = _ask(proto, settings, careful)
     if result is None:
         return Answer(None, -np.inf, None, time.perf_counter() - started)
+    if result.termination.reason is mathopt.TerminationReason.INFEASIBLE:
+        return Answer(None, -np.inf, None, time.perf_counter() - started, none=True)
     x, reduced_costs = None, None
     variables = list(proto.variables())
     if result.has_primal_feasible_solution():
@@ -65,7 +69,8 @@ def solve(model: Model, settings: Settings) -> Answer:
     if not model.integer.any() and result.has_dual_feasible_solution():
         reduced_costs = np.zeros(len(model.cost))
         reduced_costs[live] = result.reduced_costs(variables)
-    bound = result.termination.objective_bounds.dual_bound if x is not None else -np.inf
+    cut_short = result.termination.reason is mathopt.TerminationReason.NO_SOLUTION_FOUND
+    bound = result.termination.objective_bounds.dual_bound if x is not None or cut_short else -np.inf
     return Answer(x, bound, reduced_costs, time.perf_counter() - started)
 
 
@@ -78,8 +83,10 @@ def _ask(proto: mathopt.Model, settings: Settings, parameters: mathopt.SolvePara
         return None
 
 
-def _parameters(settings: Settings) -> mathopt.SolveParameters:
-    params = mathopt.SolveParameters(relative_gap_tolerance=settings.gap, absolute_gap_tolerance=0.0, random_seed=1)
+def _parameters(settings: Settings, nodes: int | None) -> mathopt.SolveParameters:
+    params = mathopt.SolveParameters(
+        relative_gap_tolerance=settings.gap, absolute_gap_tolerance=0.0, random_seed=1, node_limit=nodes
+    )
     params.time_limit = datetime.timedelta(seconds=settings.time_limit_s)
     if settings.solver == "highs":
         params.highs.bool_options["mip_root_presolve_only"] = True

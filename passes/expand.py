@@ -41,6 +41,10 @@ def expand(
     """
     report = Report(source)
     context = Context(report, declare_dims(model.items, report))
+    texts = [item for item in model.items if isinstance(item, PhaseText)]
+    phases = bind_phases(context.dims, texts, settings or {}, report)
+    phases = tuple(bound for bound in phases if bound.name == phase) or phases
+    context.phases = phases
     context.blocks = {item.name.name for item in model.items if isinstance(item, Block)}
     shared = _shared(model, context)
     for item in model.items:
@@ -48,9 +52,6 @@ def expand(
             _block(item, context)
     main = _the_main(model, report)
     body, results = _main(main, context) if main else (Body(context), [])
-    texts = [item for item in model.items if isinstance(item, PhaseText)]
-    phases = bind_phases(context.dims, texts, settings or {}, report)
-    phases = tuple(bound for bound in phases if bound.name == phase) or phases
     check_sizes(context.constraints, phases, report)
     phases, padding = pad_phases(context.dims, phases, pads or {}, context.constraints, report)
     name = _title(model, report)

@@ -9,7 +9,7 @@ from ...ir.diagnostics import Span
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Expr, Operand, operands
 from ...ir.layout import Layout
-from ...ir.program import Kind, Map, Op, Pin, PinKind, Region, Repeat, Stored, Value
+from ...ir.program import Kind, Map, Op, Phase, Pin, PinKind, Region, Repeat, Stored, Value
 from .dims import Constraint, DimTable
 from .report import Refused, Report
 
@@ -45,7 +45,7 @@ class Context:
 
     `shared`: the tensors that are declared outside of blocks; None for one whose declaration is
     wrong. `scales`: of the quantised ones among them. `blocks`: the names of all blocks; `templates`:
-    those expanded so far. `made`: how many values there are.
+    those expanded so far. `phases`: those with a size for every dim. `made`: how many values there are.
     """
 
     report: Report
@@ -56,6 +56,7 @@ class Context:
     blocks: set[str] = field(default_factory=set)
     templates: dict[str, Template] = field(default_factory=dict)
     constraints: list[Constraint] = field(default_factory=list)
+    phases: tuple[Phase, ...] = ()
     made: int = 0
 
     def count(self, values: int, span: Span) -> None:

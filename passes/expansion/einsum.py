@@ -1,14 +1,19 @@
-"""An indexed left side: a product of indexed values as an einsum."""
+"""An indexed left side: a product of indexed values as an einsum, or where that is less work as several."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...cost.ops import Indices, flops
 from ...ir.dtype import Dtype
-from ...ir.program import Einsum
+from ...ir.program import Einsum, Value, signature
 from ...ir.source import Binary, Expr, Ident, Indexed, Name
-from .body import Body
+from .body import FLOATS, Body
+from .contraction import Pair, contraction
 from .report import Refused, plural
+
+MOST = 40  # factors of a product that is contracted in pairs
+Factor = tuple[str, Indices]  # a value and the indices by which it is read
 
 
 def einsum(body: Body, node: Expr, target: str, output: Sequence[Ident], dtype: Dtype | None) -> str:
@@ -18,7 +23,8 @@ def einsum(body: Body, node: Expr, target: str, output: Sequence[Ident], dtype: 
     one that stands twice in a list, and one of the result that no operand has.
     """
     read = [_factor(body, factor) for factor in _factors(node)]
-    found = [part for factor in read for part in _with_scale(body, *factor)]
+    units = [_with_scale(body, *factor) for factor in read]
+    found = [part for unit in units for part in unit]
     left = body.context.dims.distinct(output)
     every = {index for _, indices in found for index in indices}
     for ident in output:
@@ -27,10 +33,66 @@ def einsum(body: Body, node: Expr, target: str, output: Sequence[Ident], dtype: 
                 raise Refused(f"Index `{index}` of the result is in no operand.", ident.span)
     names, indices = tuple(n for n, _ in found), tuple(i for _, i in found)
     inferred = body.floating(names)
-    return body.emit(Einsum(target, names, indices, left), left, dtype or inferred)
+    whole = Einsum(target, names, indices, left)
+    wide = inferred if dtype in (None, inferred) or dtype not in FLOATS else Dtype.F32
+    for step in _contracted(body, whole, units, wide):
+        body.emit(step, step.output, (dtype or inferred) if step.result == target else wide)
+    return target
 
 
-def _with_scale(body: Body, name: str, indices: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
+def _contracted(body: Body, whole: Einsum, units: Sequence[Sequence[Factor]], wide: Dtype) -> list[Einsum]:
+    """A product in pairs, where that takes fewer operations over all calls of all phases; else as it is.
+
+    `units`: its factors, each with its scale. One that has no index which another lacks stays beside that, as a
+    scale does. `wide`: the type of what is made on the way.
+    """
+    phases = body.context.phases
+    if not 3 <= len(units) <= MOST or not phases:
+        return [whole]
+    units = _beside(units)
+    if len(units) < 3:
+        return [whole]
+    sizes = [(dict(phase.sizes), phase.calls) for phase in phases]
+    tree = contraction([unit[0][1] for unit in units], whole.output, sizes)
+    steps: list[Einsum] = []
+
+    def made(of: int | Pair, name: str) -> Sequence[Factor]:
+        if isinstance(of, int):
+            return units[of]
+        free = [made(part, "") for part in (of.left, of.right)]
+        first, second = (list(part) for part in free)
+        factors = [first[0], second[0], *first[1:], *second[1:]]
+        name = name or body.fresh(f"{whole.result}.part{len(steps) + 1}")
+        steps.append(Einsum(name, tuple(n for n, _ in factors), tuple(i for _, i in factors), of.indices))
+        return [(name, of.indices)]
+
+    made(tree, whole.result)
+    values = {name: body.value(name) for name in whole.operands}
+    values |= {step.result: Value(step.result, step.output, wide) for step in steps}
+
+    def operations(ops: Sequence[Einsum]) -> int:
+        return sum(
+            calls * int(flops(op, signature(op, values), bound.__getitem__)) for bound, calls in sizes for op in ops
+        )
+
+    return steps if operations(steps) < operations([whole]) else [whole]
+
+
+def _beside(units: Sequence[Sequence[Factor]]) -> list[list[Factor]]:
+    """Units, each with those whose indices are all its own; the first one stands for itself."""
+    left = [list(unit) for unit in units]
+    at = 1
+    while at < len(left):
+        own = set(left[at][0][1])
+        host = next((u for u in left if u is not left[at] and own <= set(u[0][1])), None)
+        if host is None:
+            at += 1
+        else:
+            host += left.pop(at)
+    return left
+
+
+def _with_scale(body: Body, name: str, indices: Indices) -> list[Factor]:
     """A factor, and beside it the scale of a quantised one: a factor of its own, read by the same indices."""
     scale = body.scale(name)
     if scale is None:
@@ -53,7 +115,7 @@ def _factors(node: Expr) -> list[Indexed]:
             raise Refused("An indexed left side takes a product of indexed values.", node.span, hint)
 
 
-def _factor(body: Body, factor: Indexed) -> tuple[str, tuple[str, ...]]:
+def _factor(body: Body, factor: Indexed) -> Factor:
     """An operand's value and its indices, each of which is the value's dim there, or an alias."""
     name = body.lookup(factor.value.name)
     assert name is not None, "names are checked first"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from importlib.metadata import version
@@ -133,9 +134,73 @@ class Record:
         return asdict(own.pop("point")) | own | {"tried": tried}
 
 
+Form = Callable[[Any], bool]  # whether a value of JSON, other than null, may stand in a field
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_figure(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= sys.float_info.max
+
+
+def _are_figures(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_figure, value.values()))
+
+
+TRIED: Mapping[str, Form] = {
+    "slice": _is_text,
+    "status": frozenset([*Status, BEATEN]).__contains__,
+    "seconds": _is_figure,
+    "bound_s": _is_figure,
+    "reason": _is_text,
+}
+POINT: Mapping[str, Form] = {
+    "phase": _is_text,
+    "weights": _is_text,
+    "chips": _is_count,
+    "batch": _is_count,
+    "context": _is_count,
+}
+RECORD: Mapping[str, Form] = dict.fromkeys((field.name for field in fields(Record)[3:]), _is_figure) | {
+    "slice": _is_text,
+    "tokens": _is_count,
+    "binds": _is_text,
+    "spent_s": _are_figures,
+    "reason": _is_text,
+}
+PLANNED = (
+    "slice",
+    "latency_s",
+    "bound_s",
+    "tokens",
+    "hbm_bytes",
+    "hbm_share",
+    "chip_s_per_million",
+    "binds",
+    "spent_s",
+)
+
+
 def record_of(data: Mapping[str, Any]) -> Record:
     """The record that an object of JSON is. Raises KeyError, TypeError or ValueError where it is none."""
-    names = {field.name for field in fields(Record)} - {"point", "status", "tried"}
-    point = Point(data["phase"], Dtype(data["weights"]), data["chips"], data["batch"], data["context"])
-    tried = tuple(Tried(**one) for one in data["tried"])
-    return Record(point, Status(data["status"]), tried, **{name: data[name] for name in names})
+    point = Point(**_checked(data, POINT) | {"weights": Dtype(data["weights"])})
+    tried = tuple(Tried(**_checked(one, TRIED)) for one in data["tried"])
+    found = _checked(data, RECORD)
+    lacking = [name for name in PLANNED if found[name] is None]
+    if len(lacking) != (0 if found["reason"] is None else len(PLANNED)):
+        raise ValueError("it has the figures of a plan, or a reason why there is none")
+    return Record(point, Status(data["status"]), tried, **found)
+
+
+def _checked(data: Mapping[str, Any], forms: Mapping[str, Form]) -> Data:
+    """The fields of an object. Raises KeyError or TypeError where one is missing or of another type."""
+    for name, admits in forms.items():
+        if data[name] is not None and not admits(data[name]):
+            raise TypeError(f"`{name}` cannot be so")
+    return {name: data[name] for name in forms}

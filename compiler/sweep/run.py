@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,18 +17,24 @@ def run_sweep(sweep: Sweep, path: Path | None, jobs: int | None = None) -> tuple
     again, and it has all of them in the end.
 
     At most `jobs` processes run, as many as there are cores without it. Raises InputError where the file
-    cannot be used or written to.
+    cannot be used or written to, or where another process has it.
     """
-    file = None if path is None else ResultsFile(path, sweep)
-    records = {} if file is None else file.records
-    left = [point for point in sweep.points if point not in records]
-    for record in completed(partial(solve, sweep), _long_first(left), "planning", jobs, len(records)):
-        if file is not None:
-            file.add(record)
-        records[record.point] = record
-    if file is not None:
-        file.finish()
+    if path is None:
+        records = {record.point: record for record in _solved(sweep, (), jobs)}
+    else:
+        with ResultsFile(path, sweep) as file:
+            for record in _solved(sweep, tuple(file.records), jobs):
+                file.add(record)
+            file.finish()
+            records = file.records
     return tuple(records[point] for point in sweep.points)
+
+
+def _solved(sweep: Sweep, known: Sequence[Point], jobs: int | None) -> Iterator[Record]:
+    """The points of a sweep that are not known yet, as they are solved."""
+    done = set(known)
+    left = [point for point in sweep.points if point not in done]
+    return completed(partial(solve, sweep), _long_first(left), "planning", jobs, len(known))
 
 
 def _long_first(points: Sequence[Point]) -> list[Point]:

@@ -149,15 +149,15 @@ def test_damaged_lines_are_refused_with_their_place(model: str, tmp_path: Path) 
 def test_a_full_disk_is_said_and_what_is_there_stays(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, written = tmp_path / "found.jsonl", ResultsFile._write_at
+    path, written = tmp_path / "found.jsonl", ResultsFile._append
 
-    def full(self: ResultsFile, offset: int, line: bytes) -> None:
+    def full(self: ResultsFile, line: bytes) -> None:
         if len(self.records) == 2:
             raise self._unwritable(OSError(28, "No space left on device"))
-        written(self, offset, line)
+        written(self, line)
 
     with monkeypatch.context() as patched:
-        patched.setattr(ResultsFile, "_write_at", full)
+        patched.setattr(ResultsFile, "_append", full)
         result = sweep(model, *GRID, "-o", str(path))
     assert result.exit_code == 1 and "cannot be written to: No space left on device" in result.stderr
     assert len(path.read_bytes().splitlines()) == 3

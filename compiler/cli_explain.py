@@ -30,7 +30,7 @@ from .explain import explain
 from .explain_json import as_json
 from .explain_text import NO_LINKS, Explained, as_latex, as_text
 from .page.render import plan_page
-from .rivals import Search, compare
+from .rivals import Search, check_grows, compare
 from .terminal import complain, say
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -88,6 +88,8 @@ def explain_command(
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     program = load(Path(file), sizes, pins, phase=phase)
     phases = select_phases(program, phase)
+    if over is not None:
+        check_grows(program, over)
     rivals = {name: load(Path(file), sizes, [*pins, path], phase=phase) for name, path in named}
     compiled = compile_phases(program, phases, mesh, options)
     # Layouts are compared by what they take, whether they fit or not.

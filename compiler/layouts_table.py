@@ -9,12 +9,12 @@ from ..ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ..ir.dtype import Dtype
 from ..ir.layout import format_layout, parse_layout
 from ..ir.mesh import Mesh
+from ..passes.expansion.dims import MAX_ELEMENTS, MAX_RANK, MAX_SIZE
 from ..passes.space import tensor_space
 from ..passes.strategies import live_axes
 from .text_table import table
 
 MOST_ROWS = 100_000
-MAX_SIZE = 2**40  # of a dim, as in a model
 
 
 def layouts_table(tensor: str, sizes: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> str:
@@ -25,6 +25,8 @@ def layouts_table(tensor: str, sizes: Mapping[str, int], mesh: Mesh, dtype: Dtyp
     """
     names = _dims(tensor, sizes)
     shape = [sizes[name] for name in names]
+    if prod(shape) > MAX_ELEMENTS:
+        raise fail(f"The tensor has more than 2^{MAX_ELEMENTS.bit_length() - 1} elements.")
     axes = live_axes(mesh)
     most = sum(perm(len(axes), k) * comb(k + len(names) - 1, k) for k in range(len(axes) + 1)) if names else 1
     if most > MOST_ROWS:
@@ -52,6 +54,8 @@ def _dims(tensor: str, sizes: Mapping[str, int]) -> tuple[str, ...]:
     names, layout = parse_layout(tensor)
     if layout.split_axes or layout.partial:
         raise fail(f"`{tensor[:60]}` is a layout.", hint="name the dims alone, as in `BLE` or `[batch, d_model]`")
+    if len(names) > MAX_RANK:
+        raise fail(f"The tensor has {len(names)} dims; at most {MAX_RANK} are supported.")
     found = [Diagnostic(f"The tensor has the dim `{n}` twice.") for n in dict.fromkeys(names) if names.count(n) > 1]
     for name in dict.fromkeys(names):
         if name not in sizes:

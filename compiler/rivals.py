@@ -17,7 +17,7 @@ from ..cost.derive import regimes
 from ..cost.symbolic import Form, SymbolicEstimate
 from ..ir.diagnostics import InputError, did_you_mean, fail
 from ..ir.layout import format_layout
-from ..ir.program import Kind, Pin, PinKind, Stored, operand_names
+from ..ir.program import Kind, Pin, PinKind, Program, Stored, operand_names
 from ..ir.spmd import Compute, Move, SpmdProgram, walk_spmd
 from .driver import Compiled
 from .explain import Line, formulas, ones
@@ -91,6 +91,14 @@ class Comparison:
     findings: tuple[Finding, ...] = ()
 
 
+def check_grows(program: Program, over: str) -> None:
+    """Raise InputError when `over` is no dim of a program. Asked before anything is planned, for that takes long."""
+    dims = dict(program.phases[0].sizes)
+    if over not in dims:
+        hint = did_you_mean(over, dims) or f"its dims are {', '.join(dims)}"
+        raise fail(f"The program has no dim `{over[:60]}` that could grow.", hint=hint)
+
+
 def compare(
     rivals: Mapping[str, Compiled],
     form: Form,
@@ -101,7 +109,7 @@ def compare(
     """Plans of one phase on one mesh under different pins, by their communication.
 
     Their layouts are kept while the dim `over` grows from 0, whether or not they divide it. With a
-    `search` they are set beside what it finds. Raises InputError when `over` is no dim of the program.
+    `search` they are set beside what it finds. `over` is a dim of the program: see `check_grows`.
     """
     found = {name: formulas(one, form, ones(one) - {over} if drop_ones else ()) for name, one in rivals.items()}
     layouts = tuple(
@@ -194,11 +202,7 @@ def _sending(estimate: SymbolicEstimate, over: str, at: int) -> Sending:
 
 
 def _symbol(estimate: SymbolicEstimate, over: str) -> Symbol:
-    dims = estimate.symbols.dims
-    if over not in dims:
-        hint = did_you_mean(over, dims) or f"its dims are {', '.join(dims)}"
-        raise fail(f"The program has no dim `{over[:60]}` that could grow.", hint=hint)
-    symbol = dims[over]
+    symbol = estimate.symbols.dims[over]
     assert isinstance(symbol, Symbol)
     return symbol
 

@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from ..ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
@@ -17,6 +18,8 @@ from ..ir.mesh import DEFAULT_NAMES, MAX_CHIPS
 Tables = dict[str, dict[str, Any]]  # by name of the table, "" for the top
 
 LARGEST = 1e30  # of a figure: beyond it something was mistyped
+LONGEST = 2_000  # characters of a line: a key of 50,000 parts takes tomllib minutes
+MOST_FINDINGS = 50  # reported at once
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,15 @@ def read_tables(source: Source) -> Tables:
     for name, fields in tables.items():
         found += _fields(name, fields, source)
     if found:
-        raise InputError(sorted(found, key=lambda d: (d.span is None, d.span.line if d.span else 0)))
+        ordered = sorted(found, key=lambda d: (d.span is None, d.span.line if d.span else 0))
+        raise InputError(ordered[:MOST_FINDINGS])
     return tables
 
 
 def _toml(source: Source) -> dict[str, Any]:
+    for number, line in enumerate(source.text.split("\n"), start=1):
+        if len(line) > LONGEST:
+            raise fail(f"The line has more than {LONGEST:,} characters.", Span(number, 1), source=source)
     try:
         return tomllib.loads(source.text)
     except RecursionError:
@@ -185,15 +192,17 @@ def _elsewhere(name: str) -> str | None:
 
 def _place(source: Source, table: str, field: str | None) -> Span | None:
     """Where a field of a table is written, or the table's header; None where it is written otherwise."""
-    now = ""
+    return _places(source).get((table, field))
+
+
+@lru_cache(maxsize=1)
+def _places(source: Source) -> Mapping[tuple[str, str | None], Span]:
+    """Where each field of each table is written first, and each table's header."""
+    now, found = "", dict[tuple[str, str | None], Span]()
     for number, line in enumerate(source.text.split("\n"), start=1):
-        header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
-        if header:
-            now = header[1]
-            if now == table and field is None:
-                return Span(number, header.start(1) + 1, len(now))
-        elif field is not None and now == table:
-            key = re.match(r"\s*([\w-]+)\s*=", line)
-            if key and key[1] == field:
-                return Span(number, key.start(1) + 1, len(field))
-    return None
+        if header := re.match(r"\s*\[([^\[\]]+)\]", line):
+            now = header[1].strip()
+            found.setdefault((now, None), Span(number, line.index(now, header.start(1)) + 1, len(now)))
+        elif key := re.match(r"\s*([\w-]+)\s*=", line):
+            found.setdefault((now, key[1]), Span(number, key.start(1) + 1, len(key[1])))
+    return found

@@ -7,6 +7,7 @@ every axis one small letter; `[batch, d_model/node.x] partialmax-gpu` otherwise.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -103,9 +104,9 @@ def parse_layout(text: str) -> tuple[tuple[str, ...], Layout]:
     else:
         raise fail(f"`{text[:60]}` is not a layout.", hint=hint)
     named = [a for axes in dims for a in axes] + list(partial)
-    for axis in named:
-        if named.count(axis) > 1:
-            raise fail(f"The layout `{text[:60]}` names the axis `{axis}` twice.")
+    twice = next((axis for axis, times in Counter(named).items() if times > 1), None)
+    if twice is not None:
+        raise fail(f"The layout `{text[:60]}` names the axis `{twice[:60]}` twice.")
     reduction = Reduction(match["reduction"]) if match["reduction"] else Reduction.SUM
     return names, Layout(dims, tuple(sorted(partial)), reduction)
 

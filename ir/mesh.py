@@ -71,6 +71,8 @@ def parse_mesh(text: str) -> Mesh:
         axes = tuple((name, _number(size)) for name, size in pairs)
     else:
         raise fail(f"`{text[:60]}` is not a mesh.", hint="write sizes as `4x4x4`, or names and sizes as `node=2,gpu=8`")
+    if len(axes) > len(DEFAULT_NAMES):
+        raise fail(f"The mesh has {len(axes)} axes; at most {len(DEFAULT_NAMES)} are supported.")
     names = [name for name, _ in axes]
     for name in names:
         if names.count(name) > 1:
@@ -79,8 +81,6 @@ def parse_mesh(text: str) -> Mesh:
             raise fail(f"The axis `{name}` reads like the axes {', '.join(name)} together.", hint="rename it")
     if any(size == 0 for _, size in axes):
         raise fail(f"`{text[:60]}` has an axis of size 0.", hint="every axis has at least one chip")
-    if len(axes) > len(DEFAULT_NAMES):
-        raise fail(f"The mesh has {len(axes)} axes; at most {len(DEFAULT_NAMES)} are supported.")
     if math.prod(size for _, size in axes) > MAX_CHIPS:
         raise fail(f"The mesh has more than {MAX_CHIPS} chips.")
     return Mesh(axes)

@@ -14,7 +14,7 @@ by them, is not asked here: a pin holds for any mesh.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
@@ -92,17 +92,17 @@ class _Names:
     """What pins can name."""
 
     values: dict[str, Value]
-    results: tuple[str, ...]
-    stored: list[str] = field(default_factory=list)
+    results: dict[str, None]
+    stored: dict[str, None] = field(default_factory=dict)
     ops: dict[str, Op] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program) -> _Names:
-        names = cls(program.table(), program.results)
+        names = cls(program.table(), dict.fromkeys(program.results))
         for placed in walk(program.body):
             match placed.item:
                 case Stored(value):
-                    names.stored.append(value)
+                    names.stored[value] = None
                 case Repeat():
                     pass
                 case op:
@@ -129,10 +129,10 @@ def _pin(content: str, line: int, names: _Names) -> Pin:
     op: str | None = None
     match PinKind(kind):
         case PinKind.STORED:
-            _check_known(name, [*names.stored, *names.results], "stored or returned", place, names)
+            _check_known(name, (names.stored, names.results), "stored or returned", place, names)
             value = name
         case PinKind.RESULT:
-            _check_known(name, list(names.ops), "made by an op", place, names)
+            _check_known(name, (names.ops,), "made by an op", place, names)
             value = name
         case PinKind.USE:
             op, value = _use(name, place, names)
@@ -144,9 +144,10 @@ def _pin(content: str, line: int, names: _Names) -> Pin:
         raise InputError([Diagnostic(d.message, span, d.hint) for d in error.diagnostics]) from None
 
 
-def _check_known(name: str, known: list[str], what: str, place: Span, names: _Names) -> None:
-    if name in known:
+def _check_known(name: str, owners: Sequence[Collection[str]], what: str, place: Span, names: _Names) -> None:
+    if any(name in owner for owner in owners):
         return
+    known = [one for owner in owners for one in owner]
     shown = name[:64]
     if name not in names.values:
         longer = next((f"did you mean `{k}`?" for k in known if k.endswith(f".{name}")), None)

@@ -17,7 +17,7 @@ from .expansion.blocks import made_by
 from .expansion.body import Body, Context, Template
 from .expansion.composites import COMPOSITES
 from .expansion.declared import claim, declare, declared_value, store
-from .expansion.dims import bind_phases, check_sizes, declare_dims
+from .expansion.dims import bind_phases, check_extents, check_sizes, declare_dims
 from .expansion.lines import expand_lines
 from .expansion.names import FUNCTIONS
 from .expansion.padding import pad_phases
@@ -54,6 +54,7 @@ def expand(
     body, results = _main(main, context) if main else (Body(context), [])
     check_sizes(context.constraints, phases, report)
     phases, padding = pad_phases(context.dims, phases, pads or {}, context.constraints, report)
+    check_extents(context.extents, phases, report)
     name = _title(model, report)
     report.finish()
     inputs = len(main.parameters) if main else 0

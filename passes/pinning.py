@@ -13,6 +13,8 @@ from ..ir.program import Carry, Pin, PinKind, Stored
 from .graph import Graph, Node, Port, Result, Tensor, restrict
 from .space import Mask
 
+SHOWN = 200  # characters of a pin
+
 
 def apply_pins(graph: Graph, pins: Sequence[Pin], sizes: Mapping[str, int], mesh: Mesh) -> Graph:
     """The graph with the choices that all `pins` allow.
@@ -28,7 +30,7 @@ def apply_pins(graph: Graph, pins: Sequence[Pin], sizes: Mapping[str, int], mesh
         row = tensor.space.index(pin.layout)
         why, hint = _misfit(pin, tensor, row, sizes, mesh)
         if why is not None:
-            findings.append(Diagnostic(f"The pin `{pin.text}` cannot hold: {why}.", hint=hint))
+            findings.append(Diagnostic(f"The pin `{pin.text[:SHOWN]}` cannot hold: {why}.", hint=hint))
             continue
         for port in _pinned_ports(pin, graph, tensor):
             allowed = kept[port.node] & (port.rows == row)
@@ -36,10 +38,12 @@ def apply_pins(graph: Graph, pins: Sequence[Pin], sizes: Mapping[str, int], mesh
                 kept[port.node] = allowed
                 held[port.node].append(pin)
                 continue
-            others = [p.text for p in held[port.node]]
+            others = [p.text[:SHOWN] for p in held[port.node]]
             beside = f", beside the pin `{'`, `'.join(others)}`" if others else ""
             node = graph.nodes[port.node].name
-            findings.append(Diagnostic(f"The pin `{pin.text}` cannot hold: no way to run `{node}` has it{beside}."))
+            findings.append(
+                Diagnostic(f"The pin `{pin.text[:SHOWN]}` cannot hold: no way to run `{node}` has it{beside}.")
+            )
             break
     if findings:
         raise InputError(findings)
@@ -53,7 +57,7 @@ def _misfit(
     layout: Layout = pin.layout
     for axis in [*(a for axes in layout.dims for a in axes), *layout.partial]:
         if axis not in mesh.names:
-            return f"the mesh has no axis `{axis}`", did_you_mean(axis, mesh.names) or f"its axes are {mesh}"
+            return f"the mesh has no axis `{axis[:SHOWN]}`", did_you_mean(axis, mesh.names) or f"its axes are {mesh}"
     reason = unsplittable(tensor.value.dims, layout, sizes, mesh)
     if reason is not None:
         return reason, None

@@ -169,15 +169,18 @@ def _check_header(header: _Line, source: Source) -> None:
     names = [cell.text for cell in header.cells]
     if header.broken:
         found.append(Diagnostic(f"The line is not comma-separated values: {header.broken}.", header.span, None, source))
-    for k, cell in enumerate(header.cells):
-        if cell.text in (*COLUMNS, *OPTIONAL) and cell.text in names[:k]:
+    seen: set[str] = set()
+    for cell in header.cells:
+        if cell.text in seen:
             found.append(Diagnostic(f"The column `{cell.text}` stands twice.", cell.span, None, source))
+        if cell.text in (*COLUMNS, *OPTIONAL):
+            seen.add(cell.text)
     for name in COLUMNS:
         if name not in names and not header.broken:
             hint = did_you_mean(name, names) or f"the columns are {', '.join(COLUMNS)}"
             found.append(Diagnostic(f"The column `{name}` is missing.", header.span, hint, source))
     if found:
-        raise InputError(found)
+        raise InputError(found[:MOST_FINDINGS])
 
 
 @dataclass

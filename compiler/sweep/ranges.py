@@ -12,7 +12,7 @@ SHOWN = 60  # characters of what a person wrote
 
 def read_numbers(text: str, option: str, most: int) -> tuple[tuple[int, ...], tuple[Diagnostic, ...]]:
     """The numbers of a text, in its order, and what is wrong with it; each is from 1 to `most`."""
-    numbers: list[int] = []
+    numbers: dict[int, None] = {}
     found: list[Diagnostic] = []
     for part in (part.strip() for part in text.split(",")):
         one = list(_part(part, option))
@@ -24,7 +24,7 @@ def read_numbers(text: str, option: str, most: int) -> tuple[tuple[int, ...], tu
             if number in numbers:
                 found.append(Diagnostic(f"`{option}` names {number} twice."))
             else:
-                numbers.append(number)
+                numbers[number] = None
     return tuple(numbers), tuple(found)
 
 

@@ -147,12 +147,7 @@ def _enter(body: Body, template: Template, span: Span) -> str:
     body.depth = max(body.depth, template.depth + 1)
     if body.depth > MAX_DEPTH:
         raise Refused(f"Calls are nested more than {MAX_DEPTH} deep.", span)
-    prefix, number = template.name, 1
-    while prefix in body.prefixes:
-        number += 1
-        prefix = f"{template.name}:{number}"
-    body.prefixes.add(prefix)
-    return prefix
+    return body.prefix(template.name)
 
 
 def _renaming(template: Template, prefix: str, arguments: Mapping[str, str]) -> dict[str, str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ...ir.diagnostics import Span
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Expr, Operand, operands
 from ...ir.layout import Layout
-from ...ir.program import Kind, Map, Op, Phase, Pin, PinKind, Region, Repeat, Stored, Value
-from .dims import Constraint, DimTable
+from ...ir.program import Einsum, Kind, Map, Op, Phase, Pin, PinKind, Region, Repeat, Stored, Value
+from .dims import MAX_ELEMENTS, MAX_TERMS, Constraint, DimTable, Extent
 from .report import Refused, Report
 
 MAX_VALUES = 20_000  # of a whole program, every block counted once more than it is called
@@ -57,7 +57,12 @@ class Context:
     templates: dict[str, Template] = field(default_factory=dict)
     constraints: list[Constraint] = field(default_factory=list)
     phases: tuple[Phase, ...] = ()
+    extents: dict[Extent, None] = field(default_factory=dict)
     made: int = 0
+
+    def measure(self, dims: Sequence[str], name: str, span: Span, most: int, counted: str) -> None:
+        """Note that something has these dims, or goes over them; of all that has the same the first stands for it."""
+        self.extents.setdefault(Extent(tuple(sorted(dims)), most, counted, name, span))
 
     def count(self, values: int, span: Span) -> None:
         """Note that `values` more exist. Ends the expansion when they are too many."""
@@ -74,7 +79,8 @@ class Body:
     `names`: the visible names that this body defines, and the values for which they stand; None
     when a definition was wrong. `values`: what this body owns, by program name. `at`: the statement
     in hand, for findings about the whole of it. `scales`: for each quantised value the one that it is
-    to be multiplied by wherever it is read.
+    to be multiplied by wherever it is read. `reached` and `prefixes_reached`: the numbers that names like
+    one have come to.
     """
 
     context: Context
@@ -88,6 +94,8 @@ class Body:
     appended: set[str] = field(default_factory=set)
     scales: dict[str, str] = field(default_factory=dict)
     prefixes: set[str] = field(default_factory=set)
+    reached: dict[str, int] = field(default_factory=dict)
+    prefixes_reached: dict[str, int] = field(default_factory=dict)
     depth: int = 0
     at: Span = START
 
@@ -124,15 +132,19 @@ class Body:
 
     def fresh(self, base: str) -> str:
         """`base`, or with a number the first name like it that is free."""
-        name, number = base, 1
-        while name in self.values or name in self.parameters or name in self.context.shared:
-            number += 1
-            name = f"{base}:{number}"
-        return name
+        owners = self.values, self.parameters, self.context.shared
+        return _numbered(base, self.reached, lambda name: any(name in owner for owner in owners))
+
+    def prefix(self, base: str) -> str:
+        """The same for a prefix of names, which is then taken."""
+        found = _numbered(base, self.prefixes_reached, self.prefixes.__contains__)
+        self.prefixes.add(found)
+        return found
 
     def store(self, value: Value, kind: Kind, span: Span, whole: tuple[str, ...] = ()) -> None:
         """A tensor that is there before the program runs, split along none of the dims `whole`."""
         self.context.count(1, span)
+        self.context.measure(value.dims, value.name, span, MAX_ELEMENTS, "elements")
         self.values[value.name] = value
         self.stored.append(Stored(value.name, kind, whole))
         if kind is Kind.CACHE:
@@ -141,6 +153,10 @@ class Body:
     def emit(self, op: Op, dims: Sequence[str], dtype: Dtype) -> str:
         """Add an op, whose result has these dims and this dtype; returns the result's name."""
         self.context.count(1, self.at)
+        self.context.measure(dims, op.result, self.at, MAX_ELEMENTS, "elements")
+        if isinstance(op, Einsum):
+            every = {index for indices in op.indices for index in indices}
+            self.context.measure(tuple(every), op.result, self.at, MAX_TERMS, "terms")
         self.values[op.result] = Value(op.result, tuple(dims), dtype)
         self.items.append(op)
         return op.result
@@ -197,3 +213,15 @@ class Body:
 
 def _typed(value: Value) -> str:
     return f"`{value.name}[{','.join(value.dims)}]`"
+
+
+def _numbered(base: str, reached: dict[str, int], taken: Callable[[str], bool]) -> str:
+    """`base`, or the first of `base:2`, `base:3`, ... that is free. As no name becomes free again, the search goes on
+    from where it ended last: thousands of names alike would take minutes otherwise."""
+    number = reached.get(base, 1)
+    name = base if number == 1 else f"{base}:{number}"
+    while taken(name):
+        number += 1
+        name = f"{base}:{number}"
+    reached[base] = number
+    return name

@@ -94,11 +94,10 @@ def _fits(body: Body, name: Ident, item: Declaration, value: Value, scale: Value
 
 def _grouped(body: Body, value: Value, scale: Value) -> tuple[str, ...]:
     """The dims within groups of one scale: the factors that it lacks of a product of which it has some."""
-    found: list[str] = []
-    for factors in body.context.dims.factors.values():
-        if set(factors) <= set(value.dims) and set(factors) & set(scale.dims):
-            found += [d for d in factors if d not in scale.dims]
-    return tuple(dict.fromkeys(found))
+    own, kept = set(value.dims), set(scale.dims)
+    products = dict.fromkeys(body.context.dims.factors.values())
+    split = [factors for factors in products if own.issuperset(factors) and not kept.isdisjoint(factors)]
+    return tuple(dict.fromkeys(d for factors in split for d in factors if d not in kept))
 
 
 def pin_value(body: Body, name: str, kind: PinKind, pin: LayoutText | None) -> None:
@@ -106,8 +105,7 @@ def pin_value(body: Body, name: str, kind: PinKind, pin: LayoutText | None) -> N
     if pin is None:
         return
     value = body.value(name)
-    made = any(not isinstance(item, Repeat) and item.result == name for item in reversed(body.items))
-    if kind is PinKind.RESULT and not made:
+    if kind is PinKind.RESULT and not _made(body, name):
         body.context.report.add("Only the result of an op can be pinned here.", pin.span, "pin it where it is made")
         return
     try:
@@ -117,3 +115,8 @@ def pin_value(body: Body, name: str, kind: PinKind, pin: LayoutText | None) -> N
             body.context.report.add(finding.message, pin.span, finding.hint)
         return
     body.pin(kind, name, layout, f"{name} @ {pin.text}")
+
+
+def _made(body: Body, name: str) -> bool:
+    """Whether a value is the result of an op here."""
+    return any(not isinstance(item, Repeat) and item.result == name for item in reversed(body.items))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from ...ir.diagnostics import Span
 from ...ir.expr import Call, Const, Expr, Size
@@ -13,6 +14,8 @@ from .report import Refused, Report
 
 MAX_SIZE = 2**40
 MAX_RANK = 32  # dims of one value
+MAX_ELEMENTS = 2**60  # of one value: more than a million chips hold, and exact wherever it is counted
+MAX_TERMS = 2**120  # that one op goes over: what takes so long has no use, and much more is no float
 MAX_DIMS = 1000  # of a file
 MAX_PHASES = 100  # of a file
 
@@ -22,7 +25,7 @@ class DimTable:
     """The dims of a file. A product of dims is replaced by its factors; all others are plain.
 
     `plain`: the size that the file gives each, None where it gives none. `alias`: for a dim that
-    has the size of another, that other. `factors`: the plain dims of a product, major to minor.
+    has the size of another, the one that has it of none. `factors`: the plain dims of a product, major to minor.
     `pads`: the declared dims that the file pads, with the sizes to which it does.
     """
 
@@ -44,9 +47,7 @@ class DimTable:
 
     def root(self, name: str) -> str:
         """The dim whose size `name` has in the end: itself, or what it is an alias of."""
-        while name in self.alias:
-            name = self.alias[name]
-        return name
+        return self.alias.get(name, name)
 
     def distinct(self, names: Sequence[Ident]) -> tuple[str, ...]:
         """The plain dims of a list of known dims; raises Refused when one stands twice."""
@@ -135,7 +136,7 @@ def _derive(table: DimTable, dim: Dim, everything: set[str], report: Report) -> 
         report.add(f"Dim `{name}` cannot be an alias of the product `{dim.factors[0].name}`.", dim.factors[0].span)
         return False
     table.plain[name] = None
-    table.alias[name] = factors[0]
+    table.alias[name] = table.root(factors[0])
     return True
 
 
@@ -267,6 +268,29 @@ class Unpadded:
 
 
 Constraint = AtMost | Even | Unpadded
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What has, or goes over, some dims: a value, by its name and where it is made or declared. `most`: how large the
+    product of their sizes may be, a power of two; `counted`: what it counts."""
+
+    dims: tuple[str, ...]
+    most: int
+    counted: str
+    name: str = field(compare=False)
+    span: Span = field(compare=False)
+
+
+def check_extents(extents: Iterable[Extent], phases: Iterable[Phase], report: Report) -> None:
+    """Note what is too large in a phase; `phases` have the sizes that are compiled, with padding."""
+    bound = [(phase.name, dict(phase.sizes)) for phase in phases]
+    for extent in extents:
+        for phase, sizes in bound:
+            if prod(sizes[dim] for dim in extent.dims) > extent.most:
+                most = f"2^{extent.most.bit_length() - 1} {extent.counted}"
+                report.add(f"In phase `{phase}`, `{extent.name[:60]}` has more than {most}.", extent.span)
+                break
 
 
 def check_sizes(constraints: Iterable[Constraint], phases: Iterable[Phase], report: Report) -> None:

@@ -150,7 +150,7 @@ def _summary(compiled: Compiled) -> Iterator[str]:
         if compiled.checked is not None:
             yield from _checked(compiled.checked)
         return
-    plan = compiled.phase_plan
+    plan = compiled.plan
     yield f"  objective  {_objective(compiled, plan.price)}"
     yield f"  bound      {_objective(compiled, plan.bound)}"
     if plan.gap <= PROVEN:

@@ -2,7 +2,8 @@
 
 `seconds` and `bytes_sent_per_chip` of a step are those of one execution; `times` says how often it
 runs. `totals` are of the whole program, `totals_once` count each step once. `loops`, and what they
-hide, are there only where overlap was asked for.
+hide, are there only where overlap was asked for. `status`, `gap` and the bound of a phase that was planned
+with others are null: what is proven is proven of all of them, and stands in `together`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def phase_data(compiled: Compiled) -> Data:
         "chips": spmd.mesh.chips,
         "hardware": compiled.hardware.name,
         "objective": compiled.plan.objective.value,
-        "status": "optimal" if plan.gap <= PROVEN else "feasible",
+        "status": None if plan.gap is None else "optimal" if plan.gap <= PROVEN else "feasible",
         **_priced(compiled),
         "gap": plan.gap,
         "build_s": compiled.plan.timing.build_s,
@@ -86,7 +87,8 @@ def phase_data(compiled: Compiled) -> Data:
 
 
 def _priced(compiled: Compiled) -> Data:
-    """The objective and its proven bound, in seconds, or in bytes where memory is minimised."""
+    """The objective and its proven bound, if it has one of its own, in seconds, or in bytes where memory is
+    minimised."""
     plan = compiled.phase_plan
     unit = "bytes" if compiled.plan.objective is Objective.MEMORY else "s"
     prices: Data = dict.fromkeys(("objective_s", "bound_s", "objective_bytes", "bound_bytes"))

@@ -135,7 +135,8 @@ class _Reader:
         own = tuple(replace(phase, apart=apart) for phase in read)
         stored = stored_layouts(self.problem.graph, found.chosen)
         handed = read_handovers(self.phases, self.moves, trees, self.problem, found)
-        price, bound = (own[0].price, own[0].bound) if len(own) == 1 else (found.price, found.bound)
+        alone = own[0].bound if len(own) == 1 else None
+        price, bound = (found.price, found.bound) if alone is None else (own[0].price, alone)
         return Plan(self.mesh, objective, stored, own, Timing(0.0, 0.0), handed, price, bound)
 
     def limits(self) -> Limits | JointLimits | None:

@@ -64,10 +64,9 @@ class PhasePlan:
 
     `carries`: the layout of each carry, by its name inside. `results`: the layouts in which the
     program's results are handed out. `price` and `bound` are the objective and its proven lower
-    bound: seconds for time and communication, bytes for memory. (Of several phases planned together
-    only the whole is proven: the bound is the price less all that is not, as if it were this phase's.)
-    `apart`: no two projections
-    run as one, so that ops keep the order of the source; together they may hold more at once.
+    bound: seconds for time and communication, bytes for memory. Of the time of one of several phases
+    planned together nothing is proven, only of that of all of them: its bound is None. `apart`: no two
+    projections run as one, so that ops keep the order of the source; together they may hold more at once.
     """
 
     phase: str
@@ -76,13 +75,18 @@ class PhasePlan:
     carries: tuple[tuple[str, Layout], ...]
     results: tuple[tuple[str, Layout], ...]
     price: float
-    bound: float
+    bound: float | None
     apart: bool = False
 
     @property
-    def gap(self) -> float:
-        """How far the price may lie above the optimum, relative to the price."""
-        return max(0.0, self.price - self.bound) / self.price if self.price else 0.0
+    def gap(self) -> float | None:
+        """How far the price may lie above the optimum, relative to the price; None where it has no bound."""
+        return None if self.bound is None else relative_gap(self.price, self.bound)
+
+
+def relative_gap(price: float, bound: float) -> float:
+    """How far a price may lie above the optimum, of which a bound is known, relative to the price."""
+    return max(0.0, price - bound) / price if price else 0.0
 
 
 @dataclass(frozen=True)
@@ -125,4 +129,4 @@ class Plan:
     @property
     def gap(self) -> float:
         """How far the price may lie above the optimum, relative to the price."""
-        return max(0.0, self.price - self.bound) / self.price if self.price else 0.0
+        return relative_gap(self.price, self.bound)

@@ -42,9 +42,10 @@ def read_phase(
                 assert table is not None
                 uses = tuple(table.use_layout(row, k) for k in range(len(table.signature.uses)))
                 ops.append(OpPlan(node.name, uses, table.result_layout(row)))
+    alone = all(node.phase == phase for node in graph.nodes)
     legs, moved = _moved(phase, graph, moves, trees.bill(chosen, found.shared), chosen)
-    price, unproven = (price + moved) / calls, (found.price - found.bound) / calls
-    bound = price - unproven
+    price = (price + moved) / calls
+    bound = price - (found.price - found.bound) if alone else None
     if objective is Objective.MEMORY:
         shown = view(graph, phase)
         nodes = ((n.stored_bytes, c) for n, c in zip(shown.nodes, chosen, strict=True))

@@ -124,7 +124,7 @@ def view(compiled: Compiled, explained: Explained) -> PhaseView:
 
 
 def _figures(compiled: Compiled) -> Iterator[tuple[str, str]]:
-    totals, plan = compiled.estimate.totals(), compiled.phase_plan
+    totals = compiled.estimate.totals()
     yield "time of a call", time_text(totals.total_s)
     if (used := utilisation(compiled)) is not None:
         yield "MFU", f"{used:.1%}"
@@ -136,7 +136,7 @@ def _figures(compiled: Compiled) -> Iterator[tuple[str, str]]:
     if len(compiled.plan.phases) > 1:
         yield "proof", "of all phases together"
     else:
-        yield "proof", proof(plan.gap, bool(compiled.estimate.loops))
+        yield "proof", proof(compiled.plan.gap, bool(compiled.estimate.loops))
 
 
 def proof(gap: float, looped: bool) -> str:

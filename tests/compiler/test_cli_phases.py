@@ -55,6 +55,13 @@ def test_phases_are_planned_together_and_what_is_proven_is_said_of_all(model: st
     assert together["price_s"] == pytest.approx(whole, rel=1e-9)
     weights = [{name: p["stored"][name] for name in ("W", "U")} for p in found["phases"]]
     assert weights[0] == weights[1]
+    # Nothing is proven of one phase: planned alone it may well be quicker.
+    own = [p[key] for p in found["phases"] for key in ("bound_s", "gap", "status")]
+    assert own == [None] * 6 and together["status"] == "optimal" and together["gap"] <= 1e-9
+    apart = json.loads(invoke("compile", model, "--chips", "2x2", "--separate", "--emit", "json").stdout)["phases"]
+    assert [p["status"] for p in apart] == ["optimal"] * 2
+    pairs = list(zip(apart, found["phases"], strict=True))
+    assert all(one["bound_s"] <= other["objective_s"] * (1 + 1e-9) for one, other in pairs)
 
 
 def test_every_file_says_what_is_proven(model: str, tmp_path: Path) -> None:

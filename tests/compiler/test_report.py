@@ -122,7 +122,8 @@ def test_several_phases_are_a_list_and_one_is_not() -> None:
 
 def test_what_is_not_proven_is_feasible() -> None:
     plan = palm().plan
-    open_plan = replace(plan, phases=(replace(plan.phases[0], bound=plan.phases[0].price * 0.95),))
+    bound = plan.price * 0.95
+    open_plan = replace(plan, phases=(replace(plan.phases[0], bound=bound),), bound=bound)
     compiled = replace(palm(), plan=open_plan)
     assert phase_data(compiled)["status"] == "feasible"
     assert "feasible: the optimum may be up to 5.00% lower" in report(compiled)

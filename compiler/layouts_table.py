@@ -62,9 +62,8 @@ def _dims(tensor: str, sizes: Mapping[str, int]) -> tuple[str, ...]:
             found.append(Diagnostic(f"Dim `{name}` has no size.", hint=f"add `--dims {name}=...`"))
         elif not 1 <= sizes[name] <= MAX_SIZE:
             found.append(Diagnostic(f"The size of dim `{name}` is not between 1 and 2^40."))
-    for name in sizes:
-        if name not in names:
-            found.append(Diagnostic(f"The tensor has no dim `{name[:60]}`.", hint=did_you_mean(name, names)))
+    for name in [name for name in sizes if name not in names][:MAX_RANK]:
+        found.append(Diagnostic(f"The tensor has no dim `{name[:60]}`.", hint=did_you_mean(name, names)))
     if found:
         raise InputError(found)
     return names

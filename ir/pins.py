@@ -21,7 +21,7 @@ from .diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fai
 from .layout import Layout, parse_layout
 from .program import Op, Pin, PinKind, Program, Repeat, Stored, Value, operand_names, walk
 
-MAX_FINDINGS = 50  # reported at once
+MAX_FINDINGS = 20  # reported at once; each may be compared with every name
 
 _LINE = re.compile(r"(?P<kind>\S+)(?:\s+(?P<name>\S+)(?:\s+(?P<layout>.*\S))?)?\s*")
 

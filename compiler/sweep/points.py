@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -12,6 +13,7 @@ from itertools import product
 from typing import Any
 
 from ...cost.hardware import Hardware
+from ...cost.predict import Resource
 from ...ir.diagnostics import Source
 from ...ir.dtype import Dtype
 from .serving import Serving
@@ -134,6 +136,7 @@ class Record:
         return asdict(own.pop("point")) | own | {"tried": tried}
 
 
+RESOURCES = [resource.value for resource in Resource]
 Form = Callable[[Any], bool]  # whether a value of JSON, other than null, may stand in a field
 
 
@@ -149,12 +152,16 @@ def _is_figure(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value <= sys.float_info.max
 
 
-def _are_figures(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_figure, value.values()))
+def _is_slice(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9]+(x[0-9]+)*", value) is not None
+
+
+def _is_spent(value: Any) -> bool:
+    return isinstance(value, dict) and [*value] == RESOURCES and all(map(_is_figure, value.values()))
 
 
 TRIED: Mapping[str, Form] = {
-    "slice": _is_text,
+    "slice": _is_slice,
     "status": frozenset([*Status, BEATEN]).__contains__,
     "seconds": _is_figure,
     "bound_s": _is_figure,
@@ -168,10 +175,10 @@ POINT: Mapping[str, Form] = {
     "context": _is_count,
 }
 RECORD: Mapping[str, Form] = dict.fromkeys((field.name for field in fields(Record)[3:]), _is_figure) | {
-    "slice": _is_text,
+    "slice": _is_slice,
     "tokens": _is_count,
-    "binds": _is_text,
-    "spent_s": _are_figures,
+    "binds": RESOURCES.__contains__,
+    "spent_s": _is_spent,
     "reason": _is_text,
 }
 PLANNED = (

@@ -31,6 +31,9 @@ SWEEP = Sweep(
 )  # fmt: skip
 
 
+SPENT = {"compute": 0.125, "HBM": 0.25, "network": 0.125, "latency": 0.0}
+
+
 def record(point: Point) -> Record:
     """A point with a plan, or without one where its batch is 2."""
     if point.batch == 2:
@@ -38,7 +41,7 @@ def record(point: Point) -> Record:
     return Record(
         point, Status.OPTIMAL, (Tried("8", "optimal", 0.5, 0.5), Tried("2x4", "beaten", bound_s=0.75)), "8",
         latency_s=0.5, bound_s=0.5, tokens=point.batch, tokens_per_s=2.0, mfu=0.25, hbm_bytes=1e9, hbm_share=0.1,
-        chip_s_per_million=4e6, binds="HBM", spent_s={"HBM": 0.5},
+        chip_s_per_million=4e6, binds="HBM", spent_s=SPENT,
     )  # fmt: skip
 
 
@@ -269,7 +272,11 @@ DAMAGED = [
     changed(mfu={}),
     changed(hbm_bytes=[[]]),
     changed(reason="both a plan and none"),
-    changed(spent_s={"HBM": "0.5"}),
+    changed(spent_s=SPENT | {"HBM": "0.5"}),
+    changed(spent_s={"HBM": 0.5}),
+    changed(spent_s=SPENT | {"x" * 10_000: 0.5}),
+    changed(binds="x" * 10_000),
+    changed(slice="x" * 10_000),
     changed(spent_s=[0.5]),
     changed(tried=None),
     changed(tried={}),

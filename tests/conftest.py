@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what the golden files should hold")
-    parser.addoption("--fuzz", type=int, default=60, help="how many broken inputs of each kind are tried")
+    parser.addoption("--fuzz", type=int, default=40, help="how many broken inputs of each kind are tried")
 
 
 @pytest.fixture

@@ -16,12 +16,15 @@ TEXTS: Mapping[str, tuple[Mapping[str, Callable[[], str]], str, tuple[str, ...]]
     "measurements": (MEASUREMENTS, "m.csv", ("calibrate", "--hardware", "h100")),
     "config": (CONFIGS, "config.json", ("import",)),
 }
+MANY = tuple(f"a{k}" for k in range(30))
 CASES = [(kind, name) for kind, (texts, _, _) in TEXTS.items() for name in texts]
 
 
-def accepted(*arguments: str) -> None:
+def accepted(*arguments: str) -> str:
+    """What is said to a command that is answered in time."""
     outcome = run(arguments)
     assert outcome.wrong is None, outcome.wrong
+    return outcome.said
 
 
 @cache
@@ -53,16 +56,21 @@ def test_an_option_full_of_one_thing(name: str, command: tuple[str, ...], tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("tensor", "dims", "chips"),
+    ("tensor", "dims", "chips", "said"),
     [
-        ("[" + filled("a0", ",a{k}") + "]", "a0=1", "2"),
-        ("ABC", filled("A=1", ",A{k}=1"), "2"),
-        ("[" + ",".join(f"a{k}" for k in range(30)) + "]", ",".join(f"a{k}=1099511627776" for k in range(30)), "2"),
-        ("AB", "A=1048576,B=1048576", "2x2x2x2x2x2"),
+        ("[" + filled("a0", ",a{k}") + "]", "a0=1", "2", "at most 32 are supported"),
+        ("ABC", filled("A=1", ",A{k}=1"), "2", "has no dim `A1`"),
+        (
+            "[" + ",".join(f"a{k}" for k in range(30)) + "]",
+            ",".join(f"a{k}=1099511627776" for k in range(30)),
+            "2",
+            "2^60 elements",
+        ),
+        ("AB", "A=1048576,B=1048576", "2x2x2x2x2x2", "layouts of AB"),
     ],
 )
-def test_layouts_of_a_tensor(tensor: str, dims: str, chips: str) -> None:
-    accepted("layouts", tensor, "--dims", dims, "--chips", chips)
+def test_layouts_of_a_tensor(tensor: str, dims: str, chips: str, said: str) -> None:
+    assert said in accepted("layouts", tensor, "--dims", dims, "--chips", chips)
 
 
 def test_a_dim_that_is_not_there_is_said_before_anything_is_planned(tmp_path: Path) -> None:

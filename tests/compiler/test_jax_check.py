@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from exec_cases import CASES
 from helpers_exec import Build, call
-from jax_cases import gathered_together, reduced_together
+from jax_cases import caches_of_one_dim, gathered_together, one_row, reduced_together
 
 from escc.compiler import jax_check
 from escc.compiler.backends.jax_module import ModuleError, Sent, collectives_of
@@ -299,6 +300,11 @@ def test_functions_of_integers_and_of_numbers_are_the_reference_s() -> None:
         results.append(b.map(f"w{len(results)}", call("maximum", number, "x"), "E_x", "f32"))
     report = check_jax(ByHand(b.program(*results), b.spmd(*results)))  # type: ignore[arg-type]
     assert report.agrees
+
+
+@pytest.mark.parametrize("case", [one_row, caches_of_one_dim])
+def test_small_dims_are_the_reference_s(case: Callable[[], tuple[Program, SpmdProgram]]) -> None:
+    assert check_jax(ByHand(*case())).agrees  # type: ignore[arg-type]
 
 
 def test_a_lookup_has_the_type_that_is_declared() -> None:

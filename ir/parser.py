@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lark import Lark, Token, Tree, UnexpectedToken
 
-from .diagnostics import Diagnostic, InputError, Source, Span, fail
+from .diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
 from .inert import HIDING, character
 from .source import Model
 from .syntax import build_model
@@ -134,11 +134,13 @@ def _after_braces(tokens: list[Token], start: int) -> int:
     return len(tokens)
 
 
+ITEMS = ("MODEL", "DIM", "PARAM", "CACHE", "BLOCK", "MAIN", "PHASE")  # what begins an item of a file
+LINES = ("PARAM", "CACHE", "RETURN")  # what begins a line of a block, beside a name
 GROUPS = (
     ({"NAME", "INT", "FLOAT", "LPAR"}, {"NAME", "INT", "FLOAT", "LPAR", "PLUS", "MINUS"}, "an expression"),
     ({"PLUS", "SLASH"}, {"PLUS", "MINUS", "STAR", "SLASH"}, "an operator"),
-    ({"DIM", "BLOCK"}, {"MODEL", "DIM", "PARAM", "CACHE", "BLOCK", "MAIN", "PHASE"}, "a declaration"),
-    ({"NAME", "RETURN"}, {"NAME", "RETURN", "PARAM", "CACHE"}, "a statement"),
+    ({"DIM", "BLOCK"}, set(ITEMS), "a declaration"),
+    ({"NAME", "RETURN"}, {"NAME", *LINES}, "a statement"),
 )
 WORDS = {
     "NAME": "a name",
@@ -160,9 +162,8 @@ def _explain(tokens: list[Token], position: int, accepts: set[str], source: Sour
         found = "the end of the line"
     if len(found) > 40:
         found = f"{found[:30]}...`"
-    return Diagnostic(
-        f"Expected {_either(accepts)}, found {found}.", span, _open_bracket(tokens[:position], span.line), source
-    )
+    hint = _open_bracket(tokens[:position], span.line) or _meant(tokens, position, accepts)
+    return Diagnostic(f"Expected {_either(accepts)}, found {found}.", span, hint, source)
 
 
 def _end(last: Token) -> Span:
@@ -177,8 +178,39 @@ def _either(accepts: set[str]) -> str:
         if needed <= rest:
             rest -= covered
             words.append(word)
-    words += sorted(WORDS.get(name) or f"`{_lark().get_terminal(name).pattern.value}`" for name in rest)
+    words += sorted(WORDS.get(name) or f"`{_literal(name)}`" for name in rest)
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
+
+
+def _literal(terminal: str) -> str:
+    """How a terminal of one spelling is written."""
+    return str(_lark().get_terminal(terminal).pattern.value)
+
+
+def _meant(tokens: Sequence[Token], position: int, accepts: set[str]) -> str | None:
+    """A hint for what newcomers write: a word that begins nothing, and signs of other languages."""
+    token = tokens[position] if position < len(tokens) else None
+    if token is None:
+        return None
+    if token.type == "PIN" and "STAR" in accepts:
+        return "`@` pins a layout; a product of matrices is an einsum, as in `y[B,F] = x[B,E] * W[E,F]`"
+    if token.type == "STAR" and position and tokens[position - 1].type == "STAR":
+        return "a power is `power(a, b)`"
+    if token.type != "NAME":
+        return None
+    if accepts >= set(ITEMS):
+        return _begins(token, ITEMS, "an item of a file begins with")
+    starts = position == 1 or (position > 1 and tokens[position - 2].type in {NEWLINE, "LBRACE"})
+    if starts and tokens[position - 1].type == "NAME" and "LSQB" in accepts:
+        return _begins(tokens[position - 1], LINES, "a line of a block is `name = ...`, or begins with")
+    return None
+
+
+def _begins(token: Token, terminals: Sequence[str], what: str) -> str:
+    """The word that was meant, or all that there are."""
+    words = [_literal(name) for name in terminals]
+    listed = ", ".join(f"`{word}`" for word in words[:-1])
+    return did_you_mean(token, words) or f"{what} {listed} or `{words[-1]}`"
 
 
 def _open_bracket(before: Sequence[Token], line: int) -> str | None:

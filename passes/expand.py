@@ -18,8 +18,8 @@ from .expansion.body import Body, Context, Template
 from .expansion.composites import COMPOSITES
 from .expansion.declared import claim, declare, declared_value, store
 from .expansion.dims import bind_phases, check_extents, check_sizes, declare_dims
+from .expansion.functions import FUNCTIONS
 from .expansion.lines import expand_lines
-from .expansion.names import FUNCTIONS
 from .expansion.padding import pad_phases
 from .expansion.report import Report
 from .padding import mask_padding

@@ -13,6 +13,7 @@ from .dims import AtMost, Unpadded
 from .report import Refused
 from .rope_scaling import Scaling
 
+BASE = 10000.0  # of rope's frequencies, unless `base=` says otherwise
 EPSILON = 1e-6  # added to a variance before its root is taken, unless `eps=` says otherwise
 MINUS_INFINITY = Const(float("-inf"))
 
@@ -28,7 +29,7 @@ class Arguments:
     into: tuple[str, str] | None = None
     keep: str | None = None
     causal: tuple[str, str] | None = None
-    base: float = 10000.0
+    base: float = BASE
     scaling: Scaling | None = None
     epsilon: float = EPSILON
     dtype: Dtype | None = None
@@ -36,7 +37,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Composite:
-    """How a composite is called, and what expands it.
+    """How a composite is called, what it gives (`meaning`, in a few words), and what expands it.
 
     `values`: names of its positional arguments, of which the last `optional` may be missing.
     `required` and `allowed`: its keywords. `into`: whether the last argument is `L into M`. `results`:
@@ -45,11 +46,16 @@ class Composite:
 
     values: tuple[str, ...]
     build: Callable[[Body, Sequence[str], Arguments], tuple[str, ...]]
+    meaning: str
     required: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
     optional: int = 0
     into: bool = False
     results: tuple[str, ...] = ("result",)
+
+    def has(self, keyword: str) -> bool:
+        """Whether it takes a keyword of this name."""
+        return keyword in self.required or keyword in self.allowed
 
 
 def one(build: Callable[[Body, str, Arguments], str]) -> Callable[[Body, Sequence[str], Arguments], tuple[str, ...]]:

@@ -157,17 +157,55 @@ def largest(body: Body, target: str, given: Arguments) -> str:
 
 
 COMPOSITES = {
-    "softmax": Composite(("x",), one(softmax), required=("over",), allowed=("mask",)),
-    "rmsnorm": Composite(("x", "scale"), one(rmsnorm), required=("over",), allowed=("eps",)),
-    "layernorm": Composite(("x", "scale", "bias"), one(layernorm), required=("over",), allowed=("eps",), optional=1),
-    "rope": Composite(("x",), one(rope), required=("over", "at"), allowed=("base", "scaling")),
-    "take": Composite(("table", "ids"), one(take), required=("over",)),
-    "positions": Composite((), one(positions), into=True),
-    "last": Composite(("x",), one(last), required=("over",)),
-    "argmax": Composite(("x",), one(argmax), required=("over",)),
-    "top_k": Composite(("x",), top_k, required=("over", "keep"), results=("values", "ids")),
-    "append": Composite(("cache", "new"), one(append), into=True),
-    "sum": Composite(("x",), one(total), required=("over",)),
-    "mean": Composite(("x",), one(mean), required=("over",)),
-    "max": Composite(("x",), one(largest), required=("over",)),
+    "softmax": Composite(
+        ("x",), one(softmax), "exp(x) over its sum along the dims `over`", required=("over",), allowed=("mask",)
+    ),
+    "rmsnorm": Composite(
+        ("x", "scale"),
+        one(rmsnorm),
+        "x * rsqrt(mean(x * x) + eps) * scale",
+        required=("over",),
+        allowed=("eps",),
+    ),
+    "layernorm": Composite(
+        ("x", "scale", "bias"),
+        one(layernorm),
+        "(x - mean) * rsqrt(variance + eps) * scale + bias",
+        required=("over",),
+        allowed=("eps",),
+        optional=1,
+    ),
+    "rope": Composite(
+        ("x",),
+        one(rope),
+        "rotary embedding: pairs (2i, 2i+1) along `over`, which is even, turned by position * base^(-2i/size)",
+        required=("over", "at"),
+        allowed=("base", "scaling"),
+    ),
+    "take": Composite(
+        ("table", "ids"),
+        one(take),
+        "the rows of a table, along its dims `over`, that i32 ids name",
+        required=("over",),
+    ),
+    "positions": Composite(
+        (), one(positions), "where the entries along L stand in the context M, as i32 ids", into=True
+    ),
+    "last": Composite(("x",), one(last), "the last element along the dims `over`", required=("over",)),
+    "argmax": Composite(
+        ("x",), one(argmax), "where the largest stands, as i32; the lowest place of several", required=("over",)
+    ),
+    "top_k": Composite(
+        ("x",),
+        top_k,
+        "the largest, in order, and where they stand, as i32; as many as the dim `keep` has",
+        required=("over", "keep"),
+        results=("values", "ids"),
+    ),
+    "append": Composite(
+        ("cache", "new"), one(append), "the cache with new entries at the end of its context", into=True
+    ),
+    "sum": Composite(("x",), one(total), "the sum", required=("over",)),
+    "mean": Composite(("x",), one(mean), "the mean", required=("over",)),
+    "max": Composite(("x",), one(largest), "the maximum", required=("over",)),
 }

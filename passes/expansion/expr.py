@@ -28,8 +28,8 @@ from .blocks import call_block
 from .body import Body
 from .composites import COMPOSITES
 from .dims import Unpadded, size_expr
-from .keywords import dim_arguments, positional_arguments, with_keywords
-from .names import GATES, NUMBERS, POINTWISE
+from .functions import GATES, NUMBERS, POINTWISE
+from .keywords import check_words, dim_arguments, positional_arguments, with_keywords
 from .report import Refused, plural
 
 OPERATORS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
@@ -131,7 +131,7 @@ def _applied(body: Body, call: Call, base: str) -> Arithmetic:
         dim = body.context.dims.single(dim_arguments(call, 1)[0], "`context`")
         body.context.constraints += [Unpadded(dim, call.span, "what is filled of it is counted")]
         return Context(dim)
-    count = POINTWISE.get(name, 2)
+    count = len(POINTWISE[name].arguments)
     if len(call.arguments) != count:
         hint = "over a dim, write `max(x, over=M)`" if name == "maximum" else None
         raise Refused(f"`{name}` takes {plural(count, 'argument')}, not {len(call.arguments)}.", call.span, hint)
@@ -246,6 +246,7 @@ def _term(body: Body, node: Expr, target: str) -> str:
 def _arguments(body: Body, call: Call, composite: Composite, target: str, dtype: Dtype | None) -> Arguments:
     """The arguments of a composite, looked up and checked against how it is called."""
     name = call.function.name
+    check_words(call, composite)
     positional, into = positional_arguments(body.context.dims, call, composite)
     least, most = len(composite.values) - composite.optional, len(composite.values)
     if not least <= len(positional) <= most:

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 from ...ir.source import Call, DimList, Expr, Ident, Into, Keyword, Name, Number
-from .arguments import Arguments, Composite
+from .arguments import BASE, EPSILON, Arguments, Composite
 from .dims import DimTable
 from .report import Refused
 from .rope_scaling import SCALINGS, Llama3, Scaling
 
-EXAMPLES = {"over": "over=E", "at": "at=L into M", "keep": "keep=K"}
+
+@dataclass(frozen=True)
+class Word:
+    """A keyword of composites: an example, and what it says."""
+
+    example: str
+    meaning: str
+
+
+KEYWORDS = {
+    "over": Word("over=E", "the dim that the function goes over, or several: `over=[E, F]`"),
+    "mask": Word("mask=causal(L, M)", "which scores count; those of a row that sees nothing become zeros"),
+    "eps": Word("eps=1e-5", f"what a norm adds to the variance; {EPSILON:g} without it"),
+    "at": Word("at=L into M", "where the entries along L stand: at the end of what is filled of M"),
+    "base": Word("base=500000", f"the base of the frequencies; {BASE:g} without it"),
+    "scaling": Word("scaling=linear(4)", "slows the frequencies down, for contexts longer than trained on"),
+    "keep": Word("keep=K", "the dim that counts what is kept; the result's last"),
+}
 
 Pair = tuple[str, str]
 
@@ -52,20 +69,29 @@ def with_keywords(given: Arguments, dims: DimTable, call: Call, composite: Compo
     )
 
 
-def _keywords(call: Call, composite: Composite) -> dict[str, Keyword]:
-    name, found = call.function.name, dict[str, Keyword]()
-    allowed = composite.required + composite.allowed
+def check_words(call: Call, composite: Composite) -> None:
+    """Raise Refused where a call has a keyword that the composite does not have."""
+    name, allowed = call.function.name, composite.required + composite.allowed
     for keyword in call.keywords:
         word = keyword.name.name
-        if word not in allowed:
-            hint = f"it takes {', '.join(f'`{a}=`' for a in allowed)}" if allowed else None
-            raise Refused(f"`{name}` has no keyword `{word}`.", keyword.name.span, hint)
+        if composite.has(word):
+            continue
+        hint = f"it takes {', '.join(f'`{a}=`' for a in allowed)}" if allowed else "it takes none"
+        if word in composite.values:
+            hint = f"`{word}` is given by its place: `{name}({', '.join(composite.values)}, ...)`"
+        raise Refused(f"`{name}` has no keyword `{word}`.", keyword.name.span, hint)
+
+
+def _keywords(call: Call, composite: Composite) -> dict[str, Keyword]:
+    name, found = call.function.name, dict[str, Keyword]()
+    for keyword in call.keywords:
+        word = keyword.name.name
         if word in found:
             raise Refused(f"The keyword `{word}` is given twice.", keyword.name.span)
         found[word] = keyword
     for word in composite.required:
         if word not in found:
-            raise Refused(f"`{name}` needs `{word}=`.", call.span, f"write `{name}(..., {EXAMPLES[word]})`")
+            raise Refused(f"`{name}` needs `{word}=`.", call.span, f"write `{name}(..., {KEYWORDS[word].example})`")
     return found
 
 

@@ -20,26 +20,7 @@ from ...ir.source import (
 )
 from .body import Body
 from .composites import COMPOSITES
-
-# The functions that an expression may call, with how many arguments each takes.
-POINTWISE = {
-    "exp": 1,
-    "log": 1,
-    "sqrt": 1,
-    "rsqrt": 1,
-    "tanh": 1,
-    "sigmoid": 1,
-    "silu": 1,
-    "gelu": 1,
-    "relu": 1,
-    "abs": 1,
-    "maximum": 2,
-    "minimum": 2,
-    "power": 2,
-}
-GATES = {"swiglu": "silu", "geglu": "gelu"}  # gate(g, u) = function(g) * u
-NUMBERS = ("size", "context")  # of a dim
-FUNCTIONS = frozenset({*POINTWISE, *GATES, *COMPOSITES, *NUMBERS})
+from .functions import FUNCTIONS, KEYWORD_VALUES, NUMBERS, listing
 
 
 def known(body: Body, node: Expr | Repeated | Into | DimList) -> bool:
@@ -103,17 +84,29 @@ def _value(body: Body, ident: Ident) -> bool:
 def _call(body: Body, call: Call) -> bool:
     name = call.function.name
     checks: list[bool] = []
+    if name in KEYWORD_VALUES and name not in body.context.blocks:
+        keyword, value = KEYWORD_VALUES[name]
+        hint = f"write `{keyword}={name}({', '.join(value.arguments)})` in a call"
+        message = f"`{name}` is no function: it is what the keyword `{keyword}=` takes."
+        body.context.report.add(message, call.function.span, hint)
+        return False
     if name in body.context.blocks and name not in body.context.templates:
         message = f"Block `{name}` is called before it is complete."
         body.context.report.add(message, call.function.span, "a block calls only blocks above it, never itself")
         checks.append(False)
     elif name not in FUNCTIONS and name not in body.context.templates:
-        every = [*FUNCTIONS, *body.context.templates]
-        body.context.report.unknown("Function or block", name, call.function.span, sorted(every))
+        every = sorted([*FUNCTIONS, *body.context.templates])
+        hint = listing(body.context.templates)
+        body.context.report.unknown("Function or block", name, call.function.span, every, hint)
         checks.append(False)
     checks += _dims(body, call.arguments) if name in NUMBERS else [known(body, a) for a in call.arguments]
-    checks += [_keyword(body, keyword) for keyword in call.keywords]
+    checks += [_keyword(body, keyword) for keyword in call.keywords if _has(name, keyword)]
     return all(checks)
+
+
+def _has(function: str, keyword: Keyword) -> bool:
+    """Whether a function has such a keyword. Where not, its value is no matter: the call is refused for it."""
+    return function not in COMPOSITES or COMPOSITES[function].has(keyword.name.name)
 
 
 def _keyword(body: Body, keyword: Keyword) -> bool:

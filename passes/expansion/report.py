@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 
 MAX_FINDINGS = 100  # reported at once
+MAX_SHOWN = 8  # known names in a hint
 MAX_GUESSES = 20  # names guessed at; a guess compares with every known name
 
 
@@ -21,6 +22,12 @@ class Refused(Exception):
 def plural(number: int, noun: str) -> str:
     """A number and what it counts: `1 value`, `2 values`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _known(names: Sequence[str]) -> str | None:
+    """A hint at the names that there are."""
+    more = ", ..." if len(names) > MAX_SHOWN else ""
+    return f"known here are {', '.join(f'`{name}`' for name in names[:MAX_SHOWN])}{more}" if names else None
 
 
 class Report:
@@ -45,10 +52,11 @@ class Report:
         self.add(refused.message, refused.span, refused.hint)
 
     def unknown(self, what: str, name: str, span: Span | None, known: Iterable[str], hint: str | None = None) -> None:
-        """Note a name that stands for nothing, with the closest known one as a hint."""
+        """Note a name that stands for nothing. It hints at the closest known one, else `hint`, else what is known."""
         self._guesses += 1
-        guess = did_you_mean(name, known) if self._guesses <= MAX_GUESSES else None
-        self.add(f"{what} `{name}` is not declared.", span, guess or hint)
+        names = list(dict.fromkeys(known))
+        guess = did_you_mean(name, names) if self._guesses <= MAX_GUESSES else None
+        self.add(f"{what} `{name}` is not declared.", span, guess or hint or _known(names))
 
     def finish(self) -> None:
         """Raise InputError with the findings in source order, if there are any."""

@@ -1,0 +1,113 @@
+"""The functions of the language as data: how each is called, and what it means.
+
+Composites say so where they are defined; here are the functions of numbers, those of a dim, and what
+keywords take. `entries` lists all of them, for messages and for the reference in `docs/language.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+
+from .composites import COMPOSITES
+from .rope_scaling import SCALINGS
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function without keywords: the names of its arguments, and in a few words what it gives."""
+
+    arguments: tuple[str, ...]
+    meaning: str
+
+
+# Element by element; values broadcast by dim names.
+POINTWISE: Mapping[str, Function] = {
+    "exp": Function(("x",), "e to the x"),
+    "log": Function(("x",), "the natural logarithm"),
+    "sqrt": Function(("x",), "the square root"),
+    "rsqrt": Function(("x",), "1 / sqrt(x)"),
+    "tanh": Function(("x",), "the hyperbolic tangent"),
+    "sigmoid": Function(("x",), "1 / (1 + exp(-x))"),
+    "silu": Function(("x",), "x * sigmoid(x)"),
+    "gelu": Function(("x",), "x * Phi(x), Phi by its usual approximation with tanh"),
+    "relu": Function(("x",), "maximum(x, 0)"),
+    "abs": Function(("x",), "the magnitude"),
+    "maximum": Function(("a", "b"), "the larger of two"),
+    "minimum": Function(("a", "b"), "the smaller of two"),
+    "power": Function(("a", "b"), "a to the b"),
+    "swiglu": Function(("g", "u"), "silu(g) * u"),
+    "geglu": Function(("g", "u"), "gelu(g) * u"),
+}
+GATES = {"swiglu": "silu", "geglu": "gelu"}  # those of them that are function(g) * u
+NUMBERS: Mapping[str, Function] = {
+    "size": Function(("E",), "the size of a dim, as a number; of a padded dim the true one"),
+    "context": Function(("M",), "how many places of a context are filled, with those of this step"),
+}
+# What only the keywords take that are named with them.
+KEYWORD_VALUES: Mapping[str, tuple[str, Function]] = {
+    "causal": ("mask", Function(("L", "M"), "query l stands at context(M) - L + l, and sees the keys up to there")),
+    "linear": (
+        "scaling",
+        Function(tuple(f.name for f in fields(SCALINGS["linear"])), "all frequencies are divided by `factor`"),
+    ),
+    "llama3": (
+        "scaling",
+        Function(
+            tuple(f.name for f in fields(SCALINGS["llama3"])),
+            "frequencies of less than `low` turns in `original` positions are divided by `factor`, those of more "
+            "than `high` stay; between them the share that stays grows linearly",
+        ),
+    ),
+}
+FUNCTIONS = frozenset({*POINTWISE, *COMPOSITES, *NUMBERS})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function as a reader looks it up. `required` and `allowed`: the names of its keywords. `into`:
+    whether its last argument is `L into M`. `optional`: how many of its last arguments may be missing.
+    `results`: how many values it gives. `keyword`: the one that takes it, where it stands nowhere else."""
+
+    name: str
+    arguments: tuple[str, ...]
+    meaning: str
+    required: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+    into: bool = False
+    optional: int = 0
+    results: tuple[str, ...] = ("result",)
+    keyword: str | None = None
+
+    @property
+    def call(self) -> str:
+        """How it is called: `rope(x, over=, at=, [base=], [scaling=])`."""
+        least = len(self.arguments) - self.optional
+        words = [name if at < least else f"[{name}]" for at, name in enumerate(self.arguments)]
+        words += ["L into M"] * self.into
+        words += [f"{word}=" for word in self.required] + [f"[{word}=]" for word in self.allowed]
+        before = f"{', '.join(self.results)} = " if len(self.results) > 1 else ""
+        within = f"{self.keyword}=" if self.keyword else ""
+        return f"{before}{within}{self.name}({', '.join(words)})"
+
+
+def entries() -> Iterator[Entry]:
+    """Every function: those of numbers, of dims, composites, and what only keywords take."""
+    for name, function in {**POINTWISE, **NUMBERS}.items():
+        yield Entry(name, function.arguments, function.meaning)
+    for name, one in COMPOSITES.items():
+        yield Entry(
+            name, one.values, one.meaning, one.required, one.allowed, one.into, one.optional, results=one.results
+        )
+    for name, (keyword, function) in KEYWORD_VALUES.items():
+        yield Entry(name, function.arguments, function.meaning, keyword=keyword)
+
+
+def listing(blocks: Iterable[str]) -> str:
+    """A hint that names all functions, and the blocks that there are."""
+    functions = f"the functions are {', '.join(sorted(FUNCTIONS))}"
+    names = sorted(blocks)
+    if not names:
+        return functions
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"{functions}; the blocks above are {', '.join(names[:8])}{more}"

@@ -99,9 +99,21 @@ def _call(body: Body, call: Call) -> bool:
         hint = listing(body.context.templates)
         body.context.report.unknown("Function or block", name, call.function.span, every, hint)
         checks.append(False)
-    checks += _dims(body, call.arguments) if name in NUMBERS else [known(body, a) for a in call.arguments]
+    checks += _dims(body, call.arguments) if name in NUMBERS else [_argument(body, name, a) for a in call.arguments]
     checks += [_keyword(body, keyword) for keyword in call.keywords if _has(name, keyword)]
     return all(checks)
+
+
+def _argument(body: Body, function: str, node: Expr | Into) -> bool:
+    """The names in an argument. To a composite dims go by keyword, or as `L into M`, never by place."""
+    composite = COMPOSITES.get(function)
+    if composite is None or not isinstance(node, Name) or node.name not in body.context.dims:
+        return known(body, node)
+    if node.name in body.visible():
+        return known(body, node)
+    hint = f"write `{function}(..., L into M)`" if composite.into else f"write `{function}(..., over={node.name})`"
+    body.context.report.add(f"`{node.name}` is a dim, and `{function}` takes values here.", node.span, hint)
+    return False
 
 
 def _has(function: str, keyword: Keyword) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -9,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from escc.compiler.driver import Compiled, compile_phase, load
+from escc.compiler.emission import Emit, in_one
+from escc.compiler.explain import explain
+from escc.compiler.explain_text import Explained, as_text
 from escc.compiler.report import report
 from escc.cost.hardware import load_hardware
+from escc.cost.symbolic import Form
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import parse_mesh
 from escc.ir.spmd_parser import parse_spmd
@@ -18,6 +23,7 @@ from escc.passes.choose import Options
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).with_name("golden") / "plans"
+WRITTEN = Path(__file__).with_name("golden") / "written"
 DECODES = [
     ("feed-forward", "main"),
     ("palm-540b", "decode"),
@@ -88,6 +94,30 @@ def test_the_palm_block_in_decode_sends_no_more_than_a_careful_hand_would(name: 
 def test_the_plan_reads_as_it_did(name: str, phase: str, update_golden: bool) -> None:
     one, path = compiled(name, phase), GOLDEN / f"{name}.{phase}.txt"
     text = report(replace(one, checked=None))  # rounding errors differ between machines
+    if update_golden:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def explained(one: Compiled) -> str:
+    return as_text(Explained(explain(one, Form.EXACT), None, None, None))
+
+
+def emitted(one: Compiled, emit: Emit) -> str:
+    """What is written, but for how long the plan took, and for rounding errors, which differ between machines."""
+    text = in_one([one], emit, ())
+    if emit is not Emit.JSON:
+        return text
+    data = json.loads(text, parse_float=lambda number: float(f"{float(number):.9g}"))
+    return json.dumps({**data, "build_s": 0, "solve_s": 0, "gap": 0}, indent=2) + "\n"
+
+
+@pytest.mark.parametrize(("name", "phase"), DECODES)
+@pytest.mark.parametrize("kind", ["numpy", "jax", "specs", "json", "explain"])
+def test_what_is_written_reads_as_it_did(kind: str, name: str, phase: str, update_golden: bool) -> None:
+    one, path = replace(compiled(name, phase), checked=None), WRITTEN / f"{name}.{phase}.{kind}.txt"
+    text = explained(one) if kind == "explain" else emitted(one, Emit(kind))
     if update_golden:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

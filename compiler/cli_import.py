@@ -13,6 +13,7 @@ from ..ir.diagnostics import InputError, Source, fail
 from ..ir.dtype import Dtype
 from ..ir.parser import parse, read_source
 from ..passes.expand import expand
+from ..passes.expansion.report import TooLarge
 from .cli import reported
 from .driver import InternalError
 from .files import MOST_CHARACTERS, refuse_existing, write_files
@@ -60,6 +61,8 @@ def import_command(
     source = Source(output or "the imported model", text)
     try:
         program = expand(parse(source), source)
+    except TooLarge as error:
+        raise fail(f"The model of `{path}` is too large. {error.diagnostics[0].message}") from None
     except InputError as error:
         raise InternalError(f"the model that was made of `{path}` is wrong: {error}") from error
     if output is None:

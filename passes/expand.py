@@ -21,7 +21,7 @@ from .expansion.dims import bind_phases, check_extents, check_sizes, declare_dim
 from .expansion.functions import FUNCTIONS
 from .expansion.lines import expand_lines
 from .expansion.padding import pad_phases
-from .expansion.report import Report
+from .expansion.report import Report, TooLarge
 from .padding import mask_padding
 
 
@@ -37,7 +37,7 @@ def expand(
     `settings`: sizes of dims that override those of the file and its phases; `pads`: sizes to which
     dims are padded, likewise. `phase`: the only one that is wanted; sizes that another one could not have
     are no matter, and it has no other. `source`: where the model was parsed from, for messages. Raises
-    InputError with all that is wrong, in source order.
+    InputError with all that is wrong, in source order; TooLarge, which is one, where that is sizes alone.
     """
     report = Report(source)
     context = Context(report, declare_dims(model.items, report))
@@ -54,9 +54,10 @@ def expand(
     body, results = _main(main, context) if main else (Body(context), [])
     check_sizes(context.constraints, phases, report)
     phases, padding = pad_phases(context.dims, phases, pads or {}, context.constraints, report)
-    check_extents(context.extents, phases, report)
     name = _title(model, report)
     report.finish()
+    check_extents(context.extents, phases, report)
+    report.finish(TooLarge)
     inputs = len(main.parameters) if main else 0
     stored = (*body.stored[:inputs], *shared.stored, *body.stored[inputs:])
     values = body.values | shared.values

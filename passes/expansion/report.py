@@ -30,6 +30,10 @@ def _known(names: Sequence[str]) -> str | None:
     return f"known here are {', '.join(f'`{name}`' for name in names[:MAX_SHOWN])}{more}" if names else None
 
 
+class TooLarge(InputError):
+    """Nothing is wrong but sizes: a value, or what an op goes over, is larger than anything that could run."""
+
+
 class Report:
     """The findings about one source."""
 
@@ -58,8 +62,8 @@ class Report:
         guess = did_you_mean(name, names) if self._guesses <= MAX_GUESSES else None
         self.add(f"{what} `{name}` is not declared.", span, guess or hint or _known(names))
 
-    def finish(self) -> None:
-        """Raise InputError with the findings in source order, if there are any."""
+    def finish(self, kind: type[InputError] = InputError) -> None:
+        """Raise an error of `kind` with the findings in source order, if there are any."""
         if self._found:
             order = sorted(self._found, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0))
-            raise InputError(order)
+            raise kind(order)

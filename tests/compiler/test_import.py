@@ -300,3 +300,9 @@ def test_a_window_as_long_as_the_context_changes_nothing(tmp_path: Path) -> None
     assert imported(tmp_path, config(**changes, sliding_window=128)).exit_code == 0
     refused(tmp_path, config(**changes, sliding_window=127), "Attention reaches 127 tokens back of 128")
     refused(tmp_path, config(**changes, max_position_embeddings=8192), "Attention reaches 4096 tokens back")
+
+
+def test_a_config_of_a_model_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    size, heads = 2**40, {"num_attention_heads": 1, "num_key_value_heads": 1}
+    text = config(hidden_size=size, intermediate_size=size, head_dim=size, **heads)
+    refused(tmp_path, text, "small.json` is too large. In phase `prefill`, `", "` has more than 2^60 elements.")

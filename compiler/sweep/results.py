@@ -10,6 +10,7 @@ times of day and no durations. One process at a time has it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping, Set
@@ -195,8 +196,12 @@ def _line(data: object) -> bytes:
 
 def _parsed(line: bytes) -> Data:
     """What a line holds. Raises ValueError or RecursionError where that is no JSON; NaN and infinities are none."""
-    return json.loads(line.decode("ascii"), parse_constant=_refuse)  # type: ignore[no-any-return]
+    return json.loads(line.decode("ascii"), parse_constant=_finite, parse_float=_finite)  # type: ignore[no-any-return]
 
 
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no number of JSON")
+def _finite(text: str) -> float:
+    """A number of JSON; `1e400` is none that can be written again."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number")
+    return number

@@ -320,6 +320,7 @@ def test_points_of_another_sweep_and_points_that_stand_twice_are_said(tmp_path: 
         (b"\xff", "no results file of a sweep"),
         (b"NaN", "no results file of a sweep"),
         (b'{"escc_sweep": NaN}', "no results file of a sweep"),
+        (b'{"escc_sweep": 1, "chips": 1e400}', "no results file of a sweep"),
         (json.dumps({**SWEEP.header(), "chips": [8.0]}).encode(), "it differs in `chips`"),
         (json.dumps({**SWEEP.header(), "batches": [True, 2, 4]}).encode(), "it differs in `batches`"),
         (json.dumps({**SWEEP.header(), "more": 1}).encode(), "it differs in how it is written"),

@@ -12,6 +12,7 @@ from ...ir.layout import Layout
 from ...ir.program import Einsum, Kind, Map, Op, Phase, Pin, PinKind, Region, Repeat, Stored, Value
 from .dims import MAX_ELEMENTS, MAX_TERMS, Constraint, DimTable, Extent
 from .report import Refused, Report
+from .whole import INTEGERS, is_whole
 
 MAX_VALUES = 20_000  # of a whole program, every block counted once more than it is called
 
@@ -81,6 +82,8 @@ class Body:
     in hand, for findings about the whole of it. `scales`: for each quantised value the one that it is
     to be multiplied by wherever it is read. `reached` and `prefixes_reached`: the numbers that names like
     one have come to.
+    to be multiplied by wherever it is read. `whole`: results of ops that are whole numbers, whatever
+    their dtype.
     """
 
     context: Context
@@ -96,6 +99,7 @@ class Body:
     prefixes: set[str] = field(default_factory=set)
     reached: dict[str, int] = field(default_factory=dict)
     prefixes_reached: dict[str, int] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)
     depth: int = 0
     at: Span = START
 
@@ -151,12 +155,20 @@ class Body:
             self.caches.add(value.name)
 
     def emit(self, op: Op, dims: Sequence[str], dtype: Dtype) -> str:
-        """Add an op, whose result has these dims and this dtype; returns the result's name."""
+        """Add an op, whose result has these dims and this dtype; returns the result's name.
+
+        Raises Refused where integers would be made of what is not whole.
+        """
         self.context.count(1, self.at)
         self.context.measure(dims, op.result, self.at, MAX_ELEMENTS, "elements")
         if isinstance(op, Einsum):
             every = {index for indices in op.indices for index in indices}
             self.context.measure(tuple(every), op.result, self.at, MAX_TERMS, "terms")
+        if is_whole(op, lambda name: name in self.whole or self.value(name).dtype in INTEGERS):
+            self.whole.add(op.result)
+        elif dtype in INTEGERS:
+            hint = "make it of integers, or leave the dtype out"
+            raise Refused(f"`{op.result}` is {dtype.value}, and what it is made of is not whole.", self.at, hint)
         self.values[op.result] = Value(op.result, tuple(dims), dtype)
         self.items.append(op)
         return op.result

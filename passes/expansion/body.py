@@ -9,8 +9,8 @@ from ...ir.diagnostics import Span
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Expr, Operand, operands
 from ...ir.layout import Layout
-from ...ir.program import Einsum, Kind, Map, Op, Phase, Pin, PinKind, Region, Repeat, Stored, Value
-from .dims import MAX_ELEMENTS, MAX_TERMS, Constraint, DimTable, Extent
+from ...ir.program import Kind, Map, Op, Phase, Pin, PinKind, Region, Repeat, Stored, Value
+from .dims import Constraint, DimTable, Extent
 from .report import Refused, Report
 from .whole import INTEGERS, is_whole
 
@@ -61,9 +61,9 @@ class Context:
     extents: dict[Extent, None] = field(default_factory=dict)
     made: int = 0
 
-    def measure(self, dims: Sequence[str], name: str, span: Span, most: int, counted: str) -> None:
-        """Note that something has these dims, or goes over them; of all that has the same the first stands for it."""
-        self.extents.setdefault(Extent(tuple(sorted(dims)), most, counted, name, span))
+    def measure(self, dims: Sequence[str], name: str, span: Span) -> None:
+        """Note that a value has these dims; of all that have the same the first stands for them."""
+        self.extents.setdefault(Extent(tuple(sorted(dims)), name, span))
 
     def count(self, values: int, span: Span) -> None:
         """Note that `values` more exist. Ends the expansion when they are too many."""
@@ -148,7 +148,7 @@ class Body:
     def store(self, value: Value, kind: Kind, span: Span, whole: tuple[str, ...] = ()) -> None:
         """A tensor that is there before the program runs, split along none of the dims `whole`."""
         self.context.count(1, span)
-        self.context.measure(value.dims, value.name, span, MAX_ELEMENTS, "elements")
+        self.context.measure(value.dims, value.name, span)
         self.values[value.name] = value
         self.stored.append(Stored(value.name, kind, whole))
         if kind is Kind.CACHE:
@@ -160,10 +160,7 @@ class Body:
         Raises Refused where integers would be made of what is not whole.
         """
         self.context.count(1, self.at)
-        self.context.measure(dims, op.result, self.at, MAX_ELEMENTS, "elements")
-        if isinstance(op, Einsum):
-            every = {index for indices in op.indices for index in indices}
-            self.context.measure(tuple(every), op.result, self.at, MAX_TERMS, "terms")
+        self.context.measure(dims, op.result, self.at)
         if is_whole(op, lambda name: name in self.whole or self.value(name).dtype in INTEGERS):
             self.whole.add(op.result)
         elif dtype in INTEGERS:

@@ -15,7 +15,6 @@ from .report import Refused, Report
 MAX_SIZE = 2**40
 MAX_RANK = 32  # dims of one value
 MAX_ELEMENTS = 2**60  # of one value: more than a million chips hold, and exact wherever it is counted
-MAX_TERMS = 2**120  # that one op goes over: what takes so long has no use, and much more is no float
 MAX_DIMS = 1000  # of a file
 MAX_PHASES = 100  # of a file
 
@@ -272,12 +271,9 @@ Constraint = AtMost | Even | Unpadded
 
 @dataclass(frozen=True)
 class Extent:
-    """What has, or goes over, some dims: a value, by its name and where it is made or declared. `most`: how large the
-    product of their sizes may be, a power of two; `counted`: what it counts."""
+    """A value that has some dims, by its name and where it is made or declared."""
 
     dims: tuple[str, ...]
-    most: int
-    counted: str
     name: str = field(compare=False)
     span: Span = field(compare=False)
 
@@ -287,8 +283,8 @@ def check_extents(extents: Iterable[Extent], phases: Iterable[Phase], report: Re
     bound = [(phase.name, dict(phase.sizes)) for phase in phases]
     for extent in extents:
         for phase, sizes in bound:
-            if prod(sizes[dim] for dim in extent.dims) > extent.most:
-                most = f"2^{extent.most.bit_length() - 1} {extent.counted}"
+            if prod(sizes[dim] for dim in extent.dims) > MAX_ELEMENTS:
+                most = f"2^{MAX_ELEMENTS.bit_length() - 1} elements"
                 report.add(f"In phase `{phase}`, `{extent.name[:60]}` has more than {most}.", extent.span)
                 break
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...ir.dtype import Dtype
+from ...passes.expansion.dims import MAX_SIZE
 from .common import Defaults, Sizes, divided, read_activation, read_layers, read_sizes
 from .fields import Fields
 from .rotary import rope
@@ -18,7 +19,8 @@ GPT2_NAMES = {
 
 def gpt2(fields: Fields, dtype: Dtype) -> Transformer:
     """GPT-2: serial blocks, learned positions, one table that embeds and scores."""
-    model_dim, heads, places = fields.count("n_embd"), fields.count("n_head"), fields.count("n_positions", 1024)
+    model_dim = fields.count("n_embd", most=MAX_SIZE // 4)  # the feed-forward is 4 times as wide
+    heads, places = fields.count("n_head"), fields.count("n_positions", 1024)
     fields.inert(["n_ctx"])  # an older name of n_positions, no longer read
     for name, own in GPT2_NAMES.items():
         if name in fields.entries:

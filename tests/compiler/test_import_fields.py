@@ -53,6 +53,12 @@ def test_kv_heads_that_a_config_does_not_say(kind: str, missing: int) -> None:
     assert read(config(kind, **more, num_key_value_heads=None)).kv_heads == 64
 
 
+def test_a_feed_forward_that_follows_from_a_width_is_no_wider_than_a_dim_can_be() -> None:
+    assert read(config("gpt2", n_embd=2**38)).ff_dim == 2**40
+    with pytest.raises(InputError, match="`n_embd`"):
+        read(config("gpt2", n_embd=2**38 + 32))
+
+
 def test_gemma_wants_kv_heads_and_head_dim_to_be_numbers() -> None:
     assert read(config("gemma")).kv_heads == 16
     assert read(config("gemma")).head_dim == 256

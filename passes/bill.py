@@ -7,7 +7,7 @@ is settled in turns, and the cheapest bill on the way is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -61,14 +61,24 @@ class Trees:
         of = [None] * len(tensors) if groups is None else groups.of
         self.joinable = [frozenset() if o is None else frozenset(o[o >= 0].tolist()) for o in of]
 
-    def bill(self, chosen: Sequence[int], shared: frozenset[int] = frozenset()) -> Bill:
-        """The bill of a plan, with the groups `shared` open at first."""
+    def bill(
+        self,
+        chosen: Sequence[int],
+        shared: frozenset[int] = frozenset(),
+        detours: Mapping[int, tuple[int, ...]] | None = None,
+    ) -> Bill:
+        """The bill of a plan, with the groups `shared` open at first. `detours`: the trees of tensors that do
+        not move over the cheapest."""
+        given = detours or {}
         best: Bill | None = None
         tried: set[frozenset[int]] = set()
         while best is None or (shared not in tried and len(tried) < TURNS):
             trees = []
             for t, tensor in enumerate(self.tensors):
                 root, targets = tensor.ends(chosen)
+                if t in given:
+                    trees.append(given[t])
+                    continue
                 trees.append(self._tree(t, root, frozenset(targets) - {root}, shared & self.joinable[t]))
             tried.add(shared)
             found = self._add_up(trees, chosen)

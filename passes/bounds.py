@@ -183,16 +183,31 @@ class DualAscent:
                 self.shares = shares
                 self._reprice()
 
-    def _share(self, groups: Groups) -> None:
-        """Take from the tensors what they need not pay of a group's latency for the group to stay too
-        dear, and hand it to those for which it is not."""
+    def combining(self) -> float:
+        """What plans cost at the least above the bound if collectives of two tensors run as one: a group pays its
+        latency, and both have an arc in it."""
+        if self.groups is None or not len(self.groups.latency_s):
+            return np.inf
+        paid = self.shares * self.groups.latency_s
+        more = np.sort(self._spare(self.groups) - paid, axis=0)
+        least = self.groups.latency_s + more[:2].sum(axis=0) + np.minimum(0.0, more[2:]).sum(axis=0)
+        return max(0.0, float(least.min()))
+
+    def _spare(self, groups: Groups) -> Floats:
+        """What a plan costs at the least above the bound if a tensor has an arc in a group. Shape [tensors,
+        groups]; infinite where it has none."""
         spare = np.full(self.shares.shape, np.inf)
         for factor in self.factors:
             of = groups.of[factor.tensor]
             if of is not None and (of >= 0).any():
                 more = factor.arc_marginals()[of >= 0] - factor.minimum()
                 np.minimum.at(spare[factor.tensor], of[of >= 0], more)
-        spare = np.maximum(0.0, spare) / groups.latency_s
+        return np.maximum(0.0, spare)
+
+    def _share(self, groups: Groups) -> None:
+        """Take from the tensors what they need not pay of a group's latency for the group to stay too
+        dear, and hand it to those for which it is not."""
+        spare = self._spare(groups) / groups.latency_s
         given = np.where(np.isfinite(spare), STEP * np.minimum(self.shares, spare), 0.0)
         needy = np.isfinite(spare) & (spare <= NOTHING)
         count = needy.sum(axis=0)

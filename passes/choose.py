@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from ..ir.mesh import Mesh
 from ..ir.program import Phase, Pin, Program
 from ..ir.spmd import SpmdProgram
 from .bill import Trees
+from .boxes import Side
+from .detours import Detours
 from .graph import Graph, build_graph
 from .insert import insert
 from .limits import JointLimits, Limits
@@ -97,7 +100,7 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
     reader = _Reader(program, bound, mesh, moves, problem, options)
     limits = reader.limits()
     try:
-        found = search(problem, limits, prover, options.below)
+        found = search(problem, limits, prover, options.below, reader.sides)
     except Beaten as beaten:
         if options.below < math.inf:
             raise
@@ -122,13 +125,18 @@ class _Reader:
     options: Options
 
     @cached_property
-    def _trees(self) -> dict[bool, Trees]:
+    def _trees(self) -> dict[tuple[bool, bool], Trees]:
+        """The trees of plans, with projections apart or not, and with all collectives alone or not."""
         graph, settings = self.problem.graph, self.options.settings
-        return {apart: self.moves.trees(graph, settings, lean=apart) for apart in (False, True)}
+        moves = {False: self.moves, True: replace(self.moves, groups=None)}
+        return {
+            (apart, alone): moves[alone].trees(graph, settings, lean=apart)
+            for apart, alone in product((False, True), repeat=2)
+        }
 
     def plan(self, found: Found, apart: bool) -> Plan:
         """The plan that `found` is, with projections `apart` or as they run as one."""
-        objective, trees = self.options.objective, self._trees[apart]
+        objective, trees = self.options.objective, self._trees[apart, found.alone]
         read = [
             read_phase(p.name, self._calls(p), self.moves, trees, self.problem, found, objective) for p in self.phases
         ]
@@ -139,8 +147,22 @@ class _Reader:
         price, bound = (found.price, found.bound) if alone is None else (own[0].price, alone)
         return Plan(self.mesh, objective, stored, own, Timing(0.0, 0.0), handed, price, bound)
 
-    def limits(self) -> Limits | JointLimits | None:
-        """The memory that a plan may take; None where that is any amount."""
+    def sides(self) -> Iterator[Side]:
+        """All plans: first those in which every collective runs alone, for which it is known when each runs."""
+        if self.moves.groups is not None:
+            limits = self.limits(alone=True)
+            problem = replace(self.problem, groups=None)
+            assert limits is not None, "there is a limit on all plans"
+            yield Side(problem, limits, Detours(problem, self.moves, self._trees[True, True]))
+        limits = self.limits(alone=False)
+        assert limits is not None, "there is a limit on all plans"
+        yield Side(self.problem, limits, Detours(self.problem, self.moves, self._trees[True, False]))
+
+    def limits(self, alone: bool | None = None) -> Limits | JointLimits | None:
+        """The memory that a plan may take; None where that is any amount. `alone`: of plans in which every
+        collective runs alone, or of those in which some run as one; None: of any."""
+        ordered = self.moves.groups is None or alone is True
+        combined = self.moves.groups is not None and alone is False
         parts = []
         spelled = cache(lambda found, apart: insert(self.program, self.plan(found, apart)))
         for n, phase in enumerate(self.phases):
@@ -150,9 +172,9 @@ class _Reader:
                 stored = min(stored, least_bytes(graph) * (1 + 1e-12))
             if min(stored, self.options.capacity) == math.inf:
                 return None
-            least = needs(self.program, phase.name, self.mesh, graph, ordered=self.moves.groups is None)
+            least = needs(self.program, phase.name, self.mesh, graph, ordered)
             spell = _nth(spelled, n)
-            parts.append(Limits(self.options.capacity, stored, least, spell, phase.name))
+            parts.append(Limits(self.options.capacity, stored, least, spell, phase.name, combined))
         return parts[0] if len(parts) == 1 else JointLimits(tuple(parts))
 
     def _calls(self, phase: Phase) -> int:

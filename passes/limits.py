@@ -12,7 +12,7 @@ from .needs import Load, Needs, Term
 from .prover import Found
 from .space import Mask
 
-_Key = tuple[tuple[int, ...], frozenset[int], bool]
+_Key = tuple[tuple[int, ...], frozenset[int], bool, tuple[tuple[int, tuple[int, ...]], ...], bool]
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,15 @@ class Held:
 class Limits:
     """At most `capacity` bytes on a chip at any program point, of which `stored` of parameters and
     caches. `spell` makes the sharded program of a plan, which `cost.memory` judges, with projections
-    apart or as they run as one; `needs` is what plans hold at the least, apart."""
+    apart or as they run as one; `needs` is what plans hold at the least, apart. `combined`: only plans that run some
+    collectives as one are of interest."""
 
     capacity: float
     stored: float
     needs: Needs
     spell: Callable[[Found, bool], SpmdProgram]
     phase: str
+    combined: bool = False
     _known: dict[_Key, tuple[MemoryUse, SpmdProgram]] = field(default_factory=dict)
 
     def fits(self, plan: Found, apart: bool = True) -> bool:
@@ -52,6 +54,10 @@ class Limits:
         table = spmd.table()
         names = [(live.name, origin.get(live.name, live.name)) for live in use.worst.live]
         return [Held(first, table[name].layout, self.phase) for name, first in names]
+
+    def worst(self, plan: Found) -> list[tuple[str, str]]:
+        """The phase and the name of all that a plan holds at its worst point, besides what is stored as it is."""
+        return list(dict.fromkeys((held.phase, held.value) for held in self.held(plan)))
 
     @property
     def stored_terms(self) -> tuple[Term, ...]:
@@ -82,7 +88,7 @@ class Limits:
         return self.needs.loads(allowed, self.capacity, self.stored)
 
     def _spelled(self, plan: Found, apart: bool) -> tuple[MemoryUse, SpmdProgram]:
-        key = plan.chosen, plan.shared, apart
+        key = plan.chosen, plan.shared, plan.alone, plan.detours, apart
         if key not in self._known:
             spmd = self.spell(plan, apart)
             self._known[key] = memory(spmd), spmd
@@ -95,6 +101,11 @@ class JointLimits:
 
     parts: tuple[Limits, ...]
 
+    @property
+    def combined(self) -> bool:
+        """Whether only plans that run some collectives as one are of interest."""
+        return any(part.combined for part in self.parts)
+
     def fits(self, plan: Found, apart: bool = True) -> bool:
         """Whether a plan keeps to the limits."""
         return all(part.fits(plan, apart) for part in self.parts)
@@ -102,6 +113,10 @@ class JointLimits:
     def held(self, plan: Found) -> list[Held]:
         """What a plan holds at its worst point, besides what is stored."""
         return self._worst(plan).held(plan)
+
+    def worst(self, plan: Found) -> list[tuple[str, str]]:
+        """The phase and the name of all that a plan holds at its worst point, besides what is stored as it is."""
+        return list(dict.fromkeys((held.phase, held.value) for held in self.held(plan)))
 
     @property
     def stored_terms(self) -> tuple[Term, ...]:

@@ -87,13 +87,14 @@ def build_model(
     flows: Sequence[tuple[Arcs, Floats] | None],
     groups: Groups | None = None,
     loads: Sequence[Load] = (),
+    combined: bool = False,
 ) -> Model:
     """The integer program of a graph.
 
     `prices[n]` are the prices of node n's choices, `flows[t]` the arcs of tensor t and theirs (None
     for a tensor that nothing reads), each run alone. `groups`: the collectives that may run as one,
     with the latency that is then paid once, in the unit of the prices. `loads`: what choices may take
-    at most in all.
+    at most in all. `combined`: some group is used.
     """
     a = _Assembly()
     choice = []
@@ -109,6 +110,9 @@ def build_model(
             columns = np.arange(choice[n], choice[n] + len(size))
             a.add_entries(np.full(len(size), row), columns, size * (ROOM / load.room))
     shared = {} if groups is None else _add_groups(a, groups)
+    if combined:
+        row = a.add_rows(1, 1.0, np.inf)
+        a.add_entries(np.full(len(shared), row), np.array(list(shared.values()), dtype=np.int64), 1.0)
     for t, (tensor, flow) in enumerate(zip(graph.tensors, flows, strict=True)):
         if flow is None:
             continue

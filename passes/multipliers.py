@@ -24,7 +24,8 @@ NEAR = 1.3  # between a price that is too low and one that is enough
 
 @dataclass(frozen=True, eq=False)
 class Pressed:
-    """An ascent with charges, the best bound that they gave, and the plan that was read off it."""
+    """An ascent with charges, the best bound that they gave, and the plan that was read off before any were
+    made."""
 
     ascent: DualAscent
     bound: float
@@ -37,9 +38,11 @@ def press(
     read: Callable[[Sequence[int]], Found],
     fits: Callable[[Found], bool],
     turns: int,
+    combined: bool = False,
 ) -> Pressed | None:
     """Charge for the memory of `loads` until the plan that is read off keeps to the limits, and bring the charge
-    near the least that does. `fits` is asked of every plan on the way. None where no plan was read off."""
+    near the least that does. `fits` is asked of every plan on the way. `combined`: the bound is one of plans that
+    run some collectives as one. None where no plan was read off."""
     best: Pressed | None = None
     failed: dict[int, float] = {}  # of each load the highest charge with which too much was taken
     enough: dict[int, float] = {}  # and the lowest with which the plan kept to the limits
@@ -47,13 +50,13 @@ def press(
     for turn in range(turns + 1):
         for _ in range(SWEEPS):
             ascent.sweep()
-        bound, chosen = ascent.bound(), tuple(ascent.round())
+        bound, chosen = ascent.bound() + (ascent.combining() if combined else 0.0), tuple(ascent.round())
         if not np.isfinite(ascent.price_of(chosen)):
             return best
         plan = read(chosen)
         kept = fits(plan)
         if best is None or bound > best.bound:
-            best = Pressed(ascent, bound, plan)
+            best = Pressed(ascent, bound, plan if best is None else best.plan)
         if turn == turns or not loads or (kept and not charged):
             return best
         taken = [load.of(chosen) / load.room for load in loads]

@@ -126,8 +126,8 @@ class Needs:
         """What plans of all that is allowed take at each point of `capacity` bytes, and of those that at most
         may be `stored`; without what no plan can exceed."""
         kept = _sum(self.stored, allowed)
-        every = [Load(kept, min(stored, capacity))]
-        every += [Load(_sum(point.terms, allowed, kept), capacity) for point in self.points]
+        every = [_load(kept, min(stored, capacity))]
+        every += [_load(_sum(point.terms, allowed, kept), capacity) for point in self.points]
         most = (sum(float(size[allowed[n]].max()) for n, size in load.bytes.items()) for load in every)
         return [load for load, size in zip(every, most, strict=True) if size > load.room]
 
@@ -168,6 +168,11 @@ def _sum(
     for term in terms:
         loads[term.node] = loads.get(term.node, 0.0) + term.within(allowed)
     return loads
+
+
+def _load(size: Mapping[int, Floats], room: float) -> Load:
+    """What choices take of `room` bytes; twice as much stands for all that is more, and for what cannot be."""
+    return Load({n: np.minimum(each, 2 * room) for n, each in size.items()}, room)
 
 
 def local_bytes(tensor: Tensor, port: Port) -> Floats:

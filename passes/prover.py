@@ -53,7 +53,7 @@ class Problem:
         """A plan with its price; `shared` are groups that may be worth combining. Nothing is proven."""
         total = sum(float(p[c]) for p, c in zip(self.prices, chosen, strict=True))
         paid = self.trees.bill(chosen, shared)
-        return Found(tuple(chosen), total + paid.price, -np.inf, paid.shared)
+        return Found(tuple(chosen), total + paid.price, -np.inf, paid.shared, self.groups is None)
 
     def ties_of(self, plan: Found) -> float:
         """How far from plain a plan is: its ranks, and what its collectives count for."""
@@ -82,12 +82,15 @@ class Problem:
 @dataclass(frozen=True)
 class Found:
     """A plan as one choice for each node, its price, the proven bound of all plans, and the groups
-    of collectives that it runs as one."""
+    of collectives that it runs as one. `alone`: no two of them run as one. `detours`: the tensors that do
+    not move over cheapest trees, with the arcs of `moves` over which they do."""
 
     chosen: tuple[int, ...]
     price: float
     bound: float
     shared: frozenset[int] = frozenset()
+    alone: bool = False
+    detours: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def at_most(self, price: float) -> Found:
         """As if it cost no more than `price`: what to ask for where no dearer plan is of interest."""
@@ -95,7 +98,11 @@ class Found:
 
 
 class Limited(Protocol):
-    """What a plan may take: whether one keeps to that, and what all that is allowed takes at the least."""
+    """What a plan may take: whether one keeps to that, and what all that is allowed takes at the least.
+    `combined`: only plans that run some collectives as one are of interest."""
+
+    @property
+    def combined(self) -> bool: ...
 
     def fits(self, plan: Found) -> bool: ...
 
@@ -174,17 +181,6 @@ class Prover:
             best = min(best, plan, key=lambda f: f.price) if plan else best
             best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
         return best
-
-    def relaxed(self, ascent: DualAscent, known: Found, most_columns: int) -> float:
-        """A bound of the plans that `ascent` allows, no higher than the price of `known`: that of the linear
-        relaxation, or where it has too many columns the ascent's."""
-        reduced = self._reduce(ascent, known, ties=False)
-        if not reduced.possible:
-            return known.price
-        if len(reduced.model.cost) > most_columns:
-            return ascent.bound()
-        answer = self._solve(_relaxed(reduced.model))
-        return min(known.price, max(ascent.bound(), answer.bound / _unit(known.price)))
 
     def within(
         self, ascent: DualAscent, known: Found, limits: Limited, most_columns: int
@@ -279,8 +275,9 @@ class Prover:
             left = groups.take([arcs.get(t) for t in range(len(flows))])
             groups = replace(left, latency_s=left.latency_s * unit)
         loads = [] if limits is None or not all(mask.any() for mask in alive) else limits.loads(alive)
+        combined = limits is not None and limits.combined
         loads = [Load({n: size[alive[n]] for n, size in load.bytes.items()}, load.room) for load in loads]
-        return _Reduced(build_model(graph, prices, flows, groups, loads), [np.flatnonzero(k) for k in alive])
+        return _Reduced(build_model(graph, prices, flows, groups, loads, combined), [np.flatnonzero(k) for k in alive])
 
     def _solve(self, model: Model, nodes: int | None = None) -> Answer:
         answer = solve(model, self.problem.settings, nodes)

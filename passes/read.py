@@ -43,7 +43,7 @@ def read_phase(
                 uses = tuple(table.use_layout(row, k) for k in range(len(table.signature.uses)))
                 ops.append(OpPlan(node.name, uses, table.result_layout(row)))
     alone = all(node.phase == phase for node in graph.nodes)
-    legs, moved = _moved(phase, graph, moves, trees.bill(chosen, found.shared), chosen)
+    legs, moved = _moved(phase, graph, moves, trees.bill(chosen, found.shared, dict(found.detours)), chosen)
     price = (price + moved) / calls
     bound = price - (found.price - found.bound) if alone else None
     if objective is Objective.MEMORY:
@@ -58,7 +58,7 @@ def read_handovers(
 ) -> tuple[HandoverPlan, ...]:
     """How caches go from each phase to the next."""
     calls = {phase.name: phase.calls for phase in phases}
-    paid = trees.bill(found.chosen, found.shared)
+    paid = trees.bill(found.chosen, found.shared, dict(found.detours))
     out = []
     for handover in dict.fromkeys(t.phase for t in problem.graph.tensors if isinstance(t.phase, Handover)):
         legs, price = _moved(handover, problem.graph, moves, paid, found.chosen)

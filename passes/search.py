@@ -2,15 +2,18 @@
 
 Without a limit on memory, or where the cheapest plan keeps to it, one program decides. Where it
 does not, the bytes that values take are branched on (see `boxes`): with what they may take held in
-a box the problem is an easy one again, while capacity rows alone leave a weak relaxation.
+a box the problem is an easy one again, while capacity rows alone leave a weak relaxation. Plans in which
+every collective runs alone are looked at first, by themselves: of them it is known when each step runs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from .bounds import DualAscent
-from .boxes import search_boxes
+from .boxes import Side, search_boxes
 from .limits import JointLimits, Limits
 from .plan import Beaten
 from .prover import Found, Problem, Prover
@@ -19,15 +22,21 @@ FAR = 0.01  # a plan that may be so much too dear says little about what the che
 SWEEPS = 12  # brings the bound within a thousandth or so; more would only leave less to prove
 
 
-def search(problem: Problem, limits: Limits | JointLimits | None, prover: Prover, below: float = math.inf) -> Found:
-    """The cheapest plan that keeps to `limits` (None: any plan).
+def search(
+    problem: Problem,
+    limits: Limits | JointLimits | None,
+    prover: Prover,
+    below: float = math.inf,
+    sides: Callable[[], Iterable[Side]] = tuple,
+) -> Found:
+    """The cheapest plan that keeps to `limits` (None: any plan). `sides`: all plans, told apart.
 
     The bound holds for all plans within the limits. It is below the price by more than the gap of
     the settings where plans could not be told apart well enough, or where there were too many.
     Raises Beaten as soon as it shows that no plan costs less than `below`, or where none was found: its bound
     is infinite if there is none.
     """
-    ascent = DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
+    ascent = _ascent(problem)
     for _ in range(SWEEPS):
         ascent.sweep()
         if below < math.inf and ascent.bound() >= below:
@@ -43,7 +52,36 @@ def search(problem: Problem, limits: Limits | JointLimits | None, prover: Prover
             plain = prover.plainest(ascent, found)
             return plain if limits is None or _fits(plain, limits) else found
     assert limits is not None, "without limits a plan is found, or none is cheap enough"
-    return search_boxes(problem, ascent, limits, prover, max(ascent.bound(), found.bound), below)
+    return _sides(sides(), prover, ascent, max(ascent.bound(), found.bound), below)
+
+
+def _sides(sides: Iterable[Side], prover: Prover, ascent: DualAscent, least: float, below: float) -> Found:
+    """The cheapest plan of all sides. `ascent` has settled on the problem, and `least` is a bound of it. Raises
+    Beaten where none was found that costs less than `below`."""
+    best: Found | None = None
+    bounds: list[float] = []
+    for side in sides:
+        own, start = prover, ascent
+        if side.problem is not prover.problem:
+            own, start = Prover(side.problem), _ascent(side.problem)
+            for _ in range(SWEEPS):
+                start.sweep()
+        try:
+            found = search_boxes(side, own, start, least, below if best is None else min(below, best.price))
+        except Beaten as beaten:
+            bounds.append(beaten.bound)
+        else:
+            bounds.append(found.bound)
+            best = found
+        if own is not prover:
+            prover.solve_s += own.solve_s
+    if best is None:
+        raise Beaten(min(bounds))
+    return replace(best, bound=min(best.price, *bounds))
+
+
+def _ascent(problem: Problem) -> DualAscent:
+    return DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
 
 
 def _refute(ascent: DualAscent, below: float) -> None:

@@ -177,7 +177,7 @@ def problem_of(source: Program, chip: Hardware, mesh: str, monkeypatch: pytest.M
     """What the search is given."""
     given: list[Problem] = []
 
-    def caught(problem: Problem, limits: object, prover: Prover, below: float) -> Found:
+    def caught(problem: Problem, limits: object, prover: Prover, below: float, sides: object) -> Found:
         given.append(problem)
         return search(problem, None, prover)
 

@@ -15,11 +15,13 @@ from escc.compiler.driver import Compiled, compile_phase, load
 from escc.cost.estimate import estimate
 from escc.cost.hardware import load_hardware
 from escc.cost.memory import memory
+from escc.ir.collective import kind
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh, parse_mesh
 from escc.ir.parser import parse
+from escc.ir.pins import parse_pins
 from escc.ir.program import Program
-from escc.ir.spmd import Compute, walk_spmd
+from escc.ir.spmd import Compute, Move, walk_spmd
 from escc.ir.verify import verify
 from escc.passes.choose import Options, choose
 from escc.passes.expand import expand
@@ -169,3 +171,40 @@ def test_least_memory_keeps_to_the_capacity_as_well() -> None:
     again, less, dearer = planned(held - 1)
     assert stored == again == 512 * 512 * 2 / 4
     assert less < held and dearer > seconds
+
+
+# `x` is needed whole at first, and split along B in the end: a slice of the whole copy is free, but what
+# holds that copy while `o` is there has no room for it.
+TWICE = """
+dim B = 64, E = 64, F = 1024
+main(x: bf16[B,E], w: bf16[F]) {
+  y @ BE = relu(x)
+  r[B] = y[B,E]
+  o[B,F] @ BF = r[B] * w[F]
+  q @ B = max(o, over=F)
+  v @ B_xE = exp(x)
+  return q, v
+}
+"""
+
+
+def test_a_copy_is_made_another_way_where_the_cheapest_holds_too_much() -> None:
+    source = Source("a.pins", "stored x BE_x")
+    program = expanded(TWICE)
+    pins = tuple(parse_pins(source, program))
+
+    def planned(capacity: float) -> tuple[float, float, list[str]]:
+        plan = choose(program, "main", parse_mesh("2"), Options(HARDWARE, capacity_bytes=capacity, pins=pins))
+        assert plan.phases[0].gap <= 1e-9
+        (spmd,) = insert(program, plan)
+        verify(spmd, program)
+        kinds = [kind(s.item.collective) for s in walk_spmd(spmd.body) if isinstance(s.item, Move)]
+        return plan.price, float(memory(spmd).total_bytes), kinds
+
+    price, held, kinds = planned(math.inf)
+    assert "all-to-all" not in kinds
+    dearer, less, others = planned(held - 1)
+    assert "all-to-all" in others and less == held - 64 * 64 * 2 / 2
+    assert dearer - price == pytest.approx(64 * 64 * 2 / 2 / 2 / HARDWARE.network_bytes_per_s, rel=1e-6)
+    with pytest.raises(InputError, match="No plan keeps to"):
+        planned(less - 1)

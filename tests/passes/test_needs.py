@@ -35,7 +35,7 @@ def searched(
     seen: list[tuple[Problem, Limits]] = []
     search = choosing.search
 
-    def watched(problem: Problem, limits: Limits, prover: Any, below: float) -> Any:
+    def watched(problem: Problem, limits: Limits, prover: Any, below: float, sides: Any) -> Any:
         seen.append((problem, limits))
         return search(problem, limits, prover)
 

@@ -1,0 +1,156 @@
+"""Other ways to make the same copies: trees of collectives that cost more and hold less at some point.
+
+A plan's values move over cheapest trees. Where memory binds, a copy that is made from another one keeps
+that alive, and a cheap path may lead through a layout that takes more than there is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
+from typing import Protocol
+
+import numpy as np
+
+from .bill import Trees
+from .graph import Graph
+from .moves import Moves
+from .prover import Found, Problem
+
+BETWEEN = 2  # copies on the way that nothing reads
+MOST_TRIES = 4_000  # of partial trees, for each tensor
+Tree = tuple[int, ...]  # arcs, as `Moves` has them
+
+
+class Holding(Protocol):
+    """What plans hold: whether one keeps to the limits, and the tensors held where it takes most."""
+
+    def fits(self, plan: Found) -> bool: ...
+
+    def worst(self, plan: Found) -> Sequence[tuple[str, str]]: ...
+
+
+@dataclass(eq=False)
+class Detours:
+    """The ways of all plans of a problem. `trees`: those of the plans."""
+
+    problem: Problem
+    moves: Moves
+    trees: Trees
+    known: dict[tuple[int, int, frozenset[int]], _Ways] = field(default_factory=dict)
+
+    @cached_property
+    def numbers(self) -> Mapping[tuple[str, str], int]:
+        """The tensors by phase and name."""
+        graph: Graph = self.problem.graph
+        return {(str(tensor.phase), tensor.value.name): t for t, tensor in enumerate(graph.tensors)}
+
+    def around(self, plan: Found, limits: Holding, below: float, most: int) -> tuple[Found | None, float, int]:
+        """The cheapest plan of the same choices that keeps to the limits, if one costs less than `below`; a bound
+        of those that were not tried, after `most` of them; and how many were.
+
+        Whatever a plan holds at a point is that of the tensors that it holds there: one of them has to go another
+        way.
+        """
+        number = count()
+        heap = [(plan.price, next(number), dict[int, int]())]
+        seen: set[frozenset[tuple[int, int]]] = set()
+        tried = 0
+        while heap and heap[0][0] < below:
+            if tried == most:
+                return None, heap[0][0], tried
+            tried += 1
+            price, _, ways = heapq.heappop(heap)
+            trying = self._with(plan, ways)
+            if limits.fits(trying):
+                return trying, np.inf, tried
+            for t in sorted({self.numbers[name] for name in limits.worst(trying)}):
+                other = ways | {t: ways.get(t, -1) + 1}
+                key = frozenset(other.items())
+                tree, complete = self._ways(t, plan).at(other[t])
+                if tree is None and not complete:
+                    return None, price, tried
+                if tree is not None and key not in seen:
+                    seen.add(key)
+                    heapq.heappush(heap, (self._with(plan, other).price, next(number), other))
+        return None, np.inf, tried
+
+    def _ways(self, t: int, plan: Found) -> _Ways:
+        root, targets = self.problem.graph.tensors[t].ends(plan.chosen)
+        key = t, root, frozenset(targets) - {root}
+        if key not in self.known:
+            self.known[key] = _Ways(self.moves, *key)
+        return self.known[key]
+
+    def _with(self, plan: Found, ways: Mapping[int, int]) -> Found:
+        """A plan whose tensors go other ways, with its price."""
+        if not ways:
+            return plan
+        detours: list[tuple[int, Tree]] = []
+        for t, n in sorted(ways.items()):
+            tree, _ = self._ways(t, plan).at(n)
+            assert tree is not None, "it has been looked up"
+            detours.append((t, tree))
+        prices = zip(self.problem.prices, plan.chosen, strict=True)
+        paid = self.trees.bill(plan.chosen, plan.shared, dict(detours))
+        price = sum(float(p[c]) for p, c in prices) + sum(self.moves.prices(paid))
+        return replace(plan, price=price, shared=paid.shared, detours=tuple(detours))
+
+
+class _Ways:
+    """The trees of a tensor from a layout to others, cheapest first, looked for as they are asked for."""
+
+    def __init__(self, moves: Moves, t: int, root: int, targets: frozenset[int]):
+        self._found: list[Tree] = []
+        self._tries = [MOST_TRIES]
+        self._more = _trees(moves, t, root, targets, self._tries)
+
+    def at(self, n: int) -> tuple[Tree | None, bool]:
+        """The tree of a place in the order, None where there is none or none was found; whether all that there
+        are were found."""
+        while n >= len(self._found):
+            more = next(self._more, None)
+            if more is None:
+                return None, self._tries[0] > 0
+            self._found.append(more)
+        return self._found[n], True
+
+
+def _trees(moves: Moves, t: int, root: int, targets: frozenset[int], tries: list[int]) -> Iterator[Tree]:
+    """All trees without useless copies, cheapest first, the arcs of each in an order in which they can be applied."""
+    arcs, seconds = moves.arcs[t], moves.seconds[t]
+    if arcs is None or not targets:
+        return
+    leaving: dict[int, list[int]] = {}
+    for arc, source in enumerate(arcs.source.tolist()):
+        leaving.setdefault(source, []).append(arc)
+    target = arcs.target.tolist()
+    source = arcs.source.tolist()
+    number = count()
+    heap: list[tuple[float, int, int, Tree]] = [(0.0, 0, next(number), ())]
+    seen: set[frozenset[int]] = {frozenset()}
+    while heap:
+        if not tries[0]:
+            return
+        tries[0] -= 1
+        price, _, _, tree = heapq.heappop(heap)
+        reached = {root, *(target[arc] for arc in tree)}
+        used = {source[arc] for arc in tree}
+        if targets <= reached:
+            if all(end in targets or end in used for end in reached - {root}):
+                yield tree
+            continue  # more copies would be useless ones
+        for here in sorted(reached):
+            for arc in leaving.get(here, ()):
+                there = target[arc]
+                between = len(reached - targets - {root}) + (there not in targets)
+                if there in reached or between > BETWEEN:
+                    continue
+                key = frozenset((*tree, arc))
+                if key not in seen:
+                    seen.add(key)
+                    more = price + float(seconds[arc])
+                    heapq.heappush(heap, (more, len(tree) + 1, next(number), (*tree, arc)))

@@ -1,0 +1,95 @@
+"""Tight memory: a plan is refused only where there is none, and what is said of plans agrees among capacities.
+
+What holds at one capacity holds at a larger one, so plans found with less memory judge those found with more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from judge.generator import generate
+
+from escc.compiler.driver import compile_plan, load
+from escc.cost.hardware import Convention, load_hardware
+from escc.cost.memory import memory
+from escc.ir.diagnostics import InputError
+from escc.ir.mesh import parse_mesh
+from escc.ir.program import Kind, Phase, Program, Stored, walk
+from escc.passes import boxes
+from escc.passes.choose import Options, choose
+from escc.passes.insert import insert
+from escc.passes.plan import Plan
+
+HARDWARE = load_hardware("tpu-v4")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SHARES = (0.97, 0.85, 0.6, 0.35)
+
+
+def with_phases(program: Program, count: int) -> Program:
+    """The program with several phases, along a dim that no parameter has; with one, if there is none such."""
+    table, sizes = program.table(), program.phases[0].sizes
+    stored = [p.item for p in walk(program.body) if isinstance(p.item, Stored) and p.item.kind is not Kind.INPUT]
+    kept = {dim for item in stored for dim in table[item.value].dims}
+    free = [dim for dim, _ in sizes if dim not in kept]
+    if not free or count == 1:
+        return program
+
+    def phase(n: int) -> Phase:
+        grown = tuple((dim, size * (1, 4, 2)[n] if dim == free[0] else size) for dim, size in sizes)
+        return Phase(("main", "second", "third")[n], grown, (1, 3, 16)[n])
+
+    return replace(program, phases=tuple(phase(n) for n in range(count)))
+
+
+def planned(program: Program, mesh: str, options: Options) -> tuple[Plan, float] | bool:
+    """The plan of all phases and what it holds; without one, whether it is proven that there is none."""
+    try:
+        plan = choose(program, [phase.name for phase in program.phases], parse_mesh(mesh), options)
+    except InputError as error:
+        return "was found" not in error.diagnostics[0].message
+    held = max(float(memory(spmd).total_bytes) for spmd in insert(program, plan))
+    assert held <= options.capacity
+    compile_plan(program, plan, options)  # verified, and priced as planned
+    return plan, held
+
+
+def contradictions(found: Sequence[tuple[float, tuple[Plan, float] | bool]]) -> list[str]:
+    """Where capacities say different things."""
+    plans = [result for _, result in found if not isinstance(result, bool)]
+    out = []
+    for capacity, result in found:
+        within = [plan for plan, held in plans if held <= capacity]
+        if isinstance(result, bool):
+            out += [f"refused within {capacity}, proven: {result}"] * bool(within)
+        else:
+            out += [f"bound of {capacity}" for plan in within if plan.price < result[0].bound * (1 - 1e-9)]
+    return out
+
+
+@pytest.mark.parametrize(("mesh", "phases"), [("2x4", 1), ("4", 3)])
+@pytest.mark.parametrize("convention", Convention)
+@pytest.mark.parametrize("seed", [0, 3, 8, 15, 17, 31])
+def test_capacities_agree(seed: int, convention: Convention, mesh: str, phases: int) -> None:
+    program = with_phases(generate(seed).program, phases)
+    options = Options(HARDWARE.with_network(convention), capacity_bytes=math.inf)
+    free = planned(program, mesh, options)
+    assert not isinstance(free, bool)
+    found: list[tuple[float, tuple[Plan, float] | bool]] = [(math.inf, free)]
+    for share in SHARES:
+        capacity = math.floor(share * free[1])
+        found.append((capacity, planned(program, mesh, replace(options, capacity_bytes=capacity))))
+    assert not contradictions(found)
+
+
+def test_a_large_problem_has_a_plan_after_a_look_or_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boxes, "MOST_READ", 1)  # as in a problem so large that there is no time for more
+    monkeypatch.setattr(boxes, "MOST_COLUMNS", 0)
+    program = load(EXAMPLES / "palm-540b.esti")
+    plan = choose(program, "prefill", parse_mesh("4x4x4"), Options(HARDWARE))
+    (spmd,) = insert(program, plan)
+    assert memory(spmd).total_bytes <= HARDWARE.hbm_bytes
+    assert 1e-9 < plan.gap < 0.01

@@ -53,8 +53,26 @@ class Detours:
         of those that were not tried, after `most` of them; and how many were.
 
         Whatever a plan holds at a point is that of the tensors that it holds there: one of them has to go another
-        way.
+        way. Ways with more copies than are looked at count as not tried.
         """
+        touched: set[int] = set()
+        found, left, tried = self._around(plan, limits, below, most, touched)
+        return found, min([left, *(self._unseen(t, plan) for t in touched)]), tried
+
+    def _unseen(self, t: int, plan: Found) -> float:
+        """A bound of the plans of the same choices in which a tensor goes a way that was passed over."""
+        ways = self._ways(t, plan)
+        first, _ = ways.at(0)
+        if first is None or ways.passed_over == np.inf:
+            return np.inf
+        if self.problem.groups is not None:
+            return plan.price  # what a way adds depends on what runs as one
+        return plan.price + ways.passed_over - ways.price(first)
+
+    def _around(
+        self, plan: Found, limits: Holding, below: float, most: int, touched: set[int]
+    ) -> tuple[Found | None, float, int]:
+        """As `around`, of the ways that are looked at; `touched` gets the tensors that went another way."""
         number = count()
         heap = [(plan.price, next(number), dict[int, int]())]
         seen: set[frozenset[tuple[int, int]]] = set()
@@ -68,6 +86,7 @@ class Detours:
             if limits.fits(trying):
                 return trying, np.inf, tried
             for t in sorted({self.numbers[name] for name in limits.worst(trying)}):
+                touched.add(t)
                 other = ways | {t: ways.get(t, -1) + 1}
                 key = frozenset(other.items())
                 tree, complete = self._ways(t, plan).at(other[t])
@@ -101,56 +120,64 @@ class Detours:
 
 
 class _Ways:
-    """The trees of a tensor from a layout to others, cheapest first, looked for as they are asked for."""
+    """The trees of a tensor from a layout to others, cheapest first, looked for as they are asked for.
+
+    `passed_over`: the least that a tree with more than BETWEEN copies on the way costs, of those met so far.
+    """
 
     def __init__(self, moves: Moves, t: int, root: int, targets: frozenset[int]):
+        self._arcs, self._seconds = moves.arcs[t], moves.seconds[t]
         self._found: list[Tree] = []
-        self._tries = [MOST_TRIES]
-        self._more = _trees(moves, t, root, targets, self._tries)
+        self._tries = MOST_TRIES
+        self._more = self._trees(root, targets)
+        self.passed_over = np.inf
 
     def at(self, n: int) -> tuple[Tree | None, bool]:
         """The tree of a place in the order, None where there is none or none was found; whether all that there
-        are were found."""
+        are were found, but for those passed over."""
         while n >= len(self._found):
             more = next(self._more, None)
             if more is None:
-                return None, self._tries[0] > 0
+                return None, self._tries > 0
             self._found.append(more)
         return self._found[n], True
 
+    def price(self, tree: Tree) -> float:
+        """What the collectives of a tree cost when each runs alone, in seconds."""
+        return float(self._seconds[list(tree)].sum())
 
-def _trees(moves: Moves, t: int, root: int, targets: frozenset[int], tries: list[int]) -> Iterator[Tree]:
-    """All trees without useless copies, cheapest first, the arcs of each in an order in which they can be applied."""
-    arcs, seconds = moves.arcs[t], moves.seconds[t]
-    if arcs is None or not targets:
-        return
-    leaving: dict[int, list[int]] = {}
-    for arc, source in enumerate(arcs.source.tolist()):
-        leaving.setdefault(source, []).append(arc)
-    target = arcs.target.tolist()
-    source = arcs.source.tolist()
-    number = count()
-    heap: list[tuple[float, int, int, Tree]] = [(0.0, 0, next(number), ())]
-    seen: set[frozenset[int]] = {frozenset()}
-    while heap:
-        if not tries[0]:
+    def _trees(self, root: int, targets: frozenset[int]) -> Iterator[Tree]:
+        """All trees without useless copies, cheapest first, the arcs of each in an order in which they can be
+        applied."""
+        if self._arcs is None or not targets:
             return
-        tries[0] -= 1
-        price, _, _, tree = heapq.heappop(heap)
-        reached = {root, *(target[arc] for arc in tree)}
-        used = {source[arc] for arc in tree}
-        if targets <= reached:
-            if all(end in targets or end in used for end in reached - {root}):
-                yield tree
-            continue  # more copies would be useless ones
-        for here in sorted(reached):
-            for arc in leaving.get(here, ()):
-                there = target[arc]
-                between = len(reached - targets - {root}) + (there not in targets)
-                if there in reached or between > BETWEEN:
+        source, target = self._arcs.source.tolist(), self._arcs.target.tolist()
+        leaving: dict[int, list[int]] = {}
+        for arc, start in enumerate(source):
+            leaving.setdefault(start, []).append(arc)
+        number = count()
+        heap: list[tuple[float, int, int, Tree]] = [(0.0, 0, next(number), ())]
+        seen: set[frozenset[int]] = {frozenset()}
+        while heap:
+            if not self._tries:
+                return
+            self._tries -= 1
+            price, _, _, tree = heapq.heappop(heap)
+            reached = {root, *(target[arc] for arc in tree)}
+            used = {source[arc] for arc in tree}
+            if targets <= reached:
+                if all(end in targets or end in used for end in reached - {root}):
+                    yield tree
+                continue  # more copies would be useless ones
+            full = len(reached - targets - {root}) == BETWEEN
+            for arc in (arc for here in sorted(reached) for arc in leaving.get(here, ())):
+                there, more = target[arc], price + float(self._seconds[arc])
+                if there in reached:
+                    continue
+                if full and there not in targets:
+                    self.passed_over = min(self.passed_over, more)
                     continue
                 key = frozenset((*tree, arc))
                 if key not in seen:
                     seen.add(key)
-                    more = price + float(seconds[arc])
                     heapq.heappush(heap, (more, len(tree) + 1, next(number), (*tree, arc)))

@@ -11,9 +11,8 @@ unexport PYTHONPATH
 unexport PYTHONHOME
 
 # What the wheel is made from. Folders count as well: their times change when a file comes or goes.
-SOURCES := pyproject.toml $(shell find ir cost passes compiler -name __pycache__ -prune -o -print)
+SOURCES := pyproject.toml __init__.py py.typed $(shell find ir cost passes compiler -name __pycache__ -prune -o -print)
 WITH_HF := .[test,hf]# named, because $(call) would take its comma for its own
-PACKAGES := escc.ir escc.cost escc.passes escc.compiler
 
 # `build/` goes first, because it would carry files of an earlier build into the wheel.
 define INSTALL
@@ -42,7 +41,7 @@ demo: $(VENV)/installed
 # -P: nothing is imported from the tree, so that what is tested is what a user installs.
 test: $(VENV)/installed-test
 	$(PY) -m ruff check .
-	$(PY) -P -m mypy $(addprefix -p ,$(PACKAGES))
+	$(PY) -P -m mypy -p escc
 	$(PY) -P -m mypy benchmarks/run.py benchmarks/jax_bytes.py benchmarks/validate.py benchmarks/figures.py
 	$(PY) -P -m pytest -n $(WORKERS) --dist worksteal
 

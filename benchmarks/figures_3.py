@@ -11,11 +11,11 @@ from pathlib import Path
 from figures_plans import FEED_FORWARDS
 from figures_plot import MARKS, SERIES, Figure, Sheet, count, label, log_up, ticks
 
-from escc.compiler.driver import Compiled, compile_phase, load
-from escc.compiler.measured.named_layouts import FeedForwardLayout
-from escc.compiler.rivals import Turn, compare
+from escc.compiler.calibrate.named_layouts import FeedForwardLayout
+from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.report.compare import Turn, compare
+from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import load_hardware
-from escc.cost.symbolic import Form
 from escc.ir.mesh import parse_mesh
 from escc.passes.choose import Options
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from figures_plans import FEED_FORWARDS, Programs, measured, step_of, totals
 from figures_plot import INK, MARKS, SERIES, Figure, Sheet, label, ticks
 
-from escc.compiler.measured.named_layouts import FeedForwardLayout
-from escc.compiler.measured.rows import DECODE, Step, slice_of
+from escc.compiler.calibrate.named_layouts import FeedForwardLayout
+from escc.compiler.calibrate.rows import DECODE, Step, slice_of
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import DEFAULT_NAMES, Mesh
 

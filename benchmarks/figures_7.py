@@ -9,8 +9,8 @@ from itertools import pairwise
 from figures_plans import FEED_FORWARDS, Programs, fits, measured, mfu, step_of, totals
 from figures_plot import INK, MARKS, SERIES, Figure, Sheet, count, label, ticks
 
-from escc.compiler.measured.named_layouts import FeedForwardLayout
-from escc.compiler.measured.rows import PREFILL, Step
+from escc.compiler.calibrate.named_layouts import FeedForwardLayout
+from escc.compiler.calibrate.rows import PREFILL, Step
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import parse_mesh
 

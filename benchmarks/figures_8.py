@@ -9,8 +9,8 @@ from itertools import pairwise
 from figures_plans import Programs, step_of, totals
 from figures_plot import INK, MARKS, SERIES, Figure, Sheet, count, label, log_up, ticks
 
-from escc.compiler.measured.named_layouts import AttentionLayout
-from escc.compiler.measured.rows import DECODE, Step
+from escc.compiler.calibrate.named_layouts import AttentionLayout
+from escc.compiler.calibrate.rows import DECODE, Step
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory

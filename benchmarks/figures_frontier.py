@@ -8,7 +8,7 @@ from figures_plot import INK, MARKS, SERIES, Figure, Sheet, label, log_across, l
 from figures_spots import CHIPS, CONTEXT, DECODE_BATCHES, LENGTHS, PREFILL_BATCHES, Spot, at, frontier, published
 from matplotlib.axes import Axes
 
-from escc.compiler.measured.rows import DECODE, PREFILL
+from escc.compiler.calibrate.rows import DECODE, PREFILL
 from escc.cost.hardware import Hardware
 from escc.ir.dtype import Dtype
 

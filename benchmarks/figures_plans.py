@@ -7,11 +7,11 @@ from functools import lru_cache, partial
 from math import inf
 from pathlib import Path
 
-from escc.compiler.driver import compile_phase, load
-from escc.compiler.measured.measurements import Measurement, read_measurements
-from escc.compiler.measured.named_layouts import AttentionLayout, FeedForwardLayout, named_pins
-from escc.compiler.measured.processes import in_processes
-from escc.compiler.measured.rows import DIMS, PREFILL, Step
+from escc.compiler.calibrate.measurements import Measurement, read_measurements
+from escc.compiler.calibrate.named_layouts import AttentionLayout, FeedForwardLayout, named_pins
+from escc.compiler.calibrate.rows import DIMS, PREFILL, Step
+from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.text.processes import in_processes
 from escc.cost.estimate import Totals, estimate
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory

@@ -15,11 +15,11 @@ import escc.compiler
 import escc.cost
 import escc.ir
 import escc.passes
-from escc.compiler.driver import load
-from escc.compiler.measured.measurements import Measurement, Timed
-from escc.compiler.measured.named_layouts import FeedForwardLayout
-from escc.compiler.measured.rows import DECODE, PREFILL, Step, slice_of
-from escc.compiler.model_files import preset_source
+from escc.compiler.calibrate.measurements import Measurement, Timed
+from escc.compiler.calibrate.named_layouts import FeedForwardLayout
+from escc.compiler.calibrate.rows import DECODE, PREFILL, Step, slice_of
+from escc.compiler.plan.model_files import preset_source
+from escc.compiler.plan.pipeline import load
 from escc.compiler.sweep.points import Record, Sweep
 from escc.compiler.sweep.run import run_sweep
 from escc.compiler.sweep.serving import serving

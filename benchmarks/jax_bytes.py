@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from escc.compiler.backends.jax_module import collectives_of
-from escc.compiler.backends.jax_source import emit_jax
-from escc.compiler.driver import Compiled, compile_phase, load
-from escc.compiler.jax_check import check_jax, planned, sent_bytes
+from escc.compiler.emit.jax_source import emit_jax
+from escc.compiler.jax.check import check_jax, planned, sent_bytes
+from escc.compiler.jax.hlo import collectives_of
+from escc.compiler.plan.pipeline import Compiled, compile_phase, load
 from escc.cost.hardware import load_hardware
 from escc.ir.mesh import parse_mesh
 from escc.passes.choose import Options

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from escc.compiler.measured.calibrate import Calibration, calibrate, mean_absolute
-from escc.compiler.measured.fit import HOP
-from escc.compiler.measured.measurements import Measurement, Timed, read_measurements
-from escc.compiler.measured.named_layouts import AttentionLayout, FeedForwardLayout
-from escc.compiler.measured.rows import DECODE, PREFILL, Step, plan_named
-from escc.compiler.measured.validate import Row, Validation, validate
+from escc.compiler.calibrate.calibrate import Calibration, calibrate, mean_absolute
+from escc.compiler.calibrate.fit import HOP
+from escc.compiler.calibrate.measurements import Measurement, Timed, read_measurements
+from escc.compiler.calibrate.named_layouts import AttentionLayout, FeedForwardLayout
+from escc.compiler.calibrate.rows import DECODE, PREFILL, Step, plan_named
+from escc.compiler.calibrate.validate import Row, Validation, validate
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware, load_measured
 from escc.ir.dtype import Dtype

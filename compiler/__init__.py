@@ -1,1 +1,1 @@
-"""The driver, the backends and the command line."""
+"""From a model to verified plans, emitted programs and reports; the command line."""

@@ -14,9 +14,9 @@ from fractions import Fraction
 from typing import Any
 
 from ..ir.collective import axes_of, kind
-from ..ir.looped import walk_loops
 from ..ir.program import Append, Kind, Signature, Stored, signature
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, walk_spmd
+from ..ir.verify.collective_matmul import walk_loops
 from . import collectives
 from .hardware import Hardware
 from .loops import Alone, LoopCost, loop_cost

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..ir.diagnostics import Source, did_you_mean, fail
-from ..ir.parser import read_source
+from ..ir.text.read import read_source
+from . import presets as presets_folder
 from .arithmetic import larger, root_of_squares
 from .hardware_file import Tables, read_tables
 
@@ -148,7 +149,7 @@ class Hardware:
 
 def presets() -> tuple[str, ...]:
     """The names of the shipped hardware files, sorted."""
-    names = (entry.name for entry in resources.files(__package__).iterdir())
+    names = (entry.name for entry in resources.files(presets_folder).iterdir())
     return tuple(sorted(n.removesuffix(".toml") for n in names if n.endswith(".toml")))
 
 
@@ -173,7 +174,7 @@ def _preset(name: str) -> Hardware:
         known = ", ".join(presets())
         hint = did_you_mean(name, presets()) or f"known: {known}; or a file of your own, `NAME.toml`"
         raise fail(f"There is no hardware preset `{name[:60]}`.", hint=hint)
-    text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    text = resources.files(presets_folder).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     return parse_hardware(Source(f"{name}.toml", text))
 
 

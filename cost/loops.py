@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum, prod
 
-from ..ir.looped import Loop
 from ..ir.program import Einsum
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue
+from ..ir.verify.collective_matmul import Loop
 from .network import Network
 
 

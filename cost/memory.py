@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from ..ir.joined import together
 from ..ir.program import Append, Kind, Stored, operand_names
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step, walk_spmd
+from ..ir.verify.fused import together
 from .estimate import local_bytes
 
 

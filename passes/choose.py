@@ -21,26 +21,26 @@ from ..cost.network import Network
 from ..ir.mesh import Mesh
 from ..ir.program import Phase, Pin, Program
 from ..ir.spmd import SpmdProgram
-from .bill import Trees
-from .boxes import Side
-from .detours import Detours
-from .graph import Graph, build_graph
-from .insert import insert
-from .limits import JointLimits, Limits
-from .liveness import needs
-from .misfit import does_not_fit, live_do_not_fit
-from .moves import Moves, all_moves
-from .naming import plainest
-from .phases import for_each, join_phases, view
-from .pinning import apply_pins
+from .ilp.solver import Settings
+from .layouts.strategies import live_axes
+from .lower.insert import insert
 from .plan import Beaten, Objective, Plan, Timing
-from .prover import Found, Problem, Prover
-from .read import least_bytes, read_handovers, read_phase, stored_layouts
-from .search import search
-from .solver import Settings
-from .strategies import live_axes
-from .symmetry import representatives
-from .trees import Distances
+from .search.branch_and_bound import Side
+from .search.canonical_axes import plainest
+from .search.derive_memory_bounds import needs
+from .search.detours import Detours
+from .search.exact import Found, Problem, Prover
+from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
+from .search.graph import Graph, build_graph
+from .search.infeasible import does_not_fit, live_do_not_fit
+from .search.join_phases import for_each, join_phases, view
+from .search.limits import JointLimits, Limits
+from .search.pinning import apply_pins
+from .search.prices import Moves, all_moves
+from .search.search import search
+from .search.steiner import Distances
+from .search.symmetry import representatives
+from .search.tree_costs import Trees
 
 Floats = NDArray[np.float64]
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.driver import Compiled, compile_phase, load
-from escc.compiler.emission import Emit, in_one
-from escc.compiler.explain import explain
-from escc.compiler.explain_text import Explained, as_text
-from escc.compiler.report import report
+from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.report.explain import explain
+from escc.compiler.report.explain_text import Explained, as_text
+from escc.compiler.report.targets import Emit, in_one
+from escc.compiler.report.text import report
+from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import load_hardware
-from escc.cost.symbolic import Form
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import parse_mesh
-from escc.ir.spmd_parser import parse_spmd
+from escc.ir.text.read_spmd import parse_spmd
 from escc.passes.choose import Options
 
 ROOT = Path(__file__).parents[1]

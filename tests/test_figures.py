@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from escc.compiler.measured.named_layouts import AttentionLayout, FeedForwardLayout
+from escc.compiler.calibrate.named_layouts import AttentionLayout, FeedForwardLayout
 from escc.compiler.sweep.points import Point, Record, Status
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware, load_measured

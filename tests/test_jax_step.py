@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from escc.compiler.cli import app
+from escc.compiler.commands.main import app
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "jax_step.py"
 MODEL = """\

@@ -10,21 +10,22 @@ from pathlib import Path
 import pytest
 from lark import Lark
 
-from escc.compiler.driver import compile_phases
+from escc.compiler.plan.pipeline import compile_phases
 from escc.cost.hardware import load_hardware
-from escc.ir import parser, tokens
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
 from escc.ir.mesh import parse_mesh
-from escc.ir.parser import parse
-from escc.ir.pins import parse_pins
 from escc.ir.program import Program
+from escc.ir.text import read as parser
+from escc.ir.text import tokens
+from escc.ir.text.pins import parse_pins
+from escc.ir.text.read import parse
 from escc.passes.choose import Options
-from escc.passes.expand import expand
 from escc.passes.expansion import blocks, body, dims
 from escc.passes.expansion.body import FLOATS
 from escc.passes.expansion.declared import QUANTISED
+from escc.passes.expansion.expand import expand
 from escc.passes.expansion.functions import FUNCTIONS, KEYWORD_VALUES, Entry, entries
 from escc.passes.expansion.keywords import KEYWORDS
 
@@ -188,7 +189,7 @@ def _power(number: int) -> str:
 
 def grammar_text() -> str:
     """The rules of the grammar file without the marks that only its parser reads, and the words that it keeps."""
-    grammar = (ROOT / "ir" / "grammar.lark").read_text(encoding="utf-8")
+    grammar = (ROOT / "ir" / "text" / "grammar.lark").read_text(encoding="utf-8")
     rules = [line for line in grammar.splitlines() if re.match(r"_?[a-z_]+:|$", line)]
     text = "\n".join(rules).strip("\n")
     text = re.sub(r"\(_item \(_NL _item\)\*\)\?", "item*", text)
@@ -204,7 +205,7 @@ def grammar_text() -> str:
 
 def reserved() -> dict[str, str]:
     """The words that the grammar keeps for itself, by the names of their terminals."""
-    lark = Lark((ROOT / "ir" / "grammar.lark").read_text(encoding="utf-8"), start="model", parser="lalr")
+    lark = Lark((ROOT / "ir" / "text" / "grammar.lark").read_text(encoding="utf-8"), start="model", parser="lalr")
     spelled = {one.name: str(one.pattern.value) for one in lark.terminals if one.pattern.type == "str"}
     return {name: word for name, word in spelled.items() if word.isalpha()}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from escc.compiler.driver import compile_phases
+from escc.compiler.plan.pipeline import compile_phases
 from escc.cost.hardware import load_hardware
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import parse_mesh
-from escc.ir.parser import parse
+from escc.ir.text.read import parse
 from escc.passes.choose import Options
-from escc.passes.expand import expand
+from escc.passes.expansion.expand import expand
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

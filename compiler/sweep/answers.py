@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...ir.diagnostics import fail
-from ..page.frontier import Frontier, best_of
-from ..page.frontier import Point as Spot
+from .frontier import Frontier, best_of
+from .frontier import Point as Spot
 from .points import Record, Sweep
 
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}

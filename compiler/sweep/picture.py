@@ -11,8 +11,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from ...ir.inert import visible
-from ..page.frontier import best_of, plotted
 from .answers import frontier_of
+from .frontier import best_of, plotted
 from .points import Record, Sweep
 
 INCHES = (8.0, 5.0)

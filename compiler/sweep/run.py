@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..measured.processes import completed
+from ..text.processes import completed
 from .points import Point, Record, Sweep
 from .results import ResultsFile
 from .solve import solve

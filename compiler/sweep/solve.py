@@ -12,16 +12,15 @@ from functools import lru_cache
 from ...cost.hardware import Hardware
 from ...ir.diagnostics import InputError
 from ...ir.mesh import Mesh
-from ...ir.parser import parse
 from ...ir.program import Program
+from ...ir.text.read import parse
 from ...passes.choose import Options
-from ...passes.expand import expand
-from ...passes.misfit import UNPROVEN
+from ...passes.expansion.expand import expand
+from ...passes.expansion.weights import with_weights
 from ...passes.plan import Beaten
-from ...passes.weights import with_weights
-from ..driver import Compiled, compile_phase
-from ..prediction import prediction
-from ..shapes import meshes_of
+from ...passes.search.infeasible import UNPROVEN
+from ..plan.pipeline import Compiled, compile_phase
+from ..plan.shapes import meshes_of
 from .points import BEATEN, Point, Record, Status, Sweep, Tried
 from .serving import sizes_at
 
@@ -99,7 +98,7 @@ def _name(mesh: Mesh) -> str:
 
 
 def _record(point: Point, best: Compiled, tried: tuple[Tried, ...]) -> Record:
-    found = prediction(best)
+    found = best.prediction
     bound_s = min([found.seconds, *(one.bound_s for one in tried if one.bound_s is not None)])
     return Record(
         point,

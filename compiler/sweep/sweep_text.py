@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from math import log10
 
-from ..text_table import table
-from ..units import count_text, time_text
+from ..text.table import table
+from ..text.units import count_text, time_text
 from .answers import Answer, Target, answer, best_points, cost_of, cost_unit, frontier_of
 from .points import Record, Status, Sweep
 

@@ -23,7 +23,7 @@ from ...ir.program import (
     TopK,
     Value,
 )
-from ...ir.source import Call, Repeated
+from ...ir.text.surface import Call, Repeated
 from .body import Body, Template
 from .report import Refused, plural
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...ir.diagnostics import InputError
 from ...ir.dtype import Dtype
-from ...ir.pins import pinned_layout
 from ...ir.program import Kind, PinKind, Repeat, Value
-from ...ir.source import Declaration, Ident, LayoutText, Type
+from ...ir.text.pins import pinned_layout
+from ...ir.text.surface import Declaration, Ident, LayoutText, Type
 from .body import FLOATS, Body
 from .names import all_dims
 from .report import Refused

@@ -9,7 +9,7 @@ from math import prod
 from ...ir.diagnostics import Span
 from ...ir.expr import Call, Const, Expr, Size
 from ...ir.program import Phase
-from ...ir.source import Dim, Dims, Ident, Item, PhaseText
+from ...ir.text.surface import Dim, Dims, Ident, Item, PhaseText
 from .report import Refused, Report
 
 MAX_SIZE = 2**40

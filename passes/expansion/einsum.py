@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...cost.ops import Indices, flops
 from ...ir.dtype import Dtype
 from ...ir.program import Einsum, Value, signature
-from ...ir.source import Binary, Expr, Ident, Indexed, Name
+from ...ir.text.surface import Binary, Expr, Ident, Indexed, Name
 from .body import FLOATS, Body
 from .contraction import Pair, contraction
 from .report import Refused, plural

@@ -13,7 +13,7 @@ from ...ir.expr import Call as Apply
 from ...ir.expr import Const, Context, Operand, operands
 from ...ir.expr import Expr as Arithmetic
 from ...ir.program import Map, Sum
-from ...ir.source import (
+from ...ir.text.surface import (
     Binary,
     Call,
     Expr,

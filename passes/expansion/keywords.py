@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from ...ir.source import Call, DimList, Expr, Ident, Into, Keyword, Name, Number
+from ...ir.text.surface import Call, DimList, Expr, Ident, Into, Keyword, Name, Number
 from .arguments import BASE, EPSILON, Arguments, Composite
 from .dims import DimTable
 from .report import Refused

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...ir.diagnostics import Span
 from ...ir.dtype import Dtype
 from ...ir.program import PinKind, Value
-from ...ir.source import Call, Declaration, Expr, Line, Name, Repeated, Return, Statement
+from ...ir.text.surface import Call, Declaration, Expr, Line, Name, Repeated, Return, Statement
 from .blocks import Broken, call_block, describe, repeat_block, type_text
 from .body import Body
 from .composites import COMPOSITES

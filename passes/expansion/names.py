@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ...ir.source import (
+from ...ir.text.surface import (
     Binary,
     Call,
     DimList,

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.driver import load
+from escc.compiler.plan.pipeline import load
 from escc.cost.context import max_context
 from escc.cost.hardware import load_hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import Layout
 from escc.ir.mesh import parse_mesh
-from escc.ir.parser import parse
-from escc.ir.pins import parse_pins
 from escc.ir.program import Program
-from escc.passes.expand import expand
+from escc.ir.text.pins import parse_pins
+from escc.ir.text.read import parse
+from escc.passes.expansion.expand import expand
 
 ROOT = Path(__file__).parents[2]
 TABLE = [line for line in (ROOT / "tests/data/max-context.csv").read_text().splitlines() if not line.startswith("#")]

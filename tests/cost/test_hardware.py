@@ -83,7 +83,7 @@ def test_every_preset_loads_and_names_its_source() -> None:
     for name in presets():
         seen = Convention.LINKS if name.endswith("-measured") else Convention.FLAT
         assert (load_hardware(name).name, load_hardware(name).convention) == (name, seen)
-        first = resources.files("escc.cost").joinpath(f"{name}.toml").read_text().split("\n")[0]
+        first = resources.files("escc.cost.presets").joinpath(f"{name}.toml").read_text().split("\n")[0]
         assert first.startswith("# ") and "Sources: " in first
 
 
@@ -169,7 +169,7 @@ def test_an_unknown_preset_is_refused_with_a_guess() -> None:
         load_hardware("tpu_v4")
     assert caught.value.diagnostics[0].hint is not None and "tpu-v4" in caught.value.diagnostics[0].hint
     with pytest.raises(InputError):
-        load_hardware("../cost/tpu-v4")
+        load_hardware("../presets/tpu-v4")
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from math import isclose, prod
 
 import pytest
 
-from escc.compiler.scopes import scopes
+from escc.compiler.report.scopes import scopes
 from escc.cost.estimate import Estimate, estimate, predict
 from escc.cost.hardware import Hardware, load_hardware
 from escc.ir.collective import AllGather
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.spmd import Move, SpmdProgram, walk_spmd
-from escc.ir.spmd_parser import parse_spmd
-from escc.ir.verify import verify
+from escc.ir.text.read_spmd import parse_spmd
+from escc.ir.verify.verify import verify
 
 V4, H100 = load_hardware("tpu-v4"), load_hardware("h100")
 LINKS = V4.with_network("links")

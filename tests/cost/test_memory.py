@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.driver import compile_phase, load
+from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import load_hardware
 from escc.cost.memory import memory, points
 from escc.ir.diagnostics import Source
@@ -20,8 +20,8 @@ from escc.ir.layout import Layout
 from escc.ir.mesh import parse_mesh
 from escc.ir.program import Append, Carry, Kind, Stored, Sum, operand_names
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
-from escc.ir.spmd_parser import parse_spmd
-from escc.ir.verify import verify
+from escc.ir.text.read_spmd import parse_spmd
+from escc.ir.verify.verify import verify
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

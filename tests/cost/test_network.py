@@ -12,8 +12,8 @@ import pytest
 import sympy
 
 from escc.cost.hardware import Calibrated, Hardware, Switch, Torus, Wrap, load_hardware
-from escc.cost.links import Wire, Wiring, simulate, simulate_permute
 from escc.cost.network import Network
+from escc.cost.simulate.links import Wire, Wiring, simulate, simulate_permute
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import parse_mesh
 

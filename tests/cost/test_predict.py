@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from judge.generator import generate
 
-from escc.compiler.driver import Compiled, compile_phase, load
-from escc.compiler.model_files import presets
+from escc.compiler.plan.model_files import presets
+from escc.compiler.plan.pipeline import Compiled, compile_phase, load
 from escc.cost.hardware import Calibrated, Convention, Hardware, Rule, load_hardware
 from escc.cost.predict import Prediction, Resource, predict_phase, token_dims, tokens
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import parse_mesh
-from escc.ir.parser import parse
 from escc.ir.program import Program
+from escc.ir.text.read import parse
 from escc.passes.choose import Options
-from escc.passes.expand import expand
+from escc.passes.expansion.expand import expand
 
 SOURCE = Source(
     "sum.esti",

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from escc.compiler.driver import compile_phase
+from escc.compiler.plan.pipeline import compile_phase
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Calibrated, Hardware, Rule, load_hardware
 from escc.cost.shares import Shares, shares
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import parse_mesh
-from escc.ir.parser import parse
+from escc.ir.text.read import parse
 from escc.passes.choose import Options
-from escc.passes.expand import expand
+from escc.passes.expansion.expand import expand
 
 TEXT = """model "sum"
 dim B = 1024, E = 4096, F = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import count, islice
 
-from escc.compiler.measured.measurements import COLUMNS
+from escc.compiler.calibrate.measurements import COLUMNS
 
 BYTES = 99_000
 TOKENS = 49_000  # of a model; the parser refuses 50,000 at once

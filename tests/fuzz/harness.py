@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import escc.compiler.sweep.picture  # noqa: F401  so that what matplotlib keeps at home is there before anything is watched
-from escc.compiler.cli import app
+from escc.compiler.commands.main import app
 
 MOST_CPU_S = 10.0  # that an input of under 100 kB may take to be refused
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

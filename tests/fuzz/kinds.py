@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from escc.compiler.measured.measurements import own_measurements
-from escc.compiler.model_files import preset_source, presets
+from escc.compiler.calibrate.measurements import own_measurements
+from escc.compiler.plan.model_files import preset_source, presets
 
 from .harness import Outcome, run
 from .mutations import GENTLE, MOST, MUTATIONS, mutated, value

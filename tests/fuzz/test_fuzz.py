@@ -51,8 +51,8 @@ def test_what_is_wrong_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "writes to" in (run(compiling, tmp_path / "elsewhere").wrong or "")
     assert run((*compiling, "--force"), tmp_path / "out").wrong is None
     assert sorted(os.listdir(tmp_path)) == ["m.esti", "out"]
-    monkeypatch.setattr("escc.compiler.cli_check.load", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("escc.compiler.commands.check.load", lambda *_, **__: 1 / 0)
     assert "ZeroDivisionError" in (run(("check", str(file))).wrong or "")
-    monkeypatch.setattr("escc.compiler.cli_check.load", lambda *_, **__: os._exit if sum(range(10**8)) else None)
+    monkeypatch.setattr("escc.compiler.commands.check.load", lambda *_, **__: os._exit if sum(range(10**8)) else None)
     monkeypatch.setattr("fuzz.harness.MOST_CPU_S", 0.05)
     assert "takes more than" in (run(("check", str(file))).wrong or "")

@@ -15,15 +15,15 @@ from hf.variants import VARIANTS
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from escc.compiler.backends.reference import random_stored, run_reference
 from escc.compiler.hf_import.architectures import read_config
 from escc.compiler.hf_import.json_text import read_json
 from escc.compiler.hf_import.write import model_text
-from escc.compiler.language_model import language_model
+from escc.compiler.run.language_model import language_model
+from escc.compiler.simulate.reference import random_stored, run_reference
 from escc.ir.diagnostics import Source
-from escc.ir.parser import parse
 from escc.ir.program import Program
-from escc.passes.expand import expand
+from escc.ir.text.read import parse
+from escc.passes.expansion.expand import expand
 
 Array = np.ndarray
 BATCH, PROMPT, DECODED = 3, 9, 4

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from escc.ir.diagnostics import Diagnostic, InputError, Source, Span
-from escc.ir.parser import parse
-from escc.ir.pins import parse_pins
-from escc.passes.expand import expand
+from escc.ir.text.pins import parse_pins
+from escc.ir.text.read import parse
+from escc.passes.expansion.expand import expand
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "diagnostics"
 CASES = sorted(path for path in GOLDEN.iterdir() if path.suffix in {".esti", ".pins"})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from escc.ir.diagnostics import Diagnostic, InputError, Source, Span
 from escc.ir.inert import comment, docstring, literal, one_each, visible
-from escc.ir.parser import parse, read_source
+from escc.ir.text.read import parse, read_source
 
 ANY = st.text(st.characters(codec=None) | st.sampled_from("\\\"'#\n\r\x0b\x0c\x1b\x85\u2028\u202e\u2066\ud800"))
 

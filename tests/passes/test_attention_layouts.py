@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.driver import load
+from escc.compiler.plan.pipeline import load
 from escc.cost.hardware import load_hardware
 from escc.ir.collective import AllToAll
 from escc.ir.layout import Layout

@@ -9,14 +9,14 @@ import pytest
 from judge.generator import Case, generate
 from judge.optimum import optimum
 
-from escc.compiler.driver import load
+from escc.compiler.plan.pipeline import load
 from escc.cost.hardware import load_hardware, load_measured
 from escc.ir.diagnostics import InputError
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import parse_mesh
 from escc.passes.choose import Options, choose
+from escc.passes.expansion.weights import with_weights
 from escc.passes.plan import Beaten
-from escc.passes.weights import with_weights
 
 HARDWARE = load_hardware("tpu-v4")
 

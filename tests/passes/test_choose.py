@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.backends.check import check
+from escc.compiler.simulate.check import check
 from escc.cost.estimate import estimate, predict
 from escc.cost.hardware import load_hardware
 from escc.cost.memory import memory
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import format_layout
 from escc.ir.mesh import parse_mesh
-from escc.ir.parser import parse, read_source
-from escc.ir.pins import parse_pins
 from escc.ir.program import Program
 from escc.ir.spmd import SpmdProgram
-from escc.ir.verify import verify
+from escc.ir.text.pins import parse_pins
+from escc.ir.text.read import parse, read_source
+from escc.ir.verify.verify import verify
 from escc.passes.choose import Options, choose
-from escc.passes.expand import expand
-from escc.passes.insert import insert
+from escc.passes.expansion.expand import expand
+from escc.passes.lower.insert import insert
 from escc.passes.plan import Objective, Plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -233,12 +233,12 @@ import sys
 from pathlib import Path
 from escc.cost.hardware import load_hardware
 from escc.ir.mesh import parse_mesh
-from escc.ir.parser import parse, read_source
-from escc.ir.pins import parse_pins
-from escc.ir.spmd_printer import print_spmd
+from escc.ir.text.read import parse, read_source
+from escc.ir.text.pins import parse_pins
+from escc.ir.text.write_spmd import print_spmd
 from escc.passes.choose import Options, choose
-from escc.passes.expand import expand
-from escc.passes.insert import insert
+from escc.passes.expansion.expand import expand
+from escc.passes.lower.insert import insert
 source = read_source(Path(sys.argv[1]))
 program = expand(parse(source), source, {})
 plan = choose(program, "decode", parse_mesh("4x4x4"), Options(load_hardware("tpu-v4")))

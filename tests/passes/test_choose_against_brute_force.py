@@ -11,15 +11,15 @@ from judge.few_ops import few_ops, pins
 from judge.generator import Case, generate
 from judge.optimum import optimum
 
-from escc.compiler.backends.check import CheckReport, check
+from escc.compiler.simulate.check import CheckReport, check
 from escc.cost.estimate import predict
 from escc.cost.hardware import load_hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.spmd import SpmdProgram
-from escc.ir.spmd_printer import print_spmd
-from escc.ir.verify import verify
+from escc.ir.text.write_spmd import print_spmd
+from escc.ir.verify.verify import verify
 from escc.passes.choose import Options, choose
-from escc.passes.insert import insert
+from escc.passes.lower.insert import insert
 
 CASES_EACH = 16  # 320 in all
 RELATIVE, ABSOLUTE_S = 1e-9, 1e-15

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.backends.check import check
+from escc.compiler.simulate.check import check
 from escc.cost.estimate import estimate, predict
 from escc.cost.hardware import load_hardware
 from escc.ir.collective import kind
 from escc.ir.layout import format_layout
 from escc.ir.mesh import parse_mesh
-from escc.ir.parser import parse, read_source
-from escc.ir.pins import parse_pins
 from escc.ir.program import Program, operand_names
 from escc.ir.spmd import Compute, Move, SpmdProgram, walk_spmd
-from escc.ir.verify import verify
+from escc.ir.text.pins import parse_pins
+from escc.ir.text.read import parse, read_source
+from escc.ir.verify.verify import verify
 from escc.passes.choose import Options, choose
-from escc.passes.expand import expand
-from escc.passes.insert import insert
+from escc.passes.expansion.expand import expand
+from escc.passes.lower.insert import insert
 from escc.passes.plan import Objective, Plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

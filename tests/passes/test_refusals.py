@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from judge.generator import generate
 
-from escc.compiler.driver import compile_plan, load
+from escc.compiler.plan.pipeline import compile_plan, load
 from escc.cost.hardware import Convention, load_hardware
 from escc.cost.memory import memory
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import parse_mesh
 from escc.ir.program import Kind, Phase, Program, Stored, walk
-from escc.passes import boxes
 from escc.passes.choose import Options, choose
-from escc.passes.insert import insert
+from escc.passes.lower.insert import insert
 from escc.passes.plan import Plan
+from escc.passes.search import branch_and_bound as boxes
 
 HARDWARE = load_hardware("tpu-v4")
 EXAMPLES = Path(__file__).parents[2] / "examples"

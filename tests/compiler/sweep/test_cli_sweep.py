@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from escc.compiler.cli import app
+from escc.compiler.commands.main import app
 from escc.compiler.sweep.results import ResultsFile
 
 MODEL = """\

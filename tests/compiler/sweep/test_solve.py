@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.driver import compile_phase, load
-from escc.compiler.model_files import presets
+from escc.compiler.plan.model_files import presets
+from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.sweep.points import BEATEN, Point, Record, Status, Sweep, record_of
 from escc.compiler.sweep.ranges import read_numbers
 from escc.compiler.sweep.serving import Serving, serving, sizes_at
@@ -18,9 +18,9 @@ from escc.cost.predict import predict_phase
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import parse_mesh
-from escc.ir.parser import parse
+from escc.ir.text.read import parse
 from escc.passes.choose import Options
-from escc.passes.expand import expand
+from escc.passes.expansion.expand import expand
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 MODEL = """model "layers"

@@ -1,0 +1,1 @@
+"""escc, the layout compiler for sharded Transformers."""

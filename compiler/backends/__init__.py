@@ -1,1 +1,0 @@
-"""Backends that emit and run programs."""

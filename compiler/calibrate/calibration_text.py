@@ -1,0 +1,136 @@
+"""A calibration as text for a terminal, as data for JSON, and as a hardware file that says where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...cost.hardware_toml import hardware_toml
+from ..text.table import table
+from .calibrate import Calibration, mean_absolute
+from .fit import Fitted
+
+Errors = tuple[tuple[str, float], ...]
+
+
+def calibration_text(calibration: Calibration) -> str:
+    """The figures with their intervals, how well they do, and what the data leave open."""
+    found = calibration.fit.hardware
+    rows = [("figure", "value", "95% interval"), *(_cells(one) for one in calibration.fit.fitted)]
+    lines = [f"Fitted: {found.name}, to {_counted(calibration)}", *table(rows, left=1), ""]
+    lines += [f"  {line}" for line in (*_form(calibration), *_open(calibration), *_doing(calibration))]
+    return "\n".join(lines) + "\n"
+
+
+def calibration_data(calibration: Calibration) -> dict[str, object]:
+    """The calibration for JSON. Latencies are in seconds, errors parts of one."""
+    calibrated = calibration.fit.hardware.calibrated
+    pooled = _pooled(calibration)
+    return {
+        "hardware": calibration.fit.hardware.name,
+        "rows": len(calibration.measurements.rows),
+        "left_out": calibration.measurements.left_out,
+        "parameters": [_fitted_data(one) for one in calibration.fit.fitted],
+        "op_rule": calibrated.op_rule.value,
+        "axes_at_once": calibrated.axes_at_once,
+        "losses": [{"axes_at_once": number, "loss": loss} for number, loss in calibration.losses],
+        "error": calibrated.error,
+        "mape": mean_absolute(calibration.errors),
+        "worst": dict(zip(("id", "error"), _worst(calibration.errors), strict=True)),
+        "errors": dict(calibration.errors),
+        "cross_validation": {
+            "mape": mean_absolute(pooled) if pooled else None,
+            "left_out": {one.source: dict(one.errors) for one in calibration.left_out},
+        },
+        "rounds": calibration.rounds,
+        "settled": calibration.settled,
+    }
+
+
+def calibrated_hardware(calibration: Calibration, file: str | None, options: Mapping[str, object]) -> str:
+    """The text of the hardware file; `file` and `options` are those of the command that it comes from."""
+    hardware = calibration.fit.hardware
+    chip = str(options["hardware"])
+    chosen = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    command = " ".join(["escc calibrate", *([file] if file else []), *chosen])
+    named = calibration.measurements.text.name
+    comments = [
+        f"{hardware.chip}, calibrated. Sources: `{chip}` for datasheet and network; {named} for what is calibrated.",
+        f"Written by `{command}`",
+        f"from {_counted(calibration)}.",
+    ]
+    fitted = [f"{one.parameter.name}: {_interval(one)}" for one in calibration.fit.fitted]
+    said = ["Fitted, with 95% intervals:", *(f"  {line}" for line in fitted)]
+    return hardware_toml(hardware, comments, [*said, *_open(calibration), *_doing(calibration)])
+
+
+def _counted(calibration: Calibration) -> str:
+    rows, sources = calibration.measurements.rows, calibration.measurements.sources
+    counts = [f"{sum(row.source == source for row in rows)} of {source or 'no table'}" for source in sources]
+    plural = "" if len(rows) == 1 else "s"
+    return f"{len(rows)} row{plural} of {calibration.measurements.text.name}: {', '.join(counts)}"
+
+
+def _cells(fitted: Fitted) -> tuple[str, ...]:
+    value, low, high = _figures(fitted)
+    return fitted.parameter.name, value, f"{low} to {high}" if fitted.interval else "-"
+
+
+def _interval(fitted: Fitted) -> str:
+    _, low, high = _figures(fitted)
+    return f"{low} to {high}" if fitted.interval else "none"
+
+
+def _figures(fitted: Fitted) -> tuple[str, str, str]:
+    """A value and the ends of its interval, latencies in microseconds."""
+    latency = fitted.parameter.name.endswith("_s")
+    figures = (fitted.value, *(fitted.interval or (0.0, 0.0)))
+    value, low, high = (f"{1e6 * figure:.2f} us" if latency else f"{figure:.3f}" for figure in figures)
+    return value, low, high
+
+
+def _form(calibration: Calibration) -> Iterator[str]:
+    found = calibration.fit.hardware.calibrated
+    at_once = "all axes" if found.axes_at_once is None else f"at most {found.axes_at_once} axes"
+    yield f"an op takes the {found.op_rule.replace('-', ' ')} of its two times; a collective uses {at_once} at once"
+    if len(calibration.losses) > 1:
+        tried = ", ".join(f"{'all' if number is None else number}: {loss:.4f}" for number, loss in calibration.losses)
+        yield f"loss by axes at once: {tried}"
+
+
+def _open(calibration: Calibration) -> Iterator[str]:
+    """What the data leave open."""
+    for one in calibration.fit.fitted:
+        if one.open:
+            yield f"{one.parameter.name} is not identified by the data: {one.open}"
+    losses = [loss for _, loss in calibration.losses]
+    if len(losses) > 1 and max(losses) < 1.05 * min(losses):
+        yield "how many axes run at once is not identified by the data: the losses are alike"
+
+
+def _doing(calibration: Calibration) -> Iterator[str]:
+    worst, error = _worst(calibration.errors)
+    yield f"mean absolute error {mean_absolute(calibration.errors):.2%}, worst {worst} {error:+.1%}"
+    pooled = _pooled(calibration)
+    if pooled:
+        parts = [f"{one.source} {mean_absolute(one.errors):.1%}" for one in calibration.left_out if one.errors]
+        yield f"leaving out one source at a time: {mean_absolute(pooled):.2%} ({', '.join(parts)})"
+    if not calibration.settled:
+        yield f"the figures still move after {calibration.rounds} rounds of planning and fitting"
+
+
+def _pooled(calibration: Calibration) -> Errors:
+    return tuple(error for one in calibration.left_out for error in one.errors)
+
+
+def _worst(errors: Errors) -> tuple[str, float]:
+    return max(errors, key=lambda error: abs(error[1]))
+
+
+def _fitted_data(fitted: Fitted) -> dict[str, object]:
+    return {
+        "name": fitted.parameter.name,
+        "value": fitted.value,
+        "interval": list(fitted.interval) if fitted.interval else None,
+        "identified": fitted.open is None,
+        "reason": fitted.open,
+    }

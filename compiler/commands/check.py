@@ -1,0 +1,89 @@
+"""`escc check`: what is in a model, and, with a backend, whether its plan holds where it is run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...cost.hardware import load_hardware
+from ...ir.diagnostics import fail
+from ...ir.mesh import parse_mesh
+from ...ir.program import Program, Repeat, Stored, walk
+from ...passes.choose import Options
+from ..jax.check import check_jax, require_jax
+from ..jax.check_text import jax_check_text
+from ..plan.pipeline import compile_phases, load, select_phases
+from ..text.files import file_stem
+from ..text.terminal import complain, say
+from .main import reported
+from .options import Chip, File, Net, Overlap, Pins, Sets, bindings
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+class Backend(StrEnum):
+    """What can be checked beyond the model."""
+
+    JAX = "jax"
+
+
+@app.command("check")
+@reported
+def check_command(
+    file: File,
+    backend: Annotated[
+        Backend | None,
+        typer.Option(help="Run the plan with JAX on CPU devices, and compare its compiled module with the plan."),
+    ] = None,
+    chips: Annotated[
+        str | None, typer.Option(metavar="MESH", help="The mesh of a plan that is checked: `4x4x4`, `node=2,gpu=8`.")
+    ] = None,
+    phase: Annotated[str | None, typer.Option(help="Check one phase only; without it, all of them.")] = None,
+    hardware: Chip = "tpu-v4",
+    network: Net = None,
+    set_: Sets = None,
+    pin: Pins = None,
+    overlap: Overlap = False,
+) -> None:
+    """Look for errors in a model, and say what is in it; with a backend, check its plan there."""
+    if (chips is None) != (backend is None):
+        raise typer.BadParameter("A plan is checked with both `--chips` and `--backend`.")
+    if backend is not None:
+        require_jax()
+    program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []], phase=phase)
+    phases = select_phases(program, phase)
+    if chips is None:
+        say(f"ok: {_contents(program)}\n")
+        return
+    options = Options(load_hardware(hardware).with_network(network), overlap=overlap)
+    wrong = []
+    for one in compile_phases(program, phases, parse_mesh(chips), options):
+        complain(one.warnings)
+        found = check_jax(one)
+        say(jax_check_text(one, found))
+        if not found.sound:
+            wrong.append(one.phase)
+    if wrong:
+        raise fail(f"The JAX program of phase {', '.join(wrong)} does not do what the plan says.")
+
+
+def _contents(program: Program) -> str:
+    kinds: dict[str, int] = {}
+    for placed in walk(program.body):
+        match placed.item:
+            case Stored(_, kind):
+                kinds[kind.value] = kinds.get(kind.value, 0) + 1
+            case Repeat():
+                kinds["repeat"] = kinds.get("repeat", 0) + 1
+            case _:
+                kinds["op"] = kinds.get("op", 0) + 1
+    if program.pins:
+        kinds["pin"] = len(program.pins)
+    order = ("input", "param", "cache", "repeat", "op", "pin")
+    parts = [f"{kinds[kind]} {kind}" + ("" if kinds[kind] == 1 else "s") for kind in order if kind in kinds]
+    phases = ", ".join(phase.name for phase in program.phases)
+    plural = "" if len(program.phases) == 1 else "s"
+    return f"model {file_stem(program.name)}, phase{plural} {phases}: {', '.join(parts)}"

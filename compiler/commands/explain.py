@@ -1,0 +1,148 @@
+"""`escc explain`: the formulas of a plan's cost, and named layouts against each other.
+
+A module of its own, loaded when the command is used: SymPy takes longer to import than all else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...cost.formulas.symbolic import Form
+from ...cost.hardware import Convention, load_hardware
+from ...cost.simulate.trace import traces
+from ...ir.diagnostics import Diagnostic, InputError, fail
+from ...ir.mesh import parse_mesh
+from ...ir.program import Pin
+from ...ir.text.pins import merge_pins
+from ...passes.choose import Options
+from ...passes.plan import Objective
+from ..plan.pipeline import Compiled, compile_phase, compile_phases, load, select_phases
+from ..report.compare import Search, check_grows, compare
+from ..report.explain import explain
+from ..report.explain_json import as_json
+from ..report.explain_text import NO_LINKS, Explained, as_latex, as_text
+from ..report.page.render import plan_page
+from ..text.terminal import complain, say
+from .main import reported
+from .options import Chip, Chips, File, Least, Net, Pins, Sets, bindings
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+class Format(StrEnum):
+    """How formulas are written."""
+
+    TEXT = "text"
+    LATEX = "latex"
+    JSON = "json"
+    HTML = "html"
+
+
+@app.command("explain")
+@reported
+def explain_command(
+    file: File,
+    chips: Chips,
+    phase: Annotated[str | None, typer.Option(help="Explain one phase only; without it, all of them.")] = None,
+    hardware: Chip = "tpu-v4",
+    network: Net = None,
+    set_: Sets = None,
+    pin: Pins = None,
+    objective: Least = Objective.TIME,
+    form: Annotated[
+        Form, typer.Option(help="With the factor (K-1)/K of a collective over K chips, or for many chips without.")
+    ] = Form.EXACT,
+    drop_ones: Annotated[bool, typer.Option("--drop-ones", help="Leave dims of size 1 out of the formulas.")] = False,
+    format_: Annotated[Format, typer.Option("--format", help="How the formulas are written.")] = Format.TEXT,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="A layout to compare, by a file of pins. May be repeated."),
+    ] = None,
+    over: Annotated[
+        str | None,
+        typer.Option(metavar="DIM", help="Show which of the layouts of `--against` sends least as DIM grows."),
+    ] = None,
+    search: Annotated[
+        bool, typer.Option(help="With `--over`, also search for the least communication wherever the best changes.")
+    ] = True,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Run the collectives on a simulation of the links, beside their formulas.")
+    ] = False,
+) -> None:
+    """Show what a plan costs as formulas, and what rival layouts would."""
+    mesh = parse_mesh(chips)
+    options = Options(load_hardware(hardware).with_network(network), objective)
+    named = _named(against or [])
+    if over is not None and not named:
+        raise fail("`--over` compares layouts, and there are none.", hint="add `--against NAME=FILE`, once for each")
+    if trace and format_ in (Format.LATEX, Format.HTML):
+        place = "LaTeX is for formulas" if format_ is Format.LATEX else "the page has no place for them"
+        raise fail(f"`--trace` shows figures, and {place}.", hint="write it as text or JSON")
+    sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
+    program = load(Path(file), sizes, pins, phase=phase)
+    phases = select_phases(program, phase)
+    if over is not None:
+        check_grows(program, over)
+    rivals = {name: load(Path(file), sizes, [*pins, path], phase=phase) for name, path in named}
+    compiled = compile_phases(program, phases, mesh, options)
+    # Layouts are compared by what they take, whether they fit or not.
+    unlimited = replace(options, capacity_bytes=math.inf)
+    planned = {name: compile_phases(rival, phases, mesh, unlimited) for name, rival in rivals.items()}
+    seek = search and over is not None and format_ is not Format.LATEX
+    linked = options.hardware.convention is Convention.LINKS
+    found = []
+    for k, one in enumerate(compiled):
+        complain(one.warnings)
+        others: dict[str, Compiled] = {name: plans[k] for name, plans in planned.items()}
+        seeker = _search(Path(file), one, over or "", sizes, pins) if seek else None
+        rivalry = compare(others, form, over, drop_ones, seeker) if others else None
+        traced = traces(one.spmd, one.hardware) if trace and linked else None
+        note = NO_LINKS if trace and not linked else None
+        found.append(Explained(explain(one, form, drop_ones), rivalry, traced, note))
+    match format_:
+        case Format.TEXT:
+            say("\n".join(as_text(one) for one in found))
+        case Format.LATEX:
+            say("\n".join(as_latex(one) for one in found))
+        case Format.JSON:
+            say(as_json(found))
+        case Format.HTML:
+            say(plan_page(compiled, {one.explanation.phase: one for one in found}))
+
+
+def _search(file: Path, compiled: Compiled, over: str, sizes: Mapping[str, int], pins: Sequence[Path]) -> Search:
+    """The search of a compiled phase at other sizes of the dim `over`, for the least communication."""
+
+    def search(at: int, stored: Sequence[Pin]) -> Compiled:
+        program = load(file, {**sizes, over: at}, pins, phase=compiled.phase)
+        program = replace(program, pins=merge_pins(program.pins, stored))
+        options = Options(compiled.hardware, Objective.COMMUNICATION, capacity_bytes=math.inf)
+        return compile_phase(program, compiled.phase, compiled.spmd.mesh, options)
+
+    return search
+
+
+def _named(texts: Sequence[str]) -> list[tuple[str, Path]]:
+    """The names and files of `NAME=FILE`. Raises InputError for what is neither, and for a name given twice."""
+    named: dict[str, Path] = {}
+    findings = []
+    for text in texts:
+        name, equals, path = (part.strip() for part in text.partition("="))
+        if not (name and equals and path):
+            findings.append(
+                Diagnostic(f"`--against {text[:60]}` names no layout.", hint="write `--against ws2d=ws2d.pins`")
+            )
+        elif name in named:
+            findings.append(Diagnostic(f"`--against` names `{name[:60]}` twice."))
+        else:
+            named[name] = Path(path)
+    if findings:
+        raise InputError(findings)
+    return list(named.items())

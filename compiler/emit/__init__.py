@@ -1,0 +1,1 @@
+"""Sharded programs as source: NumPy, JAX, PartitionSpecs."""

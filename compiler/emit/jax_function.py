@@ -1,0 +1,316 @@
+"""A sharded program as a JAX function of what one chip holds: a line for each step, its plan beside it.
+
+Dims of size 1 are dropped from the arrays that a chip holds, and repeats become scans. A program on
+no chips in particular, without collectives, is written by the same rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.expr import context_dims, operands
+from ...ir.inert import literal
+from ...ir.layout import Layout, format_layout
+from ...ir.program import Append, Kind, Map, Op
+from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step, walk_spmd
+from ...ir.verify.collective_matmul import loop_of, runs
+from ...ir.verify.fused import together
+from .jax_lines import Lines
+from .jax_loops import Loops
+from .jax_moves import Moves
+from .jax_ops import Ops
+from .jax_scope import Scope
+from .jax_text import axes_text, block_text, dtype_text, places_text
+from .jax_tree import Leaf, Names
+
+INDICES = "ijkmn"  # of repeats, outermost first
+
+
+@dataclass
+class FunctionText:
+    """Writes the body of a function whose arguments are `cfg`, `params`, `caches`, the inputs and the contexts.
+
+    `notes`: what the comment on a value says beside its layout, none where there are no comments.
+    `both_ways`: the first results of the loops that pass halves of blocks both ways.
+    """
+
+    spmd: SpmdProgram
+    names: Names
+    notes: Mapping[str, str] | None
+    both_ways: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.values, self.sizes = self.spmd.table(), dict(self.spmd.sizes)
+        self.lines = Lines(self.notes is not None)
+        self.ops = Ops(self.values, self.sizes, self.names, self.spmd.mesh)
+        self.moves = Moves(self.values, self.ops.kept)
+        base, note = self.names.base, self._note
+        self.loops = Loops(self.values, self.ops, self.moves, self.lines, base, note, self.both_ways)
+        self.caches = {leaf.value: leaf for leaf in self.names.leaves if leaf.kind is Kind.CACHE}
+
+    def write(self) -> list[str]:
+        """The lines of the body, comments aligned."""
+        scope = Scope({}, {}, {*self.names.reserved, *self.names.inputs.values()})
+        for leaf in self.names.leaves:
+            self._load(leaf, scope)
+        self._region(self.spmd.body, scope, self.names.inputs, self.spmd.results)
+        results = [self._with_units(scope.texts[name], self.values[name].dims) for name in self.spmd.results]
+        returned = ", ".join(results)
+        if len(results) > 1 and self.caches:
+            returned = f"({returned})"
+        if self.caches:
+            tree = self.names.tree(
+                Kind.CACHE, lambda leaf: self._with_units(scope.stacked[leaf.value], leaf.dims, leaf)
+            )
+            returned += f", {tree}"
+        self.lines.line(f"return {returned}")
+        return list(self.lines.text())
+
+    # Stored tensors
+
+    def _load(self, leaf: Leaf, scope: Scope) -> None:
+        """Make a stored tensor known, before anything runs; in a repeat those that are not caches come later."""
+        units = [i + len(leaf.repeats) for i, d in enumerate(leaf.dims) if self.sizes[d] == 1]
+        squeezed = f".squeeze({places_text(units)})" if units else ""
+        if leaf.kind is Kind.CACHE:
+            text = scope.new(leaf.path[-1])
+            self.lines.line(f"{text} = {self.names.access(leaf)}{squeezed}")
+            scope.stacked[leaf.value] = text
+            if not leaf.repeats:
+                scope.texts[leaf.value] = text
+        elif leaf.kind is Kind.INPUT:
+            text = self.names.inputs[leaf.value]
+            if squeezed:
+                self.lines.line(
+                    f"{text} = {text}{squeezed}", f"dropped: {', '.join(d for d in leaf.dims if self.sizes[d] == 1)}"
+                )
+            scope.texts[leaf.value] = text
+        elif not leaf.repeats:
+            scope.texts[leaf.value] = self.names.access(leaf) + squeezed
+
+    def _with_units(self, text: str, dims: Sequence[str], leaf: Leaf | None = None) -> str:
+        """`text` with the dims of size 1 that a chip does without."""
+        lead = len(leaf.repeats) if leaf else 0
+        units = [i + lead for i, d in enumerate(dims) if self.sizes[d] == 1]
+        return f"jnp.expand_dims({text}, {places_text(units)})" if units else text
+
+    # Regions
+
+    def _region(self, region: SpmdRegion, scope: Scope, given: Iterable[str], wanted: Sequence[str]) -> None:
+        """Write a region; `given` are the values that its function takes, `wanted` those that are read after it."""
+        items: Sequence[Step | SpmdRepeat] = self._live(region.items, wanted)
+        last = {name: i for i, item in enumerate(items) for name in self._reads(item)}
+        last |= dict.fromkeys(wanted, len(items))
+        own = {item.result for item in items if isinstance(item, Compute | Move)} | set(given)
+        at = 0
+        for run in _grouped(items):
+            if len(run) == 1 and isinstance(run[0], SpmdRepeat):
+                self._repeat(run[0], scope)
+            elif loop := loop_of(run):
+                self.loops.write(loop, scope)
+            else:
+                self._run([item for item in run if not isinstance(item, SpmdRepeat)], scope, own, last, at)
+            at += len(run)
+
+    def _run(self, run: Sequence[Step], scope: Scope, own: set[str], last: Mapping[str, int], at: int) -> None:
+        """Write one step, or several that run as one. `own`: what its function has; `last`: who reads it last."""
+        moves = [step for step in run if isinstance(step, Move)]
+        if len(moves) > 1:
+            texts = [scope.texts[move.operand] for move in moves]
+            call = self.moves.joined(moves, texts)
+            names = [self._moved(move, scope, own, last, at + i) for i, move in enumerate(moves)]
+            for name, move in zip(names, moves, strict=True):
+                self.lines.comment(f"{name}: {self._note(move.result)}")
+            self.lines.line(f"{', '.join(names)} = {call}")
+            return
+        if len(run) > 1 and self.notes is not None:
+            self.lines.comment(f"{len(run)} projections of one value: one matmul, weights side by side.")
+        for i, step in enumerate(run):
+            match step:
+                case Move(result, operand, collective):
+                    text = self.moves.text(operand, collective, scope.texts[operand])
+                    name = self._moved(step, scope, own, last, at + i)
+                    self.lines.line(f"{name} = {text}", self._note(result))
+                case Compute(Append() as op):
+                    self._append(op, scope, last.get(op.cache, -1) > at + i)
+                case Compute(op):
+                    text = self.ops.text(op, scope.texts)
+                    name = scope.texts[op.result] = scope.new(self.names.base(op.result))
+                    self.lines.line(f"{name} = {text}", self._note(op.result))
+
+    def _moved(self, move: Move, scope: Scope, own: set[str], last: Mapping[str, int], at: int) -> str:
+        """The name of what a collective makes: that of its operand, where nothing else reads that.
+
+        A version of a cache is handed on, whatever reads it.
+        """
+        before = scope.texts[move.operand]
+        dead = move.operand in own and last[move.operand] <= at and before.isidentifier()
+        dead = dead and before not in scope.stacked.values()
+        name = before if dead else scope.new(self.names.base(move.result))
+        scope.texts[move.result] = name
+        return name
+
+    def _repeat(self, repeat: SpmdRepeat, scope: Scope) -> None:
+        """Write a repeat as a scan over its stacked parameters, its caches carried whole and written in place."""
+        leaves = [leaf for leaf in self.names.leaves if repeat.name in leaf.repeats]
+        appended = {op.cache for op in _ops(repeat.body) if isinstance(op, Append)}
+        carried = [leaf.value for leaf in leaves if leaf.value in appended]
+        read = self._read_inside(repeat)
+        inner = Scope(dict(scope.texts), dict(scope.stacked), {*self.names.reserved, *scope.index}, scope.index)
+        inner.used |= {re.split(r"\W", scope.texts[name])[0] for name in read if name in scope.texts}
+        function = inner.new(repeat.name)
+        scope.used.add(function)
+        over, stored = self._scanned(repeat, leaves, scope, inner)
+        inside = []
+        for carry in repeat.carries:
+            inner.texts[carry.inside] = inner.new(self.names.base(carry.inside))
+            inside.append(inner.texts[carry.inside])
+        for value in carried:
+            inner.stacked[value] = inner.new(self.caches[value].path[-1])
+            inside.append(inner.stacked[value])
+
+        self.lines.blank()
+        state = inside[0] if len(inside) == 1 else "carry"
+        elements = stored[0] if len(stored) == 1 else "stored" if stored else "_"
+        self.lines.line(f"def {function}({state}, {elements}):")
+        self.lines.depth += 1
+        if len(inside) > 1:
+            self.lines.line(f"{', '.join(inside)} = carry", ", ".join(self._note(c.inside) for c in repeat.carries))
+        if len(stored) > 1:
+            self.lines.line(f"{', '.join(stored)} = stored")
+        for leaf in leaves:
+            if leaf.repeats[-1] == repeat.name:
+                self._load_repeated(leaf, inner)
+        self._region(repeat.body, inner, [c.inside for c in repeat.carries], [c.next for c in repeat.carries])
+        after = [inner.texts[c.next] for c in repeat.carries] + [inner.stacked[value] for value in carried]
+        self.lines.line(f"return {_together(after)}, None")
+        self.lines.depth -= 1
+        self.lines.blank()
+
+        before = [scope.texts[c.initial] for c in repeat.carries] + [scope.stacked[value] for value in carried]
+        for carry in repeat.carries:
+            scope.texts[carry.result] = scope.new(self.names.base(carry.result))
+        results = [scope.texts[c.result] for c in repeat.carries] + [scope.stacked[value] for value in carried]
+        call = f"lax.scan({function}, {_together(before)}, {over})"
+        self.lines.line(f"{_together(results)}, _ = {call}", f"{repeat.count} times")
+
+    def _scanned(self, repeat: SpmdRepeat, leaves: Sequence[Leaf], scope: Scope, inner: Scope) -> tuple[str, list[str]]:
+        """What a scan goes over, as text, and the names of an element's parts within the body."""
+        count = f"cfg.{self.names.fields[repeat.name]}"
+        over, stored = [], []
+        if any(leaf.kind is Kind.CACHE for leaf in leaves):
+            inner.index = (*scope.index, inner.new(INDICES[len(scope.index)]))
+            over.append(f"jnp.arange({count})")
+            stored.append(inner.index[-1])
+        if any(leaf.kind is Kind.PARAM for leaf in leaves):
+            inner.weights = inner.new("w")
+            over.append(f"{scope.weights}[{literal(self.names.keys[repeat.name])}]")
+            stored.append(inner.weights)
+        return _together(over) if over else f"None, length={count}", stored
+
+    def _load_repeated(self, leaf: Leaf, scope: Scope) -> None:
+        """Make a stored tensor known in the body of its repeat."""
+        if leaf.kind is Kind.CACHE:
+            scope.texts[leaf.value] = f"{scope.stacked[leaf.value]}[{', '.join(scope.index)}]"
+            return
+        units = [i for i, d in enumerate(leaf.dims) if self.sizes[d] == 1]
+        squeezed = f".squeeze({places_text(units)})" if units else ""
+        scope.texts[leaf.value] = f"{scope.weights}[{literal(leaf.path[-1])}]{squeezed}"
+
+    # Ops
+
+    def _append(self, op: Append, scope: Scope, kept: bool) -> None:
+        """Write an append; `kept`: the cache is read afterwards as it was before."""
+        value, new = self.values[op.cache], self.values[op.new]
+        whole, dims = scope.stacked[op.cache], self.ops.kept(value.dims)
+        axes = value.layout.dims[value.dims.index(op.target)]
+        renamed = [op.target if d == op.source else d for d in self.ops.kept(new.dims)]
+        end, entries = self.names.contexts[op.target], f"cfg.{self.names.fields[op.source]}"
+        text = scope.texts[op.new]
+        if new.dtype is not value.dtype:
+            text += f".astype({dtype_text(value.dtype)})"
+        if axes:
+            block, at = block_text(text, renamed, dims, 0), f", ({', '.join(scope.index)},)" if scope.index else ""
+            call = f"append({whole}, {block}, {end}, {axes_text(axes)}, {dims.index(op.target)}{at})"
+        else:
+            block = block_text(text, renamed, dims, len(scope.index))
+            places = [*scope.index, *(f"{end} - {entries}" if d == op.target else "0" for d in dims)]
+            corner = f"({', '.join(places)}{',' if len(places) == 1 else ''})"
+            call = f"lax.dynamic_update_slice({whole}, {block}, {corner})"
+        grown = scope.new(self.caches[op.cache].path[-1]) if kept else whole
+        self.lines.line(f"{grown} = {call}", self._note(op.result))
+        scope.stacked[op.cache] = scope.stacked[op.result] = grown
+        scope.texts[op.result] = f"{grown}[{', '.join(scope.index)}]" if scope.index else grown
+
+    def _note(self, name: str) -> str:
+        """What is said beside a value: how it lies, what it costs."""
+        if self.notes is None:
+            return ""
+        value = self.values[name]
+        layout = [axes for d, axes in zip(value.dims, value.layout.dims, strict=True) if self.sizes[d] > 1]
+        local = Layout(tuple(layout), value.layout.partial, value.layout.reduction)
+        text = format_layout(self.ops.kept(value.dims), local)
+        return f"{text}  {self.notes.get(name, '')}".rstrip()
+
+    def _live(self, items: Sequence[Step | SpmdRepeat], wanted: Sequence[str]) -> list[Step | SpmdRepeat]:
+        """The items without ops that nothing reads once dims of size 1 are dropped."""
+        read, live = set(wanted), []
+        for item in reversed(items):
+            match item:
+                case Compute(op, joined=False, looped=False) if not isinstance(op, Append) and op.result not in read:
+                    continue
+            live.append(item)
+            read |= self._reads(item)
+        return live[::-1]
+
+    def _reads(self, item: Step | SpmdRepeat) -> set[str]:
+        """What an item reads."""
+        match item:
+            case Move(_, operand, _):
+                return {operand}
+            case Compute(op):
+                return self.ops.reads(op)
+            case SpmdRepeat():
+                return {c.initial for c in item.carries} | self._read_inside(item)
+        raise AssertionError(item)
+
+    def _read_inside(self, repeat: SpmdRepeat) -> set[str]:
+        """What is read by the body of a repeat, or carried on from its end."""
+        after = [c.next for c in repeat.carries]
+        return set(after).union(*(self._reads(item) for item in self._live(repeat.body.items, after)))
+
+
+def _grouped(items: Sequence[Step | SpmdRepeat]) -> Iterator[list[Step | SpmdRepeat]]:
+    """The items in order: the steps of a loop in one list, those that run as one without a loop in one."""
+    alone: list[Step | SpmdRepeat] = []
+    for run in runs(items):
+        if len(run) == 1:
+            alone += run
+        else:
+            yield from together(alone)
+            yield run
+            alone = []
+    yield from together(alone)
+
+
+def _together(names: Sequence[str]) -> str:
+    """Several names as a tuple, one as itself."""
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def _ops(region: SpmdRegion) -> list[Op]:
+    return [placed.item.op for placed in walk_spmd(region) if isinstance(placed.item, Compute)]
+
+
+def contexts_of(spmd: SpmdProgram) -> list[str]:
+    """The dims of which some step reads how much is filled."""
+    found: list[str] = []
+    for op in _ops(spmd.body):
+        match op:
+            case Append(target=dim):
+                found.append(dim)
+            case Map(_, expr) if operands(expr) or context_dims(expr):
+                found += sorted(context_dims(expr))
+    return list(dict.fromkeys(found))

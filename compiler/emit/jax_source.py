@@ -1,0 +1,311 @@
+"""A sharded program as one JAX module that a person can read, and run on any mesh of as many devices.
+
+The module holds the sizes, the specs, the step as a `shard_map` of explicit collectives, and the same
+program unsharded, with which it compares itself at small sizes when it is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ...cost.estimate import Estimate
+from ...ir.inert import comment, docstring, literal
+from ...ir.layout import Layout, format_layout
+from ...ir.mesh import Mesh
+from ...ir.program import Einsum, Kind, Program, Region, Repeat, Take, walk
+from ...ir.spmd import Compute, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from ..simulate.shrink import shrink
+from .jax_function import FunctionText, contexts_of
+from .jax_lines import WIDTH
+from .jax_text import CHOSEN, NUMPY, dtype_text, identifier, spec_text
+from .jax_tree import OWN, TREES, Leaf, Names, names_of
+
+# Nothing of a model stands in the first two lines, where Python looks for an encoding (PEP 263).
+TITLE = '"""A step of a model on the chips of a mesh, in JAX, with its collectives spelled out.'
+RUNTIME = Path(__file__).with_name("jax_runtime.py")
+OLDEST = (0, 9)  # the first JAX whose gathers can say that their result is the same everywhere
+TOLERANCE = 1e-5  # of the largest element, in floats of 32 bits
+LEAST_SHOWN_US = 0.05
+
+
+def emit_jax(program: Program, spmd: SpmdProgram, cost: Estimate) -> str:
+    """The text of a Python file for one sharded phase of `program`; `cost` is what its comments say.
+
+    It needs jax and numpy only. `build(mesh, cfg)` there gives the jitted step. Run as a program it
+    prints the largest relative difference from the unsharded program, and exits with 1 when that is
+    more than rounding explains.
+    """
+    helpers = _runtime()
+    contexts = contexts_of(spmd)
+    names = names_of(spmd, contexts, helpers)
+    step = identifier(spmd.phase, {*names.reserved, *names.inputs.values()}) if spmd.phase not in OWN else "step"
+    small = dict(shrink(program, [spmd]).spmds[0].sizes)
+    both_ways = frozenset(loop.first for loop in cost.loops if loop.halves == 2)
+    body = FunctionText(spmd, names, _notes(cost), both_ways).write()
+    whole = _unsharded(program, spmd)
+    dense = FunctionText(whole, names, None).write()
+    arguments = ", ".join(["cfg", *names.arguments])
+    functions = [
+        f'def {step}({arguments}):\n    """{_doc(names)}"""',
+        *body,
+        "\n",
+        f'def dense({arguments}):\n    """The program on one device."""',
+        *dense,
+    ]
+    parts = [
+        _config(spmd, names, small),
+        _specs(spmd, names),
+        _tensors(program, spmd, names),
+        *(_used(helpers, "\n".join(functions))),
+        "\n".join(functions),
+        _build(spmd, names, step),
+        _main(spmd, names),
+    ]
+    text = "\n\n\n".join(parts)
+    return f"{_header(spmd, cost)}\n\n{_imports(text)}\n\n\n{text}\n"
+
+
+def _doc(names: Names) -> str:
+    """What is said of the step."""
+    filled = [
+        f"`{text}`: how many places of {dim} are filled, with this step's entries."
+        for dim, text in names.contexts.items()
+    ]
+    return docstring(" ".join(["A step on one chip.", *filled]))
+
+
+def _runtime() -> dict[str, str]:
+    """The helper functions by name, as text."""
+    text = RUNTIME.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    return {f.name: ast.get_source_segment(text, f) or "" for f in tree.body if isinstance(f, ast.FunctionDef)}
+
+
+def _used(helpers: Mapping[str, str], text: str) -> list[str]:
+    """The helpers that `text` calls, and those that they call."""
+    found: set[str] = set()
+    waiting = [text]
+    while waiting:
+        calls = {
+            n.func.id
+            for n in ast.walk(ast.parse(waiting.pop()))
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+        }
+        fresh = (calls & set(helpers)) - found
+        found |= fresh
+        waiting += [helpers[name] for name in sorted(fresh)]
+    return [helper for name, helper in helpers.items() if name in found]
+
+
+def _imports(text: str) -> str:
+    """The imports that `text` needs."""
+    types = [name for name in ("Callable", "Iterator", "Sequence") if name in text]
+    standard = [f"from collections.abc import {', '.join(types)}"] if types else []
+    lines = ["import math"] if "math." in text else []
+    lines += [*standard, "from dataclasses import dataclass", "from functools import partial"]
+    lines += ["from typing import Any"] if ": Any" in text else []
+    third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
+    return "\n".join(
+        [*lines, "", *third, "from jax.sharding import NamedSharding", "from jax.sharding import PartitionSpec as P"]
+    )
+
+
+def _header(spmd: SpmdProgram, cost: Estimate) -> str:
+    totals = cost.totals()
+    sentences = [
+        f"A chip sends {totals.bytes_sent / 1e6:.2f} MB in {totals.collectives} collectives; the estimate for all is "
+        f"{totals.total_s * 1e3:.4g} ms.",
+        "Beside a step stand the layout of what it makes (after each dim the mesh axes that split it, major to minor: "
+        "B_yzLE_x), the MB that a chip sends in it, and its estimated time. Dims of size 1 are dropped inside a step.",
+        "Run as a program, this file compares the step with the unsharded program at small sizes, on CPU devices.",
+    ]
+    if cost.loops:
+        hidden = f"That hides {totals.hidden_s * 1e3:.4g} ms, which the estimate leaves out."
+        what = "chips pass blocks on by ppermute, and meanwhile make einsums of those that they have"
+        sentences.insert(1, f"`gathered_einsums` and `scattered_einsums` are loops: {what}. {hidden}")
+    paragraphs = [textwrap.fill(s, WIDTH, break_on_hyphens=False) for s in sentences]
+    says = f"Model {spmd.name}, phase {spmd.phase}, on {spmd.mesh.chips} chips: {spmd.mesh}."
+    return "\n".join([TITLE, "", docstring(says), "", *paragraphs, '"""'])
+
+
+def _notes(cost: Estimate) -> dict[str, str]:
+    """What is said beside each step: MB sent and time of a collective, time of an op; once what a loop hides."""
+    out = {c.result: f"{c.seconds * 1e6:.1f} us" for c in cost.ops if c.seconds * 1e6 >= LEAST_SHOWN_US}
+    for move in cost.moves:
+        sent = f"{move.bytes_sent / 1e6:.2f} MB  {move.seconds * 1e6:.1f} us"
+        out[move.result] = sent if move.bytes_sent else "free"
+    for loop in cost.loops:
+        last = [move.result for move in cost.moves if move.result in loop.results][-1]
+        out[last] += f"  hidden {loop.hidden_s * 1e6:.1f} us"
+    return out
+
+
+def _config(spmd: SpmdProgram, names: Names, small: Mapping[str, int]) -> str:
+    counts = {r.name: r.count for r in _repeats(spmd.body)}
+    fields = [f"    {names.fields[d]}: int = {n}" for d, n in spmd.sizes]
+    fields += [f"    {names.fields[r]}: int = {n}  # repetitions" for r, n in counts.items()]
+    narrow = [d for d in CHOSEN if d in {v.dtype for v in spmd.values}]
+    fields += [f"    {d}: type = jnp.{NUMPY[d]}" for d in narrow]
+    cut = {**small, **{r: min(n, 2) for r, n in counts.items()}}
+    other = [f"{names.fields[name]}={n}" for name, n in cut.items() if n != {**dict(spmd.sizes), **counts}[name]]
+    other += [f"{d}=jnp.float32" for d in narrow]
+    lines = [
+        "@dataclass(frozen=True)",
+        "class Config:",
+        '    """Sizes, of whole tensors, and narrow types."""',
+        "",
+        *fields,
+    ]
+    call = f"SMALL = Config({', '.join(other)})"
+    return "\n".join([*lines, "\n", "FULL = Config()", textwrap.fill(call, WIDTH, subsequent_indent=" " * 15)])
+
+
+def _repeats(region: SpmdRegion) -> list[SpmdRepeat]:
+    found = []
+    for item in region.items:
+        if isinstance(item, SpmdRepeat):
+            found += [item, *_repeats(item.body)]
+    return found
+
+
+def _note(leaf: Leaf) -> str:
+    return f"{leaf.dtype} {format_layout(leaf.dims, leaf.layout)}"
+
+
+def _specs(spmd: SpmdProgram, names: Names) -> str:
+    """The tables of PartitionSpecs: of what is stored, of inputs, of results."""
+    lines, every = [], []
+    for kind, tree in TREES.items():
+        if names.of(kind):
+            table = names.tree_lines(
+                kind, lambda leaf: (spec_text(leaf.layout.dims, len(leaf.repeats)), _note(leaf)), ""
+            )
+            lines += [f"{tree.upper()} = {table[0]}", *table[1:]]
+            every.append(tree.upper())
+    every += [spec_text(leaf.layout.dims) for leaf in names.of(Kind.INPUT)] + ["P()"] * len(names.contexts)
+    values = spmd.table()
+    results = [spec_text(values[name].layout.dims) for name in spmd.results]
+    out = ", ".join(results) if len(results) == 1 or not names.of(Kind.CACHE) else f"({', '.join(results)})"
+    if names.of(Kind.CACHE):
+        out = f"({out}, CACHES)"
+    elif len(results) > 1:
+        out = f"({out})"
+    stand = ", ".join(names.arguments)
+    lines += [f"SPECS = ({', '.join(every)}{',' if len(every) == 1 else ''})  {comment(stand)}", f"RESULTS = {out}"]
+    return "\n".join(lines)
+
+
+def _tensors(program: Program, spmd: SpmdProgram, names: Names) -> str:
+    """The function that makes a tensor for each leaf."""
+
+    def made(leaf: Leaf) -> tuple[str, str]:
+        sizes = [f"cfg.{names.fields[d]}" for d in (*leaf.repeats, *leaf.dims)]
+        shape = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+        terms = " * ".join(f"cfg.{names.fields[d]}" for d in _terms(program, leaf))
+        return f"make({shape}, {dtype_text(leaf.dtype)}{', ' + terms if terms else ''})", ""
+
+    lines = [
+        "def tensors(cfg: Config, make: Callable[..., jax.Array]):",
+        '    """Everything that a step takes, as `make` has it of a shape, a type, and what it is summed over."""',
+    ]
+    every = []
+    for kind, tree in TREES.items():
+        if names.of(kind):
+            table = names.tree_lines(kind, made, "    ")
+            lines += [f"    {tree} = {table[0]}", *table[1:]]
+            every.append(tree)
+    for leaf in names.of(Kind.INPUT):
+        lines.append(f"    {names.inputs[leaf.value]} = {made(leaf)[0]}")
+        every.append(names.inputs[leaf.value])
+    return "\n".join([*lines, f"    return {', '.join(every)}{',' if len(every) == 1 else ''}"])
+
+
+def _terms(program: Program, leaf: Leaf) -> list[str]:
+    """The dims that the first einsum which reads a parameter sums over; of ids those that they pick from."""
+    for placed in walk(program.body):
+        match placed.item:
+            case Take(ids=name, over=over) if name == leaf.value:
+                return list(over)
+            case Einsum(_, operands, indices, output) if leaf.value in operands and leaf.kind is Kind.PARAM:
+                own = indices[operands.index(leaf.value)]
+                return [d for i, d in zip(own, leaf.dims, strict=True) if i not in output]
+    return []
+
+
+def _build(spmd: SpmdProgram, names: Names, step: str) -> str:
+    axes = ", ".join(map(literal, spmd.mesh.names)) + ("," if len(spmd.mesh.names) == 1 else "")
+    caches = names.arguments.index("caches") if "caches" in names.arguments else None
+    donated = "" if caches is None else f", donate_argnums={caches}"
+    oldest = ".".join(map(str, OLDEST))
+    says = "" if caches is None else ". The caches are donated, and written in place"
+    return f'''def make_mesh():
+    """The mesh, of the first {spmd.mesh.chips} devices."""
+    if jax.__version_info__ < {OLDEST}:
+        raise SystemExit(f"This program takes JAX {oldest} or newer, and this is {{jax.__version__}}.")
+    if len(jax.devices()) < {spmd.mesh.chips}:
+        raise SystemExit(f"This program takes {spmd.mesh.chips} devices, and JAX has {{len(jax.devices())}}.")
+    return jax.make_mesh({spmd.mesh.sizes}, ({axes}), devices=jax.devices()[:{spmd.mesh.chips}])
+
+
+def build(mesh, cfg: Config = FULL):
+    """The jitted step of ({", ".join(names.arguments)}){says}."""
+    sharded = jax.shard_map(partial({step}, cfg), mesh=mesh, in_specs=SPECS, out_specs=RESULTS)
+    return jax.jit(sharded{donated})'''
+
+
+def _main(spmd: SpmdProgram, names: Names) -> str:
+    filled = "".join(f", jnp.int32(SMALL.{names.fields[d]})" for d in names.contexts)
+    arrays = f"(*tensors(SMALL, draw){filled})" if filled else "tensors(SMALL, draw)"
+    return f'''def main() -> int:
+    """Compare a step with the unsharded program, at small sizes in float32, on CPU devices made for that."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", {spmd.mesh.chips})
+    rng = np.random.default_rng(0)
+
+    def draw(shape, dtype, terms=1):
+        if jnp.issubdtype(dtype, jnp.integer):
+            return rng.integers(0, min(terms, 7) if dtype != jnp.int32 else terms, shape).astype(dtype)
+        return (rng.standard_normal(shape) / terms**0.5).astype(dtype)
+
+    def difference(a, b):
+        a, b = np.asarray(a, float), np.asarray(b, float)
+        alike = (a == b) | (np.isnan(a) & np.isnan(b))
+        with np.errstate(invalid="ignore"):
+            apart = np.where(alike, 0, np.abs(a - b))
+        return apart.max() / (np.abs(b[np.isfinite(b)]).max(initial=0) or 1)
+
+    arrays = {arrays}
+    expected = jax.jit(partial(dense, SMALL))(*arrays)
+    mesh = make_mesh()
+    places = jax.tree.map(partial(NamedSharding, mesh), SPECS)
+    actual = build(mesh, SMALL)(*jax.device_put(arrays, places))
+    worst = np.max(jax.tree.leaves(jax.tree.map(difference, actual, expected)))
+    print(f"largest relative difference on {{mesh.size}} devices: {{worst:.2e}}")
+    return 0 if worst <= {TOLERANCE} else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())'''
+
+
+def _unsharded(program: Program, spmd: SpmdProgram) -> SpmdProgram:
+    """`program` as a sharded program on a single chip."""
+    values = []
+    for value in program.values:
+        values.append(SpmdValue(value.name, value.dims, value.dtype, Layout(((),) * len(value.dims))))
+    body = _one_chip(program.body)
+    return replace(spmd, mesh=Mesh((("x", 1),)), values=tuple(values), body=body, results=program.results)
+
+
+def _one_chip(region: Region) -> SpmdRegion:
+    items: list[Compute | SpmdRepeat] = []
+    for item in region.items:
+        if isinstance(item, Repeat):
+            items.append(SpmdRepeat(item.name, item.count, item.carries, _one_chip(item.body)))
+        else:
+            items.append(Compute(item))
+    return SpmdRegion(region.stored, tuple(items))

@@ -1,0 +1,1 @@
+"""Emitted JAX programs run, compiled, and their modules read."""

@@ -1,0 +1,256 @@
+"""The check of an emitted JAX program: it agrees when it runs, and at full size its module sends what was planned.
+
+Runs in a process of its own, with as many CPU devices as the mesh has chips.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from ...cost.estimate import Estimate, local_bytes, numbers, quantities
+from ...cost.estimate import Sent as Planned
+from ...ir.diagnostics import fail
+from ...ir.dtype import Dtype
+from ...ir.layout import Reduction
+from ...ir.program import Append, Kind, Program, walk
+from ...ir.spmd import SpmdProgram
+from ...ir.verify.collective_matmul import Loop, walk_loops
+from ..emit.jax_function import contexts_of
+from ..emit.jax_source import OLDEST, emit_jax
+from ..emit.jax_tree import Names, names_of
+from ..plan.pipeline import Compiled, InternalError
+from ..simulate.check import incomparable, largest_difference, refuse_large
+from ..simulate.finite import LARGEST_F16, LARGEST_F32, Watch
+from ..simulate.padded import true_part, zero_padded
+from ..simulate.pointwise import Array
+from ..simulate.reference import random_stored, run_reference
+from ..simulate.representable import representable
+from ..simulate.shrink import shrink
+from ..simulate.spmd_interpreter import ExecutionError, run_spmd
+from .hlo import ModuleError, Sent, collectives_of
+from .processes import run_processes
+
+WIDE_TOLERANCE = 1e-5  # relative to the largest element, in floats of 32 bits
+NARROW_TOLERANCE = 5e-2  # the same as they are declared; integers are not judged, for rounding moves them
+INTEGERS = (Dtype.I32, Dtype.INT8, Dtype.INT4)
+CHILD = f"{__package__}.check_child"
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The largest differences of a JAX run, relative to the largest element of the result they occur in.
+
+    `whole`: the share of elements that differ in results of integers, None where there are no such results.
+    """
+
+    reference: float
+    numpy: float
+    whole: float | None
+
+
+@dataclass(frozen=True)
+class JaxReport:
+    """What running and compiling an emitted program showed.
+
+    `planned` and `module`: how often each collective runs in the plan, and in the module at full size
+    after SPMD partitioning. `final`: executions of each kind in the optimised module, whose compiler may
+    have made several all-reduces into one. `narrow`: None where the program has no narrow floats. `dense`:
+    of the unsharded program in the same file.
+    """
+
+    devices: int
+    wide: Differences
+    narrow: Differences | None
+    dense: Differences
+    planned: Counter[Sent]
+    module: Counter[Sent]
+    final: Counter[str]
+
+    @property
+    def equal(self) -> bool:
+        """Whether the module's collectives are those of the plan, one by one, and none of a kind was added or lost."""
+        kinds = _kinds(self.planned)
+        kept = all(self.final[k] == n or (k == "all-reduce" and 0 < self.final[k] < n) for k, n in kinds.items())
+        return self.planned == self.module and kept and set(self.final) == set(kinds)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the results are those of the reference and of the NumPy backend, up to rounding."""
+        wide = all(max(d.reference, d.numpy, d.whole or 0.0) <= WIDE_TOLERANCE for d in (self.wide, self.dense))
+        return wide and (self.narrow is None or max(self.narrow.reference, self.narrow.numpy) <= NARROW_TOLERANCE)
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything is as planned."""
+        return self.equal and self.agrees
+
+
+def require_jax() -> None:
+    """Raise InputError where JAX is missing, or too old for what is emitted."""
+    hint = "install it with `pip install 'escc[jax]'`"
+    try:
+        found = version("jax")
+    except PackageNotFoundError:
+        raise fail("JAX is not installed.", hint=hint) from None
+    if tuple(int(n) for n in found.split(".")[:2]) < OLDEST:
+        raise fail(f"JAX {found} is too old; {'.'.join(map(str, OLDEST))} or newer is needed.", hint=hint)
+
+
+def check_jax(compiled: Compiled, seed: int = 0) -> JaxReport:
+    """Emit one phase as JAX, run it on shrunken dims with random data of `seed`, and compile it at full size.
+
+    Raises InputError where JAX is missing or too old, or where even the shrunken dims are too large;
+    or where results differ that are not finite in floats of 32 bits; InternalError where the emitted program
+    does not run or compile.
+    """
+    require_jax()
+    program, spmd = compiled.program, compiled.spmd
+    shrunken = shrink(program, [spmd])
+    small, [local] = shrunken.program, shrunken.spmds
+    refuse_large(local)
+    sizes, true = dict(local.sizes), small.true_sizes(dict(local.sizes))
+    ends = _ends(small, local)
+    drawn = representable(small, random_stored(small, true, seed))
+    stored = zero_padded(small, sizes, drawn)
+    values = small.table()
+    finite = Watch(largest=dict.fromkeys(values, LARGEST_F32))
+    expected = run_reference(small, true, drawn, ends, finite=finite)
+    try:
+        on_chips = run_spmd(local, stored, ends).results
+    except ExecutionError as error:
+        if finite.first is not None:
+            raise incomparable(spmd.phase, finite.first) from None
+        raise InternalError(f"the plan of phase `{spmd.phase}` does not run: {error}") from error
+    names = names_of(spmd, contexts_of(spmd), ())
+    order = [leaf.value for kind in (Kind.PARAM, Kind.CACHE, Kind.INPUT) for leaf in names.of(kind)]
+    with tempfile.TemporaryDirectory(prefix="escc-") as folder:
+        path = Path(folder)
+        (path / "step.py").write_text(emit_jax(program, spmd, compiled.estimate), encoding="utf-8")
+        arrays = [stored[name] for name in order] + [np.asarray(ends[dim]) for dim in names.contexts]
+        np.savez(path / "stored.npz", *arrays)
+        run_processes([(CHILD, folder)], spmd.mesh.chips)
+        read = _Read(small, local, program.results, names, sizes, expected, on_chips)
+        narrow = {value.dtype for value in spmd.values} & {Dtype.BF16, Dtype.F16, Dtype.FP8}
+        texts = [(path / name).read_text() for name in ("partitioned.txt", "final.txt")]
+        wide, other, dense = (read.differences(path / f"{name}.npz") for name in ("wide", "narrow", "dense"))
+    try:
+        module, final = (collectives_of(text, spmd.mesh) for text in texts)
+    except ModuleError as error:
+        raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
+    wanted = planned(spmd, compiled.estimate)
+    report = JaxReport(spmd.mesh.chips, wide, other if narrow else None, dense, wanted, module, _kinds(final))
+    if not report.agrees and report.narrow is not None and finite.first is None:
+        finite.largest = {name: LARGEST_F16 if v.dtype is Dtype.F16 else LARGEST_F32 for name, v in values.items()}
+        run_reference(small, true, drawn, ends, finite=finite)
+    if not report.agrees and finite.first is not None:
+        raise incomparable(spmd.phase, finite.first)
+    return report
+
+
+def planned(spmd: SpmdProgram, cost: Estimate) -> Counter[Sent]:
+    """How often each collective of a plan runs, as a module has them: those that run as one are one, and those
+    of a loop are its permutes. `cost` is the plan's."""
+    values = spmd.table()
+    loops = {move.result: loop for loop, _ in walk_loops(spmd.body) for move in loop.moves}
+    halves = {loop.first: loop.halves for loop in cost.loops}
+    found: list[tuple[Sent, int]] = []
+    for step in quantities(spmd, numbers(spmd)):
+        if not isinstance(step, Planned) or not step.bytes_sent:
+            continue
+        if (loop := loops.get(step.result)) is not None:
+            if step.result == loop.moves[0].result:
+                passed = _permutes(loop, halves[loop.steps[0].result], spmd)
+                found += [(sent, step.times * times) for sent, times in passed]
+            continue
+        # A maximum is reduce-scattered as an all-to-all and a local maximum.
+        highest = values[step.operand].layout.reduction is Reduction.MAX
+        kind = "all-to-all" if step.kind == "reduce-scatter" and highest else step.kind
+        sent = Sent(kind, tuple(sorted(step.axes)), Fraction(step.bytes_sent))
+        if step.joined:
+            last, times = found.pop()
+            found.append((replace(last, bytes=last.bytes + sent.bytes), times))
+        else:
+            found.append((sent, step.times))
+    total: Counter[Sent] = Counter()
+    for sent, times in found:
+        total[sent] += times
+    return total
+
+
+def _permutes(loop: Loop, halves: int, spmd: SpmdProgram) -> Iterator[tuple[Sent, int]]:
+    """What one execution of a loop sends, and how often: each block that a ring passes on, whole or by halves."""
+    sent, blocks = local_bytes(spmd.table()[loop.block], spmd) / halves, 1
+    for stage in loop.stages:
+        ways = spmd.mesh.size(stage.axis)
+        yield Sent("permute", (stage.axis,), sent), halves * blocks * (ways - 1)
+        blocks *= ways
+
+
+def sent_bytes(collectives: Mapping[Sent, int]) -> Fraction:
+    """The bytes that a device sends in all."""
+    return sum((sent.bytes * times for sent, times in collectives.items()), Fraction(0))
+
+
+def _kinds(collectives: Mapping[Sent, int]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for sent, times in collectives.items():
+        found[sent.kind] += times if sent.bytes else 0
+    return found
+
+
+def _ends(program: Program, spmd: SpmdProgram) -> dict[str, int]:
+    """How much of each context is filled: one place less than all, where that leaves room for what is appended."""
+    sizes = dict(spmd.sizes)
+    appends = [p.item for p in walk(program.body) if isinstance(p.item, Append)]
+    ends = {}
+    for dim in contexts_of(spmd):
+        entries = max((sizes[op.source] for op in appends if op.target == dim), default=1)
+        ends[dim] = max(sizes[dim] - 1, min(entries, sizes[dim]))
+    return ends
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What the results of a run are compared with."""
+
+    program: Program
+    spmd: SpmdProgram
+    results: Sequence[str]
+    names: Names
+    sizes: Mapping[str, int]
+    expected: Mapping[str, Array]
+    on_chips: Mapping[str, Array]
+
+    def differences(self, file: Path) -> Differences:
+        """Compare what a run left with the reference and with the NumPy backend."""
+        versions = {p.item.cache: p.item.result for p in walk(self.program.body) if isinstance(p.item, Append)}
+        caches = sorted(self.names.of(Kind.CACHE), key=lambda leaf: leaf.path)
+        pairs = [(ours, its) for ours, its in zip(self.spmd.results, self.results, strict=True)]
+        pairs += [(version, version) for leaf in caches for version in [versions.get(leaf.value)] if version]
+        kept = [True] * len(self.results) + [leaf.value in versions for leaf in caches]
+        with np.load(file) as found:
+            arrays = [found[f"arr_{i}"] for i in range(len(found.files))]
+        values, errors, others, whole = self.program.table(), [0.0], [0.0], []
+        for (ours, its), actual in zip(pairs, [a for a, k in zip(arrays, kept, strict=True) if k], strict=True):
+            actual = true_part(self.program, self.sizes, its, actual)
+            same = true_part(self.program, self.sizes, its, self.on_chips[ours])
+            if values[its].dtype in INTEGERS:
+                whole.append(float(np.mean(actual != self.expected[its])))
+                continue
+            errors.append(_difference(actual, self.expected[its]))
+            others.append(_difference(actual, same))
+        return Differences(max(errors), max(others), max(whole, default=None))
+
+
+def _difference(actual: Array, expected: Array) -> float:
+    """As `largest_difference`; what floats of 32 bits do not hold is infinite there."""
+    with np.errstate(over="ignore"):
+        return largest_difference(actual, expected.astype(np.float32).astype(float))

@@ -1,0 +1,93 @@
+"""The part of a check that needs JAX, as a process of its own: `python -m escc.compiler.jax.check_child FOLDER`.
+
+FOLDER holds `step.py`, an emitted module, and `stored.npz`: what its step takes, in order, for the
+sizes of its `SMALL`. The step is run with wide and with narrow floats, the unsharded program with wide
+ones, and the step is compiled at full size from shapes alone; beside them come `wide.npz`, `narrow.npz`
+and `dense.npz` (results and caches, in the order of `jax.tree.leaves`), `partitioned.txt` and `final.txt`
+(the module after SPMD partitioning, and at last).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+PARTITIONING = "spmd-partitioning"  # XLA's name of the pass
+
+
+def main(folder: Path) -> None:
+    """Run and compile the step in `folder`."""
+    module = load(folder / "step.py")
+    mesh = module.make_mesh()
+    with np.load(folder / "stored.npz") as file:
+        stored = [file[f"arr_{i}"] for i in range(len(file.files))]
+    chosen = {f.name: getattr(module.FULL, f.name) for f in fields(module.FULL)}
+    narrow = {name: value for name, value in chosen.items() if isinstance(value, type)}
+    for name, config in (("wide", module.SMALL), ("narrow", replace(module.SMALL, **narrow))):
+        results = _run(module, mesh, config, iter(stored))
+        np.savez(folder / f"{name}.npz", *results)
+    np.savez(folder / "dense.npz", *_run(module, None, module.SMALL, iter(stored)))
+    _compile(module, mesh, folder)
+
+
+def load(path: Path) -> ModuleType:
+    """An emitted module, imported from its file."""
+    spec = importlib.util.spec_from_file_location(f"emitted_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _run(module: ModuleType, mesh: Any, config: Any, stored: Iterator[np.ndarray]) -> list[np.ndarray]:
+    """The step's results on real devices, as wide floats or as they are; without a mesh the unsharded program's."""
+
+    def make(shape: tuple[int, ...], dtype: Any, terms: int = 1) -> np.ndarray:
+        return next(stored).reshape(shape).astype(dtype)
+
+    arrays = module.tensors(config, make)
+    arrays = (*arrays, *(np.int32(end) for end in stored))
+    if mesh is None:
+        return _wide(jax.jit(partial(module.dense, config))(*arrays))
+    placed = jax.device_put(arrays, jax.tree.map(lambda spec: NamedSharding(mesh, spec), module.SPECS))
+    return _wide(module.build(mesh, config)(*placed))
+
+
+def _wide(results: Any) -> list[np.ndarray]:
+    """Arrays in the order of `jax.tree.leaves`, floats as such of 32 bits."""
+    leaves = jax.tree.leaves(results)
+    return [np.asarray(a) if a.dtype == jnp.int32 else np.asarray(a, np.float32) for a in leaves]
+
+
+def _compile(module: ModuleType, mesh: Any, folder: Path) -> None:
+    """Compile the step at full size, and keep the text of the module on the way and at the end."""
+    shapes = module.tensors(module.FULL, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))
+    ends = [jax.ShapeDtypeStruct((), jnp.int32)] * (len(module.SPECS) - len(shapes))
+    placed = jax.tree.map(
+        lambda leaf, spec: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec)),
+        (*shapes, *ends),
+        module.SPECS,
+    )
+    passes = folder / "passes"
+    options = {"xla_dump_to": str(passes), "xla_dump_hlo_pass_re": PARTITIONING}
+    compiled = module.build(mesh).lower(*placed).compile(compiler_options=options)
+    final = compiled.as_text()
+    texts = [path.read_text() for path in sorted(passes.glob(f"*.after_{PARTITIONING}.*"))]
+    (folder / "partitioned.txt").write_text(texts[0] if texts else final)  # one device: nothing is partitioned
+    (folder / "final.txt").write_text(final)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

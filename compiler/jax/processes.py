@@ -1,0 +1,73 @@
+"""Processes with JAX on this machine, each with its share of CPU devices; the first that fails ends all."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import IO
+
+from ..plan.pipeline import InternalError
+
+MOST_SECONDS = 900
+BETWEEN_LOOKS_S = 0.02
+
+
+def run_processes(commands: Sequence[Sequence[str]], devices: int) -> None:
+    """Run Python with each of `commands` at once, the name of a module and its arguments.
+
+    `devices`: of each process. Raises InternalError, with what it said, when one does not end well.
+    """
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    with ExitStack() as open_until_the_end:
+        running: list[tuple[subprocess.Popen[str], IO[str]]] = []
+        open_until_the_end.callback(_end, running)
+        for module, *arguments in commands:
+            said = open_until_the_end.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
+            command = [sys.executable, "-P", "-m", module, *arguments]
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment, text=True
+            )
+            running.append((process, said))
+        _wait(running)
+
+
+def free_address() -> str:
+    """An address on this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def _wait(running: Sequence[tuple[subprocess.Popen[str], IO[str]]]) -> None:
+    """Until all have ended well, or one has not."""
+    end = time.monotonic() + MOST_SECONDS
+    while time.monotonic() < end:
+        codes = [process.poll() for process, _ in running]
+        for code, (_, said) in zip(codes, running, strict=True):
+            if code:
+                said.seek(0)
+                raise InternalError(f"the emitted program does not run: {_error(said.read())}")
+        if all(code == 0 for code in codes):
+            return
+        time.sleep(BETWEEN_LOOKS_S)
+    raise InternalError(f"the emitted program did not end within {MOST_SECONDS} s")
+
+
+def _error(said: str) -> str:
+    """The line of a process's output that says what went wrong."""
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(" ")]
+    return next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "it said nothing")[:300]
+
+
+def _end(running: Sequence[tuple[subprocess.Popen[str], IO[str]]]) -> None:
+    for process, _ in running:
+        if process.poll() is None:
+            process.kill()
+            process.wait()

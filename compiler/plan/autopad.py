@@ -1,0 +1,151 @@
+"""Padded sizes by trial: dims that mesh axes do not divide are padded where a whole plan then costs less.
+
+One dim is changed at a time, until no change makes the plan cheaper: the cheapest of all combinations
+may be another. Non-goals: dims whose size differs from phase to phase.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from ...ir.diagnostics import InputError
+from ...ir.mesh import Mesh
+from ...ir.program import Program
+from ...passes.choose import Options
+from ..text.table import table
+from .pipeline import compile_phases, whole_price
+
+MOST_GROWTH = 1.5  # a padded size over the true one
+MOST_TRIALS = 30  # whole plans, beside the one without padding
+LEAST_GAIN = 1e-6  # of the objective, for which a dim is padded
+
+Pads = Mapping[str, int]
+PadItems = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Dims padded beyond what the file says, and the objective of the whole plan; or why there is none."""
+
+    pads: PadItems
+    price: float = math.inf
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class AutoPadding:
+    """The program of the cheapest trial. `trials`: in order, the first without padding. `left`: how many
+    were not tried, being too many."""
+
+    program: Program
+    best: Trial
+    trials: tuple[Trial, ...]
+    left: int
+
+
+def pad_auto(
+    load: Callable[[Pads], Program], phases: Sequence[str], mesh: Mesh, options: Options, separate: bool = False
+) -> AutoPadding:
+    """Try padded sizes, at most half as large again, for every dim that some of the mesh's axes do not divide.
+
+    `load` gives the program with dims padded beyond what it pads anyway. Raises InputError, with what
+    is said of the program as it is, when no trial has a plan.
+    """
+
+    def planned(program: Program) -> float:
+        compiled = compile_phases(program, phases, mesh, options, separate=separate)
+        return whole_price(compiled)
+
+    search = _Search(load, planned, padded_sizes(load({}), mesh))
+    best = search.run()
+    if math.isinf(best.price):
+        planned(load({}))
+    return AutoPadding(load(dict(best.pads)), best, tuple(search.trials.values()), len(search.left))
+
+
+class _Search:
+    """Changes of one dim at a time. `trials`: by the pads; `left`: those not tried; `fixed`: dims that the
+    program does not let be padded."""
+
+    def __init__(
+        self, load: Callable[[Pads], Program], planned: Callable[[Program], float], sizes: Mapping[str, Sequence[int]]
+    ) -> None:
+        self.load, self.planned, self.sizes = load, planned, sizes
+        self.trials: dict[PadItems, Trial] = {}
+        self.left: set[PadItems] = set()
+        self.fixed: set[str] = set()
+
+    def run(self) -> Trial:
+        """The cheapest trial, beside which no change of one dim is cheaper."""
+        best, before = self.tried((), None), None
+        while best is not before:
+            before = best
+            for dim in self.sizes:
+                for pads in self.changes(best.pads, dim):
+                    if dim in self.fixed or pads in self.trials:
+                        continue
+                    if len(self.trials) > MOST_TRIALS:
+                        self.left.add(pads)
+                        continue
+                    trial = self.tried(pads, dim)
+                    if trial.price < best.price * (1 - LEAST_GAIN):
+                        best = trial
+        return best
+
+    def changes(self, pads: PadItems, dim: str) -> list[PadItems]:
+        """Pads with another size of one dim, or none; in the order of the dims."""
+        chosen = dict(pads)
+        every = [chosen | {dim: size} for size in (*self.sizes[dim], 0)]
+        return [tuple((d, each[d]) for d in self.sizes if each.get(d)) for each in every]
+
+    def tried(self, pads: PadItems, dim: str | None) -> Trial:
+        """A whole plan with these pads, of which that of `dim` is new."""
+        trial = Trial(pads)
+        try:
+            program = self.load(dict(pads))
+        except InputError as error:
+            trial = replace(trial, reason=error.diagnostics[0].message)
+            self.fixed |= {dim} if dim else set()
+        else:
+            try:
+                trial = replace(trial, price=self.planned(program))
+            except InputError as error:
+                trial = replace(trial, reason=error.diagnostics[0].message)
+        self.trials[pads] = trial
+        return trial
+
+
+def padded_sizes(program: Program, mesh: Mesh) -> dict[str, tuple[int, ...]]:
+    """For each dim that is not padded the sizes, smallest first, at which more of the mesh's axes divide it."""
+    ways = {math.prod(some) for n in range(1, len(mesh.sizes) + 1) for some in combinations(mesh.sizes, n)}
+    fixed = {dim for pair in program.padding for dim in pair}
+    out: dict[str, tuple[int, ...]] = {}
+    for dim, size in program.phases[0].sizes:
+        if dim in fixed or size == 1 or any(dict(phase.sizes)[dim] != size for phase in program.phases):
+            continue
+        grown = {-(-size // n) * n for n in ways if size % n}
+        if found := tuple(sorted(n for n in grown if n <= MOST_GROWTH * size)):
+            out[dim] = found
+    return out
+
+
+def padding_text(auto: AutoPadding) -> str:
+    """What was tried, as a table, and what was chosen."""
+    least = auto.best.price
+    rows = [("padded", "beside the best")]
+    for trial in auto.trials:
+        rows.append((_named(trial), f"{trial.price / least:.4f}" if least and not trial.reason else "-"))
+    said = ["", *(trial.reason or ("chosen" if trial is auto.best else "") for trial in auto.trials)]
+    lines = ["Padding, each trial a whole plan"]
+    lines += [f"{row}  {what}".rstrip() for row, what in zip(table(rows, 1), said, strict=True)]
+    if auto.left:
+        lines.append(f"  {auto.left} more padded sizes were not tried.")
+    lines.append("  One dim is changed at a time: that no other combination is cheaper is not proven.")
+    return "\n".join(lines) + "\n"
+
+
+def _named(trial: Trial) -> str:
+    return ", ".join(f"{dim} to {size}" for dim, size in trial.pads) or "nothing"

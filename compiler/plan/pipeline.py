@@ -1,0 +1,279 @@
+"""The driver: strings the passes together, from the text of a model to a verified plan and its cost.
+
+Every plan is verified, and its price recomputed from the sharded program, before anyone sees it.
+Non-goals: files to write, text to print.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from ...cost.estimate import Estimate, estimate, predict
+from ...cost.hardware import Hardware
+from ...cost.predict import Prediction, predict_phase
+from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
+from ...ir.mesh import Mesh
+from ...ir.program import Append, Program, walk
+from ...ir.spmd import SpmdProgram
+from ...ir.text.pins import merge_pins, parse_pins
+from ...ir.text.read import parse, read_source
+from ...ir.verify.verify import verify
+from ...passes.choose import Options, choose
+from ...passes.expansion.expand import expand
+from ...passes.lower.handover import spell_handovers
+from ...passes.lower.insert import insert
+from ...passes.overlap.overlap import overlap
+from ...passes.plan import Objective, PhasePlan, Plan
+from ...passes.search.join_phases import for_each
+from ..simulate.check import ERROR_TOLERANCE, CheckReport, check
+from ..simulate.spmd_interpreter import ExecutionError
+from .model_files import read_model
+
+PRICE_TOLERANCE = 1e-9  # relative, between the price of a plan and that of the program made from it
+
+
+class InternalError(Exception):
+    """The compiler contradicts itself: a bug, whatever the input was."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One phase, compiled: the plan, the verified sharded program, and what it costs.
+
+    `program` is the one that was compiled, with all pins that hold. `checked`: what a run showed,
+    None where none was asked for. `warnings`: what a user should know, and may well want.
+    `overlapped`: whether loops were looked for, in which some steps hide others.
+    """
+
+    program: Program
+    hardware: Hardware
+    plan: Plan
+    spmd: SpmdProgram
+    estimate: Estimate
+    checked: CheckReport | None
+    warnings: tuple[Diagnostic, ...]
+    overlapped: bool = False
+
+    @property
+    def phase(self) -> str:
+        """The phase's name."""
+        return self.spmd.phase
+
+    @property
+    def phase_plan(self) -> PhasePlan:
+        """What was planned for the phase."""
+        return next(phase for phase in self.plan.phases if phase.phase == self.phase)
+
+    @property
+    def prediction(self) -> Prediction:
+        """What one step takes."""
+        return predict_phase(self.program, self.spmd, self.estimate, self.hardware)
+
+    @property
+    def sound(self) -> bool:
+        """Whether a run, if there was one, agreed with the reference and with the predicted bytes."""
+        return self.checked is None or (self.checked.max_error <= ERROR_TOLERANCE and self.checked.equal)
+
+
+def load(
+    file: Path,
+    settings: Mapping[str, int] | None = None,
+    pins: Sequence[Path] = (),
+    pads: Mapping[str, int] | None = None,
+    phase: str | None = None,
+) -> Program:
+    """The program of a model file, or of a shipped model by its name, with the pins of files beside it.
+
+    Dims are set by `settings`, and padded to the sizes of `pads`. With a `phase` the program has no other,
+    and sizes that only others could not have are no matter. A pin of a file replaces the model's of the same
+    place, and that of an earlier file. Raises InputError when a file cannot be read or is
+    wrong.
+    """
+    source = read_model(file)
+    program = expand(parse(source), source, settings, pads, phase)
+    for path in pins:
+        program = replace(program, pins=merge_pins(program.pins, parse_pins(read_source(path), program)))
+    return program
+
+
+def select_phases(program: Program, phase: str | None) -> tuple[str, ...]:
+    """The phases to compile: `phase`, or all when it is None. Raises InputError for an unknown one."""
+    names = tuple(p.name for p in program.phases)
+    if phase is None:
+        return names
+    if phase not in names:
+        hint = did_you_mean(phase, names) or f"the phases are {', '.join(names)}"
+        raise fail(f"The model has no phase `{phase[:60]}`.", hint=hint)
+    return (phase,)
+
+
+def compile_phase(program: Program, phase: str, mesh: Mesh, options: Options, run: bool = False) -> Compiled:
+    """Plan one phase, spell it out, verify it and price it; with `run`, also run it on virtual chips.
+
+    Raises InputError when pins or memory leave no plan, or when the program is too large to run;
+    InternalError when the result does not hold together.
+    """
+    [compiled] = compile_plan(program, choose(program, phase, mesh, options), options, run)
+    return compiled
+
+
+def compile_phases(
+    program: Program, phases: Sequence[str], mesh: Mesh, options: Options, run: bool = False, separate: bool = False
+) -> tuple[Compiled, ...]:
+    """Compile phases, together or each on its own. Raises InputError with what is wrong with any of them."""
+    if separate or len(phases) == 1:
+        return tuple(for_each(phases, lambda phase: compile_phase(program, phase, mesh, options, run)))
+    return compile_plan(program, choose(program, phases, mesh, options), options, run)
+
+
+def whole_price(compiled: Sequence[Compiled]) -> float:
+    """The objective of phases over all of their calls; of one phase, of one call. Where that is time, what
+    loops hide does not count."""
+    plans = {id(one.plan): one.plan for one in compiled}
+    if len(compiled) == 1:
+        return compiled[0].plan.price - _hidden_s(compiled[0])
+    called = [(one.program.phase(one.phase).calls, one) for one in compiled]
+    hidden_s = math.fsum(calls * _hidden_s(one) for calls, one in called)
+    if len(plans) == 1:
+        return compiled[0].plan.price - hidden_s
+    return math.fsum(calls * one.plan.price for calls, one in called) - hidden_s
+
+
+def _hidden_s(one: Compiled) -> float:
+    """What loops hide of the time that was minimised."""
+    timed = one.plan.objective is Objective.TIME or _memory_is_limit(one.plan)
+    return one.estimate.totals().hidden_s if timed else 0.0
+
+
+def _memory_is_limit(plan: Plan) -> bool:
+    """Whether memory, though it is to be least, is no more than a limit, and what is minimised is the time."""
+    return plan.objective is Objective.MEMORY and len(plan.phases) > 1
+
+
+def compile_plan(program: Program, plan: Plan, options: Options, run: bool = False) -> tuple[Compiled, ...]:
+    """The phases of a plan, spelled out, verified and priced; with `run`, also run on virtual chips.
+
+    Raises InternalError when the result does not hold together.
+    """
+    out = []
+    for spmd, phase in zip(insert(program, plan), plan.phases, strict=True):
+        try:
+            verify(spmd, program)
+        except InputError as error:
+            raise InternalError(f"the plan of phase `{phase.phase}` does not verify: {error}") from error
+        cost = estimate(spmd, options.hardware)
+        _confirm(phase.price, _objective(cost, plan.objective))
+        if options.overlap:
+            spmd = _overlapped(program, spmd, options)
+            cost = estimate(spmd, options.hardware)
+        checked = None
+        if run:
+            try:
+                checked = check(program, spmd, predict)
+            except ExecutionError as error:
+                raise InternalError(f"the plan of phase `{phase.phase}` does not run: {error}") from error
+        warnings = (*idle_axes(program, phase.phase, plan.mesh), *_not_finite(phase.phase, checked))
+        out.append(Compiled(program, options.hardware, plan, spmd, cost, checked, warnings, options.overlap))
+    if len(out) > 1:
+        _confirm_whole(program, plan, out, options)
+    return tuple(out)
+
+
+def _overlapped(program: Program, spmd: SpmdProgram, options: Options) -> SpmdProgram:
+    """The sharded program with loops, verified."""
+    looped = overlap(spmd, options.hardware, options.capacity, options.settings)
+    try:
+        verify(looped, program)
+    except InputError as error:
+        raise InternalError(f"the loops of phase `{spmd.phase}` do not verify: {error}") from error
+    return looped
+
+
+def _objective(cost: Estimate, objective: Objective) -> float:
+    """What was minimised: of times those of all steps one after the other."""
+    totals = cost.totals()
+    match objective:
+        case Objective.TIME:
+            return totals.apart_s
+        case Objective.COMMUNICATION:
+            return totals.comm_s
+        case Objective.MEMORY:
+            return math.fsum(size for _, size in cost.stored_bytes)
+
+
+def _confirm_whole(program: Program, plan: Plan, compiled: Sequence[Compiled], options: Options) -> None:
+    """Compare what was minimised over several phases with what their programs and handovers cost."""
+    calls = {phase.name: phase.calls for phase in program.phases}
+    whole = 0.0
+    for spmd, handover in zip(spell_handovers(program, plan), plan.handovers, strict=True):
+        try:
+            verify(spmd)
+        except InputError as error:
+            raise InternalError(f"the handover `{spmd.phase}` does not verify: {error}") from error
+        _confirm(handover.price, estimate(spmd, options.hardware).totals().comm_s)
+        whole += calls[handover.before] * handover.price
+    timed = Objective.TIME if _memory_is_limit(plan) else plan.objective
+    whole += math.fsum(calls[one.phase] * _objective(one.estimate, timed) for one in compiled)
+    _confirm(plan.price, whole)
+
+
+def _confirm(price: float, recomputed: float) -> None:
+    """Compare what was minimised with what the finished program costs."""
+    if not math.isclose(recomputed, price, rel_tol=PRICE_TOLERANCE):
+        raise InternalError(f"the plan was priced at {price!r}, and its program costs {recomputed!r}")
+
+
+def idle_axes(program: Program, phase: str, mesh: Mesh) -> tuple[Diagnostic, ...]:
+    """A warning for every axis of the mesh that divides no dim of the program."""
+    sizes = dict(program.phase(phase).sizes)
+    named = dict.fromkeys(dim for value in program.values for dim in value.dims)
+    split = [dim for dim in named if sizes[dim] > 1]
+    listed = ", ".join(f"{dim}={sizes[dim]}" for dim in split[:8]) + (", ..." if len(split) > 8 else "")
+    return tuple(
+        Diagnostic(
+            f"In phase `{phase}` axis `{axis}` ({size}) can split no dim of the program; it replicates.",
+            hint=f"{size} divides none of {listed}" if split else "every dim has size 1",
+            severity="warning",
+        )
+        for axis, size in mesh.axes
+        if size > 1 and not any(sizes[dim] % size == 0 for dim in split)
+    )
+
+
+def _not_finite(phase: str, checked: CheckReport | None) -> tuple[Diagnostic, ...]:
+    """A warning where the results of a run are no finite numbers."""
+    if checked is None or checked.not_finite is None:
+        return ()
+    message = f"On random data results of phase `{phase}` are not finite: {checked.not_finite.sentence} first."
+    hint = "the plan makes them where the model does"
+    return (Diagnostic(message, hint=hint, severity="warning"),)
+
+
+def unfilled(program: Program, phases: Sequence[str]) -> tuple[Diagnostic, ...]:
+    """A warning where all calls of a phase do not fill the caches of the next one of `phases`."""
+    appends = [placed.item for placed in walk(program.body) if isinstance(placed.item, Append)]
+    table = program.table()
+    found: dict[str, Diagnostic] = {}
+    for before, after in pairwise(program.phase(name) for name in phases):
+        sizes = [dict(phase.sizes) for phase in (before, after)]
+        for append in appends:
+            dims = [dim for dim in table[append.cache].dims if dim != append.target]
+            slots, filled = (math.prod(size[dim] for dim in dims) for size in reversed(sizes))
+            if slots % filled or sizes[0][append.target] > sizes[1][append.target]:
+                found[before.name] = Diagnostic(
+                    f"The caches that phase `{before.name}` leaves are no even part of those of `{after.name}`.",
+                    hint=f"the handover is priced, but `{after.name}` cannot go on with all of them",
+                    severity="warning",
+                )
+            elif before.calls < slots // filled:
+                found[before.name] = Diagnostic(
+                    f"Phase `{before.name}` has {before.calls} of the {slots // filled} calls "
+                    f"that fill the caches of `{after.name}`.",
+                    hint=f"write `calls = {slots // filled}` in `{before.name}` to count all of them",
+                    severity="warning",
+                )
+    return tuple(found.values())

@@ -1,0 +1,1 @@
+"""What is known of plans, for people and as data."""

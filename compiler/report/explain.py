@@ -1,0 +1,84 @@
+"""A compiled phase explained: the formulas of its cost, and what they come to beside the plan's figures.
+
+Formulas speak of the network as the plan's own figures do: of one bandwidth for each chip and no
+latency (`bw`), the convention of the literature, or of a rate for each axis (`W`) and latencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sympy import Expr
+
+from ...cost.formulas.symbolic import Bandwidth, Form, SymbolicEstimate, symbolic
+from ...cost.hardware import Convention
+from ..plan.pipeline import Compiled
+
+
+@dataclass(frozen=True)
+class Line:
+    """A formula, what it comes to here, and the plan's figure; seconds. `times`: how often it is paid."""
+
+    what: str
+    times: int
+    formula: Expr
+    value_s: float
+    plan_s: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The formulas of a phase. `collectives` are single ones, each paid `times`; `totals` are of the whole run.
+
+    `network`: what the formulas and the plan's figures go by.
+    """
+
+    name: str
+    phase: str
+    network: Convention
+    estimate: SymbolicEstimate
+    collectives: tuple[Line, ...]
+    totals: tuple[Line, ...]
+
+
+def explain(compiled: Compiled, form: Form, drop_ones: bool = False) -> Explanation:
+    """The formulas of a compiled phase, with their values at its sizes; `drop_ones`: without dims of size 1."""
+    found = formulas(compiled, form, ones(compiled) if drop_ones else ())
+    paid = {cost.result: cost.seconds for cost in compiled.estimate.moves}
+    collectives = tuple(
+        Line(
+            f"{'+ ' * move.joined}{', '.join(move.results)}: {move.kind}({' '.join(move.axes)})",
+            move.times,
+            move.seconds,
+            found.value(move.seconds),
+            sum(paid[result] for result in move.results),
+        )
+        for move in found.moves
+        if move.bytes_sent != 0
+    )
+    totals = compiled.estimate.totals()
+    parts = (
+        ("communication", found.comm_s, totals.comm_s),
+        ("compute", found.compute_s, totals.compute_s),
+        ("memory", found.memory_s, totals.memory_s),
+    )
+    return Explanation(
+        compiled.spmd.name,
+        compiled.phase,
+        compiled.hardware.convention,
+        found,
+        collectives,
+        tuple(Line(name, 1, formula, found.value(formula), plan_s) for name, formula, plan_s in parts),
+    )
+
+
+def formulas(compiled: Compiled, form: Form, numbers: Collection[str] = ()) -> SymbolicEstimate:
+    """The formulas in the convention of the compiled hardware; dims in `numbers` stand as their sizes."""
+    bandwidth = Bandwidth.LINKS if compiled.hardware.convention is Convention.LINKS else Bandwidth.CHIP
+    return symbolic(compiled.spmd, compiled.hardware, form, bandwidth, numbers)
+
+
+def ones(compiled: Compiled) -> set[str]:
+    """The dims of size 1."""
+    return {dim for dim, size in compiled.spmd.sizes if size == 1}

@@ -1,0 +1,162 @@
+"""An explanation as text or LaTeX. Formulas are in seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import sympy
+from sympy import Expr, Symbol
+
+from ...cost.formulas.symbolic import Form, Symbols
+from ...cost.simulate.trace import MOST_CHIPS, Trace
+from ..text.table import table
+from .compare import Comparison, Finding, Sending, Weight
+from .explain import Explanation, Line
+
+FORMS = {
+    Form.EXACT: "exact: with the factor (K-1)/K of a collective over K chips",
+    Form.LARGE: "K >> 1: a collective over K chips without its factor (K-1)/K",
+}
+
+
+NO_LINKS = "Nothing is traced: `--network flat` gives a chip one bandwidth and no links; add `--network links`."
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What is shown of one phase. `traces`: its collectives as simulated, None where that was not asked
+    for or is impossible; `note`: why it is."""
+
+    explanation: Explanation
+    comparison: Comparison | None
+    traces: tuple[Trace, ...] | None = None
+    note: str | None = None
+
+
+def as_text(explained: Explained) -> str:
+    """The formulas in plain text, ending in a newline."""
+    one = explained.explanation
+    parts = [_header(one)]
+    if one.collectives:
+        parts.append(_table("Collectives, each once", one.collectives, times=True))
+    parts.append(_table("Whole program", one.totals))
+    if explained.traces:
+        parts.append(_traces(explained.traces))
+    if explained.note is not None:
+        parts.append(iter([explained.note]))
+    if explained.comparison is not None:
+        parts.append(_table("Communication of the layouts", explained.comparison.layouts))
+        parts += _regimes(explained.comparison)
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def _header(one: Explanation) -> Iterator[str]:
+    estimate = one.estimate
+    rates = _rates(estimate.symbols)
+    sizes = " ".join(f"{symbol}={value}" for symbol, value in estimate.sizes.items() if symbol not in rates)
+    yield f"Formulas of {json.dumps(one.name)}, phase {one.phase}, in seconds"
+    yield f"  form   {FORMS[estimate.form]}"
+    yield f"  sizes  {sizes}"
+    yield "  rates  " + ", ".join(f"{s}={float(estimate.sizes[s]):.6g} {unit}" for s, unit in rates.items())
+
+
+def _rates(symbols: Symbols) -> dict[Symbol, str]:
+    """What is given by the hardware, with its units."""
+    latencies = [symbol for symbol in (symbols.start, symbols.hop) if symbol is not None]
+    rates = dict.fromkeys(symbols.rates.values(), "bytes/s") | dict.fromkeys(latencies, "s")
+    return rates | {symbols.peak: "flop/s", symbols.hbm: "bytes/s"}
+
+
+def _table(title: str, lines: Sequence[Line], times: bool = False) -> Iterator[str]:
+    yield title
+    rows = [("", "formula", "here", "plan", *(["times"] if times else []))]
+    for line in lines:
+        figures = (_plain(line.formula), _time(line.value_s), _time(line.plan_s))
+        rows.append((line.what, *figures, *([str(line.times)] if times else [])))
+    yield from table(rows, left=2)
+
+
+def _traces(traces: Sequence[Trace]) -> Iterator[str]:
+    yield "Simulated on the links, each once"
+    rows = [("", "MB on the busiest link", "hops", "simulated", "formula", "")]
+    for trace in traces:
+        what = f"{', '.join(trace.results)}: {trace.kind}({' '.join(trace.axes)})"
+        run = trace.run
+        size, hops, seconds = "-", "-", "-"
+        if run is not None:
+            size, hops, seconds = f"{float(run.busiest_bytes) / 1e6:.6g}", str(run.hops), _time(run.seconds)
+        rows.append((what, size, hops, seconds, _time(trace.formula_s), _verdict(trace)))
+    yield from table(rows, left=2)
+
+
+def _verdict(trace: Trace) -> str:
+    if trace.run is None:
+        return f"not simulated: {trace.chips:,} chips" + (f", over {MOST_CHIPS}" if trace.chips > MOST_CHIPS else "")
+    match trace.agrees:
+        case None:
+            return "formula is a bound"
+        case True:
+            return "agree"
+        case False:
+            return "DIFFER"
+
+
+def _regimes(comparison: Comparison) -> Iterator[Iterator[str]]:
+    if comparison.over is not None:
+        rows = [(f"from {comparison.over} =", "least communication")]
+        rows += [(f"{turn.start:,.10g}", turn.name) for turn in comparison.turns]
+        yield iter([f"As {comparison.over} grows", *table(rows, left=2)])
+    if comparison.findings:
+        over = comparison.over or ""
+        sentences = [f"  {sentence(finding, over)}" for finding in comparison.findings]
+        yield iter(["What a search for the least communication finds", *sentences])
+
+
+def sentence(finding: Finding, over: str) -> str:
+    """What a search found where the dim `over` has a size, in one sentence."""
+    kept = "nothing pinned" if finding.stored_as is None else f"all that is stored as in {finding.stored_as}"
+    start = f"At {over} = {finding.at:,}, {kept}: "
+    if finding.found is None:
+        return f"{start}no plan. {finding.reason}"
+    less = f"{finding.gain:.1%} less than"
+    judged = less if finding.gain > 0 else "as much as" if finding.gain == 0 else "more than"
+    weights = ", ".join(map(_weight, finding.weights))
+    read = f"; weights are read as {weights}" if weights else ""
+    stored = f"; {finding.stored_bytes / 1e9:,.3f} GB stored on a chip" if finding.stored_bytes else ""
+    return f"{start}{_sent(finding.found)}, {judged} {finding.rival}'s {_sent(finding.named)}{read}{stored}."
+
+
+def _sent(sending: Sending) -> str:
+    return f"{sending.bytes_sent / 1e6:,.2f} MB in {_time(sending.seconds)}" if sending.bytes_sent else "nothing sent"
+
+
+def _weight(weight: Weight) -> str:
+    return f"{weight.name} {weight.used}" + (f" (stored {weight.stored})" if weight.stored != weight.used else "")
+
+
+def _plain(formula: Expr) -> str:
+    """A formula as text, with spaces between factors and `^` for powers."""
+    return str(sympy.sstr(formula)).replace("**", "^").replace("*", " ")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.6g} us"
+
+
+def as_latex(explained: Explained) -> str:
+    """The formulas as `align*` environments, for a document with amsmath."""
+    one = explained.explanation
+    lines = [*one.collectives, *one.totals, *(explained.comparison.layouts if explained.comparison else ())]
+    upright = {s: rf"\mathrm{{{_escaped(s.name)}}}" for s in one.estimate.sizes if len(s.name) > 1}
+    rows = [
+        rf"  T_{{\text{{{_escaped(line.what)}}}}} &= {sympy.latex(line.formula, symbol_names=upright)}"
+        for line in lines
+    ]
+    body = " \\\\\n".join(rows)
+    return f"% {one.name}, phase {one.phase}, {FORMS[one.estimate.form]}\n\\begin{{align*}}\n{body}\n\\end{{align*}}\n"
+
+
+def _escaped(text: str) -> str:
+    return "".join("\\" + c if c in "_&%$#{}" else c for c in text)

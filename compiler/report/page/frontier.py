@@ -1,0 +1,111 @@
+"""Latency against cost: the points of a sweep as a drawing, and which of them none betters in both.
+
+Both scales are logarithmic. Lengths are pixels, rounded to a tenth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10
+
+from ...sweep.frontier import Frontier, best_of, plotted
+from .text_at import Text
+
+WIDTH, HEIGHT = 720.0, 400.0
+LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 12.0, 46.0
+STEPS = (1, 2, 5)  # of a scale, in every power of ten
+FEW_TICKS = 3
+FORMS = 6  # kinds of marks, told apart by colour and form; more series take them again
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point as drawn: its number in the frontier, its series by number, and where. `best`: nothing in
+    its series is both quicker and cheaper."""
+
+    index: int
+    series: int
+    x: float
+    y: float
+    best: bool
+
+
+@dataclass(frozen=True)
+class Plot:
+    """`lines`: for each series the path through its best points, in SVG's notation."""
+
+    series: tuple[str, ...]
+    marks: tuple[Mark, ...]
+    lines: tuple[str, ...]
+    grid: str
+    texts: tuple[Text, ...]
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """A logarithmic scale from `low` to `high`, drawn from `start` over `length` pixels."""
+
+    low: float
+    high: float
+    start: float
+    length: float
+
+    def at(self, number: float) -> float:
+        return round(self.start + self.length * log10(number / self.low) / log10(self.high / self.low), 1)
+
+    def ticks(self) -> tuple[float, ...]:
+        """Round numbers on the scale: of every power of ten, or where these are too few, in even steps."""
+        inside = tuple(tick for tick in _round_numbers(self.low, self.high) if self.low <= tick <= self.high)
+        if len(inside) >= FEW_TICKS:
+            return inside
+        span = self.high - self.low
+        step = max(tick for tick in _round_numbers(span / 100, span) if span / tick >= FEW_TICKS)
+        return tuple(step * k for k in range(ceil(self.low / step), floor(self.high / step) + 1))
+
+
+def _round_numbers(low: float, high: float) -> Iterator[float]:
+    """1, 2 and 5 times the powers of ten from below `low` to above `high`."""
+    for power in range(floor(log10(low)), ceil(log10(high)) + 1):
+        yield from (float(f"{step}e{power}") for step in STEPS)
+
+
+def draw_frontier(frontier: Frontier) -> Plot | None:
+    """The drawing of a frontier; None where no point has a place in it."""
+    points = frontier.points
+    placed = [(p.latency_s, p.cost) for p in points if plotted(p)]
+    if not placed:
+        return None
+    across = _scale([1e3 * (latency or 0.0) for latency, _ in placed], LEFT, WIDTH - LEFT - RIGHT)
+    up = _scale([cost or 0.0 for _, cost in placed], HEIGHT - BOTTOM, -(HEIGHT - TOP - BOTTOM))
+    series = tuple(dict.fromkeys(point.series for point in points))
+    marks: list[Mark] = []
+    lines: list[str] = []
+    for number, name in enumerate(series):
+        own = [k for k, point in enumerate(points) if point.series == name and plotted(point)]
+        best = [own[k] for k in best_of([points[k] for k in own])]
+        where = {k: (across.at(1e3 * (points[k].latency_s or 0.0)), up.at(points[k].cost or 0.0)) for k in own}
+        lines.append("M" + "L".join(f"{where[k][0]:g} {where[k][1]:g}" for k in best) if best else "")
+        marks += [Mark(k, number, *where[k], k in best) for k in own]
+    return Plot(series, tuple(marks), tuple(lines), _grid(across, up), tuple(_texts(frontier, across, up)))
+
+
+def _scale(numbers: Sequence[float], start: float, length: float) -> _Scale:
+    """A scale with room on both sides; of one number alone, or of equal ones, a factor of two."""
+    low, high = min(numbers), max(numbers)
+    room = max((high / low) ** 0.06, 1.15)
+    return _Scale(low / room, high * room, start, length)
+
+
+def _grid(across: _Scale, up: _Scale) -> str:
+    down = "".join(f"M{across.at(tick):g} {TOP:g}V{HEIGHT - BOTTOM:g}" for tick in across.ticks())
+    return down + "".join(f"M{LEFT:g} {up.at(tick):g}H{WIDTH - RIGHT:g}" for tick in up.ticks())
+
+
+def _texts(frontier: Frontier, across: _Scale, up: _Scale) -> Iterator[Text]:
+    for tick in across.ticks():
+        yield Text(f"{tick:,.10g}", across.at(tick), HEIGHT - BOTTOM + 15, "middle")
+    for tick in up.ticks():
+        yield Text(f"{tick:,.10g}", LEFT - 6, up.at(tick) + 4, "end")
+    yield Text(f"milliseconds {frontier.latency_of}", LEFT + (WIDTH - LEFT - RIGHT) / 2, HEIGHT - 8, "middle")
+    yield Text(frontier.cost_unit, 12, HEIGHT - BOTTOM, turned=True)

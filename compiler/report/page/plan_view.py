@@ -1,0 +1,208 @@
+"""What the page shows of one compiled phase, gathered for the template. Times are seconds, sizes bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import fsum
+
+from markupsafe import Markup
+
+from ....cost.estimate import MoveCost, OpCost
+from ....cost.memory import memory
+from ....ir.program import Kind, Stored
+from ....ir.spmd import walk_spmd
+from ....ir.text.write_spmd import print_spmd
+from ...plan.pipeline import Compiled
+from ..compare import Comparison
+from ..explain import Explanation, Line
+from ..explain_text import FORMS, Explained, sentence
+from ..text import OBJECTIVES, PROVEN, time_text, utilisation
+from .formulas import mathml
+from .mesh_drawing import MeshDrawing, draw_mesh
+from .tensors import Tensor, interest, tensors_of
+from .timeline import Resource, Track, resource_of, tracks
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of a whole: `percent` of it, from `start_percent` on. `look`: the class that it is drawn in."""
+
+    name: str
+    text: str
+    look: str
+    start_percent: float
+    percent: float
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A typeset formula, what it comes to, and the plan's figure."""
+
+    what: str
+    times: int
+    formula: Markup
+    value_s: float
+    plan_s: float
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A layout of a comparison; `percent`: of the dearest one's time."""
+
+    line: Formula
+    percent: float
+
+
+@dataclass(frozen=True)
+class Rivalry:
+    """Rival layouts of a phase, and what is said of them as a dim grows."""
+
+    rivals: tuple[Rival, ...]
+    over: str | None
+    turns: tuple[tuple[str, str], ...]
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PhaseView:
+    """One phase. `figures`: names and values of the headline; `time`, `memory`: what makes them up."""
+
+    phase: str
+    axes: tuple[tuple[str, int], ...]
+    calls: int
+    figures: tuple[tuple[str, str], ...]
+    time: tuple[Share, ...]
+    memory: tuple[Share, ...]
+    mesh: MeshDrawing
+    tensors: tuple[Tensor, ...]
+    first: int
+    tracks: tuple[Track, ...]
+    form: str
+    symbols: tuple[tuple[Markup, str], ...]
+    totals: tuple[Formula, ...]
+    collectives: tuple[Formula, ...]
+    rivalry: Rivalry | None
+    text: str
+    warnings: tuple[str, ...]
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The number of each tensor."""
+        return {tensor.name: k for k, tensor in enumerate(self.tensors)}
+
+    @property
+    def marked(self) -> bool:
+        """Whether some steps run as one, or in a loop."""
+        return any(row.marks for track in self.tracks for row in track.rows)
+
+
+def view(compiled: Compiled, explained: Explained) -> PhaseView:
+    """All that the page shows of a phase."""
+    spmd, explanation, comparison = compiled.spmd, explained.explanation, explained.comparison
+    tensors = tuple(tensors_of(compiled))
+    most_cut = max(range(len(tensors)), key=lambda k: interest(tensors[k]), default=0)
+    return PhaseView(
+        spmd.phase,
+        spmd.mesh.axes,
+        compiled.program.phase(spmd.phase).calls,
+        tuple(_figures(compiled)),
+        tuple(_time(compiled)),
+        tuple(_memory(compiled)),
+        draw_mesh(spmd.mesh),
+        tensors,
+        most_cut,
+        tracks(spmd, compiled.estimate),
+        FORMS[explanation.estimate.form],
+        tuple(_symbols(explanation)),
+        tuple(map(_formula, explanation.totals)),
+        tuple(map(_formula, explanation.collectives)),
+        None if comparison is None else _rivalry(comparison),
+        print_spmd(spmd),
+        tuple(warning.message for warning in compiled.warnings),
+    )
+
+
+def _figures(compiled: Compiled) -> Iterator[tuple[str, str]]:
+    totals = compiled.estimate.totals()
+    yield "time of a call", time_text(totals.total_s)
+    if (used := utilisation(compiled)) is not None:
+        yield "MFU", f"{used:.1%}"
+    whole = float(memory(compiled.spmd).total_bytes)
+    yield "HBM in use", f"{whole / 1e9:.2f} GB, {whole / compiled.hardware.hbm_bytes:.1%}"
+    yield "sent by a chip", f"{totals.bytes_sent / 1e6:,.2f} MB"
+    yield "collectives", f"{totals.collectives:,}"
+    yield "objective", OBJECTIVES[compiled.plan.objective]
+    if len(compiled.plan.phases) > 1:
+        yield "proof", "of all phases together"
+    else:
+        yield "proof", proof(compiled.plan.gap, bool(compiled.estimate.loops))
+
+
+def proof(gap: float, looped: bool) -> str:
+    """What is proven, given the relative gap between a plan and its bound; `looped`: loops hide some of its time."""
+    proven = "optimal, within a gap of 1e-9" if gap <= PROVEN else f"the optimum may be up to {gap:.2%} lower"
+    return f"{proven}, before loops" if looped else proven
+
+
+def _time(compiled: Compiled) -> Iterator[Share]:
+    """The time of a call, by what it is spent on; what loops hide is taken off at the end."""
+    cost, totals = compiled.estimate, compiled.estimate.totals()
+    named = {
+        Resource.COMPUTE: "ops bound by compute",
+        Resource.MEMORY: "ops bound by HBM",
+        Resource.NETWORK: "communication",
+    }
+    steps: list[OpCost | MoveCost] = [*cost.ops, *cost.moves]
+    whole, start = totals.apart_s, 0.0
+    for resource, name in named.items():
+        spent = fsum(step.times * step.seconds for step in steps if resource_of(step) is resource)
+        share = 100 * spent / whole if whole else 0.0
+        yield Share(name, time_text(spent), resource.name.lower(), start, share)
+        start += share
+    if totals.hidden_s:
+        yield Share("hidden in loops", f"less {time_text(totals.hidden_s)}", "", 0.0, 0.0)
+
+
+def _memory(compiled: Compiled) -> Iterator[Share]:
+    """What fills the HBM at the worst point, as shares of all that a chip has."""
+    used, room = memory(compiled.spmd), compiled.hardware.hbm_bytes
+    kinds = {p.item.value: p.item.kind for p in walk_spmd(compiled.spmd.body) if isinstance(p.item, Stored)}
+    stored = (*used.stored, *used.shared)
+    parts = [
+        ("parameters", fsum(float(size) for name, size in stored if kinds[name] is Kind.PARAM), "plain"),
+        ("caches", fsum(float(size) for name, size in stored if kinds[name] is Kind.CACHE), "striped"),
+        ("live at the worst point", float(used.worst.bytes), "dotted"),
+    ]
+    start = 0.0
+    for name, size, look in parts:
+        share = 100 * size / room
+        yield Share(name, f"{size / 1e9:.3f} GB", look, start, share)
+        start += share
+
+
+def _symbols(explanation: Explanation) -> Iterator[tuple[Markup, str]]:
+    """What the symbols of the formulas are worth."""
+    estimate = explanation.estimate
+    rates = {*estimate.symbols.rates.values(), estimate.symbols.hbm}
+    for symbol, value in estimate.sizes.items():
+        if symbol in rates:
+            yield mathml(symbol), f"{float(value) / 1e9:.6g} GB/s"
+        elif symbol == estimate.symbols.peak:
+            yield mathml(symbol), f"{float(value) / 1e12:.6g} Tflop/s"
+        elif symbol in (estimate.symbols.start, estimate.symbols.hop):
+            yield mathml(symbol), time_text(float(value))
+        else:
+            yield mathml(symbol), str(value)
+
+
+def _formula(line: Line) -> Formula:
+    return Formula(line.what, line.times, mathml(line.formula), line.value_s, line.plan_s)
+
+
+def _rivalry(comparison: Comparison) -> Rivalry:
+    most = max((line.plan_s for line in comparison.layouts), default=0.0)
+    rivals = tuple(Rival(_formula(line), 100 * line.plan_s / most if most else 0.0) for line in comparison.layouts)
+    turns = tuple((f"{turn.start:,.10g}", turn.name) for turn in comparison.turns)
+    over = comparison.over
+    return Rivalry(rivals, over, turns, tuple(sentence(finding, over or "") for finding in comparison.findings))

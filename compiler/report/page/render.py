@@ -1,0 +1,186 @@
+"""Pages as text: a compiled plan, or the frontier of a sweep, in one HTML file that asks for nothing else.
+
+The browser is told, by the hashes of the style sheet and of the script, to load and run these alone.
+Names are escaped wherever they stand, and so is what does not show itself. The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib import resources
+from importlib.metadata import version
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from ....cost.formulas.symbolic import Form
+from ....ir.inert import visible
+from ...plan.pipeline import Compiled, whole_price
+from ...plan.shapes import Shape
+from ...sweep.frontier import Frontier, Point, best_of, plotted
+from ...text.terminal import LAYOUT
+from ..explain import explain
+from ..explain_text import Explained
+from ..phases import calls_of, seconds_of
+from ..text import time_text
+from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
+from .plan_view import proof, view
+
+
+@dataclass(frozen=True)
+class Part:
+    """A phase or a handover, as a part of what all phases take; `percent` of it."""
+
+    name: str
+    calls: int
+    each_s: float
+    all_s: float
+    percent: float
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice shape: what all its phases take, once each; `ratio`: its objective beside the best's.
+    `percent`: of the dearest one's time. With a `reason` there is no plan, and no figures."""
+
+    name: str
+    total_s: float = 0.0
+    bytes_sent: float = 0.0
+    ratio: str = ""
+    percent: float = 0.0
+    reason: str = ""
+
+
+def plan_page(
+    compiled: Sequence[Compiled],
+    explained: Mapping[str, Explained] | None = None,
+    shapes: Sequence[Shape] = (),
+) -> str:
+    """The page of compiled phases of one model on one mesh.
+
+    `explained`: the formulas and rivals of each phase by name; without it, exact formulas and no rivals.
+    `shapes`: the slice shapes that were tried, cheapest first.
+    """
+    first = compiled[0]
+    if explained is None:
+        explained = {one.phase: Explained(explain(one, Form.EXACT), None) for one in compiled}
+    spmd, plan = first.spmd, first.plan
+    proofs = []
+    if len(plan.phases) > 1:
+        looped = any(one.estimate.loops for one in compiled)
+        proofs = [("objective", f"{time_text(plan.price, 6)}, all phases"), ("proof", proof(plan.gap, looped))]
+    return _render(
+        "plan.html",
+        title=f"{spmd.name} on {spmd.mesh}",
+        model=spmd.name,
+        mesh=str(spmd.mesh),
+        chips=spmd.mesh.chips,
+        hardware=_hardware(first),
+        proofs=proofs,
+        phases=[view(one, explained[one.phase]) for one in compiled],
+        together=list(_together(compiled)),
+        shapes=list(_slices(shapes)),
+    )
+
+
+def frontier_page(title: str, frontier: Frontier) -> str:
+    """The page of a sweep: its points by latency and cost, and all of them in a table."""
+    points = frontier.points
+    series = dict.fromkeys(point.series for point in points)
+    best: set[int] = set()
+    for name in series:
+        own = [k for k, point in enumerate(points) if point.series == name]
+        best |= {own[k] for k in best_of([points[k] for k in own])}
+    return _render(
+        "frontier.html",
+        title=title,
+        frontier=frontier,
+        plot=draw_frontier(frontier),
+        width=int(WIDTH),
+        height=int(HEIGHT),
+        forms=FORMS,
+        best=best,
+        missing=sum(not plotted(point) for point in points),
+        details=lambda point: _details(point, frontier),
+    )
+
+
+def _render(template: str, **values: Any) -> str:
+    environment = Environment(
+        loader=FunctionLoader(_file),
+        autoescape=True,
+        finalize=_inert,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"seconds": lambda seconds: time_text(seconds) if seconds else "0", "mb": _megabytes}
+    style, script = _file("style.css"), _file("page.js")
+    frame = {"style": style, "script": script, "style_hash": _hash(style), "script_hash": _hash(script)}
+    return environment.get_template(template).render(**frame, **values, version=version("escc"))
+
+
+def _inert(value: Any) -> Any:
+    """What an expression of a template gives: text without characters that do not show themselves."""
+    return visible(value, LAYOUT) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _file(name: str) -> str:
+    """A template, the style sheet or the script."""
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _megabytes(size: float) -> str:
+    """Bytes as MB, to the hundredth, or to two digits where that would be nothing."""
+    return f"{size / 1e6:,.2f}" if size >= 1e4 else f"{size / 1e6:.2g}"
+
+
+def _hash(text: str) -> Markup:
+    return Markup("sha256-" + b64encode(sha256(text.encode()).digest()).decode())
+
+
+def _hardware(compiled: Compiled) -> str:
+    chip = compiled.hardware
+    return (
+        f"{chip.name}: {chip.peak_flops_per_s / 1e12:.6g} Tflop/s, HBM {chip.hbm_bytes / 1e9:.2f} GB "
+        f"at {chip.hbm_bytes_per_s / 1e9:.6g} GB/s, network {chip.convention}"
+    )
+
+
+def _together(compiled: Sequence[Compiled]) -> Iterator[Part]:
+    """What each phase and handover takes of the whole; nothing of phases that were not planned together."""
+    plan = compiled[0].plan
+    if len(plan.phases) < 2:
+        return
+    rows = [(one.phase, calls_of(one), seconds_of(one)) for one in compiled]
+    calls = {name: count for name, count, _ in rows}
+    rows += [(f"{h.before} to {h.after}", calls[h.before], h.price) for h in plan.handovers]
+    whole = whole_price(compiled)
+    for name, count, price in rows:
+        yield Part(name, count, price, count * price, 100 * count * price / whole if whole else 0.0)
+
+
+def _slices(shapes: Sequence[Shape]) -> Iterator[Slice]:
+    totals = [[one.estimate.totals() for one in shape.compiled] for shape in shapes]
+    seconds = [sum(t.total_s for t in each) for each in totals]
+    longest, best = max(seconds, default=0.0), shapes[0].price if shapes else 0.0
+    for shape, each, total_s in zip(shapes, totals, seconds, strict=True):
+        name = "x".join(map(str, shape.mesh.sizes))
+        if not each:
+            yield Slice(name, reason=shape.reason or "no plan")
+            continue
+        ratio = f"{shape.price / best:.3f}" if best else "-"
+        percent = 100 * total_s / longest if longest else 0.0
+        yield Slice(name, total_s, sum(t.bytes_sent for t in each), ratio, percent)
+
+
+def _details(point: Point, frontier: Frontier) -> str:
+    """A point in words."""
+    start = f"{point.label} ({point.series}), {point.chips} chips, batch {point.batch}"
+    if point.latency_s is None or point.cost is None:
+        return f"{start}: {point.reason or 'no plan'}"
+    return f"{start}: {time_text(point.latency_s)} {frontier.latency_of}, {point.cost:,.6g} {frontier.cost_unit}"

@@ -1,0 +1,99 @@
+"""What `escc compile` writes: plans as text, programs, PartitionSpecs, data or a page, in one piece or in files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from importlib import import_module
+
+from ..emit.jax_source import emit_jax
+from ..emit.numpy_source import emit_numpy
+from ..emit.specs import specs_json, specs_module
+from ..plan.pipeline import Compiled
+from ..plan.shapes import Shape
+from ..text.files import file_stem
+from .json import json_text
+from .phases import together_text
+from .text import report
+
+
+class Emit(StrEnum):
+    """What `compile` writes."""
+
+    TEXT = "text"
+    NUMPY = "numpy"
+    JAX = "jax"
+    SPECS = "specs"
+    JSON = "json"
+    HTML = "html"
+
+
+ENDINGS = {
+    Emit.TEXT: "txt",
+    Emit.NUMPY: "py",
+    Emit.JAX: "py",
+    Emit.SPECS: "specs.py",
+    Emit.JSON: "json",
+    Emit.HTML: "html",
+}
+ALONE = (Emit.NUMPY, Emit.JAX, Emit.SPECS)  # a module for each phase
+
+
+def file_names(model: str, phases: Sequence[str], emit: Emit) -> list[str]:
+    """The files that are written for `phases` of a model; all of them share one page."""
+    if emit is Emit.HTML:
+        return [f"{file_stem(model, *phases[: len(phases) == 1])}.html"]
+    names = [f"{file_stem(model, phase)}.{ENDINGS[emit]}" for phase in phases]
+    return [*names, *map(_beside, names)] if emit is Emit.SPECS else names
+
+
+def in_one(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> str:
+    """All phases as one text."""
+    whole = _each(compiled, emit, shapes)
+    return f"{whole}\n\n{together_text(compiled)}" if emit is Emit.TEXT and _joint(compiled) else whole
+
+
+def in_files(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> dict[str, str]:
+    """A text for each file. Of phases planned together each says what is proven of all."""
+    if emit is Emit.HTML:
+        [name] = file_names(compiled[0].program.name, [one.phase for one in compiled], emit)
+        return {name: in_one(compiled, emit, shapes)}
+    out = {}
+    for one in compiled:
+        name = f"{file_stem(one.program.name, one.phase)}.{ENDINGS[emit]}"
+        text = _each([one], emit, shapes)
+        out[name] = f"{text}\n\n{together_text(compiled)}" if emit is Emit.TEXT and _joint(compiled) else text
+        if emit is Emit.SPECS:
+            out[_beside(name)] = specs_json(one.spmd)
+    return out
+
+
+def _joint(compiled: Sequence[Compiled]) -> bool:
+    return len(compiled[0].plan.phases) > 1
+
+
+def _beside(name: str) -> str:
+    """The file of data beside a module of specs."""
+    return name.removesuffix("py") + "json"
+
+
+def _each(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> str:
+    match emit:
+        case Emit.TEXT:
+            return "\n\n".join(report(one) for one in compiled)
+        case Emit.NUMPY:
+            return "\n".join(emit_numpy(one.program, one.spmd) for one in compiled)
+        case Emit.JAX:
+            return "\n".join(emit_jax(one.program, one.spmd, one.estimate) for one in compiled)
+        case Emit.SPECS:
+            return "\n".join(specs_module(one.spmd) for one in compiled)
+        case Emit.JSON:
+            return json_text(compiled, shapes)
+        case Emit.HTML:
+            return _page(compiled, shapes)
+
+
+def _page(compiled: Sequence[Compiled], shapes: Sequence[Shape]) -> str:
+    """The page; its module takes longer to import than `compile` takes to start."""
+    page: str = import_module(".page.render", __package__).plan_page(compiled, shapes=shapes)
+    return page

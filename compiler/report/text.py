@@ -1,0 +1,245 @@
+"""A compiled phase as text: what is stored where, the sharded program, and what it takes.
+
+The text depends on the plan alone, never on how long it took to find. MB are 10^6 bytes, GB 10^9.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from ...cost.estimate import Estimate, Totals, local_bytes
+from ...cost.hardware import Convention, Hardware, Rule
+from ...cost.memory import Point, memory
+from ...cost.predict import utilisation as mfu
+from ...ir.layout import format_layout
+from ...ir.program import Kind, Stored
+from ...ir.spmd import walk_spmd
+from ...ir.text.write_spmd import print_spmd
+from ...passes.plan import Objective
+from ..plan.pipeline import Compiled
+from ..simulate.check import ERROR_TOLERANCE, CheckReport
+from ..text.table import table
+from .prediction import prediction_lines
+from .scopes import scopes
+
+PROVEN = 1e-9  # a relative gap that counts as none
+MOST_NAMED = 3  # of the values that are live at the worst point
+LEAST_SHOWN_S = 5e-8  # an op that takes less is not annotated
+
+OBJECTIVES = {
+    Objective.TIME: "least time",
+    Objective.COMMUNICATION: "least communication",
+    Objective.MEMORY: "least memory, then least time",
+}
+
+
+def report(compiled: Compiled) -> str:
+    """The plan as text for people, ending in a newline; at most 100 columns where names allow."""
+    parts = [_header(compiled), _stored(compiled), _program(compiled), _summary(compiled)]
+    return "\n\n".join("\n".join(part).rstrip() for part in parts) + "\n"
+
+
+RULES = {
+    Rule.MAX: "the longer of its compute and memory times",
+    Rule.SUM: "its compute and memory times together",
+    Rule.ROOT_OF_SQUARES: "the root of the sum of the squares of its compute and memory times",
+}
+
+
+def _header(compiled: Compiled) -> Iterator[str]:
+    spmd, hardware = compiled.spmd, compiled.hardware
+    yield f"Plan of {json.dumps(spmd.name)}, phase {spmd.phase}, {OBJECTIVES[compiled.plan.objective]}"
+    yield f"  mesh      {spmd.mesh}: {_count(spmd.mesh.chips, 'chip')}"
+    yield (
+        f"  hardware  {hardware.name}: {hardware.peak_flops_per_s / 1e12:.6g} Tflop/s, "
+        f"HBM {hardware.hbm_bytes / 1e9:.2f} GB at {hardware.hbm_bytes_per_s / 1e9:.6g} GB/s, "
+        f"network {_network(hardware)}"
+    )
+    sizes = dict(spmd.sizes)
+    pads = [f"{dim} {sizes[own]} to {sizes[dim]}" for dim, own in compiled.program.padding if sizes[own] < sizes[dim]]
+    if pads:
+        yield f"  padding   {', '.join(pads)}"
+
+
+def _network(hardware: Hardware) -> str:
+    """The network as the prices see it."""
+    if hardware.convention is Convention.FLAT:
+        return f"{hardware.network_bytes_per_s / 1e9:.6g} GB/s"
+    latency_us = hardware.calibrated.collective_latency_s * 1e6
+    return f"links of {hardware.fabric.link_bytes_per_s / 1e9:.6g} GB/s, {latency_us:.3g} us a collective"
+
+
+def _stored(compiled: Compiled) -> Iterator[str]:
+    """A row for each stored tensor: its layout, and what a chip holds of it."""
+    spmd = compiled.spmd
+    values, sizes = spmd.table(), dict(spmd.sizes)
+    total = dict(compiled.estimate.stored_bytes)
+    rows = [("", "layout", "shape on a chip", "MB", "copies", "GB")]
+    for placed in walk_spmd(spmd.body):
+        if not isinstance(placed.item, Stored):
+            continue
+        value = values[placed.item.value]
+        shape = "x".join(map(str, value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh)))
+        counted = f"{total[value.name] / 1e9:.3f}" if placed.item.kind is not Kind.INPUT else "-"
+        rows.append(
+            (
+                f"{placed.item.kind:<5} {value.name}",
+                f"{value.dtype:<4} {format_layout(value.dims, value.layout)}",
+                shape or "1",
+                _mb(float(local_bytes(value, spmd))),
+                str(placed.times),
+                counted,
+            )
+        )
+    yield "Stored on each chip"
+    yield from table(rows, left=2)
+    room = compiled.hardware.hbm_bytes
+    used = memory(spmd)
+    held, live, whole = (float(n) for n in (used.stored_bytes, used.worst.bytes, used.total_bytes))
+    yield f"  parameters and caches: {held / 1e9:.3f} GB, {held / room:.1%} of the HBM"
+    yield f"  live at most: {live / 1e9:.3f} GB, {live / room:.1%}, {_worst(used.worst)}"
+    over = "" if whole <= room else ", more than it has"
+    yield f"  in all: {whole / 1e9:.3f} GB, {whole / room:.1%} of the HBM{over}"
+
+
+def _worst(point: Point) -> str:
+    """Where most is live, and the largest of what is."""
+    where = "at the start" if point.step is None else f"as {point.step} is made"
+    largest = sorted(point.live, key=lambda value: (-value.bytes, value.name))[:MOST_NAMED]
+    return where + (": " + ", ".join(value.name for value in largest) if largest else "")
+
+
+def _program(compiled: Compiled) -> Iterator[str]:
+    yield "Sharded program, on the right the MB that a chip sends and the time, for one execution"
+    if compiled.estimate.loops:
+        yield "A step marked by `~` runs in one loop with the step before it; beside the first, what that hides"
+    yield ""
+    yield print_spmd(compiled.spmd, _annotations(compiled.estimate))
+
+
+def _annotations(estimate: Estimate) -> dict[str, str]:
+    """What is said beside each step: MB sent and time of a collective, time of an op; what a loop hides
+    beside its first."""
+    out = {c.result: _us(c.seconds) for c in estimate.ops if c.seconds >= LEAST_SHOWN_S}
+    for cost in estimate.moves:
+        out[cost.result] = f"{_mb(cost.bytes_sent)} MB {_us(cost.seconds)}" if cost.bytes_sent else "free"
+    for loop in estimate.loops:
+        hides = f"loop hides {_us(loop.hidden_s)}"
+        out[loop.first] = f"{out[loop.first]}, {hides}" if loop.first in out else hides
+    return out
+
+
+def _summary(compiled: Compiled) -> Iterator[str]:
+    rows: list[tuple[str, ...]] = [("", "compute", "memory", "ops", "communication", "total", "MB sent", "collectives")]
+    for scope in scopes(compiled.spmd, compiled.estimate):
+        rows.append(_totals_row(f"{scope.name}, one of {scope.count}", scope.once))
+    rows.append(_totals_row("whole program", compiled.estimate.totals()))
+    yield "Each chip takes"
+    yield from table(rows, left=1)
+    yield f"  An op takes {RULES[compiled.hardware.calibrated.op_rule]}; the total is ops and communication."
+    if compiled.estimate.loops:
+        yield f"  Less what loops hide, {time_text(compiled.estimate.totals().hidden_s)} of the whole program."
+    if (used := utilisation(compiled)) is not None:
+        yield f"  MFU {used:.1%}: the flops of the model's parameters, without padding, of what the chips could do."
+    yield from prediction_lines(compiled)
+    yield ""
+    if len(compiled.plan.phases) > 1:
+        yield "  Planned together with the other phases; what is proven is said of all."
+        yield from _overlap(compiled)
+        if compiled.checked is not None:
+            yield from _checked(compiled.checked)
+        return
+    plan = compiled.plan
+    yield f"  objective  {_objective(compiled, plan.price)}"
+    yield f"  bound      {_objective(compiled, plan.bound)}"
+    if plan.gap <= PROVEN:
+        yield "  status     optimal: proven within a gap of 1e-9"
+    else:
+        yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
+    yield from _overlap(compiled)
+    if compiled.checked is not None:
+        yield from _checked(compiled.checked)
+
+
+def _overlap(compiled: Compiled) -> Iterator[str]:
+    """What loops hide, and what is proven nevertheless."""
+    if not compiled.overlapped:
+        return
+    count = len(compiled.estimate.loops)
+    if not count:
+        yield "  overlap    no loop would hide anything"
+        return
+    hide = f"{_count(count, 'loop')} {'hides' if count == 1 else 'hide'}"
+    line = f"  overlap    {hide} {time_text(compiled.estimate.totals().hidden_s)}"
+    if compiled.plan.objective is not Objective.TIME or len(compiled.plan.phases) > 1:
+        yield line
+        return
+    yield f"{line}; the plan is chosen and proven by the time before that"
+    if compiled.hardware.convention is Convention.FLAT:
+        yield "             no plan can hide more than half of its time, nor take less than half the bound"
+
+
+def utilisation(compiled: Compiled) -> float | None:
+    """The flops that the model's parameters need, unpadded, over those that the chips could do in the time.
+
+    None where it takes no time.
+    """
+    seconds, chips = compiled.estimate.totals().total_s, compiled.spmd.mesh.chips
+    return mfu(compiled.program, compiled.phase, seconds, chips, compiled.hardware)
+
+
+def _checked(checked: CheckReport) -> Iterator[str]:
+    """What the run showed, sentence by sentence."""
+    agrees = "equal to" if checked.max_error <= ERROR_TOLERANCE else "DIFFERS from"
+    dims = " ".join(f"{dim}={size}" for dim, size in checked.sizes)
+    repeats = "".join(f", {name} {count} times" for name, count in checked.repeats)
+    counted, predicted = (float(n) for n in (checked.counted_bytes, checked.predicted_bytes))
+    yield ""
+    yield f"  Run on {_count(checked.chips, 'virtual chip')} at {dims}{repeats}:"
+    yield f"  result     {agrees} the reference, largest relative error {checked.max_error:.1e}"
+    if checked.not_finite is not None:
+        yield f"             NaN and infinity are equal where both have them; first, {checked.not_finite.sentence}"
+    if checked.equal:
+        yield f"  traffic    {counted:,.15g} bytes sent by a chip, as predicted"
+    else:
+        yield f"  traffic    {counted:,.15g} bytes sent by a chip, DIFFERS from the {predicted:,.15g} predicted"
+
+
+def _totals_row(name: str, totals: Totals) -> tuple[str, ...]:
+    seconds = (totals.compute_s, totals.memory_s, totals.op_s, totals.comm_s, totals.total_s)
+    return (name, *map(time_text, seconds), _mb(totals.bytes_sent), str(totals.collectives))
+
+
+def _objective(compiled: Compiled, price: float) -> str:
+    match compiled.plan.objective:
+        case Objective.MEMORY:
+            return f"{price / 1e9:.6g} GB stored"
+        case Objective.COMMUNICATION:
+            return f"{time_text(price, 6)} of communication"
+        case Objective.TIME:
+            return time_text(price, 6)
+
+
+def time_text(seconds: float, digits: int = 4) -> str:
+    """Seconds with the unit that fits."""
+    unit, scale = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if seconds >= s), ("us", 1e-6))
+    return f"{_significant(seconds / scale, digits)} {unit}"
+
+
+def _significant(number: float, digits: int) -> str:
+    """A number below 1000, to so many digits, without an exponent."""
+    whole = len(str(int(number)))
+    return f"{number:.{max(0, digits - whole)}f}"
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:.2f}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

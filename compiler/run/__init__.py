@@ -1,0 +1,1 @@
+"""Models run: prompts prefilled, tokens generated, on virtual chips or JAX devices."""

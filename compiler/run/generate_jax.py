@@ -1,0 +1,95 @@
+"""Generation in JAX: both emitted phases, run with the weights and prompts of a run on virtual chips."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ...ir.diagnostics import fail
+from ...ir.mesh import Mesh
+from ...ir.program import Kind
+from ...ir.spmd import SpmdRepeat, walk_spmd
+from ..emit.jax_function import contexts_of
+from ..emit.jax_source import emit_jax
+from ..emit.jax_tree import Names, names_of
+from ..jax.processes import free_address, run_processes
+from ..plan.pipeline import Compiled
+from ..simulate.pointwise import Array
+from ..simulate.representable import representable
+from .generate import Prepared, Small
+
+CHILD = f"{__package__}.generate_child"
+PARTS = (Kind.PARAM, Kind.CACHE, Kind.INPUT)  # what a step takes, in this order
+
+
+def check_processes(mesh: Mesh, processes: int) -> None:
+    """Raise InputError unless `processes` have equal shares of the chips."""
+    if processes < 1 or mesh.chips % processes:
+        shares = ", ".join(str(n) for n in range(1, mesh.chips + 1) if mesh.chips % n == 0)
+        raise fail(f"{mesh.chips} chips cannot be shared by {processes} processes.", hint=f"choose from {shares}")
+
+
+def held_exactly(prepared: Prepared) -> Prepared:
+    """The same with weights that the declared types hold exactly, so that all runs start with the same numbers."""
+    return replace(prepared, stored=representable(prepared.model.program, prepared.stored))
+
+
+def generate_jax(prepared: Prepared, processes: int = 1) -> Array:
+    """The tokens of the emitted modules, [steps, batch], run on CPU devices in floats of 32 bits.
+
+    The devices, as many as chips, are shared by `processes`. Raises InternalError where a module does not run.
+    """
+    model, prefill = prepared.model, prepared.prefill
+    arrays = prepared.held | {model.prompt.name: prepared.prompts}
+    phases = zip(prepared.compiled, (prefill, prepared.decode), strict=True)
+    caches = [leaf.value for leaf in _names(prepared.compiled[0]).of(Kind.CACHE)]
+    told = {
+        "stored": list(arrays),
+        "caches": {name: model.batch_axis(name) for name in caches},
+        "prompt": model.prompt.name,
+        "axes": [model.prompt.dims.index(dim) for dim in (model.batch, model.new)],
+        "sequences": prepared.prompt.shape[model.prompt.dims.index(model.batch)],
+        "at_once": prefill.sizes[model.batch],
+        "length": prefill.sizes[model.new],
+        "steps": prepared.tokens,
+        "scores": model.chosen is None,
+        "phases": {one.phase: _told(prepared, one, small) for one, small in phases},
+    }
+    with tempfile.TemporaryDirectory(prefix="escc-") as folder:
+        path = Path(folder)
+        for one in prepared.compiled:
+            (path / f"{one.phase}.py").write_text(emit_jax(one.program, one.spmd, one.estimate), encoding="utf-8")
+        (path / "told.json").write_text(json.dumps(told), encoding="utf-8")
+        np.savez(path / "stored.npz", *arrays.values())
+        run_processes(_commands(folder, processes), prefill.spmd.mesh.chips // processes)
+        tokens: Array = np.load(path / "tokens.npy")
+    return tokens
+
+
+def _commands(folder: str, processes: int) -> Sequence[Sequence[str]]:
+    address = free_address()
+    return [(CHILD, folder, str(process), str(processes), address) for process in range(processes)]
+
+
+def _names(one: Compiled) -> Names:
+    return names_of(one.spmd, contexts_of(one.spmd), ())
+
+
+def _told(prepared: Prepared, one: Compiled, small: Small) -> dict[str, object]:
+    """What is said of a phase; `small` is the same on shrunken dims."""
+    model, names = prepared.model, _names(one)
+    repeats = {p.item.name: p.item.count for p in walk_spmd(small.spmd.body) if isinstance(p.item, SpmdRepeat)}
+    result = model.chosen or model.scores[0]
+    true = model.program.true_sizes(small.sizes)
+    return {
+        "sizes": {names.fields[name]: size for name, size in (small.sizes | repeats).items()},
+        "leaves": [leaf.value for kind in PARTS for leaf in names.of(kind)],
+        "contexts": len(names.contexts),
+        "picked": model.program.results.index(result),
+        "kept": [true[dim] for dim in model.program.table()[result].dims],
+    }

@@ -1,0 +1,1 @@
+"""Programs run on this machine: whole, and on virtual chips whose traffic is counted."""

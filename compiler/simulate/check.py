@@ -1,0 +1,141 @@
+"""The check of a sharded program: it runs, it agrees with the dense reference, it sends what was predicted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from ...ir.diagnostics import InputError, fail
+from ...ir.program import Program
+from ...ir.spmd import SpmdProgram, SpmdRepeat, walk_spmd
+from .finite import NotFinite, Watch
+from .numpy_runtime import difference
+from .padded import true_part, zero_padded
+from .pointwise import Array
+from .reference import random_stored, run_reference
+from .shrink import shrink
+from .spmd_interpreter import ExecutionError, MoveCount, run_spmd
+
+ERROR_TOLERANCE = 1e-9  # relative, between a sharded program and its reference, in float64
+MOST_ELEMENTS = 1 << 27  # of one value on all virtual chips together: 1 GiB in float64
+
+
+@dataclass(frozen=True)
+class MoveCheck:
+    """One Move: how often it ran, and the bytes that a chip sends each time."""
+
+    result: str
+    times: int
+    counted: Fraction
+    predicted: Fraction
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a run on virtual chips showed.
+
+    `max_error`: the largest difference from the reference, relative to the largest finite element of the
+    result it occurs in; NaN is equal to NaN, and infinity to itself. `sizes`, `repeats`: the shrunken
+    dims and counts, by name. Bytes are sent per chip by the whole shrunken program, at declared
+    dtypes. `equal`: every Move sends what was predicted. `not_finite`: where numbers stop being finite,
+    None where all results are.
+    """
+
+    max_error: float
+    chips: int
+    sizes: tuple[tuple[str, int], ...]
+    repeats: tuple[tuple[str, int], ...]
+    moves: tuple[MoveCheck, ...]
+    not_finite: NotFinite | None = None
+
+    @property
+    def counted_bytes(self) -> Fraction:
+        """Bytes that a chip sent."""
+        return sum((m.times * m.counted for m in self.moves), Fraction(0))
+
+    @property
+    def predicted_bytes(self) -> Fraction:
+        """Bytes that the formula says."""
+        return sum((m.times * m.predicted for m in self.moves), Fraction(0))
+
+    @property
+    def equal(self) -> bool:
+        """Whether counted and predicted bytes are equal, Move by Move."""
+        return all(m.counted == m.predicted for m in self.moves)
+
+
+def check(
+    program: Program,
+    spmd: SpmdProgram,
+    predict: Callable[[SpmdProgram], tuple[Fraction, ...]],
+    seed: int = 0,
+) -> CheckReport:
+    """Run `spmd` and `program` on shrunken dims with random data of `seed`, and compare.
+
+    The program runs without padding; of the sharded one what lies beyond the true sizes is left out.
+    `predict` gives, for a sharded program, the bytes that a chip sends in one execution of each
+    Move, in program order. Raises ExecutionError when the sharded program does not hold together,
+    and InputError when even the shrunken dims are too large to run, or when the model's own numbers do not
+    stay finite and the results differ.
+    """
+    shrunken = shrink(program, [spmd])
+    small, [local] = shrunken.program, shrunken.spmds
+    refuse_large(local)
+    sizes = dict(local.sizes)
+    true = small.true_sizes(sizes)
+    stored = random_stored(small, true, seed)
+    whole, chips = Watch(), Watch(local.mesh.names)
+    expected = run_reference(small, true, stored, finite=whole)
+    try:
+        run = run_spmd(local, zero_padded(small, sizes, stored), finite=chips)
+    except ExecutionError:
+        if whole.first is not None:
+            raise incomparable(spmd.phase, chips.first or whole.first) from None
+        raise
+    names = dict(zip(program.results, spmd.results, strict=True))
+    if missing := [n for n in expected if names.get(n, n) not in run.results]:
+        raise ExecutionError(f"the sharded program does not make `{missing[0]}`")
+    actual = {n: true_part(small, sizes, n, run.results[names.get(n, n)]) for n in expected}
+    error = max((largest_difference(actual[n], array) for n, array in expected.items()), default=0.0)
+    if error > ERROR_TOLERANCE and whole.first is not None:
+        raise incomparable(spmd.phase, chips.first or whole.first)
+    repeats = tuple((p.item.name, p.item.count) for p in walk_spmd(local.body) if isinstance(p.item, SpmdRepeat))
+    odd = None if all(np.isfinite(a).all() for a in expected.values()) else chips.first or whole.first
+    return CheckReport(error, spmd.mesh.chips, local.sizes, repeats, _compare(run.moves, predict(local)), odd)
+
+
+def incomparable(phase: str, odd: NotFinite) -> InputError:
+    """What is said where the numbers of a model are not finite, and so depend on the order of its sums."""
+    return fail(
+        f"On random data the numbers of phase `{phase}` do not stay finite, and results cannot be compared: "
+        f"{odd.sentence}.",
+        hint="this is the model's arithmetic, whatever the plan; check it without, or bound what it takes",
+    )
+
+
+def _compare(moves: tuple[MoveCount, ...], predicted: tuple[Fraction, ...]) -> tuple[MoveCheck, ...]:
+    return tuple(MoveCheck(m.result, m.times, m.bytes_sent, p) for m, p in zip(moves, predicted, strict=True))
+
+
+def largest_difference(actual: Array, expected: Array) -> float:
+    """The largest difference, relative to the largest finite element expected; infinite where shapes differ."""
+    if actual.shape != expected.shape:
+        return math.inf
+    with np.errstate(all="ignore"):
+        return difference(actual, expected)
+
+
+def refuse_large(spmd: SpmdProgram) -> None:
+    """Raise InputError where a value takes more memory than a run on virtual chips should."""
+    sizes: Mapping[str, int] = dict(spmd.sizes)
+    for value in spmd.values:
+        local = value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh)
+        if math.prod(local) * spmd.mesh.chips > MOST_ELEMENTS:
+            raise fail(
+                f"`{value.name}` is too large to run on {spmd.mesh.chips} virtual chips, even on shrunken dims.",
+                hint="check the program on a smaller mesh",
+            )

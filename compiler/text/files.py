@@ -1,0 +1,78 @@
+"""Files that are written whole or not at all, and that never replace others unasked."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ...ir.diagnostics import Diagnostic, InputError, fail
+
+MOST_CHARACTERS = 80  # of a part of a file's name
+
+
+def file_stem(*parts: str) -> str:
+    """A file name without its ending, of names that may hold any characters: `palm-540b.decode`."""
+    plain = [re.sub(r"[^A-Za-z0-9_-]+", "-", part).strip("-")[:MOST_CHARACTERS] for part in parts]
+    return ".".join(part or "program" for part in plain)
+
+
+def refuse_existing(directory: Path, names: Iterable[str], force: bool) -> None:
+    """Raise InputError where `directory` is no folder, or has one of the files already.
+
+    With `force`, only what is no regular file is in the way.
+    """
+    try:
+        if os.path.lexists(directory) and not directory.is_dir():
+            raise fail(f"`{directory}` is not a folder.", hint="name one; it is made where it is missing")
+        paths = [directory / name for name in names]
+        found = [path for path in paths if os.path.lexists(path) and not (force and path.is_file())]
+    except (OSError, ValueError) as error:
+        raise _unwritable(directory, error) from None
+    hint = "name another folder, or write over it with `--force`"
+    if found:
+        raise InputError(
+            Diagnostic(f"`{path}` exists already.", hint=hint)
+            if path.is_file()
+            else Diagnostic(f"`{path}` is in the way, and no regular file.", hint="name another folder")
+            for path in found
+        )
+
+
+def write_files(directory: Path, texts: Mapping[str, str | bytes], force: bool = False) -> tuple[Path, ...]:
+    """Write `texts` (file name to text, in UTF-8, or bytes) into `directory`, which is made if it is missing.
+
+    Each file appears whole. Nothing is written unless all of it can be: raises InputError when a
+    file exists already and `force` is off, or when the folder cannot be written to.
+    """
+    refuse_existing(directory, texts, force)
+    pending: dict[Path, Path] = {}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            beside = directory / f".{name}.{os.getpid()}"
+            pending[beside] = directory / name
+            with beside.open("xb") as file:
+                file.write(text.encode(errors="backslashreplace") if isinstance(text, str) else text)
+        for beside, path in pending.items():
+            os.replace(beside, path)
+    except (OSError, ValueError) as error:
+        raise _unwritable(directory, error) from None
+    finally:
+        for beside in pending:
+            _remove(beside)
+    return tuple(pending.values())
+
+
+def _remove(path: Path) -> None:
+    """Remove what is left of a file that was not finished; there is nothing to do where that fails."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def _unwritable(directory: Path, error: OSError | ValueError) -> InputError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return fail(f"`{str(directory)[:200]}` cannot be written to: {reason}.")

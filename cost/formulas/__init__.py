@@ -1,0 +1,1 @@
+"""Costs as formulas in symbols, and what follows from them."""

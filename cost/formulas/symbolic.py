@@ -1,0 +1,296 @@
+"""What a sharded program costs, as formulas: the figures of `estimate`, in symbols instead of numbers.
+
+A dim is called by its name and an axis by its capital letter; a local size is a dim over axes. All
+else comes from the functions that make the numbers, so a formula and a figure cannot part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeGuard
+
+import sympy
+from sympy import Expr, Symbol
+
+from ...ir.program import operand_names
+from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRepeat, walk_spmd
+from ..collectives import bytes_sent
+from ..estimate import Done, Scale, Sent, quantities
+from ..hardware import Convention, Hardware
+from ..network import Network, Terms
+
+
+class Form(StrEnum):
+    """How a collective over K chips is written: with its factor (K-1)/K, or for K >> 1, without."""
+
+    EXACT = "exact"
+    LARGE = "large"
+
+
+class Bandwidth(StrEnum):
+    """What a collective has of the network.
+
+    CHIP: all that a chip has (`bw`), the flat convention. AXIS: a share (`W`) for each of its axes,
+    as if all axes were alike and nothing else counted. LINKS: what the links convention gives it,
+    with a rate (`W`) for each axis and latencies.
+    """
+
+    CHIP = "chip"
+    AXIS = "axis"
+    LINKS = "links"
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The symbols of a program's formulas, all positive.
+
+    `rates`: what a chip can take in along each axis, in bytes/s as `hbm`; axes of one rate share a
+    symbol, and all do where a chip has one bandwidth. `peak` is in flop/s. `start` and `hop`: seconds
+    of latency of a collective and of a hop; None where they do not count.
+    """
+
+    dims: Mapping[str, Expr]
+    axes: Mapping[str, Symbol]
+    rates: Mapping[str, Symbol]
+    peak: Symbol
+    hbm: Symbol
+    start: Symbol | None = None
+    hop: Symbol | None = None
+
+    @property
+    def network(self) -> Symbol:
+        """The one symbol of the network's rates, where there is one."""
+        return next(iter(self.rates.values()))
+
+
+@dataclass(frozen=True)
+class SymbolicMove:
+    """One collective, once. `results`: the values of the steps that it stands for, several where a
+    collective runs one dim after another and is written as one. `joined`: it is part of the one
+    before it, and adds its bytes alone."""
+
+    results: tuple[str, ...]
+    times: int
+    kind: str
+    axes: tuple[str, ...]
+    bytes_sent: Expr
+    seconds: Expr
+    joined: bool = False
+
+
+@dataclass(frozen=True)
+class SymbolicOp:
+    """One op on one chip, once."""
+
+    result: str
+    times: int
+    flops: Expr
+    hbm_bytes: Expr
+    compute_s: Expr
+    memory_s: Expr
+
+
+@dataclass(frozen=True)
+class SymbolicEstimate:
+    """The formulas of a program's steps, in order.
+
+    `comm_s`: seconds of all collectives. `sizes`: what the symbols are worth here.
+    """
+
+    form: Form
+    symbols: Symbols
+    moves: tuple[SymbolicMove, ...]
+    ops: tuple[SymbolicOp, ...]
+    comm_s: Expr
+    sizes: Mapping[Symbol, sympy.Rational]
+
+    @property
+    def compute_s(self) -> Expr:
+        """Seconds that the arithmetic alone would take."""
+        return tidy(sympy.Add(*(op.times * op.compute_s for op in self.ops)))
+
+    @property
+    def memory_s(self) -> Expr:
+        """Seconds that the HBM traffic alone would take."""
+        return tidy(sympy.Add(*(op.times * op.memory_s for op in self.ops)))
+
+    def value(self, formula: Expr) -> float:
+        """What a formula comes to here. Its symbols must all have sizes."""
+        return float(formula.xreplace(dict(self.sizes)))
+
+
+def symbolic(
+    spmd: SpmdProgram,
+    hardware: Hardware,
+    form: Form = Form.EXACT,
+    bandwidth: Bandwidth = Bandwidth.CHIP,
+    numbers: Collection[str] = (),
+) -> SymbolicEstimate:
+    """The cost of every step of a sharded program in symbols; dims in `numbers` stand as their sizes.
+
+    Collectives of one kind that follow each other on one value, and take together what one over all
+    their axes would, are that one in the total, and with K >> 1 in the list as well: the factor that
+    is dropped there is that of all the chips among which the value moves.
+
+    With `Bandwidth.LINKS` formulas hold for the levels on which the axes of this mesh lie: which links
+    are the busiest and which rings are closed. Raises InputError when the mesh does not fit them.
+    """
+    many = form is Form.LARGE
+    symbols = _symbols(spmd, hardware, bandwidth, numbers)
+    network = _network(spmd, hardware, bandwidth, symbols, many)
+
+    def sent_by(step: Sent) -> Expr:
+        return sympy.sympify(bytes_sent(step.kind, step.before_bytes, step.after_bytes, step.ways, many))
+
+    def seconds(step: Sent) -> Expr:
+        if bandwidth is Bandwidth.AXIS:
+            return sent_by(step) / (_shares(step, bandwidth) * symbols.network)
+        sizes = step.before_bytes, step.after_bytes
+        return sympy.sympify(network.collective_s(step.kind, step.axes, *sizes, joined=step.result in joined))
+
+    joined = {placed.item.result for placed in walk_spmd(spmd.body) if _is_joined(placed.item)}
+    steps = list(quantities(spmd, Scale(symbols.dims.__getitem__, symbols.axes.__getitem__)))
+    sent = [step for step in steps if isinstance(step, Sent)]
+    chains = list(_chains(sent, _passed_on(spmd), bandwidth))
+    total = tidy(sympy.Add(*(chain[0].times * seconds(_whole(chain)) for chain in chains)))
+    moves = []
+    for chain in chains if form is Form.LARGE else [[step] for step in sent]:
+        one, results = _whole(chain), tuple(step.result for step in chain)
+        priced = sent_by(one), seconds(one)
+        moves.append(SymbolicMove(results, one.times, one.kind, one.axes, *priced, one.result in joined))
+    ops = []
+    for step in steps:
+        if isinstance(step, Done):
+            flops, traffic = sympy.sympify(step.work.flops), sympy.sympify(step.work.hbm_bytes)
+            ops.append(SymbolicOp(step.result, step.times, flops, traffic, flops / symbols.peak, traffic / symbols.hbm))
+    return SymbolicEstimate(form, symbols, tuple(moves), tuple(ops), total, _sizes(spmd, hardware, bandwidth, symbols))
+
+
+def tidy(formula: Expr) -> Expr:
+    """A formula with what its terms share in front."""
+    return sympy.factor_terms(formula, clear=False)
+
+
+def _symbols(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, numbers: Collection[str]) -> Symbols:
+    """Symbols with names of their own: dims as they are called, the others out of their way."""
+    sizes = dict(spmd.sizes)
+    taken = set(sizes)
+
+    def new(*names: str) -> Symbol:
+        name = next((n for n in names if n not in taken), names[-1])
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return Symbol(name, positive=True)
+
+    dims = {d: sympy.Integer(sizes[d]) if d in numbers else Symbol(d, positive=True) for d in sizes}
+    axes = {a: new(a.upper(), a) if len(a) == 1 else new(a) for a in spmd.mesh.names}
+    if bandwidth is not Bandwidth.LINKS:
+        rate = new("bw" if bandwidth is Bandwidth.CHIP else "W")
+        return Symbols(dims, axes, dict.fromkeys(axes, rate), new("peak"), new("hbm"))
+    figures = _axis_rates(spmd, hardware)
+    alike = len(set(figures.values())) == 1
+    named: dict[float, Symbol] = {}
+    for axis, figure in figures.items():
+        if figure not in named:
+            named[figure] = new("W" if alike else f"W_{axis}")
+    start = new("latency") if hardware.calibrated.collective_latency_s else None
+    hop = new("hop") if hardware.hop_s else None
+    rates = {axis: named[figure] for axis, figure in figures.items()}
+    return Symbols(dims, axes, rates, new("peak"), new("hbm"), start, hop)
+
+
+def _axis_rates(spmd: SpmdProgram, hardware: Hardware) -> dict[str, float]:
+    """What a chip can take in along each axis that has more than one chip, bytes/s."""
+    network = Network(hardware.with_network(Convention.LINKS), spmd.mesh)
+    return {axis: network.axis_bytes_per_s(axis) for axis, size in spmd.mesh.axes if size > 1}
+
+
+def _network(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, symbols: Symbols, many: bool) -> Network:
+    """The network whose prices are in symbols."""
+    convention = Convention.LINKS if bandwidth is Bandwidth.LINKS else Convention.FLAT
+    axes, rates = symbols.axes.__getitem__, symbols.rates.__getitem__
+    all_of_it = symbols.network if symbols.rates else sympy.oo  # one chip sends nothing
+    terms = Terms(axes, rates, all_of_it, symbols.start or 0, symbols.hop or 0, many)
+    return Network(hardware.with_network(convention), spmd.mesh, terms)
+
+
+def _sizes(
+    spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, symbols: Symbols
+) -> dict[Symbol, sympy.Rational]:
+    """What the symbols are worth, exactly; the share `W` of an axis is given by no hardware."""
+    dims = {s: sympy.Integer(size) for d, size in spmd.sizes if isinstance(s := symbols.dims[d], Symbol)}
+    axes = {symbols.axes[a]: sympy.Integer(size) for a, size in spmd.mesh.axes}
+    figures = {symbols.peak: 1 / sympy.Rational(hardware.compute_s(1.0))}
+    figures[symbols.hbm] = 1 / sympy.Rational(hardware.memory_s(1.0))
+    match bandwidth:
+        case Bandwidth.CHIP:
+            flat = Network(hardware.with_network(Convention.FLAT), spmd.mesh)
+            figures[symbols.network] = 1 / sympy.Rational(flat.collective_s("permute", (), 1.0, 1.0))
+        case Bandwidth.LINKS:
+            for axis, rate in _axis_rates(spmd, hardware).items():
+                figures[symbols.rates[axis]] = sympy.Rational(rate)
+            for latency, seconds in (
+                (symbols.start, hardware.calibrated.collective_latency_s),
+                (symbols.hop, hardware.hop_s),
+            ):
+                if latency is not None:
+                    figures[latency] = sympy.Rational(seconds)
+    return {**dims, **axes, **figures}
+
+
+def _is_joined(item: object) -> TypeGuard[Move]:
+    return isinstance(item, Move) and item.joined
+
+
+def _passed_on(spmd: SpmdProgram) -> frozenset[str]:
+    """The values that one step reads, and nothing else."""
+    reads = Counter(spmd.results)
+    for placed in walk_spmd(spmd.body):
+        match placed.item:
+            case Compute(op):
+                reads.update(operand_names(op))
+            case Move(_, operand):
+                reads[operand] += 1
+            case SpmdRepeat(_, _, carries):
+                for carry in carries:
+                    reads.update((carry.initial, carry.next))
+    return frozenset(name for name, count in reads.items() if count == 1)
+
+
+def _shares(step: Sent, bandwidth: Bandwidth) -> int:
+    """How many times the bandwidth of the symbol a collective has."""
+    return len(step.axes) if bandwidth is Bandwidth.AXIS else 1
+
+
+def _chains(sent: list[Sent], passed_on: frozenset[str], bandwidth: Bandwidth) -> Iterator[list[Sent]]:
+    """The collectives, those together that take what one would, in the order of their last steps."""
+    chains: dict[str, list[Sent]] = {}
+    for step in sent:
+        before = chains.get(step.operand, []) if step.operand in passed_on else []
+        if before and _is_one([*before, step], bandwidth):
+            del chains[step.operand]
+            chains[step.result] = [*before, step]
+        else:
+            chains[step.result] = [step]
+    yield from chains.values()
+
+
+def _is_one(chain: list[Sent], bandwidth: Bandwidth) -> bool:
+    """Whether collectives in a row take, exactly, what one over all their axes would."""
+    if bandwidth is Bandwidth.LINKS or len({(s.kind, s.times) for s in chain}) > 1:
+        return False  # on links each has a latency of its own
+    together = _whole(chain)
+    apart = sympy.Add(*(s.bytes_sent / _shares(s, bandwidth) for s in chain))
+    return bool(sympy.cancel(apart - together.bytes_sent / _shares(together, bandwidth)) == 0)
+
+
+def _whole(chain: list[Sent]) -> Sent:
+    """Collectives in a row, as one over all their axes."""
+    first, last = chain[0], chain[-1]
+    axes = tuple(a for s in chain for a in s.axes)
+    ways = sympy.Mul(*(s.ways for s in chain))
+    return Sent(last.result, first.operand, last.times, last.kind, axes, first.before_bytes, last.after_bytes, ways)

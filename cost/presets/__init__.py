@@ -1,0 +1,1 @@
+"""The chips that are shipped, one file each, with a source for every figure."""

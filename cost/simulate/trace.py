@@ -1,0 +1,206 @@
+"""Collectives of a plan on the link simulator: what the busiest link carries, beside the formula's seconds.
+
+The simulator (`links`) moves blocks and knows no formula; here the axes of a mesh become its wires,
+stage by stage as `network` orders them. Only chips that exchange data are simulated, and fractions
+of one byte, so sizes of tensors do not matter. Non-goals: collectives at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from math import isclose
+
+from ...ir.collective import Permute
+from ...ir.layout import Layout
+from ...ir.mesh import Mesh
+from ...ir.spmd import Move, SpmdProgram, walk_spmd
+from ..estimate import Sent, numbers, quantities
+from ..hardware import Hardware
+from ..network import Network
+from ..topology import Level
+from .links import Stage, Wire, Wiring, simulate, simulate_permute
+
+MOST_CHIPS = 512  # of one collective
+LONGEST_RING = 64  # or line: an exchange on one of 256 chips takes seconds to simulate
+TOLERANCE = 1e-9  # relative, between an exact formula and the simulation
+
+WIRING = {Level.RING: Wiring.RING, Level.LINE: Wiring.LINE, Level.SWITCH: Wiring.SWITCH, Level.BETWEEN: Wiring.SWITCH}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was simulated: bytes over the busiest link, stage after stage; hops that wait for each other; seconds."""
+
+    busiest_bytes: Fraction
+    hops: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One collective, once. `results`: the values that it makes, several where some run as one.
+
+    `exact`: whether the formula claims to be what a run takes; else it is a bound. `run` is None where
+    the collective is too large to simulate.
+    """
+
+    results: tuple[str, ...]
+    kind: str
+    axes: tuple[str, ...]
+    chips: int
+    formula_s: float
+    exact: bool
+    run: Run | None
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether an exact formula is what was simulated; None where it is a bound, or nothing was."""
+        if self.run is None or not self.exact:
+            return None
+        return isclose(self.run.seconds, self.formula_s, rel_tol=TOLERANCE)
+
+
+def traces(spmd: SpmdProgram, hardware: Hardware) -> tuple[Trace, ...]:
+    """Every collective of a sharded program that sends something, in order.
+
+    `hardware` is in the links convention. Raises InputError when the mesh does not fit it.
+    """
+    network = Network(hardware, spmd.mesh)
+    sent = {step.result: step for step in quantities(spmd, numbers(spmd)) if isinstance(step, Sent)}
+    groups: list[list[Move]] = []
+    for placed in walk_spmd(spmd.body):
+        match placed.item:
+            case Move(result, _, _, joined) if joined:
+                groups[-1].append(placed.item)
+            case Move(result) if sent[result].bytes_sent:
+                groups.append([placed.item])
+    values = spmd.table()
+    return tuple(
+        _trace([sent[move.result] for move in group], group[0], values[group[0].operand].layout, network)
+        for group in groups
+    )
+
+
+def _trace(steps: Sequence[Sent], move: Move, before: Layout, network: Network) -> Trace:
+    first, rest = steps[0], steps[1:]
+    held = sum((Fraction(step.before_bytes) for step in steps), start=Fraction(0))
+
+    def price(step: Sent, joined: bool) -> float:
+        sizes = float(step.before_bytes), float(step.after_bytes)
+        return float(network.collective_s(step.kind, step.axes, *sizes, joined=joined))
+
+    formula_s = sum((price(step, joined=True) for step in rest), start=price(first, joined=False))
+    run: Run | None = None
+    if isinstance(move.collective, Permute):
+        axes = [axis for axis in network.mesh.names if axis in before.split_axes]
+        if _small(axes, network):
+            run = _timed(_permuted(network, axes, before, move.collective.layout), held, network)
+    elif _small(first.axes, network):
+        run = _timed(_collective(network, first.kind, first.axes), held, network)
+    results = tuple(step.result for step in steps)
+    exact = not isinstance(move.collective, Permute) and _claims(first.kind, first.axes, network)
+    return Trace(results, first.kind, first.axes, network.mesh.size(*first.axes), formula_s, exact, run)
+
+
+def _small(axes: Sequence[str], network: Network) -> bool:
+    along = [network.mesh.size(a) for a in axes if WIRING[network.level(a)] is not Wiring.SWITCH]
+    return network.mesh.size(*axes) <= MOST_CHIPS and max(along, default=1) <= LONGEST_RING
+
+
+def _claims(kind: str, axes: Sequence[str], network: Network) -> bool:
+    """Whether the formula of a collective is exact.
+
+    A gather over unlike axes at once has its price from the best mixture of orders, and the simulator
+    knows only those in which every part of the data starts with another axis.
+    """
+    stages = network.stages(axes)
+    alike = [len({(network.mesh.size(axis), network.level(axis)) for axis in stage}) == 1 for stage in stages]
+    return kind == "all-to-all" or all(
+        same or _is_switch(stage, network) for same, stage in zip(alike, stages, strict=True)
+    )
+
+
+def _is_switch(stage: Sequence[str], network: Network) -> bool:
+    return WIRING[network.level(stage[0])] is Wiring.SWITCH
+
+
+def _timed(stages: Sequence[Stage], held: Fraction, network: Network) -> Run:
+    """Stages of a run with one byte on each chip at the start, as one with `held` bytes."""
+    busiest = [stage.busiest_bytes * held for stage in stages]
+    hops = sum(stage.hops for stage in stages)
+    carried_s = sum(float(b) / network.link_bytes_per_s(s.axes[0]) for b, s in zip(busiest, stages, strict=True))
+    start_s, hop_s = network.hardware.calibrated.collective_latency_s, network.hardware.hop_s
+    return Run(sum(busiest, start=Fraction(0)), hops, start_s + hops * hop_s + carried_s)
+
+
+def _collective(network: Network, kind: str, axes: Sequence[str]) -> list[Stage]:
+    """The stages of a collective with one byte on each chip at the start."""
+    order = network.gather_stages(axes)
+    match kind:
+        case "all-gather":
+            return list(_gathered(network, order, Fraction(1)))
+        case "reduce-scatter":
+            return list(_scattered(network, order))
+        case "all-reduce":
+            return [*_scattered(network, order), *_gathered(network, order, Fraction(1, network.mesh.size(*axes)))]
+        case _:
+            return [one for stage in order for one in _simulated(kind, _wires(stage, network))]
+
+
+def _gathered(network: Network, order: Sequence[Sequence[str]], held: Fraction) -> Iterator[Stage]:
+    for stage in order:
+        yield from (_times(one, held) for one in _simulated("all-gather", _wires(stage, network)))
+        held *= network.mesh.size(*stage)
+
+
+def _scattered(network: Network, order: Sequence[Sequence[str]]) -> Iterator[Stage]:
+    held = Fraction(1)
+    for stage in reversed(order):
+        yield from (_times(one, held) for one in _simulated("reduce-scatter", _wires(stage, network)))
+        held /= network.mesh.size(*stage)
+
+
+@cache
+def _simulated(kind: str, wires: tuple[Wire, ...]) -> tuple[Stage, ...]:
+    return simulate(kind, wires, Fraction(1), together=True).stages
+
+
+def _times(stage: Stage, factor: Fraction) -> Stage:
+    return Stage(stage.axes, stage.hops, tuple((link, load * factor) for link, load in stage.loads))
+
+
+def _wires(stage: Sequence[str], network: Network) -> tuple[Wire, ...]:
+    """The axes of a stage as wires. What joins chips behind a switch is one wire, by its first axis's name."""
+    if _is_switch(stage, network):
+        return (Wire(stage[0], network.mesh.size(*stage), Wiring.SWITCH),)
+    return tuple(Wire(axis, network.mesh.size(axis), WIRING[network.level(axis)]) for axis in stage)
+
+
+def _permuted(network: Network, axes: Sequence[str], before: Layout, after: Layout) -> list[Stage]:
+    """The stages of a permute that sends every block straight to its chip, axis by axis."""
+    stages = network.stages(axes)
+    order = [axis for stage in stages for axis in stage]
+    wires = [wire for stage in stages for wire in _wires(stage, network)]
+    return list(simulate_permute(wires, _targets(order, before, after, network.mesh), Fraction(1)).stages)
+
+
+def _targets(order: Sequence[str], before: Layout, after: Layout, mesh: Mesh) -> list[int]:
+    """For each chip of the axes in `order`, row by row, the chip that holds its block after a permute."""
+    places = [dict(zip(order, place, strict=True)) for place in product(*(range(mesh.size(a)) for a in order))]
+    holders = {_block(after, place, mesh): chip for chip, place in enumerate(places)}
+    return [holders[_block(before, place, mesh)] for place in places]
+
+
+def _block(layout: Layout, place: dict[str, int], mesh: Mesh) -> tuple[int, ...]:
+    """Which part of each dim a chip holds."""
+    parts = []
+    for axes in layout.dims:
+        part = 0
+        for axis in axes:
+            part = part * mesh.size(axis) + place.get(axis, 0)
+        parts.append(part)
+    return tuple(parts)

@@ -1,0 +1,1 @@
+"""Texts: the language, sharded programs, pins and expressions, read and written."""

@@ -1,0 +1,130 @@
+"""Ops as text, without what they make: `n[B,L,E] * Wi[E,F]`, `sum(x, a)`; printed and read back.
+
+An einsum names indices in square brackets; the result's come after `->` where they are not its dims.
+A map is an expression. The others are calls: `sum(x, 0.5 * d)`, `max(s, over=H,M)`,
+`take(table, ids, over=V)`, `top_k(s, ids, keep=K, over=V)`, `iota(M)`, `append(keys, k, L into M)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
+from .expressions import NAME, ExprParser, format_expr, format_number
+
+
+def format_op(op: Op, dims: Sequence[str]) -> str:
+    """What an op computes, without its result, whose dims are `dims`."""
+    match op:
+        case Einsum(_, operands, indices, output):
+            factors = [f"{name}[{','.join(i)}]" for name, i in zip(operands, indices, strict=True)]
+            return " * ".join(factors) + ("" if output == tuple(dims) else f" -> [{','.join(output)}]")
+        case Map(_, expr):
+            return format_expr(expr)
+        case Sum(_, operands, coefficients):
+            pairs = zip(operands, coefficients, strict=True)
+            return f"sum({', '.join(n if c == 1 else f'{format_number(c)} * {n}' for n, c in pairs)})"
+        case Reduce(_, operand, over):
+            return f"max({operand}, over={','.join(over)})"
+        case Take(_, table, ids, over):
+            return f"take({table}, {ids}, over={','.join(over)})"
+        case TopK(_, keys, picked, over, keep):
+            return f"top_k({keys}, {picked}, keep={keep}, over={','.join(over)})"
+        case Iota(_, dim):
+            return f"iota({dim})"
+        case Append(_, cache, new, source, target):
+            return f"append({cache}, {new}, {source} into {target})"
+
+
+def read_op(text: str, result: str, dims: tuple[str, ...]) -> Op:
+    """The op that `text` says, which makes `result`, of dims `dims`. Raises ExprError."""
+    words = ExprParser(text)
+    head = re.match(rf"(?P<name>{NAME}) *(?P<bracket>[(\[])", text, re.ASCII)
+    match (head["name"], head["bracket"]) if head else ("", ""):
+        case (_, "["):
+            op: Op = _read_einsum(words, result, dims)
+        case ("sum", _):
+            op = _read_sum(words, result)
+        case ("max", _):
+            (operand,) = _call(words, 1)
+            _keyword(words, "over")
+            op = Reduce(result, operand, words.names("a dim"))
+            words.expect(")")
+        case ("take", _):
+            table, ids = _call(words, 2)
+            _keyword(words, "over")
+            op = Take(result, table, ids, words.names("a dim"))
+            words.expect(")")
+        case ("top_k", _):
+            keys, picked = _call(words, 2)
+            _keyword(words, "keep")
+            keep = words.name("a dim")
+            _keyword(words, "over")
+            op = TopK(result, keys, picked, words.names("a dim"), keep)
+            words.expect(")")
+        case ("iota", _):
+            (dim,) = _call(words, 1)
+            op = Iota(result, dim)
+            words.expect(")")
+        case ("append", _):
+            cache, new = _call(words, 2)
+            words.expect(",")
+            source = words.name("a dim")
+            words.expect("into")
+            op = Append(result, cache, new, source, words.name("a dim"))
+            words.expect(")")
+        case _:
+            op = Map(result, words.expression())
+    words.end()
+    return op
+
+
+def _call(words: ExprParser, count: int) -> list[str]:
+    """Take a function's name, `(`, and `count` names."""
+    words.advance()
+    words.expect("(")
+    found = [words.name()]
+    while len(found) < count:
+        words.expect(",")
+        found.append(words.name())
+    return found
+
+
+def _keyword(words: ExprParser, keyword: str) -> None:
+    for text in (",", keyword, "="):
+        words.expect(text)
+
+
+def _read_einsum(words: ExprParser, result: str, dims: tuple[str, ...]) -> Einsum:
+    operands: list[str] = []
+    indices: list[tuple[str, ...]] = []
+    while not operands or words.accept("*"):
+        operands.append(words.name("a value"))
+        indices.append(_read_indices(words))
+    output = _read_indices(words) if words.accept("->") else dims
+    return Einsum(result, tuple(operands), tuple(indices), output)
+
+
+def _read_indices(words: ExprParser) -> tuple[str, ...]:
+    words.expect("[")
+    if words.accept("]"):
+        return ()
+    found = words.names("an index")
+    words.expect("]")
+    return found
+
+
+def _read_sum(words: ExprParser, result: str) -> Sum:
+    words.advance()
+    words.expect("(")
+    operands: list[str] = []
+    coefficients: list[float] = []
+    while not operands or words.accept(","):
+        scaled = words.token.kind == "number" or words.token.text in ("-", "inf")
+        coefficients.append(words.number() if scaled else 1.0)
+        if scaled:
+            words.expect("*")
+        operands.append(words.name("a value"))
+    words.expect(")")
+    return Sum(result, tuple(operands), tuple(coefficients))

@@ -1,0 +1,228 @@
+"""Text in, surface tree out; syntax errors as diagnostics."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+
+from lark import Lark, Token, Tree, UnexpectedToken
+
+from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
+from ..inert import HIDING, character
+from .build import build_model
+from .surface import Model
+from .tokens import BRACES, CLOSE, MAX_FINDINGS, MAX_TOKENS, NEWLINE, OPEN, scan, span_of
+
+MAX_BYTES = 1_000_000  # of a file
+
+
+def read_source(path: Path, most_bytes: int = MAX_BYTES) -> Source:
+    """The text of a file, named as `path` is written.
+
+    Raises InputError when it is missing, no regular file, over `most_bytes`, or not plain UTF-8 text,
+    and with a finding for every character that hides what the text says.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise fail(f"`{path}` is not a file.")
+        if path.stat().st_size > most_bytes:
+            raise fail(f"`{path}` is larger than {most_bytes / 1e6:g} MB.")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise fail(f"`{path}` does not exist.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise fail(f"`{str(path)[:200]}` cannot be read: {reason}.") from None
+    if b"\0" in data:
+        raise fail(f"`{path}` is not a text file: it holds NUL bytes.")
+    try:
+        source = Source(str(path), data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise fail(f"`{path}` is not UTF-8 text: byte {error.start} cannot be decoded.") from None
+    _refuse_hiding(source)
+    return source
+
+
+def _refuse_hiding(source: Source) -> None:
+    """Raise InputError where a text holds characters that hide what it says, be it in comments."""
+    found = []
+    for number, line in enumerate(source.text.split("\n"), 1):
+        for match in islice(HIDING.finditer(f"{line}\n"), MAX_FINDINGS):
+            message = f"The file holds {character(match[0])}, which hides what stands beside it."
+            found.append(Diagnostic(message, Span(number, match.start() + 1), "remove it", source))
+        if len(found) >= MAX_FINDINGS:
+            break
+    if found:
+        raise InputError(found[:MAX_FINDINGS])
+
+
+def parse(source: Source) -> Model:
+    """The model that a text holds.
+
+    Raises InputError with the first syntax error of every statement that has one.
+    """
+    tokens = scan(_lark().lex(source.text), source)
+    if not tokens:
+        raise fail("The file holds no program.", Span(1, 1), "declare dims, a `main`, and what it computes", source)
+    return build_model(_tree(tokens, source))
+
+
+@functools.cache
+def _lark() -> Lark:
+    grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
+    return Lark(grammar, start="model", parser="lalr", lexer="basic", propagate_positions=True, maybe_placeholders=True)
+
+
+def _tree(tokens: list[Token], source: Source) -> Tree[Token]:
+    """The parse tree. A statement with a syntax error is reported, dropped, and the rest tried again."""
+    findings: list[Diagnostic] = []
+    budget = 2 * MAX_TOKENS  # tokens parsed in all tries together
+    while True:
+        budget -= len(tokens)
+        result = _attempt(tokens, source)
+        if isinstance(result, Tree):
+            if findings:
+                break
+            return result
+        position, finding = result
+        findings.append(finding)
+        tokens = _without_statement(tokens, position)
+        if not tokens or budget < 0 or len(findings) >= MAX_FINDINGS:
+            break
+    raise InputError(findings)
+
+
+def _attempt(tokens: list[Token], source: Source) -> Tree[Token] | tuple[int, Diagnostic]:
+    """The parse tree, or the position of the first token that does not fit and what to say of it."""
+    parser = _lark().parse_interactive("")
+    tree: object = None
+    for position, token in enumerate([*tokens, Token.new_borrow_pos("$END", "", tokens[-1])]):
+        try:
+            tree = parser.feed_token(token)
+        except UnexpectedToken:
+            accepts: Callable[[], set[str]] = parser.accepts
+            return position, _explain(tokens, position, accepts(), source)
+    assert isinstance(tree, Tree)
+    return tree
+
+
+def _without_statement(tokens: list[Token], position: int) -> list[Token]:
+    """The tokens less the statement or item around `position`, with one newline beside it."""
+    edges = {NEWLINE, *BRACES}
+    start = end = min(position, len(tokens) - 1)
+    while start > 0 and tokens[start - 1].type not in edges:
+        start -= 1
+    while end < len(tokens) and tokens[end].type not in edges:
+        end += 1
+    if end < len(tokens) and tokens[end].type == "LBRACE":
+        end = _after_braces(tokens, end)
+    if end < len(tokens) and (tokens[end].type == NEWLINE or end == start):
+        end += 1
+    elif start > 0 and tokens[start - 1].type == NEWLINE:
+        start -= 1
+    return tokens[:start] + tokens[end:]
+
+
+def _after_braces(tokens: list[Token], start: int) -> int:
+    depth = 0
+    for position in range(start, len(tokens)):
+        depth += (tokens[position].type == "LBRACE") - (tokens[position].type == "RBRACE")
+        if depth == 0:
+            return position + 1
+    return len(tokens)
+
+
+ITEMS = ("MODEL", "DIM", "PARAM", "CACHE", "BLOCK", "MAIN", "PHASE")  # what begins an item of a file
+LINES = ("PARAM", "CACHE", "RETURN")  # what begins a line of a block, beside a name
+GROUPS = (
+    ({"NAME", "INT", "FLOAT", "LPAR"}, {"NAME", "INT", "FLOAT", "LPAR", "PLUS", "MINUS"}, "an expression"),
+    ({"PLUS", "SLASH"}, {"PLUS", "MINUS", "STAR", "SLASH"}, "an operator"),
+    ({"DIM", "BLOCK"}, set(ITEMS), "a declaration"),
+    ({"NAME", "RETURN"}, {"NAME", *LINES}, "a statement"),
+)
+WORDS = {
+    "NAME": "a name",
+    "INT": "a whole number",
+    "FLOAT": "a number",
+    "STRING": "a name in quotes",
+    "PIN": "a pin such as `@ BLE_x`",
+    NEWLINE: "the end of the line",
+    "$END": "the end of the file",
+}
+
+
+def _explain(tokens: list[Token], position: int, accepts: set[str], source: Source) -> Diagnostic:
+    """What was expected at `position`, what stands there, and which bracket is still open."""
+    token = tokens[position] if position < len(tokens) else None
+    span = span_of(token) if token is not None else _end(tokens[-1])
+    found = f"`{token}`" if token is not None else "the end of the file"
+    if token is not None and token.type == NEWLINE:
+        found = "the end of the line"
+    if len(found) > 40:
+        found = f"{found[:30]}...`"
+    hint = _open_bracket(tokens[:position], span.line) or _meant(tokens, position, accepts)
+    return Diagnostic(f"Expected {_either(accepts)}, found {found}.", span, hint, source)
+
+
+def _end(last: Token) -> Span:
+    return Span(last.end_line or 1, last.end_column or 1)
+
+
+def _either(accepts: set[str]) -> str:
+    rest, words = set(accepts), []
+    if NEWLINE in rest:
+        rest.discard("$END")
+    for needed, covered, word in GROUPS:
+        if needed <= rest:
+            rest -= covered
+            words.append(word)
+    words += sorted(WORDS.get(name) or f"`{_literal(name)}`" for name in rest)
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
+
+
+def _literal(terminal: str) -> str:
+    """How a terminal of one spelling is written."""
+    return str(_lark().get_terminal(terminal).pattern.value)
+
+
+def _meant(tokens: Sequence[Token], position: int, accepts: set[str]) -> str | None:
+    """A hint for what newcomers write: a word that begins nothing, and signs of other languages."""
+    token = tokens[position] if position < len(tokens) else None
+    if token is None:
+        return None
+    if token.type == "PIN" and "STAR" in accepts:
+        return "`@` pins a layout; a product of matrices is an einsum, as in `y[B,F] = x[B,E] * W[E,F]`"
+    if token.type == "STAR" and position and tokens[position - 1].type == "STAR":
+        return "a power is `power(a, b)`"
+    if token.type != "NAME":
+        return None
+    if accepts >= set(ITEMS):
+        return _begins(token, ITEMS, "an item of a file begins with")
+    starts = position == 1 or (position > 1 and tokens[position - 2].type in {NEWLINE, "LBRACE"})
+    if starts and tokens[position - 1].type == "NAME" and "LSQB" in accepts:
+        return _begins(tokens[position - 1], LINES, "a line of a block is `name = ...`, or begins with")
+    return None
+
+
+def _begins(token: Token, terminals: Sequence[str], what: str) -> str:
+    """The word that was meant, or all that there are."""
+    words = [_literal(name) for name in terminals]
+    listed = ", ".join(f"`{word}`" for word in words[:-1])
+    return did_you_mean(token, words) or f"{what} {listed} or `{words[-1]}`"
+
+
+def _open_bracket(before: Sequence[Token], line: int) -> str | None:
+    """A hint at the bracket of a line before `line` that is open where the tokens end."""
+    stack: list[Token] = []
+    for token in before:
+        if token.type in BRACES or (token.type == NEWLINE and not stack):
+            stack.clear()
+        elif token.type in OPEN:
+            stack.append(token)
+        elif token.type in CLOSE:
+            del stack[-1:]
+    if stack and stack[-1].line != line:
+        return f"the `{stack[-1]}` at {stack[-1].line}:{stack[-1].column} is still open"
+    return None

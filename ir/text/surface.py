@@ -1,0 +1,262 @@
+"""The surface language as a tree: what a person wrote, before anything is looked up or checked.
+
+Two models are equal when they say the same; where they say it (`span`) does not count. Comments are
+not kept. Non-goals: types, sizes and scopes, which the expansion to an `ir.program.Program` settles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..diagnostics import Span
+from ..program import Kind
+
+
+@dataclass(frozen=True)
+class Ident:
+    """A name as it stands at one place: of a dim, a value, a function, a dtype, a phase."""
+
+    name: str
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class LayoutText:
+    """The layout of an inline pin, unread: what follows `@`."""
+
+    text: str
+    span: Span = field(compare=False)
+
+
+# Expressions
+
+
+@dataclass(frozen=True)
+class Number:
+    """A literal, finite and not negative."""
+
+    value: float
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Name:
+    """A value by name; in some arguments a dim."""
+
+    name: str
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """An operand of an einsum: `q[B,L,H,Q]`."""
+
+    value: Ident
+    indices: tuple[Ident, ...]
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Negate:
+    """`-operand`."""
+
+    operand: Expr
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Binary:
+    """`left operator right`; the operator is one of `+ - * /`."""
+
+    operator: str
+    left: Expr
+    right: Expr
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Into:
+    """`L into M`: entries along L at the end of M."""
+
+    source: Ident
+    target: Ident
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class DimList:
+    """`[A, B]` as the value of a keyword."""
+
+    dims: tuple[Ident, ...]
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Keyword:
+    """`name=value` in a call."""
+
+    name: Ident
+    value: Expr | Into | DimList
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function, a composite or a block, applied. Positional arguments come first."""
+
+    function: Ident
+    arguments: tuple[Expr | Into, ...]
+    keywords: tuple[Keyword, ...]
+    span: Span = field(compare=False)
+
+
+Expr = Number | Name | Indexed | Negate | Binary | Call
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """`repeat count block(arguments)`."""
+
+    count: int
+    call: Call
+    span: Span = field(compare=False)
+
+
+# Lines of a block
+
+
+@dataclass(frozen=True)
+class Type:
+    """`bf16[B,L,E]`."""
+
+    dtype: Ident
+    dims: tuple[Ident, ...]
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """`param Wk, Wv: bf16[E,Q] @ E_xQ`; the pin holds for each of the names.
+
+    `scale`: of quantised values, the type of the numbers that they are times: `int8[E,Q] * f32[Q]`.
+    """
+
+    kind: Kind
+    names: tuple[Ident, ...]
+    type: Type
+    pin: LayoutText | None
+    scale: Type | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """The left side of a statement: `h`, `h: f32`, `q[B,L,H,Q]`, each perhaps with a pin."""
+
+    name: Ident
+    dtype: Ident | None
+    indices: tuple[Ident, ...] | None
+    pin: LayoutText | None
+
+
+@dataclass(frozen=True)
+class Statement:
+    """`targets = value`; more than one target takes a block of as many results."""
+
+    targets: tuple[Target, ...]
+    value: Expr | Repeated
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Return:
+    """`return values`."""
+
+    values: tuple[Expr | Repeated, ...]
+    span: Span = field(compare=False)
+
+
+Line = Declaration | Statement | Return
+
+
+# Items of a file
+
+
+@dataclass(frozen=True)
+class Title:
+    """`model "name"`."""
+
+    name: str
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One dim: free (no size, no factors), fixed (a size, perhaps padded), or derived: an alias of
+    one dim, or the product of several."""
+
+    name: Ident
+    size: int | None = None
+    pad: int | None = None
+    factors: tuple[Ident, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dims:
+    """`dim B, L, E = 18432`."""
+
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An argument of a block or of main, with its type."""
+
+    name: Ident
+    type: Type
+    pin: LayoutText | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """`block name(parameters) -> results { lines }`; the results' types may be left out."""
+
+    name: Ident
+    parameters: tuple[Parameter, ...]
+    results: tuple[Type, ...]
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Main:
+    """`main(parameters) -> results { lines }`; `span` is the word `main`."""
+
+    parameters: tuple[Parameter, ...]
+    results: tuple[Type, ...]
+    lines: tuple[Line, ...]
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """`B = 512` in a phase; the name `calls` says how often the phase runs."""
+
+    name: Ident
+    value: int
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class PhaseText:
+    """`phase name { bindings }`."""
+
+    name: Ident
+    bindings: tuple[Binding, ...]
+
+
+Item = Title | Dims | Declaration | Block | Main | PhaseText
+
+
+@dataclass(frozen=True)
+class Model:
+    """A file: its items in the order in which they stand."""
+
+    items: tuple[Item, ...]

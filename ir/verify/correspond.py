@@ -1,0 +1,112 @@
+"""Is a sharded program the program that it is said to be, once moves are looked through?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ..expr import rename
+from ..program import Append, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, TopK
+from ..spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat
+
+
+def differences(spmd: SpmdProgram, program: Program, origins: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each place where `spmd` is not `program`.
+
+    `origins` names for each value of `spmd` what it is a moved copy of: a value of the program. Dims,
+    dtypes, stored tensors, ops, repeats and results are compared, in order, and the phase's sizes.
+    """
+    if spmd.name != program.name:
+        yield f"The sharded program is called `{spmd.name}`, the program `{program.name}`."
+    phases = {p.name: p for p in program.phases}
+    if spmd.phase not in phases:
+        yield f"The program has no phase `{spmd.phase}`."
+    elif dict(phases[spmd.phase].sizes) != dict(spmd.sizes):
+        yield f"The sizes are not those of the phase `{spmd.phase}`."
+    values = spmd.table()
+    for value in program.values:
+        if value.name in values and values[value.name].value != value:
+            yield f"`{value.name}` has not the dims and dtype that it has in the program."
+    yield from _regions("The program", spmd.body, program.body, origins)
+    results = tuple(origins[name] for name in spmd.results)
+    if results != program.results:
+        yield f"The results are {_listed(results)}, not {_listed(program.results)}."
+
+
+def _regions(where: str, spmd: SpmdRegion, region: Region, origins: Mapping[str, str]) -> Iterator[str]:
+    """Compare what is stored, then what runs but for moves, in order."""
+    if spmd.stored != region.stored:
+        yield f"{where} stores other tensors than it should."
+    for ours, its in _paired(spmd, region):
+        match ours, its:
+            case SpmdRepeat(), Repeat():
+                yield from _repeats(ours, its, origins)
+            case Compute(op), other if other is not None and not isinstance(other, Repeat):
+                if op.result != other.result:
+                    yield f"{where} makes `{op.result}` in the place of `{other.result}`."
+                elif _renamed(op, origins) != other:
+                    yield f"{where} makes `{op.result}` by another op, or of other operands, than it should."
+            case _ if ours is None and its is not None:
+                yield f"{where} lacks {_title(its)}."
+            case _ if ours is not None and its is None:
+                yield f"{where} has {_title(ours)}, which the program lacks."
+            case _ if ours is not None and its is not None:
+                yield f"{where} has {_title(ours)} in the place of {_title(its)}."
+
+
+def _paired(spmd: SpmdRegion, region: Region) -> Iterator[tuple[Compute | SpmdRepeat | None, Op | Repeat | None]]:
+    """What runs, but for moves, beside what should, by name. Steps that run as one may stand earlier
+    or later than in the program: that all is made before it is read is checked elsewhere."""
+    items = [item for item in spmd.items if not isinstance(item, Move)]
+    ours = {_name(item): item for item in items}
+    named = {_name(item) for item in region.items}
+    strangers = iter([item for item in items if _name(item) not in named])
+    for its in region.items:
+        yield ours.get(_name(its)) or next(strangers, None), its
+    for item in strangers:
+        yield item, None
+
+
+def _name(item: Compute | SpmdRepeat | Op | Repeat) -> tuple[bool, str]:
+    if isinstance(item, SpmdRepeat | Repeat):
+        return True, item.name
+    return False, item.result
+
+
+def _repeats(ours: SpmdRepeat, its: Repeat, origins: Mapping[str, str]) -> Iterator[str]:
+    """Compare two repeats: name, count, carries, body."""
+    carries = tuple(replace(c, initial=origins[c.initial], next=origins[c.next]) for c in ours.carries)
+    if (ours.name, ours.count) != (its.name, its.count):
+        yield f"`{ours.name}` runs {ours.count} times in the place of `{its.name}`, which runs {its.count} times."
+    if carries != its.carries:
+        yield f"The repeat `{ours.name}` carries other values than it should."
+    yield from _regions(f"The repeat `{ours.name}`", ours.body, its.body, origins)
+
+
+def _renamed(op: Op, names: Mapping[str, str]) -> Op:
+    """`op` with its operands named as what they are copies of."""
+    match op:
+        case Einsum(_, operands, _, _) | Sum(_, operands, _):
+            return replace(op, operands=tuple(names[n] for n in operands))
+        case Map(_, expr):
+            return replace(op, expr=rename(expr, names))
+        case Reduce(_, operand, _):
+            return replace(op, operand=names[operand])
+        case Take(_, table, ids, _):
+            return replace(op, table=names[table], ids=names[ids])
+        case TopK(_, keys, picked, _, _):
+            return replace(op, keys=names[keys], picked=names[picked])
+        case Append(_, cache, new, _, _):
+            return replace(op, cache=names[cache], new=names[new])
+        case Iota():
+            return op
+
+
+def _title(item: Compute | SpmdRepeat | Op | Repeat | Move) -> str:
+    if isinstance(item, SpmdRepeat | Repeat):
+        return f"the repeat `{item.name}`"
+    return f"the op that makes `{item.result}`"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{n}`" for n in names)

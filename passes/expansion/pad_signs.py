@@ -1,0 +1,211 @@
+"""What values hold beyond the true sizes of padded dims, as signs, and what must be masked there.
+
+Stored tensors hold zeros there. What ops make of these is followed through the program, so that a
+mask stands only where something might reach a sum, or a maximum, that changes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, reduce
+from operator import or_
+
+from ...ir.dtype import Dtype
+from ...ir.expr import Expr, Operand, operands
+from ...ir.program import Append, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, TopK, Value
+from .signs import BAD, LOW, NONE, NUMBER, POSITIVE, ZERO, Sign, added, evaluate, multiplied, of_constant
+
+LOWEST = float("-inf")
+LOWEST_INDEX = -(2.0**31)  # among integers
+
+
+@dataclass(frozen=True)
+class Mask:
+    """`value` is to be read as `fill` beyond the true size of `dim`."""
+
+    value: str
+    dim: str
+    fill: float
+
+
+@dataclass
+class PadSigns:
+    """The signs of a program's values. `true`: at true places. `beyond`: beyond the true size of a padded
+    dim, whatever the place along the others.
+
+    At true places nothing is infinite but what masks make so: a program that fails there fails
+    without padding as well.
+    """
+
+    program: Program
+    true: dict[str, Sign] = field(default_factory=dict)
+    beyond: dict[tuple[str, str], Sign] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.values: Mapping[str, Value] = self.program.table()
+        self.padded = dict(self.program.padding)
+        self._region(self.program.body)
+
+    def failing(self, op: Map) -> tuple[str, ...]:
+        """The dims beyond which the arithmetic of a map is infinite or no number."""
+        return tuple(d for d in self._padded(op.result) if self._expr(op.expr, d) & BAD)
+
+    def masks(self, op: Op) -> tuple[Mask, ...]:
+        """What the op must not read as it is."""
+        match op:
+            case Einsum():
+                return tuple(dict.fromkeys(self._product_masks(op)))
+            case Sum(result, names, coefficients):
+                bad = {d for d in self._padded(result) if self._sum(names, coefficients, d, ()) & BAD}
+                read = [(n, d) for n in names for d in self._padded(n) if d in bad]
+                return tuple(Mask(n, d, 0.0) for n, d in read if self._read(n, d) & LOW)
+            case Reduce(_, name, over) | TopK(_, name, _, over, _):
+                fill = LOWEST_INDEX if self.values[name].dtype is Dtype.I32 else LOWEST
+                return tuple(Mask(name, d, fill) for d in over if d in self.padded and self._read(name, d) != LOW)
+            case _:
+                return ()
+
+    def _padded(self, name: str) -> list[str]:
+        return [d for d in self.values[name].dims if d in self.padded]
+
+    def _product_masks(self, op: Einsum) -> Iterable[Mask]:
+        """Nothing infinite is multiplied; beyond a dim that is summed every product is zero."""
+        for index in dict.fromkeys(i for indices in op.indices for i in indices):
+            readers = [(name, dim) for name, dim in self._dims_at(op, index) if dim in self.padded]
+            infinite = [Mask(name, dim, 0.0) for name, dim in readers if self._read(name, dim) & LOW]
+            yield from infinite
+            if readers and not infinite and index not in op.output and self._product(op, index, ()) != ZERO:
+                name, dim = min(readers, key=lambda reader: len(self.values[reader[0]].dims))
+                yield Mask(name, dim, 0.0)
+
+    def _dims_at(self, op: Einsum, index: str) -> list[tuple[str, str]]:
+        """The operands that have an index, and the dim that each has there."""
+        pairs = zip(op.operands, op.indices, strict=True)
+        return [(name, self.values[name].dims[at.index(index)]) for name, at in pairs if index in at]
+
+    def _product(self, op: Einsum, index: str, masks: Sequence[Mask]) -> Sign:
+        """The signs of an einsum's products beyond an index, once masked."""
+
+        def factor(name: str, indices: tuple[str, ...]) -> Sign:
+            if index in indices:
+                return self._read(name, self.values[name].dims[indices.index(index)], masks)
+            return self._anywhere(name) & ~LOW
+
+        return _multiplied(op, factor)
+
+    def _sum(self, names: Sequence[str], coefficients: Sequence[float], dim: str, masks: Sequence[Mask]) -> Sign:
+        terms = zip(names, coefficients, strict=True)
+        return reduce(added, (multiplied(of_constant(c), self._read(n, dim, masks)) for n, c in terms))
+
+    def _read(self, name: str, dim: str, masks: Sequence[Mask] = ()) -> Sign:
+        """The signs of a value beyond a dim, once masked; anywhere, if it lacks the dim."""
+        own = [m for m in masks if m.value == name]
+        found = self.beyond[name, dim] if dim in self.values[name].dims else self._anywhere(name)
+        if any(m.dim == dim for m in own):
+            found = NONE
+        return reduce(or_, (of_constant(m.fill) for m in own), found)
+
+    def _anywhere(self, name: str) -> Sign:
+        return reduce(or_, (self.beyond[name, d] for d in self._padded(name)), self.true[name])
+
+    def _expr(self, expr: Expr, at: str | None) -> Sign:
+        """The signs of an expression beyond a dim; with None, at true places."""
+
+        @cache
+        def signs(part: Expr, dim: str | None) -> Sign:
+            if dim is None:
+                found = self.true[part.name] if isinstance(part, Operand) else evaluate(part, lambda p: signs(p, None))
+                return found & ~BAD or NUMBER
+            padded = {d for name in operands(part) for d in self._padded(name)}
+            if dim not in padded:  # it has there what it has elsewhere
+                return reduce(or_, (signs(part, other) for other in sorted(padded)), signs(part, None))
+            return self.beyond[part.name, dim] if isinstance(part, Operand) else evaluate(part, lambda p: signs(p, dim))
+
+        return signs(expr, at)
+
+    def _region(self, region: Region) -> None:
+        for stored in region.stored:
+            self._set(stored.value, NUMBER, lambda _: ZERO)
+        for item in region.items:
+            if isinstance(item, Repeat):
+                self._repeat(item)
+            else:
+                self._op(item)
+
+    def _set(self, name: str, true: Sign, beyond: Callable[[str], Sign]) -> None:
+        self.true[name] = true
+        self.beyond |= {(name, dim): beyond(dim) for dim in self._padded(name)}
+
+    def _repeat(self, repeat: Repeat) -> None:
+        """Follow the body until a repetition hands on nothing that those before did not."""
+        for carry in repeat.carries:
+            self._copy(carry.inside, [carry.initial])
+        settled = False
+        while not settled:
+            self._region(repeat.body)
+            settled = True
+            for carry in repeat.carries:
+                before = self._state(carry.inside)
+                self._copy(carry.inside, [carry.inside, carry.next])
+                settled &= self._state(carry.inside) == before
+        for carry in repeat.carries:
+            self._copy(carry.result, [carry.next])
+
+    def _copy(self, name: str, sources: Sequence[str]) -> None:
+        """Let a value be what any of others of its dims is."""
+        true = reduce(or_, (self.true[s] for s in sources))
+        self._set(name, true, lambda dim: reduce(or_, (self.beyond[s, dim] for s in sources)))
+
+    def _state(self, name: str) -> tuple[Sign, ...]:
+        return (self.true[name], *(self.beyond[name, d] for d in self._padded(name)))
+
+    def _op(self, op: Op) -> None:
+        """The signs of what an op makes, its masks in place."""
+        masks = self.masks(op)
+        match op:
+            case Einsum(result, _, indices, output):
+                summed = any(i not in output for each in indices for i in each)
+                index = dict(zip(self.values[result].dims, output, strict=True))
+                true = _multiplied(op, lambda name, _: self.true[name]) & ~BAD or NUMBER
+                self._set(result, _total(true, summed), lambda d: _total(self._product(op, index[d], masks), summed))
+            case Map(result, expr):
+                failing = self.failing(op)
+                filled = ZERO if failing else NONE
+                self._set(
+                    result,
+                    self._expr(expr, None),
+                    lambda d: ZERO if d in failing else self._expr(expr, d) | filled,
+                )
+            case Sum(result, names, coefficients):
+                terms = zip(names, coefficients, strict=True)
+                true = reduce(added, (multiplied(of_constant(c), self.true[n]) for n, c in terms)) & ~BAD or NUMBER
+                self._set(result, true, lambda d: self._sum(names, coefficients, d, masks))
+            case Reduce(result, name, _):
+                self._set(result, self.true[name], lambda d: self._read(name, d, masks))
+            case TopK(result, _, picked, _, _):
+                self._set(result, self.true[picked], lambda d: self._read(picked, d))
+            case Take(result, table, _, _):
+                self._set(result, self.true[table], lambda d: self._read(table, d) | ZERO)
+            case Iota(result, _):
+                self._set(result, ZERO | POSITIVE, lambda _: POSITIVE)
+            case Append(result, cache, new, _, _):
+                self._set(
+                    result, self.true[cache] | self.true[new], lambda d: self._read(cache, d) | self._read(new, d)
+                )
+
+
+def _multiplied(op: Einsum, factor: Callable[[str, tuple[str, ...]], Sign]) -> Sign:
+    """The signs of the products of an einsum; what is multiplied by itself is below zero nowhere."""
+    found = POSITIVE
+    for (name, indices), times in Counter(zip(op.operands, op.indices, strict=True)).items():
+        sign = factor(name, indices)
+        powers = (reduce(multiplied, [one] * times) for one in sign)
+        found = multiplied(found, reduce(or_, powers, NONE))
+    return found
+
+
+def _total(terms: Sign, summed: bool) -> Sign:
+    """The signs of a sum of terms; of a single one, where nothing is summed."""
+    return added(terms, terms) | terms if summed else terms

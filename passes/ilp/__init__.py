@@ -1,0 +1,1 @@
+"""The integer program: its columns and rows, and the solver."""

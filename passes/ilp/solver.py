@@ -1,0 +1,137 @@
+"""The one place that knows OR-Tools: an integer program in, an answer and a proven bound out."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.math_opt import model_pb2
+from ortools.math_opt.python import mathopt
+
+from ..layouts.space import Array
+from .model import Model
+
+Floats = NDArray[np.float64]
+
+SOLVERS = {"highs": mathopt.SolverType.HIGHS, "gscip": mathopt.SolverType.GSCIP, "cp-sat": mathopt.SolverType.CP_SAT}
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What the solver found: `x`, None when there is none; the proven bound of the objective; for a
+    linear program the reduced costs; all in the model's unit. `seconds`: the time it took. `none`: that the
+    model has no solution is proven."""
+
+    x: Floats | None
+    bound: float
+    reduced_costs: Floats | None
+    seconds: float
+    none: bool = False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to solve: the solver by name, the relative gap that counts as proven, a time limit for
+    each call."""
+
+    solver: str = "highs"
+    gap: float = 1e-9
+    time_limit_s: float = 120.0
+
+
+def solve(model: Model, settings: Settings, nodes: int | None = None) -> Answer:
+    """Solve a model, as a linear program if it has no integers; search at most so many `nodes`.
+
+    One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
+    shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
+    """
+    started = time.perf_counter()
+    live = np.flatnonzero(model.upper > 0)
+    proto = mathopt.Model.from_model_proto(_proto(model, live))
+    result = _ask(proto, settings, _parameters(settings, nodes))
+    if result is None or result.termination.reason is mathopt.TerminationReason.INFEASIBLE:
+        # HiGHS has been seen to reduce a model with a known solution to nothing; without presolve it does not.
+        careful = _parameters(settings, nodes)
+        careful.presolve = mathopt.Emphasis.OFF
+        result = _ask(proto, settings, careful)
+    if result is None:
+        return Answer(None, -np.inf, None, time.perf_counter() - started)
+    if result.termination.reason is mathopt.TerminationReason.INFEASIBLE:
+        return Answer(None, -np.inf, None, time.perf_counter() - started, none=True)
+    x, reduced_costs = None, None
+    if result.has_primal_feasible_solution():
+        x = _spread(result.variable_values(), live, len(model.cost))
+    if not model.integer.any() and result.has_dual_feasible_solution():
+        reduced_costs = _spread(result.reduced_costs(), live, len(model.cost))
+    cut_short = result.termination.reason is mathopt.TerminationReason.NO_SOLUTION_FOUND
+    bound = result.termination.objective_bounds.dual_bound if x is not None or cut_short else -np.inf
+    return Answer(x, bound, reduced_costs, time.perf_counter() - started)
+
+
+def _spread(found: Mapping[mathopt.Variable, float], live: Array, columns: int) -> Floats:
+    """What was found for the columns that the solver saw, where it is not 0, as an array of all columns."""
+    out = np.zeros(columns)
+    out[live[[variable.id for variable in found]]] = list(found.values())
+    return out
+
+
+def _ask(proto: mathopt.Model, settings: Settings, parameters: mathopt.SolveParameters) -> mathopt.SolveResult | None:
+    """What the solver says; None where it gave up."""
+    try:
+        return mathopt.solve(proto, SOLVERS[settings.solver], params=parameters, model_params=_wanted())
+    except (RuntimeError, AttributeError):
+        # OR-Tools 9.15 fails to read a solver's error status, and raises AttributeError in place of its own error.
+        return None
+
+
+def _wanted() -> mathopt.ModelSolveParameters:
+    """What an answer is to hold: most of the time that it takes to read goes to what is 0, or never looked at."""
+    values = mathopt.VariableFilter(skip_zero_values=True)
+    none = mathopt.LinearConstraintFilter(filtered_items=())
+    return mathopt.ModelSolveParameters(
+        variable_values_filter=values, reduced_costs_filter=values, dual_values_filter=none
+    )
+
+
+def _parameters(settings: Settings, nodes: int | None) -> mathopt.SolveParameters:
+    params = mathopt.SolveParameters(
+        relative_gap_tolerance=settings.gap, absolute_gap_tolerance=0.0, random_seed=1, node_limit=nodes
+    )
+    params.time_limit = datetime.timedelta(seconds=settings.time_limit_s)
+    if settings.solver == "highs":
+        params.highs.bool_options["mip_root_presolve_only"] = True
+    return params
+
+
+def _proto(model: Model, live: Array) -> model_pb2.ModelProto:
+    """The model's `live` columns as MathOpt's protocol buffer, filled from arrays at once."""
+    proto = model_pb2.ModelProto()
+    rows = len(model.low)
+    proto.variables.ids.extend(range(len(live)))
+    proto.variables.lower_bounds.extend(np.zeros(len(live)))
+    proto.variables.upper_bounds.extend(model.upper[live])
+    proto.variables.integers.extend(model.integer[live].tolist())
+    nonzero = np.flatnonzero(model.cost[live])
+    proto.objective.linear_coefficients.ids.extend(nonzero)
+    proto.objective.linear_coefficients.values.extend(model.cost[live][nonzero])
+    proto.linear_constraints.ids.extend(range(rows))
+    proto.linear_constraints.lower_bounds.extend(model.low)
+    proto.linear_constraints.upper_bounds.extend(model.high)
+    place = np.full(len(model.cost), -1)
+    place[live] = np.arange(len(live))
+    column = place[model.column]
+    kept = np.flatnonzero(column >= 0)
+    order = kept[np.lexsort((column[kept], model.row[kept]))]
+    row, column, coefficient = model.row[order], column[order], model.coefficient[order]
+    # An entry given twice is the sum of the two.
+    first = np.flatnonzero(np.concatenate([[True], (row[1:] != row[:-1]) | (column[1:] != column[:-1])]))
+    coefficient = np.add.reduceat(coefficient, first)
+    some = coefficient != 0
+    proto.linear_constraint_matrix.row_ids.extend(row[first][some])
+    proto.linear_constraint_matrix.column_ids.extend(column[first][some])
+    proto.linear_constraint_matrix.coefficients.extend(coefficient[some])
+    return proto

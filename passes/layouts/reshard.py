@@ -1,0 +1,245 @@
+"""The collectives that leave each layout: the graph in which resharding is a path.
+
+`leaving` is the one place that says which collectives there are. The solver prices its arcs, the
+inserter turns the chosen ones into `Collective`s, so what is priced is what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations, permutations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...ir.collective import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    Embed,
+    Permute,
+    ReduceScatter,
+    Slice,
+)
+from ...ir.layout import Layout
+from .space import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, TENSOR_MODES, Arrangements, Array, Mask, Space
+
+KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "permute", "slice", "embed")
+Price = Callable[[str, Sequence[str], Any, Any], Any]  # (kind, axes, local bytes before, after) -> seconds
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Arcs:
+    """Collectives as arcs between rows of a space: `source`, `target`, `kind` (index into KINDS),
+    `axes` (over which axes, as a bit mask). All of shape [arcs]."""
+
+    source: Array
+    target: Array
+    kind: Array
+    axes: Array
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def take(self, arcs: Array | Mask) -> Arcs:
+        """Some of the arcs."""
+        return Arcs(self.source[arcs], self.target[arcs], self.kind[arcs], self.axes[arcs])
+
+
+@lru_cache(maxsize=256)
+def leaving(space: Space) -> Arcs:
+    """Every collective that can be applied to a layout of `space` and ends in the space.
+
+    Gathers, scatters and all-to-alls over several axes at once are arcs of their own. Slices and
+    embeds are free, so those of one axis make up the rest. Sorted by source, then target.
+    """
+    parts = [part for part in _all_arcs(space) if len(part)]
+    if not parts:
+        empty = np.zeros(0, dtype=np.int64)
+        return Arcs(empty, empty, empty, empty)
+    every = Arcs(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("source", "target", "kind", "axes")))
+    order = np.lexsort((every.kind, every.target, every.source))
+    return every.take(order)
+
+
+@lru_cache(maxsize=256)
+def worthwhile(space: Space, joins: bool) -> Arcs:
+    """The collectives of `leaving` that a cheapest plan may have.
+
+    A whole copy is embedded only where it joins a partial sum in a Sum (`joins`): anywhere else the
+    copies can stay as they are, for whatever reads a partial sum reads a whole copy too, and where
+    the sum would be completed each chip has the result, or slices it off. A block is embedded among
+    zeros anywhere.
+    """
+    arcs = leaving(space)
+    if joins:
+        return arcs
+    whole = (arcs.kind == KINDS.index("embed")) & (space.shards[arcs.source] == space.shards[arcs.target])
+    return arcs.take(~whole)
+
+
+def _all_arcs(space: Space) -> Iterator[Arcs]:
+    axes, slots = len(space.axis_names), space.rows.slots
+    place, position = space.rows.place, space.rows.position
+    count = np.stack([(place == TENSOR_MODES + s).sum(axis=1) for s in range(slots)], axis=1) if slots else None
+    for size in range(1, axes + 1):
+        for s in range(slots):
+            assert count is not None
+            rows = np.flatnonzero(count[:, s] >= size)
+            depth = position[rows] - (count[rows, s] - size)[:, None]  # place within the suffix moved
+            moved = (place[rows] == TENSOR_MODES + s) & (depth >= 0)
+            yield _arcs(space, "all-gather", rows, moved, REPLICATED, 0)
+            if size == 1:
+                yield _arcs(space, "embed", rows, moved, PARTIAL_SUM, 0)
+            for t in range(slots):
+                for order in permutations(range(size)) if t != s else ():
+                    new = count[rows, t][:, None] + np.array(order)[np.clip(depth, 0, size - 1)]
+                    yield _arcs(space, "all-to-all", rows, moved, TENSOR_MODES + t, new)
+    for mode in (PARTIAL_SUM, PARTIAL_MAX):
+        for group in (g for size in range(1, axes + 1) for g in combinations(range(axes), size)):
+            rows = np.flatnonzero((place[:, group] == mode).all(axis=1))
+            moved = np.zeros((len(rows), axes), dtype=bool)
+            moved[:, group] = True
+            yield _arcs(space, "all-reduce", rows, moved, REPLICATED, 0)
+            for t in range(slots):
+                assert count is not None
+                for order in permutations(range(len(group))):
+                    new = np.zeros((len(rows), axes), dtype=np.int64)
+                    new[:, group] = count[rows, t][:, None] + np.array(order)
+                    yield _arcs(space, "reduce-scatter", rows, moved, TENSOR_MODES + t, new)
+    for a in range(axes):
+        rows = np.flatnonzero(place[:, a] == REPLICATED)
+        moved = np.zeros((len(rows), axes), dtype=bool)
+        moved[:, a] = True
+        yield _arcs(space, "embed", rows, moved, PARTIAL_SUM, 0)
+        for t in range(slots):
+            assert count is not None
+            yield _arcs(space, "slice", rows, moved, TENSOR_MODES + t, count[rows, t][:, None])
+    yield _permutes(space)
+
+
+def _arcs(space: Space, kind: str, rows: Array, moved: Mask, place: int, position: Any) -> Arcs:
+    """The arcs that put the `moved` axes of `rows` at `place` and `position`, where that is a layout."""
+    after = Arrangements(
+        np.where(moved, place, space.rows.place[rows]),
+        np.where(moved, position, space.rows.position[rows]),
+        TENSOR_MODES,
+        space.rows.slots,
+    )
+    target = space.find(after)
+    both = ((after.place == PARTIAL_SUM).any(axis=1)) & ((after.place == PARTIAL_MAX).any(axis=1))
+    keep = (target >= 0) & ~both
+    return Arcs(rows[keep], target[keep], np.full(keep.sum(), KINDS.index(kind)), _mask(moved)[keep])
+
+
+def _mask(axes: Mask) -> Array:
+    """Rows of flags as bit masks."""
+    return np.asarray((axes * (1 << np.arange(axes.shape[1]))).sum(axis=1), dtype=np.int64)
+
+
+def _permutes(space: Space) -> Arcs:
+    """Rearrangements of the same split axes that leave every slot with as many parts as before."""
+    split = space.rows.place >= TENSOR_MODES
+    mode = np.where(split, TENSOR_MODES, space.rows.place)
+    key = np.concatenate([mode, space.ways], axis=1)
+    _, group = np.unique(key, axis=0, return_inverse=True)
+    members: dict[int, list[int]] = {}
+    for row, g in enumerate(group.reshape(-1).tolist()):
+        members.setdefault(g, []).append(row)
+    pairs = [(a, b) for rows in members.values() for a in rows for b in rows if a != b]
+    table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    kind = np.full(len(table), KINDS.index("permute"))
+    place, position = space.rows.place[table], space.rows.position[table]
+    moved = (place[:, 0] != place[:, 1]) | (position[:, 0] != position[:, 1])
+    return Arcs(table[:, 0], table[:, 1], kind, _mask(moved))
+
+
+def price_arcs(space: Space, arcs: Arcs, total_bytes: float, price: Price) -> Floats:
+    """Seconds of each arc for a tensor of `total_bytes` over all."""
+    before = total_bytes / space.shards[arcs.source]
+    after = total_bytes / space.shards[arcs.target]
+    seconds = np.zeros(len(arcs))
+    for k, mask in {(int(k), int(m)) for k, m in np.unique(np.stack([arcs.kind, arcs.axes]), axis=1).T}:
+        alike = (arcs.kind == k) & (arcs.axes == mask)
+        axes = [name for a, name in enumerate(space.axis_names) if mask >> a & 1]
+        seconds[alike] = price(KINDS[k], axes, before[alike], after[alike])
+    return seconds
+
+
+def needed(space: Space, arcs: Arcs, seconds: Floats, group: Array | None = None, saved: Floats | None = None) -> Mask:
+    """The arcs that no two others in turn replace at the same or a lower price.
+
+    Cheapest paths and trees over these arcs cost the same as over all: each leg that replaces an
+    arc is cheaper, or as dear and beside a free one, and free arcs form no cycle, so replacing ends.
+
+    `group` and `saved`: arcs of one group (not -1) may all cost `saved` less, whatever the others
+    do. One is left out only if it is replaced at the price without the saving, where a first leg of
+    its own group has the saving too and no other leg has.
+    """
+    n = len(space)
+    direct = np.full((n, n), np.inf)
+    np.minimum.at(direct, (arcs.source, arcs.target), seconds)
+    first = np.searchsorted(arcs.source, np.arange(n + 1))
+    keep = np.ones(len(arcs), dtype=bool)
+    for row in range(n):
+        own = slice(first[row], first[row + 1])
+        out = arcs.target[own]
+        if len(out):
+            # Row by row: the cheapest way over one stop. `direct` has no loops, so both legs are others.
+            legs = seconds[own][:, None] + direct[out]
+            via = legs.min(axis=0)
+            best = np.minimum(via[out] * (1 - 1e-12), direct[row][out])
+            keep[own] = seconds[own] <= best
+            if group is not None and saved is not None:
+                keep[own] |= _kept_by_group(seconds[own], out, group[own], saved[own], legs, via)
+    # Of parallel arcs of one price the first is enough.
+    again = np.zeros(len(arcs), dtype=bool)
+    again[1:] = (arcs.source[1:] == arcs.source[:-1]) & (arcs.target[1:] == arcs.target[:-1])
+    again[1:] &= keep[:-1] & (seconds[1:] >= seconds[:-1])
+    if group is not None:
+        again &= group < 0
+    return keep & ~again
+
+
+def _kept_by_group(own: Floats, out: Array, group: Array, saved: Floats, legs: Floats, via: Floats) -> Mask:
+    """Which arcs of one row no way over one stop replaces once their group saves them its latency.
+
+    `legs[a, w]`: what arc a and the direct way on to w cost; `via` the least of them.
+    """
+    keep = np.zeros(len(own), dtype=bool)
+    for g in np.unique(group[group >= 0]):
+        mine = group == g
+        least = np.minimum(via, (legs[mine] - saved[mine][:, None]).min(axis=0))
+        price = own[mine] - saved[mine]
+        keep[mine] = price <= least[out[mine]] * (1 - 1e-12)
+    return keep
+
+
+def collective(kind: str, before: Layout, after: Layout) -> Collective:
+    """The collective of `kind` that leads from one layout to the other; it is determined by them."""
+    freed = [d for d, (a, b) in enumerate(zip(before.dims, after.dims, strict=True)) if len(a) > len(b)]
+    grown = [d for d, (a, b) in enumerate(zip(before.dims, after.dims, strict=True)) if len(b) > len(a)]
+    lost = tuple(before.dims[freed[0]][len(after.dims[freed[0]]) :]) if freed else ()
+    gained = tuple(after.dims[grown[0]][len(before.dims[grown[0]]) :]) if grown else ()
+    match kind:
+        case "all-gather":
+            return AllGather(lost, freed[0])
+        case "reduce-scatter":
+            return ReduceScatter(gained, grown[0])
+        case "all-reduce":
+            return AllReduce(tuple(a for a in before.partial if a not in after.partial))
+        case "all-to-all":
+            return AllToAll(gained, freed[0], grown[0])
+        case "slice":
+            return Slice(gained, grown[0])
+        case "embed":
+            new = tuple(a for a in after.partial if a not in before.partial)
+            return Embed(new, freed[0] if freed else None)
+        case "permute":
+            return Permute(after)
+    raise KeyError(kind)

@@ -1,0 +1,152 @@
+"""Strategies: all the ways to run an op on a mesh.
+
+In a strategy each axis goes to one index of the op, at an ordered place, or to none (every chip
+along it does the same), or makes one operand a partial sum where the op is linear in it. The
+layouts of operands and result are projections of that, so an axis on a contracted index leaves the
+result partial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...ir.layout import Layout, Reduction
+from ...ir.mesh import Mesh
+from ...ir.program import Op, Signature, Value, signature
+from .space import (
+    PARTIAL_MAX,
+    PARTIAL_SUM,
+    REPLICATED,
+    TENSOR_MODES,
+    Arrangements,
+    Array,
+    TensorSpace,
+    arrange,
+    fits,
+    tensor_space,
+)
+
+NONE = 0  # the mode of an axis along which every chip does the same; modes from 1 on are partial
+
+
+@dataclass(frozen=True, eq=False)
+class StrategyTable:
+    """The strategies of one op, one row each.
+
+    Slots are the indices of `signature.indices`; mode 1 + j makes the j-th linear operand partial
+    (or all of them, where the op takes them together).
+    """
+
+    signature: Signature
+    sizes: tuple[int, ...]  # of the signature's indices
+    axes: tuple[tuple[str, int], ...]  # those of the mesh that have more than one chip
+    rows: Arrangements
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def ways(self) -> Array:
+        """Into how many parts each strategy splits each index. Shape [rows, indices]."""
+        return self.rows.ways([size for _, size in self.axes])
+
+    def take(self, rows: Array) -> StrategyTable:
+        """Some of the strategies."""
+        return StrategyTable(self.signature, self.sizes, self.axes, self.rows.take(rows))
+
+    def use_rows(self, use: int, space: TensorSpace) -> Array:
+        """The layout in which each strategy reads operand `use`: a row of `space`, or -1."""
+        sig = self.signature
+        if sig.together:
+            partial = {1: PARTIAL_SUM}
+        else:
+            mode = PARTIAL_MAX if sig.reduction is Reduction.MAX else PARTIAL_SUM
+            partial = {1 + j: mode for j, k in enumerate(sig.linear) if k == use}
+        return self._project(sig.uses[use].indices, partial, REPLICATED, space)
+
+    def result_rows(self, space: TensorSpace) -> Array:
+        """The layout in which each strategy leaves the result: a row of `space`, or -1."""
+        mode = PARTIAL_MAX if self.signature.reduction is Reduction.MAX else PARTIAL_SUM
+        partial = dict.fromkeys(range(1, self.rows.modes), mode)
+        return self._project(self.signature.result, partial, mode, space)
+
+    def use_layout(self, row: int, use: int) -> Layout:
+        """The layout in which strategy `row` reads operand `use`."""
+        space = self._full_space(self.signature.uses[use].indices)
+        return space.layout(int(self.take(np.array([row])).use_rows(use, space)[0]))
+
+    def result_layout(self, row: int) -> Layout:
+        """The layout in which strategy `row` leaves the result."""
+        space = self._full_space(self.signature.result)
+        return space.layout(int(self.take(np.array([row])).result_rows(space)[0]))
+
+    def _full_space(self, indices: tuple[str, ...]) -> TensorSpace:
+        every = frozenset(name for name, _ in self.axes)
+        sizes = [self.sizes[self.signature.indices.index(i)] for i in indices]
+        return tensor_space(sizes, self.axes, every, every)
+
+    def _project(
+        self, indices: tuple[str, ...], partial: Mapping[int, int], contracted: int, space: TensorSpace
+    ) -> Array:
+        """Rows of `space` for a value with dims `indices`.
+
+        `partial` maps a mode to a tensor mode (others replicate); an axis on an index that the
+        value lacks gives `contracted`, if the index is contracted by the op, else replicates.
+        """
+        sig, modes = self.signature, self.rows.modes
+        target = np.full(modes + self.rows.slots, REPLICATED, dtype=np.int64)
+        for mode, tensor_mode in partial.items():
+            target[mode] = tensor_mode
+        impossible = np.zeros(modes + self.rows.slots, dtype=bool)
+        for s, index in enumerate(sig.indices):
+            if index in indices:
+                dim = indices.index(index)
+                if dim in space.dims:
+                    target[modes + s] = TENSOR_MODES + space.dims.index(dim)
+                else:
+                    impossible[modes + s] = True
+            elif index in sig.contracted:
+                target[modes + s] = contracted
+        place = target[self.rows.place]
+        position = np.where(place >= TENSOR_MODES, self.rows.position, 0)
+        found = space.space.find(Arrangements(place, position, TENSOR_MODES, len(space.dims)))
+        return np.where(impossible[self.rows.place].any(axis=1), -1, found)
+
+
+def live_axes(mesh: Mesh) -> tuple[tuple[str, int], ...]:
+    """The axes that can split something: those with more than one chip."""
+    return tuple((name, size) for name, size in mesh.axes if size > 1)
+
+
+def strategies(
+    op: Op,
+    values: Mapping[str, Value],
+    sizes: Mapping[str, int],
+    mesh: Mesh,
+    partial_allowed: Mapping[str, frozenset[str]] | None = None,
+) -> StrategyTable:
+    """Every strategy of `op` on `mesh`, each once, in a fixed order.
+
+    `sizes` binds the dims. `partial_allowed[v]` are the axes over which value v may be partial when
+    it is read, with the reduction that the op can pass on; without the mapping, all axes.
+    """
+    sig, axes = signature(op, values), live_axes(mesh)
+    axis_sizes = [size for _, size in axes]
+    nothing = np.zeros(1 << len(axes), dtype=bool)
+    nothing[0] = True
+    slot_fits = [nothing if i in sig.whole else fits(sizes[i], axis_sizes, i in sig.even) for i in sig.indices]
+    mode_axes = [[True] * len(axes)]
+    groups = [tuple(range(len(sig.uses)))] if sig.together else [(k,) for k in sig.linear]
+    for group in groups:
+        names = {sig.uses[k].value for k in group}
+        mode_axes.append([_may_be_partial(name, names, partial_allowed) for name, _ in axes])
+    rows = arrange(slot_fits, mode_axes, len(axes))
+    return StrategyTable(sig, tuple(sizes[i] for i in sig.indices), axes, rows)
+
+
+def _may_be_partial(axis: str, names: set[str], allowed: Mapping[str, frozenset[str]] | None) -> bool:
+    return allowed is None or all(axis in allowed.get(name, frozenset()) for name in names)

@@ -1,0 +1,1 @@
+"""What was chosen, spelled out as a sharded program."""

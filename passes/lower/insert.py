@@ -1,0 +1,148 @@
+"""Insertion: a plan spelled out as a sharded program, with every collective in its place.
+
+A collective runs where its value is defined, right before the first step that needs what it gives.
+A copy of `n` in another layout is called `n'`, the next `n''`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ...ir.expr import rename
+from ...ir.layout import Layout
+from ...ir.program import (
+    Append,
+    Carry,
+    Einsum,
+    Iota,
+    Map,
+    Op,
+    Program,
+    Reduce,
+    Region,
+    Repeat,
+    Sum,
+    Take,
+    TopK,
+    signature,
+)
+from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step
+from ..plan import OpPlan, Plan, Tree
+from .combine_collectives import defined, join_steps
+
+
+@dataclass
+class _Region:
+    """A region in the making."""
+
+    items: list[Step | SpmdRepeat] = field(default_factory=list)
+
+
+@dataclass
+class _Inserter:
+    program: Program
+    ops: Mapping[str, OpPlan]
+    trees: Mapping[str, Tree]
+    carries: Mapping[str, Layout]
+    made: dict[str, SpmdValue] = field(default_factory=dict)
+    home: dict[str, _Region] = field(default_factory=dict)  # where a value is defined, and so moved
+    copies: dict[tuple[str, Layout], str] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)  # of the moves that are combined
+
+    def define(self, name: str, layout: Layout, region: _Region) -> None:
+        value = self.program.table()[name]
+        self.made[name] = SpmdValue(name, value.dims, value.dtype, layout)
+        self.home[name] = region
+        self.copies[name, layout] = name
+
+    def copy(self, name: str, layout: Layout) -> str:
+        """The name of the copy of a value in `layout`, made now if there is none yet."""
+        known = self.copies.get((name, layout))
+        if known is not None:
+            return known
+        leg = next(leg for leg in self.trees[name].legs if leg.after == layout)
+        operand = self.copy(name, leg.before)
+        fresh = name
+        while fresh in self.made:
+            fresh += "'"
+        self.home[name].items.append(Move(fresh, operand, leg.collective))
+        self.made[fresh] = replace(self.made[name], name=fresh, layout=layout)
+        self.copies[name, layout] = fresh
+        if leg.group is not None:
+            self.groups[fresh] = leg.group
+        return fresh
+
+    def region(self, region: Region, enter: tuple[Carry, ...] = ()) -> SpmdRegion:
+        """The region on copies, with collectives; `enter` are the carries that come into it."""
+        out = _Region()
+        for stored in region.stored:
+            self.define(stored.value, self.trees[stored.value].root, out)
+        for carry in enter:
+            self.define(carry.inside, self.carries[carry.inside], out)
+        for item in region.items:
+            if isinstance(item, Repeat):
+                initial = [self.copy(c.initial, self.carries[c.inside]) for c in item.carries]
+                body = self.region(item.body, item.carries)
+                carries = tuple(
+                    replace(c, initial=i, next=self.copies[c.next, self.carries[c.inside]])
+                    for c, i in zip(item.carries, initial, strict=True)
+                )
+                out.items.append(SpmdRepeat(item.name, item.count, carries, body))
+                for c in item.carries:
+                    self.define(c.result, self.carries[c.inside], out)
+            else:
+                out.items.append(Compute(self.op(item)))
+                self.define(item.result, self.ops[item.result].layout, out)
+        for carry in enter:
+            self.copy(carry.next, self.carries[carry.inside])
+        return SpmdRegion(region.stored, tuple(out.items))
+
+    def op(self, op: Op) -> Op:
+        """The op on the copies that the plan has it read."""
+        uses = signature(op, self.program.table()).uses
+        wanted = zip(uses, self.ops[op.result].uses, strict=True)
+        names = {(use.value, use.indices): self.copy(use.value, layout) for use, layout in wanted}
+        by_value = {value: name for (value, _), name in names.items()}
+        match op:
+            case Einsum(_, operands, indices, _):
+                read = tuple(names[o, i] for o, i in zip(operands, indices, strict=True))
+                return replace(op, operands=read)
+            case Map(_, expr):
+                return replace(op, expr=rename(expr, by_value))
+            case Sum(_, operands, _):
+                return replace(op, operands=tuple(by_value[o] for o in operands))
+            case Reduce(_, operand, _):
+                return replace(op, operand=by_value[operand])
+            case Take(_, table, ids, _):
+                return replace(op, table=by_value[table], ids=by_value[ids])
+            case TopK(_, keys, picked, _, _):
+                return replace(op, keys=by_value[keys], picked=by_value[picked])
+            case Append(_, cache, new, _, _):
+                return replace(op, cache=by_value[cache], new=by_value[new])
+            case Iota():
+                return op
+
+
+def insert(program: Program, plan: Plan) -> tuple[SpmdProgram, ...]:
+    """The sharded program of each phase of a plan."""
+    out = []
+    for phase in plan.phases:
+        inserter = _Inserter(
+            program,
+            {o.result: o for o in phase.ops},
+            {t.value: t for t in phase.trees},
+            dict(phase.carries),
+        )
+        main = inserter.region(program.body)
+        extra = _Region()
+        for name in {name for name, _ in phase.results}:
+            inserter.home[name] = extra
+        handed = dict(phase.results)
+        results = tuple(inserter.copy(name, handed[name]) for name in program.results)
+        body = replace(main, items=(*main.items, *extra.items))
+        values = tuple(inserter.made[name] for name in defined(body))
+        sizes = program.phase(phase.phase).sizes
+        whole = SpmdProgram(program.name, phase.phase, plan.mesh, sizes, values, body, results)
+        out.append(join_steps(whole, inserter.groups, phase.apart))
+    return tuple(out)

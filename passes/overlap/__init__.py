@@ -1,0 +1,1 @@
+"""Loops in which collectives and einsums hide each other."""

@@ -1,0 +1,104 @@
+"""Every loop that steps of a region could run in: gathers in a chain with the einsums that read what the
+last brings, and einsums with a chain of reduce-scatters of what they make.
+
+Steps that run as one stay together: all of them are in a loop, or none is. Of a sum that many einsums
+make terms of, all of those are in a loop; of one of few also any part of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+from ...ir.collective import AllGather, ReduceScatter
+from ...ir.program import Einsum, Sum, operand_names
+from ...ir.spmd import Compute, Move, SpmdRegion, SpmdRepeat, SpmdValue, Step
+from ...ir.verify.collective_matmul import Loop, objection
+from ...ir.verify.fused import together
+
+MOST_PARTS = 6  # of a sum; a part more doubles the loops
+
+
+def candidates(region: SpmdRegion, values: Mapping[str, SpmdValue], readers: Mapping[str, int]) -> list[Loop]:
+    """The loops of a region, without those of the repeats in it; `readers` as in `ir.looped.objection`."""
+    found = _Region(region.items, readers)
+    loops = [*found.of_gathers(), *found.of_scatters()]
+    return [loop for loop in loops if objection(loop, values, readers) is None]
+
+
+class _Region:
+    """The steps of a region. `makers`: by what they make; `reading`: by what they read; `runs`: those that
+    run as one with a step, by what it makes."""
+
+    def __init__(self, items: Sequence[Step | SpmdRepeat], readers: Mapping[str, int]) -> None:
+        self.readers = readers
+        self.makers: dict[str, Step] = {}
+        self.reading: dict[str, list[Step]] = {}
+        self.runs: dict[str, list[Step]] = {}
+        for run in together(items):
+            steps = [item for item in run if not isinstance(item, SpmdRepeat)]
+            for step in steps:
+                self.makers[step.result] = step
+                self.runs[step.result] = steps
+                for name in (step.operand,) if isinstance(step, Move) else operand_names(step.op):
+                    self.reading.setdefault(name, []).append(step)
+
+    def of_gathers(self) -> Iterator[Loop]:
+        """For each gathered value that only ops of this region read: these, with one gather, two, ..."""
+        for move in self.makers.values():
+            if not isinstance(move, Move) or not self.collective(move, AllGather):
+                continue
+            reading = self.reading.get(move.result, [])
+            ops = tuple(step for step in reading if isinstance(step, Compute))
+            whole = all(one in ops for op in ops for one in self.runs[op.result])
+            if not ops or len(ops) != self.readers[move.result] or not whole:
+                continue
+            chain: tuple[Move, ...] = ()
+            before: Step | None = move
+            while isinstance(before, Move) and self.collective(before, AllGather):
+                chain = (before, *chain)
+                yield Loop(chain, ops, ())
+                before = self.makers.get(before.operand) if self.readers[before.operand] == 1 else None
+
+    def of_scatters(self) -> Iterator[Loop]:
+        """For each result that is only reduce-scattered: what makes it, with one scatter, two, ..."""
+        for step in self.makers.values():
+            if not isinstance(step, Compute) or not self.alone(step):
+                continue
+            chain: tuple[Move, ...] = ()
+            following = self.only_reader(step)
+            while isinstance(following, Move) and self.collective(following, ReduceScatter):
+                chain = (*chain, following)
+                for parts in self.parts(step):
+                    yield Loop((), (*parts, step), chain)
+                following = self.only_reader(following)
+
+    def parts(self, step: Compute) -> Iterator[tuple[Compute, ...]]:
+        """What else may be in a loop with the op that makes what is scattered: terms of a sum."""
+        match step.op:
+            case Einsum():
+                yield ()
+            case Sum(_, terms, _):
+                makers = (self.makers.get(name) for name in terms)
+                known = {maker.result for maker in makers if maker and self.only_reader(maker) is step}
+                parts = [
+                    maker
+                    for maker in self.makers.values()
+                    if isinstance(maker, Compute) and maker.result in known and isinstance(maker.op, Einsum)
+                ]
+                least = 1 if len(parts) <= MOST_PARTS else len(parts)
+                for count in range(len(parts), least - 1, -1):
+                    yield from combinations(parts, count)
+
+    def only_reader(self, step: Step) -> Step | None:
+        """The step of this region that alone reads what a step makes."""
+        reading = self.reading.get(step.result, [])
+        return reading[0] if len(reading) == 1 and self.readers[step.result] == 1 else None
+
+    def collective(self, move: Move, kind: type) -> bool:
+        """Whether a move is of a kind, and runs as one with no other."""
+        return isinstance(move.collective, kind) and self.alone(move)
+
+    def alone(self, step: Step) -> bool:
+        """Whether a step runs as one with no other."""
+        return len(self.runs[step.result]) == 1

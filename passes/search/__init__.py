@@ -1,0 +1,1 @@
+"""The search: a graph of choices, bounds, and the proof."""

@@ -1,0 +1,239 @@
+"""Keeping to the memory of a chip: branch and bound over the bytes that values take.
+
+A box says which choices each node may take. A plan that holds too much at some point is kept out by
+two boxes: in one of them a value that is held there takes less, in the other at least as much, which
+leaves less for all others. A tensor that is split less serves at no higher price, so what matters is
+which values are given the memory that there is; those ways are few. Each box is bounded by the dual
+ascent, with memory charged for (see `multipliers`), which also finds plans; where it is small enough, by
+the integer program with a row for each point.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..layouts.space import Mask
+from ..plan import Beaten
+from .detours import Detours
+from .dual_ascent import DualAscent, Floats
+from .exact import Found, Problem, Prover
+from .graph import Port, Tensor
+from .limits import JointLimits, Limits
+from .memory_bounds import local_bytes
+from .multipliers import press
+
+FIRST_TURNS, TURNS = 16, 2  # of charging for memory: in a box while no plan is known, and afterwards
+MOST_READ = 500  # plans read off in all boxes; then the best so far is returned, with the bound of what is left
+MOST_WORK = 20_000_000  # arcs swept over for them: what large problems may take
+MOST_CUTS = 4  # in turn by what the dual ascent says alone
+MOST_WAYS, EACH_WAYS, FEW_WAYS = 1_000, 100, 10  # to make copies: in all, in a box of one plan, and while none is known
+MOST_COLUMNS = 95_000  # of a program for the solver; the proof of one box in many is not worth more
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Plans among which one is looked for that keeps to limits: all of a problem, or where some collectives may run
+    as one, those in which some do, or none."""
+
+    problem: Problem
+    limits: Limits | JointLimits
+    detours: Detours
+
+
+@dataclass(frozen=True, eq=False)
+class _Box:
+    """`allowed[n]`: the choices that node n may take; `free` has settled on them, `ascent` as well with charges
+    for memory, and `plan` is what `free` says, its bound that of the box. `cuts`: how many lie between it and a
+    box that was proven."""
+
+    allowed: list[Mask]
+    free: DualAscent
+    ascent: DualAscent
+    plan: Found
+    cuts: int
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A node whose choices are told apart by what they are `worth`: less than `at`, or not."""
+
+    node: int
+    worth: Floats
+    at: float
+
+
+class _Search:
+    """The boxes that are left, the best plan so far, and the bound of what was given up."""
+
+    def __init__(self, side: Side, ascent: DualAscent, prover: Prover, below: float):
+        self.problem, self.limits, self.detours = side.problem, side.limits, side.detours
+        self.prover, self.below = prover, below
+        self.winner = ascent  # that of the box in which the best plan was found
+        problem = self.problem
+        self.best: Found | None = None
+        self.given_up = np.inf
+        self.heap: list[tuple[float, int, _Box]] = []
+        self.entered, self.read, self.tried = 0, 0, 0
+        arcs = (len(d.price) * len(t.uses) for d, t in zip(problem.distances, problem.graph.tensors, strict=True) if d)
+        self.most = min(MOST_READ, MOST_WORK // max(1, sum(arcs)))
+
+    @property
+    def price(self) -> float:
+        """That of the best plan so far, or what a plan must cost less than."""
+        return self.below if self.best is None else min(self.below, self.best.price)
+
+    def reading(self, chosen: Sequence[int]) -> Found:
+        """A plan that was read off."""
+        self.read += 1
+        return self.problem.found(chosen)
+
+    def offered(self, plan: Found) -> bool:
+        """Take a plan if it keeps to the limits and is cheaper; whether it keeps to them."""
+        if not self.limits.fits(plan):
+            return False
+        if plan.price < self.price:
+            self.best = plan
+        return True
+
+    def enter(self, allowed: Sequence[Mask], parent: DualAscent, least: float, cuts: int = 0) -> None:
+        """Put a box on the heap, unless no plan in it can keep to the limits or be cheaper. `least` is
+        a bound of it, `cuts` as it has."""
+        tight = self.limits.tightened(allowed)
+        if tight is None:
+            return
+        self.entered += 1
+        ascent = parent.copy()
+        for n, mask in enumerate(tight):
+            ascent.allow(n, mask)
+        known, turns = self.best, FIRST_TURNS if self.best is None else TURNS
+        loads = self.limits.loads(tight)
+        pressed = press(ascent, loads, self.reading, self.offered, turns, self.limits.combined)
+        if pressed is not None and self.best is not known:
+            self.winner = pressed.ascent
+        bound = least if pressed is None else max(least, pressed.bound)
+        if bound >= self.price * (1 - self.problem.settings.gap):
+            return
+        if pressed is None:
+            self.given_up = min(self.given_up, bound)
+            return
+        box = _Box(tight, ascent, pressed.ascent, replace(pressed.plan, bound=bound), cuts)
+        heapq.heappush(self.heap, (bound, self.entered, box))
+
+    def run(self) -> Found:
+        """Take the box of the least bound, prove its cheapest plan or split it, until none is left. Raises
+        Beaten where no plan was found."""
+        gap = self.problem.settings.gap
+        while self.heap and self.heap[0][0] < self.price * (1 - gap) and self.read < self.most:
+            bound, box = self.take()
+            if self.limits.fits(box.plan) or not box.cuts or box.cuts >= MOST_CUTS:
+                known = (
+                    (self.best or box.plan).at_most(self.below) if self.best else replace(box.plan, price=self.price)
+                )
+                found, wrong = self.prover.within(box.ascent, known, self.limits, MOST_COLUMNS)
+                bound = max(bound, found.bound)
+                if found.price < known.price and self.offered(found):
+                    self.winner = box.ascent
+                if bound >= self.price * (1 - gap):
+                    continue
+                box = replace(box, plan=replace(wrong or box.plan, bound=bound), cuts=0)
+            if self.best is None:
+                self.detour(box.plan, FEW_WAYS)
+            self.split(box)
+        left = self.heap[0][0] if self.heap else np.inf
+        if self.best is None:
+            raise Beaten(min(self.below, self.given_up, left))
+        found = replace(self.best, bound=min(self.price, self.given_up, left))
+        plain = self.prover.plainest(self.winner, found, MOST_COLUMNS, self.limits)
+        return plain if self.limits.fits(plain) else found
+
+    def detour(self, plan: Found, most: int) -> float:
+        """Try other ways to make the copies of a plan; a bound of those that were not tried."""
+        most = min(most, MOST_WAYS - self.tried)
+        found, left, tried = self.detours.around(plan, self.limits, self.price, most)
+        self.tried += tried
+        if found is not None:
+            self.offered(found)
+        return left
+
+    def take(self) -> tuple[float, _Box]:
+        """The box of the least bound, and its bound; while no plan is known the last one entered, in
+        which most is less than it was."""
+        if self.best is None:
+            last = max(self.heap, key=lambda entry: entry[1])
+            self.heap.remove(last)
+            heapq.heapify(self.heap)
+            return last[0], last[2]
+        bound, _, box = heapq.heappop(self.heap)
+        return bound, box
+
+    def split(self, box: _Box) -> None:
+        """Two boxes without the plan of this one, which does not keep to the limits."""
+        cut = self.cut(box)
+        if cut is None:
+            # All is settled, but for the ways over which copies are made.
+            self.given_up = min(self.given_up, max(box.plan.bound, self.detour(box.plan, EACH_WAYS)))
+            return
+        for less in (False, True):
+            allowed = list(box.allowed)
+            allowed[cut.node] = allowed[cut.node] & ((cut.worth < cut.at) == less)
+            self.enter(allowed, box.free, box.plan.bound, box.cuts + 1)
+
+    def cut(self, box: _Box) -> _Cut | None:
+        """Where to split: at what takes the most above the least that it may, a choice first that says
+        what is needed at the worst point; else at any layout of what is held, else anywhere. None when
+        all is settled."""
+        held = list(self.held(box.plan))
+        stored = [(term.node, term.bytes) for term in self.limits.stored_terms]
+        sizes = [(port.node, local_bytes(tensor, port)) for tensor, ports in held for port in ports]
+        deciding = self.limits.deciding(box.plan)
+        cut = _largest([*stored, *(s for s in sizes if s[0] in deciding)], box) or _largest(sizes, box)
+        if cut is not None:
+            return cut
+        for tensor, ports in held:
+            for port in dict.fromkeys([*ports, tensor.source, *tensor.uses]):
+                other = (port.rows != port.rows[box.plan.chosen[port.node]]).astype(np.float64)
+                if other[box.allowed[port.node]].any():
+                    return _Cut(port.node, other, 1.0)
+        for node, allowed in enumerate(box.allowed):
+            if allowed.sum() > 1:
+                return _Cut(node, (np.arange(len(allowed)) != box.plan.chosen[node]).astype(np.float64), 1.0)
+        return None
+
+    def held(self, plan: Found) -> Iterator[tuple[Tensor, list[Port]]]:
+        """What a plan holds at its worst point besides what is stored, and the ports at which it lies
+        in that layout: all of its ports, if it lies so on its way only."""
+        tensors = {(t.phase, t.value.name): t for t in self.problem.graph.tensors}
+        for held in self.limits.held(plan):
+            tensor = tensors[held.phase, held.value]
+            row = tensor.space.index(held.layout)
+            every = [tensor.source, *tensor.uses]
+            yield tensor, [port for port in every if port.rows[plan.chosen[port.node]] == row] or every
+
+
+def _largest(sizes: Sequence[tuple[int, Floats]], box: _Box) -> _Cut | None:
+    """Of the bytes that nodes give something, where the plan takes most above the least of the box;
+    None where it takes the least everywhere."""
+    best, most = None, 0.0
+    for node, size in sorted(sizes, key=lambda s: s[0]):
+        taken = float(size[box.plan.chosen[node]])
+        above = taken - float(size[box.allowed[node]].min())
+        if above > most:
+            best, most = _Cut(node, size, taken), above
+    return best
+
+
+def search_boxes(side: Side, prover: Prover, ascent: DualAscent, least: float, below: float) -> Found:
+    """The cheapest plan of a side; `ascent` has settled on its problem without limits, and `least` is a bound of
+    it. Raises Beaten where no plan was found that costs less than `below`."""
+    problem = side.problem
+    allowed = [np.ones(len(node.seconds), dtype=bool) for node in problem.graph.nodes]
+    if problem.representatives is not None:
+        node, mask = problem.representatives  # from here on boxes may tell alike axes apart
+        allowed[node] = mask
+    boxes = _Search(side, ascent, prover, below)
+    boxes.enter(allowed, ascent, least)
+    return boxes.run()

@@ -1,0 +1,189 @@
+"""Collectives that may run as one: which values are ready together, and what combining them saves.
+
+Every value of a region has a level, higher than those of all that it is made from. Values of one
+level do not depend on each other, so collectives of one kind over the same axes on them may be one:
+their bytes add and the latency is paid once. Projections of one value are ready as early as they
+can be, all together; anything else as late as its readers allow, and so what attention and the
+feed-forward project back is ready together as well.
+
+Parameters and caches are left alone: combined, their gathered copies would all be held at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost.network import Network
+from ...ir.program import Einsum, Kind, Op, Program, Region, Repeat, operand_names
+from ..layouts.reshard import KINDS, Arcs
+from ..layouts.space import PARTIAL_MAX, PARTIAL_SUM, Array, Mask
+from .graph import Graph, Handover, Tensor
+
+Floats = NDArray[np.float64]
+COMBINED = ("reduce-scatter", "all-reduce", "all-to-all", "all-gather")  # in the order in which they follow
+MOVING = tuple(KINDS.index(kind) for kind in ("all-to-all", "all-gather"))  # those of them that do not reduce
+ALONE = -1  # the group of an arc that is combined with no other
+USES = 5  # collectives of a tensor with more uses are not combined
+
+
+@dataclass(frozen=True)
+class Key:
+    """What collectives have in common that may be one: where they are ready, their kind, whether
+    they take a maximum, their axes (as a bit mask), the type of what they carry; and of those that do not
+    reduce, over which axes what they move is still partial (a bit mask). Sorted by it, those that follow
+    each other on one value stand in that order: what moves before it is reduced goes first. Were such moves
+    one with those of reduced values, one value could wait for the other both ways.
+    """
+
+    phase: str
+    region: int
+    level: int
+    kind: int
+    maximum: bool
+    axes: int
+    dtype: str
+    partial: int
+
+    @property
+    def place(self) -> tuple[str, int, int, int, int, int, int, bool, str]:
+        """By what keys are sorted."""
+        return (
+            self.phase,
+            self.region,
+            self.level,
+            -self.partial.bit_count(),
+            self.partial,
+            COMBINED.index(KINDS[self.kind]),
+            self.axes,
+            self.maximum,
+            self.dtype,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """`latency_s[g]`: what a collective of group g takes beside its bytes, over all repetitions.
+    `of[t]`: the group of each arc of tensor t, or ALONE; None for a tensor that nothing reads."""
+
+    latency_s: Floats
+    of: Sequence[Array | None]
+
+    def members(self) -> Floats:
+        """1 where a tensor has an arc in a group, else 0. Shape [tensors, groups]."""
+        out = np.zeros((len(self.of), len(self.latency_s)))
+        for t, of in enumerate(self.of):
+            if of is not None:
+                out[t, of[of >= 0]] = 1.0
+        return out
+
+    def take(self, arcs: Sequence[Array | Mask | None]) -> Groups:
+        """The same groups with some of each tensor's arcs."""
+        return Groups(
+            self.latency_s,
+            [None if o is None or a is None else o[a] for o, a in zip(self.of, arcs, strict=True)],
+        )
+
+
+def find_groups(program: Program, graph: Graph, arcs: Sequence[Arcs | None], network: Network) -> Groups:
+    """The groups of all arcs: those of at least two tensors, whose latency is more than nothing."""
+    ready = levels(program)
+    keys: list[tuple[list[Key | None], Array] | None] = []
+    members: dict[Key, set[int]] = {}
+    for t, (tensor, own) in enumerate(zip(graph.tensors, arcs, strict=True)):
+        moving = isinstance(tensor.phase, Handover)
+        if own is None or moving or tensor.value.name not in ready or len(tensor.uses) > USES:
+            keys.append(None)
+            continue
+        found, index = _keys(tensor, own, *ready[tensor.value.name])
+        keys.append((found, index))
+        for key in found:
+            if key is not None:
+                members.setdefault(key, set()).add(t)
+    shared = sorted((key for key, some in members.items() if len(some) > 1), key=lambda key: key.place)
+    latency = {}
+    for key in shared:
+        t = min(members[key])
+        names = [n for a, n in enumerate(graph.tensors[t].space.space.axis_names) if key.axes >> a & 1]
+        latency[key] = graph.tensors[t].times * network.latency_s(KINDS[key.kind], names)
+    number = {key: g for g, key in enumerate(key for key in shared if latency[key] > 0)}
+    of: list[Array | None] = []
+    for own, keyed in zip(arcs, keys, strict=True):
+        if own is None:
+            of.append(None)
+        elif keyed is None:
+            of.append(np.full(len(own), ALONE))
+        else:
+            found, index = keyed
+            numbers = [ALONE if key is None else number.get(key, ALONE) for key in found]
+            of.append(np.array(numbers, dtype=np.int64)[index])
+    return Groups(np.array([latency[key] for key in number], dtype=np.float64), of)
+
+
+def _keys(tensor: Tensor, arcs: Arcs, region: int, level: int) -> tuple[list[Key | None], Array]:
+    """The different keys of a tensor's arcs, and which each arc has."""
+    place = tensor.space.space.rows.place
+    maximum = (place == PARTIAL_MAX).any(axis=1)[arcs.source]
+    waiting = ((place == PARTIAL_SUM) | (place == PARTIAL_MAX)) @ (1 << np.arange(place.shape[1]))
+    partial = np.where(np.isin(arcs.kind, MOVING), waiting[arcs.source], 0)
+    table = np.stack([arcs.kind, arcs.axes, maximum, partial])
+    different, index = np.unique(table, axis=1, return_inverse=True)
+    keys: list[Key | None] = []
+    for kind, axes, most, waits in different.T.tolist():
+        key = Key(str(tensor.phase), region, level, kind, bool(most), axes, str(tensor.value.dtype), waits)
+        keys.append(key if KINDS[kind] in COMBINED else None)
+    return keys, index.reshape(-1)
+
+
+def levels(program: Program) -> dict[str, tuple[int, int]]:
+    """For every value whose collectives may be combined the region that it is made in and its level there."""
+    out: dict[str, tuple[int, int]] = {}
+    regions: list[tuple[Region, tuple[str, ...]]] = [(program.body, ())]
+    for number, (region, enter) in enumerate(regions):
+        for name, level in _levels(region, enter).items():
+            out[name] = number, level
+        for item in region.items:
+            if isinstance(item, Repeat):
+                regions.append((item.body, tuple(c.inside for c in item.carries)))
+    return out
+
+
+def _levels(region: Region, enter: Sequence[str]) -> dict[str, int]:
+    inputs = [s.value for s in region.stored if s.kind is Kind.INPUT]
+    level = dict.fromkeys((*enter, *inputs), 0)
+    for item in region.items:
+        at = 1 + max((level.get(name, 0) for name in _reads(item)), default=0)
+        level |= dict.fromkeys(_makes(item), at)
+    projected = Counter(n for i in region.items if isinstance(i, Einsum) for n in _reads(i) & level.keys())
+    end = 1 + max(level.values(), default=0)
+    latest = dict.fromkeys(level, end)
+    read: set[str] = set()
+    for item in reversed(region.items):
+        early = isinstance(item, Einsum) and any(projected[n] > 1 for n in _reads(item))
+        for name in _makes(item):
+            # What nothing here reads is handed out: it stays where it is.
+            if not early and name in read:
+                level[name] = latest[name] - 1
+        for name in _reads(item):
+            if name in level:
+                latest[name] = min(latest[name], *(level[made] for made in _makes(item)), end)
+                read.add(name)
+    for name in inputs:
+        if name in read:
+            level[name] = latest[name] - 1
+    return level
+
+
+def _makes(item: Op | Repeat) -> list[str]:
+    return [c.result for c in item.carries] if isinstance(item, Repeat) else [item.result]
+
+
+def _reads(item: Op | Repeat) -> set[str]:
+    if not isinstance(item, Repeat):
+        return set(operand_names(item))
+    inner = set().union(*(_reads(each) for each in item.body.items))
+    return inner | {c.initial for c in item.carries}

@@ -1,0 +1,276 @@
+"""Reads off a program what any plan of it holds at each point, whatever it moves.
+
+The points and what is live at each are those of `cost.memory`, for the program without a single
+move. With moves a plan holds at least as much: an op holds the copies that it reads and what it
+makes, and a value that is needed later lies somewhere, at first in the layout in which it is made.
+Moves run where a value is defined, right before the first step that needs what they give: before a
+repeat, if that step is in it. A move holds what it reads and what it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost.memory import Point, points
+from ...ir.layout import Layout
+from ...ir.mesh import Mesh
+from ...ir.program import Append, Carry, Kind, Program, Region, Repeat, Stored, operand_names, walk
+from ...ir.spmd import Compute, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from ..layouts.reshard import worthwhile
+from .graph import Graph, Port, Result, Tensor
+from .memory_bounds import Copies, Need, Needs, Term, Trip, local_bytes
+
+Floats = NDArray[np.float64]
+END = 1 << 60  # later than any node
+
+
+def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True) -> Needs:
+    """What all plans of a graph hold at the least. `graph` is that of `program` in `phase`. Unless
+    `ordered` steps may run in any order in which each finds what it reads, as where collectives of
+    several values run as one.
+    """
+    reader = _Reader(program, graph, ordered)
+    nodes = enumerate(graph.nodes)
+    stored = tuple(Term(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
+    found = []
+    for point in points(_without_moves(program, phase, mesh)):
+        found.append(reader.need(point))
+        if ordered:
+            found += reader.moves(point)
+    return Needs(stored, tuple(found))
+
+
+def _without_moves(program: Program, phase: str, mesh: Mesh) -> SpmdProgram:
+    """The program with every value whole on every chip, so that nothing ever moves."""
+
+    def region(of: Region) -> SpmdRegion:
+        items = (
+            SpmdRepeat(i.name, i.count, i.carries, region(i.body)) if isinstance(i, Repeat) else Compute(i)
+            for i in of.items
+        )
+        return SpmdRegion(of.stored, tuple(items))
+
+    values = tuple(SpmdValue(v.name, v.dims, v.dtype, Layout(((),) * len(v.dims))) for v in program.values)
+    sizes = program.phase(phase).sizes
+    return SpmdProgram(program.name, phase, mesh, sizes, values, region(program.body), program.results)
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A port that reads a value: when, as the index of a node, and inside which repeats."""
+
+    port: Port
+    when: int
+    repeats: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Live:
+    """A value at a point: who has read it, reads it, will read it. `inner`: those that do so in a
+    repeat around the point but not around the value, for which it was moved before. `still`: whether
+    the value is sure to be there in the layout in which it was made."""
+
+    tensor: Tensor
+    before: tuple[Port, ...]
+    now: tuple[Port, ...]
+    after: tuple[Port, ...]
+    inner: tuple[Port, ...]
+    still: bool
+
+    @property
+    def name(self) -> str:
+        return self.tensor.value.name
+
+    def made(self) -> Term:
+        """It as it was made."""
+        return Term(self.name, self.tensor.source.node, local_bytes(self.tensor, self.tensor.source))
+
+    def read(self, port: Port) -> Term:
+        """It as it is read."""
+        return Term(self.name, port.node, local_bytes(self.tensor, port))
+
+    def term(self) -> Term | None:
+        """What it takes at least; None where that may be nothing."""
+        if self.now or self.inner:
+            return self.with_copies(self.read((*self.now, *self.inner)[0]))
+        if self.still:
+            return self.with_copies(self.made())
+        if not self.after:
+            return None  # live for the scores alone that are made of it, and gone where they are moved
+        source = self.tensor.source
+        least = self.tensor.total_bytes / float(self.tensor.space.space.shards.max())
+        return self.with_copies(Term(self.name, source.node, np.full(len(source.rows), least)))
+
+    def with_copies(self, term: Term, stored: bool = False) -> Term:
+        """A term, and all copies that may be there beside what it stands for."""
+        source = self.tensor.source
+        now = (*self.now, *self.inner, *((source,) if self.still else ()))
+        if len(now) < 2 and not self.after:
+            return term
+        return replace(term, copies=Copies(self.tensor, (source, *self.before), now, self.after, stored))
+
+    def gathered(self) -> Term:
+        """A copy of what is stored, unless it is read as it is stored."""
+        port, source = self.now[0], self.tensor.source
+        there = local_bytes(self.tensor, port)
+        term = Term(self.name, port.node, np.zeros(len(there)), Trip(port, source, there))
+        return self.with_copies(term, stored=True)
+
+    def moving(self) -> Iterator[Term]:
+        """It as it arrives where it is read now, from where it was made, and as it sets out."""
+        least_in, least_out = _neighbours(self.tensor)
+        port, source = self.now[0], self.tensor.source
+        there, here = local_bytes(self.tensor, port), local_bytes(self.tensor, source)
+        yield Term(self.name, port.node, there, Trip(port, source, there + least_in[port.rows]))
+        yield Term(self.name, source.node, here, Trip(source, port, here + least_out[source.rows]))
+
+
+def _neighbours(tensor: Tensor) -> tuple[Floats, Floats]:
+    """For each layout the least bytes of one from which it can be made, and of one made from it."""
+    space = tensor.space.space
+    arcs = worthwhile(space, tensor.joins)
+    size = tensor.total_bytes / space.shards
+    least_in, least_out = np.full(len(space), np.inf), np.full(len(space), np.inf)
+    np.minimum.at(least_in, arcs.target, size[arcs.source])
+    np.minimum.at(least_out, arcs.source, size[arcs.target])
+    return least_in, least_out
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A program and its graph. A node's index is its time, if steps are `ordered`."""
+
+    program: Program
+    graph: Graph
+    ordered: bool
+
+    @cached_property
+    def repeats(self) -> dict[int, tuple[str, ...]]:
+        """The repeats around each node, a carry being in its repeat."""
+        inside: dict[object, tuple[str, ...]] = {}
+        for placed in walk(self.program.body):
+            around = tuple(repeat.name for repeat in placed.repeats)
+            if isinstance(placed.item, Repeat):
+                inside |= dict.fromkeys(placed.item.carries, (*around, placed.item.name))
+            else:
+                inside[placed.item] = around
+        return {n: inside.get(node.item, ()) for n, node in enumerate(self.graph.nodes)}
+
+    @cached_property
+    def times(self) -> dict[str, int]:
+        """When each op runs, by its result."""
+        kinds = Stored | Carry | Result
+        return {node.name: n for n, node in enumerate(self.graph.nodes) if not isinstance(node.item, kinds)}
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name."""
+        return {t.value.name: t for t in self.graph.tensors}
+
+    @cached_property
+    def held(self) -> dict[str, Tensor]:
+        """Parameters, caches and their versions."""
+        items = [placed.item for placed in walk(self.program.body)]
+        found = {i.value for i in items if isinstance(i, Stored) and i.kind is not Kind.INPUT}
+        for item in items:
+            if isinstance(item, Append) and item.cache in found:
+                found.add(item.result)
+        return {t.value.name: t for t in self.graph.tensors if t.value.name in found}
+
+    @cached_property
+    def carries(self) -> dict[str, Carry]:
+        """The carries by their names inside."""
+        items = (node.item for node in self.graph.nodes)
+        return {item.inside: item for item in items if isinstance(item, Carry)}
+
+    @cached_property
+    def earlier(self) -> dict[int, frozenset[int]]:
+        """The nodes that each node waits for. What goes round waits for what came in alone."""
+        reads: dict[int, list[str]] = {n: [] for n in range(len(self.graph.nodes))}
+        for tensor in self.graph.tensors:
+            for use in self.uses(tensor):
+                if use.when != END:
+                    reads[use.port.node].append(tensor.value.name)
+        last = {carry.result: carry.next for carry in self.carries.values()}
+        found: dict[int, frozenset[int]] = {}
+        for node, names in reads.items():
+            makers = {self.tensors[n].source.node for name in names for n in (name, last.get(name, name))} - {node}
+            found[node] = frozenset(makers).union(*(found[maker] for maker in makers))
+        return found
+
+    def precedes(self, first: int, second: int) -> bool:
+        """Whether one node is sure to run before another."""
+        if self.ordered or second == END or min(first, second) < 0:
+            return first < second
+        return first in self.earlier[second]
+
+    def home(self, tensor: Tensor) -> tuple[str, ...]:
+        """The repeats around a value."""
+        around = self.repeats[tensor.source.node]
+        item = self.graph.nodes[tensor.source.node].item
+        return around[:-1] if isinstance(item, Carry) and item.result == tensor.value.name else around
+
+    def uses(self, tensor: Tensor) -> Iterator[_Use]:
+        """Who reads a value: results at the end, what goes round at the end of its repeat."""
+        for port in tensor.uses:
+            around = self.repeats[port.node]
+            match self.graph.nodes[port.node].item:
+                case Carry(initial=name) if name == tensor.value.name:
+                    yield _Use(port, port.node, around[:-1])
+                case Carry() | Result():
+                    yield _Use(port, END, around)
+                case _:
+                    yield _Use(port, port.node, around)
+
+    def live(self, name: str, repeats: tuple[str, ...], now: int) -> _Live:
+        """A value at a point in `repeats`."""
+        tensor = self.tensors[name]
+        uses = list(self.uses(tensor))
+        depth = len(self.home(tensor)) + 1
+        around = repeats[:depth]
+        inner = [u for u in uses if len(around) == depth and u.repeats[:depth] == around]
+        before = tuple(u.port for u in uses if u not in inner and self.precedes(u.when, now))
+        at = tuple(u.port for u in uses if u not in inner and u.when == now)
+        after = tuple(u.port for u in uses if u not in inner and self.precedes(now, u.when))
+        if now >= 0 and not self.precedes(tensor.source.node, now):
+            after = ()  # it may not be there yet
+        carry = self.carries.get(name)
+        waiting = carry is not None and self.precedes(now, self.tensors[carry.next].source.node)
+        fresh = self.ordered and not before and not at and not inner and bool(after)
+        return _Live(tensor, before, at, after, tuple(u.port for u in inner), waiting or fresh)
+
+    def need(self, point: Point) -> Need:
+        """What is held while an op runs, or at the start."""
+        now = -1 if point.step is None else self.times[point.step]
+        every = [self.live(value.name, point.repeats, now) for value in point.live]
+        terms = [live.made() if live.name == point.step else live.term() for live in every]
+        stored = (self.live(name, point.repeats, now) for name in self.held)
+        gathered = [live.gathered() for live in stored if live.now]
+        return Need(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
+
+    def moves(self, point: Point) -> Iterator[Need]:
+        """What is held while the operands of an op are moved, right before it."""
+        if point.step is None:
+            return
+        now = self.times[point.step]
+        every = [self.live(v.name, point.repeats, now) for v in point.live if v.name != point.step]
+        item = self.graph.nodes[now].item
+        assert not isinstance(item, Stored | Carry | Result)
+        order = {name: n for n, name in enumerate(operand_names(item))}
+        for live in every:
+            if len(live.now) != 1 or live.before:
+                continue
+            others: list[Term | None] = []
+            for other in every:
+                if other.now and order[other.name] > order[live.name]:
+                    others.append(other.made() if not other.before else None)
+                elif other is not live:
+                    others.append(other.term())
+            beside = tuple(term for term in others if term is not None)
+            for term in live.moving():
+                yield Need(point.step, (term, *beside))

@@ -1,0 +1,345 @@
+"""What is to be minimised, and the proof: the integer program on the choices that the bounds leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ilp.model import Model
+from ..ilp.solver import Answer, Settings, solve
+from ..layouts.space import Array, Mask
+from .combinable import Groups
+from .dual_ascent import DualAscent
+from .graph import Graph, restrict
+from .integer_program import ChoiceProgram, choice_program
+from .memory_bounds import Load
+from .steiner import Distances
+from .tree_costs import Trees
+
+Floats = NDArray[np.float64]
+UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
+MORE_SWEEPS = 6  # before the solver is asked, what it is asked shrinks
+APPROACHES, CLOSE = 12, 1e-6  # tries to come that close, relative, before the solver is asked
+NEAR = 0.1  # above the ascent's bound, where most plans are
+GAIN = 0.5  # a try that raises the bound by less than this share of what is missing is the last
+INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
+FAR = 1e30  # seconds: more than the difference of any two plans
+NODES = 2_000  # of the solver's search among plans that keep to a limit
+MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
+TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is to be minimised: `prices[n][c]` for choice c of node n, and the arcs of each tensor.
+
+    `distances[t]` is None for a tensor that nothing reads. `groups`: the collectives that may run as
+    one; None when combining saves nothing. `representatives`: at one node the choices of which all
+    others are images under a renaming of axes, see `symmetry`. `settings` are those of the solver.
+    """
+
+    graph: Graph
+    prices: Sequence[Floats]
+    distances: Sequence[Distances | None]
+    settings: Settings
+    representatives: tuple[int, Mask] | None = None
+    groups: Groups | None = None
+
+    def found(self, chosen: Sequence[int], shared: frozenset[int] = frozenset()) -> Found:
+        """A plan with its price; `shared` are groups that may be worth combining. Nothing is proven."""
+        total = sum(float(p[c]) for p, c in zip(self.prices, chosen, strict=True))
+        paid = self.trees.bill(chosen, shared)
+        return Found(tuple(chosen), total + paid.price, -np.inf, paid.shared, self.groups is None)
+
+    def ties_of(self, plan: Found) -> float:
+        """How far from plain a plan is: its ranks, and what its collectives count for."""
+        total = sum(float(n.rank[c]) for n, c in zip(self.graph.nodes, plan.chosen, strict=True))
+        for arcs, near in zip(self.trees.bill(plan.chosen, plan.shared).arcs, self.distances, strict=True):
+            if near is not None:
+                total += float(_tie(near.price[list(arcs)]).sum())
+        return total
+
+    @cached_property
+    def trees(self) -> Trees:
+        """The trees of its plans."""
+        return Trees(self.graph.tensors, self.distances.__getitem__, self.groups, self.settings)
+
+    @cached_property
+    def stored_nodes(self) -> tuple[int, ...]:
+        """The nodes that choose where parameters and caches lie, and nothing else."""
+        return tuple(n for n, node in enumerate(self.graph.nodes) if node.stored is not None and node.table is None)
+
+    def stored_bytes(self, chosen: Sequence[int]) -> float:
+        """What the stored tensors of a plan take on a chip."""
+        nodes = zip(self.graph.nodes, chosen, strict=True)
+        return sum(float(n.stored_bytes[c]) for n, c in nodes if n.stored_bytes is not None)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan as one choice for each node, its price, the proven bound of all plans, and the groups
+    of collectives that it runs as one. `alone`: no two of them run as one. `detours`: the tensors that do
+    not move over cheapest trees, with the arcs of `moves` over which they do."""
+
+    chosen: tuple[int, ...]
+    price: float
+    bound: float
+    shared: frozenset[int] = frozenset()
+    alone: bool = False
+    detours: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    def at_most(self, price: float) -> Found:
+        """As if it cost no more than `price`: what to ask for where no dearer plan is of interest."""
+        return replace(self, price=min(self.price, price))
+
+
+class Limited(Protocol):
+    """What a plan may take: whether one keeps to that, and what all that is allowed takes at the least.
+    `combined`: only plans that run some collectives as one are of interest."""
+
+    @property
+    def combined(self) -> bool: ...
+
+    def fits(self, plan: Found) -> bool: ...
+
+    def loads(self, allowed: Sequence[Mask]) -> list[Load]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class _Reduced:
+    """The integer program of what is left, and which choices its columns stand for."""
+
+    program: ChoiceProgram
+    kept: list[Array]
+
+    @property
+    def model(self) -> Model:
+        """Its arrays."""
+        return self.program.model
+
+    @property
+    def possible(self) -> bool:
+        """Whether every node has a choice left."""
+        return all(len(kept) for kept in self.kept)
+
+    def shares(self, answer: Answer) -> list[Floats]:
+        """How much of each choice an answer takes, node by node; empty when there is none."""
+        if answer.x is None:
+            return []
+        return [answer.x[f : f + len(k)] for f, k in zip(self.program.choice, self.kept, strict=True)]
+
+    def shared(self, answer: Answer) -> frozenset[int]:
+        """The groups of collectives that an answer runs as one."""
+        assert answer.x is not None
+        return frozenset(g for g, column in self.program.shared if answer.x[column] > INTEGRAL)
+
+
+@dataclass
+class Prover:
+    """Solves what the bounds leave. `solve_s` adds up the time spent in the solver."""
+
+    problem: Problem
+    solve_s: float = 0.0
+
+    def prove(self, ascent: DualAscent, known: Found, most_columns: int | None = None) -> Found:
+        """The cheapest plan of those that `ascent` allows, or `known` if none is cheaper; its bound.
+
+        A program of more than `most_columns` is not given to the solver; then the ascent's bound stands.
+        """
+        best = self._approach(ascent, known)
+        best = replace(best, bound=min(best.price, ascent.bound()))
+        near = best.bound * (1 + NEAR)
+        if 0 < near < best.price:
+            # As if a plan of that price were known, which leaves far less to decide; most often there is a cheaper one.
+            found = self._decide(ascent, best.at_most(near), most_columns)
+            best = found if found.price < near else replace(best, bound=found.bound)
+        if best.price - best.bound <= self.problem.settings.gap * abs(best.price):
+            return best
+        return self._decide(ascent, best, most_columns)
+
+    def _decide(self, ascent: DualAscent, best: Found, most_columns: int | None) -> Found:
+        """The cheapest plan of those that `ascent` allows, or `best` if none costs less than that; and a bound.
+
+        The linear relaxation comes first: where its optimum is the price of a plan, that is the
+        proof. Else the integer program decides among what its reduced costs leave.
+        """
+        reduced = self._reduce(ascent, best, ties=False)
+        if not reduced.possible:
+            return replace(best, bound=best.price)  # nothing here is as cheap as the plan that is known
+        if most_columns is not None and len(reduced.model.cost) > most_columns:
+            return best
+        unit = _unit(best.price)
+        answer = self._solve(_relaxed(reduced.model))
+        plan = self._plan(answer, reduced, ascent)
+        if plan is None and answer.x is not None:
+            plan = self._round(answer, reduced, ascent, best)
+        best = min(best, plan, key=lambda f: f.price) if plan else best
+        best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
+        if best.price - best.bound > self.problem.settings.gap * abs(best.price):
+            left = _fixed(reduced.model, answer, best.price * unit * (1 + 1e-9))
+            answer = self._solve(left)
+            plan = self._plan(answer, reduced, ascent)
+            best = min(best, plan, key=lambda f: f.price) if plan else best
+            best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
+        return best
+
+    def within(
+        self, ascent: DualAscent, known: Found, limits: Limited, most_columns: int
+    ) -> tuple[Found, Found | None]:
+        """As `prove`, of the plans that keep to `limits`, which `known` does if it is a plan (or its price is
+        all that matters of it); and a plan that the integer program took for one of these, if it is none."""
+        known = replace(known, bound=min(known.price, ascent.bound()))
+        reduced = self._reduce(ascent, known, ties=False, limits=limits)
+        if not reduced.possible:
+            return replace(known, bound=known.price), None
+        if len(reduced.model.cost) > most_columns:
+            return known, None
+        unit = _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0))
+        best, left = known, reduced.model
+        wrong: Found | None = None
+        for relaxed in (True, False):
+            answer = self._solve(_relaxed(left) if relaxed else left, NODES)
+            if answer.none:
+                return replace(best, bound=best.price), None
+            best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
+            plan = self._plan(answer, reduced)
+            if plan is not None:
+                polished = self._plan(answer, reduced, ascent)
+                fitting = [p for p in (polished, plan) if p is not None and limits.fits(p)]
+                wrong = None if fitting else plan
+                best = min([best, *fitting], key=lambda f: f.price)
+                best = replace(best, bound=min(best.price, max(known.bound, answer.bound / unit)))
+            if plan is not None or best.price - best.bound <= self.problem.settings.gap * abs(best.price):
+                break
+            if np.isfinite(best.price):
+                left = _fixed(left, answer, best.price * unit * (1 + 1e-9))
+        return best, wrong
+
+    def _approach(self, ascent: DualAscent, known: Found) -> Found:
+        """Sweep on while that brings bound and plan together: less is left for the solver then. Where
+        it does no longer, the plan may be what is missing: round once more."""
+        best, before = known, ascent.bound()
+        for _ in range(APPROACHES):
+            missing = best.price - before
+            if missing <= CLOSE * abs(best.price):
+                break
+            for _ in range(MORE_SWEEPS):
+                ascent.sweep()
+            bound = ascent.bound()
+            if bound - before < GAIN * missing:
+                found = self.problem.found(ascent.round())
+                if found.price >= best.price:
+                    break
+                best = found
+            before = bound
+        return best
+
+    def plainest(
+        self, ascent: DualAscent, best: Found, most_columns: int | None = None, limits: Limited | None = None
+    ) -> Found:
+        """Of the plans of the price of `best`, if one is found, the one with the fewest collectives, the
+        least memory and the plainest names; `best` where finding it would take long. `most_columns` as in `prove`,
+        `limits` as in `within`.
+        """
+        reduced = self._reduce(ascent, best, ties=True, limits=limits)
+        if not reduced.possible or (most_columns is not None and len(reduced.model.cost) > most_columns):
+            return best
+        answer = self._solve(_relaxed(reduced.model))
+        plan = self._plan(answer, reduced)
+        if plan is None:
+            limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best)
+            left = _fixed(reduced.model, answer, limit)
+            if np.count_nonzero(left.upper) > MOST_TIED:
+                return best
+            plan = self._plan(self._solve(left), reduced)
+        if plan is None or plan.price > best.price * (1 + 1e-3 * self.problem.settings.gap):
+            return best
+        return replace(plan, bound=min(best.bound, plan.price))
+
+    def _reduce(self, ascent: DualAscent, known: Found, ties: bool, limits: Limited | None = None) -> _Reduced:
+        slack = min(known.price - ascent.bound() + 1e-9 * abs(known.price), FAR)
+        alive, arcs = ascent.alive(slack)
+        if self.problem.representatives is not None:
+            node, mask = self.problem.representatives
+            alive[node] &= mask
+        unit, tie = _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0)), TIE if ties else 0.0
+        graph = restrict(self.problem.graph, alive)
+        prices = [
+            p[k] * unit + tie * node.rank for p, k, node in zip(self.problem.prices, alive, graph.nodes, strict=True)
+        ]
+        flows = [
+            None if d is None else (d.arcs.take(arcs[t]), d.price[arcs[t]] * unit + tie * _tie(d.price[arcs[t]]))
+            for t, d in enumerate(self.problem.distances)
+        ]
+        groups = self.problem.groups
+        if groups is not None:
+            left = groups.take([arcs.get(t) for t in range(len(flows))])
+            groups = replace(left, latency_s=left.latency_s * unit)
+        loads = [] if limits is None or not all(mask.any() for mask in alive) else limits.loads(alive)
+        combined = limits is not None and limits.combined
+        loads = [Load({n: size[alive[n]] for n, size in load.bytes.items()}, load.room) for load in loads]
+        program = choice_program(graph, prices, flows, groups, loads, combined)
+        return _Reduced(program, [np.flatnonzero(k) for k in alive])
+
+    def _solve(self, model: Model, nodes: int | None = None) -> Answer:
+        answer = solve(model, self.problem.settings, nodes)
+        self.solve_s += answer.seconds
+        return answer
+
+    def _plan(self, answer: Answer, reduced: _Reduced, ascent: DualAscent | None = None) -> Found | None:
+        """The plan that an answer is, polished by an `ascent`; None where it is a mixture of plans.
+
+        The solver knows nothing of ranks: polishing gives back the memory that it took for nothing."""
+        shares = reduced.shares(answer)
+        if not shares or any(share.max() < 1 - INTEGRAL for share in shares):
+            return None
+        chosen = [int(kept[np.argmax(share)]) for kept, share in zip(reduced.kept, shares, strict=True)]
+        plan = self.problem.found(chosen, reduced.shared(answer))
+        if ascent is None:
+            return plan
+        for nodes in (None, self.problem.stored_nodes):  # what is stored is in no group, so priced exactly there
+            polished = self.problem.found(ascent.polish(chosen, nodes), plan.shared)
+            if polished.price <= plan.price * (1 + 1e-12):
+                return polished
+        return plan
+
+    def _round(self, answer: Answer, reduced: _Reduced, ascent: DualAscent, best: Found) -> Found | None:
+        """A good plan among the choices that an answer mixes: by ascent, then by the integer program
+        on those choices alone."""
+        mixed = ascent.copy()
+        for n, (kept, share) in enumerate(zip(reduced.kept, reduced.shares(answer), strict=True)):
+            some = np.zeros(len(ascent.prices[n]), dtype=bool)
+            some[kept[share > INTEGRAL]] = True
+            mixed.allow(n, some)
+        for _ in range(MORE_SWEEPS):
+            mixed.sweep()
+        best = min(best, self.problem.found(ascent.polish(mixed.round())), key=lambda f: f.price)
+        inside = self._reduce(mixed, best, ties=False)
+        exact = self._plan(self._solve(inside.model), inside, ascent) if inside.possible else None
+        return min(best, exact, key=lambda f: f.price) if exact else best
+
+
+def _fixed(model: Model, relaxed: Answer, limit: float) -> Model:
+    """The integer program without the columns that by their reduced cost no plan below `limit` has."""
+    if relaxed.reduced_costs is None:
+        return model
+    dear = relaxed.bound + relaxed.reduced_costs > limit
+    return replace(model, upper=np.where(dear, 0.0, model.upper))
+
+
+def _tie(prices: Floats) -> Floats:
+    """What arcs count among plans of one price: a collective 1, a slice less."""
+    return np.where(prices > 0, 1.0, 0.1)
+
+
+def _unit(price: float) -> float:
+    return UNIT / (abs(price) or 1.0)
+
+
+def _relaxed(model: Model) -> Model:
+    return replace(model, integer=np.zeros_like(model.integer))

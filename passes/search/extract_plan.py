@@ -1,0 +1,102 @@
+"""A plan read off what the search has chosen: layouts, and the collectives between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...ir.layout import Layout
+from ...ir.program import Carry, Phase, Stored
+from ..layouts.reshard import KINDS, collective
+from ..plan import HandoverPlan, Leg, Objective, OpPlan, PhasePlan, Tree
+from .combinable import ALONE
+from .exact import Found, Problem
+from .graph import Graph, Handover, Result
+from .join_phases import view
+from .prices import Moves
+from .tree_costs import Bill, Trees
+
+
+def read_phase(
+    phase: str, calls: int, moves: Moves, trees: Trees, problem: Problem, found: Found, objective: Objective
+) -> PhasePlan:
+    """The plan of a phase, called `calls` times, in what `found` is; its trees come from `trees` of all `moves`."""
+    chosen, graph = found.chosen, problem.graph
+    own = {t.value.name: t for t in graph.tensors if t.phase == phase}
+    ops, carries, results = [], [], []
+    price = 0.0
+    for n, node in enumerate(graph.nodes):
+        if node.phase != phase:
+            continue
+        price += float(problem.prices[n][chosen[n]])
+        match node.item:
+            case Result(value):
+                port = next(u for u in own[value].uses if u.node == n)
+                results.append((value, own[value].space.layout(int(port.rows[chosen[n]]))))
+            case Carry(_, inside, _, _):
+                tensor = own[inside]
+                carries.append((inside, tensor.space.layout(int(tensor.source.rows[chosen[n]]))))
+            case Stored():
+                pass
+            case _:
+                table, row = node.table, chosen[n]
+                assert table is not None
+                uses = tuple(table.use_layout(row, k) for k in range(len(table.signature.uses)))
+                ops.append(OpPlan(node.name, uses, table.result_layout(row)))
+    alone = all(node.phase == phase for node in graph.nodes)
+    legs, moved = _moved(phase, graph, moves, trees.bill(chosen, found.shared, dict(found.detours)), chosen)
+    price = (price + moved) / calls
+    bound = price - (found.price - found.bound) if alone else None
+    if objective is Objective.MEMORY:
+        shown = view(graph, phase)
+        nodes = ((n.stored_bytes, c) for n, c in zip(shown.nodes, chosen, strict=True))
+        price, bound = sum(float(size[c]) for size, c in nodes if size is not None), least_bytes(shown)
+    return PhasePlan(phase, tuple(ops), legs, tuple(carries), tuple(results), price, bound)
+
+
+def read_handovers(
+    phases: Sequence[Phase], moves: Moves, trees: Trees, problem: Problem, found: Found
+) -> tuple[HandoverPlan, ...]:
+    """How caches go from each phase to the next."""
+    calls = {phase.name: phase.calls for phase in phases}
+    paid = trees.bill(found.chosen, found.shared, dict(found.detours))
+    out = []
+    for handover in dict.fromkeys(t.phase for t in problem.graph.tensors if isinstance(t.phase, Handover)):
+        legs, price = _moved(handover, problem.graph, moves, paid, found.chosen)
+        out.append(HandoverPlan(handover.before, handover.after, legs, price / calls[handover.before]))
+    return tuple(out)
+
+
+def _moved(
+    phase: str | Handover, graph: Graph, moves: Moves, paid: Bill, chosen: Sequence[int]
+) -> tuple[tuple[Tree, ...], float]:
+    """How the tensors of a phase move, and what that costs."""
+    own = [t for t, tensor in enumerate(graph.tensors) if tensor.phase == phase]
+    legs = tuple(_tree(t, graph, moves, graph.tensors[t].ends(chosen)[0], paid) for t in own)
+    prices = moves.prices(paid)
+    return legs, sum(prices[t] for t in own)
+
+
+def _tree(t: int, graph: Graph, moves: Moves, root: int, paid: Bill) -> Tree:
+    """How one tensor moves."""
+    tensor, arcs, legs = graph.tensors[t], moves.arcs[t], []
+    for arc, group in zip(paid.arcs[t], paid.groups[t], strict=True):
+        assert arcs is not None
+        before, after = (tensor.space.layout(int(end[arc])) for end in (arcs.source, arcs.target))
+        done = collective(KINDS[int(arcs.kind[arc])], before, after)
+        legs.append(Leg(before, after, done, None if group == ALONE else group))
+    return Tree(tensor.value.name, tensor.space.layout(root), tuple(legs))
+
+
+def stored_layouts(graph: Graph, chosen: Sequence[int]) -> tuple[tuple[str, Layout], ...]:
+    """The layout in which each parameter, cache and input is stored."""
+    out = []
+    for tensor in graph.tensors:
+        node = graph.nodes[tensor.source.node]
+        if isinstance(node.item, Stored) or node.stored == tensor.value.name:
+            out.append((tensor.value.name, tensor.space.layout(int(tensor.source.rows[chosen[tensor.source.node]]))))
+    return tuple(out)
+
+
+def least_bytes(graph: Graph) -> float:
+    """The bytes that parameters and caches take on a chip at least."""
+    return sum(float(n.stored_bytes.min()) for n in graph.nodes if n.stored_bytes is not None)

@@ -1,0 +1,275 @@
+"""One phase of a program as a graph of choices: nodes that choose, tensors that connect them.
+
+A node is an op (it chooses a strategy), a stored tensor (it chooses a stored layout), a carry of a
+repeat (it chooses the layout in which the value goes round) or a result (it chooses the layout in
+which it is handed out). Every choice fixes the layouts of the tensors that the node touches, and a
+tensor pays for the collectives between the layout in which it is made and those in which it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost.hardware import Hardware
+from ...cost.ops import work
+from ...ir.mesh import Mesh
+from ...ir.program import (
+    Append,
+    Carry,
+    Kind,
+    Op,
+    Program,
+    Repeat,
+    Stored,
+    Value,
+    signature,
+    walk,
+)
+from ..layouts.partial import PartialAxes, partial_axes
+from ..layouts.space import Array, Mask, TensorSpace, tensor_space, too_large
+from ..layouts.strategies import StrategyTable, live_axes, strategies
+
+Floats = NDArray[np.float64]
+MAX_LAYOUTS = 200_000  # over all uses of all tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Port:
+    """Where a node touches a tensor: `rows[c]` is the tensor's layout under choice c of the node."""
+
+    node: int
+    rows: Array
+
+
+@dataclass(frozen=True)
+class Result:
+    """A value that the program hands out."""
+
+    value: str
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """Something that chooses.
+
+    `seconds[c]` is what choice c costs over all repetitions; `rank[c]` in [0, 1] orders choices that
+    cost the same, plain ones first. `stored_bytes[c]` is what a stored tensor takes on a chip, all
+    repetitions together; None for what counts towards no capacity. A cache that is appended to has
+    no node of its own: the append chooses for it. `phase`: whose it is, None if several phases' (see
+    `phases`).
+    """
+
+    item: Op | Stored | Carry | Result
+    seconds: Floats
+    rank: Floats
+    stored: str | None = None
+    stored_bytes: Floats | None = None
+    table: StrategyTable | None = None
+    phase: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        match self.item:
+            case Stored(value, _) | Result(value):
+                return value
+            case Carry():
+                return self.item.inside
+            case op:
+                return op.result
+
+    def take(self, rows: Array | Mask) -> Node:
+        """The node with some of its choices."""
+        kept = None if self.stored_bytes is None else self.stored_bytes[rows]
+        table = None if self.table is None else self.table.take(np.arange(len(self.seconds))[rows])
+        return replace(self, seconds=self.seconds[rows], rank=self.rank[rows], stored_bytes=kept, table=table)
+
+
+@dataclass(frozen=True)
+class Handover:
+    """From one phase to another."""
+
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.before} to {self.after}"
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value: made at `source`, read at `uses`. Its collectives run `times` times. `joins`: whether
+    whole copies of it may be embedded, to join a partial sum. `phase`: that in which it is moved, or
+    from one of which to another."""
+
+    value: Value
+    space: TensorSpace
+    total_bytes: float
+    times: int
+    joins: bool
+    source: Port
+    uses: tuple[Port, ...]
+    phase: str | Handover | None = None
+
+    def ends(self, chosen: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        """The layout in which a plan makes it, and those in which it reads it."""
+        return int(self.source.rows[chosen[self.source.node]]), tuple(int(u.rows[chosen[u.node]]) for u in self.uses)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """All that is to be chosen in one phase."""
+
+    nodes: tuple[Node, ...]
+    tensors: tuple[Tensor, ...]
+
+
+def restrict(graph: Graph, kept: Sequence[Mask]) -> Graph:
+    """The graph with some choices of each node only."""
+    return Graph(
+        tuple(node.take(rows) for node, rows in zip(graph.nodes, kept, strict=True)),
+        tuple(
+            replace(t, source=_take(t.source, kept), uses=tuple(_take(u, kept) for u in t.uses)) for t in graph.tensors
+        ),
+    )
+
+
+def _take(port: Port, kept: Sequence[Mask]) -> Port:
+    return Port(port.node, port.rows[kept[port.node]])
+
+
+@dataclass
+class _Builder:
+    program: Program
+    sizes: Mapping[str, int]
+    mesh: Mesh
+    hardware: Hardware
+    values: Mapping[str, Value]
+    partial: PartialAxes
+    whole: Mapping[str, tuple[str, ...]]
+    nodes: list[Node] = field(default_factory=list)
+    sources: dict[str, Port] = field(default_factory=dict)
+    uses: dict[str, list[Port]] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)
+
+    def space(self, value: str) -> TensorSpace:
+        whole = self.whole.get(value, ())
+        shape = [1 if d in whole else self.sizes[d] for d in self.values[value].dims]
+        return tensor_space(shape, live_axes(self.mesh), self.partial.sums(value), self.partial.maxima(value))
+
+    def total_bytes(self, value: str) -> float:
+        v = self.values[value]
+        return float(np.prod([float(self.sizes[d]) for d in v.dims])) * v.dtype.bits / 8
+
+    def add_source(self, value: str, rows: Array, times: int) -> None:
+        assert value not in self.sources, f"`{value}` is made twice"
+        self.sources[value] = Port(len(self.nodes), rows)
+        self.times[value] = times
+
+    def add_use(self, value: str, rows: Array) -> None:
+        self.uses.setdefault(value, []).append(Port(len(self.nodes), rows))
+
+    def add_free_choice(self, item: Stored | Carry | Result, made: dict[str, int], read: list[str]) -> None:
+        """A node that chooses one complete layout for all the values that it touches.
+
+        `made` gives the times of the values that it makes; `read` the values that it reads.
+        """
+        first = self.space(next(iter([*made, *read])))
+        choices = np.flatnonzero(first.space.complete)
+        rows = first.space.rows.take(choices)
+        for value, times in made.items():
+            self.add_source(value, self.space(value).space.find(rows), times)
+        for value in read:
+            self.add_use(value, self.space(value).space.find(rows))
+        shards = first.space.shards[choices]
+        stored, stored_bytes = None, None
+        if isinstance(item, Stored):
+            stored = item.value
+            if item.kind is not Kind.INPUT:
+                stored_bytes = made[item.value] * self.total_bytes(item.value) / shards
+        # Of layouts that serve alike the one that holds least is taken, then the plainest.
+        rank = 0.9 * (1 - _share(np.log2(shards))) + 0.1 * _share(rows.inversions())
+        self.nodes.append(Node(item, np.zeros(len(choices)), rank, stored, stored_bytes))
+
+    def add_op(self, op: Op, times: int, resident: frozenset[str]) -> None:
+        """A node for an op that runs `times` times; `resident` values are read from HBM."""
+        sig = signature(op, self.values)
+        table = strategies(op, self.values, self.sizes, self.mesh, self.partial.readable(sig))
+        reads = [table.use_rows(k, self.space(use.value)) for k, use in enumerate(sig.uses)]
+        makes = table.result_rows(self.space(op.result))
+        keep = np.flatnonzero(np.stack([*reads, makes]).min(axis=0) >= 0)
+        table = table.take(keep)
+        local = {i: self.sizes[i] / table.ways[:, s] for s, i in enumerate(sig.indices)}
+        done = work(op, sig, self.values, resident, local.__getitem__)
+        seconds = times * self.hardware.op_s(*(np.broadcast_to(w, len(table)) for w in (done.flops, done.hbm_bytes)))
+        stored, stored_bytes = None, None
+        for k, use in enumerate(sig.uses):
+            if k == sig.tied:
+                # The append's choice is the cache's stored layout.
+                assert isinstance(op, Append)
+                self.add_source(use.value, reads[k][keep], times)
+                shards = self.space(use.value).space.shards[reads[k][keep]]
+                stored, stored_bytes = use.value, times * self.total_bytes(use.value) / shards
+            else:
+                self.add_use(use.value, reads[k][keep])
+        self.add_source(op.result, makes[keep], times)
+        rank = 0.9 * _share(table.rows.inversions()) + 0.1 * np.arange(len(table)) / max(len(table), 1)
+        if stored_bytes is not None:
+            rank = 0.9 * _share(np.log2(stored_bytes / stored_bytes.min())) + 0.1 * rank
+        self.nodes.append(Node(op, seconds, rank, stored, stored_bytes, table))
+
+
+def _share(numbers: Array | Floats) -> Floats:
+    return np.asarray(numbers / max(1, numbers.max(initial=0)), dtype=np.float64)
+
+
+def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware) -> Graph:
+    """The graph of `phase`, without pins.
+
+    Raises InputError when the mesh has more axes than can be searched, KeyError when the program has
+    no such phase.
+    """
+    sizes = dict(program.phase(phase).sizes)
+    whole = {p.item.value: p.item.whole for p in walk(program.body) if isinstance(p.item, Stored)}
+    builder = _Builder(program, sizes, mesh, hardware, program.table(), partial_axes(program, sizes, mesh), whole)
+    resident, appended = _in_hbm(program)
+    for placed in walk(program.body):
+        match placed.item:
+            case Stored(value, _):
+                if value not in appended:
+                    builder.add_free_choice(placed.item, {value: placed.times}, [])
+            case Repeat(_, count, carries, _):
+                for c in carries:
+                    made = {c.inside: placed.times * count, c.result: placed.times}
+                    builder.add_free_choice(c, made, [c.initial, c.next])
+            case op:
+                builder.add_op(op, placed.times, resident)
+    for value in dict.fromkeys(program.results):
+        builder.add_free_choice(Result(value), {}, [value])
+    tensors = tuple(
+        Tensor(
+            builder.values[name],
+            builder.space(name),
+            builder.total_bytes(name),
+            builder.times[name],
+            bool(builder.partial.join.get(name)),
+            source,
+            tuple(builder.uses.get(name, ())),
+        )
+        for name, source in builder.sources.items()
+    )
+    if sum(len(t.space) * len(t.uses) for t in tensors) > MAX_LAYOUTS:
+        raise too_large()
+    return Graph(tuple(builder.nodes), tensors)
+
+
+def _in_hbm(program: Program) -> tuple[frozenset[str], frozenset[str]]:
+    """The values that lie in HBM, and the caches that are appended to."""
+    items = [placed.item for placed in walk(program.body)]
+    stored = {i.value for i in items if isinstance(i, Stored) and i.kind is not Kind.INPUT}
+    appends = [i for i in items if isinstance(i, Append)]
+    return frozenset(stored | {a.result for a in appends}), frozenset(a.cache for a in appends)

@@ -1,0 +1,129 @@
+"""The choice as an integer program, as arrays: binary choices, flows of layouts, shared arcs.
+
+For each node one binary per choice, exactly one of them 1. For each use of a tensor a flow runs
+through the graph of its layouts, from the one in which it is made to the one in which it is read.
+Where several uses share a tensor, an arc is paid once however many flows run over it (a Steiner
+arborescence as a multi-commodity flow). Collectives that may run as one have a binary for each group,
+which pays the latency; their arcs pay for the bytes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ilp.model import Assembly, Model
+from ..layouts.reshard import Arcs
+from ..layouts.space import Array
+from .combinable import ALONE, Groups
+from .graph import Graph, Tensor
+from .memory_bounds import Load
+
+Floats = NDArray[np.float64]
+
+
+ROOM = 1e3  # what there is of any memory in the solver's unit, far above its tolerances
+
+
+@dataclass(frozen=True, eq=False)
+class ChoiceProgram:
+    """The integer program of a graph: `choice[n]` is the first column of node n's choices; `shared` has each
+    group of collectives that may run as one, with its column."""
+
+    model: Model
+    choice: tuple[int, ...]
+    shared: tuple[tuple[int, int], ...] = ()
+
+
+def choice_program(
+    graph: Graph,
+    prices: Sequence[Floats],
+    flows: Sequence[tuple[Arcs, Floats] | None],
+    groups: Groups | None = None,
+    loads: Sequence[Load] = (),
+    combined: bool = False,
+) -> ChoiceProgram:
+    """The integer program of a graph.
+
+    `prices[n]` are the prices of node n's choices, `flows[t]` the arcs of tensor t and theirs (None
+    for a tensor that nothing reads), each run alone. `groups`: the collectives that may run as one,
+    with the latency that is then paid once, in the unit of the prices. `loads`: what choices may take
+    at most in all. `combined`: some group is used.
+    """
+    a = Assembly()
+    choice = []
+    for node, price in zip(graph.nodes, prices, strict=True):
+        first = a.add_columns(price, 1.0, True)
+        row = a.add_rows(1, 1.0, 1.0)
+        a.add_entries(np.full(len(price), row), np.arange(first, first + len(price)), 1.0)
+        choice.append(first)
+        assert len(price) == len(node.seconds)
+    for load in loads:
+        row = a.add_rows(1, -np.inf, ROOM)
+        for n, size in load.bytes.items():
+            columns = np.arange(choice[n], choice[n] + len(size))
+            a.add_entries(np.full(len(size), row), columns, size * (ROOM / load.room))
+    shared = {} if groups is None else _add_groups(a, groups)
+    if combined:
+        row = a.add_rows(1, 1.0, np.inf)
+        a.add_entries(np.full(len(shared), row), np.array(list(shared.values()), dtype=np.int64), 1.0)
+    for t, (tensor, flow) in enumerate(zip(graph.tensors, flows, strict=True)):
+        if flow is None:
+            continue
+        of = None if groups is None else groups.of[t]
+        if groups is None or of is None or not (of >= 0).any():
+            _add_flows(a, tensor, choice, *flow)
+        else:
+            arcs, price = flow
+            apart = price - np.where(of >= 0, groups.latency_s[of], 0.0)
+            paid = _add_flows(a, tensor, choice, arcs, apart)
+            _join(a, paid, of, groups, shared, alone=len(tensor.uses) > 1)
+    return ChoiceProgram(a.model(), tuple(choice), tuple(shared.items()))
+
+
+def _add_groups(a: Assembly, groups: Groups) -> dict[int, int]:
+    """One binary for each group that has an arc left: its collective runs, and pays the latency."""
+    used = sorted({int(g) for of in groups.of if of is not None for g in of if g != ALONE})
+    first = a.add_columns(groups.latency_s[used], 1.0, True)
+    return {g: first + n for n, g in enumerate(used)}
+
+
+def _join(a: Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[int, int], alone: bool) -> None:
+    """A tensor's arcs of a group run in its collective, one of them; if it may have more (`alone`),
+    the others pay the latency by themselves. `paid`: the first column of the arcs."""
+    for g in np.unique(of[of >= 0]).tolist():
+        own = np.flatnonzero(of == g)
+        row = a.add_rows(1, -np.inf, 0.0)
+        a.add_entries(np.full(len(own), row), paid + own, 1.0)
+        a.add_entries(np.array([row]), np.array([shared[g]]), -1.0)
+        if alone:
+            extra = a.add_columns(groups.latency_s[[g]], float(len(own)), True)
+            a.add_entries(np.array([row]), np.array([extra]), -1.0)
+
+
+def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> int:
+    """One flow for each use; with several uses, the arcs' prices are paid by shared columns.
+
+    The first of the columns by which the arcs are paid is returned.
+    """
+    shared = len(tensor.uses) > 1
+    layouts, count = len(tensor.space), len(arcs)
+    paid = a.add_columns(price, 1.0, True) if shared else None
+    flow = 0
+    for port in tensor.uses:
+        flow = a.add_columns(np.zeros(count) if shared else price, 1.0, False)
+        columns = np.arange(flow, flow + count)
+        row = a.add_rows(layouts, 0.0, 0.0)
+        a.add_entries(row + arcs.target, columns, 1.0)
+        a.add_entries(row + arcs.source, columns, -1.0)
+        for end, sign in ((tensor.source, 1.0), (port, -1.0)):
+            first = choice[end.node]
+            a.add_entries(row + end.rows, np.arange(first, first + len(end.rows)), sign)
+        if paid is not None:
+            bound = a.add_rows(count, -np.inf, 0.0)
+            a.add_entries(bound + np.arange(count), columns, 1.0)
+            a.add_entries(bound + np.arange(count), np.arange(paid, paid + count), -1.0)
+    return flow if paid is None else paid

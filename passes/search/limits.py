@@ -1,0 +1,152 @@
+"""The memory of a chip as a limit on plans: which keep to it, and what one holds where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ...cost.memory import MemoryUse, memory
+from ...ir.layout import Layout
+from ...ir.spmd import Move, SpmdProgram, walk_spmd
+from ..layouts.space import Mask
+from .exact import Found
+from .memory_bounds import Load, Needs, Term
+
+_Key = tuple[tuple[int, ...], frozenset[int], bool, tuple[tuple[int, tuple[int, ...]], ...], bool]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A value of the program that is held in some layout, in a phase."""
+
+    value: str
+    layout: Layout
+    phase: str
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """At most `capacity` bytes on a chip at any program point, of which `stored` of parameters and
+    caches. `spell` makes the sharded program of a plan, which `cost.memory` judges, with projections
+    apart or as they run as one; `needs` is what plans hold at the least, apart. `combined`: only plans that run some
+    collectives as one are of interest."""
+
+    capacity: float
+    stored: float
+    needs: Needs
+    spell: Callable[[Found, bool], SpmdProgram]
+    phase: str
+    combined: bool = False
+    _known: dict[_Key, tuple[MemoryUse, SpmdProgram]] = field(default_factory=dict)
+
+    def fits(self, plan: Found, apart: bool = True) -> bool:
+        """Whether a plan keeps to the limits."""
+        use, _ = self._spelled(plan, apart)
+        return use.stored_bytes <= self.stored and use.total_bytes <= self.capacity
+
+    def held(self, plan: Found) -> list[Held]:
+        """What a plan holds at its worst point, besides what is stored."""
+        use, spmd = self._spelled(plan, True)
+        moves = (placed.item for placed in walk_spmd(spmd.body) if isinstance(placed.item, Move))
+        origin: dict[str, str] = {}
+        for move in moves:
+            origin[move.result] = origin.get(move.operand, move.operand)
+        table = spmd.table()
+        names = [(live.name, origin.get(live.name, live.name)) for live in use.worst.live]
+        return [Held(first, table[name].layout, self.phase) for name, first in names]
+
+    def worst(self, plan: Found) -> list[tuple[str, str]]:
+        """The phase and the name of all that a plan holds at its worst point, besides what is stored as it is."""
+        return list(dict.fromkeys((held.phase, held.value) for held in self.held(plan)))
+
+    @property
+    def stored_terms(self) -> tuple[Term, ...]:
+        """What is stored."""
+        return self.needs.stored
+
+    def stores(self, chosen: Sequence[int]) -> bool:
+        """Whether parameters and caches alone keep to the limits."""
+        stored = sum(float(term.bytes[chosen[term.node]]) for term in self.needs.stored)
+        return stored <= min(self.stored, self.capacity)
+
+    def excess(self, plan: Found) -> float:
+        """How many bytes a plan holds too many at its worst point, negative where there is room."""
+        use, _ = self._spelled(plan, True)
+        return float(max(use.total_bytes - self.capacity, use.stored_bytes - self.stored))
+
+    def deciding(self, plan: Found) -> set[int]:
+        """The nodes whose choices say what is needed at a plan's worst point."""
+        step = self._spelled(plan, True)[0].worst.step
+        return {term.node for need in self.needs.points if need.step == step for term in need.terms}
+
+    def tightened(self, allowed: Sequence[Mask]) -> list[Mask] | None:
+        """Without the choices that no plan within the limits has; None when nothing is left."""
+        return self.needs.tightened(allowed, self.capacity, self.stored)
+
+    def loads(self, allowed: Sequence[Mask]) -> list[Load]:
+        """What plans take of the memory at the least, wherever it may be too much."""
+        return self.needs.loads(allowed, self.capacity, self.stored)
+
+    def _spelled(self, plan: Found, apart: bool) -> tuple[MemoryUse, SpmdProgram]:
+        key = plan.chosen, plan.shared, plan.alone, plan.detours, apart
+        if key not in self._known:
+            spmd = self.spell(plan, apart)
+            self._known[key] = memory(spmd), spmd
+        return self._known[key]
+
+
+@dataclass(frozen=True, eq=False)
+class JointLimits:
+    """The limits of several phases, all of which a plan keeps to."""
+
+    parts: tuple[Limits, ...]
+
+    @property
+    def combined(self) -> bool:
+        """Whether only plans that run some collectives as one are of interest."""
+        return any(part.combined for part in self.parts)
+
+    def fits(self, plan: Found, apart: bool = True) -> bool:
+        """Whether a plan keeps to the limits."""
+        return all(part.fits(plan, apart) for part in self.parts)
+
+    def held(self, plan: Found) -> list[Held]:
+        """What a plan holds at its worst point, besides what is stored."""
+        return self._worst(plan).held(plan)
+
+    def worst(self, plan: Found) -> list[tuple[str, str]]:
+        """The phase and the name of all that a plan holds at its worst point, besides what is stored as it is."""
+        return list(dict.fromkeys((held.phase, held.value) for held in self.held(plan)))
+
+    @property
+    def stored_terms(self) -> tuple[Term, ...]:
+        """What is stored in any of the phases."""
+        return tuple({term.node: term for part in self.parts for term in part.stored_terms}.values())
+
+    def stores(self, chosen: Sequence[int]) -> bool:
+        """Whether parameters and caches alone keep to the limits."""
+        return all(part.stores(chosen) for part in self.parts)
+
+    def deciding(self, plan: Found) -> set[int]:
+        """The nodes whose choices say what is needed at a plan's worst point."""
+        return self._worst(plan).deciding(plan)
+
+    def tightened(self, allowed: Sequence[Mask]) -> list[Mask] | None:
+        """Without the choices that no plan within the limits has; None when nothing is left."""
+        kept = list(allowed)
+        while True:
+            before = [int(mask.sum()) for mask in kept]
+            for part in self.parts:
+                tight = part.tightened(kept)
+                if tight is None:
+                    return None
+                kept = tight
+            if before == [int(mask.sum()) for mask in kept]:
+                return kept
+
+    def loads(self, allowed: Sequence[Mask]) -> list[Load]:
+        """What plans take of the memory at the least, wherever it may be too much."""
+        return [load for part in self.parts for load in part.loads(allowed)]
+
+    def _worst(self, plan: Found) -> Limits:
+        return max(self.parts, key=lambda part: part.excess(plan))

@@ -1,0 +1,180 @@
+"""What every plan of a set of plans holds at the least, at every program point, and what follows.
+
+Where the choices of two values do not go together within the memory of a chip, the dearer in bytes
+is left out. `liveness` says what is held where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..layouts.space import Mask
+from .graph import Port, Tensor
+
+Floats = NDArray[np.float64]
+ROUNDING = 1e-12  # relative: sums of bytes are exact but for this
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """A value that may be held in several layouts at once. It has been made at the ports `before`, is
+    read at `now`, and at `after` later on; what is read later in a layout in which it has been made
+    is held until then. `stored`: whether it is stored at the first port, which takes nothing more."""
+
+    tensor: Tensor
+    before: tuple[Port, ...]
+    now: tuple[Port, ...]
+    after: tuple[Port, ...]
+    stored: bool
+
+    def certain(self, allowed: Sequence[Mask]) -> float:
+        """The bytes of those that are settled."""
+        now = {_settled(port, allowed) for port in self.now}
+        made = now | {_settled(port, allowed) for port in self.before}
+        held = now | (made & {_settled(port, allowed) for port in self.after})
+        if self.stored:
+            held -= set(self.before[0].rows[allowed[self.before[0].node]].tolist())
+        shards = self.tensor.space.space.shards
+        return sum(self.tensor.total_bytes / float(shards[row]) for row in held if row is not None)
+
+
+def _settled(port: Port, allowed: Sequence[Mask]) -> int | None:
+    """The layout at a port, if only one is left."""
+    rows = port.rows[allowed[port.node]]
+    return int(rows[0]) if (rows == rows[0]).all() else None
+
+
+@dataclass(frozen=True, eq=False)
+class Trip:
+    """A value that lies at port `there` as at port `here`, or else takes `moved[c]` bytes."""
+
+    there: Port
+    here: Port
+    moved: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A value that is held: `bytes[c]` on a chip under choice c of `node`, or what a `trip` of it takes,
+    and no less than all of its `copies`."""
+
+    value: str
+    node: int
+    bytes: Floats
+    trip: Trip | None = None
+    copies: Copies | None = None
+
+    def within(self, allowed: Sequence[Mask]) -> Floats:
+        """The least bytes under each choice of the node, if other nodes keep to what is `allowed`."""
+        size = self.bytes
+        if self.trip is not None:
+            rows = self.trip.here.rows[allowed[self.trip.here.node]]
+            size = np.where(np.isin(self.trip.there.rows, rows), size, self.trip.moved)
+        return size if self.copies is None else np.maximum(size, self.copies.certain(allowed))
+
+    def least(self, allowed: Sequence[Mask]) -> float:
+        """The least bytes of all that is allowed."""
+        return float(self.within(allowed)[allowed[self.node]].min())
+
+
+@dataclass(frozen=True)
+class Need:
+    """A program point: the step that runs, None for the start, and what is held besides what is stored."""
+
+    step: str | None
+    terms: tuple[Term, ...]
+
+    def least(self, allowed: Sequence[Mask]) -> float:
+        """The least bytes of all that is allowed."""
+        return sum(term.least(allowed) for term in self.terms)
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """What plans take of `room` bytes at the least: `bytes[n][c]` with choice c of node n, all nodes together."""
+
+    bytes: Mapping[int, Floats]
+    room: float
+
+    def of(self, chosen: Sequence[int]) -> float:
+        """What a plan takes at the least."""
+        return sum(float(size[chosen[n]]) for n, size in self.bytes.items())
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What is stored, and what else is held at each point."""
+
+    stored: tuple[Term, ...]
+    points: tuple[Need, ...]
+
+    def stored_bytes(self, allowed: Sequence[Mask]) -> float:
+        """The least that is stored."""
+        return sum(term.least(allowed) for term in self.stored)
+
+    def worst(self, allowed: Sequence[Mask]) -> tuple[Need, float]:
+        """The first point at which the least that is held besides is largest, and how much that is."""
+        held = [point.least(allowed) for point in self.points]
+        at = int(np.argmax(held))
+        return self.points[at], held[at]
+
+    def loads(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Load]:
+        """What plans of all that is allowed take at each point of `capacity` bytes, and of those that at most
+        may be `stored`; without what no plan can exceed."""
+        kept = _sum(self.stored, allowed)
+        every = [_load(kept, min(stored, capacity))]
+        every += [_load(_sum(point.terms, allowed, kept), capacity) for point in self.points]
+        most = (sum(float(size[allowed[n]].max()) for n, size in load.bytes.items()) for load in every)
+        return [load for load, size in zip(every, most, strict=True) if size > load.room]
+
+    def tightened(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Mask] | None:
+        """Without the choices that cannot go with the least of all others within `capacity` bytes, of
+        which at most `stored` are stored; None when nothing is left."""
+        kept = list(allowed)
+        while True:
+            before = [int(mask.sum()) for mask in kept]
+            room = min(stored, capacity - self.worst(kept)[1])
+            if not _fit(self.stored, kept, room):
+                return None
+            room = capacity - self.stored_bytes(kept)
+            if not all(_fit(point.terms, kept, room) for point in self.points):
+                return None
+            if before == [int(mask.sum()) for mask in kept]:
+                return kept
+
+
+def _fit(terms: Sequence[Term], kept: list[Mask], room: float) -> bool:
+    """Leave out the choices for which the terms take more than `room`; whether any are left."""
+    loads = _sum(terms, kept)
+    least = {n: float(load[kept[n]].min()) for n, load in loads.items()}
+    total = sum(least.values())
+    slack = ROUNDING * max(abs(room), total)
+    if total > room + slack:
+        return False
+    for n, load in loads.items():
+        kept[n] = kept[n] & (load <= room - total + least[n] + slack)
+    return True
+
+
+def _sum(
+    terms: Sequence[Term], allowed: Sequence[Mask], beside: Mapping[int, Floats] | None = None
+) -> dict[int, Floats]:
+    """The bytes of terms by the choices of each node, with those `beside` them."""
+    loads: dict[int, Floats] = dict(beside or {})
+    for term in terms:
+        loads[term.node] = loads.get(term.node, 0.0) + term.within(allowed)
+    return loads
+
+
+def _load(size: Mapping[int, Floats], room: float) -> Load:
+    """What choices take of `room` bytes; twice as much stands for all that is more, and for what cannot be."""
+    return Load({n: np.minimum(each, 2 * room) for n, each in size.items()}, room)
+
+
+def local_bytes(tensor: Tensor, port: Port) -> Floats:
+    """What a chip holds of a value, by the choices of the node at a port."""
+    return np.asarray(tensor.total_bytes / tensor.space.space.shards[port.rows])

@@ -1,0 +1,88 @@
+"""Pins applied: the choices that a pin forbids are left out of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ...ir.diagnostics import Diagnostic, InputError, did_you_mean
+from ...ir.layout import Layout, Reduction, unsplittable
+from ...ir.mesh import Mesh
+from ...ir.program import Carry, Pin, PinKind, Stored
+from ..layouts.space import Mask
+from .graph import Graph, Node, Port, Result, Tensor, restrict
+
+SHOWN = 200  # characters of a pin
+
+
+def apply_pins(graph: Graph, pins: Sequence[Pin], sizes: Mapping[str, int], mesh: Mesh) -> Graph:
+    """The graph with the choices that all `pins` allow.
+
+    Raises InputError that names every pin that cannot hold, and why.
+    """
+    findings: list[Diagnostic] = []
+    kept: list[Mask] = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
+    held: list[list[Pin]] = [[] for _ in graph.nodes]
+    tensors = {t.value.name: t for t in graph.tensors}
+    for pin in pins:
+        tensor = tensors[pin.value]
+        row = tensor.space.index(pin.layout)
+        why, hint = _misfit(pin, tensor, row, sizes, mesh)
+        if why is not None:
+            findings.append(Diagnostic(f"The pin `{pin.text[:SHOWN]}` cannot hold: {why}.", hint=hint))
+            continue
+        for port in _pinned_ports(pin, graph, tensor):
+            allowed = kept[port.node] & (port.rows == row)
+            if allowed.any():
+                kept[port.node] = allowed
+                held[port.node].append(pin)
+                continue
+            others = [p.text[:SHOWN] for p in held[port.node]]
+            beside = f", beside the pin `{'`, `'.join(others)}`" if others else ""
+            node = graph.nodes[port.node].name
+            findings.append(
+                Diagnostic(f"The pin `{pin.text[:SHOWN]}` cannot hold: no way to run `{node}` has it{beside}.")
+            )
+            break
+    if findings:
+        raise InputError(findings)
+    return restrict(graph, kept)
+
+
+def _misfit(
+    pin: Pin, tensor: Tensor, row: int | None, sizes: Mapping[str, int], mesh: Mesh
+) -> tuple[str | None, str | None]:
+    """Why the value cannot lie as the pin says, with a hint; None where it can."""
+    layout: Layout = pin.layout
+    for axis in [*(a for axes in layout.dims for a in axes), *layout.partial]:
+        if axis not in mesh.names:
+            return f"the mesh has no axis `{axis[:SHOWN]}`", did_you_mean(axis, mesh.names) or f"its axes are {mesh}"
+    reason = unsplittable(tensor.value.dims, layout, sizes, mesh)
+    if reason is not None:
+        return reason, None
+    if row is None and not layout.partial:
+        return f"groups of `{pin.value}` are kept whole", None
+    if row is None:
+        kind = "sum" if layout.reduction is Reduction.SUM else "maximum"
+        return f"`{pin.value}` is never a partial {kind} over {', '.join(layout.partial)}", None
+    if pin.kind is PinKind.STORED and layout.partial:
+        return "what is stored or handed out is complete", None
+    return None, None
+
+
+def _pinned_ports(pin: Pin, graph: Graph, tensor: Tensor) -> list[Port]:
+    """The ports that a pin is about."""
+
+    def of(port: Port) -> Node:
+        return graph.nodes[port.node]
+
+    match pin.kind:
+        case PinKind.USE:
+            # An append chooses how its cache is stored, so there the cache's source is where it is read.
+            return [p for p in (tensor.source, *tensor.uses) if of(p).table is not None and of(p).name == pin.op]
+        case PinKind.STORED:
+            results = [u for u in tensor.uses if isinstance(of(u).item, Result)]
+            return results or [tensor.source]
+        case PinKind.RESULT:
+            return [tensor.source] if not isinstance(of(tensor.source).item, Stored | Carry) else []

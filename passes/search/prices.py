@@ -1,0 +1,93 @@
+"""Every collective that a plan might use, priced, and those that no cheapest plan needs left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost.network import Network
+from ...ir.program import Program
+from ..ilp.solver import Settings
+from ..layouts.reshard import Arcs, needed, price_arcs, worthwhile
+from ..layouts.space import Array
+from .combinable import ALONE, Groups, find_groups
+from .graph import Graph
+from .steiner import Distances
+from .tree_costs import Bill, Trees
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """Every collective of each tensor as arcs, with its seconds over all repetitions when it runs
+    alone; None for a tensor that nothing reads. `groups`: those that may run as one, None where that
+    saves nothing."""
+
+    arcs: Sequence[Arcs | None]
+    seconds: Sequence[Floats]
+    groups: Groups | None
+
+    def trees(self, graph: Graph, settings: Settings, lean: bool = False) -> Trees:
+        """The cheapest trees over every collective there is; of those of one price, the fewest steps, or
+        if `lean` those that hold little at once."""
+
+        def near(t: int) -> Distances | None:
+            arcs, space = self.arcs[t], graph.tensors[t].space.space
+            if arcs is None:
+                return None
+            held = 1 / space.shards[arcs.source] + 1 / space.shards[arcs.target]
+            return Distances(arcs, _tied(self.seconds[t], (held / 2) ** 4 if lean else None))
+
+        return Trees(graph.tensors, near, self.groups, settings)
+
+    def prices(self, paid: Bill) -> list[float]:
+        """What each tensor's collectives cost, the latency of a group at the first that is in it."""
+        out: list[float] = []
+        seen: set[int] = set()
+        for seconds, arcs, groups in zip(self.seconds, paid.arcs, paid.groups, strict=True):
+            price = float(seconds[list(arcs)].sum())
+            if self.groups is not None:
+                price -= sum(float(self.groups.latency_s[g]) for g in groups if g in seen)
+            seen |= {g for g in groups if g != ALONE}
+            out.append(price)
+        return out
+
+    def needed(self, graph: Graph) -> list[Array | None]:
+        """For each tensor the arcs that a cheapest plan may need."""
+        out: list[Array | None] = []
+        for t, (tensor, arcs, seconds) in enumerate(zip(graph.tensors, self.arcs, self.seconds, strict=True)):
+            of = None if self.groups is None else self.groups.of[t]
+            if arcs is None:
+                out.append(None)
+            elif self.groups is None or of is None:
+                out.append(np.flatnonzero(needed(tensor.space.space, arcs, _tied(seconds))))
+            else:
+                saved = np.where(of >= 0, self.groups.latency_s[of], 0.0)
+                out.append(np.flatnonzero(needed(tensor.space.space, arcs, _tied(seconds), of, saved)))
+        return out
+
+
+def all_moves(program: Program, graph: Graph, network: Network) -> Moves:
+    """Every collective of every tensor of `graph`, priced."""
+    arcs: list[Arcs | None] = []
+    seconds: list[Floats] = []
+    for tensor in graph.tensors:
+        space = tensor.space.space
+        own = worthwhile(space, tensor.joins) if tensor.uses else None
+        arcs.append(own)
+        price = np.zeros(0) if own is None else price_arcs(space, own, tensor.total_bytes, network.collective_s)
+        seconds.append(tensor.times * price)
+    groups = find_groups(program, graph, arcs, network)
+    return Moves(arcs, seconds, groups if len(groups.latency_s) else None)
+
+
+def _tied(seconds: Floats, weight: Floats | None = None) -> Floats:
+    """Prices by which fewer collectives win among equal ones, or those of less `weight` (at most 1):
+    a step counts far less than the difference of any two prices."""
+    least = float(seconds[seconds > 0].min(initial=np.inf))
+    step = np.where(seconds > 0, 1e-7, 1e-9) * (1.0 if weight is None else weight + 1e-3)
+    return seconds + (least if np.isfinite(least) else 1.0) * step

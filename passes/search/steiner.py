@@ -1,0 +1,162 @@
+"""Cheapest trees in the graph of a tensor's layouts: one copy serves several uses.
+
+A tensor's collectives form an arborescence from the layout in which it is made to those in which it
+is read. Cheapest ones follow from a dynamic program over sets of uses (Dreyfus and Wagner), with
+shortest paths between layouts as the inner step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..layouts.reshard import Arcs
+from ..layouts.space import Array
+
+Floats = NDArray[np.float64]
+
+
+class Distances:
+    """Cheapest-path closures over a tensor's arcs, many value vectors at once ([vectors, layouts])."""
+
+    def __init__(self, arcs: Arcs, price: Floats):
+        self.arcs, self.price = arcs, price
+        self._forward = _Relaxation(arcs.source, arcs.target, price)
+        self._backward = _Relaxation(arcs.target, arcs.source, price)
+
+    def repriced(self, price: Floats) -> Distances:
+        """The same arcs at other prices."""
+        other = copy(self)
+        other.price = price
+        other._forward, other._backward = self._forward.repriced(price), self._backward.repriced(price)
+        return other
+
+    def forward(self, values: Floats) -> Floats:
+        """out[w] = min over v of values[v] + price of the cheapest path from v to w."""
+        return self._forward(values)
+
+    def backward(self, values: Floats) -> Floats:
+        """out[v] = min over w of price of the cheapest path from v to w + values[w]."""
+        return self._backward(values)
+
+
+class _Relaxation:
+    """Bellman and Ford with all arcs at once: paths are short, so few rounds settle it."""
+
+    def __init__(self, source: Array, target: Array, price: Floats):
+        self.order = np.argsort(target, kind="stable")
+        self.source, self.price = source[self.order], price[self.order]
+        self.ends, self.starts = np.unique(target[self.order], return_index=True)
+
+    def repriced(self, price: Floats) -> _Relaxation:
+        other = copy(self)
+        other.price = price[self.order]
+        return other
+
+    def __call__(self, values: Floats) -> Floats:
+        if not len(self.ends):
+            return values
+        while True:
+            best = np.minimum.reduceat(values[:, self.source] + self.price, self.starts, axis=1)
+            old = values[:, self.ends]
+            if (best >= old).all():
+                return values
+            values = values.copy()
+            values[:, self.ends] = np.minimum(best, old)
+
+
+def inward_trees(distances: Distances, ends: Sequence[Floats]) -> list[Floats]:
+    """For every set of uses (a bit mask) and every layout, the cheapest tree from there to them.
+
+    `ends[u]` [layouts] is what it costs to end use u at each layout.
+    """
+    inward: list[Floats] = [np.zeros(0)] * (1 << len(ends))
+    for size, masks in _by_size(len(ends)):
+        rows = [
+            ends[mask.bit_length() - 1]
+            if size == 1
+            else np.min([inward[a] + inward[mask ^ a] for a in _halves(mask)], axis=0)
+            for mask in masks
+        ]
+        for mask, row in zip(masks, distances.backward(np.stack(rows)), strict=True):
+            inward[mask] = row
+    return inward
+
+
+def outward_trees(distances: Distances, start: Floats, inward: Sequence[Floats]) -> list[Floats]:
+    """For every set of uses and every layout, the cheapest way there while all other uses are served.
+
+    `start` [layouts] is what it costs to begin at each layout.
+    """
+    full = len(inward) - 1
+    uses = full.bit_length()
+    outward: list[Floats] = [np.zeros(0)] * len(inward)
+    for size, masks in reversed(_by_size(uses)):
+        rows = [
+            start if size == uses else np.min([outward[mask | b] + inward[b] for b in _subsets(full ^ mask)], axis=0)
+            for mask in masks
+        ]
+        for mask, row in zip(masks, distances.forward(np.stack(rows)), strict=True):
+            outward[mask] = row
+    return outward
+
+
+def cheapest_tree(distances: Distances, root: int, targets: Sequence[int]) -> list[int]:
+    """The arcs of the cheapest tree from layout `root` to all `targets`, in the order in which they
+    can be applied. All prices must be positive."""
+    wanted = sorted(set(targets) - {root})
+    if not wanted:
+        return []
+    layouts = distances.arcs.source.max(initial=0), distances.arcs.target.max(initial=0)
+    count = int(max(root, *wanted, *layouts)) + 1
+    inward = inward_trees(distances, [point(t, count) for t in wanted])
+    arcs, price = distances.arcs, distances.price
+    out: list[int] = []
+    stack = [(len(inward) - 1, root)]
+    while stack:
+        mask, at = stack.pop()
+        best = inward[mask][at]
+        if mask.bit_count() == 1 and wanted[mask.bit_length() - 1] == at:
+            continue
+        leaving = np.flatnonzero(arcs.source == at)
+        ahead = price[leaving] + inward[mask][arcs.target[leaving]]
+        halves = _halves(mask)
+        split = [float(inward[a][at] + inward[mask ^ a][at]) for a in halves]
+        if halves and min(split) <= min(best * (1 + 1e-12), ahead.min(initial=np.inf)):
+            a = halves[int(np.argmin(split))]
+            stack += [(mask ^ a, at), (a, at)]
+        else:
+            step = int(leaving[int(np.argmin(ahead))])
+            out.append(step)
+            stack.append((mask, int(arcs.target[step])))
+    return out
+
+
+def point(layout: int, count: int) -> Floats:
+    """Nothing at one of `count` layouts, infinity at all others."""
+    out = np.full(count, np.inf)
+    out[layout] = 0.0
+    return out
+
+
+def _by_size(uses: int) -> list[tuple[int, list[int]]]:
+    masks = sorted(range(1, 1 << uses), key=lambda m: (m.bit_count(), m))
+    return [(size, list(group)) for size, group in groupby(masks, key=int.bit_count)]
+
+
+def _subsets(mask: int) -> list[int]:
+    out, sub = [], mask
+    while sub:
+        out.append(sub)
+        sub = (sub - 1) & mask
+    return out
+
+
+def _halves(mask: int) -> list[int]:
+    """Proper subsets of a mask that hold its lowest bit: each split of the mask in two, once."""
+    low = mask & -mask
+    return [sub for sub in _subsets(mask) if sub & low and sub != mask]

@@ -1,0 +1,152 @@
+"""What a plan pays for its collectives: a tree for each tensor, those that may run as one combined.
+
+Where nothing can be combined the cheapest trees are the answer. Otherwise a group that one tensor
+pays for is open to the others at the price of the bytes alone; from a first set of open groups this
+is settled in turns, and the cheapest bill on the way is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ilp.solver import Settings
+from ..layouts.space import Array
+from .combinable import ALONE, Groups
+from .graph import Tensor
+from .shared_tree import shared_tree
+from .steiner import Distances
+
+Floats = NDArray[np.float64]
+TURNS = 8
+MOST_CLOSED = 16  # sets of groups at whose full price a tree is looked for
+
+
+@dataclass(frozen=True)
+class Bill:
+    """`arcs[t]`: the arcs of tensor t, in an order in which they can be applied; `groups[t]`: the
+    group in which each of them is combined, or ALONE. `price`: of all, each group's latency once."""
+
+    arcs: tuple[tuple[int, ...], ...]
+    groups: tuple[tuple[int, ...], ...]
+    price: float
+
+    @property
+    def shared(self) -> frozenset[int]:
+        """The groups that are used."""
+        return frozenset(g for each in self.groups for g in each if g != ALONE)
+
+
+class Trees:
+    """The trees of all plans of a problem, each looked for once.
+
+    `near(t)`: the arcs of tensor t, with their prices when they run alone; None for a tensor that
+    nothing reads.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        near: Callable[[int], Distances | None],
+        groups: Groups | None,
+        settings: Settings,
+    ):
+        self.tensors, self.groups, self.settings = tensors, groups, settings
+        self.near = cache(near)
+        self._tree = cache(self._find)
+        of = [None] * len(tensors) if groups is None else groups.of
+        self.joinable = [frozenset() if o is None else frozenset(o[o >= 0].tolist()) for o in of]
+
+    def bill(
+        self,
+        chosen: Sequence[int],
+        shared: frozenset[int] = frozenset(),
+        detours: Mapping[int, tuple[int, ...]] | None = None,
+    ) -> Bill:
+        """The bill of a plan, with the groups `shared` open at first. `detours`: the trees of tensors that do
+        not move over the cheapest."""
+        given = detours or {}
+        best: Bill | None = None
+        tried: set[frozenset[int]] = set()
+        while best is None or (shared not in tried and len(tried) < TURNS):
+            trees = []
+            for t, tensor in enumerate(self.tensors):
+                root, targets = tensor.ends(chosen)
+                if t in given:
+                    trees.append(given[t])
+                    continue
+                trees.append(self._tree(t, root, frozenset(targets) - {root}, shared & self.joinable[t]))
+            tried.add(shared)
+            found = self._add_up(trees, chosen)
+            if best is None or found.price < best.price:
+                best = found
+            shared = found.shared
+        return best
+
+    def _find(self, t: int, root: int, targets: frozenset[int], open_: frozenset[int]) -> tuple[int, ...]:
+        """The cheapest tree of tensor t where the groups `open_` cost their bytes alone.
+
+        A tree found so may use a group twice, or groups out of their order, which saves no latency. Then trees
+        are looked for at the full price of those groups as well, and what can be combined decides.
+        """
+        near = self.near(t) if targets else None
+        if near is None:
+            return ()
+        of = None if self.groups is None else self.groups.of[t]
+        if self.groups is None or of is None or not open_:
+            return tuple(shared_tree(self.tensors[t], near, (root, sorted(targets)), self.settings))
+        best: tuple[int, ...] = ()
+        least = np.inf
+        left, seen = [open_], {open_}
+        while left:
+            now = left.pop(0)
+            saved = np.where(np.isin(of, sorted(now)), self.groups.latency_s[of], 0.0)
+            opened = near.repriced(near.price - saved)
+            tree = tuple(shared_tree(self.tensors[t], opened, (root, sorted(targets)), self.settings))
+            own = _combined(root, near, of, tree)
+            spared = sum(float(self.groups.latency_s[group]) for group in own if group in open_)
+            price = float(near.price[list(tree)].sum()) - spared
+            if price < least:
+                best, least = tree, price
+            wrong = {int(of[arc]) for arc, group in zip(tree, own, strict=True) if group == ALONE} & now
+            closed = [now - {group} for group in sorted(wrong)]
+            left += [some for some in closed if some not in seen and len(seen) + len(left) < MOST_CLOSED]
+            seen |= set(closed)
+        return best
+
+    def _add_up(self, trees: Sequence[tuple[int, ...]], chosen: Sequence[int]) -> Bill:
+        total = 0.0
+        combined: list[tuple[int, ...]] = []
+        paid: set[int] = set()
+        for t, tree in enumerate(trees):
+            near = self.near(t) if tree else None
+            price, own = 0.0, (ALONE,) * len(tree)
+            if near is not None:
+                price = float(near.price[list(tree)].sum())
+                of = None if self.groups is None else self.groups.of[t]
+                if self.groups is not None and of is not None:
+                    own = _combined(self.tensors[t].ends(chosen)[0], near, of, tree)
+                    price -= sum(float(self.groups.latency_s[g]) for g in own if g in paid)
+                    paid |= {g for g in own if g != ALONE}
+            total += price
+            combined.append(own)
+        return Bill(tuple(trees), tuple(combined), total)
+
+
+def _combined(root: int, near: Distances, of: Array, tree: Sequence[int]) -> tuple[int, ...]:
+    """The groups of a tree's arcs. A group takes one collective of each value, and along a path they
+    follow in their order: two values whose paths crossed it could not wait for each other."""
+    last = {root: ALONE}
+    out: list[int] = []
+    for arc in tree:
+        before = last[int(near.arcs.source[arc])]
+        group = int(of[arc])
+        if group <= before or group in out:
+            group = ALONE
+        out.append(group)
+        last[int(near.arcs.target[arc])] = max(before, group)
+    return tuple(out)

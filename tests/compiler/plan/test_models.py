@@ -1,0 +1,109 @@
+"""The shipped models: their sizes, that they compile and run, and that a name stands for a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from escc.compiler.commands.main import app
+from escc.compiler.plan.model_files import preset_source, presets
+from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.report.models import parameter_count
+from escc.cost.hardware import load_hardware
+from escc.ir.mesh import parse_mesh
+from escc.ir.text.read import parse
+from escc.ir.text.write import print_model
+from escc.passes.choose import Options
+
+# Parameters as published, in the papers of PaLM (table 1: 8.63, 62.50 and 540.35 billion), Megatron-Turing
+# NLG (530 billion), Llama 2 (13.0), Llama 3 (8.03, 70.6), GPT-3 (175) and GPT-NeoX (20.6). The last two of
+# PaLM are variants that "Efficiently Scaling Transformer Inference" keeps at about 540 billion.
+PUBLISHED = {
+    "palm-8b": 8.63e9,
+    "palm-62b": 62.50e9,
+    "palm-540b": 540.35e9,
+    "palm-540b-serial": 540e9,
+    "palm-540b-multihead": 540e9,
+    "megatron-530b": 529.5e9,
+    "llama-2-13b": 13.0e9,
+    "llama-3-8b": 8.03e9,
+    "llama-3-70b": 70.6e9,
+    "gpt-3-175b": 175e9,
+    "gpt-neox-20b": 20.6e9,
+}
+NO_LIMIT = 1e18  # bytes a chip: eight chips are too few for the largest
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_every_model_is_published() -> None:
+    assert set(presets()) == set(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_model_has_as_many_parameters_as_published(name: str) -> None:
+    program = load(Path(name))
+    assert parameter_count(program) == pytest.approx(PUBLISHED[name], rel=0.005)
+    assert [phase.name for phase in program.phases] == ["prefill", "decode"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_model_is_named_like_its_file_and_prints_stably(name: str) -> None:
+    source = preset_source(name)
+    model = parse(source)
+    assert load(Path(name)).name == name
+    assert max(map(len, source.text.splitlines())) <= 110
+    assert parse(type(source)("printed", print_model(model))) == model
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_model_compiles_in_decode_on_64_chips(name: str) -> None:
+    compiled = compile_phase(load(Path(name)), "decode", parse_mesh("4x4x4"), Options(load_hardware("tpu-v4")))
+    assert compiled.plan.phases[0].gap <= 1e-9
+    assert compiled.warnings == ()
+
+
+@pytest.mark.parametrize(("name", "phase"), [("palm-8b", "prefill"), *((name, "decode") for name in PUBLISHED)])
+def test_a_model_runs_as_its_reference(name: str, phase: str) -> None:
+    options = Options(load_hardware("tpu-v4"), capacity_bytes=NO_LIMIT)
+    compiled = compile_phase(load(Path(name)), phase, parse_mesh("2x2"), options, run=True)
+    assert compiled.checked is not None
+    assert compiled.checked.max_error <= 1e-9
+    assert compiled.checked.equal
+
+
+def test_models_are_listed_and_shown() -> None:
+    lines = invoke("models").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["name", *presets()]
+    (line,) = (line for line in lines if "llama-3-70b" in line)
+    assert line.split()[-2:] == ["80", "70.55e9"]
+    assert "V=128256 K=8 G=8" in line
+    shown = invoke("models", "show", "gpt-neox-20b")
+    assert shown.exit_code == 0
+    assert shown.stdout == preset_source("gpt-neox-20b").text
+    refused = invoke("models", "show", "palm-8")
+    assert refused.exit_code == 1
+    assert "did you mean `palm-8b`?" in refused.stderr
+
+
+def test_a_file_wins_over_a_model_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke("check", "palm-8b").stdout.startswith("ok: model palm-8b, phases prefill, decode")
+    (tmp_path / "palm-8b").mkdir()  # a folder is no model
+    assert invoke("check", "palm-8b").stdout.startswith("ok: model palm-8b, phases prefill, decode")
+    (tmp_path / "palm-8b").rmdir()
+    (tmp_path / "palm-8b").write_text('model "mine"\ndim B = 2\nmain(x: bf16[B]) { return x + x }\n')
+    assert invoke("check", "palm-8b").stdout.startswith("ok: model mine, phase main")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    refused = invoke("compile", "llama3-70b", "--chips", "4")
+    assert refused.exit_code == 1
+    assert "`llama3-70b` does not exist, and is no model that is shipped" in refused.stderr
+    assert "did you mean `llama-3-70b`?" in refused.stderr
+    assert "`escc models` lists them" in invoke("check", "xyz").stderr
+    assert "`palm-8b.esti` does not exist." in invoke("check", "palm-8b.esti").stderr

@@ -1,0 +1,201 @@
+"""The plan as text and as JSON: what must be there, and that the figures add up."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.report.json import json_text, phase_data
+from escc.compiler.report.layouts import layouts_table
+from escc.compiler.report.scopes import scopes
+from escc.compiler.report.text import report
+from escc.cost.hardware import load_hardware
+from escc.ir.diagnostics import InputError
+from escc.ir.dtype import Dtype
+from escc.ir.mesh import parse_mesh
+from escc.passes.choose import Options
+from escc.passes.plan import Objective
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SCHEMA: dict[str, type | tuple[type, ...]] = {
+    "status": str,
+    "objective_s": float,
+    "bound_s": float,
+    "solve_s": float,
+    "build_s": float,
+    "gap": float,
+    "model": str,
+    "phase": str,
+    "hardware": str,
+    "objective": str,
+    "mesh": dict,
+    "sizes": dict,
+    "stored": dict,
+    "stored_bytes_per_chip": float,
+    "steps": list,
+    "totals": dict,
+    "totals_once": dict,
+    "repeats": list,
+    "check": dict,
+    "warnings": list,
+}
+TOTALS = {"compute_s", "memory_s", "op_s", "comm_s", "total_s", "bytes_sent_per_chip", "collectives"}
+OP = {"op", "result", "layout", "seconds", "times"}
+COLLECTIVE = {"kind", "axes", "tensor", "result", "from", "to", "bytes_sent_per_chip", "seconds", "times"}
+NESTED = """
+dim B = 64, E = 256
+block inner(x: bf16[B,E]) -> bf16[B,E] {
+  param W: bf16[E,E2]
+  u[B,E2] = x[B,E] * W[E,E2]
+  y[B,E] = u[B,E2] * W[E,E2]
+  return y
+}
+block outer(x: bf16[B,E]) -> bf16[B,E] { return repeat 3 inner(x) }
+dim E2 = 512
+main(x: bf16[B,E]) { return repeat 5 outer(x) }
+"""
+
+
+@cache
+def palm(objective: Objective = Objective.TIME) -> Compiled:
+    program = load(EXAMPLES / "palm-540b.esti")
+    options = Options(load_hardware("tpu-v4"), objective)
+    return compile_phase(program, "decode", parse_mesh("4x4x4"), options, run=True)
+
+
+def data(compiled: Compiled) -> dict[str, Any]:
+    found = json.loads(json_text([compiled]))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_json_has_every_key_with_the_type_that_it_should_have() -> None:
+    found = data(palm())
+    assert {key: type(found[key]) for key in SCHEMA if not isinstance(found[key], SCHEMA[key])} == {}
+    assert (found["status"], found["objective"], found["hardware"]) == ("optimal", "time", "tpu-v4")
+    assert found["mesh"] == {"x": 4, "y": 4, "z": 4}
+    assert set(found["totals"]) == set(found["totals_once"]) == TOTALS
+    for step in found["steps"]:
+        assert (OP if "op" in step else COLLECTIVE) <= set(step)
+    assert found["check"]["counted_equals_predicted"] is True
+    assert found["check"]["chips"] == 64
+    assert found["check"]["max_error"] <= 1e-9
+    assert found["check"]["counted_bytes"] == found["check"]["predicted_bytes"] > 0
+    assert found["stored"]["layer.keys"] == "B_xyzMQ"
+
+
+def test_the_totals_of_json_are_the_sums_of_its_steps() -> None:
+    found = data(palm())
+    for totals, times in ((found["totals"], lambda s: s["times"]), (found["totals_once"], lambda s: 1)):
+        moves = [s for s in found["steps"] if "kind" in s]
+        assert math.isclose(totals["comm_s"], sum(times(s) * s["seconds"] for s in moves))
+        assert math.isclose(totals["bytes_sent_per_chip"], sum(times(s) * s["bytes_sent_per_chip"] for s in moves))
+        assert math.isclose(totals["op_s"], sum(times(s) * s["seconds"] for s in found["steps"] if "op" in s))
+    assert math.isclose(found["objective_s"], found["totals"]["total_s"])
+    assert math.isclose(found["stored_bytes_per_chip"], sum(found["stored_bytes"].values()))
+    [layer] = found["repeats"]
+    assert (layer["name"], layer["count"]) == ("layer", 118)
+    assert math.isclose(118 * layer["total_s"], found["totals"]["total_s"])
+
+
+def test_memory_is_what_is_stored_and_what_is_live_beside_it() -> None:
+    used = data(palm())["memory"]
+    assert used["stored_bytes"] == data(palm())["stored_bytes_per_chip"]
+    assert used["live_bytes"] == sum(used["live"].values()) > 0
+    assert used["total_bytes"] == used["stored_bytes"] + used["live_bytes"]
+    assert (used["worst_step"], used["worst_repeats"]) == ("layer.return", ["layer"])
+    assert "  in all: 19.295 GB, 56.2% of the HBM\n" in report(palm())
+    small = replace(palm(), hardware=replace(palm().hardware, hbm_bytes=19.29e9))
+    assert "  in all: 19.295 GB, 100.0% of the HBM, more than it has\n" in report(small)
+
+
+def test_several_phases_are_a_list_and_one_is_not() -> None:
+    assert json.loads(json_text([palm(), palm()])) == {"phases": [data(palm()), data(palm())]}
+
+
+def test_what_is_not_proven_is_feasible() -> None:
+    plan = palm().plan
+    bound = plan.price * 0.95
+    open_plan = replace(plan, phases=(replace(plan.phases[0], bound=bound),), bound=bound)
+    compiled = replace(palm(), plan=open_plan)
+    assert phase_data(compiled)["status"] == "feasible"
+    assert "feasible: the optimum may be up to 5.00% lower" in report(compiled)
+    assert "optimal" not in report(compiled)
+    assert "optimal: proven" in report(palm())
+
+
+def test_least_memory_is_stated_in_bytes() -> None:
+    found = data(palm(Objective.MEMORY))
+    assert found["objective_s"] is None and found["bound_s"] is None
+    assert found["objective_bytes"] == found["stored_bytes_per_chip"] == found["bound_bytes"]
+    assert "GB stored" in report(palm(Objective.MEMORY))
+
+
+def test_a_failed_run_cannot_be_overlooked() -> None:
+    checked = palm().checked
+    assert checked is not None
+    wrong = replace(palm(), checked=replace(checked, max_error=math.inf))
+    assert "DIFFERS from the reference" in report(wrong)
+    assert data(wrong)["check"]["max_error"] is None
+    moves = (replace(checked.moves[0], counted=checked.moves[0].counted + 1), *checked.moves[1:])
+    wrong = replace(palm(), checked=replace(checked, moves=moves))
+    assert "DIFFERS from the" in report(wrong)
+    assert data(wrong)["check"]["counted_equals_predicted"] is False
+
+
+def test_nested_repeats_each_have_their_totals(tmp_path: Path) -> None:
+    path = tmp_path / "nested.esti"
+    path.write_text(NESTED)
+    compiled = compile_phase(load(path), "main", parse_mesh("2"), Options(load_hardware("tpu-v4")))
+    outer, inner = scopes(compiled.spmd, compiled.estimate)
+    assert (outer.count, inner.count) == (5, 3)
+    assert math.isclose(outer.once.op_s, 3 * inner.once.op_s)
+    assert math.isclose(compiled.estimate.totals().op_s, 15 * inner.once.op_s)
+    assert inner.once.op_s > 0
+
+
+def test_the_text_says_what_a_reader_needs_within_100_columns() -> None:
+    text = report(palm())
+    for part in ("118", "21.56", "all-gather", "objective", "bound", "GB", "virtual chips", "as predicted"):
+        assert part in text
+    assert max(map(len, text.split("\n"))) <= 100
+    assert text.endswith("\n") and not text.endswith("\n\n")
+    assert all(line == line.rstrip() for line in text.split("\n"))
+
+
+def test_the_layouts_of_a_tensor_are_all_the_legal_ones() -> None:
+    lines = layouts_table("[b, d]", {"b": 1, "d": 12}, parse_mesh("2x3x4"), Dtype.INT4).splitlines()
+    rows = [line.split("  ") for line in lines[2:]]
+    found = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    # 12 divides by 2, 3, 4, 6 and 12, not by 8 or 24: x and z do not go together.
+    assert {row[0] for row in found} == {
+        "[b, d]",
+        *(f"[b, d/{axes}]" for axes in ("x", "y", "z", "x.y", "y.x", "y.z", "z.y")),
+    }
+    assert ["[b, d/y.z]", "1x1", "12", "0.5"] in found
+    assert [int(row[2]) for row in found] == sorted(int(row[2]) for row in found)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "sizes", "mesh", "message"),
+    [
+        ("ble", {}, "2", "is not a layout"),
+        ("B_xL", {"B": 2, "L": 2}, "2", "is a layout"),
+        ("BB", {"B": 2}, "2", "twice"),
+        ("BL", {"B": 2}, "2", "`L` has no size"),
+        ("B", {"B": 2, "Q": 2}, "2", "no dim `Q`"),
+        ("B", {"B": 0}, "2", "between 1 and 2"),
+        ("B", {"B": 2**41}, "2", "between 1 and 2"),
+        ("BLE", {"B": 256, "L": 256, "E": 256}, "2x2x2x2x2x2x2x2", "layouts on 8 axes"),
+    ],
+)
+def test_what_is_no_tensor_is_refused(tensor: str, sizes: dict[str, int], mesh: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        layouts_table(tensor, sizes, parse_mesh(mesh), Dtype.BF16)

@@ -1,0 +1,316 @@
+"""Generation: sharded tokens and scores against decoding without any cache, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from escc.compiler.commands.main import app
+from escc.compiler.plan.pipeline import load
+from escc.compiler.run import generate as generation
+from escc.compiler.run.generate import MOST_TOKENS, Generation, generate
+from escc.compiler.run.generation_text import disagreement, generation_text
+from escc.compiler.run.language_model import language_model
+from escc.compiler.simulate.reference import run_reference
+from escc.compiler.simulate.spmd_interpreter import Execution, run_spmd
+from escc.cost.hardware import load_hardware
+from escc.ir.diagnostics import InputError, Source
+from escc.ir.mesh import parse_mesh
+from escc.ir.program import Program
+from escc.ir.text.pins import parse_pins
+from escc.ir.text.read import parse
+from escc.passes.choose import Options
+from escc.passes.expansion.expand import expand
+
+MODEL = """
+model "small"
+
+dim B, L, M
+dim E = 64, F = 128, Q = 16, K = 4, G = 2
+dim H = K * G
+dim V = 512, P = 64
+
+param table: bf16[V,E]
+param out: bf16[E,V]
+param places: bf16[P,E]
+
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param scale: bf16[E]
+  param Wq: bf16[E,H,Q]
+  param Wk, Wv: bf16[E,K,Q]
+  param Wo: bf16[H,Q,E]
+  param Wi: bf16[E,F]
+  param Wd: bf16[F,E]
+  cache keys, values: bf16[B,M,K,Q]
+
+  n = rmsnorm(x, scale, over=E)
+  q[B,L,H,Q] = n[B,L,E] * Wq[E,H,Q]
+  k[B,L,K,Q] = n[B,L,E] * Wk[E,K,Q]
+  v[B,L,K,Q] = n[B,L,E] * Wv[E,K,Q]
+  ks = append(keys, rope(k, over=Q, at=L into M), L into M)
+  vs = append(values, v, L into M)
+  rq = rope(q, over=Q, at=L into M)
+  s[B,L,H,M] = rq[B,L,H,Q] * ks[B,M,K,Q]
+  p = softmax(s / sqrt(size(Q)), over=M, mask=causal(L, M))
+  o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,K,Q]
+  a[B,L,E] = o[B,L,H,Q] * Wo[H,Q,E]
+  u[B,L,F] = n[B,L,E] * Wi[E,F]
+  h = silu(u)
+  d[B,L,E] = h[B,L,F] * Wd[F,E]
+  return x + a + d
+}
+
+main(tokens: i32[B,L]) {
+  x = take(table, tokens, over=V) + take(places, positions(L into M), over=P)
+  z = repeat 3 layer(x)
+  y = last(z, over=L)
+  logits[B,V] = y[B,E] * out[E,V]
+  return argmax(logits, over=V)
+}
+
+phase prefill { B = 16, L = 32, M = 32 }
+phase decode  { B = 16, L = 1, M = 64, calls = 32 }
+"""
+OPTIONS = Options(load_hardware("tpu-v4"), capacity_bytes=math.inf)
+CACHES = "stored layer.keys {0}\nstored layer.values {0}\n"
+
+
+def program(text: str = MODEL, pins: str = "") -> Program:
+    source = Source("model.esti", text)
+    made = expand(parse(source), source)
+    return replace(made, pins=(*made.pins, *parse_pins(Source("pins", pins), made)))
+
+
+def without_caches(done: Generation, model: Program, stored: Mapping[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Tokens and logits when each step reads all tokens so far, afresh."""
+    sizes = model.true_sizes(dict(done.sizes))
+    tokens, logits = done.prompt, []
+    for _ in done.errors:
+        longer = {**sizes, "L": tokens.shape[1]}
+        arrays = {**stored, "tokens": tokens}
+        found = run_reference(replace(model, results=("logits",)), longer, arrays, {"M": tokens.shape[1]})
+        logits.append(found["logits"])
+        best = found["logits"].reshape(len(tokens), -1).argmax(axis=1)
+        tokens = np.concatenate([tokens, best[:, None]], axis=1)
+    return tokens[:, done.prompt.shape[1] :].T, logits
+
+
+@pytest.mark.parametrize(
+    ("mesh", "text", "pins"),
+    [
+        ("1", MODEL, ""),
+        ("2x2", MODEL, CACHES.format("B_xM_yKQ")),
+        ("2x2", MODEL, CACHES.format("BMK_xQ_y")),
+        ("2x2x2", MODEL, CACHES.format("B_zM_xK_yQ")),
+        ("3", MODEL.replace("V = 512", "V = 510"), CACHES.format("BMKQ") + "result logits BV_x\n"),
+        ("2x2", MODEL.replace("prefill { B = 16", "prefill { B = 1"), CACHES.format("BM_xyKQ")),
+        ("2", MODEL.replace("return argmax(logits, over=V)", "return logits"), CACHES.format("BM_xKQ")),
+        ("2", MODEL.replace("dim V = 512", "dim S = 8, W = 64, V = S * W"), CACHES.format("B_xMKQ")),
+        ("2x2", MODEL.replace("K = 4", "K = 3 pad 4"), CACHES.format("BMK_xyQ")),
+        ("2x2", MODEL.replace("bf16[B,M,K,Q]", "int8[B,M,K,Q] * f32[B,M,K]"), CACHES.format("BM_xK_yQ")),
+    ],
+    ids=[
+        "one chip",
+        "batch and length",
+        "heads",
+        "all three",
+        "three chips",
+        "slots",
+        "scores",
+        "factors",
+        "padded",
+        "int8",
+    ],
+)
+def test_it_generates_what_decoding_without_caches_does(
+    mesh: str, text: str, pins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, Any] = {}
+
+    def kept(model: Any, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
+        drawn.update(model=model.program, stored=weights(model, sizes, seed))
+        return dict(drawn["stored"])
+
+    weights = generation._weights
+    monkeypatch.setattr(generation, "_weights", kept)
+    done, _ = generate(program(text, pins), parse_mesh(mesh), OPTIONS, 9, seed=3)
+    assert disagreement(done) is None
+    assert 0 < max(done.errors) < 1e-12 or mesh == "1"
+    tokens, logits = without_caches(done, drawn["model"], drawn["stored"])
+    assert np.array_equal(done.sharded.tokens, tokens)
+    for (found,), wanted in zip(done.sharded.scores, logits, strict=True):
+        assert np.allclose(found, wanted, rtol=0, atol=1e-10 * np.abs(wanted).max())
+    assert len(np.unique(tokens)) > 3
+    assert len(done.prompt) == dict(done.sizes)["B"] > 1
+    assert done.prefills == (dict(done.sizes)["B"] if "prefill { B = 1," in text else 1)
+    assert (done.sharded.decode_bytes > 0) == (mesh != "1")
+
+
+QUICK = [
+    ("gpt-neox-20b", "2x2", {"turned": "BM_xH_yR", "still": "BM_xH_yN", "values": "BM_xH_yQ"}),
+    ("llama-3-70b", "2x2", {"keys": "BMK_xyQ", "values": "BMK_xyQ"}),
+    ("palm-540b", "2x2", {"keys": "BM_xyQ", "values": "BM_xyQ"}),
+    ("gpt-3-175b", "2x2", {"keys": "B_xyMHQ", "values": "B_xyMHQ"}),
+]
+
+
+@pytest.mark.parametrize(("name", "mesh", "caches"), QUICK, ids=[name for name, _, _ in QUICK])
+def test_a_shipped_model_generates(name: str, mesh: str, caches: Mapping[str, str]) -> None:
+    model = load(Path(name))
+    pins = "".join(f"stored layer.{cache} {layout}\n" for cache, layout in caches.items())
+    model = replace(model, pins=parse_pins(Source("pins", pins), model))
+    done, compiled = generate(model, parse_mesh(mesh), OPTIONS, 6, seed=0)
+    assert disagreement(done) is None
+    stored = [one.spmd.table() for one in compiled]
+    assert all(
+        table[f"layer.{cache}"].layout == pin.layout
+        for table in stored
+        for cache, pin in zip(caches, model.pins, strict=True)
+    )
+
+
+@pytest.mark.parametrize("change", ["context", "caches", "scores"])
+def test_what_goes_wrong_on_the_chips_is_said(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(spmd: Any, stored: Any, contexts: Mapping[str, int], watch: Any) -> Execution:
+        if change == "context" and spmd.phase == "decode":
+            contexts = {dim: count - 1 for dim, count in contexts.items()}
+        done = run_spmd(spmd, stored, contexts, watch)
+        if change == "caches" and spmd.phase == "prefill":
+            swapped = np.roll(done.results["layer.vs"], 1, axis=1)
+            return replace(done, results={**done.results, "layer.vs": swapped})
+        if change == "scores" and spmd.phase == "decode":
+            return replace(done, results={**done.results, "logits": done.results["logits"] * (1 + 1e-8)})
+        return done
+
+    monkeypatch.setattr(generation, "run_spmd", broken)
+    done, _ = generate(program(), parse_mesh("2"), OPTIONS, 6, seed=1)
+    assert done.wrong_step == 1
+    said = disagreement(done)
+    assert said is not None
+    if change == "scores":
+        assert said == "The scores of step 2 differ from the reference's by 1.00e-08 of the largest, more than 1e-09."
+        assert np.array_equal(done.sharded.tokens, done.dense.tokens)
+    else:
+        assert re.fullmatch(r"(Step 2 picks token \d+ for sequence .*|The scores of step 2 differ .*)", said)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["run", *arguments])
+
+
+def test_the_command_shows_tokens_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "small.esti"
+    file.write_text(MODEL)
+    (tmp_path / "length.pins").write_text(CACHES.format("BM_xyKQ"))
+    arguments = (str(file), "--chips", "2x2", "--tokens", "5", "--pin", str(tmp_path / "length.pins"))
+    first = invoke(*arguments)
+    assert first.exit_code == 0, first.stderr
+    lines = first.stdout.splitlines()
+    assert lines[0] == 'Generation with "small" on 4 virtual chips'
+    assert any(re.fullmatch(r"  decode    4 steps, a chip sends [\d.]+ kB in all", line) for line in lines)
+    rows = [line for line in lines if "->" in line]
+    assert all(re.fullmatch(r"  [\d ]+ -> \d+( \d+){4}", row) for row in rows) and rows
+    assert re.search(r"tokens    (\d+) of \1 equal", first.stdout)
+    assert invoke(*arguments).stdout == first.stdout
+    assert invoke(*arguments, "--seed", "1").stdout != first.stdout
+    alone = invoke(str(file), "--chips", "2", "--tokens", "1")
+    assert alone.exit_code == 0
+    assert "decode    0 steps, a chip sends 0 kB" in alone.stdout
+
+    monkeypatch.setattr("escc.compiler.commands.run.disagreement", lambda done: "Step 1 is wrong.")
+    wrong = invoke(*arguments)
+    assert wrong.exit_code == 1
+    assert wrong.stdout == first.stdout
+    assert wrong.stderr == "error: Step 1 is wrong.\n"
+
+
+def test_the_text_shows_a_few_sequences_of_many() -> None:
+    done, _ = generate(program(), parse_mesh("8"), OPTIONS, 3, seed=0)
+    batch = len(done.prompt)
+    assert batch > 8
+    text = generation_text(done)
+    assert text.count("->") == 8
+    assert f"  and {batch - 8} more\n" in text
+
+
+@pytest.mark.parametrize("tokens", ["0", "-3", str(MOST_TOKENS + 1), "1000000000000"])
+def test_a_number_of_tokens_out_of_bounds_is_refused(tokens: str) -> None:
+    refused = invoke("palm-8b", "--chips", "2", "--tokens", tokens)
+    assert refused.exit_code == 1
+    assert (
+        refused.stderr == (f"error: {tokens} tokens cannot be generated.\n  hint: choose from 1 to {MOST_TOKENS}\n")
+        or f"{tokens} tokens cannot be generated." in refused.stderr
+    )
+
+
+def test_wrong_words_are_refused() -> None:
+    assert "did you mean `palm-8b`?" in invoke("palm-8", "--chips", "2").stderr
+    assert "`2x` is not a mesh." in invoke("palm-8b", "--chips", "2x").stderr
+    assert invoke("palm-8b", "--chips", "2", "--seed", "-1").exit_code == 2
+    missing = invoke("palm-8b", "--chips", "2", "--set", "B=0")
+    assert missing.exit_code == 1 and "must be at least 1" in missing.stderr
+
+
+def test_chips_that_divide_nothing_replicate_with_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "small.esti"
+    file.write_text(MODEL)
+    done = invoke(str(file), "--chips", "7", "--tokens", "2")
+    assert done.exit_code == 0
+    assert "axis `x` (7) can split no dim of the program; it replicates." in done.stderr
+    assert "a chip sends 0 kB" in done.stdout
+
+
+def test_a_pin_that_a_phase_cannot_serve_is_refused() -> None:
+    slots = MODEL.replace("prefill { B = 16", "prefill { B = 1")
+    with pytest.raises(InputError, match="B_xMKQ") as error:
+        generate(program(slots, CACHES.format("B_xMKQ")), parse_mesh("2"), OPTIONS, 4, seed=0)
+    assert "cannot hold" in str(error.value)
+
+
+REFUSED = [
+    (
+        "main(tokens: i32[B,L])",
+        "main(tokens: i32[B,L], noise: f32[B,L])",
+        "its inputs are `tokens: i32[B,L]`, `noise: ",
+    ),
+    ("return argmax(logits, over=V)", "return argmax(logits, over=V), tokens", "returns tokens 2 times"),
+    ("return argmax(logits, over=V)", "return last(tokens, over=L)", "are not picked from scores"),
+    ("return argmax(logits, over=V)", "return tokens", "tokens of the dims `B`, `L`"),
+    ("return argmax(logits, over=V)", "return logits, y", "returns neither next tokens nor their scores"),
+    ("phase decode ", "phase answer ", "The model has no phase `decode`."),
+    ("phase decode  { B = 16, L = 1,", "phase decode  { B = 16, L = 2,", "L = 2 tokens are taken at a time"),
+    ("prefill { B = 16", "prefill { B = 12", "caches of 12 sequences do not fill those of 16"),
+    ("prefill { B = 16", "prefill { B = 32", "caches of 32 sequences do not fill those of 16"),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "message"), REFUSED)
+def test_what_does_not_generate_is_refused(right: str, wrong: str, message: str) -> None:
+    assert right in MODEL
+    with pytest.raises(InputError) as error:
+        language_model(program(MODEL.replace(right, wrong, 1)))
+    [diagnostic] = error.value.diagnostics
+    assert message in diagnostic.message
+
+
+def test_a_layer_that_takes_no_tokens_is_refused() -> None:
+    text = "dim B = 4, L = 2\nmain(x: bf16[B,L]) { return x + x }"
+    with pytest.raises(InputError, match=r"does not take tokens: its inputs are `x: bf16\[B,L\]`"):
+        language_model(program(text))
+
+
+def test_a_model_without_caches_is_refused() -> None:
+    text = (
+        "dim B = 4, L = 2, V = 8\nparam t: bf16[V,V2]\ndim V2 = V\nmain(tokens: i32[B,L]) {"
+        "\n  z = last(take(t, tokens, over=V), over=L)\n  return argmax(z, over=V2)\n}"
+    )
+    with pytest.raises(InputError, match="keeps no cache"):
+        language_model(program(text))

@@ -1,0 +1,128 @@
+"""Shrunken dims: every property that they are to have, on programs written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from exec_cases import CASES
+from helpers_exec import Build, call
+
+from escc.compiler.simulate.shrink import Shrunken, shrink
+from escc.ir.expr import Context, Operand, Rotate, Size
+from escc.ir.program import Append, Carry, Iota, Kind, Repeat, Take
+from escc.ir.spmd import SpmdProgram, walk_spmd
+
+
+def sizes_of(builder: Build, *results: str) -> dict[str, int]:
+    shrunken = shrink(builder.program(*results), [builder.spmd(*results)])
+    return dict(shrunken.spmds[0].sizes)
+
+
+def split_ways(spmd: SpmdProgram) -> dict[str, set[int]]:
+    """For each dim the numbers of blocks into which some value splits it."""
+    ways: dict[str, set[int]] = {d: {1} for d, _ in spmd.sizes}
+    for value in spmd.values:
+        for dim, axes in zip(value.dims, value.layout.dims, strict=True):
+            ways[dim].add(spmd.mesh.size(*axes))
+    return ways
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_dims_differ_divide_and_leave_no_shard_of_one(name: str) -> None:
+    builder, results, _ = CASES[name]()
+    sizes = sizes_of(builder, *results)
+    assert set(sizes) == set(builder.sizes)
+    large = [n for n in sizes.values() if n > 1]
+    assert len(set(large)) == len(large)
+    for dim, ways in split_ways(builder.spmd(*results)).items():
+        assert (sizes[dim] == 1) == (builder.sizes[dim] == 1)
+        if sizes[dim] > 1:
+            assert all(sizes[dim] % n == 0 and sizes[dim] // n >= 2 for n in ways)
+
+
+def test_sizes_are_the_least_common_multiple_of_all_splits() -> None:
+    b = Build("4x3x2", B=4096, E=8192, F=16384, L=1)
+    b.stored("x", "B_xLE", Kind.INPUT)
+    b.stored("W", "E_yF_zx")
+    b.stored("V", "E_zF")
+    assert sizes_of(b) == {"B": 8, "L": 1, "E": 12, "F": 16}
+
+
+def test_the_largest_op_gets_the_smallest_sizes() -> None:
+    b = Build("2", B=64, E=64, F=64, Q=64)
+    b.stored("x", "B_xE", Kind.INPUT)
+    b.stored("small", "Q", Kind.INPUT)
+    b.stored("W", "EF_x")
+    b.einsum("y", "BE,EF->BF", "x", "W", layout="BF_x")
+    assert sizes_of(b, "y") == {"B": 4, "F": 6, "E": 2, "Q": 3}
+
+
+def test_pairs_stay_together() -> None:
+    b = Build("3x2", Q=48, E=64)
+    b.stored("q", "Q_xE", Kind.INPUT)
+    b.stored("p", "QE", Kind.INPUT)
+    b.map("r", call("add", Rotate(Operand("q"), "Q"), Rotate(Operand("p"), "E")), "Q_xE")
+    sizes = sizes_of(b, "r")
+    assert sizes["Q"] // 3 % 2 == 0 and sizes["E"] % 2 == 0
+    assert sorted(sizes.values()) == [2, 6]
+
+
+@pytest.mark.parametrize("source", [1, 64])
+def test_an_appends_target_is_longer_than_its_source(source: int) -> None:
+    b = Build("4", B=8, L=source, M=64)
+    b.stored("keys", "BM", Kind.CACHE)
+    b.stored("k", "BL", Kind.INPUT)
+    b.stored("n", "BL" if source == 1 else "BL_x", Kind.INPUT)
+    b.op(Append("ks", "keys", "k", "L", "M"), "BM")
+    sizes = sizes_of(b, "ks")
+    assert sizes["L"] == (1 if source == 1 else 8)
+    assert sizes["M"] > sizes["L"]
+
+
+def test_dims_that_an_einsum_identifies_get_one_size() -> None:
+    b = Build("2x2", B=16, E=32, D=32, G=32)
+    b.stored("x", "BE_x", Kind.INPUT)
+    b.stored("W", "D_yG")
+    b.einsum("y", "BE,EG->BG", "x", "W", layout="BG partialsum-x")
+    sizes = sizes_of(b, "y")
+    assert sizes["E"] == sizes["D"] and len({sizes["B"], sizes["E"], sizes["G"]}) == 3
+
+
+def test_repeats_run_twice_at_most_in_both_programs() -> None:
+    b = Build("2", E=4)
+    b.stored("x", "E_x", Kind.INPUT)
+    with b.repeat("outer", 118, Carry("x", "c", "r", "out")), b.repeat("inner", 1, Carry("c", "d", "n", "r")):
+        b.map("n", call("tanh", "d"), "E_x")
+    shrunken = shrink(b.program("out"), [b.spmd("out")])
+    outer = shrunken.program.body.items[0]
+    assert isinstance(outer, Repeat) and isinstance(outer.body.items[0], Repeat)
+    assert (outer.count, outer.body.items[0].count) == (2, 1)
+    assert [p.times for p in walk_spmd(shrunken.spmds[0].body)][-1] == 2
+    assert shrunken.program.phase("run").sizes == shrunken.spmds[0].sizes
+
+
+def test_phases_share_the_sizes_of_dims_that_are_not_one() -> None:
+    def build(length: int, layout: str) -> Build:
+        b = Build("2x3", B=12, L=length, E=12)
+        b.stored("x", layout, Kind.INPUT)
+        return b
+
+    decode, prefill = build(1, "B_xLE_y"), build(64, "BL_xyE")
+    cut: Shrunken = shrink(decode.program(), [decode.spmd(), prefill.spmd()])
+    one, two = (dict(s.sizes) for s in cut.spmds)
+    assert (one["B"], one["E"]) == (two["B"], two["E"])
+    assert one["L"] == 1 and two["L"] == 12
+
+
+def test_a_context_exceeds_the_entries_whose_places_are_counted() -> None:
+    b = Build("3", L=15, M=15, P=15)
+    b.stored("w", "P")
+    b.op(Iota("index", "L"), "L_x", "i32")
+    b.map("at", call("add", "index", call("subtract", Context("M"), Size("L"))), "L_x", "i32")
+    b.op(Take("t", "w", "at", ("P",)), "L_x")
+    sizes = sizes_of(b, "t")
+    assert sizes["L"] < sizes["M"] < sizes["P"]
+
+
+def test_the_same_input_gives_the_same_sizes() -> None:
+    builder, results, _ = CASES["feed-forward"]()
+    assert len({tuple(sizes_of(builder, *results).items()) for _ in range(5)}) == 1

@@ -1,0 +1,79 @@
+"""Files appear whole or not at all, and replace nothing unasked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from escc.compiler.text.files import file_stem, refuse_existing, write_files
+from escc.ir.diagnostics import InputError
+
+
+def test_files_are_written_into_a_folder_that_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    written = write_files(folder, {"p.txt": "one\n", "q.txt": "zwei ü\n"})
+    assert written == (folder / "p.txt", folder / "q.txt")
+    assert [path.read_text(encoding="utf-8") for path in written] == ["one\n", "zwei ü\n"]
+    assert sorted(os.listdir(folder)) == ["p.txt", "q.txt"]
+
+
+def test_an_existing_file_stops_all_of_them_and_every_one_is_named(tmp_path: Path) -> None:
+    for name in ("b.txt", "c.txt"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError) as error:
+        write_files(tmp_path, {"a.txt": "x", "b.txt": "x", "c.txt": "x"})
+    assert [str(tmp_path / name) in str(error.value) for name in ("a.txt", "b.txt", "c.txt")] == [False, True, True]
+    assert sorted(os.listdir(tmp_path)) == ["b.txt", "c.txt"]
+    assert (tmp_path / "b.txt").read_text() == "mine"
+
+
+def test_force_writes_over_files_but_not_over_folders(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old")
+    write_files(tmp_path, {"a.txt": "new"}, force=True)
+    assert (tmp_path / "a.txt").read_text() == "new"
+    (tmp_path / "b.txt").mkdir()
+    with pytest.raises(InputError, match="in the way"):
+        write_files(tmp_path, {"a.txt": "newer", "b.txt": "x"}, force=True)
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("old")
+
+    def full(_from: Path, _to: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_files(tmp_path, {"a.txt": "new", "b.txt": "x"}, force=True)
+    assert os.listdir(tmp_path) == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "old"
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none/of/it", "nul\0"])
+def test_what_is_no_folder_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"folder|cannot be written"):
+        write_files(tmp_path / place, {"a.txt": "x"})
+
+
+def test_a_dangling_link_counts_as_existing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="in the way"):
+        refuse_existing(tmp_path, ["a.txt"], force=True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "stem"),
+    [
+        (("palm-540b", "decode"), "palm-540b.decode"),
+        (("../../etc/passwd", "main"), "etc-passwd.main"),
+        (("", "main"), "program.main"),
+        (("a b\x1b[31m", "main"), "a-b-31m.main"),
+        (("x" * 300, "main"), "x" * 80 + ".main"),
+    ],
+)
+def test_a_file_name_is_plain_whatever_the_model_is_called(parts: tuple[str, ...], stem: str) -> None:
+    assert file_stem(*parts) == stem

@@ -1,0 +1,92 @@
+"""Capacities: kept to, and no plan within them is cheaper, by the exact judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+from judge.generator import Case, generate
+from judge.optimum import optimum
+
+from escc.cost.estimate import estimate
+from escc.cost.hardware import load_hardware
+from escc.ir.diagnostics import InputError, Source
+from escc.ir.mesh import Mesh
+from escc.ir.program import Kind, Stored, walk
+from escc.ir.text.read import parse
+from escc.passes.choose import Options, choose
+from escc.passes.expansion.expand import expand
+from escc.passes.lower.insert import insert
+
+HARDWARE = load_hardware("tpu-v4")
+SQUARE, LARGE = Mesh((("x", 2), ("y", 2))), Mesh((("x", 4), ("y", 4)))
+
+
+def limit(stored_bytes: float | None) -> Options:
+    """So much to store, and any amount beside it."""
+    return Options(HARDWARE, capacity_bytes=math.inf, stored_bytes=stored_bytes or math.inf)
+
+
+def whole_bytes(case: Case) -> float:
+    """What all that is stored takes, unsplit."""
+    table, sizes = case.program.table(), dict(case.program.phase("main").sizes)
+    total = 0.0
+    for placed in walk(case.program.body):
+        if isinstance(placed.item, Stored) and placed.item.kind is not Kind.INPUT:
+            value = table[placed.item.value]
+            total += placed.times * math.prod(sizes[d] for d in value.dims) * value.dtype.bits / 8
+    return total
+
+
+def stores(case: Case) -> int:
+    kinds = [p.item.kind for p in walk(case.program.body) if isinstance(p.item, Stored)]
+    return sum(kind is not Kind.INPUT for kind in kinds)
+
+
+CASES = [seed for seed in range(200, 260) if 1 <= stores(generate(seed)) <= 4]
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_every_capacity_gives_the_least_price_within_it(seed: int) -> None:
+    mesh = LARGE if seed % 3 else SQUARE
+    case = dataclasses.replace(generate(seed), mesh=mesh)
+    whole, prices = whole_bytes(case), []
+    for share in (0.26, 0.5, 1.0):
+        limited = dataclasses.replace(case, capacity_bytes=math.floor(share * whole) + 1.0)
+        least = optimum(limited)
+        try:
+            plan = choose(limited.program, "main", mesh, limit(limited.capacity_bytes))
+        except InputError:
+            assert least == math.inf
+            continue
+        cost = estimate(insert(limited.program, plan)[0], HARDWARE)
+        assert sum(stored for _, stored in cost.stored_bytes) <= limited.capacity_bytes
+        assert plan.phases[0].price == pytest.approx(least, rel=1e-9, abs=1e-15)
+        assert plan.phases[0].gap <= 1e-9
+        prices.append(plan.phases[0].price)
+    assert all(a >= b * (1 - 1e-9) for a, b in itertools.pairwise(prices))
+
+
+def test_a_capacity_of_exactly_what_is_needed_is_enough() -> None:
+    tried = 0
+    for seed in CASES[:20]:
+        case = dataclasses.replace(generate(seed), mesh=SQUARE)
+        free = choose(case.program, "main", SQUARE, Options(HARDWARE, capacity_bytes=math.inf))
+        taken = sum(b for _, b in estimate(insert(case.program, free)[0], HARDWARE).stored_bytes)
+        again = choose(case.program, "main", SQUARE, limit(taken))
+        assert again.phases[0].price == pytest.approx(free.phases[0].price, rel=1e-12)
+        tried += 1
+    assert tried == 20
+
+
+def test_the_least_fits_and_one_byte_less_does_not() -> None:
+    text = "dim B = 4, E = 64, F = 64\nparam W: bf16[E,F]\nmain(x: bf16[B,E]) {\n  y[B,F] = x[B,E] * W[E,F]\n"
+    source = Source("test.esti", text + "  return y\n}")
+    program = expand(parse(source), source, {})
+    least = 64 * 64 * 2 / 4
+    plan = choose(program, "main", SQUARE, limit(least))
+    assert estimate(insert(program, plan)[0], HARDWARE).stored_bytes == (("W", least),)
+    with pytest.raises(InputError):
+        choose(program, "main", SQUARE, limit(least - 1))

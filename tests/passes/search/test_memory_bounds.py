@@ -1,0 +1,131 @@
+"""What plans hold at the least: never more than any of them holds, and all of it where nothing moves."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from judge.generator import generate
+
+from escc.compiler.plan.pipeline import load
+from escc.cost.hardware import Convention, Hardware, load_hardware
+from escc.cost.memory import points
+from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.program import Program
+from escc.passes import choose as choosing
+from escc.passes.choose import Options, choose
+from escc.passes.search.dual_ascent import DualAscent
+from escc.passes.search.exact import Problem
+from escc.passes.search.limits import Limits
+from escc.passes.search.steiner import Distances
+
+HARDWARE = load_hardware("tpu-v4")
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def searched(
+    program: Program, phase: str, mesh: Mesh, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Problem, Limits]:
+    """What the search is handed for a program, with more memory than it needs."""
+    seen: list[tuple[Problem, Limits]] = []
+    search = choosing.search
+
+    def watched(problem: Problem, limits: Limits, prover: Any, below: float, sides: Any) -> Any:
+        seen.append((problem, limits))
+        return search(problem, limits, prover)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(choosing, "search", watched)
+        choose(program, phase, mesh, Options(hardware, capacity_bytes=1e18))
+    return seen[0]
+
+
+def drawn(problem: Problem, seed: int) -> tuple[int, ...]:
+    """Some plan."""
+    rng = np.random.default_rng(seed)
+    prices = [rng.random(len(p)) for p in problem.prices]
+    scale = 10.0 ** rng.integers(-2, 3)
+    scaled = [None if d is None else d.price * scale / d.price.max(initial=1e-30) for d in problem.distances]
+    pairs = zip(problem.distances, scaled, strict=True)
+    near = [None if d is None or p is None else Distances(d.arcs, p) for d, p in pairs]
+    ascent = DualAscent(problem.graph, prices, near)
+    plan = tuple(ascent.round())
+    assert math.isfinite(ascent.price_of(plan))
+    return plan
+
+
+def alone(plan: Sequence[int], problem: Problem) -> list[Any]:
+    """The set of this plan alone."""
+    return [np.arange(len(p)) == c for p, c in zip(problem.prices, plan, strict=True)]
+
+
+def compare(problem: Problem, limits: Limits, plan: Sequence[int]) -> float:
+    """The most that is needed at a point; no more than what a plan holds there or as it moves what the
+    step reads."""
+    held: dict[str | None, float] = {}
+    moved = 0.0
+    for point in points(limits.spell(problem.found(plan), True)):
+        moved = max(moved, float(point.bytes))
+        if point.step is None or point.step in {o.name for o in problem.graph.nodes}:
+            held[point.step], moved = moved, 0.0
+    allowed = alone(plan, problem)
+    for need in limits.needs.points:
+        least = need.least(allowed)
+        assert least <= held[need.step] * (1 + 1e-12), (need.step, [(t.value, t.least(allowed)) for t in need.terms])
+    assert limits.needs.stored_bytes(allowed) == pytest.approx(problem.stored_bytes(plan), rel=1e-12)
+    return limits.needs.worst(allowed)[1]
+
+
+@pytest.mark.parametrize("convention", Convention)
+@pytest.mark.parametrize("seed", range(60))
+def test_no_plan_holds_less_than_is_needed(seed: int, convention: Convention, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware = HARDWARE.with_network(convention)
+    problem, limits = searched(generate(seed).program, "main", parse_mesh("2x2"), hardware, monkeypatch)
+    for draw in range(4):
+        compare(problem, limits, drawn(problem, draw))
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("convention", Convention)
+def test_nor_in_a_layer_that_is_repeated(phase: str, convention: Convention, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = load(EXAMPLES / "palm-540b.esti")
+    problem, limits = searched(program, phase, parse_mesh("2x2"), HARDWARE.with_network(convention), monkeypatch)
+    for draw in range(4):
+        compare(problem, limits, drawn(problem, draw))
+
+
+def test_all_that_a_layer_holds_at_its_worst_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = load(EXAMPLES / "palm-540b.esti")
+    problem, limits = searched(program, "prefill", parse_mesh("2x2"), HARDWARE, monkeypatch)
+    plan = tuple(DualAscent(problem.graph, problem.prices, problem.distances).round())
+    worst = max(float(point.bytes) for point in points(limits.spell(problem.found(plan), True)))
+    assert compare(problem, limits, plan) == pytest.approx(worst, rel=1e-12)
+
+
+def test_on_one_chip_all_that_is_held_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(60):
+        problem, limits = searched(generate(seed).program, "main", parse_mesh("1"), HARDWARE, monkeypatch)
+        plan = (0,) * len(problem.prices)
+        worst = max(float(point.bytes) for point in points(limits.spell(problem.found(plan), True)))
+        assert compare(problem, limits, plan) == pytest.approx(worst, rel=1e-12)
+
+
+def test_choices_that_cannot_go_together_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = load(EXAMPLES / "palm-540b.esti")
+    problem, limits = searched(program, "prefill", parse_mesh("4x4x4"), HARDWARE, monkeypatch)
+    every = [np.ones(len(p), dtype=bool) for p in problem.prices]
+    least = limits.needs.stored_bytes(every) + limits.needs.worst(every)[1]
+    assert limits.needs.tightened(every, 0.999 * least, math.inf) is None
+    assert limits.needs.tightened(every, math.inf, 0.999 * limits.needs.stored_bytes(every)) is None
+    kept = limits.needs.tightened(every, 1.3 * least, math.inf)
+    assert kept is not None
+    assert sum(int(mask.sum()) for mask in kept) < 0.9 * sum(int(mask.sum()) for mask in every)
+    for draw in range(8):
+        plan = drawn(problem, draw)
+        if not all(mask[c] for mask, c in zip(kept, plan, strict=True)):
+            assert not dataclasses.replace(limits, capacity=1.3 * least).fits(problem.found(plan))

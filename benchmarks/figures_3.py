@@ -12,7 +12,7 @@ from figures_plans import FEED_FORWARDS
 from figures_plot import MARKS, SERIES, Figure, Sheet, count, label, log_up, ticks
 
 from escc.compiler.calibrate.named_layouts import FeedForwardLayout
-from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
 from escc.compiler.report.compare import Turn, compare
 from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import load_hardware
@@ -54,7 +54,7 @@ def volumes(tokens: Sequence[int] = TOKENS) -> Volumes:
     return Volumes(tuple(tokens), sent, found.turns)
 
 
-def _compiled(layout: FeedForwardLayout, tokens: int) -> Compiled:
+def _compiled(layout: FeedForwardLayout, tokens: int) -> CompiledPhase:
     program = load(EXAMPLES / "feed-forward.esti", {"B": tokens}, [EXAMPLES / "pins" / f"{layout}.pins"])
     # Communication alone is compared: what fits is no question here, and the network is the paper's.
     options = Options(load_hardware("tpu-v4").with_network("flat"), capacity_bytes=inf)

@@ -22,7 +22,7 @@ from typing import Any
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax.check import check_jax, planned, sent_bytes
 from escc.compiler.jax.hlo import collectives_of
-from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
 from escc.cost.hardware import load_hardware
 from escc.ir.mesh import parse_mesh
 from escc.passes.choose import Options
@@ -81,7 +81,7 @@ def cases() -> tuple[Case, ...]:
     )
 
 
-def compiled(case: Case, overlap: bool) -> Compiled:
+def compiled(case: Case, overlap: bool) -> CompiledPhase:
     """The plan of a case, with loops or without."""
     file = ROOT / "examples" / f"{case.model}.esti"
     pins = [ROOT / case.pins] if case.pins else []

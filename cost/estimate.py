@@ -1,8 +1,8 @@
 """What a sharded program costs, read off the program itself, step by step.
 
-Nothing here knows how the program was chosen: the figures are recomputed from its layouts. `quantities`
+Nothing here knows how the program was chosen: the figures are recomputed from its layouts. `step_costs`
 is the one place that reads them; what stands for a size there may be a number or a symbol, so the
-formulas of `cost.symbolic` are those of the figures.
+formulas of `cost.formulas.symbolic` are those of the figures.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Held:
+class StoredBytes:
     """A stored tensor: the bytes on a chip, of one repetition."""
 
     value: str
@@ -137,7 +137,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Done:
+class OpWork:
     """An op: its work on a chip, once."""
 
     result: str
@@ -146,7 +146,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Sent:
+class Transfer:
     """A collective, once: what a chip holds before and after it (bytes), and over how many chips it goes.
     `joined`: it is part of the collective before it."""
 
@@ -166,7 +166,7 @@ class Sent:
         return collectives.bytes_sent(self.kind, self.before_bytes, self.after_bytes, self.ways)
 
 
-def numbers(spmd: SpmdProgram) -> Scale:
+def concrete_sizes(spmd: SpmdProgram) -> Scale:
     """The sizes of a program, exactly."""
     sizes, axes = dict(spmd.sizes), dict(spmd.mesh.axes)
     return Scale(lambda dim: Fraction(sizes[dim]), lambda axis: Fraction(axes[axis]))
@@ -186,7 +186,7 @@ def resident(spmd: SpmdProgram) -> set[str]:
     return found
 
 
-def quantities(spmd: SpmdProgram, scale: Scale) -> Iterator[Held | Done | Sent]:
+def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork | Transfer]:
     """What every step of a program does, in program order, in the terms of `scale`."""
     values = spmd.table()
     plain = {name: value.value for name, value in values.items()}
@@ -194,16 +194,16 @@ def quantities(spmd: SpmdProgram, scale: Scale) -> Iterator[Held | Done | Sent]:
     for placed in walk_spmd(spmd.body):
         match placed.item:
             case Stored(name, which):
-                yield Held(name, placed.times, which, scale.local_bytes(values[name]))
+                yield StoredBytes(name, placed.times, which, scale.local_bytes(values[name]))
             case Compute(op):
                 sig = signature(op, plain)
                 local = {i: scale.local(i, axes) for i, axes in _splits(sig, op.result, spmd).items()}
-                yield Done(op.result, placed.times, work(op, sig, plain, stay, local.__getitem__))
+                yield OpWork(op.result, placed.times, work(op, sig, plain, stay, local.__getitem__))
             case Move(result, operand, collective, joined):
                 axes = axes_of(collective, values[operand].layout)
                 before, after = (scale.local_bytes(values[n]) for n in (operand, result))
                 ways = scale.ways(axes)
-                yield Sent(result, operand, placed.times, kind(collective), axes, before, after, ways, joined)
+                yield Transfer(result, operand, placed.times, kind(collective), axes, before, after, ways, joined)
 
 
 def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
@@ -212,16 +212,16 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
     ops: list[OpCost] = []
     moves: list[MoveCost] = []
     stored: list[tuple[str, float]] = []
-    for step in quantities(spmd, numbers(spmd)):
+    for step in step_costs(spmd, concrete_sizes(spmd)):
         match step:
-            case Held(name, times, which, size):
+            case StoredBytes(name, times, which, size):
                 if which is not Kind.INPUT:
                     stored.append((name, times * float(size)))
-            case Done(result, times, done):
+            case OpWork(result, times, done):
                 flops, hbm = float(done.flops), float(done.hbm_bytes)
                 seconds = hardware.compute_s(flops), hardware.memory_s(hbm), float(hardware.op_s(flops, hbm))
                 ops.append(OpCost(result, times, flops, hbm, *seconds))
-            case Sent(result, _, times, name, axes, before, after, _, joined):
+            case Transfer(result, _, times, name, axes, before, after, _, joined):
                 taken = float(network.collective_s(name, axes, float(before), float(after), joined))
                 moves.append(MoveCost(result, times, name, axes, float(step.bytes_sent), taken, joined))
     found = Estimate(tuple(ops), tuple(moves), tuple(stored))
@@ -238,12 +238,12 @@ def steps_alone(costs: Estimate, spmd: SpmdProgram) -> Alone:
 
 def predict(spmd: SpmdProgram) -> tuple[Fraction, ...]:
     """The bytes that each chip sends in each collective of a program, in program order, exactly."""
-    return tuple(Fraction(s.bytes_sent) for s in quantities(spmd, numbers(spmd)) if isinstance(s, Sent))
+    return tuple(Fraction(s.bytes_sent) for s in step_costs(spmd, concrete_sizes(spmd)) if isinstance(s, Transfer))
 
 
 def local_bytes(value: SpmdValue, spmd: SpmdProgram) -> Fraction:
     """The bytes that a chip holds of a value."""
-    return Fraction(numbers(spmd).local_bytes(value))
+    return Fraction(concrete_sizes(spmd).local_bytes(value))
 
 
 def _splits(sig: Signature, result: str, spmd: SpmdProgram) -> dict[str, tuple[str, ...]]:

@@ -14,7 +14,7 @@ from math import fsum, prod
 
 from ..ir.program import Einsum
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue
-from ..ir.verify.collective_matmul import Loop
+from ..ir.verify.collective_matmul import CollectiveMatmul
 from .network import Network
 
 
@@ -66,7 +66,7 @@ class Alone:
     resident: Set[str]
 
 
-def loop_cost(loop: Loop, times: int, spmd: SpmdProgram, network: Network, alone: Alone) -> LoopCost:
+def loop_cost(loop: CollectiveMatmul, times: int, spmd: SpmdProgram, network: Network, alone: Alone) -> LoopCost:
     """The cost of a loop of steps of `spmd`."""
     block, sizes = spmd.table()[loop.block], dict(spmd.sizes)
     shape = block.layout.local_shape([sizes[dim] for dim in block.dims], spmd.mesh)
@@ -94,7 +94,9 @@ def loop_cost(loop: Loop, times: int, spmd: SpmdProgram, network: Network, alone
     )
 
 
-def _by_blocks_s(step: Compute, loop: Loop, halves: int, spmd: SpmdProgram, network: Network, alone: Alone) -> float:
+def _by_blocks_s(
+    step: Compute, loop: CollectiveMatmul, halves: int, spmd: SpmdProgram, network: Network, alone: Alone
+) -> float:
     """Seconds of an op of a loop that runs block by block.
 
     The blocks of an operand that has a dim of the loop are read one by one; one that lacks it is read

@@ -24,12 +24,12 @@ from ..ir.spmd import SpmdProgram
 from .ilp.solver import Settings
 from .layouts.strategies import live_axes
 from .lower.insert import insert
-from .plan import Beaten, Objective, Plan, Timing
+from .plan import Cutoff, Objective, Plan, Timing
 from .search.branch_and_bound import Side
-from .search.canonical_axes import plainest
+from .search.canonical_axes import with_plainest_axes
 from .search.derive_memory_bounds import needs
 from .search.detours import Detours
-from .search.exact import Found, Problem, Prover
+from .search.exact import Candidate, Problem, Prover
 from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
 from .search.graph import Graph, build_graph
 from .search.infeasible import does_not_fit, live_do_not_fit
@@ -76,7 +76,7 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
 
     Several phases store each parameter once, and caches go from each phase to the next; what is
     minimised is the sum over all calls. Raises InputError when a pin cannot hold, when no plan keeps
-    to the memory of a chip, or when phases cannot share a parameter; Beaten when none costs less than
+    to the memory of a chip, or when phases cannot share a parameter; Cutoff when none costs less than
     `options.below`.
     """
     started = time.perf_counter()
@@ -101,7 +101,7 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
     limits = reader.limits()
     try:
         found = search(problem, limits, prover, options.below, reader.sides)
-    except Beaten as beaten:
+    except Cutoff as beaten:
         if options.below < math.inf:
             raise
         assert limits is not None, "without limits there is a plan"
@@ -110,7 +110,7 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
     plan = reader.plan(found, apart)
     total = time.perf_counter() - started
     timed = replace(plan, timing=Timing(total - prover.solve_s, prover.solve_s))
-    return plainest(timed, _alike(network, pins))
+    return with_plainest_axes(timed, _alike(network, pins))
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ class _Reader:
             for apart, alone in product((False, True), repeat=2)
         }
 
-    def plan(self, found: Found, apart: bool) -> Plan:
+    def plan(self, found: Candidate, apart: bool) -> Plan:
         """The plan that `found` is, with projections `apart` or as they run as one."""
         objective, trees = self.options.objective, self._trees[apart, found.alone]
         read = [
@@ -182,7 +182,9 @@ class _Reader:
         return phase.calls if len(self.phases) > 1 else 1
 
 
-def _nth(spelled: Callable[[Found, bool], tuple[SpmdProgram, ...]], n: int) -> Callable[[Found, bool], SpmdProgram]:
+def _nth(
+    spelled: Callable[[Candidate, bool], tuple[SpmdProgram, ...]], n: int
+) -> Callable[[Candidate, bool], SpmdProgram]:
     return lambda found, apart: spelled(found, apart)[n]
 
 

@@ -10,7 +10,7 @@ from ..ir.layout import Layout
 from ..ir.mesh import Mesh
 
 
-class Beaten(Exception):
+class Cutoff(Exception):
     """No plan costs less than was asked for. `bound`: what every plan costs at least, as far as that is proven."""
 
     def __init__(self, bound: float):

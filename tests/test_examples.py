@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
 from escc.compiler.report.explain import explain
 from escc.compiler.report.explain_text import Explained, as_text
 from escc.compiler.report.targets import Emit, in_one
@@ -34,13 +34,13 @@ NO_LIMIT = 1e18  # bytes a chip: odd meshes are too small for the whole models
 
 
 @cache
-def compiled(name: str, phase: str, mesh: str = "4x4x4", capacity: float | None = None) -> Compiled:
+def compiled(name: str, phase: str, mesh: str = "4x4x4", capacity: float | None = None) -> CompiledPhase:
     program = load(ROOT / "examples" / f"{name}.esti")
     options = Options(load_hardware("tpu-v4"), capacity_bytes=capacity)
     return compile_phase(program, phase, parse_mesh(mesh), options, run=True)
 
 
-def assert_right(one: Compiled) -> None:
+def assert_right(one: CompiledPhase) -> None:
     assert one.checked is not None
     assert one.checked.max_error <= 1e-9
     assert one.checked.equal
@@ -100,11 +100,11 @@ def test_the_plan_reads_as_it_did(name: str, phase: str, update_golden: bool) ->
     assert text == path.read_text(encoding="utf-8")
 
 
-def explained(one: Compiled) -> str:
+def explained(one: CompiledPhase) -> str:
     return as_text(Explained(explain(one, Form.EXACT), None, None, None))
 
 
-def emitted(one: Compiled, emit: Emit) -> str:
+def emitted(one: CompiledPhase, emit: Emit) -> str:
     """What is written, but for how long the plan took, and for rounding errors, which differ between machines."""
     text = in_one([one], emit, ())
     if emit is not Emit.JSON:

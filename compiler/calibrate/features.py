@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.estimate import Done, Sent, numbers, quantities
+from ...cost.estimate import OpWork, Transfer, concrete_sizes, step_costs
 from ...cost.hardware import Calibrated, Convention, Hardware
 from ...cost.network import Network
 from .rows import Programs, Run
@@ -67,10 +67,10 @@ def work_of(runs: Sequence[Run], programs: Programs, hardware: Hardware) -> Work
         for step, count in run.steps:
             spmd = programs[step]
             networks = [Network(chip, spmd.mesh) for chip in priced]
-            for item in quantities(spmd, numbers(spmd)):
-                if isinstance(item, Done):
+            for item in step_costs(spmd, concrete_sizes(spmd)):
+                if isinstance(item, OpWork):
                     ops.append((n, count * item.times, float(item.work.flops), float(item.work.hbm_bytes)))
-                elif isinstance(item, Sent):
+                elif isinstance(item, Transfer):
                     held = float(item.before_bytes), float(item.after_bytes)
                     sizes = held, (0.0, 0.0), (0.0, 0.0)
                     taken = [

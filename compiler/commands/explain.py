@@ -23,7 +23,7 @@ from ...ir.program import Pin
 from ...ir.text.pins import merge_pins
 from ...passes.choose import Options
 from ...passes.plan import Objective
-from ..plan.pipeline import Compiled, compile_phase, compile_phases, load, select_phases
+from ..plan.pipeline import CompiledPhase, compile_phase, compile_phases, load, select_phases
 from ..report.compare import Search, check_grows, compare
 from ..report.explain import explain
 from ..report.explain_json import as_json
@@ -100,7 +100,7 @@ def explain_command(
     found = []
     for k, one in enumerate(compiled):
         complain(one.warnings)
-        others: dict[str, Compiled] = {name: plans[k] for name, plans in planned.items()}
+        others: dict[str, CompiledPhase] = {name: plans[k] for name, plans in planned.items()}
         seeker = _search(Path(file), one, over or "", sizes, pins) if seek else None
         rivalry = compare(others, form, over, drop_ones, seeker) if others else None
         traced = traces(one.spmd, one.hardware) if trace and linked else None
@@ -117,10 +117,10 @@ def explain_command(
             say(plan_page(compiled, {one.explanation.phase: one for one in found}))
 
 
-def _search(file: Path, compiled: Compiled, over: str, sizes: Mapping[str, int], pins: Sequence[Path]) -> Search:
+def _search(file: Path, compiled: CompiledPhase, over: str, sizes: Mapping[str, int], pins: Sequence[Path]) -> Search:
     """The search of a compiled phase at other sizes of the dim `over`, for the least communication."""
 
-    def search(at: int, stored: Sequence[Pin]) -> Compiled:
+    def search(at: int, stored: Sequence[Pin]) -> CompiledPhase:
         program = load(file, {**sizes, over: at}, pins, phase=compiled.phase)
         program = replace(program, pins=merge_pins(program.pins, stored))
         options = Options(compiled.hardware, Objective.COMMUNICATION, capacity_bytes=math.inf)

@@ -27,7 +27,7 @@ from ...passes.choose import Options, choose
 from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..plan.autopad import pad_auto, padding_text
-from ..plan.pipeline import Compiled, InternalError, compile_phases, load, select_phases, unfilled
+from ..plan.pipeline import CompiledPhase, InternalError, compile_phases, load, select_phases, unfilled
 from ..plan.shapes import compile_shapes, meshes_of, ranking
 from ..report.hardware import hardware_sheet, preset_table
 from ..report.layouts import layouts_table
@@ -194,7 +194,7 @@ def compile_command(
     _vouch(compiled)
 
 
-def _remark(compiled: Sequence[Compiled]) -> None:
+def _remark(compiled: Sequence[CompiledPhase]) -> None:
     """Warnings, and how long the plans took."""
     for one in compiled:
         complain(one.warnings)
@@ -203,7 +203,7 @@ def _remark(compiled: Sequence[Compiled]) -> None:
         note(f"phase {named}: built in {plan.timing.build_s:.2f} s, solved in {plan.timing.solve_s:.2f} s")
 
 
-def _vouch(compiled: Sequence[Compiled]) -> None:
+def _vouch(compiled: Sequence[CompiledPhase]) -> None:
     """End with an error where a run, if there was one, did not agree with the reference."""
     for one in compiled:
         if not one.sound:
@@ -212,7 +212,9 @@ def _vouch(compiled: Sequence[Compiled]) -> None:
         raise typer.Exit(BUG)
 
 
-def _sharing(alone: Sequence[Compiled], program: Program, phases: Sequence[str], mesh: Mesh, options: Options) -> str:
+def _sharing(
+    alone: Sequence[CompiledPhase], program: Program, phases: Sequence[str], mesh: Mesh, options: Options
+) -> str:
     """What storing parameters once would cost phases that were planned alone."""
     try:
         return sharing_text(alone, choose(program, phases, mesh, options), None)

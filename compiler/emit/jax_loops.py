@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...ir.program import Einsum, Sum
 from ...ir.spmd import Compute, Move, SpmdValue
-from ...ir.verify.collective_matmul import Loop
+from ...ir.verify.collective_matmul import CollectiveMatmul
 from .jax_lines import Lines
 from .jax_moves import Moves
 from .jax_ops import Ops
@@ -33,7 +33,7 @@ class Loops:
     note: Callable[[str], str]
     both_ways: frozenset[str]
 
-    def write(self, loop: Loop, scope: Scope) -> None:
+    def write(self, loop: CollectiveMatmul, scope: Scope) -> None:
         """Write a loop, and note in `scope` what it makes."""
         if loop.gathers:
             made = [step.result for step in loop.ops]
@@ -54,7 +54,7 @@ class Loops:
         arguments = [(f"{given}, {self._stages(loop)}", self.note(last.result)), *parts, *ways]
         self.lines.call(f"{f'[{names}]' if loop.gathers and len(made) == 1 else names} = {function}", arguments)
 
-    def _stages(self, loop: Loop) -> str:
+    def _stages(self, loop: CollectiveMatmul) -> str:
         """The rings of a loop: their axes, and the dimension of which each passes blocks."""
         operand = loop.moves[0].operand
         stages = [f'("{stage.axis}", {self.moves.axis(operand, stage.dim)})' for stage in loop.stages]

@@ -15,18 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
-from ...cost.estimate import Estimate, local_bytes, numbers, quantities
-from ...cost.estimate import Sent as Planned
+from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
+from ...cost.estimate import Transfer as Planned
 from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
 from ...ir.layout import Reduction
 from ...ir.program import Append, Kind, Program, walk
 from ...ir.spmd import SpmdProgram
-from ...ir.verify.collective_matmul import Loop, walk_loops
+from ...ir.verify.collective_matmul import CollectiveMatmul, walk_loops
 from ..emit.jax_function import contexts_of
 from ..emit.jax_source import OLDEST, emit_jax
 from ..emit.jax_tree import Names, names_of
-from ..plan.pipeline import Compiled, InternalError
+from ..plan.pipeline import CompiledPhase, InternalError
 from ..simulate.check import incomparable, largest_difference, refuse_large
 from ..simulate.finite import LARGEST_F16, LARGEST_F32, Watch
 from ..simulate.padded import true_part, zero_padded
@@ -35,7 +35,7 @@ from ..simulate.reference import random_stored, run_reference
 from ..simulate.representable import representable
 from ..simulate.shrink import shrink
 from ..simulate.spmd_interpreter import ExecutionError, run_spmd
-from .hlo import ModuleError, Sent, collectives_of
+from .hlo import ModuleError, ModuleTransfer, collectives_of
 from .processes import run_processes
 
 WIDE_TOLERANCE = 1e-5  # relative to the largest element, in floats of 32 bits
@@ -70,8 +70,8 @@ class JaxReport:
     wide: Differences
     narrow: Differences | None
     dense: Differences
-    planned: Counter[Sent]
-    module: Counter[Sent]
+    planned: Counter[ModuleTransfer]
+    module: Counter[ModuleTransfer]
     final: Counter[str]
 
     @property
@@ -104,7 +104,7 @@ def require_jax() -> None:
         raise fail(f"JAX {found} is too old; {'.'.join(map(str, OLDEST))} or newer is needed.", hint=hint)
 
 
-def check_jax(compiled: Compiled, seed: int = 0) -> JaxReport:
+def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
     """Emit one phase as JAX, run it on shrunken dims with random data of `seed`, and compile it at full size.
 
     Raises InputError where JAX is missing or too old, or where even the shrunken dims are too large;
@@ -155,14 +155,14 @@ def check_jax(compiled: Compiled, seed: int = 0) -> JaxReport:
     return report
 
 
-def planned(spmd: SpmdProgram, cost: Estimate) -> Counter[Sent]:
+def planned(spmd: SpmdProgram, cost: Estimate) -> Counter[ModuleTransfer]:
     """How often each collective of a plan runs, as a module has them: those that run as one are one, and those
     of a loop are its permutes. `cost` is the plan's."""
     values = spmd.table()
     loops = {move.result: loop for loop, _ in walk_loops(spmd.body) for move in loop.moves}
     halves = {loop.first: loop.halves for loop in cost.loops}
-    found: list[tuple[Sent, int]] = []
-    for step in quantities(spmd, numbers(spmd)):
+    found: list[tuple[ModuleTransfer, int]] = []
+    for step in step_costs(spmd, concrete_sizes(spmd)):
         if not isinstance(step, Planned) or not step.bytes_sent:
             continue
         if (loop := loops.get(step.result)) is not None:
@@ -173,33 +173,33 @@ def planned(spmd: SpmdProgram, cost: Estimate) -> Counter[Sent]:
         # A maximum is reduce-scattered as an all-to-all and a local maximum.
         highest = values[step.operand].layout.reduction is Reduction.MAX
         kind = "all-to-all" if step.kind == "reduce-scatter" and highest else step.kind
-        sent = Sent(kind, tuple(sorted(step.axes)), Fraction(step.bytes_sent))
+        sent = ModuleTransfer(kind, tuple(sorted(step.axes)), Fraction(step.bytes_sent))
         if step.joined:
             last, times = found.pop()
             found.append((replace(last, bytes=last.bytes + sent.bytes), times))
         else:
             found.append((sent, step.times))
-    total: Counter[Sent] = Counter()
+    total: Counter[ModuleTransfer] = Counter()
     for sent, times in found:
         total[sent] += times
     return total
 
 
-def _permutes(loop: Loop, halves: int, spmd: SpmdProgram) -> Iterator[tuple[Sent, int]]:
+def _permutes(loop: CollectiveMatmul, halves: int, spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:
     """What one execution of a loop sends, and how often: each block that a ring passes on, whole or by halves."""
     sent, blocks = local_bytes(spmd.table()[loop.block], spmd) / halves, 1
     for stage in loop.stages:
         ways = spmd.mesh.size(stage.axis)
-        yield Sent("permute", (stage.axis,), sent), halves * blocks * (ways - 1)
+        yield ModuleTransfer("permute", (stage.axis,), sent), halves * blocks * (ways - 1)
         blocks *= ways
 
 
-def sent_bytes(collectives: Mapping[Sent, int]) -> Fraction:
+def sent_bytes(collectives: Mapping[ModuleTransfer, int]) -> Fraction:
     """The bytes that a device sends in all."""
     return sum((sent.bytes * times for sent, times in collectives.items()), Fraction(0))
 
 
-def _kinds(collectives: Mapping[Sent, int]) -> Counter[str]:
+def _kinds(collectives: Mapping[ModuleTransfer, int]) -> Counter[str]:
     found: Counter[str] = Counter()
     for sent, times in collectives.items():
         found[sent.kind] += times if sent.bytes else 0

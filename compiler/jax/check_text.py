@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ir.collective import join_axes
-from ..plan.pipeline import Compiled
+from ..plan.pipeline import CompiledPhase
 from ..text.table import table
 from .check import Differences, JaxReport, sent_bytes
-from .hlo import Sent
+from .hlo import ModuleTransfer
 
 
-def jax_check_text(compiled: Compiled, report: JaxReport) -> str:
+def jax_check_text(compiled: CompiledPhase, report: JaxReport) -> str:
     """The sentences and the table of one phase."""
     return "\n".join(_lines(compiled, report)) + "\n"
 
 
-def _lines(compiled: Compiled, report: JaxReport) -> Iterator[str]:
+def _lines(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
     plural = "" if report.devices == 1 else "s"
     yield f'JAX program of "{compiled.spmd.name}", phase {compiled.phase}, on {report.devices} CPU device{plural}'
     yield ""
@@ -48,5 +48,5 @@ def _collectives(report: JaxReport) -> Iterator[tuple[str, ...]]:
         yield (sent.kind, axes, f"{float(sent.bytes):,.15g}", str(report.planned[sent]), str(report.module[sent]))
 
 
-def _order(sent: Sent) -> tuple[str, tuple[str, ...], object]:
+def _order(sent: ModuleTransfer) -> tuple[str, tuple[str, ...], object]:
     return sent.kind, sent.axes or (), sent.bytes

@@ -59,7 +59,7 @@ class ModuleError(Exception):
 
 
 @dataclass(frozen=True)
-class Sent:
+class ModuleTransfer:
     """A collective: its kind, the mesh axes over which devices exchange data (sorted; None where its groups
     are no axes of the mesh), and the bytes that each device sends in one execution."""
 
@@ -81,7 +81,7 @@ class _Instruction:
         return found[1] if found else None
 
 
-def collectives_of(text: str, mesh: Mesh) -> Counter[Sent]:
+def collectives_of(text: str, mesh: Mesh) -> Counter[ModuleTransfer]:
     """How often each collective of a module runs, on devices that are numbered along `mesh` row by row.
 
     Raises ModuleError for a loop whose trip count is not to be found, or a collective in a form that is
@@ -89,7 +89,7 @@ def collectives_of(text: str, mesh: Mesh) -> Counter[Sent]:
     """
     computations, entry = _read(text)
     types = {i.name: i.type for body in computations.values() for i in body}
-    found: Counter[Sent] = Counter()
+    found: Counter[ModuleTransfer] = Counter()
     for instruction, times in _executed(computations, entry, 1):
         found[_sent(instruction, types, mesh)] += times
     return found
@@ -138,18 +138,18 @@ def _trips(computations: dict[str, list[_Instruction]], loop: _Instruction) -> i
     return int(number[1])
 
 
-def _sent(instruction: _Instruction, types: dict[str, str], mesh: Mesh) -> Sent:
+def _sent(instruction: _Instruction, types: dict[str, str], mesh: Mesh) -> ModuleTransfer:
     opcode = instruction.opcode.removesuffix("-start")
     operands = _NAME.findall(instruction.rest[: instruction.rest.index(")")])
     before = sum((_size(types[name]) for name in operands), Fraction(0))
     if opcode == "collective-permute":
         pairs = [(int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", instruction.rest)]
         moved = any(a != b for a, b in pairs)
-        return Sent(KINDS[opcode], _permuted_axes(pairs, mesh), before if moved else Fraction(0))
+        return ModuleTransfer(KINDS[opcode], _permuted_axes(pairs, mesh), before if moved else Fraction(0))
     groups = _groups(instruction.rest, mesh.chips)
     ways = groups.shape[1]
     factor = {"all-gather": ways, "all-reduce": 2}.get(opcode, 1)  # of what a device holds before
-    return Sent(KINDS[opcode], _axes(groups, mesh), before * factor * (ways - 1) / ways)
+    return ModuleTransfer(KINDS[opcode], _axes(groups, mesh), before * factor * (ways - 1) / ways)
 
 
 def _size(text: str) -> Fraction:

@@ -41,7 +41,7 @@ class InternalError(Exception):
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledPhase:
     """One phase, compiled: the plan, the verified sharded program, and what it costs.
 
     `program` is the one that was compiled, with all pins that hold. `checked`: what a run showed,
@@ -111,7 +111,7 @@ def select_phases(program: Program, phase: str | None) -> tuple[str, ...]:
     return (phase,)
 
 
-def compile_phase(program: Program, phase: str, mesh: Mesh, options: Options, run: bool = False) -> Compiled:
+def compile_phase(program: Program, phase: str, mesh: Mesh, options: Options, run: bool = False) -> CompiledPhase:
     """Plan one phase, spell it out, verify it and price it; with `run`, also run it on virtual chips.
 
     Raises InputError when pins or memory leave no plan, or when the program is too large to run;
@@ -123,14 +123,14 @@ def compile_phase(program: Program, phase: str, mesh: Mesh, options: Options, ru
 
 def compile_phases(
     program: Program, phases: Sequence[str], mesh: Mesh, options: Options, run: bool = False, separate: bool = False
-) -> tuple[Compiled, ...]:
+) -> tuple[CompiledPhase, ...]:
     """Compile phases, together or each on its own. Raises InputError with what is wrong with any of them."""
     if separate or len(phases) == 1:
         return tuple(for_each(phases, lambda phase: compile_phase(program, phase, mesh, options, run)))
     return compile_plan(program, choose(program, phases, mesh, options), options, run)
 
 
-def whole_price(compiled: Sequence[Compiled]) -> float:
+def whole_price(compiled: Sequence[CompiledPhase]) -> float:
     """The objective of phases over all of their calls; of one phase, of one call. Where that is time, what
     loops hide does not count."""
     plans = {id(one.plan): one.plan for one in compiled}
@@ -143,7 +143,7 @@ def whole_price(compiled: Sequence[Compiled]) -> float:
     return math.fsum(calls * one.plan.price for calls, one in called) - hidden_s
 
 
-def _hidden_s(one: Compiled) -> float:
+def _hidden_s(one: CompiledPhase) -> float:
     """What loops hide of the time that was minimised."""
     timed = one.plan.objective is Objective.TIME or _memory_is_limit(one.plan)
     return one.estimate.totals().hidden_s if timed else 0.0
@@ -154,7 +154,7 @@ def _memory_is_limit(plan: Plan) -> bool:
     return plan.objective is Objective.MEMORY and len(plan.phases) > 1
 
 
-def compile_plan(program: Program, plan: Plan, options: Options, run: bool = False) -> tuple[Compiled, ...]:
+def compile_plan(program: Program, plan: Plan, options: Options, run: bool = False) -> tuple[CompiledPhase, ...]:
     """The phases of a plan, spelled out, verified and priced; with `run`, also run on virtual chips.
 
     Raises InternalError when the result does not hold together.
@@ -177,7 +177,7 @@ def compile_plan(program: Program, plan: Plan, options: Options, run: bool = Fal
             except ExecutionError as error:
                 raise InternalError(f"the plan of phase `{phase.phase}` does not run: {error}") from error
         warnings = (*idle_axes(program, phase.phase, plan.mesh), *_not_finite(phase.phase, checked))
-        out.append(Compiled(program, options.hardware, plan, spmd, cost, checked, warnings, options.overlap))
+        out.append(CompiledPhase(program, options.hardware, plan, spmd, cost, checked, warnings, options.overlap))
     if len(out) > 1:
         _confirm_whole(program, plan, out, options)
     return tuple(out)
@@ -205,7 +205,7 @@ def _objective(cost: Estimate, objective: Objective) -> float:
             return math.fsum(size for _, size in cost.stored_bytes)
 
 
-def _confirm_whole(program: Program, plan: Plan, compiled: Sequence[Compiled], options: Options) -> None:
+def _confirm_whole(program: Program, plan: Plan, compiled: Sequence[CompiledPhase], options: Options) -> None:
     """Compare what was minimised over several phases with what their programs and handovers cost."""
     calls = {phase.name: phase.calls for phase in program.phases}
     whole = 0.0

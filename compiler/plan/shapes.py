@@ -14,7 +14,7 @@ from ...ir.mesh import DEFAULT_NAMES, Mesh, parse_mesh
 from ...ir.program import Program
 from ...passes.choose import Options
 from ..text.table import table
-from .pipeline import Compiled, compile_phases, whole_price
+from .pipeline import CompiledPhase, compile_phases, whole_price
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Shape:
     """A mesh and what came of it: the compiled phases, or why there are none."""
 
     mesh: Mesh
-    compiled: tuple[Compiled, ...]
+    compiled: tuple[CompiledPhase, ...]
     reason: str | None = None
 
     @property

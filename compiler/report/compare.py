@@ -19,12 +19,12 @@ from ...ir.diagnostics import InputError, did_you_mean, fail
 from ...ir.layout import format_layout
 from ...ir.program import Kind, Pin, PinKind, Program, Stored, operand_names
 from ...ir.spmd import Compute, Move, SpmdProgram, walk_spmd
-from ..plan.pipeline import Compiled
+from ..plan.pipeline import CompiledPhase
 from .explain import Line, formulas, ones
 
 ROUNDING = 1e-9  # relative; less is no gain
 
-Search = Callable[[int, Sequence[Pin]], Compiled]  # the plan that sends least at a size of the dim, with some pins
+Search = Callable[[int, Sequence[Pin]], CompiledPhase]  # the plan that sends least at a size of the dim, with some pins
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def check_grows(program: Program, over: str) -> None:
 
 
 def compare(
-    rivals: Mapping[str, Compiled],
+    rivals: Mapping[str, CompiledPhase],
     form: Form,
     over: str | None,
     drop_ones: bool = False,
@@ -126,7 +126,9 @@ def compare(
     return Comparison(layouts, over, turns, tuple(_findings(rivals, over, turns, search)))
 
 
-def _findings(rivals: Mapping[str, Compiled], over: str, turns: Sequence[Turn], search: Search) -> Iterator[Finding]:
+def _findings(
+    rivals: Mapping[str, CompiledPhase], over: str, turns: Sequence[Turn], search: Search
+) -> Iterator[Finding]:
     exact = {name: formulas(one, Form.EXACT) for name, one in rivals.items()}
     for at in _sizes(rivals, over, turns):
         named = {name: _sending(one, over, at) for name, one in exact.items()}
@@ -145,7 +147,7 @@ def _findings(rivals: Mapping[str, Compiled], over: str, turns: Sequence[Turn], 
             yield Finding(at, stored_as, rival, named[rival], sent, _weights(compiled.spmd), stored)
 
 
-def _sizes(rivals: Mapping[str, Compiled], over: str, turns: Sequence[Turn]) -> list[int]:
+def _sizes(rivals: Mapping[str, CompiledPhase], over: str, turns: Sequence[Turn]) -> list[int]:
     """The size that the dim has, and the nearest to each turn that the layouts of all rivals divide."""
     ways = 1
     for one in rivals.values():
@@ -165,7 +167,7 @@ def _best(named: Mapping[str, Sending], turns: Sequence[Turn], at: int) -> str:
     return later if later in equal else equal[0]
 
 
-def _stored_pins(compiled: Compiled) -> list[Pin]:
+def _stored_pins(compiled: CompiledPhase) -> list[Pin]:
     """Pins of the layouts in which a plan stores what it is given, and hands out its results."""
     spmd, values = compiled.spmd, compiled.spmd.table()
     stored = {p.item.value: p.item.value for p in walk_spmd(spmd.body) if isinstance(p.item, Stored)}

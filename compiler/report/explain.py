@@ -13,7 +13,7 @@ from sympy import Expr
 
 from ...cost.formulas.symbolic import Bandwidth, Form, SymbolicEstimate, symbolic
 from ...cost.hardware import Convention
-from ..plan.pipeline import Compiled
+from ..plan.pipeline import CompiledPhase
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Explanation:
     totals: tuple[Line, ...]
 
 
-def explain(compiled: Compiled, form: Form, drop_ones: bool = False) -> Explanation:
+def explain(compiled: CompiledPhase, form: Form, drop_ones: bool = False) -> Explanation:
     """The formulas of a compiled phase, with their values at its sizes; `drop_ones`: without dims of size 1."""
     found = formulas(compiled, form, ones(compiled) if drop_ones else ())
     paid = {cost.result: cost.seconds for cost in compiled.estimate.moves}
@@ -73,12 +73,12 @@ def explain(compiled: Compiled, form: Form, drop_ones: bool = False) -> Explanat
     )
 
 
-def formulas(compiled: Compiled, form: Form, numbers: Collection[str] = ()) -> SymbolicEstimate:
+def formulas(compiled: CompiledPhase, form: Form, numbers: Collection[str] = ()) -> SymbolicEstimate:
     """The formulas in the convention of the compiled hardware; dims in `numbers` stand as their sizes."""
     bandwidth = Bandwidth.LINKS if compiled.hardware.convention is Convention.LINKS else Bandwidth.CHIP
     return symbolic(compiled.spmd, compiled.hardware, form, bandwidth, numbers)
 
 
-def ones(compiled: Compiled) -> set[str]:
+def ones(compiled: CompiledPhase) -> set[str]:
     """The dims of size 1."""
     return {dim for dim, size in compiled.spmd.sizes if size == 1}

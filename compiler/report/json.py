@@ -21,7 +21,7 @@ from ...ir.layout import format_layout
 from ...ir.program import Kind, Stored
 from ...ir.spmd import Compute, Move, SpmdValue, walk_spmd
 from ...passes.plan import Objective
-from ..plan.pipeline import Compiled
+from ..plan.pipeline import CompiledPhase
 from ..plan.shapes import Shape, ranking_data
 from ..simulate.check import CheckReport
 from .phases import together_data
@@ -32,7 +32,7 @@ from .text import PROVEN, utilisation
 Data = dict[str, object]
 
 
-def json_text(phases: Sequence[Compiled], shapes: Sequence[Shape] = ()) -> str:
+def json_text(phases: Sequence[CompiledPhase], shapes: Sequence[Shape] = ()) -> str:
     """One phase as an object, several as `{"phases": [...]}`; ends in a newline.
 
     `shapes`: the slice shapes that were compiled, cheapest first; they add `slice_shapes`.
@@ -46,7 +46,7 @@ def json_text(phases: Sequence[Compiled], shapes: Sequence[Shape] = ()) -> str:
     return json.dumps(whole, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-def phase_data(compiled: Compiled) -> Data:
+def phase_data(compiled: CompiledPhase) -> Data:
     """All that is known of one compiled phase."""
     spmd, cost, plan = compiled.spmd, compiled.estimate, compiled.phase_plan
     values = spmd.table()
@@ -86,7 +86,7 @@ def phase_data(compiled: Compiled) -> Data:
     }
 
 
-def _priced(compiled: Compiled) -> Data:
+def _priced(compiled: CompiledPhase) -> Data:
     """The objective and its proven bound, if it has one of its own, in seconds, or in bytes where memory is
     minimised."""
     plan = compiled.phase_plan
@@ -108,7 +108,7 @@ def _totals(totals: Totals, hidden: bool) -> Data:
     }
 
 
-def _steps(compiled: Compiled) -> list[Data]:
+def _steps(compiled: CompiledPhase) -> list[Data]:
     """The steps in program order, those in repeats once."""
     values = compiled.spmd.table()
     ops = {c.result: c for c in compiled.estimate.ops}

@@ -8,24 +8,24 @@ from typing import Any
 from ...ir.spmd import Move, SpmdProgram, walk_spmd
 from ...passes.lower.handover import spell_handovers
 from ...passes.plan import Objective, Plan
-from ..plan.pipeline import Compiled, whole_price
+from ..plan.pipeline import CompiledPhase, whole_price
 from ..text.table import table
 from .text import PROVEN, time_text
 
 Data = dict[str, Any]
 
 
-def calls_of(one: Compiled) -> int:
+def calls_of(one: CompiledPhase) -> int:
     """How often a phase is called for one batch."""
     return one.program.phase(one.phase).calls
 
 
-def together_text(compiled: Sequence[Compiled]) -> str:
+def together_text(compiled: Sequence[CompiledPhase]) -> str:
     """What phases that were planned together take in all: a block that follows their own."""
     return "\n".join(_together(compiled))
 
 
-def _together(compiled: Sequence[Compiled]) -> Iterator[str]:
+def _together(compiled: Sequence[CompiledPhase]) -> Iterator[str]:
     plan = compiled[0].plan
     rows: list[tuple[str, ...]] = [("", "calls", "each", "all")]
     handed = {h.before: h for h in plan.handovers}
@@ -52,7 +52,7 @@ def _together(compiled: Sequence[Compiled]) -> Iterator[str]:
         yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
 
 
-def seconds_of(one: Compiled, hiding: bool = True) -> float:
+def seconds_of(one: CompiledPhase, hiding: bool = True) -> float:
     """What counts of one call of a phase; without `hiding`, before any of it is hidden."""
     totals = one.estimate.totals()
     if one.plan.objective is Objective.COMMUNICATION:
@@ -67,7 +67,7 @@ def _moved(spmd: SpmdProgram) -> str:
     return f"moved by {len(moves)} collectives" if len(moves) > 1 else "moved by one collective"
 
 
-def sharing_text(alone: Sequence[Compiled], together: Plan | None, reason: str | None) -> str:
+def sharing_text(alone: Sequence[CompiledPhase], together: Plan | None, reason: str | None) -> str:
     """What it costs to store parameters once: phases planned alone beside the plan of all, or why there is none."""
     total = sum(calls_of(one) * seconds_of(one, hiding=False) for one in alone)
     lines = ["What sharing the stored parameters costs"]
@@ -88,7 +88,7 @@ def sharing_text(alone: Sequence[Compiled], together: Plan | None, reason: str |
     return "\n".join(lines)
 
 
-def together_data(compiled: Sequence[Compiled]) -> Data:
+def together_data(compiled: Sequence[CompiledPhase]) -> Data:
     """The same as an object: the calls of each phase, the handovers, the whole and its bound."""
     plan, program = compiled[0].plan, compiled[0].program
     return {

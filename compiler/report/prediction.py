@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..plan.pipeline import Compiled
+from ..plan.pipeline import CompiledPhase
 from ..text.units import count_text, time_text
 
 Data = dict[str, object]
 
 
-def prediction_lines(compiled: Compiled) -> Iterator[str]:
+def prediction_lines(compiled: CompiledPhase) -> Iterator[str]:
     """The prediction as a few lines of the report; nothing of a phase that takes no time."""
     found = compiled.prediction
     if found.tokens_per_s is None:
@@ -27,7 +27,7 @@ def prediction_lines(compiled: Compiled) -> Iterator[str]:
     yield f"  Most of the time goes to {found.binds}: {spent}."
 
 
-def prediction_data(compiled: Compiled) -> Data:
+def prediction_data(compiled: CompiledPhase) -> Data:
     """The prediction as an object. Times are seconds, sizes bytes."""
     found = compiled.prediction
     return {

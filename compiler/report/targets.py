@@ -9,7 +9,7 @@ from importlib import import_module
 from ..emit.jax_source import emit_jax
 from ..emit.numpy_source import emit_numpy
 from ..emit.specs import specs_json, specs_module
-from ..plan.pipeline import Compiled
+from ..plan.pipeline import CompiledPhase
 from ..plan.shapes import Shape
 from ..text.files import file_stem
 from .json import json_text
@@ -47,13 +47,13 @@ def file_names(model: str, phases: Sequence[str], emit: Emit) -> list[str]:
     return [*names, *map(_beside, names)] if emit is Emit.SPECS else names
 
 
-def in_one(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> str:
+def in_one(compiled: Sequence[CompiledPhase], emit: Emit, shapes: Sequence[Shape]) -> str:
     """All phases as one text."""
     whole = _each(compiled, emit, shapes)
     return f"{whole}\n\n{together_text(compiled)}" if emit is Emit.TEXT and _joint(compiled) else whole
 
 
-def in_files(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> dict[str, str]:
+def in_files(compiled: Sequence[CompiledPhase], emit: Emit, shapes: Sequence[Shape]) -> dict[str, str]:
     """A text for each file. Of phases planned together each says what is proven of all."""
     if emit is Emit.HTML:
         [name] = file_names(compiled[0].program.name, [one.phase for one in compiled], emit)
@@ -68,7 +68,7 @@ def in_files(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) 
     return out
 
 
-def _joint(compiled: Sequence[Compiled]) -> bool:
+def _joint(compiled: Sequence[CompiledPhase]) -> bool:
     return len(compiled[0].plan.phases) > 1
 
 
@@ -77,7 +77,7 @@ def _beside(name: str) -> str:
     return name.removesuffix("py") + "json"
 
 
-def _each(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> str:
+def _each(compiled: Sequence[CompiledPhase], emit: Emit, shapes: Sequence[Shape]) -> str:
     match emit:
         case Emit.TEXT:
             return "\n\n".join(report(one) for one in compiled)
@@ -93,7 +93,7 @@ def _each(compiled: Sequence[Compiled], emit: Emit, shapes: Sequence[Shape]) -> 
             return _page(compiled, shapes)
 
 
-def _page(compiled: Sequence[Compiled], shapes: Sequence[Shape]) -> str:
+def _page(compiled: Sequence[CompiledPhase], shapes: Sequence[Shape]) -> str:
     """The page; its module takes longer to import than `compile` takes to start."""
     page: str = import_module(".page.render", __package__).plan_page(compiled, shapes=shapes)
     return page

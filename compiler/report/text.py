@@ -17,7 +17,7 @@ from ...ir.program import Kind, Stored
 from ...ir.spmd import walk_spmd
 from ...ir.text.write_spmd import print_spmd
 from ...passes.plan import Objective
-from ..plan.pipeline import Compiled
+from ..plan.pipeline import CompiledPhase
 from ..simulate.check import ERROR_TOLERANCE, CheckReport
 from ..text.table import table
 from .prediction import prediction_lines
@@ -34,7 +34,7 @@ OBJECTIVES = {
 }
 
 
-def report(compiled: Compiled) -> str:
+def report(compiled: CompiledPhase) -> str:
     """The plan as text for people, ending in a newline; at most 100 columns where names allow."""
     parts = [_header(compiled), _stored(compiled), _program(compiled), _summary(compiled)]
     return "\n\n".join("\n".join(part).rstrip() for part in parts) + "\n"
@@ -47,7 +47,7 @@ RULES = {
 }
 
 
-def _header(compiled: Compiled) -> Iterator[str]:
+def _header(compiled: CompiledPhase) -> Iterator[str]:
     spmd, hardware = compiled.spmd, compiled.hardware
     yield f"Plan of {json.dumps(spmd.name)}, phase {spmd.phase}, {OBJECTIVES[compiled.plan.objective]}"
     yield f"  mesh      {spmd.mesh}: {_count(spmd.mesh.chips, 'chip')}"
@@ -70,7 +70,7 @@ def _network(hardware: Hardware) -> str:
     return f"links of {hardware.fabric.link_bytes_per_s / 1e9:.6g} GB/s, {latency_us:.3g} us a collective"
 
 
-def _stored(compiled: Compiled) -> Iterator[str]:
+def _stored(compiled: CompiledPhase) -> Iterator[str]:
     """A row for each stored tensor: its layout, and what a chip holds of it."""
     spmd = compiled.spmd
     values, sizes = spmd.table(), dict(spmd.sizes)
@@ -110,7 +110,7 @@ def _worst(point: Point) -> str:
     return where + (": " + ", ".join(value.name for value in largest) if largest else "")
 
 
-def _program(compiled: Compiled) -> Iterator[str]:
+def _program(compiled: CompiledPhase) -> Iterator[str]:
     yield "Sharded program, on the right the MB that a chip sends and the time, for one execution"
     if compiled.estimate.loops:
         yield "A step marked by `~` runs in one loop with the step before it; beside the first, what that hides"
@@ -130,7 +130,7 @@ def _annotations(estimate: Estimate) -> dict[str, str]:
     return out
 
 
-def _summary(compiled: Compiled) -> Iterator[str]:
+def _summary(compiled: CompiledPhase) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("", "compute", "memory", "ops", "communication", "total", "MB sent", "collectives")]
     for scope in scopes(compiled.spmd, compiled.estimate):
         rows.append(_totals_row(f"{scope.name}, one of {scope.count}", scope.once))
@@ -162,7 +162,7 @@ def _summary(compiled: Compiled) -> Iterator[str]:
         yield from _checked(compiled.checked)
 
 
-def _overlap(compiled: Compiled) -> Iterator[str]:
+def _overlap(compiled: CompiledPhase) -> Iterator[str]:
     """What loops hide, and what is proven nevertheless."""
     if not compiled.overlapped:
         return
@@ -180,7 +180,7 @@ def _overlap(compiled: Compiled) -> Iterator[str]:
         yield "             no plan can hide more than half of its time, nor take less than half the bound"
 
 
-def utilisation(compiled: Compiled) -> float | None:
+def utilisation(compiled: CompiledPhase) -> float | None:
     """The flops that the model's parameters need, unpadded, over those that the chips could do in the time.
 
     None where it takes no time.
@@ -211,7 +211,7 @@ def _totals_row(name: str, totals: Totals) -> tuple[str, ...]:
     return (name, *map(time_text, seconds), _mb(totals.bytes_sent), str(totals.collectives))
 
 
-def _objective(compiled: Compiled, price: float) -> str:
+def _objective(compiled: CompiledPhase, price: float) -> str:
     match compiled.plan.objective:
         case Objective.MEMORY:
             return f"{price / 1e9:.6g} GB stored"

@@ -19,7 +19,7 @@ from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Kind, Program, Stored, Take, operand_names, walk
 from ...ir.spmd import SpmdProgram
 from ...passes.choose import Options
-from ..plan.pipeline import Compiled, InternalError, compile_phases
+from ..plan.pipeline import CompiledPhase, InternalError, compile_phases
 from ..simulate.check import ERROR_TOLERANCE, largest_difference, refuse_large
 from ..simulate.padded import true_part, zero_padded
 from ..simulate.pointwise import Array
@@ -96,7 +96,7 @@ class Prepared:
     `prompt`: ids of the model's input, of its dims. `tokens`: how many each sequence gets.
     """
 
-    compiled: tuple[Compiled, ...]
+    compiled: tuple[CompiledPhase, ...]
     model: LanguageModel
     prefill: Small
     decode: Small
@@ -119,7 +119,7 @@ class Prepared:
 
 def generate(
     program: Program, mesh: Mesh, options: Options, tokens: int, seed: int
-) -> tuple[Generation, tuple[Compiled, ...]]:
+) -> tuple[Generation, tuple[CompiledPhase, ...]]:
     """Compile both phases of a model, and let it generate `tokens` tokens for each sequence of a batch.
 
     The first comes from prefill. Raises InputError when the model does not generate, when a phase has
@@ -172,7 +172,7 @@ def run_prepared(prepared: Prepared) -> Generation:
     )
 
 
-def _small(program: Program, compiled: Sequence[Compiled], tokens: int) -> tuple[Small, Small]:
+def _small(program: Program, compiled: Sequence[CompiledPhase], tokens: int) -> tuple[Small, Small]:
     """Prefill and decode on shrunken dims, the context longer than prompt and tokens."""
     model = language_model(program)
     margins = {model.vocabulary[-1]: VOCABULARY, **dict.fromkeys(model.counted, tokens)}

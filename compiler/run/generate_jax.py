@@ -18,7 +18,7 @@ from ..emit.jax_function import contexts_of
 from ..emit.jax_source import emit_jax
 from ..emit.jax_tree import Names, names_of
 from ..jax.processes import free_address, run_processes
-from ..plan.pipeline import Compiled
+from ..plan.pipeline import CompiledPhase
 from ..simulate.pointwise import Array
 from ..simulate.representable import representable
 from .generate import Prepared, Small
@@ -76,11 +76,11 @@ def _commands(folder: str, processes: int) -> Sequence[Sequence[str]]:
     return [(CHILD, folder, str(process), str(processes), address) for process in range(processes)]
 
 
-def _names(one: Compiled) -> Names:
+def _names(one: CompiledPhase) -> Names:
     return names_of(one.spmd, contexts_of(one.spmd), ())
 
 
-def _told(prepared: Prepared, one: Compiled, small: Small) -> dict[str, object]:
+def _told(prepared: Prepared, one: CompiledPhase, small: Small) -> dict[str, object]:
     """What is said of a phase; `small` is the same on shrunken dims."""
     model, names = prepared.model, _names(one)
     repeats = {p.item.name: p.item.count for p in walk_spmd(small.spmd.body) if isinstance(p.item, SpmdRepeat)}

@@ -17,9 +17,9 @@ from ...ir.text.read import parse
 from ...passes.choose import Options
 from ...passes.expansion.expand import expand
 from ...passes.expansion.weights import with_weights
-from ...passes.plan import Beaten
+from ...passes.plan import Cutoff
 from ...passes.search.infeasible import UNPROVEN
-from ..plan.pipeline import Compiled, compile_phase
+from ..plan.pipeline import CompiledPhase, compile_phase
 from ..plan.shapes import meshes_of
 from .points import BEATEN, Point, Record, Status, Sweep, Tried
 from .serving import sizes_at
@@ -37,12 +37,12 @@ def solve(sweep: Sweep, point: Point) -> Record:
         program = program_at(sweep, point)
     except InputError as error:
         return Record(point, Status.INFEASIBLE, (), reason=error.diagnostics[0].message)
-    best: Compiled | None = None
+    best: CompiledPhase | None = None
     tried: list[Tried] = []
     for mesh in shapes(point.chips, sweep.hardware):
         below = best.plan.price if best else math.inf
         found = _try(program, point.phase, mesh, _options(sweep, below))
-        if isinstance(found, Compiled):
+        if isinstance(found, CompiledPhase):
             plan = found.plan
             proven = Status.OPTIMAL if plan.gap <= PROVEN else Status.FEASIBLE
             tried.append(Tried(_name(mesh), proven, plan.price, plan.bound))
@@ -78,12 +78,12 @@ def _options(sweep: Sweep, below: float) -> Options:
     return Options(sweep.hardware, capacity_bytes=sweep.hbm_fraction * sweep.hardware.hbm_bytes, below=below)
 
 
-def _try(program: Program, phase: str, mesh: Mesh, options: Options) -> Compiled | Tried:
+def _try(program: Program, phase: str, mesh: Mesh, options: Options) -> CompiledPhase | Tried:
     """The best plan on a slice shape, or why it is of no interest."""
     name = _name(mesh)
     try:
         return compile_phase(program, phase, mesh, options)
-    except Beaten as beaten:
+    except Cutoff as beaten:
         status = BEATEN if beaten.bound >= options.below * (1 - PROVEN) else Status.UNKNOWN
         return Tried(name, status, bound_s=beaten.bound)
     except InputError as error:
@@ -97,7 +97,7 @@ def _name(mesh: Mesh) -> str:
     return "x".join(map(str, mesh.sizes))
 
 
-def _record(point: Point, best: Compiled, tried: tuple[Tried, ...]) -> Record:
+def _record(point: Point, best: CompiledPhase, tried: tuple[Tried, ...]) -> Record:
     found = best.prediction
     bound_s = min([found.seconds, *(one.bound_s for one in tried if one.bound_s is not None)])
     return Record(

@@ -1,6 +1,6 @@
 """What follows from formulas: the best split, where one layout overtakes another, which is never worse.
 
-The formulas are those of `cost.symbolic`, of any plan; no result is written down here. All symbols
+The formulas are those of `cost.formulas.symbolic`, of any plan; no result is written down here. All symbols
 are positive.
 """
 

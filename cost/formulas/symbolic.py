@@ -18,7 +18,7 @@ from sympy import Expr, Symbol
 from ...ir.program import operand_names
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRepeat, walk_spmd
 from ..collectives import bytes_sent
-from ..estimate import Done, Scale, Sent, quantities
+from ..estimate import OpWork, Scale, Transfer, step_costs
 from ..hardware import Convention, Hardware
 from ..network import Network, Terms
 
@@ -142,18 +142,18 @@ def symbolic(
     symbols = _symbols(spmd, hardware, bandwidth, numbers)
     network = _network(spmd, hardware, bandwidth, symbols, many)
 
-    def sent_by(step: Sent) -> Expr:
+    def sent_by(step: Transfer) -> Expr:
         return sympy.sympify(bytes_sent(step.kind, step.before_bytes, step.after_bytes, step.ways, many))
 
-    def seconds(step: Sent) -> Expr:
+    def seconds(step: Transfer) -> Expr:
         if bandwidth is Bandwidth.AXIS:
             return sent_by(step) / (_shares(step, bandwidth) * symbols.network)
         sizes = step.before_bytes, step.after_bytes
         return sympy.sympify(network.collective_s(step.kind, step.axes, *sizes, joined=step.result in joined))
 
     joined = {placed.item.result for placed in walk_spmd(spmd.body) if _is_joined(placed.item)}
-    steps = list(quantities(spmd, Scale(symbols.dims.__getitem__, symbols.axes.__getitem__)))
-    sent = [step for step in steps if isinstance(step, Sent)]
+    steps = list(step_costs(spmd, Scale(symbols.dims.__getitem__, symbols.axes.__getitem__)))
+    sent = [step for step in steps if isinstance(step, Transfer)]
     chains = list(_chains(sent, _passed_on(spmd), bandwidth))
     total = tidy(sympy.Add(*(chain[0].times * seconds(_whole(chain)) for chain in chains)))
     moves = []
@@ -163,7 +163,7 @@ def symbolic(
         moves.append(SymbolicMove(results, one.times, one.kind, one.axes, *priced, one.result in joined))
     ops = []
     for step in steps:
-        if isinstance(step, Done):
+        if isinstance(step, OpWork):
             flops, traffic = sympy.sympify(step.work.flops), sympy.sympify(step.work.hbm_bytes)
             ops.append(SymbolicOp(step.result, step.times, flops, traffic, flops / symbols.peak, traffic / symbols.hbm))
     return SymbolicEstimate(form, symbols, tuple(moves), tuple(ops), total, _sizes(spmd, hardware, bandwidth, symbols))
@@ -261,14 +261,14 @@ def _passed_on(spmd: SpmdProgram) -> frozenset[str]:
     return frozenset(name for name, count in reads.items() if count == 1)
 
 
-def _shares(step: Sent, bandwidth: Bandwidth) -> int:
+def _shares(step: Transfer, bandwidth: Bandwidth) -> int:
     """How many times the bandwidth of the symbol a collective has."""
     return len(step.axes) if bandwidth is Bandwidth.AXIS else 1
 
 
-def _chains(sent: list[Sent], passed_on: frozenset[str], bandwidth: Bandwidth) -> Iterator[list[Sent]]:
+def _chains(sent: list[Transfer], passed_on: frozenset[str], bandwidth: Bandwidth) -> Iterator[list[Transfer]]:
     """The collectives, those together that take what one would, in the order of their last steps."""
-    chains: dict[str, list[Sent]] = {}
+    chains: dict[str, list[Transfer]] = {}
     for step in sent:
         before = chains.get(step.operand, []) if step.operand in passed_on else []
         if before and _is_one([*before, step], bandwidth):
@@ -279,7 +279,7 @@ def _chains(sent: list[Sent], passed_on: frozenset[str], bandwidth: Bandwidth) -
     yield from chains.values()
 
 
-def _is_one(chain: list[Sent], bandwidth: Bandwidth) -> bool:
+def _is_one(chain: list[Transfer], bandwidth: Bandwidth) -> bool:
     """Whether collectives in a row take, exactly, what one over all their axes would."""
     if bandwidth is Bandwidth.LINKS or len({(s.kind, s.times) for s in chain}) > 1:
         return False  # on links each has a latency of its own
@@ -288,9 +288,9 @@ def _is_one(chain: list[Sent], bandwidth: Bandwidth) -> bool:
     return bool(sympy.cancel(apart - together.bytes_sent / _shares(together, bandwidth)) == 0)
 
 
-def _whole(chain: list[Sent]) -> Sent:
+def _whole(chain: list[Transfer]) -> Transfer:
     """Collectives in a row, as one over all their axes."""
     first, last = chain[0], chain[-1]
     axes = tuple(a for s in chain for a in s.axes)
     ways = sympy.Mul(*(s.ways for s in chain))
-    return Sent(last.result, first.operand, last.times, last.kind, axes, first.before_bytes, last.after_bytes, ways)
+    return Transfer(last.result, first.operand, last.times, last.kind, axes, first.before_bytes, last.after_bytes, ways)

@@ -18,7 +18,7 @@ from ...ir.collective import Permute
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
 from ...ir.spmd import Move, SpmdProgram, walk_spmd
-from ..estimate import Sent, numbers, quantities
+from ..estimate import Transfer, concrete_sizes, step_costs
 from ..hardware import Hardware
 from ..network import Network
 from ..topology import Level
@@ -70,7 +70,7 @@ def traces(spmd: SpmdProgram, hardware: Hardware) -> tuple[Trace, ...]:
     `hardware` is in the links convention. Raises InputError when the mesh does not fit it.
     """
     network = Network(hardware, spmd.mesh)
-    sent = {step.result: step for step in quantities(spmd, numbers(spmd)) if isinstance(step, Sent)}
+    sent = {step.result: step for step in step_costs(spmd, concrete_sizes(spmd)) if isinstance(step, Transfer)}
     groups: list[list[Move]] = []
     for placed in walk_spmd(spmd.body):
         match placed.item:
@@ -85,11 +85,11 @@ def traces(spmd: SpmdProgram, hardware: Hardware) -> tuple[Trace, ...]:
     )
 
 
-def _trace(steps: Sequence[Sent], move: Move, before: Layout, network: Network) -> Trace:
+def _trace(steps: Sequence[Transfer], move: Move, before: Layout, network: Network) -> Trace:
     first, rest = steps[0], steps[1:]
     held = sum((Fraction(step.before_bytes) for step in steps), start=Fraction(0))
 
-    def price(step: Sent, joined: bool) -> float:
+    def price(step: Transfer, joined: bool) -> float:
         sizes = float(step.before_bytes), float(step.after_bytes)
         return float(network.collective_s(step.kind, step.axes, *sizes, joined=joined))
 

@@ -1,4 +1,4 @@
-"""From the grammar's parse tree to the surface tree of `ir.source`."""
+"""From the grammar's parse tree to the surface tree of `ir.text.surface`."""
 
 from __future__ import annotations
 

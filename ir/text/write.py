@@ -1,4 +1,4 @@
-"""The surface tree as text in its plain form; `ir.parser.parse` reads it back to an equal tree."""
+"""The surface tree as text in its plain form; `ir.text.read.parse` reads it back to an equal tree."""
 
 from __future__ import annotations
 

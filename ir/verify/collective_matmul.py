@@ -30,7 +30,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Loop:
+class CollectiveMatmul:
     """A loop: `gathers` one after the other and the `ops` that read the last, or `ops` and the
     `scatters` of what the last of them makes. One of `gathers` and `scatters` is empty."""
 
@@ -81,7 +81,7 @@ def runs(items: Sequence[Step | SpmdRepeat]) -> list[list[Step | SpmdRepeat]]:
     return out
 
 
-def loop_of(run: Sequence[Step | SpmdRepeat]) -> Loop | None:
+def loop_of(run: Sequence[Step | SpmdRepeat]) -> CollectiveMatmul | None:
     """The loop that a run of several steps is; None where its steps are not in the order of one."""
     kinds = "".join("o" if isinstance(item, Compute) else "m" if isinstance(item, Move) else "r" for item in run)
     ops = tuple(item for item in run if isinstance(item, Compute))
@@ -89,10 +89,10 @@ def loop_of(run: Sequence[Step | SpmdRepeat]) -> Loop | None:
     gathering = kinds == "m" * len(moves) + "o" * len(ops)
     if not ops or not moves or not (gathering or kinds == "o" * len(ops) + "m" * len(moves)):
         return None
-    return Loop(moves if gathering else (), ops, () if gathering else moves)
+    return CollectiveMatmul(moves if gathering else (), ops, () if gathering else moves)
 
 
-def walk_loops(region: SpmdRegion, times: int = 1) -> Iterator[tuple[Loop, int]]:
+def walk_loops(region: SpmdRegion, times: int = 1) -> Iterator[tuple[CollectiveMatmul, int]]:
     """The loops of a region and of the repeats in it, in order, each with how often it runs."""
     for run in runs(region.items):
         loop = loop_of(run) if len(run) > 1 else None
@@ -140,7 +140,7 @@ def misfits(
         before = run
 
 
-def objection(loop: Loop, values: Mapping[str, SpmdValue], readers: Mapping[str, int]) -> str | None:
+def objection(loop: CollectiveMatmul, values: Mapping[str, SpmdValue], readers: Mapping[str, int]) -> str | None:
     """Why these steps cannot run in one loop, None if they can.
 
     They read and make values of `values`; `readers` counts for each value the steps, carries and
@@ -157,7 +157,9 @@ def objection(loop: Loop, values: Mapping[str, SpmdValue], readers: Mapping[str,
     return _of_gather(loop, axes, values, readers) if loop.gathers else _of_scatter(loop, values, readers)
 
 
-def _of_gather(loop: Loop, axes: set[str], values: Mapping[str, SpmdValue], readers: Mapping[str, int]) -> str | None:
+def _of_gather(
+    loop: CollectiveMatmul, axes: set[str], values: Mapping[str, SpmdValue], readers: Mapping[str, int]
+) -> str | None:
     gathered = loop.gathers[-1].result
     if readers[gathered] != len(loop.ops):
         return f"`{gathered}` is read by steps that are not in the loop"
@@ -176,7 +178,7 @@ def _of_gather(loop: Loop, axes: set[str], values: Mapping[str, SpmdValue], read
     return None
 
 
-def _of_scatter(loop: Loop, values: Mapping[str, SpmdValue], readers: Mapping[str, int]) -> str | None:
+def _of_scatter(loop: CollectiveMatmul, values: Mapping[str, SpmdValue], readers: Mapping[str, int]) -> str | None:
     *parts, last = loop.ops
     if last.result != loop.scatters[0].operand or readers[last.result] != 1:
         return f"the loop does not reduce `{last.result}`, or something else reads it"

@@ -13,14 +13,16 @@ from itertools import combinations
 from ...ir.collective import AllGather, ReduceScatter
 from ...ir.program import Einsum, Sum, operand_names
 from ...ir.spmd import Compute, Move, SpmdRegion, SpmdRepeat, SpmdValue, Step
-from ...ir.verify.collective_matmul import Loop, objection
+from ...ir.verify.collective_matmul import CollectiveMatmul, objection
 from ...ir.verify.fused import together
 
 MOST_PARTS = 6  # of a sum; a part more doubles the loops
 
 
-def candidates(region: SpmdRegion, values: Mapping[str, SpmdValue], readers: Mapping[str, int]) -> list[Loop]:
-    """The loops of a region, without those of the repeats in it; `readers` as in `ir.looped.objection`."""
+def candidates(
+    region: SpmdRegion, values: Mapping[str, SpmdValue], readers: Mapping[str, int]
+) -> list[CollectiveMatmul]:
+    """The loops of a region, without those of the repeats in it; `readers` as in `objection`."""
     found = _Region(region.items, readers)
     loops = [*found.of_gathers(), *found.of_scatters()]
     return [loop for loop in loops if objection(loop, values, readers) is None]
@@ -43,7 +45,7 @@ class _Region:
                 for name in (step.operand,) if isinstance(step, Move) else operand_names(step.op):
                     self.reading.setdefault(name, []).append(step)
 
-    def of_gathers(self) -> Iterator[Loop]:
+    def of_gathers(self) -> Iterator[CollectiveMatmul]:
         """For each gathered value that only ops of this region read: these, with one gather, two, ..."""
         for move in self.makers.values():
             if not isinstance(move, Move) or not self.collective(move, AllGather):
@@ -57,10 +59,10 @@ class _Region:
             before: Step | None = move
             while isinstance(before, Move) and self.collective(before, AllGather):
                 chain = (before, *chain)
-                yield Loop(chain, ops, ())
+                yield CollectiveMatmul(chain, ops, ())
                 before = self.makers.get(before.operand) if self.readers[before.operand] == 1 else None
 
-    def of_scatters(self) -> Iterator[Loop]:
+    def of_scatters(self) -> Iterator[CollectiveMatmul]:
         """For each result that is only reduce-scattered: what makes it, with one scatter, two, ..."""
         for step in self.makers.values():
             if not isinstance(step, Compute) or not self.alone(step):
@@ -70,7 +72,7 @@ class _Region:
             while isinstance(following, Move) and self.collective(following, ReduceScatter):
                 chain = (*chain, following)
                 for parts in self.parts(step):
-                    yield Loop((), (*parts, step), chain)
+                    yield CollectiveMatmul((), (*parts, step), chain)
                 following = self.only_reader(following)
 
     def parts(self, step: Compute) -> Iterator[tuple[Compute, ...]]:

@@ -22,7 +22,7 @@ from ...cost.memory import memory, scores
 from ...cost.network import Network
 from ...ir.program import operand_names
 from ...ir.spmd import SpmdProgram, SpmdRegion, SpmdRepeat
-from ...ir.verify.collective_matmul import Loop, readers
+from ...ir.verify.collective_matmul import CollectiveMatmul, readers
 from ...ir.verify.fused import together
 from ..ilp.model import Model
 from ..ilp.solver import Settings, solve
@@ -38,13 +38,13 @@ SETTINGS = Settings()
 
 
 @dataclass(frozen=True)
-class Candidate:
+class LoopCandidate:
     """A loop that could be made, and what it hides, seconds, in all its executions.
 
     `items`: those of its region. `in_place`: whether its steps stand side by side there, in their order.
     """
 
-    loop: Loop
+    loop: CollectiveMatmul
     hidden_s: float
     items: tuple[Item, ...]
     makes: frozenset[str]
@@ -84,7 +84,7 @@ def _best_loops(spmd: SpmdProgram, hardware: Hardware, room_bytes: float, settin
     return _with_loops(spmd, best([one for one in found if one.in_place], settings))
 
 
-def useful(spmd: SpmdProgram, hardware: Hardware) -> list[Candidate]:
+def useful(spmd: SpmdProgram, hardware: Hardware) -> list[LoopCandidate]:
     """Every loop that hides something, region by region.
 
     One that makes or reads scores is none: attention is fused, and block by block they would be stored.
@@ -100,11 +100,13 @@ def useful(spmd: SpmdProgram, hardware: Hardware) -> list[Candidate]:
             if cost.hidden_s > LEAST * cost.apart_s and not touched & unstored:
                 at = [place[name] for name in cost.results]
                 in_place = at == list(range(at[0], at[0] + len(at)))
-                found.append(Candidate(loop, times * cost.hidden_s, region.items, frozenset(cost.results), in_place))
+                found.append(
+                    LoopCandidate(loop, times * cost.hidden_s, region.items, frozenset(cost.results), in_place)
+                )
     return found
 
 
-def best(found: Sequence[Candidate], settings: Settings = SETTINGS) -> list[Candidate]:
+def best(found: Sequence[LoopCandidate], settings: Settings = SETTINGS) -> list[LoopCandidate]:
     """Those that hide the most together: no step in two of them, and none that wait for each other.
 
     A loop that hides no more than another of some of its steps is not among them.
@@ -123,7 +125,7 @@ def best(found: Sequence[Candidate], settings: Settings = SETTINGS) -> list[Cand
         limits += [(knot, len(knot) - 1) for knot in knots]
 
 
-def _no_worse(one: Candidate, other: Candidate) -> bool:
+def _no_worse(one: LoopCandidate, other: LoopCandidate) -> bool:
     """Whether a loop hides as much as another that has all of its steps and more."""
     return one.makes < other.makes and one.hidden_s >= other.hidden_s * (1 - EQUAL)
 
@@ -147,7 +149,7 @@ def _packed(worth: Sequence[float], limits: Sequence[tuple[Sequence[int], int]],
     return [n for n in range(count) if x[n] > 0.5]
 
 
-def _knots(known: Sequence[Candidate], chosen: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def _knots(known: Sequence[LoopCandidate], chosen: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Chosen loops that wait for each other, one circle of them in each region that has any."""
     for items in {id(known[n].items): known[n].items for n in chosen}.values():
         own = [n for n in chosen if known[n].items is items]
@@ -165,7 +167,7 @@ class _Unit:
     items: tuple[Item, ...]
 
 
-def _units(items: Sequence[Item], loops: Sequence[Loop]) -> list[_Unit]:
+def _units(items: Sequence[Item], loops: Sequence[CollectiveMatmul]) -> list[_Unit]:
     """The steps of each loop, marked, and of what is in none those that run as one.
 
     A loop of gathers has the place of the first op that reads what they bring, one of scatters that of
@@ -207,13 +209,13 @@ def _in_order(units: Sequence[_Unit]) -> tuple[list[_Unit], list[_Unit]]:
     return [units[n] for n in done], []
 
 
-def _with_loops(spmd: SpmdProgram, chosen: Sequence[Candidate]) -> SpmdProgram:
+def _with_loops(spmd: SpmdProgram, chosen: Sequence[LoopCandidate]) -> SpmdProgram:
     """The program with loops, each region in an order near to what it was."""
     body, table = _looped(spmd.body, [one.loop for one in chosen]), spmd.table()
     return replace(spmd, body=body, values=tuple(table[name] for name in defined(body)))
 
 
-def _looped(region: SpmdRegion, loops: Sequence[Loop]) -> SpmdRegion:
+def _looped(region: SpmdRegion, loops: Sequence[CollectiveMatmul]) -> SpmdRegion:
     items = [replace(i, body=_looped(i.body, loops)) if isinstance(i, SpmdRepeat) else i for i in region.items]
     own = {name for item in items for name in made_by(item)}
     units, _ = _in_order(_units(items, [loop for loop in loops if loop.steps[0].result in own]))

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..layouts.space import Mask
-from ..plan import Beaten
+from ..plan import Cutoff
 from .detours import Detours
 from .dual_ascent import DualAscent, Floats
-from .exact import Found, Problem, Prover
+from .exact import Candidate, Problem, Prover
 from .graph import Port, Tensor
 from .limits import JointLimits, Limits
 from .memory_bounds import local_bytes
@@ -53,7 +53,7 @@ class _Box:
     allowed: list[Mask]
     free: DualAscent
     ascent: DualAscent
-    plan: Found
+    plan: Candidate
     cuts: int
 
 
@@ -74,7 +74,7 @@ class _Search:
         self.prover, self.below = prover, below
         self.winner = ascent  # that of the box in which the best plan was found
         problem = self.problem
-        self.best: Found | None = None
+        self.best: Candidate | None = None
         self.given_up = np.inf
         self.heap: list[tuple[float, int, _Box]] = []
         self.entered, self.read, self.tried = 0, 0, 0
@@ -86,12 +86,12 @@ class _Search:
         """That of the best plan so far, or what a plan must cost less than."""
         return self.below if self.best is None else min(self.below, self.best.price)
 
-    def reading(self, chosen: Sequence[int]) -> Found:
+    def reading(self, chosen: Sequence[int]) -> Candidate:
         """A plan that was read off."""
         self.read += 1
         return self.problem.found(chosen)
 
-    def offered(self, plan: Found) -> bool:
+    def offered(self, plan: Candidate) -> bool:
         """Take a plan if it keeps to the limits and is cheaper; whether it keeps to them."""
         if not self.limits.fits(plan):
             return False
@@ -123,9 +123,9 @@ class _Search:
         box = _Box(tight, ascent, pressed.ascent, replace(pressed.plan, bound=bound), cuts)
         heapq.heappush(self.heap, (bound, self.entered, box))
 
-    def run(self) -> Found:
+    def run(self) -> Candidate:
         """Take the box of the least bound, prove its cheapest plan or split it, until none is left. Raises
-        Beaten where no plan was found."""
+        Cutoff where no plan was found."""
         gap = self.problem.settings.gap
         while self.heap and self.heap[0][0] < self.price * (1 - gap) and self.read < self.most:
             bound, box = self.take()
@@ -145,12 +145,12 @@ class _Search:
             self.split(box)
         left = self.heap[0][0] if self.heap else np.inf
         if self.best is None:
-            raise Beaten(min(self.below, self.given_up, left))
+            raise Cutoff(min(self.below, self.given_up, left))
         found = replace(self.best, bound=min(self.price, self.given_up, left))
         plain = self.prover.plainest(self.winner, found, MOST_COLUMNS, self.limits)
         return plain if self.limits.fits(plain) else found
 
-    def detour(self, plan: Found, most: int) -> float:
+    def detour(self, plan: Candidate, most: int) -> float:
         """Try other ways to make the copies of a plan; a bound of those that were not tried."""
         most = min(most, MOST_WAYS - self.tried)
         found, left, tried = self.detours.around(plan, self.limits, self.price, most)
@@ -203,7 +203,7 @@ class _Search:
                 return _Cut(node, (np.arange(len(allowed)) != box.plan.chosen[node]).astype(np.float64), 1.0)
         return None
 
-    def held(self, plan: Found) -> Iterator[tuple[Tensor, list[Port]]]:
+    def held(self, plan: Candidate) -> Iterator[tuple[Tensor, list[Port]]]:
         """What a plan holds at its worst point besides what is stored, and the ports at which it lies
         in that layout: all of its ports, if it lies so on its way only."""
         tensors = {(t.phase, t.value.name): t for t in self.problem.graph.tensors}
@@ -226,9 +226,9 @@ def _largest(sizes: Sequence[tuple[int, Floats]], box: _Box) -> _Cut | None:
     return best
 
 
-def search_boxes(side: Side, prover: Prover, ascent: DualAscent, least: float, below: float) -> Found:
+def branch_and_bound(side: Side, prover: Prover, ascent: DualAscent, least: float, below: float) -> Candidate:
     """The cheapest plan of a side; `ascent` has settled on its problem without limits, and `least` is a bound of
-    it. Raises Beaten where no plan was found that costs less than `below`."""
+    it. Raises Cutoff where no plan was found that costs less than `below`."""
     problem = side.problem
     allowed = [np.ones(len(node.seconds), dtype=bool) for node in problem.graph.nodes]
     if problem.representatives is not None:

@@ -12,7 +12,7 @@ from ..layouts.reshard import collective
 from ..plan import Leg, OpPlan, PhasePlan, Plan, Tree
 
 
-def plainest(plan: Plan, alike: Sequence[Sequence[str]]) -> Plan:
+def with_plainest_axes(plan: Plan, alike: Sequence[Sequence[str]]) -> Plan:
     """The image of a plan under renamings of the axes in each group of `alike` whose layouts have
     their axes most nearly in mesh order: `E_xF_yz` before `E_zF_yx`. Stored layouts count first."""
     images = [_renamed(plan, mapping) for mapping in _mappings(alike)]

@@ -23,26 +23,26 @@ from ...ir.program import Append, Carry, Kind, Program, Region, Repeat, Stored, 
 from ...ir.spmd import Compute, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
 from ..layouts.reshard import worthwhile
 from .graph import Graph, Port, Result, Tensor
-from .memory_bounds import Copies, Need, Needs, Term, Trip, local_bytes
+from .memory_bounds import Copies, Demand, MemoryBounds, MovedBytes, PointBound, local_bytes
 
 Floats = NDArray[np.float64]
 END = 1 << 60  # later than any node
 
 
-def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True) -> Needs:
+def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True) -> MemoryBounds:
     """What all plans of a graph hold at the least. `graph` is that of `program` in `phase`. Unless
     `ordered` steps may run in any order in which each finds what it reads, as where collectives of
     several values run as one.
     """
     reader = _Reader(program, graph, ordered)
     nodes = enumerate(graph.nodes)
-    stored = tuple(Term(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
+    stored = tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
     found = []
     for point in points(_without_moves(program, phase, mesh)):
         found.append(reader.need(point))
         if ordered:
             found += reader.moves(point)
-    return Needs(stored, tuple(found))
+    return MemoryBounds(stored, tuple(found))
 
 
 def _without_moves(program: Program, phase: str, mesh: Mesh) -> SpmdProgram:
@@ -86,15 +86,15 @@ class _Live:
     def name(self) -> str:
         return self.tensor.value.name
 
-    def made(self) -> Term:
+    def made(self) -> Demand:
         """It as it was made."""
-        return Term(self.name, self.tensor.source.node, local_bytes(self.tensor, self.tensor.source))
+        return Demand(self.name, self.tensor.source.node, local_bytes(self.tensor, self.tensor.source))
 
-    def read(self, port: Port) -> Term:
+    def read(self, port: Port) -> Demand:
         """It as it is read."""
-        return Term(self.name, port.node, local_bytes(self.tensor, port))
+        return Demand(self.name, port.node, local_bytes(self.tensor, port))
 
-    def term(self) -> Term | None:
+    def term(self) -> Demand | None:
         """What it takes at least; None where that may be nothing."""
         if self.now or self.inner:
             return self.with_copies(self.read((*self.now, *self.inner)[0]))
@@ -104,9 +104,9 @@ class _Live:
             return None  # live for the scores alone that are made of it, and gone where they are moved
         source = self.tensor.source
         least = self.tensor.total_bytes / float(self.tensor.space.space.shards.max())
-        return self.with_copies(Term(self.name, source.node, np.full(len(source.rows), least)))
+        return self.with_copies(Demand(self.name, source.node, np.full(len(source.rows), least)))
 
-    def with_copies(self, term: Term, stored: bool = False) -> Term:
+    def with_copies(self, term: Demand, stored: bool = False) -> Demand:
         """A term, and all copies that may be there beside what it stands for."""
         source = self.tensor.source
         now = (*self.now, *self.inner, *((source,) if self.still else ()))
@@ -114,20 +114,20 @@ class _Live:
             return term
         return replace(term, copies=Copies(self.tensor, (source, *self.before), now, self.after, stored))
 
-    def gathered(self) -> Term:
+    def gathered(self) -> Demand:
         """A copy of what is stored, unless it is read as it is stored."""
         port, source = self.now[0], self.tensor.source
         there = local_bytes(self.tensor, port)
-        term = Term(self.name, port.node, np.zeros(len(there)), Trip(port, source, there))
+        term = Demand(self.name, port.node, np.zeros(len(there)), MovedBytes(port, source, there))
         return self.with_copies(term, stored=True)
 
-    def moving(self) -> Iterator[Term]:
+    def moving(self) -> Iterator[Demand]:
         """It as it arrives where it is read now, from where it was made, and as it sets out."""
         least_in, least_out = _neighbours(self.tensor)
         port, source = self.now[0], self.tensor.source
         there, here = local_bytes(self.tensor, port), local_bytes(self.tensor, source)
-        yield Term(self.name, port.node, there, Trip(port, source, there + least_in[port.rows]))
-        yield Term(self.name, source.node, here, Trip(source, port, here + least_out[source.rows]))
+        yield Demand(self.name, port.node, there, MovedBytes(port, source, there + least_in[port.rows]))
+        yield Demand(self.name, source.node, here, MovedBytes(source, port, here + least_out[source.rows]))
 
 
 def _neighbours(tensor: Tensor) -> tuple[Floats, Floats]:
@@ -244,16 +244,16 @@ class _Reader:
         fresh = self.ordered and not before and not at and not inner and bool(after)
         return _Live(tensor, before, at, after, tuple(u.port for u in inner), waiting or fresh)
 
-    def need(self, point: Point) -> Need:
+    def need(self, point: Point) -> PointBound:
         """What is held while an op runs, or at the start."""
         now = -1 if point.step is None else self.times[point.step]
         every = [self.live(value.name, point.repeats, now) for value in point.live]
         terms = [live.made() if live.name == point.step else live.term() for live in every]
         stored = (self.live(name, point.repeats, now) for name in self.held)
         gathered = [live.gathered() for live in stored if live.now]
-        return Need(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
+        return PointBound(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
 
-    def moves(self, point: Point) -> Iterator[Need]:
+    def moves(self, point: Point) -> Iterator[PointBound]:
         """What is held while the operands of an op are moved, right before it."""
         if point.step is None:
             return
@@ -265,7 +265,7 @@ class _Reader:
         for live in every:
             if len(live.now) != 1 or live.before:
                 continue
-            others: list[Term | None] = []
+            others: list[Demand | None] = []
             for other in every:
                 if other.now and order[other.name] > order[live.name]:
                     others.append(other.made() if not other.before else None)
@@ -273,4 +273,4 @@ class _Reader:
                     others.append(other.term())
             beside = tuple(term for term in others if term is not None)
             for term in live.moving():
-                yield Need(point.step, (term, *beside))
+                yield PointBound(point.step, (term, *beside))

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .exact import Found, Problem
+from .exact import Candidate, Problem
 from .graph import Graph
 from .prices import Moves
 from .tree_costs import Trees
@@ -28,9 +28,9 @@ Tree = tuple[int, ...]  # arcs, as `Moves` has them
 class Holding(Protocol):
     """What plans hold: whether one keeps to the limits, and the tensors held where it takes most."""
 
-    def fits(self, plan: Found) -> bool: ...
+    def fits(self, plan: Candidate) -> bool: ...
 
-    def worst(self, plan: Found) -> Sequence[tuple[str, str]]: ...
+    def worst(self, plan: Candidate) -> Sequence[tuple[str, str]]: ...
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class Detours:
         graph: Graph = self.problem.graph
         return {(str(tensor.phase), tensor.value.name): t for t, tensor in enumerate(graph.tensors)}
 
-    def around(self, plan: Found, limits: Holding, below: float, most: int) -> tuple[Found | None, float, int]:
+    def around(self, plan: Candidate, limits: Holding, below: float, most: int) -> tuple[Candidate | None, float, int]:
         """The cheapest plan of the same choices that keeps to the limits, if one costs less than `below`; a bound
         of those that were not tried, after `most` of them; and how many were.
 
@@ -59,7 +59,7 @@ class Detours:
         found, left, tried = self._around(plan, limits, below, most, touched)
         return found, min([left, *(self._unseen(t, plan) for t in touched)]), tried
 
-    def _unseen(self, t: int, plan: Found) -> float:
+    def _unseen(self, t: int, plan: Candidate) -> float:
         """A bound of the plans of the same choices in which a tensor goes a way that was passed over."""
         ways = self._ways(t, plan)
         first, _ = ways.at(0)
@@ -70,8 +70,8 @@ class Detours:
         return plan.price + ways.passed_over - ways.price(first)
 
     def _around(
-        self, plan: Found, limits: Holding, below: float, most: int, touched: set[int]
-    ) -> tuple[Found | None, float, int]:
+        self, plan: Candidate, limits: Holding, below: float, most: int, touched: set[int]
+    ) -> tuple[Candidate | None, float, int]:
         """As `around`, of the ways that are looked at; `touched` gets the tensors that went another way."""
         number = count()
         heap = [(plan.price, next(number), dict[int, int]())]
@@ -97,14 +97,14 @@ class Detours:
                     heapq.heappush(heap, (self._with(plan, other).price, next(number), other))
         return None, np.inf, tried
 
-    def _ways(self, t: int, plan: Found) -> _Ways:
+    def _ways(self, t: int, plan: Candidate) -> _Ways:
         root, targets = self.problem.graph.tensors[t].ends(plan.chosen)
         key = t, root, frozenset(targets) - {root}
         if key not in self.known:
             self.known[key] = _Ways(self.moves, *key)
         return self.known[key]
 
-    def _with(self, plan: Found, ways: Mapping[int, int]) -> Found:
+    def _with(self, plan: Candidate, ways: Mapping[int, int]) -> Candidate:
         """A plan whose tensors go other ways, with its price."""
         if not ways:
             return plan

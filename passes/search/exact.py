@@ -50,13 +50,13 @@ class Problem:
     representatives: tuple[int, Mask] | None = None
     groups: Groups | None = None
 
-    def found(self, chosen: Sequence[int], shared: frozenset[int] = frozenset()) -> Found:
+    def found(self, chosen: Sequence[int], shared: frozenset[int] = frozenset()) -> Candidate:
         """A plan with its price; `shared` are groups that may be worth combining. Nothing is proven."""
         total = sum(float(p[c]) for p, c in zip(self.prices, chosen, strict=True))
         paid = self.trees.bill(chosen, shared)
-        return Found(tuple(chosen), total + paid.price, -np.inf, paid.shared, self.groups is None)
+        return Candidate(tuple(chosen), total + paid.price, -np.inf, paid.shared, self.groups is None)
 
-    def ties_of(self, plan: Found) -> float:
+    def ties_of(self, plan: Candidate) -> float:
         """How far from plain a plan is: its ranks, and what its collectives count for."""
         total = sum(float(n.rank[c]) for n, c in zip(self.graph.nodes, plan.chosen, strict=True))
         for arcs, near in zip(self.trees.bill(plan.chosen, plan.shared).arcs, self.distances, strict=True):
@@ -81,7 +81,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """A plan as one choice for each node, its price, the proven bound of all plans, and the groups
     of collectives that it runs as one. `alone`: no two of them run as one. `detours`: the tensors that do
     not move over cheapest trees, with the arcs of `moves` over which they do."""
@@ -93,7 +93,7 @@ class Found:
     alone: bool = False
     detours: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
-    def at_most(self, price: float) -> Found:
+    def at_most(self, price: float) -> Candidate:
         """As if it cost no more than `price`: what to ask for where no dearer plan is of interest."""
         return replace(self, price=min(self.price, price))
 
@@ -105,7 +105,7 @@ class Limited(Protocol):
     @property
     def combined(self) -> bool: ...
 
-    def fits(self, plan: Found) -> bool: ...
+    def fits(self, plan: Candidate) -> bool: ...
 
     def loads(self, allowed: Sequence[Mask]) -> list[Load]: ...
 
@@ -146,7 +146,7 @@ class Prover:
     problem: Problem
     solve_s: float = 0.0
 
-    def prove(self, ascent: DualAscent, known: Found, most_columns: int | None = None) -> Found:
+    def prove(self, ascent: DualAscent, known: Candidate, most_columns: int | None = None) -> Candidate:
         """The cheapest plan of those that `ascent` allows, or `known` if none is cheaper; its bound.
 
         A program of more than `most_columns` is not given to the solver; then the ascent's bound stands.
@@ -162,7 +162,7 @@ class Prover:
             return best
         return self._decide(ascent, best, most_columns)
 
-    def _decide(self, ascent: DualAscent, best: Found, most_columns: int | None) -> Found:
+    def _decide(self, ascent: DualAscent, best: Candidate, most_columns: int | None) -> Candidate:
         """The cheapest plan of those that `ascent` allows, or `best` if none costs less than that; and a bound.
 
         The linear relaxation comes first: where its optimum is the price of a plan, that is the
@@ -189,8 +189,8 @@ class Prover:
         return best
 
     def within(
-        self, ascent: DualAscent, known: Found, limits: Limited, most_columns: int
-    ) -> tuple[Found, Found | None]:
+        self, ascent: DualAscent, known: Candidate, limits: Limited, most_columns: int
+    ) -> tuple[Candidate, Candidate | None]:
         """As `prove`, of the plans that keep to `limits`, which `known` does if it is a plan (or its price is
         all that matters of it); and a plan that the integer program took for one of these, if it is none."""
         known = replace(known, bound=min(known.price, ascent.bound()))
@@ -201,7 +201,7 @@ class Prover:
             return known, None
         unit = _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0))
         best, left = known, reduced.model
-        wrong: Found | None = None
+        wrong: Candidate | None = None
         for relaxed in (True, False):
             answer = self._solve(_relaxed(left) if relaxed else left, NODES)
             if answer.none:
@@ -220,7 +220,7 @@ class Prover:
                 left = _fixed(left, answer, best.price * unit * (1 + 1e-9))
         return best, wrong
 
-    def _approach(self, ascent: DualAscent, known: Found) -> Found:
+    def _approach(self, ascent: DualAscent, known: Candidate) -> Candidate:
         """Sweep on while that brings bound and plan together: less is left for the solver then. Where
         it does no longer, the plan may be what is missing: round once more."""
         best, before = known, ascent.bound()
@@ -240,8 +240,8 @@ class Prover:
         return best
 
     def plainest(
-        self, ascent: DualAscent, best: Found, most_columns: int | None = None, limits: Limited | None = None
-    ) -> Found:
+        self, ascent: DualAscent, best: Candidate, most_columns: int | None = None, limits: Limited | None = None
+    ) -> Candidate:
         """Of the plans of the price of `best`, if one is found, the one with the fewest collectives, the
         least memory and the plainest names; `best` where finding it would take long. `most_columns` as in `prove`,
         `limits` as in `within`.
@@ -261,7 +261,7 @@ class Prover:
             return best
         return replace(plan, bound=min(best.bound, plan.price))
 
-    def _reduce(self, ascent: DualAscent, known: Found, ties: bool, limits: Limited | None = None) -> _Reduced:
+    def _reduce(self, ascent: DualAscent, known: Candidate, ties: bool, limits: Limited | None = None) -> _Reduced:
         slack = min(known.price - ascent.bound() + 1e-9 * abs(known.price), FAR)
         alive, arcs = ascent.alive(slack)
         if self.problem.representatives is not None:
@@ -291,7 +291,7 @@ class Prover:
         self.solve_s += answer.seconds
         return answer
 
-    def _plan(self, answer: Answer, reduced: _Reduced, ascent: DualAscent | None = None) -> Found | None:
+    def _plan(self, answer: Answer, reduced: _Reduced, ascent: DualAscent | None = None) -> Candidate | None:
         """The plan that an answer is, polished by an `ascent`; None where it is a mixture of plans.
 
         The solver knows nothing of ranks: polishing gives back the memory that it took for nothing."""
@@ -308,7 +308,7 @@ class Prover:
                 return polished
         return plan
 
-    def _round(self, answer: Answer, reduced: _Reduced, ascent: DualAscent, best: Found) -> Found | None:
+    def _round(self, answer: Answer, reduced: _Reduced, ascent: DualAscent, best: Candidate) -> Candidate | None:
         """A good plan among the choices that an answer mixes: by ascent, then by the integer program
         on those choices alone."""
         mixed = ascent.copy()

@@ -9,15 +9,15 @@ from ...ir.program import Carry, Phase, Stored
 from ..layouts.reshard import KINDS, collective
 from ..plan import HandoverPlan, Leg, Objective, OpPlan, PhasePlan, Tree
 from .combinable import ALONE
-from .exact import Found, Problem
+from .exact import Candidate, Problem
 from .graph import Graph, Handover, Result
 from .join_phases import view
 from .prices import Moves
-from .tree_costs import Bill, Trees
+from .tree_costs import TreeCosts, Trees
 
 
 def read_phase(
-    phase: str, calls: int, moves: Moves, trees: Trees, problem: Problem, found: Found, objective: Objective
+    phase: str, calls: int, moves: Moves, trees: Trees, problem: Problem, found: Candidate, objective: Objective
 ) -> PhasePlan:
     """The plan of a phase, called `calls` times, in what `found` is; its trees come from `trees` of all `moves`."""
     chosen, graph = found.chosen, problem.graph
@@ -54,7 +54,7 @@ def read_phase(
 
 
 def read_handovers(
-    phases: Sequence[Phase], moves: Moves, trees: Trees, problem: Problem, found: Found
+    phases: Sequence[Phase], moves: Moves, trees: Trees, problem: Problem, found: Candidate
 ) -> tuple[HandoverPlan, ...]:
     """How caches go from each phase to the next."""
     calls = {phase.name: phase.calls for phase in phases}
@@ -67,7 +67,7 @@ def read_handovers(
 
 
 def _moved(
-    phase: str | Handover, graph: Graph, moves: Moves, paid: Bill, chosen: Sequence[int]
+    phase: str | Handover, graph: Graph, moves: Moves, paid: TreeCosts, chosen: Sequence[int]
 ) -> tuple[tuple[Tree, ...], float]:
     """How the tensors of a phase move, and what that costs."""
     own = [t for t, tensor in enumerate(graph.tensors) if tensor.phase == phase]
@@ -76,7 +76,7 @@ def _moved(
     return legs, sum(prices[t] for t in own)
 
 
-def _tree(t: int, graph: Graph, moves: Moves, root: int, paid: Bill) -> Tree:
+def _tree(t: int, graph: Graph, moves: Moves, root: int, paid: TreeCosts) -> Tree:
     """How one tensor moves."""
     tensor, arcs, legs = graph.tensors[t], moves.arcs[t], []
     for arc, group in zip(paid.arcs[t], paid.groups[t], strict=True):

@@ -9,8 +9,8 @@ from ...cost.memory import MemoryUse, memory
 from ...ir.layout import Layout
 from ...ir.spmd import Move, SpmdProgram, walk_spmd
 from ..layouts.space import Mask
-from .exact import Found
-from .memory_bounds import Load, Needs, Term
+from .exact import Candidate
+from .memory_bounds import Demand, Load, MemoryBounds
 
 _Key = tuple[tuple[int, ...], frozenset[int], bool, tuple[tuple[int, tuple[int, ...]], ...], bool]
 
@@ -33,18 +33,18 @@ class Limits:
 
     capacity: float
     stored: float
-    needs: Needs
-    spell: Callable[[Found, bool], SpmdProgram]
+    needs: MemoryBounds
+    spell: Callable[[Candidate, bool], SpmdProgram]
     phase: str
     combined: bool = False
     _known: dict[_Key, tuple[MemoryUse, SpmdProgram]] = field(default_factory=dict)
 
-    def fits(self, plan: Found, apart: bool = True) -> bool:
+    def fits(self, plan: Candidate, apart: bool = True) -> bool:
         """Whether a plan keeps to the limits."""
         use, _ = self._spelled(plan, apart)
         return use.stored_bytes <= self.stored and use.total_bytes <= self.capacity
 
-    def held(self, plan: Found) -> list[Held]:
+    def held(self, plan: Candidate) -> list[Held]:
         """What a plan holds at its worst point, besides what is stored."""
         use, spmd = self._spelled(plan, True)
         moves = (placed.item for placed in walk_spmd(spmd.body) if isinstance(placed.item, Move))
@@ -55,12 +55,12 @@ class Limits:
         names = [(live.name, origin.get(live.name, live.name)) for live in use.worst.live]
         return [Held(first, table[name].layout, self.phase) for name, first in names]
 
-    def worst(self, plan: Found) -> list[tuple[str, str]]:
+    def worst(self, plan: Candidate) -> list[tuple[str, str]]:
         """The phase and the name of all that a plan holds at its worst point, besides what is stored as it is."""
         return list(dict.fromkeys((held.phase, held.value) for held in self.held(plan)))
 
     @property
-    def stored_terms(self) -> tuple[Term, ...]:
+    def stored_terms(self) -> tuple[Demand, ...]:
         """What is stored."""
         return self.needs.stored
 
@@ -69,12 +69,12 @@ class Limits:
         stored = sum(float(term.bytes[chosen[term.node]]) for term in self.needs.stored)
         return stored <= min(self.stored, self.capacity)
 
-    def excess(self, plan: Found) -> float:
+    def excess(self, plan: Candidate) -> float:
         """How many bytes a plan holds too many at its worst point, negative where there is room."""
         use, _ = self._spelled(plan, True)
         return float(max(use.total_bytes - self.capacity, use.stored_bytes - self.stored))
 
-    def deciding(self, plan: Found) -> set[int]:
+    def deciding(self, plan: Candidate) -> set[int]:
         """The nodes whose choices say what is needed at a plan's worst point."""
         step = self._spelled(plan, True)[0].worst.step
         return {term.node for need in self.needs.points if need.step == step for term in need.terms}
@@ -87,7 +87,7 @@ class Limits:
         """What plans take of the memory at the least, wherever it may be too much."""
         return self.needs.loads(allowed, self.capacity, self.stored)
 
-    def _spelled(self, plan: Found, apart: bool) -> tuple[MemoryUse, SpmdProgram]:
+    def _spelled(self, plan: Candidate, apart: bool) -> tuple[MemoryUse, SpmdProgram]:
         key = plan.chosen, plan.shared, plan.alone, plan.detours, apart
         if key not in self._known:
             spmd = self.spell(plan, apart)
@@ -106,20 +106,20 @@ class JointLimits:
         """Whether only plans that run some collectives as one are of interest."""
         return any(part.combined for part in self.parts)
 
-    def fits(self, plan: Found, apart: bool = True) -> bool:
+    def fits(self, plan: Candidate, apart: bool = True) -> bool:
         """Whether a plan keeps to the limits."""
         return all(part.fits(plan, apart) for part in self.parts)
 
-    def held(self, plan: Found) -> list[Held]:
+    def held(self, plan: Candidate) -> list[Held]:
         """What a plan holds at its worst point, besides what is stored."""
         return self._worst(plan).held(plan)
 
-    def worst(self, plan: Found) -> list[tuple[str, str]]:
+    def worst(self, plan: Candidate) -> list[tuple[str, str]]:
         """The phase and the name of all that a plan holds at its worst point, besides what is stored as it is."""
         return list(dict.fromkeys((held.phase, held.value) for held in self.held(plan)))
 
     @property
-    def stored_terms(self) -> tuple[Term, ...]:
+    def stored_terms(self) -> tuple[Demand, ...]:
         """What is stored in any of the phases."""
         return tuple({term.node: term for part in self.parts for term in part.stored_terms}.values())
 
@@ -127,7 +127,7 @@ class JointLimits:
         """Whether parameters and caches alone keep to the limits."""
         return all(part.stores(chosen) for part in self.parts)
 
-    def deciding(self, plan: Found) -> set[int]:
+    def deciding(self, plan: Candidate) -> set[int]:
         """The nodes whose choices say what is needed at a plan's worst point."""
         return self._worst(plan).deciding(plan)
 
@@ -148,5 +148,5 @@ class JointLimits:
         """What plans take of the memory at the least, wherever it may be too much."""
         return [load for part in self.parts for load in part.loads(allowed)]
 
-    def _worst(self, plan: Found) -> Limits:
+    def _worst(self, plan: Candidate) -> Limits:
         return max(self.parts, key=lambda part: part.excess(plan))

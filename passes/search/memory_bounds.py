@@ -1,7 +1,7 @@
 """What every plan of a set of plans holds at the least, at every program point, and what follows.
 
 Where the choices of two values do not go together within the memory of a chip, the dearer in bytes
-is left out. `liveness` says what is held where.
+is left out. `derive_memory_bounds` says what is held where.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _settled(port: Port, allowed: Sequence[Mask]) -> int | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Trip:
+class MovedBytes:
     """A value that lies at port `there` as at port `here`, or else takes `moved[c]` bytes."""
 
     there: Port
@@ -58,14 +58,14 @@ class Trip:
 
 
 @dataclass(frozen=True, eq=False)
-class Term:
+class Demand:
     """A value that is held: `bytes[c]` on a chip under choice c of `node`, or what a `trip` of it takes,
     and no less than all of its `copies`."""
 
     value: str
     node: int
     bytes: Floats
-    trip: Trip | None = None
+    trip: MovedBytes | None = None
     copies: Copies | None = None
 
     def within(self, allowed: Sequence[Mask]) -> Floats:
@@ -82,11 +82,11 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Need:
+class PointBound:
     """A program point: the step that runs, None for the start, and what is held besides what is stored."""
 
     step: str | None
-    terms: tuple[Term, ...]
+    terms: tuple[Demand, ...]
 
     def least(self, allowed: Sequence[Mask]) -> float:
         """The least bytes of all that is allowed."""
@@ -106,17 +106,17 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Needs:
+class MemoryBounds:
     """What is stored, and what else is held at each point."""
 
-    stored: tuple[Term, ...]
-    points: tuple[Need, ...]
+    stored: tuple[Demand, ...]
+    points: tuple[PointBound, ...]
 
     def stored_bytes(self, allowed: Sequence[Mask]) -> float:
         """The least that is stored."""
         return sum(term.least(allowed) for term in self.stored)
 
-    def worst(self, allowed: Sequence[Mask]) -> tuple[Need, float]:
+    def worst(self, allowed: Sequence[Mask]) -> tuple[PointBound, float]:
         """The first point at which the least that is held besides is largest, and how much that is."""
         held = [point.least(allowed) for point in self.points]
         at = int(np.argmax(held))
@@ -147,7 +147,7 @@ class Needs:
                 return kept
 
 
-def _fit(terms: Sequence[Term], kept: list[Mask], room: float) -> bool:
+def _fit(terms: Sequence[Demand], kept: list[Mask], room: float) -> bool:
     """Leave out the choices for which the terms take more than `room`; whether any are left."""
     loads = _sum(terms, kept)
     least = {n: float(load[kept[n]].min()) for n, load in loads.items()}
@@ -161,7 +161,7 @@ def _fit(terms: Sequence[Term], kept: list[Mask], room: float) -> bool:
 
 
 def _sum(
-    terms: Sequence[Term], allowed: Sequence[Mask], beside: Mapping[int, Floats] | None = None
+    terms: Sequence[Demand], allowed: Sequence[Mask], beside: Mapping[int, Floats] | None = None
 ) -> dict[int, Floats]:
     """The bytes of terms by the choices of each node, with those `beside` them."""
     loads: dict[int, Floats] = dict(beside or {})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .dual_ascent import DualAscent
-from .exact import Found
+from .exact import Candidate
 from .memory_bounds import Load
 
 SWEEPS = 5
@@ -29,14 +29,14 @@ class Pressed:
 
     ascent: DualAscent
     bound: float
-    plan: Found
+    plan: Candidate
 
 
 def press(
     ascent: DualAscent,
     loads: Sequence[Load],
-    read: Callable[[Sequence[int]], Found],
-    fits: Callable[[Found], bool],
+    read: Callable[[Sequence[int]], Candidate],
+    fits: Callable[[Candidate], bool],
     turns: int,
     combined: bool = False,
 ) -> Pressed | None:

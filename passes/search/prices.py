@@ -16,7 +16,7 @@ from ..layouts.space import Array
 from .combinable import ALONE, Groups, find_groups
 from .graph import Graph
 from .steiner import Distances
-from .tree_costs import Bill, Trees
+from .tree_costs import TreeCosts, Trees
 
 Floats = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ class Moves:
 
         return Trees(graph.tensors, near, self.groups, settings)
 
-    def prices(self, paid: Bill) -> list[float]:
+    def prices(self, paid: TreeCosts) -> list[float]:
         """What each tensor's collectives cost, the latency of a group at the first that is in it."""
         out: list[float] = []
         seen: set[int] = set()

@@ -1,6 +1,6 @@
 """The cheapest tree of a tensor, whatever the number of its uses.
 
-Few distinct layouts are reached by the dynamic program of `trees`, whose work is exponential in
+Few distinct layouts are reached by the dynamic program of `steiner`, whose work is exponential in
 their number; for more the tree is an integer program of its own, small and nearly integral.
 """
 

@@ -27,7 +27,7 @@ MOST_CLOSED = 16  # sets of groups at whose full price a tree is looked for
 
 
 @dataclass(frozen=True)
-class Bill:
+class TreeCosts:
     """`arcs[t]`: the arcs of tensor t, in an order in which they can be applied; `groups[t]`: the
     group in which each of them is combined, or ALONE. `price`: of all, each group's latency once."""
 
@@ -66,11 +66,11 @@ class Trees:
         chosen: Sequence[int],
         shared: frozenset[int] = frozenset(),
         detours: Mapping[int, tuple[int, ...]] | None = None,
-    ) -> Bill:
+    ) -> TreeCosts:
         """The bill of a plan, with the groups `shared` open at first. `detours`: the trees of tensors that do
         not move over the cheapest."""
         given = detours or {}
-        best: Bill | None = None
+        best: TreeCosts | None = None
         tried: set[frozenset[int]] = set()
         while best is None or (shared not in tried and len(tried) < TURNS):
             trees = []
@@ -118,7 +118,7 @@ class Trees:
             seen |= set(closed)
         return best
 
-    def _add_up(self, trees: Sequence[tuple[int, ...]], chosen: Sequence[int]) -> Bill:
+    def _add_up(self, trees: Sequence[tuple[int, ...]], chosen: Sequence[int]) -> TreeCosts:
         total = 0.0
         combined: list[tuple[int, ...]] = []
         paid: set[int] = set()
@@ -134,7 +134,7 @@ class Trees:
                     paid |= {g for g in own if g != ALONE}
             total += price
             combined.append(own)
-        return Bill(tuple(trees), tuple(combined), total)
+        return TreeCosts(tuple(trees), tuple(combined), total)
 
 
 def _combined(root: int, near: Distances, of: Array, tree: Sequence[int]) -> tuple[int, ...]:

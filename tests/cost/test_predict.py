@@ -10,7 +10,7 @@ import pytest
 from judge.generator import generate
 
 from escc.compiler.plan.model_files import presets
-from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
 from escc.cost.hardware import Calibrated, Convention, Hardware, Rule, load_hardware
 from escc.cost.predict import Prediction, Resource, predict_phase, token_dims, tokens
 from escc.ir.diagnostics import Source
@@ -40,12 +40,12 @@ def chip(calibrated: Calibrated = HALF, dollars: float | None = None) -> Hardwar
     return replace(linked, calibrated=calibrated, dollars_per_chip_hour=dollars)
 
 
-def compiled(hardware: Hardware, program: Program = PROGRAM, mesh: str = "4", overlap: bool = False) -> Compiled:
+def compiled(hardware: Hardware, program: Program = PROGRAM, mesh: str = "4", overlap: bool = False) -> CompiledPhase:
     phase = program.phases[-1].name
     return compile_phase(program, phase, parse_mesh(mesh), Options(hardware, capacity_bytes=math.inf, overlap=overlap))
 
 
-def predicted(one: Compiled) -> Prediction:
+def predicted(one: CompiledPhase) -> Prediction:
     return predict_phase(one.program, one.spmd, one.estimate, one.hardware)
 
 
@@ -96,7 +96,7 @@ def test_what_binds_is_what_takes_most() -> None:
     assert predicted(compiled(chip(replace(quick, hbm_efficiency=0.001)))).binds is Resource.HBM
 
 
-def adds_up(one: Compiled) -> None:
+def adds_up(one: CompiledPhase) -> None:
     """All shares are of the whole, and no time is below what the peaks allow."""
     found = predicted(one)
     assert found.seconds == one.estimate.totals().total_s

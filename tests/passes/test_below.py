@@ -16,7 +16,7 @@ from escc.ir.dtype import Dtype
 from escc.ir.mesh import parse_mesh
 from escc.passes.choose import Options, choose
 from escc.passes.expansion.weights import with_weights
-from escc.passes.plan import Beaten
+from escc.passes.plan import Cutoff
 
 HARDWARE = load_hardware("tpu-v4")
 
@@ -35,7 +35,7 @@ def test_a_plan_is_found_above_the_optimum_and_refuted_at_it(seed: int) -> None:
         plan = choose(case.program, "main", case.mesh, within(case, least * more))
         assert plan.price == pytest.approx(least, rel=1e-9) and plan.gap <= 1e-9
     for share in (1 - 1e-6, 0.7):
-        with pytest.raises(Beaten) as beaten:
+        with pytest.raises(Cutoff) as beaten:
             choose(case.program, "main", case.mesh, within(case, least * share))
         # It says no more than is true, and as much as was asked for.
         assert least * share * (1 - 1e-9) <= beaten.value.bound <= least * (1 + 1e-9)

@@ -13,7 +13,7 @@ from ....cost.memory import memory
 from ....ir.program import Kind, Stored
 from ....ir.spmd import walk_spmd
 from ....ir.text.write_spmd import print_spmd
-from ...plan.pipeline import Compiled
+from ...plan.pipeline import CompiledPhase
 from ..compare import Comparison
 from ..explain import Explanation, Line
 from ..explain_text import FORMS, Explained, sentence
@@ -97,7 +97,7 @@ class PhaseView:
         return any(row.marks for track in self.tracks for row in track.rows)
 
 
-def view(compiled: Compiled, explained: Explained) -> PhaseView:
+def view(compiled: CompiledPhase, explained: Explained) -> PhaseView:
     """All that the page shows of a phase."""
     spmd, explanation, comparison = compiled.spmd, explained.explanation, explained.comparison
     tensors = tuple(tensors_of(compiled))
@@ -123,7 +123,7 @@ def view(compiled: Compiled, explained: Explained) -> PhaseView:
     )
 
 
-def _figures(compiled: Compiled) -> Iterator[tuple[str, str]]:
+def _figures(compiled: CompiledPhase) -> Iterator[tuple[str, str]]:
     totals = compiled.estimate.totals()
     yield "time of a call", time_text(totals.total_s)
     if (used := utilisation(compiled)) is not None:
@@ -145,7 +145,7 @@ def proof(gap: float, looped: bool) -> str:
     return f"{proven}, before loops" if looped else proven
 
 
-def _time(compiled: Compiled) -> Iterator[Share]:
+def _time(compiled: CompiledPhase) -> Iterator[Share]:
     """The time of a call, by what it is spent on; what loops hide is taken off at the end."""
     cost, totals = compiled.estimate, compiled.estimate.totals()
     named = {
@@ -164,7 +164,7 @@ def _time(compiled: Compiled) -> Iterator[Share]:
         yield Share("hidden in loops", f"less {time_text(totals.hidden_s)}", "", 0.0, 0.0)
 
 
-def _memory(compiled: Compiled) -> Iterator[Share]:
+def _memory(compiled: CompiledPhase) -> Iterator[Share]:
     """What fills the HBM at the worst point, as shares of all that a chip has."""
     used, room = memory(compiled.spmd), compiled.hardware.hbm_bytes
     kinds = {p.item.value: p.item.kind for p in walk_spmd(compiled.spmd.body) if isinstance(p.item, Stored)}

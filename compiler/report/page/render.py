@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from ....cost.formulas.symbolic import Form
 from ....ir.inert import visible
-from ...plan.pipeline import Compiled, whole_price
+from ...plan.pipeline import CompiledPhase, whole_price
 from ...plan.shapes import Shape
 from ...sweep.frontier import Frontier, Point, best_of, plotted
 from ...text.terminal import LAYOUT
@@ -56,7 +56,7 @@ class Slice:
 
 
 def plan_page(
-    compiled: Sequence[Compiled],
+    compiled: Sequence[CompiledPhase],
     explained: Mapping[str, Explained] | None = None,
     shapes: Sequence[Shape] = (),
 ) -> str:
@@ -143,7 +143,7 @@ def _hash(text: str) -> Markup:
     return Markup("sha256-" + b64encode(sha256(text.encode()).digest()).decode())
 
 
-def _hardware(compiled: Compiled) -> str:
+def _hardware(compiled: CompiledPhase) -> str:
     chip = compiled.hardware
     return (
         f"{chip.name}: {chip.peak_flops_per_s / 1e12:.6g} Tflop/s, HBM {chip.hbm_bytes / 1e9:.2f} GB "
@@ -151,7 +151,7 @@ def _hardware(compiled: Compiled) -> str:
     )
 
 
-def _together(compiled: Sequence[Compiled]) -> Iterator[Part]:
+def _together(compiled: Sequence[CompiledPhase]) -> Iterator[Part]:
     """What each phase and handover takes of the whole; nothing of phases that were not planned together."""
     plan = compiled[0].plan
     if len(plan.phases) < 2:

@@ -10,7 +10,7 @@ from ....cost.estimate import local_bytes
 from ....ir.layout import format_layout
 from ....ir.program import Kind, Stored
 from ....ir.spmd import SpmdProgram, SpmdRepeat, SpmdValue, walk_spmd
-from ...plan.pipeline import Compiled
+from ...plan.pipeline import CompiledPhase
 from .shards import Dim, Drawing, dims_of, draw_shards
 
 
@@ -45,7 +45,7 @@ class Tensor:
         return [(dim.name, dim.size, [axis for axis, _ in dim.axes]) for dim in self.dims]
 
 
-def tensors_of(compiled: Compiled) -> Iterator[Tensor]:
+def tensors_of(compiled: CompiledPhase) -> Iterator[Tensor]:
     """What is stored, in program order, then what is made."""
     spmd = compiled.spmd
     stored = {p.item.value: p for p in walk_spmd(spmd.body) if isinstance(p.item, Stored)}

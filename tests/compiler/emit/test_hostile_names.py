@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.numpy_source import emit_numpy
 from escc.compiler.emit.specs import specs_json, specs_module
-from escc.compiler.plan.pipeline import Compiled, compile_phases, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phases, load
 from escc.compiler.report.json import json_text
 from escc.compiler.report.page.render import frontier_page, plan_page
 from escc.compiler.report.text import report
@@ -63,12 +63,12 @@ HOSTILE = [
 
 
 @cache
-def plan() -> Compiled:
+def plan() -> CompiledPhase:
     [one] = compile_phases(load(EXAMPLE), ("main",), parse_mesh("2x2"), Options(load_hardware("tpu-v4")))
     return one
 
 
-def named(name: str) -> Compiled:
+def named(name: str) -> CompiledPhase:
     one = plan()
     return replace(one, program=replace(one.program, name=name), spmd=replace(one.spmd, name=name))
 

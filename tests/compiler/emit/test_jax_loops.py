@@ -18,7 +18,7 @@ from jax_loop_cases import LOOPS
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax.check import check_jax, planned, sent_bytes
 from escc.compiler.jax.hlo import collectives_of
-from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
 from escc.cost.estimate import Estimate, estimate
 from escc.cost.hardware import load_hardware
 from escc.ir.mesh import parse_mesh
@@ -210,7 +210,7 @@ def test_all_files_pass_the_linter_and_fit_the_width(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def compiled(model: str, phase: str, mesh: str = "4x4x4", *pins: str) -> Compiled:
+def compiled(model: str, phase: str, mesh: str = "4x4x4", *pins: str) -> CompiledPhase:
     paths = [EXAMPLES / "pins" / f"{name}.pins" for name in pins]
     program = load(EXAMPLES / f"{model}.esti", None, paths)
     return compile_phase(program, phase, parse_mesh(mesh), Options(HARDWARE, overlap=True))

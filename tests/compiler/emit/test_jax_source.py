@@ -19,7 +19,7 @@ from jax_cases import OTHERS
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.jax_text import identifier
 from escc.compiler.emit.specs import constraints, specs_json, specs_module
-from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
 from escc.cost.estimate import estimate
 from escc.cost.hardware import load_hardware
 from escc.ir.mesh import parse_mesh
@@ -85,7 +85,7 @@ def test_all_files_pass_the_linter_and_fit_the_width(tmp_path: Path) -> None:
 
 
 @cache
-def palm(phase: str) -> Compiled:
+def palm(phase: str) -> CompiledPhase:
     program = load(EXAMPLES / "palm-540b.esti")
     return compile_phase(program, phase, parse_mesh("4x4x4"), Options(HARDWARE))
 

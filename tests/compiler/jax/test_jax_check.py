@@ -21,8 +21,8 @@ from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax import check as jax_check
 from escc.compiler.jax.check import check_jax, planned, require_jax, sent_bytes
 from escc.compiler.jax.check_text import jax_check_text
-from escc.compiler.jax.hlo import ModuleError, Sent, collectives_of
-from escc.compiler.plan.pipeline import Compiled, InternalError, compile_phase, load
+from escc.compiler.jax.hlo import ModuleError, ModuleTransfer, collectives_of
+from escc.compiler.plan.pipeline import CompiledPhase, InternalError, compile_phase, load
 from escc.cost.estimate import Estimate, estimate
 from escc.cost.hardware import load_hardware
 from escc.ir.diagnostics import InputError
@@ -54,7 +54,7 @@ class ByHand:
         return self.spmd.phase
 
 
-def compiled(file: str, phase: str, *pins: str) -> Compiled:
+def compiled(file: str, phase: str, *pins: str) -> CompiledPhase:
     paths = [EXAMPLES / "pins" / f"{name}.pins" for name in pins]
     source = EXAMPLES / file if (EXAMPLES / file).exists() else Path(file)
     return compile_phase(load(source, None, paths), phase, parse_mesh("4x4x4"), Options(HARDWARE))
@@ -93,7 +93,7 @@ PAIRS = "source_target_pairs={{0,4},{4,0},{1,1}}"
 def test_a_collective_is_read_with_its_axes_and_bytes(
     line: str, kind: str, axes: tuple[str, ...] | None, sent: int
 ) -> None:
-    assert collectives_of(module(f"  {line}"), MESH) == Counter({Sent(kind, axes, Fraction(sent)): 1})
+    assert collectives_of(module(f"  {line}"), MESH) == Counter({ModuleTransfer(kind, axes, Fraction(sent)): 1})
 
 
 LOOP = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
 from escc.compiler.report.compare import Finding, Sending, Weight, compare
 from escc.compiler.report.explain_text import sentence
 from escc.cost.formulas.symbolic import Form
@@ -23,23 +23,23 @@ ROOT = Path(__file__).parents[3] / "examples"
 MESH = parse_mesh("4x4x4")
 
 
-def compiled(pins: str, size: int = 512) -> Compiled:
+def compiled(pins: str, size: int = 512) -> CompiledPhase:
     program = load(ROOT / "feed-forward.esti", {"B": size}, [ROOT / "pins" / f"{pins}.pins"])
     return compile_phase(program, "main", MESH, Options(load_hardware("tpu-v4"), Objective.COMMUNICATION))
 
 
 @pytest.fixture(scope="module")
-def rivals() -> dict[str, Compiled]:
+def rivals() -> dict[str, CompiledPhase]:
     return {name: compiled(name) for name in ("ws2d", "wg-x")}
 
 
 @pytest.mark.parametrize("form", Form)
 def test_the_search_is_asked_where_the_dim_is_and_where_the_best_changes(
-    rivals: dict[str, Compiled], form: Form
+    rivals: dict[str, CompiledPhase], form: Form
 ) -> None:
     asked: list[tuple[int, tuple[str, ...]]] = []
 
-    def search(at: int, pins: Sequence[Pin]) -> Compiled:
+    def search(at: int, pins: Sequence[Pin]) -> CompiledPhase:
         asked.append((at, tuple(f"{pin.value} {pin.text}" for pin in pins)))
         assert all(pin.kind is PinKind.STORED for pin in pins)
         return rivals["ws2d"]
@@ -52,8 +52,8 @@ def test_the_search_is_asked_where_the_dim_is_and_where_the_best_changes(
     assert set(asked[3][1]) == {*weights, "x B_xLE_zy", "y B_xLE_zy"}
 
 
-def test_without_a_plan_the_reason_is_kept(rivals: dict[str, Compiled]) -> None:
-    def search(at: int, pins: Sequence[Pin]) -> Compiled:
+def test_without_a_plan_the_reason_is_kept(rivals: dict[str, CompiledPhase]) -> None:
+    def search(at: int, pins: Sequence[Pin]) -> CompiledPhase:
         raise fail("Nothing fits.")
 
     for finding in compare(rivals, Form.EXACT, "B", search=search).findings:
@@ -61,7 +61,7 @@ def test_without_a_plan_the_reason_is_kept(rivals: dict[str, Compiled]) -> None:
         assert sentence(finding, "B").endswith(": no plan. Nothing fits.")
 
 
-def test_what_is_found_is_the_plan_s(rivals: dict[str, Compiled]) -> None:
+def test_what_is_found_is_the_plan_s(rivals: dict[str, CompiledPhase]) -> None:
     """At 512 tokens a plan that is given 64 times as many sends more, and that is said."""
     worse = compiled("ws2d", 64 * 512)
     first, *_ = compare(rivals, Form.EXACT, "B", search=lambda at, pins: worse).findings

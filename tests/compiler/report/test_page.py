@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
-from escc.compiler.plan.pipeline import Compiled, compile_phases, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phases, load
 from escc.compiler.report.explain import explain
 from escc.compiler.report.page.formulas import mathml
 from escc.compiler.report.page.frontier import draw_frontier
@@ -42,19 +42,19 @@ RUN = CliRunner()
 
 
 @cache
-def palm(overlap: bool = False) -> tuple[Compiled, ...]:
+def palm(overlap: bool = False) -> tuple[CompiledPhase, ...]:
     options = Options(load_hardware("tpu-v4"), overlap=overlap)
     return compile_phases(load(EXAMPLES / "palm-540b.esti"), ("decode",), parse_mesh("4x4x4"), options)
 
 
 @cache
-def small(mesh: str = "2x4", network: str = "flat") -> tuple[Compiled, ...]:
+def small(mesh: str = "2x4", network: str = "flat") -> tuple[CompiledPhase, ...]:
     program = load(EXAMPLES / "feed-forward.esti")
     options = Options(load_hardware("tpu-v4").with_network(network))
     return compile_phases(program, ("main",), parse_mesh(mesh), options)
 
 
-def renamed(compiled: tuple[Compiled, ...], name: str) -> tuple[Compiled, ...]:
+def renamed(compiled: tuple[CompiledPhase, ...], name: str) -> tuple[CompiledPhase, ...]:
     """The same plan of a model of another name."""
     return tuple(
         replace(one, program=replace(one.program, name=name), spmd=replace(one.spmd, name=name)) for one in compiled
@@ -144,7 +144,7 @@ def test_every_step_and_every_tensor_is_there() -> None:
 
 
 @cache
-def gathered() -> tuple[Compiled, ...]:
+def gathered() -> tuple[CompiledPhase, ...]:
     """A plan on links, where loops pass blocks on at another rate than the collectives in their place."""
     program = load(EXAMPLES / "feed-forward.esti", {"B": 65536}, [PINS / "wg-x.pins"])
     chip = load_hardware("tpu-v4").with_network("links")
@@ -153,7 +153,7 @@ def gathered() -> tuple[Compiled, ...]:
 
 
 @pytest.mark.parametrize("case", [palm, lambda: palm(overlap=True), gathered], ids=["apart", "looped", "links"])
-def test_the_timeline_takes_what_the_plan_takes(case: Callable[[], tuple[Compiled, ...]]) -> None:
+def test_the_timeline_takes_what_the_plan_takes(case: Callable[[], tuple[CompiledPhase, ...]]) -> None:
     [one] = case()
     whole, *inner = tracks(one.spmd, one.estimate)
     totals = one.estimate.totals()

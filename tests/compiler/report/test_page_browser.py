@@ -16,7 +16,7 @@ from typing import Any
 import browser
 import pytest
 
-from escc.compiler.plan.pipeline import Compiled, compile_phases, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phases, load
 from escc.compiler.report.compare import compare
 from escc.compiler.report.explain import explain
 from escc.compiler.report.explain_text import Explained
@@ -57,15 +57,15 @@ FAINT = """(() => {
 })()"""
 
 
-def planned() -> tuple[Compiled, ...]:
+def planned() -> tuple[CompiledPhase, ...]:
     options = Options(load_hardware("tpu-v4"), overlap=True)
     return compile_phases(load(EXAMPLES / "palm-540b.esti"), ("decode",), parse_mesh("4x4x4"), options)
 
 
-def compared() -> tuple[Compiled, dict[str, Explained]]:
+def compared() -> tuple[CompiledPhase, dict[str, Explained]]:
     options = Options(load_hardware("tpu-v4"))
 
-    def with_pins(*names: str) -> Compiled:
+    def with_pins(*names: str) -> CompiledPhase:
         program = load(EXAMPLES / "feed-forward.esti", {}, [EXAMPLES / "pins" / f"{name}.pins" for name in names])
         [one] = compile_phases(program, ("main",), parse_mesh("4x4x4"), options)
         return one
@@ -87,13 +87,13 @@ def swept(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Compiled:
+def compiled() -> CompiledPhase:
     [one] = planned()
     return one
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory, compiled: Compiled) -> dict[str, str]:
+def pages(tmp_path_factory: pytest.TempPathFactory, compiled: CompiledPhase) -> dict[str, str]:
     """The addresses of pages on the disk."""
     free, explained = compared()
     hostile = replace(compiled, spmd=replace(compiled.spmd, name=HOSTILE))
@@ -250,7 +250,9 @@ HELD = """(() => [...document.querySelectorAll("#p0 .shown g[data-rows]")].map((
 CHIPS = [(0, 0, 0), (1, 2, 3), (3, 0, 2)]
 
 
-def test_what_a_chip_holds_moves_with_the_chip(page: browser.Page, pages: dict[str, str], compiled: Compiled) -> None:
+def test_what_a_chip_holds_moves_with_the_chip(
+    page: browser.Page, pages: dict[str, str], compiled: CompiledPhase
+) -> None:
     page.open(pages["plan"])
     spmd = compiled.spmd
     sizes, mesh = dict(spmd.sizes), spmd.mesh
@@ -318,7 +320,7 @@ def test_a_value_of_the_program_is_shown_when_it_is_followed(page: browser.Page,
     assert page.run("document.querySelector('#p0 .steps tr.on .to').textContent") == "layer.return"
 
 
-def test_steps_are_drawn_in_time(page: browser.Page, pages: dict[str, str], compiled: Compiled) -> None:
+def test_steps_are_drawn_in_time(page: browser.Page, pages: dict[str, str], compiled: CompiledPhase) -> None:
     page.open(pages["plan"])
     bars = page.run(
         "[...[...document.querySelectorAll('#p0 .steps')].at(-1).querySelectorAll('tbody tr')].map((row) => {"

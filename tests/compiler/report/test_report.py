@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
 from escc.compiler.report.json import json_text, phase_data
 from escc.compiler.report.layouts import layouts_table
 from escc.compiler.report.scopes import scopes
@@ -64,13 +64,13 @@ main(x: bf16[B,E]) { return repeat 5 outer(x) }
 
 
 @cache
-def palm(objective: Objective = Objective.TIME) -> Compiled:
+def palm(objective: Objective = Objective.TIME) -> CompiledPhase:
     program = load(EXAMPLES / "palm-540b.esti")
     options = Options(load_hardware("tpu-v4"), objective)
     return compile_phase(program, "decode", parse_mesh("4x4x4"), options, run=True)
 
 
-def data(compiled: Compiled) -> dict[str, Any]:
+def data(compiled: CompiledPhase) -> dict[str, Any]:
     found = json.loads(json_text([compiled]))
     assert isinstance(found, dict)
     return found

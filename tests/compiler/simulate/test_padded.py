@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from escc.compiler.emit.numpy_source import emit_numpy
-from escc.compiler.plan.pipeline import Compiled, compile_phases
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phases
 from escc.compiler.report.json import json_text
 from escc.compiler.report.text import report, utilisation
 from escc.compiler.simulate.check import check
@@ -84,7 +84,7 @@ def expanded(text: str) -> Program:
     return expand(parse(source), source)
 
 
-def compiled(text: str, mesh: str) -> tuple[Compiled, ...]:
+def compiled(text: str, mesh: str) -> tuple[CompiledPhase, ...]:
     program = expanded(text)
     phases = [phase.name for phase in program.phases]
     options = Options(HARDWARE, capacity_bytes=1e18)

@@ -13,7 +13,7 @@ from programs import Generated, generate
 
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.numpy_source import emit_numpy
-from escc.compiler.plan.pipeline import Compiled, compile_phases, select_phases
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phases, select_phases
 from escc.cost.hardware import load_hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh
@@ -27,7 +27,7 @@ HARDWARE = load_hardware("tpu-v4")
 OBJECTIVES = (Objective.TIME, Objective.TIME, Objective.COMMUNICATION)
 
 
-def compiled(seed: int, model: Generated, run: bool) -> tuple[Compiled, ...]:
+def compiled(seed: int, model: Generated, run: bool) -> tuple[CompiledPhase, ...]:
     """The plans of a generated model, with one network or the other, with loops or without, together or apart."""
     source = Source(f"{seed}.esti", model.text)
     program = expand(parse(source), source)
@@ -36,7 +36,7 @@ def compiled(seed: int, model: Generated, run: bool) -> tuple[Compiled, ...]:
     return compile_phases(program, select_phases(program, None), model.mesh, options, run, separate=seed % 7 == 0)
 
 
-def emitted_difference(one: Compiled) -> float:
+def emitted_difference(one: CompiledPhase) -> float:
     """How far the two functions of an emitted NumPy file are apart."""
     names: dict[str, Any] = {"__name__": "emitted"}
     exec(compile(emit_numpy(one.program, one.spmd), "emitted", "exec"), names)

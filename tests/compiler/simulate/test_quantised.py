@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from escc.compiler.plan.pipeline import Compiled, compile_phase
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase
 from escc.cost.hardware import load_hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import format_layout, parse_layout
@@ -42,7 +42,7 @@ def main(body: str, before: str, inputs: str = "x: bf16[B,E]") -> Program:
     return program(f"{before}\nmain({inputs}) {{\n{body}\n}}")
 
 
-def compiled(made: Program, mesh: str, pins: str = "") -> Compiled:
+def compiled(made: Program, mesh: str, pins: str = "") -> CompiledPhase:
     options = Options(HARDWARE, pins=parse_pins(Source("pins", pins), made))
     return compile_phase(made, "main", parse_mesh(mesh), options, run=True)
 
@@ -199,7 +199,7 @@ def test_pins_and_listings_that_tear_groups_are_refused() -> None:
         verify(parse_spmd(Source("t.spmd", text.replace(" whole I", ""))), made)
 
 
-def _operands(done: Compiled, result: str) -> tuple[str, ...]:
+def _operands(done: CompiledPhase, result: str) -> tuple[str, ...]:
     for placed in walk_spmd(done.spmd.body):
         match placed.item:
             case Compute(Einsum() as op) if op.result == result:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from escc.compiler.emit.numpy_source import emit_numpy
-from escc.compiler.plan.pipeline import Compiled, compile_phase
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase
 from escc.cost.hardware import load_hardware
 from escc.ir.collective import describe
 from escc.ir.diagnostics import InputError, Source
@@ -62,7 +62,7 @@ def program(text: str) -> Program:
     return expand(parse(source), source)
 
 
-def compiled(text: str, phase: str, mesh: str, pins: str) -> Compiled:
+def compiled(text: str, phase: str, mesh: str, pins: str) -> CompiledPhase:
     made = program(text)
     options = Options(HARDWARE, pins=parse_pins(Source("pins", pins), made))
     return compile_phase(made, phase, parse_mesh(mesh), options, run=True)

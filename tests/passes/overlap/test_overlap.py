@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from judge.generator import generate
 
-from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
 from escc.compiler.simulate.check import check
 from escc.cost.estimate import estimate, predict
 from escc.cost.hardware import Hardware, load_hardware
@@ -339,7 +339,7 @@ def test_the_steps_of_a_loop_come_side_by_side_only_where_there_is_room() -> Non
 
 
 @cache
-def chosen(seed: int) -> tuple[Program, Compiled, Hardware]:
+def chosen(seed: int) -> tuple[Program, CompiledPhase, Hardware]:
     """A random program, its plan, and the hardware that it was made for."""
     case, hardware = generate(seed), (V4, QUICK)[seed % 2]
     objective = (Objective.TIME, Objective.MEMORY)[seed // 2 % 2]  # what is stored in least memory is gathered

@@ -27,7 +27,7 @@ from escc.passes.lower.insert import insert
 from escc.passes.plan import Plan
 from escc.passes.search.combinable import levels
 from escc.passes.search.dual_ascent import DualAscent
-from escc.passes.search.exact import Found, Problem, Prover
+from escc.passes.search.exact import Candidate, Problem, Prover
 from escc.passes.search.search import search
 
 LAYER = """
@@ -177,7 +177,7 @@ def problem_of(source: Program, chip: Hardware, mesh: str, monkeypatch: pytest.M
     """What the search is given."""
     given: list[Problem] = []
 
-    def caught(problem: Problem, limits: object, prover: Prover, below: float, sides: object) -> Found:
+    def caught(problem: Problem, limits: object, prover: Prover, below: float, sides: object) -> Candidate:
         given.append(problem)
         return search(problem, None, prover)
 

@@ -11,7 +11,7 @@ import pytest
 from judge.generator import Case, generate
 from judge.holding import Holding
 
-from escc.compiler.plan.pipeline import Compiled, compile_phase, load
+from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
 from escc.cost.estimate import estimate
 from escc.cost.hardware import load_hardware
 from escc.cost.memory import memory
@@ -106,7 +106,7 @@ def expanded(text: str) -> Program:
 
 
 @cache
-def prefill(capacity: float | None, stored: float = math.inf) -> Compiled:
+def prefill(capacity: float | None, stored: float = math.inf) -> CompiledPhase:
     options = Options(HARDWARE, capacity_bytes=capacity, stored_bytes=stored)
     return compile_phase(load(EXAMPLES / "palm-540b.esti"), "prefill", parse_mesh("4x4x4"), options)
 

@@ -21,7 +21,7 @@ from figures_plans import plan_all
 from figures_plot import Figure
 from figures_spots import CHIPS, decode_spots, prefill_spots, prefill_steps, swept
 
-from escc.cost.hardware import Hardware, load_measured
+from escc.cost.hardware import Hardware
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 CHIP = "tpu-v4"
@@ -86,7 +86,7 @@ def write(made: Sequence[Figure], hardware: Hardware, docs: Path = DOCS) -> None
 
 def main() -> int:
     """Draw all, then write all."""
-    hardware = load_measured(CHIP)
+    hardware = Hardware.load(CHIP, measured=True)
     write(figures(hardware), hardware)
     return 0
 

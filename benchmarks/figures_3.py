@@ -12,15 +12,16 @@ from figures_plans import FEED_FORWARDS
 from figures_plot import MARKS, SERIES, Figure, Sheet, count, label, log_up, ticks
 
 from escc.compiler.calibrate.named_layouts import FeedForwardLayout
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.report.compare import Turn, compare
 from escc.cost.formulas.symbolic import Form
-from escc.cost.hardware import load_hardware
-from escc.ir.mesh import parse_mesh
+from escc.cost.hardware import Hardware
+from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-MESH = parse_mesh("4x4x4")
+MESH = Mesh.parse("4x4x4")
 E, F, BYTES = 16_384, 65_536, 2
 GATHERED = {
     FeedForwardLayout.WS2D: 0,
@@ -57,7 +58,7 @@ def volumes(tokens: Sequence[int] = TOKENS) -> Volumes:
 def _compiled(layout: FeedForwardLayout, tokens: int) -> CompiledPhase:
     program = load(EXAMPLES / "feed-forward.esti", {"B": tokens}, [EXAMPLES / "pins" / f"{layout}.pins"])
     # Communication alone is compared: what fits is no question here, and the network is the paper's.
-    options = Options(load_hardware("tpu-v4").with_network("flat"), capacity_bytes=inf)
+    options = Options(Hardware.load("tpu-v4").with_network("flat"), capacity_bytes=inf)
     return compile_phase(program, "main", MESH, options)
 
 

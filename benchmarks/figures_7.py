@@ -12,9 +12,9 @@ from figures_plot import INK, MARKS, SERIES, Figure, Sheet, count, label, ticks
 from escc.compiler.calibrate.named_layouts import FeedForwardLayout
 from escc.compiler.calibrate.rows import PREFILL, Step
 from escc.cost.hardware import Hardware
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 
-MESH = parse_mesh("4x4x4")
+MESH = Mesh.parse("4x4x4")
 LENGTH = 2048
 BATCHES = tuple(1 << k for k in range(10))
 LAYOUTS = (FeedForwardLayout.WS2D, FeedForwardLayout.WG_X, FeedForwardLayout.WG_XY, FeedForwardLayout.WG_XYZ)

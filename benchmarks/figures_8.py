@@ -14,11 +14,11 @@ from escc.compiler.calibrate.rows import DECODE, Step
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, Stored, operand_names
 from escc.ir.spmd import Compute, SpmdProgram, SpmdRepeat, walk_spmd
 
-MESH = parse_mesh("4x4x4")
+MESH = Mesh.parse("4x4x4")
 BATCH, LAYERS = 256, 8
 CONTEXTS = tuple(1 << k for k in range(7, 16))
 CACHE_SHARE = 0.30  # of the HBM, table 1

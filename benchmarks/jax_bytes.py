@@ -22,14 +22,15 @@ from typing import Any
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax.check import check_jax, planned, sent_bytes
 from escc.compiler.jax.hlo import collectives_of
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
-from escc.cost.hardware import load_hardware
-from escc.ir.mesh import parse_mesh
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase, load
+from escc.cost.hardware import Hardware
+from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "benchmarks" / "jax_bytes.md"
-MESH = parse_mesh("4x4x4")
+MESH = Mesh.parse("4x4x4")
 PARTITIONING = "spmd-partitioning"
 MEGA = 1e6
 
@@ -86,7 +87,7 @@ def compiled(case: Case, overlap: bool) -> CompiledPhase:
     file = ROOT / "examples" / f"{case.model}.esti"
     pins = [ROOT / case.pins] if case.pins else []
     program = load(file if file.exists() else Path(case.model), None, pins)
-    return compile_phase(program, case.phase, MESH, Options(load_hardware("tpu-v4"), overlap=overlap))
+    return compile_phase(program, case.phase, MESH, Options(Hardware.load("tpu-v4"), overlap=overlap))
 
 
 def measure(case: Case) -> Row:

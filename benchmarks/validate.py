@@ -19,13 +19,13 @@ from escc.compiler.calibrate.named_layouts import AttentionLayout, FeedForwardLa
 from escc.compiler.calibrate.rows import DECODE, PREFILL, Step, plan_named
 from escc.compiler.calibrate.validate import Row, Validation, validate
 from escc.cost.estimate import estimate
-from escc.cost.hardware import Hardware, load_measured
+from escc.cost.hardware import Hardware
 from escc.ir.dtype import Dtype
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 CHIP = "tpu-v4"
-CUBE = parse_mesh("4x4x4")
+CUBE = Mesh.parse("4x4x4")
 PREFILL_BATCHES = (1, 8, 16, 64, 512)  # of 2048 tokens each
 GATHERED = (FeedForwardLayout.WS2D, FeedForwardLayout.WG_X, FeedForwardLayout.WG_XY, FeedForwardLayout.WG_XYZ)
 
@@ -40,7 +40,7 @@ class Ranking:
 
 def main() -> int:
     """Write the document, and say what does not hold."""
-    chip = load_measured(CHIP)
+    chip = Hardware.load(CHIP, measured=True)
     measurements = read_measurements(None, CHIP)
     fitted = calibrate(measurements, chip, (HOP,))
     validation = validate(measurements, chip)

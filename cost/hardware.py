@@ -112,6 +112,17 @@ class Hardware:
     calibrated: Calibrated = field(default_factory=Calibrated)
     convention: Convention = Convention.FLAT
 
+    @classmethod
+    def load(cls, name: str, measured: bool = False) -> Hardware:
+        """The preset called `name`, or the hardware of the file `name` when that ends in `.toml`. With `measured`
+        the figures fitted to measurements, where a preset of such a chip is shipped.
+
+        Raises InputError when there is no such preset or file, or with all that is wrong in the file.
+        """
+        if measured and name + MEASURED in presets():
+            name += MEASURED
+        return parse_hardware(read_source(Path(name))) if name.endswith(".toml") else _preset(name)
+
     def with_network(self, convention: str | None) -> Hardware:
         """The same chip with its network seen by another convention, `flat` or `links`; None leaves its own."""
         return self if convention is None else replace(self, convention=Convention(convention))
@@ -151,21 +162,6 @@ def presets() -> tuple[str, ...]:
     """The names of the shipped hardware files, sorted."""
     names = (entry.name for entry in resources.files(presets_folder).iterdir())
     return tuple(sorted(n.removesuffix(".toml") for n in names if n.endswith(".toml")))
-
-
-def load_hardware(name: str) -> Hardware:
-    """The preset called `name`, or the hardware of the file `name` when that ends in `.toml`.
-
-    Raises InputError when there is no such preset or file, or with all that is wrong in the file.
-    """
-    if name.endswith(".toml"):
-        return parse_hardware(read_source(Path(name)))
-    return _preset(name)
-
-
-def load_measured(name: str) -> Hardware:
-    """As `load_hardware`, with the figures fitted to measurements where a preset of such a chip is shipped."""
-    return load_hardware(name + MEASURED if name + MEASURED in presets() else name)
 
 
 @lru_cache(maxsize=64)

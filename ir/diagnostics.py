@@ -65,7 +65,11 @@ class Diagnostic:
         return "\n".join(lines)
 
 
-class InputError(Exception):
+class EsccError(Exception):
+    """Whatever escc raises for a reason that it knows."""
+
+
+class InputError(EsccError):
     """The input is wrong. Carries every finding of the stage that failed, in source order."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic]):

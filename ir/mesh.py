@@ -27,6 +27,40 @@ class Mesh:
         assert len({name for name, _ in self.axes}) == len(self.axes), "axis names differ"
         assert all(size >= 1 for _, size in self.axes), "axis sizes are positive"
 
+    @classmethod
+    def parse(cls, text: str) -> Mesh:
+        """The mesh of `4x4x4` (axes x, y, z, ...) or of `node=2,gpu=8` (named axes).
+
+        Raises InputError when the text is neither.
+        """
+        plain = re.fullmatch(r"\d+(x\d+)*", text.strip())
+        named = re.fullmatch(r"[a-z][a-z0-9_]*=\d+([, ]\s*[a-z][a-z0-9_]*=\d+)*", text.strip())
+        if plain:
+            sizes = [_number(n) for n in text.strip().split("x")]
+            if len(sizes) > len(DEFAULT_NAMES):
+                raise fail(f"`{text[:60]}` has {len(sizes)} axes; at most {len(DEFAULT_NAMES)} are supported.")
+            axes = tuple(zip(DEFAULT_NAMES, sizes, strict=False))
+        elif named:
+            pairs = [part.split("=") for part in re.split(r"[, ]\s*", text.strip())]
+            axes = tuple((name, _number(size)) for name, size in pairs)
+        else:
+            raise fail(
+                f"`{text[:60]}` is not a mesh.", hint="write sizes as `4x4x4`, or names and sizes as `node=2,gpu=8`"
+            )
+        if len(axes) > len(DEFAULT_NAMES):
+            raise fail(f"The mesh has {len(axes)} axes; at most {len(DEFAULT_NAMES)} are supported.")
+        names = [name for name, _ in axes]
+        for name in names:
+            if names.count(name) > 1:
+                raise fail(f"The mesh names the axis `{name}` twice.")
+            if len(name) > 1 and set(name) <= set(names):
+                raise fail(f"The axis `{name}` reads like the axes {', '.join(name)} together.", hint="rename it")
+        if any(size == 0 for _, size in axes):
+            raise fail(f"`{text[:60]}` has an axis of size 0.", hint="every axis has at least one chip")
+        if math.prod(size for _, size in axes) > MAX_CHIPS:
+            raise fail(f"The mesh has more than {MAX_CHIPS} chips.")
+        return cls(axes)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Axis names, in order."""
@@ -52,38 +86,6 @@ class Mesh:
 
     def __str__(self) -> str:
         return " ".join(f"{name}={size}" for name, size in self.axes)
-
-
-def parse_mesh(text: str) -> Mesh:
-    """The mesh of `4x4x4` (axes x, y, z, ...) or of `node=2,gpu=8` (named axes).
-
-    Raises InputError when the text is neither.
-    """
-    plain = re.fullmatch(r"\d+(x\d+)*", text.strip())
-    named = re.fullmatch(r"[a-z][a-z0-9_]*=\d+([, ]\s*[a-z][a-z0-9_]*=\d+)*", text.strip())
-    if plain:
-        sizes = [_number(n) for n in text.strip().split("x")]
-        if len(sizes) > len(DEFAULT_NAMES):
-            raise fail(f"`{text[:60]}` has {len(sizes)} axes; at most {len(DEFAULT_NAMES)} are supported.")
-        axes = tuple(zip(DEFAULT_NAMES, sizes, strict=False))
-    elif named:
-        pairs = [part.split("=") for part in re.split(r"[, ]\s*", text.strip())]
-        axes = tuple((name, _number(size)) for name, size in pairs)
-    else:
-        raise fail(f"`{text[:60]}` is not a mesh.", hint="write sizes as `4x4x4`, or names and sizes as `node=2,gpu=8`")
-    if len(axes) > len(DEFAULT_NAMES):
-        raise fail(f"The mesh has {len(axes)} axes; at most {len(DEFAULT_NAMES)} are supported.")
-    names = [name for name, _ in axes]
-    for name in names:
-        if names.count(name) > 1:
-            raise fail(f"The mesh names the axis `{name}` twice.")
-        if len(name) > 1 and set(name) <= set(names):
-            raise fail(f"The axis `{name}` reads like the axes {', '.join(name)} together.", hint="rename it")
-    if any(size == 0 for _, size in axes):
-        raise fail(f"`{text[:60]}` has an axis of size 0.", hint="every axis has at least one chip")
-    if math.prod(size for _, size in axes) > MAX_CHIPS:
-        raise fail(f"The mesh has more than {MAX_CHIPS} chips.")
-    return Mesh(axes)
 
 
 def _number(digits: str) -> int:

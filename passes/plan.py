@@ -6,11 +6,38 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..ir.collective import Collective
+from ..ir.diagnostics import Diagnostic, EsccError, InputError
 from ..ir.layout import Layout
 from ..ir.mesh import Mesh
 
+PROVEN = 1e-9  # a relative gap that counts as none
 
-class Cutoff(Exception):
+
+class Outcome(StrEnum):
+    """What came of looking for a plan: OPTIMAL and FEASIBLE are plans, proven cheapest or not; INFEASIBLE and
+    UNPROVEN are none, proven or not; CUTOFF: none that costs less than was asked for."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNPROVEN = "unproven"
+    CUTOFF = "cutoff"
+
+    @classmethod
+    def of(cls, gap: float) -> Outcome:
+        """That of a plan which may lie so far above the optimum."""
+        return cls.OPTIMAL if gap <= PROVEN else cls.FEASIBLE
+
+
+class NoPlan(InputError):
+    """No plan keeps to what was asked for, or none was found: `outcome` says which."""
+
+    def __init__(self, message: str, hint: str | None, outcome: Outcome):
+        super().__init__([Diagnostic(message, hint=hint)])
+        self.outcome = outcome
+
+
+class Cutoff(EsccError):
     """No plan costs less than was asked for. `bound`: what every plan costs at least, as far as that is proven."""
 
     def __init__(self, bound: float):
@@ -83,6 +110,11 @@ class PhasePlan:
         """How far the price may lie above the optimum, relative to the price; None where it has no bound."""
         return None if self.bound is None else relative_gap(self.price, self.bound)
 
+    @property
+    def outcome(self) -> Outcome | None:
+        """Whether it is proven cheapest; None where nothing is proven of it alone."""
+        return None if self.gap is None else Outcome.of(self.gap)
+
 
 def relative_gap(price: float, bound: float) -> float:
     """How far a price may lie above the optimum, of which a bound is known, relative to the price."""
@@ -130,3 +162,8 @@ class Plan:
     def gap(self) -> float:
         """How far the price may lie above the optimum, relative to the price."""
         return relative_gap(self.price, self.bound)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether it is proven cheapest."""
+        return Outcome.of(self.gap)

@@ -14,7 +14,7 @@ from escc.ir.collective import Collective
 from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Const, Expr, Operand, rename
 from escc.ir.layout import Layout, parse_layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import (
     Append,
     Carry,
@@ -53,7 +53,7 @@ class Build:
     """A sharded program in the making, on `mesh` (as `2x2`), with dims of full `sizes`."""
 
     def __init__(self, mesh: str, **sizes: int) -> None:
-        self.mesh = parse_mesh(mesh)
+        self.mesh = Mesh.parse(mesh)
         self.sizes = sizes
         self.values: dict[str, SpmdValue] = {}
         self.origin: dict[str, str] = {}  # a moved copy -> what it is a copy of

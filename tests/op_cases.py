@@ -12,7 +12,7 @@ from shards import Array, Combination, combinations, uses_of
 from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Const, Expr, Operand, Rotate, Size
 from escc.ir.layout import Layout, Reduction
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value
 
 SIZES = {"B": 4, "E": 6, "F": 12, "G": 12, "H": 12, "L": 2, "M": 4, "Q": 4, "U": 1, "V": 6, "T": 3}
@@ -124,7 +124,7 @@ IDS = [f"{type(case.op).__name__}: {case.name} on {mesh}" for case, mesh in TRIA
 @cache
 def judged(case: Case, mesh: str) -> tuple[tuple[Combination, bool], ...]:
     """Every combination of layouts of the uses and the result, and whether it is right."""
-    return tuple(combinations(case.op, case.values, SIZES, parse_mesh(mesh), case.reductions, case.truths()))
+    return tuple(combinations(case.op, case.values, SIZES, Mesh.parse(mesh), case.reductions, case.truths()))
 
 
 def right(case: Case, mesh: str) -> set[Combination]:

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
-from escc.compiler.report.explain import explain
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.report.explain import explain_phase
 from escc.compiler.report.explain_text import Explained, as_text
 from escc.compiler.report.targets import Emit, in_one
 from escc.compiler.report.text import report
 from escc.cost.formulas.symbolic import Form
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.text.read_spmd import parse_spmd
 from escc.passes.choose import Options
 
@@ -36,8 +37,8 @@ NO_LIMIT = 1e18  # bytes a chip: odd meshes are too small for the whole models
 @cache
 def compiled(name: str, phase: str, mesh: str = "4x4x4", capacity: float | None = None) -> CompiledPhase:
     program = load(ROOT / "examples" / f"{name}.esti")
-    options = Options(load_hardware("tpu-v4"), capacity_bytes=capacity)
-    return compile_phase(program, phase, parse_mesh(mesh), options, run=True)
+    options = Options(Hardware.load("tpu-v4"), capacity_bytes=capacity)
+    return compile_phase(program, phase, Mesh.parse(mesh), options, run=True)
 
 
 def assert_right(one: CompiledPhase) -> None:
@@ -66,7 +67,7 @@ def test_an_example_runs_on_odd_meshes(name: str, phase: str, mesh: str) -> None
     one = compiled(name, phase, mesh, NO_LIMIT)
     assert_right(one)
     sizes = [size for _, size in one.spmd.sizes]
-    idle = [n for n in parse_mesh(mesh).sizes if n > 1 and all(size % n or size == 1 for size in sizes)]
+    idle = [n for n in Mesh.parse(mesh).sizes if n > 1 and all(size % n or size == 1 for size in sizes)]
     assert [f"({n}) can split no dim" in w.message for n, w in zip(idle, one.warnings, strict=True)] == [True] * len(
         idle
     )
@@ -101,7 +102,7 @@ def test_the_plan_reads_as_it_did(name: str, phase: str, update_golden: bool) ->
 
 
 def explained(one: CompiledPhase) -> str:
-    return as_text(Explained(explain(one, Form.EXACT), None, None, None))
+    return as_text(Explained(explain_phase(one, Form.EXACT), None, None, None))
 
 
 def emitted(one: CompiledPhase, emit: Emit) -> str:

@@ -16,14 +16,14 @@ import pytest
 from escc.compiler.calibrate.named_layouts import AttentionLayout, FeedForwardLayout
 from escc.compiler.sweep.points import Point, Record, Status
 from escc.cost.estimate import estimate
-from escc.cost.hardware import Hardware, load_measured
+from escc.cost.hardware import Hardware
 from escc.ir.dtype import Dtype
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.spmd import Compute, SpmdProgram, walk_spmd
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-CHIP: Hardware = load_measured("tpu-v4")
+CHIP: Hardware = Hardware.load("tpu-v4", measured=True)
 WS1D, WS2D = FeedForwardLayout.WS1D, FeedForwardLayout.WS2D
 
 
@@ -110,7 +110,7 @@ def test_every_size_of_a_slice_is_tried_as_the_first_axis() -> None:
 
 def latencies(one: tuple[float, ...], two: tuple[float, ...]) -> object:
     figures_6 = script("figures_6")
-    mesh = parse_mesh("4x4x4")
+    mesh = Mesh.parse("4x4x4")
     of = {
         layout: tuple(figures_6.Latency(seconds, seconds / 2, mesh) for seconds in taken)
         for layout, taken in ((WS1D, one), (WS2D, two))
@@ -157,7 +157,7 @@ def test_the_published_mfu_is_that_of_the_published_time() -> None:
 def over_heads() -> SpmdProgram:
     """A decode step of PaLM 540B whose caches every chip holds and reads whole."""
     plans = script("figures_plans")
-    step = plans.step_of("decode", parse_mesh("4x4x4"), 256, 2048, attention=AttentionLayout.HEADS)
+    step = plans.step_of("decode", Mesh.parse("4x4x4"), 256, 2048, attention=AttentionLayout.HEADS)
     planned = plans.plan_named(step, CHIP)
     assert isinstance(planned, SpmdProgram)
     return planned

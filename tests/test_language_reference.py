@@ -11,11 +11,11 @@ import pytest
 from lark import Lark
 
 from escc.compiler.plan.pipeline import compile_phases
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text import read as parser
 from escc.ir.text import tokens
@@ -123,8 +123,8 @@ def test_what_is_wrong_is_said_as_shown(example: Example, update_golden: bool) -
 def test_a_whole_model_is_planned_and_runs(example: Example) -> None:
     program = expanded(example.text)
     phases = [phase.name for phase in program.phases]
-    options = Options(load_hardware("tpu-v4"))
-    for compiled in compile_phases(program, phases, parse_mesh("2x2"), options, run=True):
+    options = Options(Hardware.load("tpu-v4"))
+    for compiled in compile_phases(program, phases, Mesh.parse("2x2"), options, run=True):
         assert compiled.checked is not None and compiled.checked.equal
         assert compiled.checked.max_error <= 1e-9
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from escc.compiler.plan.pipeline import compile_phases
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
@@ -28,5 +28,5 @@ def test_the_layer_in_the_readme_compiles() -> None:
     (text,) = re.findall(r'```\n(model "feed-forward".*?)```', README, flags=re.DOTALL)
     source = Source("layer.esti", text)
     program = expand(parse(source), source)
-    (compiled,) = compile_phases(program, ["main"], parse_mesh("2x2"), Options(load_hardware("tpu-v4")), run=True)
+    (compiled,) = compile_phases(program, ["main"], Mesh.parse("2x2"), Options(Hardware.load("tpu-v4")), run=True)
     assert compiled.checked is not None and compiled.checked.equal

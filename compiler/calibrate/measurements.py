@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
 from ...ir.dtype import Dtype
-from ...ir.mesh import MAX_CHIPS, Mesh, parse_mesh
+from ...ir.mesh import MAX_CHIPS, Mesh
 from ...ir.text.read import read_source
 from ..plan.model_files import read_model
 from .named_layouts import AttentionLayout, FeedForwardLayout
@@ -285,7 +285,7 @@ class _Reader:
         if cell is None or not cell.text:
             return None
         try:
-            mesh = parse_mesh(cell.text)
+            mesh = Mesh.parse(cell.text)
         except InputError as error:
             for diagnostic in error.diagnostics:
                 self._complain(diagnostic.message, cell.span, diagnostic.hint)

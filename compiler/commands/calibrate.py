@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ...cost.hardware import Rule, load_hardware
+from ...cost.hardware import Hardware, Rule
 from ...ir.diagnostics import fail
 from ..calibrate.calibrate import calibrate
 from ..calibrate.calibration_text import calibrated_hardware, calibration_data, calibration_text
@@ -82,7 +82,7 @@ def calibrate_command(
         say(json.dumps(probe_data(timed), indent=2) + "\n" if json_ else probe_text(timed))
         text = probed_hardware(timed) if path is not None else ""
     else:
-        chip = load_hardware(hardware)
+        chip = Hardware.load(hardware)
         measurements = read_measurements(None if file is None else Path(file), chip.chip)
         left_out = left_out_text(measurements)
         if left_out:

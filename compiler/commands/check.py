@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from ...cost.hardware import load_hardware
+from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
-from ...ir.mesh import parse_mesh
+from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, Stored, walk
 from ...passes.choose import Options
 from ..jax.check import check_jax, require_jax
@@ -58,9 +58,9 @@ def check_command(
     if chips is None:
         say(f"ok: {_contents(program)}\n")
         return
-    options = Options(load_hardware(hardware).with_network(network), overlap=overlap)
+    options = Options(Hardware.load(hardware).with_network(network), overlap=overlap)
     wrong = []
-    for one in compile_phases(program, phases, parse_mesh(chips), options):
+    for one in compile_phases(program, phases, Mesh.parse(chips), options):
         complain(one.warnings)
         found = check_jax(one)
         say(jax_check_text(one, found))

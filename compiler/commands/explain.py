@@ -15,17 +15,18 @@ from typing import Annotated
 import typer
 
 from ...cost.formulas.symbolic import Form
-from ...cost.hardware import Convention, load_hardware
+from ...cost.hardware import Convention, Hardware
 from ...cost.simulate.trace import traces
 from ...ir.diagnostics import Diagnostic, InputError, fail
-from ...ir.mesh import parse_mesh
+from ...ir.mesh import Mesh
 from ...ir.program import Pin
 from ...ir.text.pins import merge_pins
 from ...passes.choose import Options
 from ...passes.plan import Objective
-from ..plan.pipeline import CompiledPhase, compile_phase, compile_phases, load, select_phases
+from ..plan.compiled import CompiledPhase
+from ..plan.pipeline import compile_phase, compile_phases, load, select_phases
 from ..report.compare import Search, check_grows, compare
-from ..report.explain import explain
+from ..report.explain import explain_phase
 from ..report.explain_json import as_json
 from ..report.explain_text import NO_LINKS, Explained, as_latex, as_text
 from ..report.page.render import plan_page
@@ -77,8 +78,8 @@ def explain_command(
     ] = False,
 ) -> None:
     """Show what a plan costs as formulas, and what rival layouts would."""
-    mesh = parse_mesh(chips)
-    options = Options(load_hardware(hardware).with_network(network), objective)
+    mesh = Mesh.parse(chips)
+    options = Options(Hardware.load(hardware).with_network(network), objective)
     named = _named(against or [])
     if over is not None and not named:
         raise fail("`--over` compares layouts, and there are none.", hint="add `--against NAME=FILE`, once for each")
@@ -105,7 +106,7 @@ def explain_command(
         rivalry = compare(others, form, over, drop_ones, seeker) if others else None
         traced = traces(one.spmd, one.hardware) if trace and linked else None
         note = NO_LINKS if trace and not linked else None
-        found.append(Explained(explain(one, form, drop_ones), rivalry, traced, note))
+        found.append(Explained(explain_phase(one, form, drop_ones), rivalry, traced, note))
     match format_:
         case Format.TEXT:
             say("\n".join(as_text(one) for one in found))

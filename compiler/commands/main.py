@@ -18,16 +18,17 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from ...cost.hardware import load_hardware
+from ...cost.hardware import Hardware
 from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.dtype import Dtype
-from ...ir.mesh import Mesh, parse_mesh
+from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.choose import Options, choose
 from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..plan.autopad import pad_auto, padding_text
-from ..plan.pipeline import CompiledPhase, InternalError, compile_phases, load, select_phases, unfilled
+from ..plan.compiled import Compilation
+from ..plan.pipeline import InternalError, compile_phases, load, select_phases, unfilled
 from ..plan.shapes import compile_shapes, meshes_of, ranking
 from ..report.hardware import hardware_sheet, preset_table
 from ..report.layouts import layouts_table
@@ -154,7 +155,7 @@ def compile_command(
     force: Annotated[bool, typer.Option("--force", help="Write over existing files.")] = False,
 ) -> None:
     """Find the cheapest sharded program of a model on a mesh of chips."""
-    chip = load_hardware(hardware).with_network(network)
+    chip = Hardware.load(hardware).with_network(network)
     meshes = meshes_of(chips, chip)
     settings = Settings(solver.value)
     options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=settings, overlap=overlap)
@@ -194,27 +195,24 @@ def compile_command(
     _vouch(compiled)
 
 
-def _remark(compiled: Sequence[CompiledPhase]) -> None:
+def _remark(compiled: Compilation) -> None:
     """Warnings, and how long the plans took."""
-    for one in compiled:
-        complain(one.warnings)
-    for plan in {id(one.plan): one.plan for one in compiled}.values():
+    complain(compiled.warnings)
+    for plan in compiled.plans:
         named = ", ".join(phase.phase for phase in plan.phases)
         note(f"phase {named}: built in {plan.timing.build_s:.2f} s, solved in {plan.timing.solve_s:.2f} s")
 
 
-def _vouch(compiled: Sequence[CompiledPhase]) -> None:
+def _vouch(compiled: Compilation) -> None:
     """End with an error where a run, if there was one, did not agree with the reference."""
     for one in compiled:
         if not one.sound:
             note(f"escc: internal error: the plan of phase `{one.phase}` does not do what the model says.")
-    if not all(one.sound for one in compiled):
+    if not compiled.sound:
         raise typer.Exit(BUG)
 
 
-def _sharing(
-    alone: Sequence[CompiledPhase], program: Program, phases: Sequence[str], mesh: Mesh, options: Options
-) -> str:
+def _sharing(alone: Compilation, program: Program, phases: Sequence[str], mesh: Mesh, options: Options) -> str:
     """What storing parameters once would cost phases that were planned alone."""
     try:
         return sharing_text(alone, choose(program, phases, mesh, options), None)
@@ -231,7 +229,7 @@ def layouts_command(
     dtype: Annotated[Dtype, typer.Option(help="The type of its elements.")] = Dtype.BF16,
 ) -> None:
     """List the legal partitions of a tensor."""
-    say(layouts_table(tensor, bindings(dims, "--dims"), parse_mesh(chips), dtype))
+    say(layouts_table(tensor, bindings(dims, "--dims"), Mesh.parse(chips), dtype))
 
 
 @app.command("hardware")
@@ -242,7 +240,7 @@ def hardware_command(
     ] = None,
 ) -> None:
     """List the hardware presets, or show one with all its figures."""
-    say(preset_table() if name is None else hardware_sheet(load_hardware(name)))
+    say(preset_table() if name is None else hardware_sheet(Hardware.load(name)))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from ...cost.hardware import load_hardware
+from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
-from ...ir.mesh import parse_mesh
+from ...ir.mesh import Mesh
 from ...passes.choose import Options
 from ..jax.check import require_jax
 from ..plan.pipeline import load
@@ -54,8 +54,8 @@ def run_command(
     ] = 1,
 ) -> None:
     """Generate with shrunken dims and random weights on virtual chips, and in JAX, and compare with the reference."""
-    mesh = parse_mesh(chips)
-    chip = load_hardware(hardware).with_network(network)
+    mesh = Mesh.parse(chips)
+    chip = Hardware.load(hardware).with_network(network)
     options = Options(chip, capacity_bytes=chip.hbm_bytes if memory else math.inf)
     program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []])
     if backend is Backend.JAX:

@@ -11,27 +11,19 @@ from typing import Annotated
 
 import typer
 
-from ...cost.hardware import Hardware, load_hardware, load_measured
-from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
-from ...ir.dtype import Dtype
-from ...ir.mesh import MAX_CHIPS
-from ..plan.model_files import read_model
-from ..plan.pipeline import load, select_phases
+from ...cost.hardware import Hardware
+from ...ir.diagnostics import fail
 from ..report.page.render import frontier_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
+from ..sweep.grid import grid
 from ..sweep.picture import draw
 from ..sweep.points import Data, Record, Sweep
-from ..sweep.ranges import read_numbers
 from ..sweep.run import run_sweep
-from ..sweep.serving import serving
 from ..sweep.sweep_text import sweep_text
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say
 from .main import reported
 from .options import Sets, bindings
-
-MOST = 1 << 40  # of a batch or a context
-MOST_POINTS = 100_000
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -100,8 +92,9 @@ def sweep_command(
 ) -> None:
     """Plan a model at every point of a grid, and say what is quickest and cheapest."""
     target = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
-    chip = load_hardware(hardware) if datasheet else load_measured(hardware)
-    sweep = _sweep(model, chip, hbm_fraction, phase, (chips, batch, context, weights), (set_ or [], pad or []))
+    chip = Hardware.load(hardware) if datasheet else Hardware.load(hardware, measured=True)
+    sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")
+    sweep = grid(Path(model), chip, (chips, batch, context, weights), phase, sizes, pads, hbm_fraction)
     results = None if output is None else _results_file(output)
     beside = _beside(results, emit)
     if beside is not None:
@@ -118,57 +111,6 @@ def sweep_command(
             content = page if emit is Emit.HTML else draw(sweep, records, emit.value)
             write_files(beside.parent, {beside.name: content}, force)
             note(f"wrote {beside}")
-
-
-def _sweep(
-    model: str,
-    hardware: Hardware,
-    hbm_fraction: float,
-    phase: str | None,
-    lists: tuple[str, str, str | None, str],
-    pairs: tuple[Sequence[str], Sequence[str]],
-) -> Sweep:
-    """The sweep that the options describe. Raises InputError with all that is wrong in the lists."""
-    settings, pads = bindings(pairs[0], "--set"), bindings(pairs[1], "--pad")
-    source = read_model(Path(model))
-    program = load(Path(model), settings, (), pads, phase)
-    dims = serving(program)
-    chips, batch, context, weights = lists
-    counts, found = read_numbers(chips, "--chips", MAX_CHIPS)
-    batches, wrong = read_numbers(batch, "--batch", MOST)
-    found += wrong
-    contexts: tuple[int, ...] | tuple[None] = (None,)
-    if context is not None:
-        contexts, wrong = read_numbers(context, "--context", MOST)
-        found += wrong
-        if dims.context is None:
-            found += (Diagnostic("`--context` is given, and the model has no caches."),)
-    types, wrong = _types(weights)
-    found += wrong
-    if found:
-        raise InputError(found)
-    phases = select_phases(program, phase)
-    order = (tuple(settings.items()), tuple(pads.items()))
-    sweep = Sweep(source, dims, *order, hardware, hbm_fraction, phases, types, counts, batches, contexts)
-    if len(sweep.points) > MOST_POINTS:
-        raise fail(f"The sweep has {len(sweep.points):,} points; at most {MOST_POINTS:,} are supported.")
-    return sweep
-
-
-def _types(text: str) -> tuple[tuple[Dtype, ...], tuple[Diagnostic, ...]]:
-    """The types of weights in a list, and what is wrong with it."""
-    known = (Dtype.BF16, Dtype.INT8, Dtype.FP8, Dtype.INT4)
-    types: list[Dtype] = []
-    found: list[Diagnostic] = []
-    for name in (part.strip() for part in text.split(",")):
-        if name not in known:
-            hint = did_you_mean(name, known) or f"they are {', '.join(known)}"
-            found.append(Diagnostic(f"`--weights` names `{name[:60]}`, which is no type of weights.", hint=hint))
-        elif Dtype(name) in types:
-            found.append(Diagnostic(f"`--weights` names `{name}` twice."))
-        else:
-            types.append(Dtype(name))
-    return tuple(types), tuple(found)
 
 
 def _results_file(text: str) -> Path:

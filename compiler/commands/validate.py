@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ...cost.hardware import load_hardware, load_measured
+from ...cost.hardware import Hardware
 from ..calibrate.measurements import read_measurements
 from ..calibrate.validate import validate
 from ..calibrate.validation_text import left_out_text, validation_data, validation_text
@@ -38,7 +38,7 @@ def validate_command(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Predict measured rows, each under the layouts that it ran with, and compare."""
-    chip = load_hardware(hardware) if datasheet else load_measured(hardware)
+    chip = Hardware.load(hardware) if datasheet else Hardware.load(hardware, measured=True)
     measurements = read_measurements(None if file is None else Path(file), chip.chip)
     found = validate(measurements, chip)
     left_out = left_out_text(measurements)

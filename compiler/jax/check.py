@@ -26,7 +26,8 @@ from ...ir.verify.collective_matmul import CollectiveMatmul, walk_loops
 from ..emit.jax_function import contexts_of
 from ..emit.jax_source import OLDEST, emit_jax
 from ..emit.jax_tree import Names, names_of
-from ..plan.pipeline import CompiledPhase, InternalError
+from ..plan.compiled import CompiledPhase
+from ..plan.pipeline import InternalError
 from ..simulate.check import incomparable, largest_difference, refuse_large
 from ..simulate.finite import LARGEST_F16, LARGEST_F32, Watch
 from ..simulate.padded import true_part, zero_padded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ir.collective import join_axes
-from ..plan.pipeline import CompiledPhase
+from ..plan.compiled import CompiledPhase
 from ..text.table import table
 from .check import Differences, JaxReport, sent_bytes
 from .hlo import ModuleTransfer

@@ -16,7 +16,7 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.choose import Options
 from ..text.table import table
-from .pipeline import compile_phases, whole_price
+from .pipeline import compile_phases
 
 MOST_GROWTH = 1.5  # a padded size over the true one
 MOST_TRIALS = 30  # whole plans, beside the one without padding
@@ -57,7 +57,7 @@ def pad_auto(
 
     def planned(program: Program) -> float:
         compiled = compile_phases(program, phases, mesh, options, separate=separate)
-        return whole_price(compiled)
+        return compiled.price
 
     search = _Search(load, planned, padded_sizes(load({}), mesh))
     best = search.run()

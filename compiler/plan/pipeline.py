@@ -8,79 +8,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from ...cost.estimate import Estimate, estimate, predict
-from ...cost.hardware import Hardware
-from ...cost.predict import Prediction, predict_phase
-from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
+from ...ir.diagnostics import Diagnostic, EsccError, InputError, Source, did_you_mean, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Program, walk
 from ...ir.spmd import SpmdProgram
 from ...ir.text.pins import merge_pins, parse_pins
-from ...ir.text.read import parse, read_source
+from ...ir.text.read import parse as read_text
+from ...ir.text.read import read_source
 from ...ir.verify.verify import verify
 from ...passes.choose import Options, choose
 from ...passes.expansion.expand import expand
 from ...passes.lower.handover import spell_handovers
 from ...passes.lower.insert import insert
 from ...passes.overlap.overlap import overlap
-from ...passes.plan import Objective, PhasePlan, Plan
+from ...passes.plan import Objective, Plan
 from ...passes.search.join_phases import for_each
-from ..simulate.check import ERROR_TOLERANCE, CheckReport, check
+from ..simulate.check import CheckReport, check
 from ..simulate.spmd_interpreter import ExecutionError
+from .compiled import Compilation, CompiledPhase, memory_is_limit
 from .model_files import read_model
 
 PRICE_TOLERANCE = 1e-9  # relative, between the price of a plan and that of the program made from it
 
 
-class InternalError(Exception):
+class InternalError(EsccError):
     """The compiler contradicts itself: a bug, whatever the input was."""
 
 
-@dataclass(frozen=True)
-class CompiledPhase:
-    """One phase, compiled: the plan, the verified sharded program, and what it costs.
-
-    `program` is the one that was compiled, with all pins that hold. `checked`: what a run showed,
-    None where none was asked for. `warnings`: what a user should know, and may well want.
-    `overlapped`: whether loops were looked for, in which some steps hide others.
-    """
-
-    program: Program
-    hardware: Hardware
-    plan: Plan
-    spmd: SpmdProgram
-    estimate: Estimate
-    checked: CheckReport | None
-    warnings: tuple[Diagnostic, ...]
-    overlapped: bool = False
-
-    @property
-    def phase(self) -> str:
-        """The phase's name."""
-        return self.spmd.phase
-
-    @property
-    def phase_plan(self) -> PhasePlan:
-        """What was planned for the phase."""
-        return next(phase for phase in self.plan.phases if phase.phase == self.phase)
-
-    @property
-    def prediction(self) -> Prediction:
-        """What one step takes."""
-        return predict_phase(self.program, self.spmd, self.estimate, self.hardware)
-
-    @property
-    def sound(self) -> bool:
-        """Whether a run, if there was one, agreed with the reference and with the predicted bytes."""
-        return self.checked is None or (self.checked.max_error <= ERROR_TOLERANCE and self.checked.equal)
-
-
 def load(
-    file: Path,
+    file: str | Path,
     settings: Mapping[str, int] | None = None,
     pins: Sequence[Path] = (),
     pads: Mapping[str, int] | None = None,
@@ -93,22 +54,36 @@ def load(
     place, and that of an earlier file. Raises InputError when a file cannot be read or is
     wrong.
     """
-    source = read_model(file)
-    program = expand(parse(source), source, settings, pads, phase)
+    source = read_model(Path(file))
+    program = expand(read_text(source), source, settings, pads, phase)
     for path in pins:
         program = replace(program, pins=merge_pins(program.pins, parse_pins(read_source(path), program)))
     return program
 
 
-def select_phases(program: Program, phase: str | None) -> tuple[str, ...]:
-    """The phases to compile: `phase`, or all when it is None. Raises InputError for an unknown one."""
+def parse(text: str, settings: Mapping[str, int] | None = None, name: str = "text") -> Program:
+    """The program of a model's text, with dims set by `settings`; `name` is what messages call the text.
+
+    Raises InputError with all that is wrong in it.
+    """
+    source = Source(name, text)
+    return expand(read_text(source), source, settings)
+
+
+def select_phases(program: Program, wanted: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The phases to compile, in the order of the program: one, some, or all when it is None. Raises InputError for
+    an unknown one, and where there are none."""
     names = tuple(p.name for p in program.phases)
-    if phase is None:
+    if wanted is None:
         return names
-    if phase not in names:
-        hint = did_you_mean(phase, names) or f"the phases are {', '.join(names)}"
-        raise fail(f"The model has no phase `{phase[:60]}`.", hint=hint)
-    return (phase,)
+    chosen = [wanted] if isinstance(wanted, str) else wanted
+    for phase in chosen:
+        if phase not in names:
+            hint = did_you_mean(phase, names) or f"the phases are {', '.join(names)}"
+            raise fail(f"The model has no phase `{phase[:60]}`.", hint=hint)
+    if not chosen:
+        raise fail("No phase is asked for.", hint=f"the phases are {', '.join(names)}")
+    return tuple(name for name in names if name in chosen)
 
 
 def compile_phase(program: Program, phase: str, mesh: Mesh, options: Options, run: bool = False) -> CompiledPhase:
@@ -123,35 +98,11 @@ def compile_phase(program: Program, phase: str, mesh: Mesh, options: Options, ru
 
 def compile_phases(
     program: Program, phases: Sequence[str], mesh: Mesh, options: Options, run: bool = False, separate: bool = False
-) -> tuple[CompiledPhase, ...]:
+) -> Compilation:
     """Compile phases, together or each on its own. Raises InputError with what is wrong with any of them."""
     if separate or len(phases) == 1:
-        return tuple(for_each(phases, lambda phase: compile_phase(program, phase, mesh, options, run)))
-    return compile_plan(program, choose(program, phases, mesh, options), options, run)
-
-
-def whole_price(compiled: Sequence[CompiledPhase]) -> float:
-    """The objective of phases over all of their calls; of one phase, of one call. Where that is time, what
-    loops hide does not count."""
-    plans = {id(one.plan): one.plan for one in compiled}
-    if len(compiled) == 1:
-        return compiled[0].plan.price - _hidden_s(compiled[0])
-    called = [(one.program.phase(one.phase).calls, one) for one in compiled]
-    hidden_s = math.fsum(calls * _hidden_s(one) for calls, one in called)
-    if len(plans) == 1:
-        return compiled[0].plan.price - hidden_s
-    return math.fsum(calls * one.plan.price for calls, one in called) - hidden_s
-
-
-def _hidden_s(one: CompiledPhase) -> float:
-    """What loops hide of the time that was minimised."""
-    timed = one.plan.objective is Objective.TIME or _memory_is_limit(one.plan)
-    return one.estimate.totals().hidden_s if timed else 0.0
-
-
-def _memory_is_limit(plan: Plan) -> bool:
-    """Whether memory, though it is to be least, is no more than a limit, and what is minimised is the time."""
-    return plan.objective is Objective.MEMORY and len(plan.phases) > 1
+        return Compilation(tuple(for_each(phases, lambda phase: compile_phase(program, phase, mesh, options, run))))
+    return Compilation(compile_plan(program, choose(program, phases, mesh, options), options, run))
 
 
 def compile_plan(program: Program, plan: Plan, options: Options, run: bool = False) -> tuple[CompiledPhase, ...]:
@@ -170,17 +121,22 @@ def compile_plan(program: Program, plan: Plan, options: Options, run: bool = Fal
         if options.overlap:
             spmd = _overlapped(program, spmd, options)
             cost = estimate(spmd, options.hardware)
-        checked = None
-        if run:
-            try:
-                checked = check(program, spmd, predict)
-            except ExecutionError as error:
-                raise InternalError(f"the plan of phase `{phase.phase}` does not run: {error}") from error
+        checked = run_check(program, spmd) if run else None
         warnings = (*idle_axes(program, phase.phase, plan.mesh), *_not_finite(phase.phase, checked))
         out.append(CompiledPhase(program, options.hardware, plan, spmd, cost, checked, warnings, options.overlap))
     if len(out) > 1:
         _confirm_whole(program, plan, out, options)
     return tuple(out)
+
+
+def run_check(program: Program, spmd: SpmdProgram) -> CheckReport:
+    """A sharded program run on virtual chips, beside the program that it is of. Raises InputError when it is too
+    large to run, or where what the model computes does not stay finite and differs; InternalError when it does not
+    run."""
+    try:
+        return check(program, spmd, predict)
+    except ExecutionError as error:
+        raise InternalError(f"the plan of phase `{spmd.phase}` does not run: {error}") from error
 
 
 def _overlapped(program: Program, spmd: SpmdProgram, options: Options) -> SpmdProgram:
@@ -216,7 +172,7 @@ def _confirm_whole(program: Program, plan: Plan, compiled: Sequence[CompiledPhas
             raise InternalError(f"the handover `{spmd.phase}` does not verify: {error}") from error
         _confirm(handover.price, estimate(spmd, options.hardware).totals().comm_s)
         whole += calls[handover.before] * handover.price
-    timed = Objective.TIME if _memory_is_limit(plan) else plan.objective
+    timed = Objective.TIME if memory_is_limit(plan) else plan.objective
     whole += math.fsum(calls[one.phase] * _objective(one.estimate, timed) for one in compiled)
     _confirm(plan.price, whole)
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from ...cost.hardware import Hardware, Torus
 from ...ir.diagnostics import InputError
-from ...ir.mesh import DEFAULT_NAMES, Mesh, parse_mesh
+from ...ir.mesh import DEFAULT_NAMES, Mesh
 from ...ir.program import Program
 from ...passes.choose import Options
 from ..text.table import table
-from .pipeline import CompiledPhase, compile_phases, whole_price
+from .compiled import Compilation
+from .pipeline import compile_phases
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,13 @@ class Shape:
     """A mesh and what came of it: the compiled phases, or why there are none."""
 
     mesh: Mesh
-    compiled: tuple[CompiledPhase, ...]
+    compiled: Compilation | None
     reason: str | None = None
 
     @property
     def price(self) -> float:
         """The objective, over all calls of all phases; infinite where nothing could be compiled."""
-        if not self.compiled:
-            return float("inf")
-        return whole_price(self.compiled)
+        return float("inf") if self.compiled is None else self.compiled.price
 
 
 def meshes_of(text: str, hardware: Hardware) -> tuple[Mesh, ...]:
@@ -38,7 +37,7 @@ def meshes_of(text: str, hardware: Hardware) -> tuple[Mesh, ...]:
 
     A torus offers as many axes as it has, a switch one. Raises InputError when the text is no mesh.
     """
-    mesh = parse_mesh(text)
+    mesh = Mesh.parse(text)
     if not text.strip().isdigit():
         return (mesh,)
     return slice_shapes(mesh.chips, hardware.fabric.dimensions if isinstance(hardware.fabric, Torus) else 1)
@@ -78,7 +77,7 @@ def compile_shapes(
             shapes.append(Shape(mesh, compile_phases(program, phases, mesh, options, separate=separate)))
         except InputError as error:
             refused.append(error)
-            shapes.append(Shape(mesh, (), error.diagnostics[0].message))
+            shapes.append(Shape(mesh, None, error.diagnostics[0].message))
     if len(refused) == len(meshes):
         raise refused[0]
     return tuple(sorted(shapes, key=lambda s: s.price))
@@ -90,7 +89,7 @@ def ranking(shapes: Sequence[Shape]) -> str:
     rows = [("slice", "total", "beside the best", "bytes sent by a chip")]
     for shape in shapes:
         name = "x".join(map(str, shape.mesh.sizes))
-        if not shape.compiled:
+        if shape.compiled is None:
             rows.append((name, "-", "-", shape.reason or ""))
             continue
         sent = sum(c.estimate.totals().bytes_sent for c in shape.compiled)
@@ -108,7 +107,7 @@ def ranking_data(shapes: Sequence[Shape]) -> list[dict[str, object]]:
     best = shapes[0].price
     out: list[dict[str, object]] = []
     for shape in shapes:
-        totals = [one.estimate.totals() for one in shape.compiled]
+        totals = [one.estimate.totals() for one in shape.compiled or ()]
         planned = bool(totals)
         out.append(
             {

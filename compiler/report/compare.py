@@ -19,7 +19,7 @@ from ...ir.diagnostics import InputError, did_you_mean, fail
 from ...ir.layout import format_layout
 from ...ir.program import Kind, Pin, PinKind, Program, Stored, operand_names
 from ...ir.spmd import Compute, Move, SpmdProgram, walk_spmd
-from ..plan.pipeline import CompiledPhase
+from ..plan.compiled import CompiledPhase
 from .explain import Line, formulas, ones
 
 ROUNDING = 1e-9  # relative; less is no gain

@@ -13,7 +13,7 @@ from sympy import Expr
 
 from ...cost.formulas.symbolic import Bandwidth, Form, SymbolicEstimate, symbolic
 from ...cost.hardware import Convention
-from ..plan.pipeline import CompiledPhase
+from ..plan.compiled import CompiledPhase
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Explanation:
     totals: tuple[Line, ...]
 
 
-def explain(compiled: CompiledPhase, form: Form, drop_ones: bool = False) -> Explanation:
+def explain_phase(compiled: CompiledPhase, form: Form, drop_ones: bool = False) -> Explanation:
     """The formulas of a compiled phase, with their values at its sizes; `drop_ones`: without dims of size 1."""
     found = formulas(compiled, form, ones(compiled) if drop_ones else ())
     paid = {cost.result: cost.seconds for cost in compiled.estimate.moves}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...cost.hardware import Hardware, Switch, Torus, Wrap, load_hardware, presets
+from ...cost.hardware import Hardware, Switch, Torus, Wrap, presets
 from ..text.table import table
 
 Row = tuple[str, ...]
@@ -14,7 +14,7 @@ def preset_table() -> str:
     """The presets with their key figures, a line each."""
     rows: list[Row] = [("name", "linked by", "Tflop/s", "HBM GB", "HBM GB/s", "link GB/s", "network GB/s")]
     for name in presets():
-        chip = load_hardware(name)
+        chip = Hardware.load(name)
         figures = (
             chip.peak_flops_per_s / 1e12,
             chip.hbm_bytes / 1e9,

@@ -21,25 +21,25 @@ from ...ir.layout import format_layout
 from ...ir.program import Kind, Stored
 from ...ir.spmd import Compute, Move, SpmdValue, walk_spmd
 from ...passes.plan import Objective
-from ..plan.pipeline import CompiledPhase
+from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.shapes import Shape, ranking_data
 from ..simulate.check import CheckReport
 from .phases import together_data
 from .prediction import prediction_data
 from .scopes import scopes
-from .text import PROVEN, utilisation
+from .text import utilisation
 
 Data = dict[str, object]
 
 
-def json_text(phases: Sequence[CompiledPhase], shapes: Sequence[Shape] = ()) -> str:
+def json_text(phases: Compilation, shapes: Sequence[Shape] = ()) -> str:
     """One phase as an object, several as `{"phases": [...]}`; ends in a newline.
 
     `shapes`: the slice shapes that were compiled, cheapest first; they add `slice_shapes`.
     """
     objects = [phase_data(compiled) for compiled in phases]
     whole: Data = objects[0] if len(objects) == 1 else {"phases": objects}
-    if len(phases[0].plan.phases) > 1:
+    if phases.together:
         whole |= {"together": together_data(phases)}
     if shapes:
         whole = {"slice_shapes": ranking_data(shapes)} | whole
@@ -61,7 +61,7 @@ def phase_data(compiled: CompiledPhase) -> Data:
         "chips": spmd.mesh.chips,
         "hardware": compiled.hardware.name,
         "objective": compiled.plan.objective.value,
-        "status": None if plan.gap is None else "optimal" if plan.gap <= PROVEN else "feasible",
+        "status": None if plan.outcome is None else plan.outcome.value,
         **_priced(compiled),
         "gap": plan.gap,
         "build_s": compiled.plan.timing.build_s,

@@ -7,36 +7,31 @@ from typing import Any
 
 from ...ir.spmd import Move, SpmdProgram, walk_spmd
 from ...passes.lower.handover import spell_handovers
-from ...passes.plan import Objective, Plan
-from ..plan.pipeline import CompiledPhase, whole_price
+from ...passes.plan import Objective, Outcome, Plan
+from ..plan.compiled import Compilation, CompiledPhase
 from ..text.table import table
-from .text import PROVEN, time_text
+from .text import time_text
 
 Data = dict[str, Any]
 
 
-def calls_of(one: CompiledPhase) -> int:
-    """How often a phase is called for one batch."""
-    return one.program.phase(one.phase).calls
-
-
-def together_text(compiled: Sequence[CompiledPhase]) -> str:
+def together_text(compiled: Compilation) -> str:
     """What phases that were planned together take in all: a block that follows their own."""
     return "\n".join(_together(compiled))
 
 
-def _together(compiled: Sequence[CompiledPhase]) -> Iterator[str]:
-    plan = compiled[0].plan
+def _together(compiled: Compilation) -> Iterator[str]:
+    [plan] = compiled.plans
     rows: list[tuple[str, ...]] = [("", "calls", "each", "all")]
     handed = {h.before: h for h in plan.handovers}
     for one in compiled:
-        price, calls = seconds_of(one), calls_of(one)
+        price, calls = seconds_of(one), one.calls
         rows.append((one.phase, str(calls), time_text(price), time_text(calls * price)))
         if one.phase in handed:
             handover = handed[one.phase]
             name = f"{handover.before} to {handover.after}"
             rows.append((name, str(calls), time_text(handover.price), time_text(calls * handover.price)))
-    rows.append(("together", "", "", time_text(whole_price(compiled))))
+    rows.append(("together", "", "", time_text(compiled.price)))
     yield "Phases together: each parameter stored once, caches handed on"
     yield from table(rows, left=1)
     for spmd in spell_handovers(compiled[0].program, plan):
@@ -46,7 +41,7 @@ def _together(compiled: Sequence[CompiledPhase]) -> Iterator[str]:
     yield ""
     yield f"  objective  {time_text(plan.price, 6)}"
     yield f"  bound      {time_text(plan.bound, 6)}"
-    if plan.gap <= PROVEN:
+    if plan.outcome is Outcome.OPTIMAL:
         yield "  status     optimal: proven within a gap of 1e-9"
     else:
         yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
@@ -69,7 +64,7 @@ def _moved(spmd: SpmdProgram) -> str:
 
 def sharing_text(alone: Sequence[CompiledPhase], together: Plan | None, reason: str | None) -> str:
     """What it costs to store parameters once: phases planned alone beside the plan of all, or why there is none."""
-    total = sum(calls_of(one) * seconds_of(one, hiding=False) for one in alone)
+    total = sum(one.calls * seconds_of(one, hiding=False) for one in alone)
     lines = ["What sharing the stored parameters costs"]
     if together is None:
         return "\n".join([*lines, f"  together there is no plan: {reason}"])
@@ -78,8 +73,8 @@ def sharing_text(alone: Sequence[CompiledPhase], together: Plan | None, reason: 
     for one in alone:
         # Where least memory was asked for, a phase's price is in bytes: only the whole has a time to compare.
         shared = "-" if together.objective is Objective.MEMORY else time_text(prices[one.phase])
-        rows.append((one.phase, str(calls_of(one)), time_text(seconds_of(one, hiding=False)), shared))
-    handed = sum(next(calls_of(o) for o in alone if o.phase == h.before) * h.price for h in together.handovers)
+        rows.append((one.phase, str(one.calls), time_text(seconds_of(one, hiding=False)), shared))
+    handed = sum(next(o.calls for o in alone if o.phase == h.before) * h.price for h in together.handovers)
     rows.append(("handovers", "", "-", time_text(handed)))
     rows.append(("in all", "", time_text(total), time_text(together.price)))
     lines += table(rows, left=1)
@@ -88,14 +83,14 @@ def sharing_text(alone: Sequence[CompiledPhase], together: Plan | None, reason: 
     return "\n".join(lines)
 
 
-def together_data(compiled: Sequence[CompiledPhase]) -> Data:
+def together_data(compiled: Compilation) -> Data:
     """The same as an object: the calls of each phase, the handovers, the whole and its bound."""
-    plan, program = compiled[0].plan, compiled[0].program
+    [plan], program = compiled.plans, compiled[0].program
     return {
         "price_s": plan.price,
         "bound_s": plan.bound,
         "gap": plan.gap,
-        "status": "optimal" if plan.gap <= PROVEN else "feasible",
+        "status": plan.outcome.value,
         "calls": {phase.phase: program.phase(phase.phase).calls for phase in plan.phases},
         "handovers": [{"before": h.before, "after": h.after, "seconds": h.price} for h in plan.handovers],
     }

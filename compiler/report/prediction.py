@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..plan.pipeline import CompiledPhase
+from ..plan.compiled import CompiledPhase
 from ..text.units import count_text, time_text
 
 Data = dict[str, object]

@@ -9,7 +9,7 @@ from importlib import import_module
 from ..emit.jax_source import emit_jax
 from ..emit.numpy_source import emit_numpy
 from ..emit.specs import specs_json, specs_module
-from ..plan.pipeline import CompiledPhase
+from ..plan.compiled import Compilation
 from ..plan.shapes import Shape
 from ..text.files import file_stem
 from .json import json_text
@@ -47,13 +47,13 @@ def file_names(model: str, phases: Sequence[str], emit: Emit) -> list[str]:
     return [*names, *map(_beside, names)] if emit is Emit.SPECS else names
 
 
-def in_one(compiled: Sequence[CompiledPhase], emit: Emit, shapes: Sequence[Shape]) -> str:
-    """All phases as one text."""
-    whole = _each(compiled, emit, shapes)
-    return f"{whole}\n\n{together_text(compiled)}" if emit is Emit.TEXT and _joint(compiled) else whole
+def in_one(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], program: bool = True) -> str:
+    """All phases as one text; reports without the sharded programs unless `program` is true."""
+    whole = _each(compiled, emit, shapes, program)
+    return f"{whole}\n\n{together_text(compiled)}" if emit is Emit.TEXT and compiled.together else whole
 
 
-def in_files(compiled: Sequence[CompiledPhase], emit: Emit, shapes: Sequence[Shape]) -> dict[str, str]:
+def in_files(compiled: Compilation, emit: Emit, shapes: Sequence[Shape]) -> dict[str, str]:
     """A text for each file. Of phases planned together each says what is proven of all."""
     if emit is Emit.HTML:
         [name] = file_names(compiled[0].program.name, [one.phase for one in compiled], emit)
@@ -61,15 +61,11 @@ def in_files(compiled: Sequence[CompiledPhase], emit: Emit, shapes: Sequence[Sha
     out = {}
     for one in compiled:
         name = f"{file_stem(one.program.name, one.phase)}.{ENDINGS[emit]}"
-        text = _each([one], emit, shapes)
-        out[name] = f"{text}\n\n{together_text(compiled)}" if emit is Emit.TEXT and _joint(compiled) else text
+        text = _each(Compilation((one,)), emit, shapes)
+        out[name] = f"{text}\n\n{together_text(compiled)}" if emit is Emit.TEXT and compiled.together else text
         if emit is Emit.SPECS:
             out[_beside(name)] = specs_json(one.spmd)
     return out
-
-
-def _joint(compiled: Sequence[CompiledPhase]) -> bool:
-    return len(compiled[0].plan.phases) > 1
 
 
 def _beside(name: str) -> str:
@@ -77,10 +73,10 @@ def _beside(name: str) -> str:
     return name.removesuffix("py") + "json"
 
 
-def _each(compiled: Sequence[CompiledPhase], emit: Emit, shapes: Sequence[Shape]) -> str:
+def _each(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], program: bool = True) -> str:
     match emit:
         case Emit.TEXT:
-            return "\n\n".join(report(one) for one in compiled)
+            return "\n\n".join(report(one, program) for one in compiled)
         case Emit.NUMPY:
             return "\n".join(emit_numpy(one.program, one.spmd) for one in compiled)
         case Emit.JAX:
@@ -93,7 +89,7 @@ def _each(compiled: Sequence[CompiledPhase], emit: Emit, shapes: Sequence[Shape]
             return _page(compiled, shapes)
 
 
-def _page(compiled: Sequence[CompiledPhase], shapes: Sequence[Shape]) -> str:
+def _page(compiled: Compilation, shapes: Sequence[Shape]) -> str:
     """The page; its module takes longer to import than `compile` takes to start."""
     page: str = import_module(".page.render", __package__).plan_page(compiled, shapes=shapes)
     return page

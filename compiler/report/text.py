@@ -16,14 +16,13 @@ from ...ir.layout import format_layout
 from ...ir.program import Kind, Stored
 from ...ir.spmd import walk_spmd
 from ...ir.text.write_spmd import print_spmd
-from ...passes.plan import Objective
-from ..plan.pipeline import CompiledPhase
+from ...passes.plan import Objective, Outcome
+from ..plan.compiled import CompiledPhase
 from ..simulate.check import ERROR_TOLERANCE, CheckReport
 from ..text.table import table
 from .prediction import prediction_lines
 from .scopes import scopes
 
-PROVEN = 1e-9  # a relative gap that counts as none
 MOST_NAMED = 3  # of the values that are live at the worst point
 LEAST_SHOWN_S = 5e-8  # an op that takes less is not annotated
 
@@ -34,9 +33,11 @@ OBJECTIVES = {
 }
 
 
-def report(compiled: CompiledPhase) -> str:
-    """The plan as text for people, ending in a newline; at most 100 columns where names allow."""
-    parts = [_header(compiled), _stored(compiled), _program(compiled), _summary(compiled)]
+def report(compiled: CompiledPhase, program: bool = True) -> str:
+    """The plan as text for people, ending in a newline; at most 100 columns where names allow. The sharded program
+    is a part of it if `program` is true."""
+    shown = [_program(compiled)] if program else []
+    parts = [_header(compiled), _stored(compiled), *shown, _summary(compiled)]
     return "\n\n".join("\n".join(part).rstrip() for part in parts) + "\n"
 
 
@@ -144,7 +145,7 @@ def _summary(compiled: CompiledPhase) -> Iterator[str]:
         yield f"  MFU {used:.1%}: the flops of the model's parameters, without padding, of what the chips could do."
     yield from prediction_lines(compiled)
     yield ""
-    if len(compiled.plan.phases) > 1:
+    if compiled.together:
         yield "  Planned together with the other phases; what is proven is said of all."
         yield from _overlap(compiled)
         if compiled.checked is not None:
@@ -153,7 +154,7 @@ def _summary(compiled: CompiledPhase) -> Iterator[str]:
     plan = compiled.plan
     yield f"  objective  {_objective(compiled, plan.price)}"
     yield f"  bound      {_objective(compiled, plan.bound)}"
-    if plan.gap <= PROVEN:
+    if plan.outcome is Outcome.OPTIMAL:
         yield "  status     optimal: proven within a gap of 1e-9"
     else:
         yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
@@ -172,7 +173,7 @@ def _overlap(compiled: CompiledPhase) -> Iterator[str]:
         return
     hide = f"{_count(count, 'loop')} {'hides' if count == 1 else 'hide'}"
     line = f"  overlap    {hide} {time_text(compiled.estimate.totals().hidden_s)}"
-    if compiled.plan.objective is not Objective.TIME or len(compiled.plan.phases) > 1:
+    if compiled.plan.objective is not Objective.TIME or compiled.together:
         yield line
         return
     yield f"{line}; the plan is chosen and proven by the time before that"

@@ -8,7 +8,7 @@ into another is no part of what is counted. Non-goals: real weights, sampling, p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -19,7 +19,8 @@ from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Kind, Program, Stored, Take, operand_names, walk
 from ...ir.spmd import SpmdProgram
 from ...passes.choose import Options
-from ..plan.pipeline import CompiledPhase, InternalError, compile_phases
+from ..plan.compiled import Compilation
+from ..plan.pipeline import InternalError, compile_phases
 from ..simulate.check import ERROR_TOLERANCE, largest_difference, refuse_large
 from ..simulate.padded import true_part, zero_padded
 from ..simulate.pointwise import Array
@@ -96,7 +97,7 @@ class Prepared:
     `prompt`: ids of the model's input, of its dims. `tokens`: how many each sequence gets.
     """
 
-    compiled: tuple[CompiledPhase, ...]
+    compiled: Compilation
     model: LanguageModel
     prefill: Small
     decode: Small
@@ -117,9 +118,7 @@ class Prepared:
         return zero_padded(self.model.program, sizes, {ids: self.prompt})[ids]
 
 
-def generate(
-    program: Program, mesh: Mesh, options: Options, tokens: int, seed: int
-) -> tuple[Generation, tuple[CompiledPhase, ...]]:
+def generate(program: Program, mesh: Mesh, options: Options, tokens: int, seed: int) -> tuple[Generation, Compilation]:
     """Compile both phases of a model, and let it generate `tokens` tokens for each sequence of a batch.
 
     The first comes from prefill. Raises InputError when the model does not generate, when a phase has
@@ -172,7 +171,7 @@ def run_prepared(prepared: Prepared) -> Generation:
     )
 
 
-def _small(program: Program, compiled: Sequence[CompiledPhase], tokens: int) -> tuple[Small, Small]:
+def _small(program: Program, compiled: Compilation, tokens: int) -> tuple[Small, Small]:
     """Prefill and decode on shrunken dims, the context longer than prompt and tokens."""
     model = language_model(program)
     margins = {model.vocabulary[-1]: VOCABULARY, **dict.fromkeys(model.counted, tokens)}

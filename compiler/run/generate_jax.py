@@ -18,7 +18,7 @@ from ..emit.jax_function import contexts_of
 from ..emit.jax_source import emit_jax
 from ..emit.jax_tree import Names, names_of
 from ..jax.processes import free_address, run_processes
-from ..plan.pipeline import CompiledPhase
+from ..plan.compiled import CompiledPhase
 from ..simulate.pointwise import Array
 from ..simulate.representable import representable
 from .generate import Prepared, Small

@@ -2,14 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ...cost.hardware import Hardware
 from ..text.processes import completed
+from .answers import Answer, Target, answer
+from .grid import grid
 from .points import Point, Record, Sweep
 from .results import ResultsFile
 from .solve import solve
+from .sweep_text import sweep_text
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A sweep and what was found at each of its points. Printed, it is its table, with a plot."""
+
+    sweep: Sweep
+    records: tuple[Record, ...]
+
+    def answer(self, max_latency_s: float | None = None, max_cost: float | None = None) -> Answer:
+        """The cheapest point with steps of `max_latency_s` at most, or the quickest where a million tokens cost
+        `max_cost` at most (dollars where the hardware has a price, else chip-seconds)."""
+        return answer(self.records, Target(max_latency_s, max_cost))
+
+    def __str__(self) -> str:
+        return sweep_text(self.sweep, self.records, None)
+
+
+def sweep(
+    model: str | Path,
+    chips: str | Sequence[int],
+    batch: str | Sequence[int],
+    hardware: Hardware | str = "tpu-v4",
+    *,
+    context: str | Sequence[int] | None = None,
+    weights: str | Sequence[str] = "bf16",
+    phase: str | None = None,
+    settings: Mapping[str, int] | None = None,
+    pads: Mapping[str, int] | None = None,
+    hbm_fraction: float = 1.0,
+    results: str | Path | None = None,
+    jobs: int | None = None,
+) -> SweepResult:
+    """Plan a model, a file or a shipped one, at every point of a grid, on every shape of slice.
+
+    Lists are numbers, or texts as `escc sweep` takes them (`8..256`, `8,24`). A preset stands for the figures that
+    were measured on its chip, where there are some. `results`: a file, NAME.jsonl, that keeps what is solved.
+    Raises InputError with all that is wrong, InternalError where a plan does not hold together. With more than one
+    job, processes are spawned: a script calls this under `if __name__ == "__main__"`.
+    """
+    chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware, measured=True)
+    lists = (_list(chips), _list(batch), None if context is None else _list(context), _list(weights))
+    planned = grid(Path(model), chip, lists, phase, settings, pads, hbm_fraction)
+    return SweepResult(planned, run_sweep(planned, None if results is None else Path(results), jobs))
+
+
+def _list(items: str | Sequence[object]) -> str:
+    return items if isinstance(items, str) else ",".join(map(str, items))
 
 
 def run_sweep(sweep: Sweep, path: Path | None, jobs: int | None = None) -> tuple[Record, ...]:

@@ -17,14 +17,13 @@ from ...ir.text.read import parse
 from ...passes.choose import Options
 from ...passes.expansion.expand import expand
 from ...passes.expansion.weights import with_weights
-from ...passes.plan import Cutoff
-from ...passes.search.infeasible import UNPROVEN
-from ..plan.pipeline import CompiledPhase, compile_phase
+from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome
+from ..plan.compiled import CompiledPhase
+from ..plan.pipeline import compile_phase
 from ..plan.shapes import meshes_of
 from .points import BEATEN, Point, Record, Status, Sweep, Tried
 from .serving import sizes_at
 
-PROVEN = 1e-9  # a relative gap that counts as none
 PROGRAMS = 8  # kept of those that were read last
 
 
@@ -44,8 +43,7 @@ def solve(sweep: Sweep, point: Point) -> Record:
         found = _try(program, point.phase, mesh, _options(sweep, below))
         if isinstance(found, CompiledPhase):
             plan = found.plan
-            proven = Status.OPTIMAL if plan.gap <= PROVEN else Status.FEASIBLE
-            tried.append(Tried(_name(mesh), proven, plan.price, plan.bound))
+            tried.append(Tried(_name(mesh), Status(plan.outcome), plan.price, plan.bound))
             best = found if plan.price < below else best
         else:
             tried.append(found)
@@ -88,7 +86,7 @@ def _try(program: Program, phase: str, mesh: Mesh, options: Options) -> Compiled
         return Tried(name, status, bound_s=beaten.bound)
     except InputError as error:
         reason = error.diagnostics[0].message
-        if reason.startswith(UNPROVEN):
+        if isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN:
             return Tried(name, Status.UNKNOWN, bound_s=0.0, reason=reason)
         return Tried(name, Status.INFEASIBLE, reason=reason)
 

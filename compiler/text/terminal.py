@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.highlighter import RegexHighlighter
 from rich.theme import Theme
 
-from ...ir.diagnostics import Diagnostic
+from ...ir.diagnostics import Diagnostic, EsccError
 from ...ir.inert import visible
 
 STYLES = Theme(
@@ -29,7 +29,7 @@ STYLES = Theme(
 LAYOUT = "\n\t"  # what a text has besides characters that show themselves
 
 
-class OutputError(Exception):
+class OutputError(EsccError):
     """Standard output takes no more."""
 
 

@@ -16,7 +16,7 @@ from ..collective import AllGather, AllReduce, AllToAll, Collective, Embed, Perm
 from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 from ..dtype import Dtype
 from ..layout import Layout, parse_layout
-from ..mesh import Mesh, parse_mesh
+from ..mesh import Mesh
 from ..program import Carry, Kind, Stored
 from ..spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step
 from .expressions import NAME, ExprError
@@ -201,7 +201,7 @@ class _Parser:
                 raise _Wrong(f"{word[:40]} is no string.", match.start(key), len(word)) from None
         self.name, self.phase = quoted["name"], quoted.get("phase", match["phase"])
         try:
-            self.mesh = parse_mesh(match["mesh"])
+            self.mesh = Mesh.parse(match["mesh"])
         except InputError as error:
             raise _at(error, match.start("mesh"), len(match["mesh"])) from None
 

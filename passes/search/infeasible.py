@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
+from ..plan import NoPlan, Outcome
 from .extract_plan import least_bytes
 from .graph import Graph
 from .limits import JointLimits, Limits
 
 
-def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float, whole: bool) -> InputError:
+def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float, whole: bool) -> NoPlan:
     """Parameters and caches alone take more than there is; `whole`: of all the memory of a chip."""
     needed_bytes = least_bytes(graph)
     least = {n.stored: float(n.stored_bytes.min()) for n in graph.nodes if n.stored_bytes is not None}
     largest = sorted(least.items(), key=lambda item: -item[1])[:5]
     listed = ", ".join(f"`{name}` {_size(size)}" for name, size in largest)
-    return fail(
+    return NoPlan(
         f"The parameters and caches take at least {_size(needed_bytes)} on each of {mesh.chips} chips, "
         f"{_size(needed_bytes - capacity)} more than the {_size(capacity)} "
         f"that a chip of {chip} {'has' if whole else 'may hold'}.",
-        hint=f"the largest, split as far as they divide and the pins allow: {listed}",
+        f"the largest, split as far as they divide and the pins allow: {listed}",
+        Outcome.INFEASIBLE,
     )
 
 
-UNPROVEN = "No plan was found that keeps to"  # and there may be one all the same
-
-
-def live_do_not_fit(
-    limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capacity: float, proven: bool
-) -> InputError:
+def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capacity: float, proven: bool) -> NoPlan:
     """No plan keeps to the memory at every program point: where most is needed, and by what. `proven`: there
     is none; otherwise none was found."""
     every = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
@@ -41,10 +37,12 @@ def live_do_not_fit(
     largest = sorted((-term.least(every), term.value) for term in point.terms)[:5]
     listed = ", ".join(f"`{name}` {_size(-size)}" for size, name in largest if size)
     where = "at the start" if point.step is None else f"as `{point.step}` is made"
-    return fail(
-        f"{'No plan keeps to' if proven else UNPROVEN} {_size(capacity)} on each of {mesh.chips} chips: {where}, "
+    start = "No plan keeps to" if proven else "No plan was found that keeps to"
+    return NoPlan(
+        f"{start} {_size(capacity)} on each of {mesh.chips} chips: {where}, "
         f"{_size(live)} of live values and {_size(stored)} of parameters and caches are the least.",
-        hint=f"live there, each split as far as it can be: {listed}" if listed else None,
+        f"live there, each split as far as it can be: {listed}" if listed else None,
+        Outcome.INFEASIBLE if proven else Outcome.UNPROVEN,
     )
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from escc.compiler.plan.pipeline import load
 from escc.cost.context import max_context
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import Layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
@@ -20,7 +20,7 @@ from escc.passes.expansion.expand import expand
 
 ROOT = Path(__file__).parents[2]
 TABLE = [line for line in (ROOT / "tests/data/max-context.csv").read_text().splitlines() if not line.startswith("#")]
-MESH = parse_mesh("4x4x4")
+MESH = Mesh.parse("4x4x4")
 PINS = {
     "Multihead": "stored layer.keys BMH_xyzQ\nstored layer.values BMH_xyzQ",
     "Baseline multiquery": "stored layer.keys BMQ\nstored layer.values BMQ",
@@ -56,7 +56,7 @@ def pinned(program: Program, text: str) -> dict[str, Layout]:
 def test_the_published_table(row: dict[str, str]) -> None:
     program = palm(row["row"], int(row["batch"]), int(row["d_head"]))
     layouts = pinned(program, PINS[row["row"]])
-    found = max_context(program, "decode", MESH, layouts, load_hardware("tpu-v4").hbm_bytes, 0.30)
+    found = max_context(program, "decode", MESH, layouts, Hardware.load("tpu-v4").hbm_bytes, 0.30)
     assert found == pytest.approx(int(row["max_context"]), rel=0.015)
 
 
@@ -79,7 +79,7 @@ main(k: bf16[B,L,Q]) {
 def longest(layout: str, hbm: float, fraction: float = 1.0, text: str = SMALL) -> int:
     program = small(text)
     pins = pinned(program, f"stored keys {layout}")
-    return max_context(program, program.phases[0].name, parse_mesh("4x2"), pins, hbm, fraction)
+    return max_context(program, program.phases[0].name, Mesh.parse("4x2"), pins, hbm, fraction)
 
 
 def test_by_hand() -> None:
@@ -101,7 +101,7 @@ def test_a_cache_that_does_not_grow_takes_its_part_first() -> None:
     )
     program = small(text)
     pins = pinned(program, "stored keys BMQ\nstored seen BQ")
-    assert max_context(program, program.phases[0].name, parse_mesh("4x2"), pins, 1280, 1.0) == 9  # 1280 - 128
+    assert max_context(program, program.phases[0].name, Mesh.parse("4x2"), pins, 1280, 1.0) == 9  # 1280 - 128
 
 
 def test_nothing_that_grows() -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from escc.cost.estimate import estimate, local_bytes, predict
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.collective import AllGather, AllReduce, Permute, ReduceScatter, Slice
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
@@ -15,7 +15,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Carry, Einsum, Kind, Stored
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
 
-V4 = load_hardware("tpu-v4")
+V4 = Hardware.load("tpu-v4")
 MESH = Mesh((("x", 2), ("y", 4)))
 SIZES = (("B", 8), ("E", 64), ("F", 128), ("L", 2), ("M", 16))
 

@@ -14,11 +14,10 @@ import sympy
 from escc.cost.hardware import (
     Calibrated,
     Convention,
+    Hardware,
     Rule,
     Switch,
     Torus,
-    load_hardware,
-    load_measured,
     parse_hardware,
     presets,
 )
@@ -26,7 +25,7 @@ from escc.cost.hardware_file import FORM
 from escc.cost.hardware_toml import hardware_toml
 from escc.ir.diagnostics import InputError, Source
 
-V4 = load_hardware("tpu-v4")
+V4 = Hardware.load("tpu-v4")
 GOOD = """name = "mine"
 [datasheet]
 peak_flops_per_s = 1e15
@@ -66,7 +65,7 @@ def refused(text: str) -> InputError:
 
 @pytest.mark.parametrize("name", DATASHEETS)
 def test_the_datasheet(name: str) -> None:
-    chip = load_hardware(name)
+    chip = Hardware.load(name)
     found = (chip.peak_flops_per_s, chip.peak_int8_ops_per_s or 0, chip.peak_fp8_flops_per_s or 0, chip.hbm_bytes)
     flows = (chip.hbm_bytes_per_s, chip.fabric.link_bytes_per_s, chip.between_bytes_per_s or 0)
     assert (*found, *flows) == DATASHEETS[name]
@@ -82,13 +81,13 @@ def test_every_preset_loads_and_names_its_source() -> None:
     assert list(presets()) == sorted(presets())
     for name in presets():
         seen = Convention.LINKS if name.endswith("-measured") else Convention.FLAT
-        assert (load_hardware(name).name, load_hardware(name).convention) == (name, seen)
+        assert (Hardware.load(name).name, Hardware.load(name).convention) == (name, seen)
         first = resources.files("escc.cost.presets").joinpath(f"{name}.toml").read_text().split("\n")[0]
         assert first.startswith("# ") and "Sources: " in first
 
 
 def test_prices() -> None:
-    assert [load_hardware(n).dollars_per_chip_hour for n in ("h100", "tpu-v5p", "tpu-v5e", "v100")] == [
+    assert [Hardware.load(n).dollars_per_chip_hour for n in ("h100", "tpu-v5p", "tpu-v5e", "v100")] == [
         10.8,
         4.2,
         1.2,
@@ -97,17 +96,21 @@ def test_prices() -> None:
 
 
 def test_measured_figures_stand_for_a_chip_where_there_are_some() -> None:
-    assert load_measured("tpu-v4") == load_measured("tpu-v4-measured") == load_hardware("tpu-v4-measured")
-    assert load_measured("h100") == load_hardware("h100")
-    assert load_measured("tpu-v4").chip == load_hardware("tpu-v4").chip == "tpu-v4"
+    assert (
+        Hardware.load("tpu-v4", measured=True)
+        == Hardware.load("tpu-v4-measured", measured=True)
+        == Hardware.load("tpu-v4-measured")
+    )
+    assert Hardware.load("h100", measured=True) == Hardware.load("h100")
+    assert Hardware.load("tpu-v4", measured=True).chip == Hardware.load("tpu-v4").chip == "tpu-v4"
     with pytest.raises(InputError, match="no hardware preset `tpu-v9`"):
-        load_measured("tpu-v9")
+        Hardware.load("tpu-v9", measured=True)
     bare = {"name": "tpu-v4", "calibrated": V4.calibrated, "convention": V4.convention}
-    assert replace(load_measured("tpu-v4"), **bare) == V4
+    assert replace(Hardware.load("tpu-v4", measured=True), **bare) == V4
 
 
 def test_a_convention_that_is_asked_for_wins() -> None:
-    measured = load_measured("tpu-v4")
+    measured = Hardware.load("tpu-v4", measured=True)
     assert measured.with_network(None) is measured
     assert measured.with_network("flat").convention is Convention.FLAT
     assert V4.with_network(None).convention is Convention.FLAT
@@ -117,14 +120,18 @@ def test_a_convention_that_is_asked_for_wins() -> None:
 
 
 def test_a_measured_hop_replaces_that_of_the_datasheet() -> None:
-    assert (V4.hop_s, load_measured("tpu-v4").hop_latency_s) == (1e-6, 1e-6)
-    assert load_measured("tpu-v4").hop_s == load_measured("tpu-v4").calibrated.hop_latency_s != 1e-6
+    assert (V4.hop_s, Hardware.load("tpu-v4", measured=True).hop_latency_s) == (1e-6, 1e-6)
+    assert (
+        Hardware.load("tpu-v4", measured=True).hop_s
+        == Hardware.load("tpu-v4", measured=True).calibrated.hop_latency_s
+        != 1e-6
+    )
     assert replace(V4, calibrated=Calibrated(hop_latency_s=0.0)).hop_s == 0.0
 
 
 @pytest.mark.parametrize("name", DATASHEETS)
 def test_written_out_a_file_reads_as_the_same_hardware(name: str) -> None:
-    chip = load_hardware(name)
+    chip = Hardware.load(name)
     text = hardware_toml(chip, ["any [thing] = 3", 'a "line"\nand another'], ["as \x00 was\tfitted"])
     assert parse_hardware(Source("again.toml", text)) == chip
     assert text.split("\n")[:2] == ["# any [thing] = 3", '# a "line"\\nand another']
@@ -162,27 +169,27 @@ def test_the_rules_that_combine(rule: Rule, stated: float) -> None:
 
 def test_an_unknown_preset_is_refused_with_a_guess() -> None:
     with pytest.raises(InputError) as caught:
-        load_hardware("tpu-v5x" * 100)
+        Hardware.load("tpu-v5x" * 100)
     assert "There is no hardware preset `tpu-v5x" in caught.value.diagnostics[0].message
     assert len(caught.value.diagnostics[0].message) < 120
     with pytest.raises(InputError) as caught:
-        load_hardware("tpu_v4")
+        Hardware.load("tpu_v4")
     assert caught.value.diagnostics[0].hint is not None and "tpu-v4" in caught.value.diagnostics[0].hint
     with pytest.raises(InputError):
-        load_hardware("../presets/tpu-v4")
+        Hardware.load("../presets/tpu-v4")
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(GOOD + '[calibrated]\nop_rule = "sum"\ncollective_latency_s = 0\n')
-    chip = load_hardware(str(path))
+    chip = Hardware.load(str(path))
     assert (chip.name, chip.hbm_bytes, chip.fabric) == ("mine", 80e9, Switch(8, 4.5e11))
     assert chip.calibrated == Calibrated(Rule.SUM)
     with pytest.raises(InputError, match="does not exist"):
-        load_hardware(str(tmp_path / "yours.toml"))
+        Hardware.load(str(tmp_path / "yours.toml"))
     path.write_bytes(b"#" * 1_000_001)
     with pytest.raises(InputError, match="larger than 1 MB"):
-        load_hardware(str(path))
+        Hardware.load(str(path))
 
 
 @pytest.mark.parametrize(

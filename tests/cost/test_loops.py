@@ -11,14 +11,14 @@ import pytest
 
 from escc.compiler.report.scopes import scopes
 from escc.cost.estimate import Estimate, estimate, predict
-from escc.cost.hardware import Hardware, load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.collective import AllGather
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.spmd import Move, SpmdProgram, walk_spmd
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
 
-V4, H100 = load_hardware("tpu-v4"), load_hardware("h100")
+V4, H100 = Hardware.load("tpu-v4"), Hardware.load("h100")
 LINKS = V4.with_network("links")
 ROUND = replace(V4.calibrated, collective_latency_s=10e-6)
 EXACT = replace(LINKS, calibrated=ROUND, hop_latency_s=1e-6)

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from escc.compiler.plan.pipeline import compile_phase, load
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.cost.memory import memory, points
 from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
 from escc.ir.layout import Layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Carry, Kind, Stored, Sum, operand_names
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
 from escc.ir.text.read_spmd import parse_spmd
@@ -107,7 +107,7 @@ def parsed(text: str) -> SpmdProgram:
 
 @cache
 def compiled(name: str, phase: str, chips: str) -> SpmdProgram:
-    return compile_phase(load(EXAMPLES / name), phase, parse_mesh(chips), Options(load_hardware("tpu-v4"))).spmd
+    return compile_phase(load(EXAMPLES / name), phase, Mesh.parse(chips), Options(Hardware.load("tpu-v4"))).spmd
 
 
 def names(spmd: SpmdProgram, step: str) -> set[str]:
@@ -349,7 +349,7 @@ class Random:
         items = self.items(scope, depth=0)
         results = tuple(self.rng.sample(scope, 2))
         sizes = tuple((f"D{n}", n) for n in range(1, 30))
-        mesh = parse_mesh("1")
+        mesh = Mesh.parse("1")
         body = SpmdRegion(inputs, items)
         self.program = SpmdProgram("random", "main", mesh, sizes, tuple(self.values), body, results)
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import sympy
 
-from escc.cost.hardware import Calibrated, Hardware, Switch, Torus, Wrap, load_hardware
+from escc.cost.hardware import Calibrated, Hardware, Switch, Torus, Wrap
 from escc.cost.network import Network
 from escc.cost.simulate.links import Wire, Wiring, simulate, simulate_permute
 from escc.ir.diagnostics import InputError
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 
-FLAT = Network(load_hardware("tpu-v4"), parse_mesh("4x2x2"))
+FLAT = Network(Hardware.load("tpu-v4"), Mesh.parse("4x2x2"))
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
 LINK = 1.0  # bytes a second: seconds are bytes on the busiest link
 
@@ -30,7 +30,7 @@ def torus(wrap: Wrap, at_once: int | None = None, hop_latency_s: float = 0.0, la
 
 
 def preset(name: str, mesh: str) -> Network:
-    return Network(load_hardware(name).with_network("links"), parse_mesh(mesh))
+    return Network(Hardware.load(name).with_network("links"), Mesh.parse(mesh))
 
 
 def seconds(network: Network, kind: str, axes: str | list[str], before: float) -> float:
@@ -56,7 +56,7 @@ def test_flat_axes_of_one_size_are_alike() -> None:
 def test_one_axis_is_as_simulated(kind: str, wrap: Wrap, k: int) -> None:
     wiring = Wiring.RING if wrap is Wrap.ALWAYS else Wiring.LINE
     traffic = simulate(kind, [Wire("x", k, wiring)], Fraction(840))
-    network = Network(torus(wrap), parse_mesh(f"{k}"))
+    network = Network(torus(wrap), Mesh.parse(f"{k}"))
     assert seconds(network, kind, "x", 840.0) == pytest.approx(float(traffic.busiest_bytes), rel=1e-12)
     assert network.hops(kind, "x") == traffic.hops
 
@@ -68,7 +68,7 @@ def test_equal_axes_at_once_are_as_simulated(kind: str, wrap: Wrap, sizes: tuple
     wiring = Wiring.RING if wrap is Wrap.ALWAYS else Wiring.LINE
     wires = [Wire(name, size, wiring) for name, size in zip("xyz", sizes, strict=False)]
     traffic = simulate(kind, wires, Fraction(840), together=True)
-    network = Network(torus(wrap), parse_mesh("x".join(map(str, sizes))))
+    network = Network(torus(wrap), Mesh.parse("x".join(map(str, sizes))))
     assert seconds(network, kind, "xyz"[: len(sizes)], 840.0) == pytest.approx(float(traffic.busiest_bytes), rel=1e-12)
 
 
@@ -77,14 +77,14 @@ def test_equal_axes_at_once_are_as_simulated(kind: str, wrap: Wrap, sizes: tuple
 def test_axis_by_axis_is_as_simulated(kind: str, sizes: tuple[int, ...]) -> None:
     wires = [Wire(name, size, Wiring.RING) for name, size in zip("xyz", sizes, strict=False)]
     traffic = simulate(kind, wires, Fraction(840))
-    network = Network(torus(Wrap.ALWAYS, at_once=1), parse_mesh("x".join(map(str, sizes))))
+    network = Network(torus(Wrap.ALWAYS, at_once=1), Mesh.parse("x".join(map(str, sizes))))
     assert seconds(network, kind, "xyz"[: len(sizes)], 840.0) == pytest.approx(float(traffic.busiest_bytes), rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mesh", ["4x4x4", "4x4x2", "2x4x4", "4x2x4"])
 def test_two_axes_at_once_are_the_two_longest_and_then_the_third(kind: str, mesh: str) -> None:
-    network = Network(torus(Wrap.ALWAYS, at_once=2), parse_mesh(mesh))
+    network = Network(torus(Wrap.ALWAYS, at_once=2), Mesh.parse(mesh))
     *pair, last = sorted("xyz", key=network.mesh.size, reverse=True)
     assert network.mesh.size(*pair) == 16
     wires = [[Wire(a, network.mesh.size(a), Wiring.RING) for a in stage] for stage in (pair, [last])]
@@ -103,20 +103,20 @@ def test_two_axes_at_once_are_the_two_longest_and_then_the_third(kind: str, mesh
         moved *= 2 if kind == "all-reduce" else 1
     for order in permutations("xyz"):
         assert seconds(network, kind, list(order), 840.0) == pytest.approx(float(moved), rel=1e-12)
-    assert network.hops(kind, "xyz") == Network(torus(Wrap.ALWAYS), parse_mesh(mesh)).hops(kind, "xyz")
+    assert network.hops(kind, "xyz") == Network(torus(Wrap.ALWAYS), Mesh.parse(mesh)).hops(kind, "xyz")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("at_once", [2, 3, 7])
 def test_no_more_axes_than_may_be_used_at_once_are_used_at_once(kind: str, at_once: int) -> None:
-    limited, free = (Network(torus(Wrap.ALWAYS, n), parse_mesh("4x4x4")) for n in (at_once, None))
+    limited, free = (Network(torus(Wrap.ALWAYS, n), Mesh.parse("4x4x4")) for n in (at_once, None))
     assert seconds(limited, kind, "xz", 840.0) == seconds(free, kind, "xz", 840.0)
     assert (seconds(limited, kind, "xyz", 840.0) > seconds(free, kind, "xyz", 840.0)) == (at_once < 3)
 
 
 def test_how_many_axes_are_used_at_once_is_no_matter_behind_a_switch() -> None:
-    one = replace(load_hardware("h100").with_network("links"), calibrated=Calibrated(axes_at_once=1))
-    network = Network(one, parse_mesh("2x4"))
+    one = replace(Hardware.load("h100").with_network("links"), calibrated=Calibrated(axes_at_once=1))
+    network = Network(one, Mesh.parse("2x4"))
     assert seconds(network, "all-gather", "xy", 1e6) == seconds(preset("h100", "2x4"), "all-gather", "xy", 1e6)
 
 
@@ -125,7 +125,7 @@ def test_how_many_axes_are_used_at_once_is_no_matter_behind_a_switch() -> None:
 def test_unequal_axes_at_once_take_no_longer_than_a_fixed_split_of_the_data(kind: str, sizes: tuple[int, ...]) -> None:
     wires = [Wire(name, size, Wiring.LINE) for name, size in zip("xyz", sizes, strict=False)]
     split = simulate(kind, wires, Fraction(840), together=True)
-    network = Network(torus(Wrap.NEVER), parse_mesh("x".join(map(str, sizes))))
+    network = Network(torus(Wrap.NEVER), Mesh.parse("x".join(map(str, sizes))))
     found = seconds(network, kind, "xyz"[: len(sizes)], 840.0)
     assert found <= float(split.busiest_bytes) * (1 + 1e-12)
     # A chip in a corner has one link along each axis, and takes in what it lacks over those.
@@ -137,7 +137,7 @@ def test_unequal_axes_at_once_take_no_longer_than_a_fixed_split_of_the_data(kind
 def test_an_axis_too_short_for_its_links_does_not_help_a_long_one_more_than_it_can() -> None:
     # x 2 is a ring (two links), so x and y together could carry 4 bytes a second; but all that a gather
     # over x can ever carry is half of the result, and y (14 of 16 parts at least 7 in turn) is the rest.
-    network = Network(torus(Wrap.ALWAYS), parse_mesh("2x8"))
+    network = Network(torus(Wrap.ALWAYS), Mesh.parse("2x8"))
     assert network.gather_bytes_per_s("xy") == pytest.approx(15 / max(15 / 4, 7 / 2, 1 / 2))
 
 
@@ -145,7 +145,7 @@ def test_an_axis_too_short_for_its_links_does_not_help_a_long_one_more_than_it_c
 def test_a_permute_is_priced_as_the_exchange_of_opposite_chips_of_a_ring(k: int) -> None:
     opposite = [(chip + k // 2) % k for chip in range(k)]
     traffic = simulate_permute([Wire("x", k, Wiring.RING)], opposite, Fraction(840))
-    network = Network(torus(Wrap.ALWAYS), parse_mesh(f"{k}"))
+    network = Network(torus(Wrap.ALWAYS), Mesh.parse(f"{k}"))
     assert seconds(network, "permute", "x", 840.0) == pytest.approx(float(traffic.busiest_bytes), rel=1e-12)
 
 
@@ -153,23 +153,23 @@ def test_a_permute_is_priced_as_the_exchange_of_opposite_chips_of_a_ring(k: int)
 def test_no_permute_along_a_line_takes_longer_than_its_price(k: int) -> None:
     wires = [Wire("x", k, Wiring.LINE)]
     worst = max(simulate_permute(wires, targets, Fraction(840)).busiest_bytes for targets in permutations(range(k)))
-    price = seconds(Network(torus(Wrap.NEVER), parse_mesh(f"{k}")), "permute", "x", 840.0)
+    price = seconds(Network(torus(Wrap.NEVER), Mesh.parse(f"{k}")), "permute", "x", 840.0)
     assert float(worst) <= price <= 2 * float(worst)
 
 
 def test_latency_of_a_collective_and_of_a_hop() -> None:
-    network = Network(torus(Wrap.ALWAYS, hop_latency_s=1.0, latency_s=10.0), parse_mesh("4x8"))
+    network = Network(torus(Wrap.ALWAYS, hop_latency_s=1.0, latency_s=10.0), Mesh.parse("4x8"))
     assert seconds(network, "all-gather", "x", 0.0) == network.latency_s("all-gather", "x") == 10.0 + 2.0
     assert seconds(network, "all-reduce", "xy", 0.0) == network.latency_s("all-reduce", "xy") == 10.0 + 2 * (2 + 4)
     assert seconds(network, "all-gather", "x", 1000.0) == 10.0 + 2.0 + 3000.0 / 2
     assert seconds(network, "slice", "x", 1000.0) == seconds(network, "embed", "x", 1000.0) == 0.0
-    assert seconds(Network(network.hardware, parse_mesh("1x2")), "all-reduce", "x", 1000.0) == 0.0
+    assert seconds(Network(network.hardware, Mesh.parse("1x2")), "all-reduce", "x", 1000.0) == 0.0
 
 
 def test_the_share_of_the_peak_that_is_reached_counts_in_both_conventions() -> None:
     hardware = replace(FLAT.hardware, calibrated=Calibrated(network_efficiency=0.5))
     for convention in ("flat", "links"):
-        full, half = (Network(h.with_network(convention), parse_mesh("4x4x4")) for h in (FLAT.hardware, hardware))
+        full, half = (Network(h.with_network(convention), Mesh.parse("4x4x4")) for h in (FLAT.hardware, hardware))
         for kind in (*KINDS, "permute"):
             ideal = seconds(full, kind, "xy", 1e9) - full.latency_s(kind, "xy")
             reached = seconds(half, kind, "xy", 1e9) - half.latency_s(kind, "xy")
@@ -179,7 +179,7 @@ def test_the_share_of_the_peak_that_is_reached_counts_in_both_conventions() -> N
 @pytest.mark.parametrize("convention", ["flat", "links"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_bytes_of_combined_collectives_add_and_the_latency_is_paid_once(convention: str, kind: str) -> None:
-    network = Network(FLAT.hardware.with_network(convention), parse_mesh("4x4x4"))
+    network = Network(FLAT.hardware.with_network(convention), Mesh.parse("4x4x4"))
     sizes = [(64.0 * n, 64.0 * n * {"all-gather": 16, "reduce-scatter": 1 / 16}.get(kind, 1)) for n in (1, 5, 100)]
     parts = [network.collective_s(kind, "xy", *size, joined=n > 0) for n, size in enumerate(sizes)]
     whole = network.collective_s(kind, "xy", *(sum(each) for each in zip(*sizes, strict=True)))
@@ -247,7 +247,7 @@ def test_nodes_by_hand() -> None:
 
 
 def test_two_axes_in_one_node_are_one_switch() -> None:
-    assert isinstance(load_hardware("h100").fabric, Switch)
+    assert isinstance(Hardware.load("h100").fabric, Switch)
     two, one = preset("h100", "2x4"), preset("h100", "8")
     for kind in (*KINDS, "permute"):
         assert seconds(two, kind, "xy", 1e6) == pytest.approx(seconds(one, kind, "x", 1e6), rel=1e-12)
@@ -256,7 +256,7 @@ def test_two_axes_in_one_node_are_one_switch() -> None:
 @pytest.mark.parametrize("convention", ["flat", "links"])
 @pytest.mark.parametrize("kind", [*KINDS, "permute", "slice"])
 def test_symbols_arrays_and_numbers_agree(convention: str, kind: str) -> None:
-    network = Network(load_hardware("tpu-v4").with_network(convention), parse_mesh("4x4x4"))
+    network = Network(Hardware.load("tpu-v4").with_network(convention), Mesh.parse("4x4x4"))
     amounts = [1.0, 3e4, 5e8]
     size = sympy.Symbol("D", positive=True)
     formula = network.collective_s(kind, "xz", size, 2 * size)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from judge.generator import generate
 
+from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.model_files import presets
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
-from escc.cost.hardware import Calibrated, Convention, Hardware, Rule, load_hardware
+from escc.compiler.plan.pipeline import compile_phase, load
+from escc.cost.hardware import Calibrated, Convention, Hardware, Rule
 from escc.cost.predict import Prediction, Resource, predict_phase, token_dims, tokens
 from escc.ir.diagnostics import Source
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
@@ -36,13 +37,13 @@ HALF = Calibrated(Rule.SUM, 0.5, 0.25, 0.5, collective_latency_s=1e-3, hop_laten
 
 
 def chip(calibrated: Calibrated = HALF, dollars: float | None = None) -> Hardware:
-    linked = load_hardware("tpu-v4").with_network("links")
+    linked = Hardware.load("tpu-v4").with_network("links")
     return replace(linked, calibrated=calibrated, dollars_per_chip_hour=dollars)
 
 
 def compiled(hardware: Hardware, program: Program = PROGRAM, mesh: str = "4", overlap: bool = False) -> CompiledPhase:
     phase = program.phases[-1].name
-    return compile_phase(program, phase, parse_mesh(mesh), Options(hardware, capacity_bytes=math.inf, overlap=overlap))
+    return compile_phase(program, phase, Mesh.parse(mesh), Options(hardware, capacity_bytes=math.inf, overlap=overlap))
 
 
 def predicted(one: CompiledPhase) -> Prediction:

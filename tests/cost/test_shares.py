@@ -8,10 +8,10 @@ import pytest
 
 from escc.compiler.plan.pipeline import compile_phase
 from escc.cost.estimate import estimate
-from escc.cost.hardware import Calibrated, Hardware, Rule, load_hardware
+from escc.cost.hardware import Calibrated, Hardware, Rule
 from escc.cost.shares import Shares, shares
 from escc.ir.diagnostics import Source
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
@@ -30,12 +30,12 @@ PROGRAM = expand(parse(SOURCE), SOURCE)
 
 def chip(rule: Rule) -> Hardware:
     figures = Calibrated(rule, 0.5, 0.25, 0.5, collective_latency_s=1e-5, hop_latency_s=2e-6)
-    return replace(load_hardware("tpu-v4").with_network("links"), calibrated=figures)
+    return replace(Hardware.load("tpu-v4").with_network("links"), calibrated=figures)
 
 
 def found(rule: Rule) -> tuple[Shares, float]:
     hardware = chip(rule)
-    spmd = compile_phase(PROGRAM, "main", parse_mesh("4"), Options(hardware)).spmd
+    spmd = compile_phase(PROGRAM, "main", Mesh.parse("4"), Options(hardware)).spmd
     cost = estimate(spmd, hardware)
     return shares(spmd, cost, hardware), cost.totals().total_s
 
@@ -60,7 +60,7 @@ def test_by_hand(rule: Rule) -> None:
 
 def is_scatter() -> bool:
     hardware = chip(Rule.MAX)
-    spmd = compile_phase(PROGRAM, "main", parse_mesh("4"), Options(hardware)).spmd
+    spmd = compile_phase(PROGRAM, "main", Mesh.parse("4"), Options(hardware)).spmd
     [move] = estimate(spmd, hardware).moves
     assert move.kind in ("reduce-scatter", "all-reduce")
     return move.kind == "reduce-scatter"

@@ -12,19 +12,19 @@ import pytest
 import sympy
 
 from escc.cost.collectives import bytes_sent
-from escc.cost.hardware import Torus, Wrap, load_hardware
+from escc.cost.hardware import Hardware, Torus, Wrap
 from escc.cost.network import Network
 from escc.cost.roofline import Decoder, compute_bound_tokens, decode_step_s
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 
 with (Path(__file__).parents[1] / "data" / "worked-answers.csv").open(encoding="utf-8", newline="") as file:
     ROWS = {row["id"]: row for row in csv.DictReader(file)}
 
-V5E, V4, H100 = (load_hardware(name).with_network("links") for name in ("tpu-v5e", "tpu-v4", "h100"))
+V5E, V4, H100 = (Hardware.load(name).with_network("links") for name in ("tpu-v5e", "tpu-v4", "h100"))
 LLAMA_2_13B = Decoder(40, 5120, 13824, heads=40, kv_heads=40, head_dim=128, vocabulary=32000)
 LLAMA_3_70B = Decoder(80, 8192, 28672, heads=64, kv_heads=8, head_dim=128, vocabulary=128256)
 EXERCISE = Decoder(64, 4096, 16384, heads=32, kv_heads=8, head_dim=256, vocabulary=32128, tied=True)
-CUBE = Network(V4, parse_mesh("4x4x4"))
+CUBE = Network(V4, Mesh.parse("4x4x4"))
 
 
 def llama_2_step_s(batch: int) -> float:
@@ -60,7 +60,7 @@ def equal_at() -> sympy.Expr:
 
 def without_rings_s() -> float:
     """TPU v5e X8 Y4: an axis of 4 is a line."""
-    network, whole = Network(V5E, parse_mesh("8x4")), 2 * 2048 * 8192
+    network, whole = Network(V5E, Mesh.parse("8x4")), 2 * 2048 * 8192
     assert network.hops("all-gather", ["y"]) == 3
     return float(network.collective_s("all-gather", ["y"], whole / 4, whole))
 
@@ -69,12 +69,12 @@ def with_rings_s() -> float:
     """The same with every axis a ring, in the K >> 1 form."""
     assert isinstance(V5E.fabric, Torus)
     rings = replace(V5E, fabric=replace(V5E.fabric, wrap=Wrap.ALWAYS))
-    return gather_s(Network(rings, parse_mesh("8x4")), "y", 2 * 2048 * 8192)
+    return gather_s(Network(rings, Mesh.parse("8x4")), "y", 2 * 2048 * 8192)
 
 
 def nvlink_s() -> float:
     whole = 2 * 4096 * 65536
-    return float(Network(H100, parse_mesh("gpu=8")).collective_s("all-gather", ["gpu"], whole / 8, whole))
+    return float(Network(H100, Mesh.parse("gpu=8")).collective_s("all-gather", ["gpu"], whole / 8, whole))
 
 
 def all_reduce_s() -> float:

@@ -25,7 +25,7 @@ from escc.ir.collective import (
     kind,
 )
 from escc.ir.layout import Layout, Reduction, parse_layout
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.mesh import Mesh
 
 BOTH = (Reduction.SUM, Reduction.MAX)
 
@@ -149,7 +149,7 @@ def obeys(collective: Collective, held: list[Array], before: Layout, truth: Arra
 
 @pytest.mark.parametrize(("mesh", "shape"), [("2x3", (12, 18)), ("2", (2, 4)), ("2x2", (8,)), ("2x2x2", (8, 16))])
 def test_apply_is_what_moving_shards_does(mesh: str, shape: tuple[int, ...]) -> None:
-    grid, rng = parse_mesh(mesh), np.random.default_rng(3)
+    grid, rng = Mesh.parse(mesh), np.random.default_rng(3)
     truth = rng.uniform(0.3, 2.0, shape) * rng.choice([-1, 1], shape)
     cases = [(x, c) for x in all_layouts(shape, grid, BOTH) for c in every_collective(len(shape), grid, x)]
     if len(cases) > 4000:

@@ -13,7 +13,7 @@ from shards import all_layouts, block, chips
 
 from escc.ir.diagnostics import InputError
 from escc.ir.layout import Layout, Reduction, format_layout, parse_layout, unsplittable
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 
 CAPITALS = list("ABCDEFGHLMQ")
 LETTERS = list("xyzwuv")
@@ -94,7 +94,7 @@ def test_invariants_are_checked(layout: tuple[object, ...]) -> None:
 
 @pytest.mark.parametrize("mesh", ["1", "5", "2x3", "7x1", "2x2x2"])
 def test_local_shapes_are_those_of_the_blocks_that_chips_hold(mesh: str) -> None:
-    shape, grid = (30, 4, 7), parse_mesh(mesh)
+    shape, grid = (30, 4, 7), Mesh.parse(mesh)
     for layout in all_layouts(shape, grid):
         local = layout.local_shape(shape, grid)
         count = np.zeros(shape)
@@ -107,13 +107,13 @@ def test_local_shapes_are_those_of_the_blocks_that_chips_hold(mesh: str) -> None
 
 @pytest.mark.parametrize("mesh", ["1", "5", "2x3", "7x1", "2x2x2"])
 def test_layouts_that_hold_a_value_are_those_that_divide_it(mesh: str) -> None:
-    grid, sizes = parse_mesh(mesh), {"B": 12, "U": 1, "V": 35}
+    grid, sizes = Mesh.parse(mesh), {"B": 12, "U": 1, "V": 35}
     fit = {x for x in all_layouts((2**5 * 3**5 * 5 * 7,) * 3, grid) if unsplittable("BUV", x, sizes, grid) is None}
     assert fit == set(all_layouts((12, 1, 35), grid))
 
 
 def test_what_does_not_divide_names_dim_axes_and_sizes_that_would() -> None:
-    mesh = parse_mesh("4x4x4")
+    mesh = Mesh.parse("4x4x4")
 
     def message(text: str, **sizes: int) -> str | None:
         return unsplittable(*parse_layout(text), sizes, mesh)
@@ -126,7 +126,7 @@ def test_what_does_not_divide_names_dim_axes_and_sizes_that_would() -> None:
 
 @given(st.integers(2, 500), st.lists(st.sampled_from("xyz"), min_size=1, max_size=3, unique=True))
 def test_the_sizes_that_are_offered_divide(size: int, axes: list[str]) -> None:
-    mesh = parse_mesh("2x3x5")
+    mesh = Mesh.parse("2x3x5")
     layout = Layout((tuple(axes),))
     message = unsplittable(["B"], layout, {"B": size}, mesh)
     ways = math.prod(mesh.size(a) for a in axes)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from escc.ir.diagnostics import InputError
-from escc.ir.mesh import MAX_CHIPS, Mesh, parse_mesh
+from escc.ir.mesh import MAX_CHIPS, Mesh
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from escc.ir.mesh import MAX_CHIPS, Mesh, parse_mesh
     ],
 )
 def test_meshes_that_parse(text: str, axes: tuple[tuple[str, int], ...]) -> None:
-    assert parse_mesh(text).axes == axes
+    assert Mesh.parse(text).axes == axes
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_meshes_that_parse(text: str, axes: tuple[tuple[str, int], ...]) -> None
 )
 def test_meshes_that_do_not(text: str, message: str) -> None:
     with pytest.raises(InputError) as error:
-        parse_mesh(text)
+        Mesh.parse(text)
     assert message in error.value.diagnostics[0].message
 
 
@@ -65,7 +65,7 @@ AXES = st.lists(
 @given(AXES)
 def test_a_mesh_reads_back(axes: list[tuple[str, int]]) -> None:
     mesh = Mesh(tuple(axes))
-    assert parse_mesh(str(mesh)) == mesh
+    assert Mesh.parse(str(mesh)) == mesh
 
 
 @given(AXES)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from escc.compiler.plan.pipeline import load
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.collective import AllToAll
 from escc.ir.layout import Layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.passes.choose import Options, choose
 from escc.passes.plan import Plan
 
@@ -20,7 +20,7 @@ B, M = 0, 1  # the dims of a cache
 
 
 def decoded(model: str, **sizes: int) -> Plan:
-    plan = choose(load(Path(model), sizes), "decode", parse_mesh("4x4x4"), Options(load_hardware("tpu-v4")))
+    plan = choose(load(Path(model), sizes), "decode", Mesh.parse("4x4x4"), Options(Hardware.load("tpu-v4")))
     assert plan.phases[0].gap <= 1e-9
     return plan
 

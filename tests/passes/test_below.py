@@ -10,15 +10,15 @@ from judge.generator import Case, generate
 from judge.optimum import optimum
 
 from escc.compiler.plan.pipeline import load
-from escc.cost.hardware import load_hardware, load_measured
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.dtype import Dtype
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.passes.choose import Options, choose
 from escc.passes.expansion.weights import with_weights
 from escc.passes.plan import Cutoff
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 
 
 def within(case: Case, below: float) -> Options:
@@ -46,11 +46,11 @@ def test_where_nothing_fits_that_is_said_and_proven() -> None:
     program = load(file, {"B": 4096, "L": 64})
     options = Options(HARDWARE, capacity_bytes=1.2e9)
     with pytest.raises(InputError, match=r"No plan keeps to 1\.2 GB on each of 4 chips"):
-        choose(program, "main", parse_mesh("2x2"), options)
+        choose(program, "main", Mesh.parse("2x2"), options)
 
 
 def test_a_small_batch_on_many_chips_is_proven() -> None:
     """Latencies shared between collectives decide it, some of them of values that are still partial."""
     program = with_weights(load(Path("palm-540b"), {"B": 4}), Dtype.INT8)
-    plan = choose(program, "decode", parse_mesh("4x8x8"), Options(load_measured("tpu-v4")))
+    plan = choose(program, "decode", Mesh.parse("4x8x8"), Options(Hardware.load("tpu-v4", measured=True)))
     assert plan.gap <= 1e-9

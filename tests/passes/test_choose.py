@@ -13,11 +13,11 @@ import pytest
 
 from escc.compiler.simulate.check import check
 from escc.cost.estimate import estimate, predict
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import format_layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.spmd import SpmdProgram
 from escc.ir.text.pins import parse_pins
@@ -29,7 +29,7 @@ from escc.passes.lower.insert import insert
 from escc.passes.plan import Objective, Plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 
 
 def program(text: str, **sizes: int) -> Program:
@@ -47,7 +47,7 @@ def planned(
 ) -> tuple[Plan, SpmdProgram]:
     """A plan that has been proven, verified, run, and priced anew."""
     options = Options(HARDWARE, objective, capacity_bytes=capacity)
-    plan = choose(layer, phase or layer.phases[0].name, parse_mesh(mesh), options)
+    plan = choose(layer, phase or layer.phases[0].name, Mesh.parse(mesh), options)
     (spmd,) = insert(layer, plan)
     verify(spmd, layer)
     report = check(layer, spmd, predict)
@@ -184,8 +184,8 @@ def test_tiny_and_large_prices() -> None:
             network_bytes_per_s=HARDWARE.network_bytes_per_s / scale,
         )
         layer = example("feed-forward")
-        plan = choose(layer, layer.phases[0].name, parse_mesh("2x2"), Options(fast))
-        usual = choose(layer, layer.phases[0].name, parse_mesh("2x2"), Options(HARDWARE))
+        plan = choose(layer, layer.phases[0].name, Mesh.parse("2x2"), Options(fast))
+        usual = choose(layer, layer.phases[0].name, Mesh.parse("2x2"), Options(HARDWARE))
         assert plan.phases[0].price == pytest.approx(usual.phases[0].price * scale, rel=1e-9)
         assert plan.phases[0].gap <= 1e-9
         assert plan.stored == usual.stored
@@ -231,8 +231,8 @@ def test_inputs_and_results_take_memory_while_they_are_live() -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from escc.cost.hardware import load_hardware
-from escc.ir.mesh import parse_mesh
+from escc.cost.hardware import Hardware
+from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse, read_source
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.write_spmd import print_spmd
@@ -241,7 +241,7 @@ from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
 source = read_source(Path(sys.argv[1]))
 program = expand(parse(source), source, {})
-plan = choose(program, "decode", parse_mesh("4x4x4"), Options(load_hardware("tpu-v4")))
+plan = choose(program, "decode", Mesh.parse("4x4x4"), Options(Hardware.load("tpu-v4")))
 print(print_spmd(insert(program, plan)[0]), plan.phases[0].price.hex(), plan.phases[0].bound.hex())
 """
 
@@ -258,7 +258,7 @@ def test_the_same_input_gives_the_same_plan_in_every_process() -> None:
 
 def test_the_same_input_gives_the_same_plan_again() -> None:
     layer = example("megatron-530b")
-    plans = [choose(layer, "decode", parse_mesh("2x2"), Options(HARDWARE, capacity_bytes=math.inf)) for _ in range(3)]
+    plans = [choose(layer, "decode", Mesh.parse("2x2"), Options(HARDWARE, capacity_bytes=math.inf)) for _ in range(3)]
     assert plans[0] == plans[1] == plans[2]
 
 
@@ -306,7 +306,7 @@ def test_prefill_with_memory_that_binds() -> None:
     ],
 )
 def test_blocks_among_zeros_send_least(text: str, pins: str, sent_bytes: float) -> None:
-    layer, mesh = program(text), parse_mesh("2x4")
+    layer, mesh = program(text), Mesh.parse("2x4")
     held = parse_pins(Source("test.pins", pins), layer)
     plan = choose(layer, "main", mesh, Options(HARDWARE, Objective.COMMUNICATION, pins=held))
     (spmd,) = insert(layer, plan)

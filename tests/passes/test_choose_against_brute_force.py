@@ -13,7 +13,7 @@ from judge.optimum import optimum
 
 from escc.compiler.simulate.check import CheckReport, check
 from escc.cost.estimate import predict
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.spmd import SpmdProgram
 from escc.ir.text.write_spmd import print_spmd
@@ -28,7 +28,7 @@ RELATIVE, ABSOLUTE_S = 1e-9, 1e-15
 def searched(case: Case, seed: int) -> tuple[float, SpmdProgram | None, CheckReport | None]:
     """The seconds that the search proves least, its plan and the check of that; infinite where none fits."""
     stored_bytes = case.capacity_bytes or math.inf
-    options = Options(load_hardware("tpu-v4"), capacity_bytes=math.inf, stored_bytes=stored_bytes, pins=pins(case))
+    options = Options(Hardware.load("tpu-v4"), capacity_bytes=math.inf, stored_bytes=stored_bytes, pins=pins(case))
     try:
         plan = choose(case.program, "main", case.mesh, options)
     except InputError:

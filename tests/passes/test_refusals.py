@@ -14,17 +14,17 @@ import pytest
 from judge.generator import generate
 
 from escc.compiler.plan.pipeline import compile_plan, load
-from escc.cost.hardware import Convention, load_hardware
+from escc.cost.hardware import Convention, Hardware
 from escc.cost.memory import memory
 from escc.ir.diagnostics import InputError
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, Phase, Program, Stored, walk
 from escc.passes.choose import Options, choose
 from escc.passes.lower.insert import insert
 from escc.passes.plan import Plan
 from escc.passes.search import branch_and_bound as boxes
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHARES = (0.97, 0.85, 0.6, 0.35)
 
@@ -48,7 +48,7 @@ def with_phases(program: Program, count: int) -> Program:
 def planned(program: Program, mesh: str, options: Options) -> tuple[Plan, float] | bool:
     """The plan of all phases and what it holds; without one, whether it is proven that there is none."""
     try:
-        plan = choose(program, [phase.name for phase in program.phases], parse_mesh(mesh), options)
+        plan = choose(program, [phase.name for phase in program.phases], Mesh.parse(mesh), options)
     except InputError as error:
         return "was found" not in error.diagnostics[0].message
     held = max(float(memory(spmd).total_bytes) for spmd in insert(program, plan))
@@ -89,7 +89,7 @@ def test_a_large_problem_has_a_plan_after_a_look_or_two(monkeypatch: pytest.Monk
     monkeypatch.setattr(boxes, "MOST_READ", 1)  # as in a problem so large that there is no time for more
     monkeypatch.setattr(boxes, "MOST_COLUMNS", 0)
     program = load(EXAMPLES / "palm-540b.esti")
-    plan = choose(program, "prefill", parse_mesh("4x4x4"), Options(HARDWARE))
+    plan = choose(program, "prefill", Mesh.parse("4x4x4"), Options(HARDWARE))
     (spmd,) = insert(program, plan)
     assert memory(spmd).total_bytes <= HARDWARE.hbm_bytes
     assert 1e-9 < plan.gap < 0.01

@@ -13,11 +13,12 @@ from ....cost.memory import memory
 from ....ir.program import Kind, Stored
 from ....ir.spmd import walk_spmd
 from ....ir.text.write_spmd import print_spmd
-from ...plan.pipeline import CompiledPhase
+from ....passes.plan import Outcome
+from ...plan.compiled import CompiledPhase
 from ..compare import Comparison
 from ..explain import Explanation, Line
 from ..explain_text import FORMS, Explained, sentence
-from ..text import OBJECTIVES, PROVEN, time_text, utilisation
+from ..text import OBJECTIVES, time_text, utilisation
 from .formulas import mathml
 from .mesh_drawing import MeshDrawing, draw_mesh
 from .tensors import Tensor, interest, tensors_of
@@ -105,7 +106,7 @@ def view(compiled: CompiledPhase, explained: Explained) -> PhaseView:
     return PhaseView(
         spmd.phase,
         spmd.mesh.axes,
-        compiled.program.phase(spmd.phase).calls,
+        compiled.calls,
         tuple(_figures(compiled)),
         tuple(_time(compiled)),
         tuple(_memory(compiled)),
@@ -133,7 +134,7 @@ def _figures(compiled: CompiledPhase) -> Iterator[tuple[str, str]]:
     yield "sent by a chip", f"{totals.bytes_sent / 1e6:,.2f} MB"
     yield "collectives", f"{totals.collectives:,}"
     yield "objective", OBJECTIVES[compiled.plan.objective]
-    if len(compiled.plan.phases) > 1:
+    if compiled.together:
         yield "proof", "of all phases together"
     else:
         yield "proof", proof(compiled.plan.gap, bool(compiled.estimate.loops))
@@ -141,7 +142,11 @@ def _figures(compiled: CompiledPhase) -> Iterator[tuple[str, str]]:
 
 def proof(gap: float, looped: bool) -> str:
     """What is proven, given the relative gap between a plan and its bound; `looped`: loops hide some of its time."""
-    proven = "optimal, within a gap of 1e-9" if gap <= PROVEN else f"the optimum may be up to {gap:.2%} lower"
+    proven = (
+        "optimal, within a gap of 1e-9"
+        if Outcome.of(gap) is Outcome.OPTIMAL
+        else f"the optimum may be up to {gap:.2%} lower"
+    )
     return f"{proven}, before loops" if looped else proven
 
 

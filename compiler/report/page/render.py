@@ -19,13 +19,13 @@ from markupsafe import Markup
 
 from ....cost.formulas.symbolic import Form
 from ....ir.inert import visible
-from ...plan.pipeline import CompiledPhase, whole_price
+from ...plan.compiled import Compilation, CompiledPhase
 from ...plan.shapes import Shape
 from ...sweep.frontier import Frontier, Point, best_of, plotted
 from ...text.terminal import LAYOUT
-from ..explain import explain
+from ..explain import explain_phase
 from ..explain_text import Explained
-from ..phases import calls_of, seconds_of
+from ..phases import seconds_of
 from ..text import time_text
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
 from .plan_view import proof, view
@@ -56,7 +56,7 @@ class Slice:
 
 
 def plan_page(
-    compiled: Sequence[CompiledPhase],
+    compiled: Compilation,
     explained: Mapping[str, Explained] | None = None,
     shapes: Sequence[Shape] = (),
 ) -> str:
@@ -67,10 +67,10 @@ def plan_page(
     """
     first = compiled[0]
     if explained is None:
-        explained = {one.phase: Explained(explain(one, Form.EXACT), None) for one in compiled}
+        explained = {one.phase: Explained(explain_phase(one, Form.EXACT), None) for one in compiled}
     spmd, plan = first.spmd, first.plan
     proofs = []
-    if len(plan.phases) > 1:
+    if compiled.together:
         looped = any(one.estimate.loops for one in compiled)
         proofs = [("objective", f"{time_text(plan.price, 6)}, all phases"), ("proof", proof(plan.gap, looped))]
     return _render(
@@ -151,21 +151,21 @@ def _hardware(compiled: CompiledPhase) -> str:
     )
 
 
-def _together(compiled: Sequence[CompiledPhase]) -> Iterator[Part]:
+def _together(compiled: Compilation) -> Iterator[Part]:
     """What each phase and handover takes of the whole; nothing of phases that were not planned together."""
-    plan = compiled[0].plan
-    if len(plan.phases) < 2:
+    if not compiled.together:
         return
-    rows = [(one.phase, calls_of(one), seconds_of(one)) for one in compiled]
+    [plan] = compiled.plans
+    rows = [(one.phase, one.calls, seconds_of(one)) for one in compiled]
     calls = {name: count for name, count, _ in rows}
     rows += [(f"{h.before} to {h.after}", calls[h.before], h.price) for h in plan.handovers]
-    whole = whole_price(compiled)
+    whole = compiled.price
     for name, count, price in rows:
         yield Part(name, count, price, count * price, 100 * count * price / whole if whole else 0.0)
 
 
 def _slices(shapes: Sequence[Shape]) -> Iterator[Slice]:
-    totals = [[one.estimate.totals() for one in shape.compiled] for shape in shapes]
+    totals = [[one.estimate.totals() for one in shape.compiled or ()] for shape in shapes]
     seconds = [sum(t.total_s for t in each) for each in totals]
     longest, best = max(seconds, default=0.0), shapes[0].price if shapes else 0.0
     for shape, each, total_s in zip(shapes, totals, seconds, strict=True):

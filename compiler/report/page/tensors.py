@@ -10,7 +10,7 @@ from ....cost.estimate import local_bytes
 from ....ir.layout import format_layout
 from ....ir.program import Kind, Stored
 from ....ir.spmd import SpmdProgram, SpmdRepeat, SpmdValue, walk_spmd
-from ...plan.pipeline import CompiledPhase
+from ...plan.compiled import CompiledPhase
 from .shards import Dim, Drawing, dims_of, draw_shards
 
 

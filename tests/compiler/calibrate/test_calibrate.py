@@ -16,10 +16,10 @@ from escc.compiler.calibrate.fit import EFFICIENCIES, HOP, fit, started
 from escc.compiler.calibrate.measurements import Measurements, parse_measurements
 from escc.compiler.calibrate.rows import plan_steps, runs
 from escc.cost.estimate import estimate
-from escc.cost.hardware import Calibrated, Convention, Rule, load_hardware, parse_hardware
+from escc.cost.hardware import Calibrated, Convention, Hardware, Rule, parse_hardware
 from escc.ir.diagnostics import InputError, Source
 
-V4 = load_hardware("tpu-v4")
+V4 = Hardware.load("tpu-v4")
 TRUE = replace(
     V4.with_network("links"),
     calibrated=Calibrated(Rule.ROOT_OF_SQUARES, 0.71, 0.62, 0.55, 0.0, 7e-6, axes_at_once=1),

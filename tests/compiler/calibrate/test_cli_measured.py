@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from escc.compiler.calibrate.probe import CPU_DEVICES, Probe, probe, probed
 from escc.compiler.calibrate.probe_text import probe_text, probed_hardware
 from escc.compiler.commands.main import app
-from escc.cost.hardware import Convention, Switch, load_hardware, parse_hardware
+from escc.cost.hardware import Convention, Hardware, Switch, parse_hardware
 from escc.ir.diagnostics import InputError, Source
 
 HEADER = (
@@ -105,7 +105,7 @@ def test_calibrate_writes_a_file_that_validate_reads(file: str, tmp_path: Path) 
         "hop_latency_s",
     }
     assert all(one["identified"] == (one["reason"] is None) for one in found["parameters"])
-    chip = load_hardware(str(written))
+    chip = Hardware.load(str(written))
     assert (chip.name, chip.convention, chip.calibrated.error) == ("tpu-v4-measured", "links", found["error"])
     validated = json.loads(invoke("validate", file, "--hardware", str(written), "--json").stdout)
     if found["settled"]:

@@ -16,7 +16,7 @@ from escc.compiler.calibrate.measurements import (
 )
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 
 HEADER = (
     "id,source,model,hardware,phase,chips,batch,input_tokens,output_tokens,weights,ffn_layout,attention_layout,time_ms"
@@ -48,7 +48,7 @@ def test_columns_come_in_any_order_and_others_are_left_alone() -> None:
     names, values = HEADER.split(","), ROW.split(",")
     header, row = ",".join(["note", *names[::-1], "mesh"]), ",".join(['"x, ""y"""', *values[::-1], "4x16"])
     [found] = parsed(row, header=header).rows
-    assert (found.id, found.mesh) == ("a", parse_mesh("4x16"))
+    assert (found.id, found.mesh) == ("a", Mesh.parse("4x16"))
 
 
 def test_comments_empty_lines_and_line_ends_of_windows() -> None:

@@ -10,17 +10,17 @@ import pytest
 
 from escc.compiler.calibrate.named_layouts import AttentionLayout, FeedForwardLayout, named_pins
 from escc.compiler.plan.pipeline import compile_phase, load
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import format_layout
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import PinKind, Program
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
 from escc.passes.plan import Objective
 
-CUBE = parse_mesh("4x4x4")
+CUBE = Mesh.parse("4x4x4")
 B, E, F = 128, 256, 1024  # of a small feed-forward; one token of each sequence
 
 
@@ -120,10 +120,10 @@ def test_a_mesh_with_too_few_axes_is_refused() -> None:
         (FeedForwardLayout.WS2D, "1", True),
     ):
         if ok:
-            pins(program, "decode", parse_mesh(mesh), layout, "batch")
+            pins(program, "decode", Mesh.parse(mesh), layout, "batch")
         else:
             with pytest.raises(InputError, match=r"needs \d axes"):
-                pins(program, "decode", parse_mesh(mesh), layout, "batch")
+                pins(program, "decode", Mesh.parse(mesh), layout, "batch")
 
 
 def test_a_model_without_layers_is_refused(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_feed_forward_sends_what_is_published(layout: FeedForwardLayout) -> No
     [phase] = program.phases
     found = named_pins(program, dict(phase.sizes), CUBE, layout, AttentionLayout.BATCH)
     assert len({pin.value for pin in found if pin.kind is PinKind.STORED}) == 2
-    options = Options(load_hardware("tpu-v4"), Objective.COMMUNICATION, math.inf, pins=found)
+    options = Options(Hardware.load("tpu-v4"), Objective.COMMUNICATION, math.inf, pins=found)
     compiled = compile_phase(program, phase.name, CUBE, options)
     sent = sum(Fraction(move.bytes_sent) for move in compiled.estimate.moves if move.times == 8)
     assert sent / 2 == PUBLISHED[layout]

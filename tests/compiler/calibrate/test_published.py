@@ -10,13 +10,13 @@ from escc.compiler.calibrate.measurements import read_measurements
 from escc.compiler.calibrate.named_layouts import AttentionLayout, FeedForwardLayout
 from escc.compiler.calibrate.rows import Step, plan_step, runs
 from escc.cost.estimate import estimate
-from escc.cost.hardware import Calibrated, load_hardware, load_measured
+from escc.cost.hardware import Calibrated, Hardware
 from escc.ir.dtype import Dtype
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.spmd import SpmdProgram
 
-V4 = load_measured("tpu-v4")
-CUBE = parse_mesh("4x4x4")
+V4 = Hardware.load("tpu-v4", measured=True)
+CUBE = Mesh.parse("4x4x4")
 SOME = (
     "2-ll-prefill",
     "2-ht-prefill",
@@ -57,7 +57,7 @@ def step(
 
 def test_rows_are_predicted_within_a_fifth_and_nothing_is_below_the_peaks() -> None:
     errors = []
-    peaks = load_hardware("tpu-v4")
+    peaks = Hardware.load("tpu-v4")
     for run in runs(read_measurements(None, "tpu-v4"), V4):
         if run.measurement.id not in SOME:
             continue

@@ -14,13 +14,13 @@ from escc.compiler.calibrate.measurements import Measurements, parse_measurement
 from escc.compiler.calibrate.rows import plan_step, plan_steps, runs, slice_of
 from escc.compiler.calibrate.validate import validate
 from escc.cost.estimate import estimate
-from escc.cost.hardware import Calibrated, Rule, load_hardware
+from escc.cost.hardware import Calibrated, Hardware, Rule
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.layout import format_layout
 from escc.ir.spmd import SpmdProgram
 
-V4 = load_hardware("tpu-v4")
+V4 = Hardware.load("tpu-v4")
 MEASURED = replace(
     V4.with_network("links"),
     calibrated=Calibrated(Rule.ROOT_OF_SQUARES, 0.8, 0.7, 0.6, 3e-6, 4e-6, axes_at_once=2),
@@ -100,7 +100,7 @@ def test_the_steps_of_a_phase(tiny: Path, phase: str, expected: list[tuple[str, 
 )
 def test_slices(chips: int, shape: str) -> None:
     assert "x".join(map(str, slice_of(chips, V4).sizes)) == shape
-    assert len(slice_of(chips, load_hardware("h100")).sizes) == 1
+    assert len(slice_of(chips, Hardware.load("h100")).sizes) == 1
 
 
 def test_a_mesh_of_its_own(tiny: Path) -> None:

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.numpy_source import emit_numpy
 from escc.compiler.emit.specs import specs_json, specs_module
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phases, load
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phases, load
 from escc.compiler.report.json import json_text
 from escc.compiler.report.page.render import frontier_page, plan_page
 from escc.compiler.report.text import report
@@ -30,11 +31,11 @@ from escc.compiler.sweep.picture import draw
 from escc.compiler.sweep.points import Record, Status, Sweep
 from escc.compiler.sweep.serving import Serving
 from escc.compiler.text.terminal import say
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
 from escc.ir.inert import visible
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.text.write_spmd import print_spmd
 from escc.passes.choose import Options
@@ -64,7 +65,7 @@ HOSTILE = [
 
 @cache
 def plan() -> CompiledPhase:
-    [one] = compile_phases(load(EXAMPLE), ("main",), parse_mesh("2x2"), Options(load_hardware("tpu-v4")))
+    [one] = compile_phases(load(EXAMPLE), ("main",), Mesh.parse("2x2"), Options(Hardware.load("tpu-v4")))
     return one
 
 
@@ -174,7 +175,7 @@ def test_standard_output_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> 
 def picture(name: str) -> bytes:
     """The picture of a sweep of one point."""
     sweep = Sweep(
-        Source(name, ""), Serving("B", ("L",), "M"), (), (), load_hardware("tpu-v4"), 1.0,
+        Source(name, ""), Serving("B", ("L",), "M"), (), (), Hardware.load("tpu-v4"), 1.0,
         ("decode",), (Dtype.BF16,), (8,), (1,), (64,),
     )  # fmt: skip
     record = Record(sweep.points[0], Status.OPTIMAL, (), latency_s=1.0, chip_s_per_million=2.0)

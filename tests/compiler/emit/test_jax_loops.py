@@ -18,10 +18,11 @@ from jax_loop_cases import LOOPS
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax.check import check_jax, planned, sent_bytes
 from escc.compiler.jax.hlo import collectives_of
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.estimate import Estimate, estimate
-from escc.cost.hardware import load_hardware
-from escc.ir.mesh import parse_mesh
+from escc.cost.hardware import Hardware
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat
 from escc.ir.verify.collective_matmul import objection, readers, walk_loops
@@ -29,7 +30,7 @@ from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ESCC = str(Path(sysconfig.get_path("scripts")) / "escc")
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def test_all_files_pass_the_linter_and_fit_the_width(tmp_path: Path) -> None:
 def compiled(model: str, phase: str, mesh: str = "4x4x4", *pins: str) -> CompiledPhase:
     paths = [EXAMPLES / "pins" / f"{name}.pins" for name in pins]
     program = load(EXAMPLES / f"{model}.esti", None, paths)
-    return compile_phase(program, phase, parse_mesh(mesh), Options(HARDWARE, overlap=True))
+    return compile_phase(program, phase, Mesh.parse(mesh), Options(HARDWARE, overlap=True))
 
 
 def test_the_palm_block_reads_well_and_moves_the_planned_bytes() -> None:

@@ -19,16 +19,17 @@ from jax_cases import OTHERS
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.jax_text import identifier
 from escc.compiler.emit.specs import constraints, specs_json, specs_module
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.estimate import estimate
-from escc.cost.hardware import load_hardware
-from escc.ir.mesh import parse_mesh
+from escc.cost.hardware import Hardware
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.spmd import SpmdProgram
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 
 
 def written(name: str) -> tuple[Program, SpmdProgram]:
@@ -87,7 +88,7 @@ def test_all_files_pass_the_linter_and_fit_the_width(tmp_path: Path) -> None:
 @cache
 def palm(phase: str) -> CompiledPhase:
     program = load(EXAMPLES / "palm-540b.esti")
-    return compile_phase(program, phase, parse_mesh("4x4x4"), Options(HARDWARE))
+    return compile_phase(program, phase, Mesh.parse("4x4x4"), Options(HARDWARE))
 
 
 def test_the_palm_block_is_short_and_quickly_written() -> None:

@@ -22,20 +22,21 @@ from escc.compiler.jax import check as jax_check
 from escc.compiler.jax.check import check_jax, planned, require_jax, sent_bytes
 from escc.compiler.jax.check_text import jax_check_text
 from escc.compiler.jax.hlo import ModuleError, ModuleTransfer, collectives_of
-from escc.compiler.plan.pipeline import CompiledPhase, InternalError, compile_phase, load
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import InternalError, compile_phase, load
 from escc.cost.estimate import Estimate, estimate
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.expr import FUNCTIONS, Const, Operand, Size
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Iota, Kind, Program, Sum, Take
 from escc.ir.spmd import SpmdProgram
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ESCC = str(Path(sysconfig.get_path("scripts")) / "escc")
-HARDWARE = load_hardware("tpu-v4")
-MESH = parse_mesh("2x4")
+HARDWARE = Hardware.load("tpu-v4")
+MESH = Mesh.parse("2x4")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class ByHand:
 def compiled(file: str, phase: str, *pins: str) -> CompiledPhase:
     paths = [EXAMPLES / "pins" / f"{name}.pins" for name in pins]
     source = EXAMPLES / file if (EXAMPLES / file).exists() else Path(file)
-    return compile_phase(load(source, None, paths), phase, parse_mesh("4x4x4"), Options(HARDWARE))
+    return compile_phase(load(source, None, paths), phase, Mesh.parse("4x4x4"), Options(HARDWARE))
 
 
 def module(body: str, before: str = "") -> str:
@@ -164,7 +165,7 @@ def test_padded_and_quantised_programs_agree(tmp_path: Path) -> None:
         "  p = softmax(s, over=M)\n  o[B,L,E] = p[B,M] * ks[B,M,E] * x[B,L,E]\n  u[B,L,F] = o[B,L,E] * Wi[E,F]\n"
         "  h = gelu(u)\n  y[B,L,E] = h[B,L,F] * Wo[F,E]\n  return x + y\n}\n"
     )
-    report = check_jax(compile_phase(load(file), "main", parse_mesh("2x2"), Options(HARDWARE)))
+    report = check_jax(compile_phase(load(file), "main", Mesh.parse("2x2"), Options(HARDWARE)))
     assert report.sound
     assert report.wide.whole == 0.0
 

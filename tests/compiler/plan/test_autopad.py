@@ -12,13 +12,13 @@ from escc.compiler.commands.main import app
 from escc.compiler.plan import autopad as module
 from escc.compiler.plan.autopad import AutoPadding, pad_auto, padded_sizes, padding_text
 from escc.compiler.plan.pipeline import compile_phase, load
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.passes.choose import Options
 
-OPTIONS = Options(load_hardware("tpu-v4"))
+OPTIONS = Options(Hardware.load("tpu-v4"))
 EXAMPLES = Path(__file__).parents[3] / "examples"
 MODEL = """
 model "scores"
@@ -44,21 +44,21 @@ def chosen(path: Path, mesh: str, pads: Mapping[str, int] | None = None) -> Auto
     def program(more: Mapping[str, int]) -> Program:
         return load(path, pads={**(pads or {}), **more})
 
-    return pad_auto(program, [program({}).phases[0].name], parse_mesh(mesh), OPTIONS)
+    return pad_auto(program, [program({}).phases[0].name], Mesh.parse(mesh), OPTIONS)
 
 
 def price(path: Path, mesh: str, pads: Mapping[str, int]) -> float:
-    return compile_phase(load(path, pads=pads), "main", parse_mesh(mesh), OPTIONS).plan.price
+    return compile_phase(load(path, pads=pads), "main", Mesh.parse(mesh), OPTIONS).plan.price
 
 
 def test_sizes_that_more_axes_divide_and_that_are_not_much_larger(model: Path) -> None:
-    sizes = padded_sizes(load(model), parse_mesh("4x2x3"))
+    sizes = padded_sizes(load(model), Mesh.parse("4x2x3"))
     assert sizes["B"] == (1004, 1005, 1008)  # by 2 and 4, by 3, by all their products
     assert sizes["E"] == (513, 516, 528)
     assert sizes["F"] == (1000, 1002, 1008)
     assert sizes["M"] == (32, 36)  # and not 48, by 24: that is too much more
     assert set(sizes) == {"B", "E", "F", "M"}
-    assert "B" not in padded_sizes(load(model, pads={"B": 1024}), parse_mesh("16"))
+    assert "B" not in padded_sizes(load(model, pads={"B": 1024}), Mesh.parse("16"))
 
 
 def test_the_cheapest_of_the_tried_is_chosen(model: Path) -> None:
@@ -85,7 +85,7 @@ def test_heads_of_palm_are_not_padded_on_64_chips() -> None:
     def program(more: Mapping[str, int]) -> Program:
         return load(path, pads={"H": 48, **more})
 
-    auto = pad_auto(program, ["decode"], parse_mesh("4x4x4"), OPTIONS)
+    auto = pad_auto(program, ["decode"], Mesh.parse("4x4x4"), OPTIONS)
     assert [trial.pads for trial in auto.trials] == [(), (("H", 64),)]
     assert auto.best is auto.trials[0] and auto.program.padding == ()
     ratio = auto.trials[1].price / auto.trials[0].price
@@ -105,7 +105,7 @@ def test_a_model_without_a_plan_is_refused_as_it_is(tmp_path: Path) -> None:
     path.write_text("dim E = 1000003, F = 1000004\nmain(x: bf16[E]) { param W: bf16[E,F]\n"
                     "y[F] = x[E] * W[E,F]\nreturn y }\n")  # fmt: skip
     with pytest.raises(InputError) as plain:
-        compile_phase(load(path), "main", parse_mesh("2"), OPTIONS)
+        compile_phase(load(path), "main", Mesh.parse("2"), OPTIONS)
     with pytest.raises(InputError) as padded:
         chosen(path, "2")
     assert str(plain.value) == str(padded.value)

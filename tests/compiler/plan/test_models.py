@@ -11,8 +11,8 @@ from escc.compiler.commands.main import app
 from escc.compiler.plan.model_files import preset_source, presets
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.report.models import parameter_count
-from escc.cost.hardware import load_hardware
-from escc.ir.mesh import parse_mesh
+from escc.cost.hardware import Hardware
+from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
 from escc.ir.text.write import print_model
 from escc.passes.choose import Options
@@ -62,15 +62,15 @@ def test_a_model_is_named_like_its_file_and_prints_stably(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_model_compiles_in_decode_on_64_chips(name: str) -> None:
-    compiled = compile_phase(load(Path(name)), "decode", parse_mesh("4x4x4"), Options(load_hardware("tpu-v4")))
+    compiled = compile_phase(load(Path(name)), "decode", Mesh.parse("4x4x4"), Options(Hardware.load("tpu-v4")))
     assert compiled.plan.phases[0].gap <= 1e-9
     assert compiled.warnings == ()
 
 
 @pytest.mark.parametrize(("name", "phase"), [("palm-8b", "prefill"), *((name, "decode") for name in PUBLISHED)])
 def test_a_model_runs_as_its_reference(name: str, phase: str) -> None:
-    options = Options(load_hardware("tpu-v4"), capacity_bytes=NO_LIMIT)
-    compiled = compile_phase(load(Path(name)), phase, parse_mesh("2x2"), options, run=True)
+    options = Options(Hardware.load("tpu-v4"), capacity_bytes=NO_LIMIT)
+    compiled = compile_phase(load(Path(name)), phase, Mesh.parse("2x2"), options, run=True)
     assert compiled.checked is not None
     assert compiled.checked.max_error <= 1e-9
     assert compiled.checked.equal

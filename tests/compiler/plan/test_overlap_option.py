@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
-from escc.compiler.plan.pipeline import compile_phases, load, whole_price
+from escc.compiler.plan.pipeline import compile_phases, load
 from escc.compiler.plan.shapes import compile_shapes, slice_shapes
 from escc.compiler.report.phases import together_text
 from escc.compiler.report.text import report, time_text
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.text.read_spmd import parse_spmd
 from escc.passes.choose import Options
 from escc.passes.plan import Objective
@@ -26,7 +26,7 @@ from escc.passes.plan import Objective
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PALM = ("compile", str(EXAMPLES / "palm-540b.esti"), "--chips", "4x4x4", "--phase", "decode")
 FEED_FORWARD = str(EXAMPLES / "feed-forward.esti")
-V4 = load_hardware("tpu-v4")
+V4 = Hardware.load("tpu-v4")
 OPTIONS = Options(V4, overlap=True)
 BOTH = ["prefill", "decode"]
 
@@ -120,9 +120,9 @@ def test_slices_are_ranked_by_the_time_with_overlap() -> None:
 def test_what_is_not_time_is_not_hidden(objective: Objective) -> None:
     program = load(EXAMPLES / "feed-forward.esti", {"B": 65536})
     options = replace(OPTIONS, objective=objective, stored_bytes=1e9)  # neither matrix fits whole
-    compiled = compile_phases(program, ["main"], parse_mesh("4x4"), options)
+    compiled = compile_phases(program, ["main"], Mesh.parse("4x4"), options)
     assert compiled[0].estimate.totals().hidden_s > 0
-    assert whole_price(compiled) == compiled[0].plan.price
+    assert compiled.price == compiled[0].plan.price
     text = report(compiled[0])
     assert re.search("overlap    [12] loops? hides? ", text) and "bound" not in text.split("overlap")[1]
 
@@ -132,14 +132,14 @@ def test_phases_planned_together_count_what_each_call_hides(tmp_path: Path) -> N
     text = Path(FEED_FORWARD).read_text().replace("dim B = 512, L = 1", "dim B, L = 1")
     path.write_text(text + "phase prefill { B = 65536 }\nphase decode { B = 512, calls = 64 }\n")
     program = load(path)
-    compiled = compile_phases(program, BOTH, parse_mesh("4x4"), OPTIONS)
+    compiled = compile_phases(program, BOTH, Mesh.parse("4x4"), OPTIONS)
     totals = [one.estimate.totals() for one in compiled]
     calls = [1, 64]
     assert totals[1].hidden_s > 0
     hidden = sum(n * t.hidden_s for n, t in zip(calls, totals, strict=True))
-    assert whole_price(compiled) == pytest.approx(compiled[0].plan.price - hidden)
+    assert compiled.price == pytest.approx(compiled[0].plan.price - hidden)
     text = together_text(compiled)
-    assert row(text, "together")[-1] == time_text(whole_price(compiled))
+    assert row(text, "together")[-1] == time_text(compiled.price)
     assert row(text, "decode")[-2] == time_text(totals[1].total_s)
     assert "what loops hide is taken off" in text
 

@@ -9,15 +9,15 @@ import pytest
 
 from escc.compiler.plan import pipeline as driver
 from escc.compiler.plan.pipeline import InternalError, compile_phase, compile_phases, idle_axes, load, select_phases
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.layout import format_layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 from escc.passes.plan import Objective
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 MODEL = """
 model "small"
 dim B, E = 64, F = 256
@@ -43,7 +43,7 @@ def model(tmp_path: Path) -> Path:
 def test_every_objective_prices_what_its_program_costs(model: Path) -> None:
     program = load(model)
     found = {
-        objective: compile_phase(program, "many", parse_mesh("2x2"), Options(HARDWARE, objective))
+        objective: compile_phase(program, "many", Mesh.parse("2x2"), Options(HARDWARE, objective))
         for objective in Objective
     }
     totals = {objective: compiled.estimate.totals() for objective, compiled in found.items()}
@@ -65,7 +65,7 @@ def test_pins_of_later_files_replace_those_before_and_in_the_model(model: Path, 
 
 
 def _stored(model: Path, pins: tuple[Path, ...]) -> dict[str, str]:
-    compiled = compile_phase(load(model, pins=pins), "few", parse_mesh("2x2"), Options(HARDWARE))
+    compiled = compile_phase(load(model, pins=pins), "few", Mesh.parse("2x2"), Options(HARDWARE))
     values = compiled.spmd.table()
     return {name: format_layout(values[name].dims, values[name].layout) for name in ("Wi", "Wo")}
 
@@ -82,23 +82,23 @@ def test_what_is_wrong_with_some_phases_names_them(tmp_path: Path) -> None:
     path = tmp_path / "odd.esti"
     path.write_text(MODEL.replace("x: bf16[B,E]", "x: bf16[B,E] @ B_xE").replace("B = 8", "B = 9"))
     with pytest.raises(InputError) as somewhere:
-        compile_phases(load(path), ("many", "few"), parse_mesh("2"), Options(HARDWARE))
+        compile_phases(load(path), ("many", "few"), Mesh.parse("2"), Options(HARDWARE))
     [one] = somewhere.value.diagnostics
     assert one.message.startswith("Phase few: The pin `x @ B_xE` cannot hold")
     with pytest.raises(InputError) as everywhere:
-        compile_phases(load(path, {"B": 7}), ("many", "few"), parse_mesh("2"), Options(HARDWARE))
+        compile_phases(load(path, {"B": 7}), ("many", "few"), Mesh.parse("2"), Options(HARDWARE))
     [one] = everywhere.value.diagnostics
     assert one.message.startswith("The pin `x @ B_xE` cannot hold")
 
 
 def test_an_axis_that_divides_nothing_is_warned_of(model: Path) -> None:
     program = load(model)
-    [warning] = idle_axes(program, "few", parse_mesh("2x5x1"))
+    [warning] = idle_axes(program, "few", Mesh.parse("2x5x1"))
     assert warning.severity == "warning"
     assert "axis `y` (5) can split no dim" in warning.message
     assert warning.hint == "5 divides none of B=8, E=64, F=256"
-    assert idle_axes(load(model, {"B": 10}), "few", parse_mesh("2x5x1")) == ()
-    assert compile_phase(program, "few", parse_mesh("2x5x1"), Options(HARDWARE)).warnings == (warning,)
+    assert idle_axes(load(model, {"B": 10}), "few", Mesh.parse("2x5x1")) == ()
+    assert compile_phase(program, "few", Mesh.parse("2x5x1"), Options(HARDWARE)).warnings == (warning,)
 
 
 def test_a_price_that_the_program_does_not_have_is_a_bug(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_a_price_that_the_program_does_not_have_is_a_bug(model: Path, monkeypatc
 
     monkeypatch.setattr(driver, "choose", wrong)
     with pytest.raises(InternalError, match="priced at"):
-        compile_phase(load(model), "few", parse_mesh("2"), Options(HARDWARE))
+        compile_phase(load(model), "few", Mesh.parse("2"), Options(HARDWARE))
 
 
 def test_a_program_that_does_not_verify_is_a_bug(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,11 +122,11 @@ def test_a_program_that_does_not_verify_is_a_bug(model: Path, monkeypatch: pytes
 
     monkeypatch.setattr(driver, "insert", wrong)
     with pytest.raises(InternalError, match="does not verify"):
-        compile_phase(load(model), "few", parse_mesh("2"), Options(HARDWARE))
+        compile_phase(load(model), "few", Mesh.parse("2"), Options(HARDWARE))
 
 
 def test_a_run_that_disagrees_is_not_sound(model: Path) -> None:
-    compiled = compile_phase(load(model), "few", parse_mesh("2x2"), Options(HARDWARE), run=True)
+    compiled = compile_phase(load(model), "few", Mesh.parse("2x2"), Options(HARDWARE), run=True)
     assert compiled.checked is not None
     assert compiled.sound
     assert not replace(compiled, checked=replace(compiled.checked, max_error=1e-6)).sound

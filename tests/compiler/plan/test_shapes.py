@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from escc.compiler.commands.main import app
 from escc.compiler.plan.pipeline import load
 from escc.compiler.plan.shapes import compile_shapes, meshes_of, ranking, ranking_data, slice_shapes
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -39,7 +39,7 @@ def test_shapes_are_all_factorisations(chips: int, axes: int) -> None:
 
 def test_the_cheapest_shape_comes_first_and_each_is_shown() -> None:
     program = load(EXAMPLES / "feed-forward.esti")
-    shapes = compile_shapes(program, ["main"], slice_shapes(16, 3), Options(load_hardware("tpu-v4")))
+    shapes = compile_shapes(program, ["main"], slice_shapes(16, 3), Options(Hardware.load("tpu-v4")))
     prices = [shape.price for shape in shapes]
     assert prices == sorted(prices) and len(prices) == 4
     assert prices[0] < prices[-1]
@@ -51,11 +51,11 @@ def test_the_cheapest_shape_comes_first_and_each_is_shown() -> None:
 def test_a_model_that_fits_no_shape_is_refused() -> None:
     program = load(EXAMPLES / "palm-540b.esti")
     with pytest.raises(InputError, match="GB more than"):
-        compile_shapes(program, ["decode"], slice_shapes(4, 3), Options(load_hardware("tpu-v4")))
+        compile_shapes(program, ["decode"], slice_shapes(4, 3), Options(Hardware.load("tpu-v4")))
 
 
 def test_a_count_is_every_shape_and_a_mesh_is_itself() -> None:
-    torus, node = load_hardware("tpu-v4"), load_hardware("h100")
+    torus, node = Hardware.load("tpu-v4"), Hardware.load("h100")
     assert len(meshes_of("64", torus)) == 7
     assert [m.sizes for m in meshes_of("4x4x4", torus)] == [(4, 4, 4)]
     assert [m.sizes for m in meshes_of("8", node)] == [(8,)]
@@ -113,8 +113,8 @@ def test_with_files_the_ranking_is_on_standard_output(tmp_path: Path) -> None:
 
 def test_a_shape_without_a_plan_has_its_reason() -> None:
     program = load(EXAMPLES / "feed-forward.esti", {"E": 24, "F": 24, "B": 24})
-    options = Options(load_hardware("tpu-v4").with_network("links"))
-    meshes = [parse_mesh("2x2"), parse_mesh("2x2x2x2")]
+    options = Options(Hardware.load("tpu-v4").with_network("links"))
+    meshes = [Mesh.parse("2x2"), Mesh.parse("2x2x2x2")]
     best, refused = ranking_data(compile_shapes(program, ["main"], meshes, options))
     assert best["beside_best"] == 1.0 and best["reason"] is None
     assert (refused["objective"], refused["beside_best"], refused["total_s"]) == (None, None, None)

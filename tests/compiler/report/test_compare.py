@@ -8,24 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.report.compare import Finding, Sending, Weight, compare
 from escc.compiler.report.explain_text import sentence
 from escc.cost.formulas.symbolic import Form
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import fail
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Pin, PinKind
 from escc.passes.choose import Options
 from escc.passes.plan import Objective
 
 ROOT = Path(__file__).parents[3] / "examples"
-MESH = parse_mesh("4x4x4")
+MESH = Mesh.parse("4x4x4")
 
 
 def compiled(pins: str, size: int = 512) -> CompiledPhase:
     program = load(ROOT / "feed-forward.esti", {"B": size}, [ROOT / "pins" / f"{pins}.pins"])
-    return compile_phase(program, "main", MESH, Options(load_hardware("tpu-v4"), Objective.COMMUNICATION))
+    return compile_phase(program, "main", MESH, Options(Hardware.load("tpu-v4"), Objective.COMMUNICATION))
 
 
 @pytest.fixture(scope="module")

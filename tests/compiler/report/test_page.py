@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phases, load
-from escc.compiler.report.explain import explain
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phases, load
+from escc.compiler.report.explain import explain_phase
 from escc.compiler.report.page.formulas import mathml
 from escc.compiler.report.page.frontier import draw_frontier
 from escc.compiler.report.page.mesh_drawing import draw_mesh
@@ -31,8 +32,8 @@ from escc.compiler.report.page.shards import dims_of, draw_shards
 from escc.compiler.report.page.timeline import tracks
 from escc.compiler.sweep.frontier import Frontier, Point, best_of
 from escc.cost.formulas.symbolic import Form
-from escc.cost.hardware import load_hardware
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.cost.hardware import Hardware
+from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -43,15 +44,15 @@ RUN = CliRunner()
 
 @cache
 def palm(overlap: bool = False) -> tuple[CompiledPhase, ...]:
-    options = Options(load_hardware("tpu-v4"), overlap=overlap)
-    return compile_phases(load(EXAMPLES / "palm-540b.esti"), ("decode",), parse_mesh("4x4x4"), options)
+    options = Options(Hardware.load("tpu-v4"), overlap=overlap)
+    return compile_phases(load(EXAMPLES / "palm-540b.esti"), ("decode",), Mesh.parse("4x4x4"), options)
 
 
 @cache
 def small(mesh: str = "2x4", network: str = "flat") -> tuple[CompiledPhase, ...]:
     program = load(EXAMPLES / "feed-forward.esti")
-    options = Options(load_hardware("tpu-v4").with_network(network))
-    return compile_phases(program, ("main",), parse_mesh(mesh), options)
+    options = Options(Hardware.load("tpu-v4").with_network(network))
+    return compile_phases(program, ("main",), Mesh.parse(mesh), options)
 
 
 def renamed(compiled: tuple[CompiledPhase, ...], name: str) -> tuple[CompiledPhase, ...]:
@@ -147,9 +148,9 @@ def test_every_step_and_every_tensor_is_there() -> None:
 def gathered() -> tuple[CompiledPhase, ...]:
     """A plan on links, where loops pass blocks on at another rate than the collectives in their place."""
     program = load(EXAMPLES / "feed-forward.esti", {"B": 65536}, [PINS / "wg-x.pins"])
-    chip = load_hardware("tpu-v4").with_network("links")
+    chip = Hardware.load("tpu-v4").with_network("links")
     options = Options(chip, capacity_bytes=math.inf, overlap=True)
-    return compile_phases(program, ("main",), parse_mesh("4x4x4"), options)
+    return compile_phases(program, ("main",), Mesh.parse("4x4x4"), options)
 
 
 @pytest.mark.parametrize("case", [palm, lambda: palm(overlap=True), gathered], ids=["apart", "looped", "links"])
@@ -208,10 +209,10 @@ def test_every_chip_is_drawn_once_and_apart(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize(("text", "least"), [("4096", 1000), ("64x64", 1000), ("2x2000", 1000), ("16x16x16", 1000)])
 def test_of_a_large_mesh_a_part_is_drawn(text: str, least: int) -> None:
-    drawing = draw_mesh(parse_mesh(text))
+    drawing = draw_mesh(Mesh.parse(text))
     assert least <= len(drawing.cells) <= 1024
-    assert drawing.missing == parse_mesh(text).chips - len(drawing.cells)
-    assert drawing.cells[0].at == (0,) * len(parse_mesh(text).axes)
+    assert drawing.missing == Mesh.parse(text).chips - len(drawing.cells)
+    assert drawing.cells[0].at == (0,) * len(Mesh.parse(text).axes)
 
 
 @st.composite
@@ -344,7 +345,7 @@ def test_a_formula_is_written_as_what_it_is(formula: sympy.Expr) -> None:
 @pytest.mark.parametrize("network", ["flat", "links"])
 def test_the_formulas_of_a_plan_come_to_its_figures(network: str) -> None:
     [one] = small("4x4", network)
-    found = explain(one, Form.EXACT)
+    found = explain_phase(one, Form.EXACT)
     sizes = {symbol.name: float(size) for symbol, size in found.estimate.sizes.items()}
     for line in (*found.totals, *found.collectives):
         written = ElementTree.fromstring(str(mathml(line.formula)))

@@ -16,16 +16,17 @@ from typing import Any
 import browser
 import pytest
 
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phases, load
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phases, load
 from escc.compiler.report.compare import compare
-from escc.compiler.report.explain import explain
+from escc.compiler.report.explain import explain_phase
 from escc.compiler.report.explain_text import Explained
 from escc.compiler.report.page.render import frontier_page, plan_page
 from escc.compiler.sweep.frontier import Frontier, Point
 from escc.cost.formulas.symbolic import Form
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.layout import Layout
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.spmd import SpmdValue
 from escc.passes.choose import Options
 
@@ -58,21 +59,21 @@ FAINT = """(() => {
 
 
 def planned() -> tuple[CompiledPhase, ...]:
-    options = Options(load_hardware("tpu-v4"), overlap=True)
-    return compile_phases(load(EXAMPLES / "palm-540b.esti"), ("decode",), parse_mesh("4x4x4"), options)
+    options = Options(Hardware.load("tpu-v4"), overlap=True)
+    return compile_phases(load(EXAMPLES / "palm-540b.esti"), ("decode",), Mesh.parse("4x4x4"), options)
 
 
 def compared() -> tuple[CompiledPhase, dict[str, Explained]]:
-    options = Options(load_hardware("tpu-v4"))
+    options = Options(Hardware.load("tpu-v4"))
 
     def with_pins(*names: str) -> CompiledPhase:
         program = load(EXAMPLES / "feed-forward.esti", {}, [EXAMPLES / "pins" / f"{name}.pins" for name in names])
-        [one] = compile_phases(program, ("main",), parse_mesh("4x4x4"), options)
+        [one] = compile_phases(program, ("main",), Mesh.parse("4x4x4"), options)
         return one
 
     free = with_pins()
     rivals = compare({name: with_pins(name) for name in ("ws1d", "ws2d", "wg-x")}, Form.EXACT, "B")
-    return free, {free.phase: Explained(explain(free, Form.EXACT), rivals)}
+    return free, {free.phase: Explained(explain_phase(free, Form.EXACT), rivals)}
 
 
 def swept(name: str) -> str:
@@ -368,7 +369,7 @@ def test_it_prints(page: browser.Page, pages: dict[str, str]) -> None:
 
 
 def test_the_relation_of_chips_is_judged_by_blocks() -> None:
-    mesh = parse_mesh("2x3")
+    mesh = Mesh.parse("2x3")
     layout = Layout((("y", "x"),))
     starts = [block(layout, mesh, [12], {"x": x, "y": y})[0][0] for y in range(3) for x in range(2)]
     assert all(b - a == 12 // prod(mesh.sizes) for a, b in pairwise(starts))

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.report.json import json_text, phase_data
 from escc.compiler.report.layouts import layouts_table
 from escc.compiler.report.scopes import scopes
 from escc.compiler.report.text import report
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.dtype import Dtype
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 from escc.passes.plan import Objective
 
@@ -66,8 +67,8 @@ main(x: bf16[B,E]) { return repeat 5 outer(x) }
 @cache
 def palm(objective: Objective = Objective.TIME) -> CompiledPhase:
     program = load(EXAMPLES / "palm-540b.esti")
-    options = Options(load_hardware("tpu-v4"), objective)
-    return compile_phase(program, "decode", parse_mesh("4x4x4"), options, run=True)
+    options = Options(Hardware.load("tpu-v4"), objective)
+    return compile_phase(program, "decode", Mesh.parse("4x4x4"), options, run=True)
 
 
 def data(compiled: CompiledPhase) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def test_a_failed_run_cannot_be_overlooked() -> None:
 def test_nested_repeats_each_have_their_totals(tmp_path: Path) -> None:
     path = tmp_path / "nested.esti"
     path.write_text(NESTED)
-    compiled = compile_phase(load(path), "main", parse_mesh("2"), Options(load_hardware("tpu-v4")))
+    compiled = compile_phase(load(path), "main", Mesh.parse("2"), Options(Hardware.load("tpu-v4")))
     outer, inner = scopes(compiled.spmd, compiled.estimate)
     assert (outer.count, inner.count) == (5, 3)
     assert math.isclose(outer.once.op_s, 3 * inner.once.op_s)
@@ -171,7 +172,7 @@ def test_the_text_says_what_a_reader_needs_within_100_columns() -> None:
 
 
 def test_the_layouts_of_a_tensor_are_all_the_legal_ones() -> None:
-    lines = layouts_table("[b, d]", {"b": 1, "d": 12}, parse_mesh("2x3x4"), Dtype.INT4).splitlines()
+    lines = layouts_table("[b, d]", {"b": 1, "d": 12}, Mesh.parse("2x3x4"), Dtype.INT4).splitlines()
     rows = [line.split("  ") for line in lines[2:]]
     found = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     # 12 divides by 2, 3, 4, 6 and 12, not by 8 or 24: x and z do not go together.
@@ -198,4 +199,4 @@ def test_the_layouts_of_a_tensor_are_all_the_legal_ones() -> None:
 )
 def test_what_is_no_tensor_is_refused(tensor: str, sizes: dict[str, int], mesh: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        layouts_table(tensor, sizes, parse_mesh(mesh), Dtype.BF16)
+        layouts_table(tensor, sizes, Mesh.parse(mesh), Dtype.BF16)

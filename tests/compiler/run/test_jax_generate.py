@@ -23,9 +23,9 @@ from escc.compiler.run.generate import Prepared, prepare, run_prepared
 from escc.compiler.run.generate_jax import generate_jax, held_exactly
 from escc.compiler.run.generation_text import jax_disagreement, jax_text
 from escc.compiler.simulate.reference import run_reference
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
@@ -73,7 +73,7 @@ main(tokens: i32[B,L]) {
 phase prefill { B = 16, L = 32, M = 32 }
 phase decode  { B = 16, L = 1, M = 64, calls = 32 }
 """
-OPTIONS = Options(load_hardware("tpu-v4"), capacity_bytes=math.inf)
+OPTIONS = Options(Hardware.load("tpu-v4"), capacity_bytes=math.inf)
 SLOTS = ("prefill { B = 16", "prefill { B = 1")
 
 
@@ -84,7 +84,7 @@ def program(text: str, pins: str = "") -> Program:
 
 
 def prepared(model: Program, mesh: str, tokens: int, seed: int = 0) -> Prepared:
-    return held_exactly(prepare(model, parse_mesh(mesh), OPTIONS, tokens, seed))
+    return held_exactly(prepare(model, Mesh.parse(mesh), OPTIONS, tokens, seed))
 
 
 def without_caches(one: Prepared) -> np.ndarray:

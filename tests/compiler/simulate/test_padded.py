@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from escc.compiler.emit.numpy_source import emit_numpy
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phases
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phases
 from escc.compiler.report.json import json_text
 from escc.compiler.report.text import report, utilisation
 from escc.compiler.simulate.check import check
@@ -20,18 +21,18 @@ from escc.compiler.simulate.padded import true_part, zero_padded
 from escc.compiler.simulate.reference import random_stored
 from escc.compiler.simulate.shrink import shrink
 from escc.cost.estimate import predict
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.cost.model_flops import model_flops
 from escc.ir.diagnostics import Source
 from escc.ir.expr import Call, Const
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Map, Program
 from escc.ir.spmd import Compute, SpmdProgram
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 ATTENTION = """
 model "attention"
 dim B = 6 pad 8, L, M = 16, E = 20 pad 24, H = 6 pad 8, Q = 6 pad 8, V = 29 pad 32
@@ -88,7 +89,7 @@ def compiled(text: str, mesh: str) -> tuple[CompiledPhase, ...]:
     program = expanded(text)
     phases = [phase.name for phase in program.phases]
     options = Options(HARDWARE, capacity_bytes=1e18)
-    return compile_phases(program, phases, parse_mesh(mesh), options, run=True, separate=True)
+    return compile_phases(program, phases, Mesh.parse(mesh), options, run=True, separate=True)
 
 
 @pytest.mark.parametrize("mesh", ["1", "2", "2x2", "4", "2x4"])
@@ -110,7 +111,7 @@ def test_shrunken_dims_stay_padded_and_differ(mesh: str) -> None:
     assert len(set(large)) == len(large) and min(large) > 1
     assert {d: n for d, n in decode.items() if d != "L"} == {d: n for d, n in prefill.items() if d != "L"}
     ways = {v.layout.dims[v.dims.index("H")] for one in phases for v in one.spmd.values if "H" in v.dims}
-    blocks = max(parse_mesh(mesh).size(*axes) for axes in ways)
+    blocks = max(Mesh.parse(mesh).size(*axes) for axes in ways)
     if blocks > 1:
         shard = prefill["H"] // blocks
         empty, odd = divmod(prefill["H"] - prefill["H_true"], shard)
@@ -121,7 +122,7 @@ def test_a_dim_that_a_phase_does_not_pad_is_as_large_as_its_padded_size() -> Non
     text = "dim B\nmain(x: bf16[B]) { return exp(x) }\nphase a { B = 6 }\nphase b { B = 8 }"
     source = Source("t", text)
     program = expand(parse(source), source, None, {"B": 8})
-    one, other = compile_phases(program, ["a", "b"], parse_mesh("4"), Options(HARDWARE), separate=True)
+    one, other = compile_phases(program, ["a", "b"], Mesh.parse("4"), Options(HARDWARE), separate=True)
     a, b = (dict(spmd.sizes) for spmd in shrink(program, [one.spmd, other.spmd]).spmds)
     assert a["B"] == b["B"] == b["B_true"] > a["B_true"]
 

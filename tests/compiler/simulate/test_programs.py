@@ -13,8 +13,9 @@ from programs import Generated, generate
 
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.numpy_source import emit_numpy
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phases, select_phases
-from escc.cost.hardware import load_hardware
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phases, select_phases
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
@@ -23,7 +24,7 @@ from escc.passes.expansion.expand import expand
 from escc.passes.plan import Objective
 
 SEEDS = range(24)
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 OBJECTIVES = (Objective.TIME, Objective.TIME, Objective.COMMUNICATION)
 
 

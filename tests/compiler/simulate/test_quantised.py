@@ -6,11 +6,12 @@ import dataclasses
 
 import pytest
 
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase
-from escc.cost.hardware import load_hardware
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import format_layout, parse_layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Op, Program, Stored, walk
 from escc.ir.spmd import Compute, Move, walk_spmd
 from escc.ir.text.ops import format_op
@@ -23,7 +24,7 @@ from escc.ir.verify.verify import verify
 from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 DIMS = "dim B = 16, L = 2, M = 64, G = 16, I = 64, F = 256, Q = 64, V = 128\ndim E = G * I\n"
 
 
@@ -44,7 +45,7 @@ def main(body: str, before: str, inputs: str = "x: bf16[B,E]") -> Program:
 
 def compiled(made: Program, mesh: str, pins: str = "") -> CompiledPhase:
     options = Options(HARDWARE, pins=parse_pins(Source("pins", pins), made))
-    return compile_phase(made, "main", parse_mesh(mesh), options, run=True)
+    return compile_phase(made, "main", Mesh.parse(mesh), options, run=True)
 
 
 def test_a_scale_is_a_factor_of_each_product() -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from escc.compiler.emit.numpy_source import emit_numpy
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase
-from escc.cost.hardware import load_hardware
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase
+from escc.cost.hardware import Hardware
 from escc.ir.collective import describe
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import format_layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.spmd import Move, walk_spmd
 from escc.ir.text.pins import parse_pins
@@ -54,7 +55,7 @@ phase prefill { B = 16, L = 32, M = 64 }
 phase decode  { B = 16, L = 1, M = 64 }
 """
 IN_PARTS, WHOLE = MODEL.replace("VOCABULARY", "S * W"), MODEL.replace("VOCABULARY", "512")
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 
 
 def program(text: str) -> Program:
@@ -65,7 +66,7 @@ def program(text: str) -> Program:
 def compiled(text: str, phase: str, mesh: str, pins: str) -> CompiledPhase:
     made = program(text)
     options = Options(HARDWARE, pins=parse_pins(Source("pins", pins), made))
-    return compile_phase(made, phase, parse_mesh(mesh), options, run=True)
+    return compile_phase(made, phase, Mesh.parse(mesh), options, run=True)
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])

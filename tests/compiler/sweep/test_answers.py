@@ -10,12 +10,12 @@ import pytest
 from escc.compiler.sweep.answers import Target, answer, best_points, read_target
 from escc.compiler.sweep.points import Point, Record, Status, Sweep
 from escc.compiler.sweep.serving import Serving
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 
 SWEEP = Sweep(
-    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), load_hardware("tpu-v4"), 1.0,
+    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), Hardware.load("tpu-v4"), 1.0,
     ("decode",), (Dtype.BF16, Dtype.INT8), (8,), (1,), (64,),
 )  # fmt: skip
 

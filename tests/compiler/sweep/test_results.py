@@ -21,12 +21,12 @@ from escc.compiler.sweep.points import Point, Record, Status, Sweep, Tried
 from escc.compiler.sweep.results import ResultsFile
 from escc.compiler.sweep.run import run_sweep
 from escc.compiler.sweep.serving import Serving
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 
 SWEEP = Sweep(
-    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), load_hardware("tpu-v4"), 1.0,
+    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), Hardware.load("tpu-v4"), 1.0,
     ("decode",), (Dtype.BF16,), (8,), (1, 2, 4), (64,),
 )  # fmt: skip
 

@@ -9,15 +9,15 @@ import pytest
 
 from escc.compiler.plan.model_files import presets
 from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.sweep.grid import read_numbers
 from escc.compiler.sweep.points import BEATEN, Point, Record, Status, Sweep, record_of
-from escc.compiler.sweep.ranges import read_numbers
 from escc.compiler.sweep.serving import Serving, serving, sizes_at
 from escc.compiler.sweep.solve import program_at, shapes, solve
-from escc.cost.hardware import load_hardware, load_measured
+from escc.cost.hardware import Hardware
 from escc.cost.predict import predict_phase
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
@@ -50,7 +50,7 @@ DIMS = Serving("B", ("L",), "M")
 
 def sweep(hbm_fraction: float = 1.0) -> Sweep:
     return Sweep(
-        Source("layers.esti", MODEL), DIMS, (), (), load_measured("tpu-v4"), hbm_fraction,
+        Source("layers.esti", MODEL), DIMS, (), (), Hardware.load("tpu-v4", measured=True), hbm_fraction,
         ("decode",), (Dtype.BF16, Dtype.INT8), (8, 16), (4, 64), (2048,),
     )  # fmt: skip
 
@@ -99,9 +99,9 @@ def test_a_context_too_short_for_the_phase_is_a_reason() -> None:
 
 
 def test_shapes_nearest_to_a_cube_come_first() -> None:
-    named = ["x".join(map(str, mesh.sizes)) for mesh in shapes(64, load_hardware("tpu-v4"))]
+    named = ["x".join(map(str, mesh.sizes)) for mesh in shapes(64, Hardware.load("tpu-v4"))]
     assert named == ["4x4x4", "2x4x8", "8x8", "2x2x16", "4x16", "2x32", "64"]
-    assert [mesh.sizes for mesh in shapes(8, load_hardware("h100"))] == [(8,)]
+    assert [mesh.sizes for mesh in shapes(8, Hardware.load("h100"))] == [(8,)]
 
 
 @pytest.mark.parametrize("name", presets())
@@ -185,5 +185,5 @@ def test_what_is_no_list_of_numbers_is_said_part_by_part(text: str, said: list[s
 
 
 def test_a_mesh_of_the_table_parses() -> None:
-    for mesh in shapes(16, load_hardware("tpu-v4")):
-        assert parse_mesh("x".join(map(str, mesh.sizes))) == mesh
+    for mesh in shapes(16, Hardware.load("tpu-v4")):
+        assert Mesh.parse("x".join(map(str, mesh.sizes))) == mesh

@@ -16,8 +16,8 @@ from sympy import Expr, Rational, Symbol, oo, sqrt
 from escc.cost.collectives import bytes_sent
 from escc.cost.formulas.crossover import Regime, as_square, crossovers, minimise, regimes, regroup
 from escc.cost.formulas.symbolic import Bandwidth, Form, symbolic
-from escc.cost.hardware import load_hardware
-from escc.ir.mesh import parse_mesh
+from escc.cost.hardware import Hardware
+from escc.ir.mesh import Mesh
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse, read_source
 from escc.passes.choose import Options, choose
@@ -37,8 +37,8 @@ def cost(pins: str, form: Form = Form.EXACT, bandwidth: Bandwidth = Bandwidth.CH
     source = read_source(EXAMPLES / "feed-forward.esti")
     layer = expand(parse(source), source, {"B": 4096})
     fixed = parse_pins(read_source(EXAMPLES / "pins" / f"{pins}.pins"), layer)
-    hardware = load_hardware("tpu-v4")
-    plan = choose(layer, "main", parse_mesh("4x4x4"), Options(hardware, Objective.COMMUNICATION, pins=fixed))
+    hardware = Hardware.load("tpu-v4")
+    plan = choose(layer, "main", Mesh.parse("4x4x4"), Options(hardware, Objective.COMMUNICATION, pins=fixed))
     (spmd,) = insert(layer, plan)
     return symbolic(spmd, hardware, form, bandwidth).comm_s
 

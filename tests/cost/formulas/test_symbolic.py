@@ -11,11 +11,11 @@ from sympy import Expr
 
 from escc.cost.estimate import estimate
 from escc.cost.formulas.symbolic import Bandwidth, Form, SymbolicEstimate, symbolic
-from escc.cost.hardware import Calibrated, load_hardware
+from escc.cost.hardware import Calibrated, Hardware
 from escc.ir.collective import AllGather, AllReduce, AllToAll, Embed, ReduceScatter
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Carry, Einsum, Kind, Stored
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
 from escc.ir.text.read import parse, read_source
@@ -24,7 +24,7 @@ from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
 
 ROOT = Path(__file__).parents[3] / "examples"
-V4 = load_hardware("tpu-v4")
+V4 = Hardware.load("tpu-v4")
 EXACTLY = 1e-12
 
 
@@ -41,7 +41,7 @@ def example_phases() -> list[tuple[str, str]]:
 def test_formulas_come_to_the_figures(file: str, phase: str, mesh: str) -> None:
     source = read_source(ROOT / file)
     program = expand(parse(source), source)
-    plan = choose(program, phase, parse_mesh(mesh), Options(V4, capacity_bytes=1e15))
+    plan = choose(program, phase, Mesh.parse(mesh), Options(V4, capacity_bytes=1e15))
     (spmd,) = insert(program, plan)
     formulas, figures = symbolic(spmd, V4), estimate(spmd, V4)
     assert len(formulas.moves) == len(figures.moves)
@@ -193,7 +193,7 @@ CUBE = Mesh((("x", 4), ("y", 4), ("z", 4)))
 
 def on_links(before: str, after: str, move: object, mesh: Mesh = CUBE, name: str = "tpu-v4", form: Form = Form.EXACT):  # type: ignore[no-untyped-def]
     """The formulas of one collective, and its figure."""
-    hardware = load_hardware(name).with_network("links")
+    hardware = Hardware.load(name).with_network("links")
     program = spmd(Move("W'", "W", move), values={"W": before, "W'": after}, mesh=mesh)  # type: ignore[arg-type]
     found = symbolic(program, hardware, form, Bandwidth.LINKS)
     return found, estimate(program, hardware).totals().comm_s

@@ -8,16 +8,16 @@ from itertools import permutations
 
 import pytest
 
-from escc.cost.hardware import Calibrated, Hardware, load_hardware
+from escc.cost.hardware import Calibrated, Hardware
 from escc.cost.simulate.trace import Run, Trace, traces
 from escc.ir.collective import AllGather, AllReduce, AllToAll, Collective, Permute, ReduceScatter, Slice
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, Stored
 from escc.ir.spmd import Move, SpmdProgram, SpmdRegion, SpmdValue
 
-V4 = load_hardware("tpu-v4").with_network("links")
+V4 = Hardware.load("tpu-v4").with_network("links")
 PLAIN = replace(V4, hop_latency_s=0.0, calibrated=Calibrated())  # no latency: seconds are bytes over 45 GB/s
 SIZES = (("E", 4096), ("F", 4096))
 
@@ -29,7 +29,7 @@ def moved(mesh: str, before: str, after: str, collective: Collective, hardware: 
         dims, layout = parse_layout(text)
         values.append(SpmdValue(name, dims, Dtype.BF16, layout))
     body = SpmdRegion((Stored("a", Kind.PARAM),), (Move("b", "a", collective),))
-    program = SpmdProgram("by hand", "main", parse_mesh(mesh), SIZES, tuple(values), body, ("b",))
+    program = SpmdProgram("by hand", "main", Mesh.parse(mesh), SIZES, tuple(values), body, ("b",))
     (found,) = traces(program, hardware)
     return found
 
@@ -66,7 +66,7 @@ CASES = {
 )
 def test_formulas_agree_where_they_claim_to_be_exact(kind: str, axes: str, name: str, mesh: str) -> None:
     before, after, make = CASES[kind]
-    hardware = load_hardware(name).with_network("links")
+    hardware = Hardware.load(name).with_network("links")
     found = moved(mesh, before.format(axes), after.format(axes), make(tuple(axes)), hardware)
     assert found.kind == kind and found.exact and found.agrees
     assert found.run is not None and found.run.seconds == pytest.approx(found.formula_s, rel=1e-12)
@@ -78,7 +78,7 @@ def test_nodes_come_after_each_other_with_links_of_their_own() -> None:
         "[E/node.gpu, F]",
         "EF",
         AllGather(("node", "gpu"), 0),
-        load_hardware("h100").with_network("links"),
+        Hardware.load("h100").with_network("links"),
     )
     # Over the slower nodes go single blocks, behind the switch pairs of them.
     block = WHOLE / 16
@@ -124,7 +124,7 @@ def test_what_sends_nothing_is_left_out() -> None:
         SpmdValue(n, *(lambda d, lay: (d, Dtype.BF16, lay))(*parse_layout(t))) for n, t in (("a", "EF"), ("b", "E_xF"))
     )
     body = SpmdRegion((Stored("a", Kind.PARAM),), (Move("b", "a", Slice(("x",), 0)),))
-    program = SpmdProgram("by hand", "main", parse_mesh("2x2"), SIZES, values, body, ("b",))
+    program = SpmdProgram("by hand", "main", Mesh.parse("2x2"), SIZES, values, body, ("b",))
     assert traces(program, V4) == ()
 
 
@@ -139,7 +139,7 @@ def test_collectives_that_run_as_one_are_traced_as_one() -> None:
     values = tuple(SpmdValue(name, dims, Dtype.BF16, layout) for name, (dims, layout) in layouts.items())
     steps = (Move("b", "a", AllGather(("x",), 0)), Move("d", "c", AllGather(("x",), 1), joined=True))
     body = SpmdRegion((Stored("a", Kind.PARAM), Stored("c", Kind.PARAM)), steps)
-    (both,) = traces(SpmdProgram("by hand", "main", parse_mesh("4x4x4"), SIZES, values, body, ("b", "d")), V4)
+    (both,) = traces(SpmdProgram("by hand", "main", Mesh.parse("4x4x4"), SIZES, values, body, ("b", "d")), V4)
     one = moved("4x4x4", "E_xF", "EF", AllGather(("x",), 0), V4)
     assert both.results == ("b", "d") and both.agrees
     assert both.run is not None and one.run is not None

@@ -15,7 +15,7 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.expr import FUNCTIONS, Call, Const, Context, Expr, Operand, Rotate, Size
 from escc.ir.layout import Layout, Reduction
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Carry, Einsum, Iota, Kind, Map, Op, Reduce, Stored, Sum, Take, TopK
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
 from escc.ir.text.expressions import ExprError, ExprParser, format_expr
@@ -61,7 +61,7 @@ def test_the_form_of_a_listing() -> None:
 
 def test_what_a_listing_says() -> None:
     spmd = parsed(LISTING)
-    assert (spmd.name, spmd.phase, spmd.mesh) == ("palm-540b", "decode", parse_mesh("4x4x4"))
+    assert (spmd.name, spmd.phase, spmd.mesh) == ("palm-540b", "decode", Mesh.parse("4x4x4"))
     assert dict(spmd.sizes) == {"B": 512, "L": 1, "E": 18432, "F": 73728, "M": 2048}
     assert spmd.body.stored == (Stored("x", Kind.INPUT),)
     (repeat,) = spmd.body.items
@@ -208,7 +208,7 @@ def ops(draw: st.DrawFn, result: str, rank_dims: tuple[str, ...], names: list[st
 @st.composite
 def programs(draw: st.DrawFn) -> SpmdProgram:
     """Any sharded program whose values are listed in the order of their definition."""
-    mesh = draw(st.sampled_from([Mesh((("x", 4), ("y", 2), ("z", 1))), Mesh((("node", 2), ("x", 3))), parse_mesh("5")]))
+    mesh = draw(st.sampled_from([Mesh((("x", 4), ("y", 2), ("z", 1))), Mesh((("node", 2), ("x", 3))), Mesh.parse("5")]))
     dims = draw(st.sampled_from([CAPITALS, LONG_DIMS]))
     names = draw(st.lists(NAMES, min_size=20, max_size=24, unique=True))
     values: list[SpmdValue] = []

@@ -12,12 +12,12 @@ from escc.ir.collective import LayoutError
 from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Context, Operand, Rotate, Size
 from escc.ir.layout import parse_layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
 from escc.ir.spmd import SpmdValue
 from escc.ir.verify.rules import check_op
 
-MESH = parse_mesh("2x2")
+MESH = Mesh.parse("2x2")
 
 
 def as_spmd(case: Case, combination: Combination) -> tuple[Op, dict[str, SpmdValue]]:
@@ -37,7 +37,7 @@ def as_spmd(case: Case, combination: Combination) -> tuple[Op, dict[str, SpmdVal
 def accepts(case: Case, combination: Combination, mesh: str) -> bool:
     op, values = as_spmd(case, combination)
     try:
-        check_op(op, values, SIZES, parse_mesh(mesh))
+        check_op(op, values, SIZES, Mesh.parse(mesh))
     except LayoutError:
         return False
     return True

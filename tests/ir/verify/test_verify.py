@@ -12,7 +12,7 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Const, Operand, Size
 from escc.ir.layout import Layout, Reduction
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import (
     Append,
     Carry,
@@ -214,7 +214,7 @@ def one_step(layout: Layout, collective: Collective, after: Layout, size: int = 
     values = tuple(SpmdValue(n, ("B", "E"), Dtype.F32, x) for n, x in (("v", layout), ("w", after)))
     region = SpmdRegion((Stored("v", Kind.INPUT),), (Move("w", "v", collective),))
     sizes = (("B", size), ("E", size))
-    return findings(SpmdProgram("t", "p", parse_mesh("x=2 y=4 z=2"), sizes, values, region, ("w",)))
+    return findings(SpmdProgram("t", "p", Mesh.parse("x=2 y=4 z=2"), sizes, values, region, ("w",)))
 
 
 def test_collectives_that_no_text_can_say_are_refused() -> None:
@@ -375,7 +375,7 @@ def test_a_body_sees_what_is_outside_and_nested_repeats_stay_closed() -> None:
     outer = SpmdRepeat("out", 2, (), SpmdRegion((), (inner, Compute(Map("c", Operand("b"))))))
     values = tuple(SpmdValue(n, (), Dtype.F32, Layout(())) for n in ("v", "b", "c"))
     region = SpmdRegion((Stored("v", Kind.INPUT),), (outer,))
-    spmd = SpmdProgram("t", "p", parse_mesh("1"), (), values, region, ("v",))
+    spmd = SpmdProgram("t", "p", Mesh.parse("1"), (), values, region, ("v",))
     assert findings(spmd) == ["`c` reads `b`, which is out of its repeat."]
     closed = replace(outer, body=SpmdRegion((), (inner, Compute(Map("c", Operand("v"))))))
     assert not findings(replace(spmd, body=SpmdRegion(region.stored, (closed,))))

@@ -11,10 +11,10 @@ import pytest
 
 from escc.compiler.simulate.check import check
 from escc.cost.estimate import predict
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Program, walk
 from escc.ir.text.read import parse
 from escc.passes.choose import Options, choose
@@ -123,13 +123,13 @@ def test_scales_stay_beside_what_they_scale(product: str, expected: list[str]) -
 
 def test_plans_of_a_chain_compute_what_the_loop_nest_does() -> None:
     program = expanded(CHAIN + "phase once { B = 8 }")
-    plan = choose(program, "once", parse_mesh("2x2"), Options(load_hardware("tpu-v4")))
+    plan = choose(program, "once", Mesh.parse("2x2"), Options(Hardware.load("tpu-v4")))
     report = check(program, insert(program, plan)[0], predict)
     assert report.max_error <= 1e-9 and report.equal
 
 
 def test_a_pin_of_the_result_is_that_of_the_whole() -> None:
     program = expanded(CHAIN.replace("y[B,E2] =", "y[B,E2] @ [B/x,E2/y] =") + "phase once { B = 8 }")
-    plan = choose(program, "once", parse_mesh("2x2"), Options(load_hardware("tpu-v4")))
+    plan = choose(program, "once", Mesh.parse("2x2"), Options(Hardware.load("tpu-v4")))
     [made] = [op.layout for op in plan.phases[0].ops if op.result == "y"]
     assert made.dims == (("x",), ("y",))

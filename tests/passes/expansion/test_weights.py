@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from escc.compiler.plan.pipeline import compile_phase
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
@@ -40,9 +40,9 @@ def test_matrices_in_bf16_are_stored_otherwise_and_nothing_else_is(dtype: Dtype)
 
 
 def test_a_chip_stores_and_loads_half() -> None:
-    options = Options(load_hardware("tpu-v4"))
+    options = Options(Hardware.load("tpu-v4"))
     wide, narrow = (
-        compile_phase(program, "main", parse_mesh("1"), options).estimate
+        compile_phase(program, "main", Mesh.parse("1"), options).estimate
         for program in (PROGRAM, with_weights(PROGRAM, Dtype.INT8))
     )
     assert dict(wide.stored_bytes)["Wi"] == 2 * dict(narrow.stored_bytes)["Wi"] == 2 * 64 * 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from escc.ir.diagnostics import Source
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import signature
 from escc.ir.text.read import parse
 from escc.passes.expansion.expand import expand
@@ -17,7 +17,7 @@ HEAD = "dim B = 8, E = 8, F = 10, V = 7\n"
 def found(body: str, mesh: str = "2") -> PartialAxes:
     source = Source("test.esti", HEAD + body)
     program = expand(parse(source), source, {})
-    return partial_axes(program, dict(program.phases[0].sizes), parse_mesh(mesh))
+    return partial_axes(program, dict(program.phases[0].sizes), Mesh.parse(mesh))
 
 
 MAIN = "main(x: bf16[B,E], w: bf16[E,F], z: bf16[B,F], v: bf16[E,V]) {\n"
@@ -65,7 +65,7 @@ def test_blocks_may_stand_among_zeros_where_an_op_takes_only_even_ones() -> None
         text = "main(x: f32[L,E]) {\ny = rope(x, over=E, at=L into M)\nreturn y }"
         source = Source("test.esti", "dim L = 7, M = 7, E = 6\n" + text)
         program = expand(parse(source), source, {})
-        partial = partial_axes(program, dict(program.phases[0].sizes), parse_mesh(mesh))
+        partial = partial_axes(program, dict(program.phases[0].sizes), Mesh.parse(mesh))
         return frozenset().union(*(partial.sums(v.name) for v in program.values))
 
     assert sums("2") == {"x"}
@@ -79,6 +79,6 @@ def test_what_an_op_may_read_partial(body: str, reads: dict[str, set[str]]) -> N
     text = HEAD + MAIN + f"y[B,F] = x[B,E] * w[E,F]\n{body}\nreturn s }}"
     source = Source("test.esti", text)
     program = expand(parse(source), source, {})
-    partial = partial_axes(program, dict(program.phases[0].sizes), parse_mesh("2"))
+    partial = partial_axes(program, dict(program.phases[0].sizes), Mesh.parse("2"))
     op = next(op for op in program.body.items if getattr(op, "result", "") == "s")
     assert partial.readable(signature(op, program.table())) == reads  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from escc.ir.collective import (
     kind,
 )
 from escc.ir.layout import Layout, Reduction
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.mesh import Mesh
 from escc.passes.layouts.reshard import KINDS, Arcs, collective, leaving, needed, price_arcs
 from escc.passes.layouts.space import TensorSpace, tensor_space
 
@@ -87,7 +87,7 @@ def legal(layout: Layout, mesh: Mesh, every: list[Layout]) -> set[tuple[str, Lay
 
 @pytest.mark.parametrize(("mesh", "shape"), CASES)
 def test_the_arcs_are_all_the_legal_collectives(mesh: str, shape: tuple[int, ...]) -> None:
-    on = parse_mesh(mesh)
+    on = Mesh.parse(mesh)
     every = list(all_layouts(shape, on, [Reduction.SUM, Reduction.MAX]))
     space = space_of(on, shape)
     arcs = leaving(space.space)
@@ -108,7 +108,7 @@ def test_the_arcs_are_all_the_legal_collectives(mesh: str, shape: tuple[int, ...
 
 @pytest.mark.parametrize(("mesh", "shape"), CASES)
 def test_an_arc_is_the_collective_that_it_is_turned_into(mesh: str, shape: tuple[int, ...]) -> None:
-    space = space_of(parse_mesh(mesh), shape)
+    space = space_of(Mesh.parse(mesh), shape)
     arcs = leaving(space.space)
     for a in range(0, len(arcs), max(1, len(arcs) // 4000)):
         before, after = space.layout(int(arcs.source[a])), space.layout(int(arcs.target[a]))
@@ -119,7 +119,7 @@ def test_an_arc_is_the_collective_that_it_is_turned_into(mesh: str, shape: tuple
 
 
 def test_arcs_come_in_one_order() -> None:
-    arcs = leaving(space_of(parse_mesh("2x4"), (4, 8)).space)
+    arcs = leaving(space_of(Mesh.parse("2x4"), (4, 8)).space)
     keys = list(zip(arcs.source.tolist(), arcs.target.tolist(), arcs.kind.tolist(), strict=True))
     assert keys == sorted(keys)
 
@@ -128,7 +128,7 @@ def test_no_collective_is_no_collective() -> None:
     layout = Layout(((),))
     with pytest.raises(KeyError):
         collective("broadcast", layout, layout)
-    assert len(leaving(space_of(parse_mesh("1"), (4,)).space)) == 0
+    assert len(leaving(space_of(Mesh.parse("1"), (4,)).space)) == 0
 
 
 def shortest(arcs: Arcs, price: np.ndarray, count: int) -> np.ndarray:
@@ -170,7 +170,7 @@ def uneven(name: str, axes: list[str], before: np.ndarray, after: np.ndarray) ->
 @pytest.mark.parametrize("price", [volume, uneven])
 @pytest.mark.parametrize(("mesh", "shape"), [c for c in CASES if c[0] != "2x4x8"])
 def test_pruning_keeps_all_distances(mesh: str, shape: tuple[int, ...], price: object) -> None:
-    space = space_of(parse_mesh(mesh), shape).space
+    space = space_of(Mesh.parse(mesh), shape).space
     arcs = leaving(space)
     seconds = price_arcs(space, arcs, 1024.0, price)  # type: ignore[arg-type]
     kept = needed(space, arcs, seconds)
@@ -185,7 +185,7 @@ def test_pruning_keeps_all_distances_whatever_groups_are_open(
     mesh: str, shape: tuple[int, ...], latency_s: float
 ) -> None:
     """Collectives of one kind over the same axes are a group; in any set of groups the latency may be saved."""
-    space = space_of(parse_mesh(mesh), shape).space
+    space = space_of(Mesh.parse(mesh), shape).space
     arcs = leaving(space)
     free = np.isin(arcs.kind, [KINDS.index("slice"), KINDS.index("embed")])
     keys, group = np.unique(np.stack([arcs.kind, arcs.axes]), axis=1, return_inverse=True)
@@ -205,7 +205,7 @@ def test_pruning_keeps_all_distances_whatever_groups_are_open(
 
 
 def test_prices_are_those_of_local_blocks() -> None:
-    space = space_of(parse_mesh("4x2"), (16, 16))
+    space = space_of(Mesh.parse("4x2"), (16, 16))
     arcs = leaving(space.space)
     seconds = price_arcs(space.space, arcs, 512.0, volume)
     both, one = Layout((("x", "y"), ())), Layout((("x",), ()))

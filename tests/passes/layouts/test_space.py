@@ -7,7 +7,7 @@ import pytest
 from shards import all_layouts
 
 from escc.ir.layout import Layout, Reduction
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.mesh import Mesh
 from escc.passes.layouts.space import TENSOR_MODES, TensorSpace, fits, tensor_space
 
 CASES = [
@@ -29,21 +29,21 @@ def live(mesh: Mesh) -> list[tuple[str, int]]:
 
 
 def full(mesh: str, shape: tuple[int, ...], sums: str = "xyzw", maxima: str = "xyzw") -> TensorSpace:
-    return tensor_space(shape, live(parse_mesh(mesh)), frozenset(sums), frozenset(maxima))
+    return tensor_space(shape, live(Mesh.parse(mesh)), frozenset(sums), frozenset(maxima))
 
 
 @pytest.mark.parametrize(("mesh", "shape"), CASES)
 def test_every_layout_is_there_once(mesh: str, shape: tuple[int, ...]) -> None:
     space = full(mesh, shape)
     found = [space.layout(row) for row in range(len(space))]
-    expected = set(all_layouts(shape, parse_mesh(mesh), [Reduction.SUM, Reduction.MAX]))
+    expected = set(all_layouts(shape, Mesh.parse(mesh), [Reduction.SUM, Reduction.MAX]))
     assert len(found) == len(expected)
     assert set(found) == expected
 
 
 @pytest.mark.parametrize(("mesh", "shape"), CASES)
 def test_rows_and_layouts_translate_both_ways(mesh: str, shape: tuple[int, ...]) -> None:
-    space, sizes = full(mesh, shape), dict(parse_mesh(mesh).axes)
+    space, sizes = full(mesh, shape), dict(Mesh.parse(mesh).axes)
     for row in range(len(space)):
         layout = space.layout(row)
         assert space.index(layout) == row

@@ -9,7 +9,7 @@ import pytest
 from op_cases import CASES, IDS, SIZES, TRIALS, Case, judged, left_out, right
 from shards import Combination, uses_of
 
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.passes.layouts.strategies import StrategyTable, strategies
 
 
@@ -22,7 +22,7 @@ def listed(case: Case, table: StrategyTable) -> list[Combination]:
 
 @pytest.mark.parametrize(("case", "mesh"), TRIALS, ids=IDS)
 def test_strategies_are_what_simulation_finds(case: Case, mesh: str) -> None:
-    found = listed(case, strategies(case.op, case.values, SIZES, parse_mesh(mesh)))
+    found = listed(case, strategies(case.op, case.values, SIZES, Mesh.parse(mesh)))
     true = right(case, mesh)
     needed = {x for x in true if not left_out(case, x)}
     assert not set(found) - true, "wrong strategies"
@@ -42,7 +42,7 @@ def test_what_is_left_out_on_purpose_is_right_by_meaning() -> None:
     reasons.pop(None)
     assert len(reasons) == 5
     for case, mesh, combination in reasons.values():
-        assert combination not in listed(case, strategies(case.op, case.values, SIZES, parse_mesh(mesh)))
+        assert combination not in listed(case, strategies(case.op, case.values, SIZES, Mesh.parse(mesh)))
 
 
 def arrangements(slots: int, axes: int) -> int:
@@ -57,8 +57,8 @@ def arrangements(slots: int, axes: int) -> int:
 def test_a_matmul_has_the_full_product_where_everything_divides(mesh: str) -> None:
     matmul = next(c for c in CASES if c.name == "matmul")
     sizes = {"B": 960, "E": 1920, "F": 3840}
-    table = strategies(matmul.op, matmul.values, sizes, parse_mesh(mesh), partial_allowed={})
-    assert len(table) == arrangements(3, len(parse_mesh(mesh).axes))
+    table = strategies(matmul.op, matmul.values, sizes, Mesh.parse(mesh), partial_allowed={})
+    assert len(table) == arrangements(3, len(Mesh.parse(mesh).axes))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_matmul_has_the_full_product_where_everything_divides(mesh: str) -> No
 )
 @pytest.mark.parametrize("name", ["matmul", "sum of two", "linear", "maximum", "take"])
 def test_partial_operands_are_held_to_the_axes_that_are_allowed(name: str, allowed: dict[str, set[str]]) -> None:
-    case, mesh = next(c for c in CASES if c.name == name), parse_mesh("2x2")
+    case, mesh = next(c for c in CASES if c.name == name), Mesh.parse("2x2")
     names = [n for n, _ in uses_of(case.op, case.values)]
     every = listed(case, strategies(case.op, case.values, SIZES, mesh))
     frozen = {n: frozenset(axes) for n, axes in allowed.items()}
@@ -77,5 +77,5 @@ def test_partial_operands_are_held_to_the_axes_that_are_allowed(name: str, allow
 
 def test_strategies_come_in_one_order() -> None:
     for case in CASES:
-        tables = [strategies(case.op, case.values, SIZES, parse_mesh("2x3")) for _ in range(2)]
+        tables = [strategies(case.op, case.values, SIZES, Mesh.parse("2x3")) for _ in range(2)]
         assert listed(case, tables[0]) == listed(case, tables[1])

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.collective import AllGather, AllReduce, Slice
 from escc.ir.diagnostics import Source
 from escc.ir.layout import Layout, parse_layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program, operand_names
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, walk_spmd
 from escc.ir.text.read import parse, read_source
@@ -21,7 +21,7 @@ from escc.passes.lower.insert import insert
 from escc.passes.plan import Leg, Objective, OpPlan, PhasePlan, Plan, Timing, Tree
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.esti"))
-MESH = parse_mesh("4")
+MESH = Mesh.parse("4")
 
 
 def program(text: str) -> Program:
@@ -109,8 +109,8 @@ def test_moves_are_used_and_stand_where_they_are_needed(path: Path, mesh: str) -
     source = read_source(path)
     layer = expand(parse(source), source, {})
     phase = layer.phases[-1].name
-    options = Options(load_hardware("tpu-v4"), capacity_bytes=float("inf"))
-    found = choose(layer, phase, parse_mesh(mesh), options)
+    options = Options(Hardware.load("tpu-v4"), capacity_bytes=float("inf"))
+    found = choose(layer, phase, Mesh.parse(mesh), options)
     (spmd,) = insert(layer, found)
     verify(spmd, layer)
     legs = sum(len(tree.legs) for tree in found.phases[0].trees)

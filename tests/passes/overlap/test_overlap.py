@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 from judge.generator import generate
 
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.simulate.check import check
 from escc.cost.estimate import estimate, predict
-from escc.cost.hardware import Hardware, load_hardware
+from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
 from escc.ir.collective import AllGather, ReduceScatter
 from escc.ir.diagnostics import InputError, Source
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program, operand_names
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step, walk_spmd
 from escc.ir.text.read_spmd import parse_spmd
@@ -32,7 +33,7 @@ from escc.passes.plan import Objective
 
 SEEDS = range(40)
 EXAMPLES = Path(__file__).parents[3] / "examples"
-V4 = load_hardware("tpu-v4")
+V4 = Hardware.load("tpu-v4")
 FAST = replace(V4, hbm_bytes_per_s=1e15)  # a weight may well be read again for each block
 LINKS = V4.with_network("links")
 QUICK = replace(LINKS, calibrated=replace(V4.calibrated, collective_latency_s=1e-6), hop_latency_s=1e-8)
@@ -370,7 +371,7 @@ def test_many_chosen_programs_have_loops() -> None:
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_palm(phase: str) -> None:
     program = load(EXAMPLES / "palm-540b.esti")
-    plain = compile_phase(program, phase, parse_mesh("4x4x4"), Options(V4))
+    plain = compile_phase(program, phase, Mesh.parse("4x4x4"), Options(V4))
     looped = overlap(plain.spmd, V4, V4.hbm_bytes)
     verify(looped, program)
     assert memory(looped).total_bytes <= V4.hbm_bytes

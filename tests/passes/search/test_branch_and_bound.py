@@ -11,7 +11,7 @@ from judge.generator import Case, generate
 from judge.optimum import optimum
 
 from escc.cost.estimate import estimate
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, Stored, walk
@@ -20,7 +20,7 @@ from escc.passes.choose import Options, choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 SQUARE, LARGE = Mesh((("x", 2), ("y", 2))), Mesh((("x", 4), ("y", 4)))
 
 

@@ -8,16 +8,16 @@ import pytest
 from judge.generator import generate
 
 from escc.cost.estimate import estimate
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.layout import Layout, format_layout, parse_layout
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options, choose
 from escc.passes.lower.insert import insert
 from escc.passes.plan import Objective, OpPlan, PhasePlan, Plan, Timing, Tree
 from escc.passes.search.canonical_axes import with_plainest_axes
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 
 
 def layout(text: str) -> Layout:
@@ -27,7 +27,7 @@ def layout(text: str) -> Layout:
 def stored(text: str) -> Plan:
     root = layout(text)
     phase = PhasePlan("main", (OpPlan("u", (root,), root),), (Tree("W", root, ()),), (), (), 1.0, 1.0)
-    return Plan(parse_mesh("4x4x4"), Objective.TIME, (("W", root),), (phase,), Timing(0.0, 0.0))
+    return Plan(Mesh.parse("4x4x4"), Objective.TIME, (("W", root),), (phase,), Timing(0.0, 0.0))
 
 
 @pytest.mark.parametrize(

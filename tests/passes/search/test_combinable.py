@@ -13,9 +13,9 @@ import pytest
 import escc.passes.choose
 from escc.compiler.plan.pipeline import load
 from escc.cost.estimate import estimate
-from escc.cost.hardware import Calibrated, Hardware, Rule, load_hardware
+from escc.cost.hardware import Calibrated, Hardware, Rule
 from escc.ir.diagnostics import Source
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program, Repeat, operand_names, walk
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, walk_spmd
 from escc.ir.text.read import parse
@@ -68,14 +68,14 @@ def program(text: str = LAYER) -> Program:
 
 
 def hardware(latency_s: float) -> Hardware:
-    found = load_hardware("tpu-v4").with_network("links")
+    found = Hardware.load("tpu-v4").with_network("links")
     return replace(found, calibrated=Calibrated(collective_latency_s=latency_s), hop_latency_s=0.0)
 
 
 def planned(latency_s: float, mesh: str, text: str = LAYER) -> tuple[Plan, SpmdProgram, Program]:
     source = program(text)
     options = Options(hardware(latency_s))
-    plan = choose(source, "decode", parse_mesh(mesh), options)
+    plan = choose(source, "decode", Mesh.parse(mesh), options)
     (spmd,) = insert(source, plan)
     verify(spmd, source)
     assert estimate(spmd, options.hardware).totals().total_s == pytest.approx(plan.phases[0].price, rel=1e-9)
@@ -182,7 +182,7 @@ def problem_of(source: Program, chip: Hardware, mesh: str, monkeypatch: pytest.M
         return search(problem, None, prover)
 
     monkeypatch.setattr(escc.passes.choose, "search", caught)
-    choose(source, "decode", parse_mesh(mesh), Options(chip))
+    choose(source, "decode", Mesh.parse(mesh), Options(chip))
     return given[0]
 
 
@@ -220,9 +220,9 @@ def test_a_small_batch_takes_no_more_collectives_than_a_fused_block_by_hand() ->
     all-reduce in place of both. The plan takes 1, all-reducing the sum of both branches."""
     file = Path(__file__).parents[3] / "examples" / "palm-540b.esti"
     source = load(file, {"B": 4})
-    chip = load_hardware("tpu-v4").with_network("links")
+    chip = Hardware.load("tpu-v4").with_network("links")
     assert chip.calibrated.collective_latency_s == 17e-6
-    plan = choose(source, "decode", parse_mesh("4x4x4"), Options(chip))
+    plan = choose(source, "decode", Mesh.parse("4x4x4"), Options(chip))
     (spmd,) = insert(source, plan)
     assert plan.phases[0].gap <= 1e-9
     layer = [c for c in estimate(spmd, chip).moves if c.times == 118 and c.bytes_sent and not c.joined]

@@ -11,7 +11,7 @@ import pytest
 from judge.generator import Case, generate
 from judge.optimum import optimum
 
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.cost.network import Network
 from escc.ir.mesh import Mesh
 from escc.passes.layouts.reshard import leaving, price_arcs
@@ -19,7 +19,7 @@ from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.graph import Graph, build_graph
 from escc.passes.search.steiner import Distances, cheapest_tree
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 SMALL = [seed for seed in range(60) if seed % 22 not in (2,)]
 
 

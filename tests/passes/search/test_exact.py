@@ -9,7 +9,7 @@ import pytest
 from judge.generator import Case, generate
 from judge.optimum import optimum
 
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.cost.network import Network
 from escc.ir.mesh import Mesh
 from escc.passes.ilp.solver import Settings
@@ -20,7 +20,7 @@ from escc.passes.search.graph import build_graph
 from escc.passes.search.search import search
 from escc.passes.search.steiner import Distances
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 
 
 def case_of(seed: int, *sizes: int) -> Case:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.layout import format_layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Carry, Program, Stored
 from escc.ir.text.read import parse
 from escc.passes.expansion.expand import expand
@@ -39,7 +39,7 @@ main(x: bf16[B,E], n: bf16[B,L,E]) {
 def built(mesh: str = "2x2", text: str = TEXT) -> tuple[Program, Graph]:
     source = Source("test.esti", text)
     program = expand(parse(source), source, {})
-    return program, build_graph(program, program.phases[0].name, parse_mesh(mesh), load_hardware("tpu-v4"))
+    return program, build_graph(program, program.phases[0].name, Mesh.parse(mesh), Hardware.load("tpu-v4"))
 
 
 def test_every_value_is_made_once_and_read_by_all_who_read_it() -> None:
@@ -102,9 +102,9 @@ def test_what_a_strategy_costs(mesh: str) -> None:
     assert table is not None
     for row in range(len(table)):
         read = weights.space.layout(int(port.rows[row]))
-        local = 64 * 128 * 2 / parse_mesh(mesh).size(*read.split_axes)
+        local = 64 * 128 * 2 / Mesh.parse(mesh).size(*read.split_axes)
         split = table.use_layout(row, 0).split_axes | read.split_axes
-        flops = 2 * 8 * 64 * 128 / parse_mesh(mesh).size(*split)
+        flops = 2 * 8 * 64 * 128 / Mesh.parse(mesh).size(*split)
         assert node.seconds[row] == pytest.approx(5 * max(local / 1.2e12, flops / 275e12)), format_layout("EF", read)
         assert 0 <= node.rank[row] <= 1
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from escc.cost.estimate import estimate
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.cost.network import Network
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import Layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
@@ -29,7 +29,7 @@ from escc.passes.lower.insert import insert
 from escc.passes.plan import Plan
 from escc.passes.search.steiner import Distances, cheapest_tree
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 PALM = Path(__file__).parents[3] / "examples" / "palm-540b.esti"
 FREE = Options(HARDWARE, capacity_bytes=math.inf)
 
@@ -100,7 +100,7 @@ def with_pins(layer: Program, lines: str) -> Options:
 
 def handover_s(layer: Program, mesh_text: str, before: Layout, after: Layout, name: str, times: int) -> float:
     """Seconds from one layout of a cache to the other, dims of another size whole at the end."""
-    mesh = parse_mesh(mesh_text)
+    mesh = Mesh.parse(mesh_text)
     value = layer.table()[name]
     first, second = (dict(phase.sizes) for phase in layer.phases)
     landing = Layout(
@@ -121,14 +121,14 @@ def handover_s(layer: Program, mesh_text: str, before: Layout, after: Layout, na
 def test_together_is_between_alone_and_pinned_to_the_weights_of_decode(mesh: str) -> None:
     layer = program(LAYER)
     calls = {phase.name: phase.calls for phase in layer.phases}
-    alone = {name: choose(layer, name, parse_mesh(mesh), FREE) for name in calls}
-    joint = choose(layer, list(calls), parse_mesh(mesh), FREE)
+    alone = {name: choose(layer, name, Mesh.parse(mesh), FREE) for name in calls}
+    joint = choose(layer, list(calls), Mesh.parse(mesh), FREE)
     assert joint.gap <= 1e-9
     least = sum(calls[name] * plan.phases[0].price for name, plan in alone.items())
     assert joint.price >= least * (1 - 1e-9)
 
     pins = stored_pins(layer, alone["decode"])
-    prefill = choose(layer, "prefill", parse_mesh(mesh), with_pins(layer, pins))
+    prefill = choose(layer, "prefill", Mesh.parse(mesh), with_pins(layer, pins))
     cache = {"prefill": dict(prefill.stored)["layer.keys"], "decode": dict(alone["decode"].stored)["layer.keys"]}
     handed = handover_s(layer, mesh, cache["prefill"], cache["decode"], "layer.keys", 3)
     most = calls["decode"] * alone["decode"].phases[0].price + calls["prefill"] * (prefill.phases[0].price + handed)
@@ -138,7 +138,7 @@ def test_together_is_between_alone_and_pinned_to_the_weights_of_decode(mesh: str
 @pytest.mark.parametrize("mesh", ["2", "4", "2x2", "3", "1"])
 def test_programs_and_handovers_cost_what_was_planned(mesh: str) -> None:
     layer = program(LAYER)
-    plan = choose(layer, ["prefill", "decode"], parse_mesh(mesh), FREE)
+    plan = choose(layer, ["prefill", "decode"], Mesh.parse(mesh), FREE)
     calls = {phase.name: phase.calls for phase in layer.phases}
     total = 0.0
     stored = []
@@ -162,7 +162,7 @@ def test_no_stored_layouts_are_better(batch: int, context: int) -> None:
     """Every stored layout of the weight and of both caches, each phase planned with it."""
     layer = program(TINY % (batch, 4 // batch, context))
     calls = {phase.name: phase.calls for phase in layer.phases}
-    mesh = parse_mesh("2")
+    mesh = Mesh.parse("2")
     best = math.inf
     for weight in ("EQ", "E_xQ", "EQ_x"):
         alone: dict[str, list[tuple[float, Layout]]] = {}
@@ -189,26 +189,26 @@ def test_a_parameter_of_two_sizes_is_a_contradiction() -> None:
         % (4, 1, 8)
     )
     with pytest.raises(InputError, match="`P` is stored once"):
-        choose(layer, ["prefill", "decode"], parse_mesh("2"), FREE)
-    choose(layer, "decode", parse_mesh("2"), FREE)
+        choose(layer, ["prefill", "decode"], Mesh.parse("2"), FREE)
+    choose(layer, "decode", Mesh.parse("2"), FREE)
 
 
 def test_pins_that_hold_in_one_phase_only_name_it() -> None:
     layer = program(LAYER.replace("phase prefill { B = 4", "phase prefill { B = 3"))
     with pytest.raises(InputError, match="Phase prefill: The pin"):
-        choose(layer, ["prefill", "decode"], parse_mesh("4"), with_pins(layer, "stored layer.keys B_xMQ"))
+        choose(layer, ["prefill", "decode"], Mesh.parse("4"), with_pins(layer, "stored layer.keys B_xMQ"))
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.26])
 def test_memory_binds_in_every_phase(share: float) -> None:
     layer = program(LAYER)
-    free = choose(layer, ["prefill", "decode"], parse_mesh("2x2"), FREE)
+    free = choose(layer, ["prefill", "decode"], Mesh.parse("2x2"), FREE)
     most = max(
         float(use)
-        for spmd in insert(layer, choose(layer, ["prefill", "decode"], parse_mesh("1"), FREE))
+        for spmd in insert(layer, choose(layer, ["prefill", "decode"], Mesh.parse("1"), FREE))
         for use in [sum(size for _, size in estimate(spmd, HARDWARE).stored_bytes)]
     )
-    tight = choose(layer, ["prefill", "decode"], parse_mesh("2x2"), Options(HARDWARE, stored_bytes=share * most))
+    tight = choose(layer, ["prefill", "decode"], Mesh.parse("2x2"), Options(HARDWARE, stored_bytes=share * most))
     assert tight.price >= free.price * (1 - 1e-9)
     for spmd in insert(layer, tight):
         assert sum(size for _, size in estimate(spmd, HARDWARE).stored_bytes) <= share * most * (1 + 1e-9)
@@ -223,11 +223,11 @@ def test_prefill_gathers_the_weights_of_decode_as_tokens_grow() -> None:
         phases += "phase decode { B = 512, L = 1, M = 2048, calls = 64 }\n"
         layer = program(text_[: text_.index("phase prefill")] + phases)
         if not stored:
-            found = choose(layer, "decode", parse_mesh("4x4x4"), Options(HARDWARE)).stored
+            found = choose(layer, "decode", Mesh.parse("4x4x4"), Options(HARDWARE)).stored
             weights = [(name, layout) for name, layout in found if name.startswith("layer.W")]
             stored = "\n".join(f"stored {name} {text(layer, layout, name)}" for name, layout in weights)
         pins = tuple(parse_pins(Source("decode.pins", stored), layer))
-        plan = choose(layer, ["prefill", "decode"], parse_mesh("4x4x4"), Options(HARDWARE, pins=pins))
+        plan = choose(layer, ["prefill", "decode"], Mesh.parse("4x4x4"), Options(HARDWARE, pins=pins))
         assert plan.gap <= 1e-9
         read = next(op.uses[1] for op in plan.phases[0].ops if op.result == "layer.u")
         kept = dict(plan.stored)["layer.Wi"]
@@ -250,4 +250,4 @@ phase one { E = 4, F = 8 }
 phase two { E = 8, F = 4 }
 """
     with pytest.raises(InputError, match="`W` is stored once"):
-        choose(program(swapped), ["one", "two"], parse_mesh("4"), FREE)
+        choose(program(swapped), ["one", "two"], Mesh.parse("4"), FREE)

@@ -11,13 +11,14 @@ import pytest
 from judge.generator import Case, generate
 from judge.holding import Holding
 
-from escc.compiler.plan.pipeline import CompiledPhase, compile_phase, load
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.estimate import estimate
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
 from escc.ir.collective import kind
 from escc.ir.diagnostics import InputError, Source
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.spmd import Compute, Move, walk_spmd
 from escc.ir.text.pins import parse_pins
@@ -28,7 +29,7 @@ from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
 from escc.passes.plan import Objective
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PLANS, PATIENCE, STEPS = 8000, 400, 4
 
@@ -96,7 +97,7 @@ SMALL = [
 @pytest.mark.parametrize("mesh", ["2x2", "4x2"])
 @pytest.mark.parametrize("text", SMALL)
 def test_the_same_on_two_axes(text: str, mesh: str) -> None:
-    proven, open_, none = compare(expanded(text), parse_mesh(mesh), patience=20000)
+    proven, open_, none = compare(expanded(text), Mesh.parse(mesh), patience=20000)
     assert open_ == 0 and proven + none >= 1
 
 
@@ -108,7 +109,7 @@ def expanded(text: str) -> Program:
 @cache
 def prefill(capacity: float | None, stored: float = math.inf) -> CompiledPhase:
     options = Options(HARDWARE, capacity_bytes=capacity, stored_bytes=stored)
-    return compile_phase(load(EXAMPLES / "palm-540b.esti"), "prefill", parse_mesh("4x4x4"), options)
+    return compile_phase(load(EXAMPLES / "palm-540b.esti"), "prefill", Mesh.parse("4x4x4"), options)
 
 
 def test_a_large_prefill_fits_and_is_proven_the_cheapest_that_does() -> None:
@@ -142,7 +143,7 @@ main(x: bf16[B,E]) {
 
 
 def test_projections_run_apart_where_together_they_hold_too_much() -> None:
-    program, mesh = expanded(PROJECTIONS), parse_mesh("1")
+    program, mesh = expanded(PROJECTIONS), Mesh.parse("1")
 
     def peak(capacity: float) -> tuple[int, float]:
         plan = choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=capacity))
@@ -159,7 +160,7 @@ def test_projections_run_apart_where_together_they_hold_too_much() -> None:
 
 def test_least_memory_keeps_to_the_capacity_as_well() -> None:
     text = "dim B = 1024, E = 512, F = 512\nparam W: bf16[E,F]\nmain(x: bf16[B,E]) { y[B,F] = x[B,E] * W[E,F]\n"
-    program, mesh = expanded(text + "z = relu(y)\n return z }"), parse_mesh("2x2")
+    program, mesh = expanded(text + "z = relu(y)\n return z }"), Mesh.parse("2x2")
 
     def planned(capacity: float) -> tuple[float, float, float]:
         plan = choose(program, "main", mesh, Options(HARDWARE, Objective.MEMORY, capacity_bytes=capacity))
@@ -194,7 +195,7 @@ def test_a_copy_is_made_another_way_where_the_cheapest_holds_too_much() -> None:
     pins = tuple(parse_pins(source, program))
 
     def planned(capacity: float) -> tuple[float, float, list[str]]:
-        plan = choose(program, "main", parse_mesh("2"), Options(HARDWARE, capacity_bytes=capacity, pins=pins))
+        plan = choose(program, "main", Mesh.parse("2"), Options(HARDWARE, capacity_bytes=capacity, pins=pins))
         assert plan.phases[0].gap <= 1e-9
         (spmd,) = insert(program, plan)
         verify(spmd, program)

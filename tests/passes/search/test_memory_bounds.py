@@ -13,9 +13,9 @@ import pytest
 from judge.generator import generate
 
 from escc.compiler.plan.pipeline import load
-from escc.cost.hardware import Convention, Hardware, load_hardware
+from escc.cost.hardware import Convention, Hardware
 from escc.cost.memory import points
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.passes import choose as choosing
 from escc.passes.choose import Options, choose
@@ -24,7 +24,7 @@ from escc.passes.search.exact import Problem
 from escc.passes.search.limits import Limits
 from escc.passes.search.steiner import Distances
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -85,7 +85,7 @@ def compare(problem: Problem, limits: Limits, plan: Sequence[int]) -> float:
 @pytest.mark.parametrize("seed", range(60))
 def test_no_plan_holds_less_than_is_needed(seed: int, convention: Convention, monkeypatch: pytest.MonkeyPatch) -> None:
     hardware = HARDWARE.with_network(convention)
-    problem, limits = searched(generate(seed).program, "main", parse_mesh("2x2"), hardware, monkeypatch)
+    problem, limits = searched(generate(seed).program, "main", Mesh.parse("2x2"), hardware, monkeypatch)
     for draw in range(4):
         compare(problem, limits, drawn(problem, draw))
 
@@ -94,14 +94,14 @@ def test_no_plan_holds_less_than_is_needed(seed: int, convention: Convention, mo
 @pytest.mark.parametrize("convention", Convention)
 def test_nor_in_a_layer_that_is_repeated(phase: str, convention: Convention, monkeypatch: pytest.MonkeyPatch) -> None:
     program = load(EXAMPLES / "palm-540b.esti")
-    problem, limits = searched(program, phase, parse_mesh("2x2"), HARDWARE.with_network(convention), monkeypatch)
+    problem, limits = searched(program, phase, Mesh.parse("2x2"), HARDWARE.with_network(convention), monkeypatch)
     for draw in range(4):
         compare(problem, limits, drawn(problem, draw))
 
 
 def test_all_that_a_layer_holds_at_its_worst_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     program = load(EXAMPLES / "palm-540b.esti")
-    problem, limits = searched(program, "prefill", parse_mesh("2x2"), HARDWARE, monkeypatch)
+    problem, limits = searched(program, "prefill", Mesh.parse("2x2"), HARDWARE, monkeypatch)
     plan = tuple(DualAscent(problem.graph, problem.prices, problem.distances).round())
     worst = max(float(point.bytes) for point in points(limits.spell(problem.found(plan), True)))
     assert compare(problem, limits, plan) == pytest.approx(worst, rel=1e-12)
@@ -109,7 +109,7 @@ def test_all_that_a_layer_holds_at_its_worst_is_needed(monkeypatch: pytest.Monke
 
 def test_on_one_chip_all_that_is_held_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(60):
-        problem, limits = searched(generate(seed).program, "main", parse_mesh("1"), HARDWARE, monkeypatch)
+        problem, limits = searched(generate(seed).program, "main", Mesh.parse("1"), HARDWARE, monkeypatch)
         plan = (0,) * len(problem.prices)
         worst = max(float(point.bytes) for point in points(limits.spell(problem.found(plan), True)))
         assert compare(problem, limits, plan) == pytest.approx(worst, rel=1e-12)
@@ -117,7 +117,7 @@ def test_on_one_chip_all_that_is_held_is_needed(monkeypatch: pytest.MonkeyPatch)
 
 def test_choices_that_cannot_go_together_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     program = load(EXAMPLES / "palm-540b.esti")
-    problem, limits = searched(program, "prefill", parse_mesh("4x4x4"), HARDWARE, monkeypatch)
+    problem, limits = searched(program, "prefill", Mesh.parse("4x4x4"), HARDWARE, monkeypatch)
     every = [np.ones(len(p), dtype=bool) for p in problem.prices]
     least = limits.needs.stored_bytes(every) + limits.needs.worst(every)[1]
     assert limits.needs.tightened(every, 0.999 * least, math.inf) is None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import format_layout
-from escc.ir.mesh import parse_mesh
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
@@ -38,8 +38,8 @@ def program(text: str = TEXT) -> Program:
 def planned(pins: str, mesh: str = "2x2", text: str = TEXT) -> Plan:
     layer = program(text)
     fixed = parse_pins(Source("test.pins", pins), layer)
-    options = Options(load_hardware("tpu-v4"), Objective.TIME, pins=fixed)
-    plan = choose(layer, layer.phases[0].name, parse_mesh(mesh), options)
+    options = Options(Hardware.load("tpu-v4"), Objective.TIME, pins=fixed)
+    plan = choose(layer, layer.phases[0].name, Mesh.parse(mesh), options)
     verify(insert(layer, plan)[0], layer)
     return plan
 

@@ -7,13 +7,13 @@ from itertools import permutations
 import pytest
 from judge.generator import generate
 
-from escc.cost.hardware import load_hardware
+from escc.cost.hardware import Hardware
 from escc.ir.layout import Layout
-from escc.ir.mesh import Mesh, parse_mesh
+from escc.ir.mesh import Mesh
 from escc.passes.search.graph import Graph, build_graph
 from escc.passes.search.symmetry import representatives
 
-HARDWARE = load_hardware("tpu-v4")
+HARDWARE = Hardware.load("tpu-v4")
 
 
 def built(seed: int, mesh: Mesh) -> Graph:
@@ -28,7 +28,7 @@ def renamed(layout: Layout, names: dict[str, str]) -> Layout:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(("mesh", "classes"), [("2x2", [[0, 1]]), ("2x3x2", [[0, 2], [1]]), ("4x4x4", [[0, 1, 2]])])
 def test_each_set_of_images_has_one_that_stands_for_it(seed: int, mesh: str, classes: list[list[int]]) -> None:
-    on = parse_mesh(mesh)
+    on = Mesh.parse(mesh)
     graph = built(seed, on)
     found = representatives(graph, classes)
     assert found is not None
@@ -62,4 +62,4 @@ def _products(choices: list[list[tuple[int, ...]]]) -> list[list[tuple[int, ...]
 
 
 def test_without_alike_axes_all_stand_for_themselves() -> None:
-    assert representatives(built(0, parse_mesh("2x4")), [[0], [1]]) is None
+    assert representatives(built(0, Mesh.parse("2x4")), [[0], [1]]) is None

@@ -1,0 +1,136 @@
+"""What compiling gives: phases, each with its verified program and its cost, and what they come to together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from ...cost.estimate import Estimate
+from ...cost.hardware import Hardware
+from ...cost.predict import Prediction, predict_phase
+from ...ir.diagnostics import Diagnostic
+from ...ir.program import Program
+from ...ir.spmd import SpmdProgram
+from ...passes.plan import Objective, Outcome, PhasePlan, Plan
+from ..simulate.check import ERROR_TOLERANCE, CheckReport
+
+
+@dataclass(frozen=True)
+class CompiledPhase:
+    """One phase, compiled: the plan, the verified sharded program, and what it costs.
+
+    `program` is the one that was compiled, with all pins that hold. `checked`: what a run showed,
+    None where none was asked for. `warnings`: what a user should know, and may well want.
+    `overlapped`: whether loops were looked for, in which some steps hide others.
+    """
+
+    program: Program
+    hardware: Hardware
+    plan: Plan
+    spmd: SpmdProgram
+    estimate: Estimate
+    checked: CheckReport | None
+    warnings: tuple[Diagnostic, ...]
+    overlapped: bool = False
+
+    @property
+    def phase(self) -> str:
+        """The phase's name."""
+        return self.spmd.phase
+
+    @property
+    def phase_plan(self) -> PhasePlan:
+        """What was planned for the phase."""
+        return next(phase for phase in self.plan.phases if phase.phase == self.phase)
+
+    @property
+    def together(self) -> bool:
+        """Whether it was planned with other phases: then what is proven is proven of all of them."""
+        return len(self.plan.phases) > 1
+
+    @property
+    def calls(self) -> int:
+        """How often the phase is called for one batch."""
+        return self.program.phase(self.phase).calls
+
+    @property
+    def hidden_s(self) -> float:
+        """What loops hide of the time that was minimised."""
+        timed = self.plan.objective is Objective.TIME or memory_is_limit(self.plan)
+        return self.estimate.totals().hidden_s if timed else 0.0
+
+    @property
+    def prediction(self) -> Prediction:
+        """What one step takes."""
+        return predict_phase(self.program, self.spmd, self.estimate, self.hardware)
+
+    @property
+    def sound(self) -> bool:
+        """Whether a run, if there was one, agreed with the reference and with the predicted bytes."""
+        return self.checked is None or (self.checked.max_error <= ERROR_TOLERANCE and self.checked.equal)
+
+
+@dataclass(frozen=True)
+class Compilation(Sequence[CompiledPhase]):
+    """The phases of a model on a mesh, compiled: at least one, all under one plan or each under its own."""
+
+    phases: tuple[CompiledPhase, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> CompiledPhase: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[CompiledPhase, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> CompiledPhase | tuple[CompiledPhase, ...]:
+        return self.phases[index]
+
+    def __len__(self) -> int:
+        return len(self.phases)
+
+    def __iter__(self) -> Iterator[CompiledPhase]:
+        return iter(self.phases)
+
+    @property
+    def together(self) -> bool:
+        """Whether several phases were planned as one."""
+        return self.phases[0].together
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """One plan for all phases, or one for each."""
+        return (self.phases[0].plan,) if self.together else tuple(one.plan for one in self.phases)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether all that was planned is proven cheapest."""
+        proven = all(plan.outcome is Outcome.OPTIMAL for plan in self.plans)
+        return Outcome.OPTIMAL if proven else Outcome.FEASIBLE
+
+    @property
+    def price(self) -> float:
+        """The objective of all phases over all of their calls; of one phase, of one call. Where that is time, what
+        loops hide does not count."""
+        if len(self.phases) == 1:
+            return self.phases[0].plan.price - self.phases[0].hidden_s
+        hidden_s = math.fsum(one.calls * one.hidden_s for one in self.phases)
+        if self.together:
+            return self.phases[0].plan.price - hidden_s
+        return math.fsum(one.calls * one.plan.price for one in self.phases) - hidden_s
+
+    @property
+    def sound(self) -> bool:
+        """Whether all runs, if there were any, agreed with the reference and with the predicted bytes."""
+        return all(one.sound for one in self.phases)
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """What a user should know, of all phases."""
+        return tuple(warning for one in self.phases for warning in one.warnings)
+
+
+def memory_is_limit(plan: Plan) -> bool:
+    """Whether memory, though it is to be least, is no more than a limit, and what is minimised is the time."""
+    return plan.objective is Objective.MEMORY and len(plan.phases) > 1

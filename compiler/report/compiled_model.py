@@ -1,0 +1,173 @@
+"""A model compiled, as a script or a notebook holds it: its plans, what they cost, and all that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ...cost.hardware import Hardware
+from ...ir.diagnostics import Diagnostic, did_you_mean, fail
+from ...ir.mesh import Mesh
+from ...ir.program import Program
+from ...passes.choose import Options
+from ...passes.ilp.solver import SOLVERS, Settings
+from ...passes.plan import Objective, Outcome
+from ..plan.compiled import Compilation, CompiledPhase
+from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled
+from ..plan.shapes import Shape, compile_shapes, meshes_of, ranking
+from ..text.files import write_files
+from .targets import ALONE, Emit, in_files, in_one
+
+FRAME = '<iframe srcdoc="{page}" width="100%" height="640" style="border:1px solid #8888"></iframe>'
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """The phases of a program, compiled for a mesh of chips.
+
+    `shapes`: where a count of chips was asked for, all shapes of slice, cheapest first; the phases are those of
+    the first. Printed, it is its report without the program.
+    """
+
+    phases: Compilation
+    shapes: tuple[Shape, ...] = ()
+
+    @property
+    def program(self) -> Program:
+        """What was compiled, with all pins that hold."""
+        return self.phases[0].program
+
+    @property
+    def mesh(self) -> Mesh:
+        """The chips that it runs on."""
+        return self.phases[0].spmd.mesh
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the plans are proven cheapest."""
+        return self.phases.outcome
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """What a user should know, and may well want."""
+        return (*self.phases.warnings, *unfilled(self.program, [one.phase for one in self.phases]))
+
+    @property
+    def seconds(self) -> float:
+        """What all phases take, each as often as it is called; of one phase, one call."""
+        if len(self.phases) == 1:
+            return self.phases[0].estimate.totals().total_s
+        return sum(one.calls * one.estimate.totals().total_s for one in self.phases)
+
+    def __getitem__(self, phase: str) -> CompiledPhase:
+        """A phase by its name. Raises KeyError where there is none of that name."""
+        return {one.phase: one for one in self.phases}[phase]
+
+    def report(self, program: bool = True) -> str:
+        """The plans as text: what is stored where, the sharded program unless `program` is false, what it takes."""
+        first = ranking(self.shapes) + "\n" if self.shapes else ""
+        return first + in_one(self.phases, Emit.TEXT, self.shapes, program)
+
+    def emit(self, target: str, phase: str | None = None) -> str:
+        """The plan as `numpy`, `jax`, `specs`, `json`, `html` or `text`; of several phases as a module the one of
+        a `phase`.
+
+        Raises InputError for an unknown target or phase, or where a phase must be named.
+        """
+        emit = _target(target)
+        chosen = self.phases
+        if phase is not None:
+            names = select_phases(self.program, phase)
+            chosen = Compilation(tuple(one for one in self.phases if one.phase in names))
+        if emit in ALONE and len(chosen) > 1:
+            listed = ", ".join(one.phase for one in chosen)
+            raise fail(f"The model has {len(chosen)} phases, each a program of its own.", hint=f"name one of {listed}")
+        return in_one(chosen, emit, self.shapes)
+
+    def write(self, target: str, folder: str | Path, force: bool = False) -> tuple[Path, ...]:
+        """Write what `emit` gives into a folder, a file for each phase. Raises InputError where one is there
+        already, unless `force` is given, or where the folder cannot be written to."""
+        return write_files(Path(folder), in_files(self.phases, _target(target), self.shapes), force)
+
+    def check(self, backend: str = "numpy") -> tuple[Any, ...]:
+        """Run each phase on shrunken dims and compare with the unsharded model: on virtual chips (`numpy`), which
+        gives a CheckReport for each, or as the emitted module on CPU devices (`jax`), which gives a JaxReport.
+
+        Raises InputError where it is too large to run, or JAX is missing.
+        """
+        match backend:
+            case "numpy":
+                return tuple(run_check(one.program, one.spmd) for one in self.phases)
+            case "jax":
+                checker = import_module("..jax.check", __package__)  # few plans are checked there
+                return tuple(checker.check_jax(one) for one in self.phases)
+        raise fail(f"There is no backend `{backend[:60]}`.", hint="they are numpy and jax")
+
+    def __str__(self) -> str:
+        return self.report(program=False)
+
+    def _repr_html_(self) -> str:
+        """The page of the plan, in a frame of its own, for notebooks."""
+        return FRAME.format(page=escape(self.emit(Emit.HTML), quote=True))
+
+
+def _target(name: str) -> Emit:
+    if name not in list(Emit):
+        hint = did_you_mean(name, Emit) or f"there are {', '.join(Emit)}"
+        raise fail(f"There is nothing called `{name[:60]}` to emit.", hint=hint)
+    return Emit(name)
+
+
+def compile(
+    program: Program | str | Path,
+    mesh: Mesh | str,
+    hardware: Hardware | str = "tpu-v4",
+    phases: str | Sequence[str] | None = None,
+    *,
+    objective: str = Objective.TIME,
+    network: str | None = None,
+    hbm_fraction: float = 1.0,
+    solver: str = Settings.solver,
+    overlap: bool = False,
+    separate: bool = False,
+    check: bool = False,
+) -> CompiledModel:
+    """The cheapest sharded program of a model on a mesh of chips, for all of its phases or some.
+
+    `program`: as `load` and `parse` give it, or a file or shipped model for `load`. `mesh`: `4x4x4`,
+    `node=2,gpu=8`, or a count of chips, `64`, of which all shapes of slice are compiled. `hardware`: a preset or a
+    file, `NAME.toml`; `network`, `flat` or `links`, says how its network is seen. `objective`: `time`,
+    `communication` or `memory`. `hbm_fraction` of the memory of a chip is used. `separate` plans each phase alone;
+    `overlap` puts collectives into loops with einsums; `check` runs the plan on virtual chips.
+
+    Raises EsccError: InputError where something of this is wrong or no plan fits (NoPlan then says whether that
+    is proven), InternalError where a plan does not hold together.
+    """
+    chosen = program if isinstance(program, Program) else load(program)
+    chip = (hardware if isinstance(hardware, Hardware) else Hardware.load(hardware)).with_network(network)
+    options = Options(
+        chip, Objective(objective), hbm_fraction * chip.hbm_bytes, settings=Settings(solver), overlap=overlap
+    )
+    meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_of(mesh, chip)
+    return compile_model(chosen, meshes, options, phases, separate, check)
+
+
+def compile_model(
+    program: Program,
+    meshes: Sequence[Mesh],
+    options: Options,
+    phases: str | Sequence[str] | None = None,
+    separate: bool = False,
+    check: bool = False,
+) -> CompiledModel:
+    """The phases of a program on the best of several meshes. Raises as `compile` does."""
+    names = select_phases(program, phases)
+    if options.settings.solver not in SOLVERS:
+        raise fail(f"There is no solver `{options.settings.solver[:60]}`.", hint=f"they are {', '.join(SOLVERS)}")
+    shapes = compile_shapes(program, names, meshes, options, separate) if len(meshes) > 1 else ()
+    best = shapes[0].mesh if shapes else meshes[0]
+    return CompiledModel(compile_phases(program, names, best, options, check, separate), shapes)

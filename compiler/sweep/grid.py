@@ -1,0 +1,118 @@
+"""The grid of a sweep, from lists: `8..256` is the powers of two from 8 to 256, `1,3,5` a list; both mix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ...cost.hardware import Hardware
+from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
+from ...ir.dtype import Dtype
+from ...ir.mesh import MAX_CHIPS
+from ..plan.model_files import read_model
+from ..plan.pipeline import load, select_phases
+from .points import Sweep
+from .serving import serving
+
+MOST = 1 << 40  # of a batch or a context
+MOST_POINTS = 100_000
+SHOWN = 60  # characters of what a person wrote
+
+
+def grid(
+    model: Path,
+    hardware: Hardware,
+    lists: tuple[str, str, str | None, str],
+    phase: str | None = None,
+    settings: Mapping[str, int] | None = None,
+    pads: Mapping[str, int] | None = None,
+    hbm_fraction: float = 1.0,
+) -> Sweep:
+    """The sweep of a model over lists of chips, batches, contexts (None: as the phase has it) and types of weights.
+
+    Raises InputError with all that is wrong in the lists, and where the model cannot be swept.
+    """
+    source = read_model(model)
+    program = load(model, settings, (), pads, phase)
+    dims = serving(program)
+    chips, batch, context, weights = lists
+    counts, found = read_numbers(chips, "--chips", MAX_CHIPS)
+    batches, wrong = read_numbers(batch, "--batch", MOST)
+    found += wrong
+    contexts: tuple[int, ...] | tuple[None] = (None,)
+    if context is not None:
+        contexts, wrong = read_numbers(context, "--context", MOST)
+        found += wrong
+        if dims.context is None:
+            found += (Diagnostic("`--context` is given, and the model has no caches."),)
+    types, wrong = _types(weights)
+    found += wrong
+    if found:
+        raise InputError(found)
+    phases = select_phases(program, phase)
+    order = (tuple((settings or {}).items()), tuple((pads or {}).items()))
+    sweep = Sweep(source, dims, *order, hardware, hbm_fraction, phases, types, counts, batches, contexts)
+    if len(sweep.points) > MOST_POINTS:
+        raise fail(f"The sweep has {len(sweep.points):,} points; at most {MOST_POINTS:,} are supported.")
+    return sweep
+
+
+def _types(text: str) -> tuple[tuple[Dtype, ...], tuple[Diagnostic, ...]]:
+    """The types of weights in a list, and what is wrong with it."""
+    known = (Dtype.BF16, Dtype.INT8, Dtype.FP8, Dtype.INT4)
+    types: list[Dtype] = []
+    found: list[Diagnostic] = []
+    for name in (part.strip() for part in text.split(",")):
+        if name not in known:
+            hint = did_you_mean(name, known) or f"they are {', '.join(known)}"
+            found.append(Diagnostic(f"`--weights` names `{name[:60]}`, which is no type of weights.", hint=hint))
+        elif Dtype(name) in types:
+            found.append(Diagnostic(f"`--weights` names `{name}` twice."))
+        else:
+            types.append(Dtype(name))
+    return tuple(types), tuple(found)
+
+
+def read_numbers(text: str, option: str, most: int) -> tuple[tuple[int, ...], tuple[Diagnostic, ...]]:
+    """The numbers of a text, in its order, and what is wrong with it; each is from 1 to `most`."""
+    numbers: dict[int, None] = {}
+    found: list[Diagnostic] = []
+    for part in (part.strip() for part in text.split(",")):
+        one = list(_part(part, option))
+        found += [problem for problem in one if isinstance(problem, Diagnostic)]
+        for number in (number for number in one if isinstance(number, int)):
+            if not 1 <= number <= most:
+                found.append(Diagnostic(f"`{option}` names {_shown(part)}, and may be from 1 to {most:,}."))
+                break
+            if number in numbers:
+                found.append(Diagnostic(f"`{option}` names {number} twice."))
+            else:
+                numbers[number] = None
+    return tuple(numbers), tuple(found)
+
+
+def _part(part: str, option: str) -> Iterator[int | Diagnostic]:
+    """The numbers of one part between commas, or what is wrong with it."""
+    match = re.fullmatch(r"(\d{1,19})(?:\s*\.\.\s*(\d{1,19}))?", part)
+    if match is None:
+        hint = f"write `{option} 8..64` for 8, 16, 32 and 64, or a list, `{option} 8,24`"
+        yield Diagnostic(f"`{option}` has {_shown(part)}, which is no number and no range.", hint=hint)
+        return
+    first = int(match[1])
+    if match[2] is None:
+        yield first
+        return
+    last = int(match[2])
+    odd = [end for end in (first, last) if end.bit_count() != 1]
+    if odd:
+        hint = "a range goes over powers of two; write other numbers as a list"
+        yield Diagnostic(f"`{option}` has the range {_shown(part)}, and {odd[0]} is no power of two.", hint=hint)
+    elif first > last:
+        yield Diagnostic(f"`{option}` has the range {_shown(part)}, which ends below its start.")
+    else:
+        yield from (1 << power for power in range(first.bit_length() - 1, last.bit_length()))
+
+
+def _shown(part: str) -> str:
+    return f"`{part[:SHOWN]}`" if part else "an empty place"

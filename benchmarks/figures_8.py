@@ -15,8 +15,8 @@ from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
 from escc.ir.mesh import Mesh
-from escc.ir.program import Kind, Stored, operand_names
-from escc.ir.spmd import Compute, SpmdProgram, SpmdRepeat, walk_spmd
+from escc.ir.program import Kind, Repeat, Stored, operand_names, walk
+from escc.ir.spmd import Compute, SpmdProgram
 
 MESH = Mesh.parse("4x4x4")
 BATCH, LAYERS = 256, 8
@@ -94,7 +94,7 @@ def curves(programs: Programs, hardware: Hardware, contexts: Sequence[int] = CON
 
 def shortened(spmd: SpmdProgram, layers: int) -> SpmdProgram:
     """The program with so many layers in its repeats."""
-    items = tuple(replace(item, count=layers) if isinstance(item, SpmdRepeat) else item for item in spmd.body.items)
+    items = tuple(replace(item, count=layers) if isinstance(item, Repeat) else item for item in spmd.body.items)
     return replace(spmd, body=replace(spmd.body, items=items))
 
 
@@ -111,7 +111,7 @@ def longest(contexts: Sequence[int], held: Sequence[float], capacity: float) -> 
 
 def cache_bytes(spmd: SpmdProgram) -> float:
     """Bytes of all caches on a chip."""
-    stored = (placed.item for placed in walk_spmd(spmd.body) if isinstance(placed.item, Stored))
+    stored = (placed.item for placed in walk(spmd.body) if isinstance(placed.item, Stored))
     caches = {item.value for item in stored if item.kind is Kind.CACHE}
     return float(sum(size for name, size in memory(spmd).stored if name in caches))
 
@@ -121,7 +121,7 @@ def attention_share(spmd: SpmdProgram, hardware: Hardware) -> float:
     found, values = estimate(spmd, hardware), spmd.table()
     over = {
         placed.item.result
-        for placed in walk_spmd(spmd.body)
+        for placed in walk(spmd.body)
         if isinstance(placed.item, Compute)
         and any("M" in values[name].dims for name in (placed.item.result, *operand_names(placed.item.op)))
     }

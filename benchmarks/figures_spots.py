@@ -25,8 +25,8 @@ from escc.compiler.sweep.run import run_sweep
 from escc.compiler.sweep.serving import serving
 from escc.cost.hardware import Hardware
 from escc.ir.dtype import Dtype
-from escc.ir.program import Kind, Stored
-from escc.ir.spmd import Move, SpmdProgram, walk_spmd
+from escc.ir.program import Kind, Stored, walk
+from escc.ir.spmd import Move, SpmdProgram
 
 KEPT = Path(__file__).resolve().parent.parent / "out" / "figures"  # where results of sweeps are kept
 PACKAGES = (escc.ir, escc.cost, escc.passes, escc.compiler)
@@ -129,7 +129,7 @@ def prefill_spots(programs: Programs, steps: Sequence[Step], hardware: Hardware)
 def narrowed(spmd: SpmdProgram, weights: Dtype) -> SpmdProgram:
     """The program with its bf16 matrices, and all copies of them, stored as `weights`."""
     found: set[str] = set()
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, Kind.PARAM):
                 found.add(name)

@@ -14,8 +14,8 @@ from fractions import Fraction
 from typing import Any
 
 from ..ir.collective import axes_of, kind
-from ..ir.program import Append, Kind, Signature, Stored, signature
-from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, walk_spmd
+from ..ir.program import Append, Kind, Signature, Stored, signature, walk
+from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue
 from ..ir.verify.collective_matmul import walk_loops
 from . import collectives
 from .hardware import Hardware
@@ -175,7 +175,7 @@ def concrete_sizes(spmd: SpmdProgram) -> Scale:
 def resident(spmd: SpmdProgram) -> set[str]:
     """The values that lie in HBM: parameters and caches, their new versions, and moved copies of any of these."""
     found: set[str] = set()
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, which) if which is not Kind.INPUT:
                 found.add(name)
@@ -191,7 +191,7 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
     values = spmd.table()
     plain = {name: value.value for name, value in values.items()}
     stay = resident(spmd)
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, which):
                 yield StoredBytes(name, placed.times, which, scale.local_bytes(values[name]))

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from ..ir.program import Append, Kind, Stored, operand_names
-from ..ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step, walk_spmd
+from ..ir.program import Append, Kind, Region, Repeat, Stored, operand_names, walk
+from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from ..ir.verify.fused import together
 from .estimate import local_bytes
 
@@ -81,7 +81,7 @@ def memory(spmd: SpmdProgram) -> MemoryUse:
     values = spmd.table()
     stored: list[tuple[str, Fraction]] = []
     shared: list[tuple[str, Fraction]] = []
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, kind) if kind is not Kind.INPUT:
                 group = stored if placed.repeats else shared
@@ -108,7 +108,7 @@ class _Liveness:
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
         never_stored = scores(self.spmd)
-        for placed in walk_spmd(self.spmd.body):
+        for placed in walk(self.spmd.body):
             match placed.item:
                 case Stored(name, kind) if kind is not Kind.INPUT:
                     self.held.add(name)
@@ -124,7 +124,7 @@ class _Liveness:
         yield self.point(None, (), frozenset(s.value for s in self.spmd.body.stored))
         yield from self.region(self.spmd.body, (), frozenset(self.spmd.results))
 
-    def region(self, region: SpmdRegion, repeats: tuple[str, ...], leave: frozenset[str]) -> Iterator[Point]:
+    def region(self, region: Region[Step], repeats: tuple[str, ...], leave: frozenset[str]) -> Iterator[Point]:
         """The points of a region; `leave` is what is live as it ends."""
         runs = together(region.items)
         needed = [leave]  # after the last run, after the one before, ...
@@ -133,18 +133,18 @@ class _Liveness:
             needed.append(needed[-1] - makes | reads)
         for run, after in zip(runs, reversed(needed), strict=False):
             first, (makes, reads) = run[0], self.whole(run)
-            if isinstance(first, SpmdRepeat):
+            if isinstance(first, Repeat):
                 through = after - makes | self.free(first)
                 yield from self.repeated(first, (*repeats, first.name), through)
             else:
                 yield self.point(first.result, repeats, after | reads | makes)
 
-    def whole(self, run: Iterable[Step | SpmdRepeat]) -> tuple[frozenset[str], frozenset[str]]:
+    def whole(self, run: Iterable[Step | Repeat[Step]]) -> tuple[frozenset[str], frozenset[str]]:
         """What steps that run as one leave behind, and what they read."""
         makes = frozenset(name for item in run for name in self.makes(item))
         return makes, frozenset(name for item in run for name in self.reads(item))
 
-    def repeated(self, repeat: SpmdRepeat, repeats: tuple[str, ...], through: frozenset[str]) -> Iterator[Point]:
+    def repeated(self, repeat: Repeat[Step], repeats: tuple[str, ...], through: frozenset[str]) -> Iterator[Point]:
         """One repetition, with what is held through all of them. A carry's buffer is never given up:
         it holds `inside` until `next` takes its place."""
         leave = through | {carry.next for carry in repeat.carries}
@@ -155,25 +155,25 @@ class _Liveness:
                 del waiting[made]
             yield self.point(point.step, point.repeats, live | frozenset(waiting.values()))
 
-    def makes(self, item: Step | SpmdRepeat) -> frozenset[str]:
+    def makes(self, item: Step | Repeat[Step]) -> frozenset[str]:
         """What an item leaves behind; a score is never stored."""
         match item:
-            case SpmdRepeat(_, _, carries, _):
+            case Repeat(_, _, carries, _):
                 return frozenset(carry.result for carry in carries)
             case _:
                 return frozenset([item.result]) - self.made_of.keys()
 
-    def reads(self, item: Step | SpmdRepeat) -> frozenset[str]:
+    def reads(self, item: Step | Repeat[Step]) -> frozenset[str]:
         """What an item reads of the values around it, scores seen through."""
         match item:
             case Move(_, operand):
                 return self.see_through([operand])
             case Compute(op):
                 return self.see_through(operand_names(op))
-            case SpmdRepeat(_, _, carries, _):
+            case Repeat(_, _, carries, _):
                 return self.free(item) | {carry.initial for carry in carries}
 
-    def free(self, repeat: SpmdRepeat) -> frozenset[str]:
+    def free(self, repeat: Repeat[Step]) -> frozenset[str]:
         """What every repetition reads of the values around the repeat."""
         inner = {stored.value for stored in repeat.body.stored} | {carry.inside for carry in repeat.carries}
         read = {carry.next for carry in repeat.carries}
@@ -200,7 +200,7 @@ def scores(spmd: SpmdProgram) -> frozenset[str]:
     pairs: list[frozenset[str]] = []
     made: set[str] = set()
     kept = set(spmd.results)
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Compute(Append(_, _, _, source, target)) if source != target:
                 pairs.append(frozenset([source, target]))
@@ -208,18 +208,18 @@ def scores(spmd: SpmdProgram) -> frozenset[str]:
                 made.add(op.result)
             case Move(_, operand):
                 kept.add(operand)
-            case SpmdRepeat(_, _, carries, _) as repeat:
+            case Repeat(_, _, carries, _) as repeat:
                 kept |= {name for carry in carries for name in (carry.initial, carry.next)}
                 kept |= _read_from_outside(repeat)
     values = spmd.table()
     return frozenset(n for n in made - kept if any(pair <= set(values[n].dims) for pair in pairs))
 
 
-def _read_from_outside(repeat: SpmdRepeat) -> set[str]:
+def _read_from_outside(repeat: Repeat[Step]) -> set[str]:
     """What is read in a repeat and not defined in it."""
     read: set[str] = set()
     made: set[str] = {carry.inside for carry in repeat.carries}
-    for placed in walk_spmd(repeat.body):
+    for placed in walk(repeat.body):
         match placed.item:
             case Stored(name):
                 made.add(name)
@@ -229,7 +229,7 @@ def _read_from_outside(repeat: SpmdRepeat) -> set[str]:
             case Move(result, operand):
                 read.add(operand)
                 made.add(result)
-            case SpmdRepeat(_, _, carries, _):
+            case Repeat(_, _, carries, _):
                 read |= {name for carry in carries for name in (carry.initial, carry.next)}
                 made |= {name for carry in carries for name in (carry.inside, carry.result)}
     return read - made

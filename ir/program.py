@@ -7,9 +7,11 @@ phases. Non-goals: control flow other than `Repeat`, dynamic shapes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 from .dtype import Dtype
 from .expr import Expr, linear_operands, operands, rotated_dims
@@ -157,25 +159,29 @@ class Carry:
     result: str
 
 
+Item = TypeVar("Item")  # what runs: the ops of a program, or the steps of a sharded one
+
+
 @dataclass(frozen=True)
-class Region:
+class Region(Generic[Item]):
     """What is stored, then what runs, in order."""
 
     stored: tuple[Stored, ...]
-    items: tuple[Op | Repeat, ...]
+    items: tuple[Item | Repeat[Item], ...]
 
 
 @dataclass(frozen=True)
-class Repeat:
+class Repeat(Generic[Item]):
     """A region applied `count` times, each time with stored tensors of its own.
 
-    The body may read values defined outside, and carries; nothing else leaves it.
+    The body may read values defined outside, and carries; nothing else leaves it. A carry of a sharded program
+    enters and leaves in one layout.
     """
 
     name: str
     count: int
     carries: tuple[Carry, ...]
-    body: Region
+    body: Region[Item]
 
 
 @dataclass(frozen=True)
@@ -225,7 +231,7 @@ class Program:
 
     name: str
     values: tuple[Value, ...]
-    body: Region
+    body: Region[Op]
     results: tuple[str, ...]
     phases: tuple[Phase, ...]
     pins: tuple[Pin, ...] = ()
@@ -337,23 +343,20 @@ def operand_names(op: Op) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """An op or stored tensor and the repeats around it, outermost first."""
+class Placed(Generic[Item]):
+    """What runs or is stored, and the repeats around it, outermost first."""
 
-    item: Op | Repeat | Stored
-    repeats: tuple[Repeat, ...]
+    item: Item | Repeat[Item] | Stored
+    repeats: tuple[Repeat[Item], ...]
 
     @property
     def times(self) -> int:
         """How often it runs, or how many copies of it there are."""
-        times = 1
-        for repeat in self.repeats:
-            times *= repeat.count
-        return times
+        return math.prod(repeat.count for repeat in self.repeats)
 
 
-def walk(region: Region, repeats: tuple[Repeat, ...] = ()) -> Iterator[Placed]:
-    """Everything in a region and below it, in program order: stored tensors, ops, repeats.
+def walk(region: Region[Item], repeats: tuple[Repeat[Item], ...] = ()) -> Iterator[Placed[Item]]:
+    """Everything in a region and below it, in program order: stored tensors, what runs, repeats.
 
     A Repeat comes before what is in it.
     """

@@ -6,14 +6,13 @@ here is chosen any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .collective import Collective
 from .dtype import Dtype
 from .layout import Layout
 from .mesh import Mesh
-from .program import Carry, Op, Stored, Value
+from .program import Op, Program, Region, Repeat, Value
 
 
 @dataclass(frozen=True)
@@ -70,24 +69,6 @@ Step = Compute | Move
 
 
 @dataclass(frozen=True)
-class SpmdRegion:
-    """What is stored, then what runs, in order."""
-
-    stored: tuple[Stored, ...]
-    items: tuple[Step | SpmdRepeat, ...]
-
-
-@dataclass(frozen=True)
-class SpmdRepeat:
-    """A region applied `count` times. A carry enters and leaves in one layout."""
-
-    name: str
-    count: int
-    carries: tuple[Carry, ...]
-    body: SpmdRegion
-
-
-@dataclass(frozen=True)
 class SpmdProgram:
     """One phase of a program on one mesh.
 
@@ -99,7 +80,7 @@ class SpmdProgram:
     mesh: Mesh
     sizes: tuple[tuple[str, int], ...]
     values: tuple[SpmdValue, ...]
-    body: SpmdRegion
+    body: Region[Step]
     results: tuple[str, ...]
 
     def table(self) -> dict[str, SpmdValue]:
@@ -107,27 +88,17 @@ class SpmdProgram:
         return {v.name: v for v in self.values}
 
 
-@dataclass(frozen=True)
-class PlacedStep:
-    """A step or stored tensor and the repeats around it, outermost first."""
-
-    item: Step | SpmdRepeat | Stored
-    repeats: tuple[SpmdRepeat, ...]
-
-    @property
-    def times(self) -> int:
-        """How often it runs."""
-        times = 1
-        for repeat in self.repeats:
-            times *= repeat.count
-        return times
+def as_steps(region: Region[Op]) -> Region[Step]:
+    """The ops of a region as steps that run one by one."""
+    items = (
+        Repeat(i.name, i.count, i.carries, as_steps(i.body)) if isinstance(i, Repeat) else Compute(i)
+        for i in region.items
+    )
+    return Region(region.stored, tuple(items))
 
 
-def walk_spmd(region: SpmdRegion, repeats: tuple[SpmdRepeat, ...] = ()) -> Iterator[PlacedStep]:
-    """Everything in a region and below it, in order; a repeat comes before what is in it."""
-    for stored in region.stored:
-        yield PlacedStep(stored, repeats)
-    for item in region.items:
-        yield PlacedStep(item, repeats)
-        if isinstance(item, SpmdRepeat):
-            yield from walk_spmd(item.body, (*repeats, item))
+def unsharded(program: Program, phase: str, mesh: Mesh) -> SpmdProgram:
+    """A program with every value whole on every chip, so that nothing ever moves."""
+    values = tuple(SpmdValue(v.name, v.dims, v.dtype, Layout(((),) * len(v.dims))) for v in program.values)
+    sizes = program.phase(phase).sizes
+    return SpmdProgram(program.name, phase, mesh, sizes, values, as_steps(program.body), program.results)

@@ -32,7 +32,7 @@ from escc.ir.program import (
     Take,
     TopK,
 )
-from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 
 
 def call(function: str, *arguments: Expr | str | float) -> Expr:
@@ -95,12 +95,12 @@ class Build:
         self.regions.append(([], []))
         yield
         stored, items = self.regions.pop()
-        body = SpmdRegion(tuple(stored), tuple(items))
-        self.regions[-1][1].append(SpmdRepeat(name, count, carries, body))
+        body = Region(tuple(stored), tuple(items))
+        self.regions[-1][1].append(Repeat(name, count, carries, body))
 
     def spmd(self, *results: str) -> SpmdProgram:
         stored, items = self.regions[0]
-        body = SpmdRegion(tuple(stored), tuple(items))
+        body = Region(tuple(stored), tuple(items))
         values = tuple(self.values.values())
         return SpmdProgram("case", "run", self.mesh, tuple(self.sizes.items()), values, body, results)
 
@@ -111,13 +111,13 @@ class Build:
         phases = (Phase("run", tuple(self.sizes.items())),)
         return Program("case", values, self._dense(self.spmd(*results).body), names, phases)
 
-    def _dense(self, region: SpmdRegion) -> Region:
-        items: list[Op | Repeat] = []
+    def _dense(self, region: Region[Step]) -> Region[Op]:
+        items: list[Op | Repeat[Op]] = []
         for item in region.items:
             match item:
                 case Compute(op):
                     items.append(self._renamed(op))
-                case SpmdRepeat(name, count, carries, body):
+                case Repeat(name, count, carries, body):
                     dense = tuple(
                         Carry(
                             self.origin.get(c.initial, c.initial), c.inside, self.origin.get(c.next, c.next), c.result

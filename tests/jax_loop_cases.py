@@ -10,8 +10,8 @@ from helpers_exec import Build
 
 from escc.ir.collective import AllGather, AllReduce, Embed, ReduceScatter
 from escc.ir.layout import Layout, Reduction, format_layout
-from escc.ir.program import Append, Carry, Kind, Program, Sum
-from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat
+from escc.ir.program import Append, Carry, Kind, Program, Region, Repeat, Sum
+from escc.ir.spmd import Compute, Move, SpmdProgram, Step
 
 Case = tuple[Program, SpmdProgram]
 
@@ -19,10 +19,10 @@ Case = tuple[Program, SpmdProgram]
 def looped(builder: Build, results: Sequence[str], *names: str, joined: Sequence[str] = ()) -> Case:
     """What was built, with these steps in one loop with those before them."""
 
-    def marked(region: SpmdRegion) -> SpmdRegion:
-        items: list[Compute | Move | SpmdRepeat] = []
+    def marked(region: Region[Step]) -> Region[Step]:
+        items: list[Compute | Move | Repeat[Step]] = []
         for item in region.items:
-            if isinstance(item, SpmdRepeat):
+            if isinstance(item, Repeat):
                 items.append(replace(item, body=marked(item.body)))
             else:
                 items.append(replace(item, looped=item.result in names, joined=item.result in joined))

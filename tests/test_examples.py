@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.compiled import Compilation, CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.report.explain import explain_phase
 from escc.compiler.report.explain_text import Explained, as_text
@@ -107,7 +107,7 @@ def explained(one: CompiledPhase) -> str:
 
 def emitted(one: CompiledPhase, emit: Emit) -> str:
     """What is written, but for how long the plan took, and for rounding errors, which differ between machines."""
-    text = in_one([one], emit, ())
+    text = in_one(Compilation((one,)), emit, ())
     if emit is not Emit.JSON:
         return text
     data = json.loads(text, parse_float=lambda number: float(f"{float(number):.9g}"))

@@ -19,7 +19,8 @@ from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
-from escc.ir.spmd import Compute, SpmdProgram, walk_spmd
+from escc.ir.program import walk
+from escc.ir.spmd import Compute, SpmdProgram
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -189,7 +190,7 @@ def test_attention_is_what_reads_the_context(over_heads: SpmdProgram) -> None:
     least = sum(seconds for name, seconds in named.items() if name in scores)
     weighed = sum(
         named[placed.item.result]
-        for placed in walk_spmd(over_heads.body)
+        for placed in walk(over_heads.body)
         if isinstance(placed.item, Compute) and placed.item.result.split(".")[-1] == "o"
     )
     share = script("figures_8").attention_share(over_heads, CHIP)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from ...ir.diagnostics import fail
 from ...ir.layout import Layout, Reduction, format_layout, unsplittable
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Einsum, Kind, Pin, PinKind, Program, Repeat, Value
+from ...ir.program import Append, Einsum, Kind, Op, Pin, PinKind, Program, Repeat, Value
 
 Axes = tuple[str, ...]
 
@@ -50,7 +50,7 @@ class _Layer:
     """The repeat of a program and what its structure says: the batch and model dims, and those of one head."""
 
     program: Program
-    repeat: Repeat
+    repeat: Repeat[Op]
     values: Mapping[str, Value]
     batch: str
     model: str
@@ -115,7 +115,7 @@ def _layer_of(program: Program) -> _Layer:
     return _Layer(program, layer, values, carried[0], carried[-1], _head_dims(layer, carried[-1]))
 
 
-def _head_dims(layer: Repeat, model: str) -> frozenset[str]:
+def _head_dims(layer: Repeat[Op], model: str) -> frozenset[str]:
     """The dims of one head: those that a cache and what it is multiplied with are summed over.
 
     The dim that the context is counted along is summed over too, where values are weighed; no query has it.

@@ -5,29 +5,14 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ...ir.collective import (
     Collective,
 )
 from ...ir.expr import context_dims, operands
 from ...ir.inert import comment, literal
-from ...ir.program import (
-    Append,
-    Einsum,
-    Iota,
-    Map,
-    Op,
-    Reduce,
-    Region,
-    Repeat,
-    Sum,
-    Take,
-    TopK,
-    Value,
-    operand_names,
-)
-from ...ir.spmd import Compute, Move, SpmdRegion, SpmdRepeat, Step
+from ...ir.program import Append, Einsum, Iota, Map, Op, Reduce, Region, Repeat, Sum, Take, TopK, Value, operand_names
+from ...ir.spmd import Compute, Move, Step
 from ...ir.verify.fused import together
 from .python_text import ExprText, align_text, letters, number_text
 
@@ -85,7 +70,7 @@ class FunctionText(ABC):
     def special(self, op: Take | Iota | Append) -> str:
         """Text of an op that must know global positions."""
 
-    def write(self, region: Region | SpmdRegion) -> list[str]:
+    def write(self, region: Region[Step]) -> list[str]:
         """The lines of the function whose body is `region`."""
         self._note_reads(region)
         self._region(region, 1, ())
@@ -108,15 +93,15 @@ class FunctionText(ABC):
         head = f"def {self.called}({stored}, {context}) -> {returns}:"
         return [head, f'    """{self.doc}', "", f"    {filled}", '    """']
 
-    def _note_reads(self, region: Region | SpmdRegion) -> None:
+    def _note_reads(self, region: Region[Step]) -> None:
         for item in region.items:
             match item:
                 case Move(_, operand, _):
                     self.read.add(operand)
-                case Repeat(_, _, carries, body) | SpmdRepeat(_, _, carries, body):
+                case Repeat(_, _, carries, body):
                     self.read |= {n for c in carries for n in (c.initial, c.inside, c.next)}
                     self._note_reads(body)
-                case Compute(op) | op:
+                case Compute(op):
                     self.read |= set(operand_names(op))
                     if isinstance(op, Append):
                         self.read.add(op.result)
@@ -137,22 +122,22 @@ class FunctionText(ABC):
         inner = _wrapped(text, WIDTH - len(indent) - 4)
         self.lines += [f"{indent}{target} = (", *(f"{indent}    {part}" for part in inner), f"{indent})"]
 
-    def _region(self, region: Region | SpmdRegion, depth: int, repeats: tuple[Repeat | SpmdRepeat, ...]) -> None:
+    def _region(self, region: Region[Step], depth: int, repeats: tuple[Repeat[Step], ...]) -> None:
         index = ", ".join(self.names[loop_key(r.name)] for r in repeats)
         for stored in region.stored:
             whole = f"stored[{literal(stored.value)}]" + (f"[{index}]" if index else "")
             self._assign(stored.value, self.load(stored.value, whole), depth, f"stored {self.note(stored.value)}")
-        for run in _runs(region):
+        for run in together(region.items):
             if len(run) > 1:
-                self._assign_all(run, depth)
+                self._assign_all([step for step in run if not isinstance(step, Repeat)], depth)
                 continue
             [item] = run
             match item:
-                case Repeat() | SpmdRepeat():
+                case Repeat():
                     self._repeat(item, depth, repeats)
                 case Move(result, operand, collective):
                     self._assign(result, self.move(operand, collective), depth, self.note(result))
-                case Compute(op) | op:
+                case Compute(op):
                     self._assign(op.result, self._op(op), depth, self.note(op.result))
                     if isinstance(op, Append):
                         self._keep_version(op.result, depth, repeats)
@@ -175,7 +160,7 @@ class FunctionText(ABC):
         """Text of steps that run as one, where there are any: how a call begins, and its parts."""
         raise AssertionError(f"{run} in a dense program")
 
-    def _keep_version(self, name: str, depth: int, repeats: tuple[Repeat | SpmdRepeat, ...]) -> None:
+    def _keep_version(self, name: str, depth: int, repeats: tuple[Repeat[Step], ...]) -> None:
         if not repeats:
             self.returned[name] = self.finish(name)
             return
@@ -187,7 +172,7 @@ class FunctionText(ABC):
             stacked += f".reshape({shape}*{versions}[0].shape)"
         self.returned[name] = stacked
 
-    def _repeat(self, repeat: Repeat | SpmdRepeat, depth: int, repeats: tuple[Repeat | SpmdRepeat, ...]) -> None:
+    def _repeat(self, repeat: Repeat[Step], depth: int, repeats: tuple[Repeat[Step], ...]) -> None:
         indent = "    " * depth
         if not repeats:
             self.lines += [f"{indent}{self.names[versions_key(n)]} = []" for n in _appends(repeat.body)]
@@ -254,33 +239,28 @@ def _scaled(coefficient: float, text: str) -> str:
     return f"{number_text(coefficient)} * {text}"
 
 
-def _runs(region: Region | SpmdRegion) -> list[list[Any]]:
-    """The items of a region, those that run as one in one list."""
-    return together(region.items) if isinstance(region, SpmdRegion) else [[item] for item in region.items]
-
-
-def _counts(region: Region | SpmdRegion) -> bool:
+def _counts(region: Region[Step]) -> bool:
     """Whether an op in a region or below it reads how much of a context is filled."""
     for item in region.items:
         match item:
-            case Repeat(body=body) | SpmdRepeat(body=body):
+            case Repeat(body=body):
                 if _counts(body):
                     return True
-            case Compute(Append()) | Append():
+            case Compute(Append()):
                 return True
-            case Compute(Map(expr=expr)) | Map(expr=expr):
+            case Compute(Map(expr=expr)):
                 if context_dims(expr):
                     return True
     return False
 
 
-def _appends(region: Region | SpmdRegion) -> list[str]:
+def _appends(region: Region[Step]) -> list[str]:
     """The results of all appends in a region and below it."""
     found = []
     for item in region.items:
         match item:
-            case Repeat() | SpmdRepeat():
+            case Repeat():
                 found += _appends(item.body)
-            case Compute(Append(result=name)) | Append(result=name):
+            case Compute(Append(result=name)):
                 found.append(name)
     return found

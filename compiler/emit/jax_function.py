@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ...ir.expr import context_dims, operands
 from ...ir.inert import literal
 from ...ir.layout import Layout, format_layout
-from ...ir.program import Append, Kind, Map, Op
-from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step, walk_spmd
+from ...ir.program import Append, Kind, Map, Op, Region, Repeat, walk
+from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.collective_matmul import loop_of, runs
 from ...ir.verify.fused import together
 from .jax_lines import Lines
@@ -98,20 +98,20 @@ class FunctionText:
 
     # Regions
 
-    def _region(self, region: SpmdRegion, scope: Scope, given: Iterable[str], wanted: Sequence[str]) -> None:
+    def _region(self, region: Region[Step], scope: Scope, given: Iterable[str], wanted: Sequence[str]) -> None:
         """Write a region; `given` are the values that its function takes, `wanted` those that are read after it."""
-        items: Sequence[Step | SpmdRepeat] = self._live(region.items, wanted)
+        items: Sequence[Step | Repeat[Step]] = self._live(region.items, wanted)
         last = {name: i for i, item in enumerate(items) for name in self._reads(item)}
         last |= dict.fromkeys(wanted, len(items))
         own = {item.result for item in items if isinstance(item, Compute | Move)} | set(given)
         at = 0
         for run in _grouped(items):
-            if len(run) == 1 and isinstance(run[0], SpmdRepeat):
+            if len(run) == 1 and isinstance(run[0], Repeat):
                 self._repeat(run[0], scope)
             elif loop := loop_of(run):
                 self.loops.write(loop, scope)
             else:
-                self._run([item for item in run if not isinstance(item, SpmdRepeat)], scope, own, last, at)
+                self._run([item for item in run if not isinstance(item, Repeat)], scope, own, last, at)
             at += len(run)
 
     def _run(self, run: Sequence[Step], scope: Scope, own: set[str], last: Mapping[str, int], at: int) -> None:
@@ -152,7 +152,7 @@ class FunctionText:
         scope.texts[move.result] = name
         return name
 
-    def _repeat(self, repeat: SpmdRepeat, scope: Scope) -> None:
+    def _repeat(self, repeat: Repeat[Step], scope: Scope) -> None:
         """Write a repeat as a scan over its stacked parameters, its caches carried whole and written in place."""
         leaves = [leaf for leaf in self.names.leaves if repeat.name in leaf.repeats]
         appended = {op.cache for op in _ops(repeat.body) if isinstance(op, Append)}
@@ -196,7 +196,9 @@ class FunctionText:
         call = f"lax.scan({function}, {_together(before)}, {over})"
         self.lines.line(f"{_together(results)}, _ = {call}", f"{repeat.count} times")
 
-    def _scanned(self, repeat: SpmdRepeat, leaves: Sequence[Leaf], scope: Scope, inner: Scope) -> tuple[str, list[str]]:
+    def _scanned(
+        self, repeat: Repeat[Step], leaves: Sequence[Leaf], scope: Scope, inner: Scope
+    ) -> tuple[str, list[str]]:
         """What a scan goes over, as text, and the names of an element's parts within the body."""
         count = f"cfg.{self.names.fields[repeat.name]}"
         over, stored = [], []
@@ -254,7 +256,7 @@ class FunctionText:
         text = format_layout(self.ops.kept(value.dims), local)
         return f"{text}  {self.notes.get(name, '')}".rstrip()
 
-    def _live(self, items: Sequence[Step | SpmdRepeat], wanted: Sequence[str]) -> list[Step | SpmdRepeat]:
+    def _live(self, items: Sequence[Step | Repeat[Step]], wanted: Sequence[str]) -> list[Step | Repeat[Step]]:
         """The items without ops that nothing reads once dims of size 1 are dropped."""
         read, live = set(wanted), []
         for item in reversed(items):
@@ -265,26 +267,26 @@ class FunctionText:
             read |= self._reads(item)
         return live[::-1]
 
-    def _reads(self, item: Step | SpmdRepeat) -> set[str]:
+    def _reads(self, item: Step | Repeat[Step]) -> set[str]:
         """What an item reads."""
         match item:
             case Move(_, operand, _):
                 return {operand}
             case Compute(op):
                 return self.ops.reads(op)
-            case SpmdRepeat():
+            case Repeat():
                 return {c.initial for c in item.carries} | self._read_inside(item)
         raise AssertionError(item)
 
-    def _read_inside(self, repeat: SpmdRepeat) -> set[str]:
+    def _read_inside(self, repeat: Repeat[Step]) -> set[str]:
         """What is read by the body of a repeat, or carried on from its end."""
         after = [c.next for c in repeat.carries]
         return set(after).union(*(self._reads(item) for item in self._live(repeat.body.items, after)))
 
 
-def _grouped(items: Sequence[Step | SpmdRepeat]) -> Iterator[list[Step | SpmdRepeat]]:
+def _grouped(items: Sequence[Step | Repeat[Step]]) -> Iterator[list[Step | Repeat[Step]]]:
     """The items in order: the steps of a loop in one list, those that run as one without a loop in one."""
-    alone: list[Step | SpmdRepeat] = []
+    alone: list[Step | Repeat[Step]] = []
     for run in runs(items):
         if len(run) == 1:
             alone += run
@@ -300,8 +302,8 @@ def _together(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
 
-def _ops(region: SpmdRegion) -> list[Op]:
-    return [placed.item.op for placed in walk_spmd(region) if isinstance(placed.item, Compute)]
+def _ops(region: Region[Step]) -> list[Op]:
+    return [placed.item.op for placed in walk(region) if isinstance(placed.item, Compute)]
 
 
 def contexts_of(spmd: SpmdProgram) -> list[str]:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from ...cost.estimate import Estimate
 from ...ir.inert import comment, docstring, literal
-from ...ir.layout import Layout, format_layout
+from ...ir.layout import format_layout
 from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Kind, Program, Region, Repeat, Take, walk
-from ...ir.spmd import Compute, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from ...ir.spmd import SpmdProgram, Step, unsharded
 from ..simulate.shrink import shrink
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
@@ -46,7 +45,7 @@ def emit_jax(program: Program, spmd: SpmdProgram, cost: Estimate) -> str:
     small = dict(shrink(program, [spmd]).spmds[0].sizes)
     both_ways = frozenset(loop.first for loop in cost.loops if loop.halves == 2)
     body = FunctionText(spmd, names, _notes(cost), both_ways).write()
-    whole = _unsharded(program, spmd)
+    whole = unsharded(program, spmd.phase, Mesh((("x", 1),)))
     dense = FunctionText(whole, names, None).write()
     arguments = ", ".join(["cfg", *names.arguments])
     functions = [
@@ -164,10 +163,10 @@ def _config(spmd: SpmdProgram, names: Names, small: Mapping[str, int]) -> str:
     return "\n".join([*lines, "\n", "FULL = Config()", textwrap.fill(call, WIDTH, subsequent_indent=" " * 15)])
 
 
-def _repeats(region: SpmdRegion) -> list[SpmdRepeat]:
+def _repeats(region: Region[Step]) -> list[Repeat[Step]]:
     found = []
     for item in region.items:
-        if isinstance(item, SpmdRepeat):
+        if isinstance(item, Repeat):
             found += [item, *_repeats(item.body)]
     return found
 
@@ -290,22 +289,3 @@ def _main(spmd: SpmdProgram, names: Names) -> str:
 
 if __name__ == "__main__":
     raise SystemExit(main())'''
-
-
-def _unsharded(program: Program, spmd: SpmdProgram) -> SpmdProgram:
-    """`program` as a sharded program on a single chip."""
-    values = []
-    for value in program.values:
-        values.append(SpmdValue(value.name, value.dims, value.dtype, Layout(((),) * len(value.dims))))
-    body = _one_chip(program.body)
-    return replace(spmd, mesh=Mesh((("x", 1),)), values=tuple(values), body=body, results=program.results)
-
-
-def _one_chip(region: Region) -> SpmdRegion:
-    items: list[Compute | SpmdRepeat] = []
-    for item in region.items:
-        if isinstance(item, Repeat):
-            items.append(SpmdRepeat(item.name, item.count, item.carries, _one_chip(item.body)))
-        else:
-            items.append(Compute(item))
-    return SpmdRegion(region.stored, tuple(items))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ...ir.dtype import Dtype
 from ...ir.inert import comment, literal
 from ...ir.layout import Layout
-from ...ir.program import Kind, Stored
-from ...ir.spmd import SpmdProgram, SpmdRepeat, walk_spmd
+from ...ir.program import Kind, Repeat, Stored, walk
+from ...ir.spmd import SpmdProgram
 from .jax_text import CHOSEN, identifier
 
 TREES = {Kind.PARAM: "params", Kind.CACHE: "caches"}
@@ -78,11 +78,11 @@ class Names:
 
 def names_of(spmd: SpmdProgram, contexts: Sequence[str], reserved: Iterable[str]) -> Names:
     """The names for a program, whose steps read how much of the dims `contexts` is filled."""
-    repeats = [p.item.name for p in walk_spmd(spmd.body) if isinstance(p.item, SpmdRepeat)]
+    repeats = [p.item.name for p in walk(spmd.body) if isinstance(p.item, Repeat)]
     fields: dict[str, str] = {}
     for name in (*(dim for dim, _ in spmd.sizes), *repeats):
         fields[name] = identifier(name, {*fields.values(), *CHOSEN})
-    stored = [p for p in walk_spmd(spmd.body) if isinstance(p.item, Stored)]
+    stored = [p for p in walk(spmd.body) if isinstance(p.item, Stored)]
     plain = {p.item.value for p in stored if isinstance(p.item, Stored) and not p.repeats}
     keys = {name: name if name not in plain else f"{name}_" for name in repeats}
     values = spmd.table()

@@ -14,7 +14,7 @@ from ...ir.collective import describe
 from ...ir.dtype import Dtype
 from ...ir.inert import comment, literal, visible
 from ...ir.program import Append, Program, Repeat, Stored, Value, walk
-from ...ir.spmd import Move, SpmdProgram, walk_spmd
+from ...ir.spmd import Move, SpmdProgram
 from ..simulate import numpy_runtime
 from ..simulate.reference import fan_in, rows
 from ..simulate.shrink import shrink
@@ -83,7 +83,7 @@ def _header(full: SpmdProgram, local: SpmdProgram) -> str:
     def listed(spmd: SpmdProgram) -> str:
         return ", ".join(f"{d} = {n}" for d, n in spmd.sizes)
 
-    moves = [p.item for p in walk_spmd(full.body) if isinstance(p.item, Move)]
+    moves = [p.item for p in walk(full.body) if isinstance(p.item, Move)]
     values = full.table()
     lines = [
         f"Model {visible(full.name)}, phase {full.phase}, on {full.mesh.chips} chips: {full.mesh}.",

@@ -18,7 +18,7 @@ from ...ir.collective import (
 from ...ir.inert import literal
 from ...ir.layout import Layout, Reduction, format_layout
 from ...ir.program import Append, Einsum, Iota, Program, Take, Value
-from ...ir.spmd import Compute, Move, SpmdProgram, Step
+from ...ir.spmd import Compute, Move, SpmdProgram, Step, as_steps
 from .function_text import FunctionText
 from .python_text import align_text, axes_text, letters
 
@@ -36,7 +36,7 @@ class Dense(FunctionText):
 
     def function(self) -> list[str]:
         """The lines of the function."""
-        return self.write(self.program.body)
+        return self.write(as_steps(self.program.body))
 
     def value(self, name: str) -> Value:
         return self.values[name]

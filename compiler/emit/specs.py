@@ -13,8 +13,8 @@ from typing import Any
 
 from ...ir.inert import docstring, literal
 from ...ir.layout import Layout
-from ...ir.program import Kind, operand_names
-from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRepeat, walk_spmd
+from ...ir.program import Kind, Repeat, operand_names, walk
+from ...ir.spmd import Compute, Move, SpmdProgram
 from .jax_text import spec_text
 from .jax_tree import Leaf, names_of
 
@@ -46,7 +46,7 @@ def constraints(spmd: SpmdProgram) -> dict[str, tuple[Point, ...]]:
         if points is not None and not layout.partial:
             points.setdefault(layout, []).append(reader)
 
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Move(result, operand, _):
                 origin[result] = origin.get(operand, operand)
@@ -54,8 +54,8 @@ def constraints(spmd: SpmdProgram) -> dict[str, tuple[Point, ...]]:
                 found[op.result] = {} if values[op.result].layout.partial else {values[op.result].layout: []}
                 for name in operand_names(op):
                     read(name, op.result)
-    for placed in walk_spmd(spmd.body):
-        if isinstance(placed.item, SpmdRepeat):
+    for placed in walk(spmd.body):
+        if isinstance(placed.item, Repeat):
             for carry in placed.item.carries:
                 read(carry.next, f"next {placed.item.name}")
     for name in spmd.results:

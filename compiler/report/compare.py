@@ -17,8 +17,8 @@ from ...cost.formulas.crossover import regimes
 from ...cost.formulas.symbolic import Form, SymbolicEstimate
 from ...ir.diagnostics import InputError, did_you_mean, fail
 from ...ir.layout import format_layout
-from ...ir.program import Kind, Pin, PinKind, Program, Stored, operand_names
-from ...ir.spmd import Compute, Move, SpmdProgram, walk_spmd
+from ...ir.program import Kind, Pin, PinKind, Program, Stored, operand_names, walk
+from ...ir.spmd import Compute, Move, SpmdProgram
 from ..plan.compiled import CompiledPhase
 from .explain import Line, formulas, ones
 
@@ -170,7 +170,7 @@ def _best(named: Mapping[str, Sending], turns: Sequence[Turn], at: int) -> str:
 def _stored_pins(compiled: CompiledPhase) -> list[Pin]:
     """Pins of the layouts in which a plan stores what it is given, and hands out its results."""
     spmd, values = compiled.spmd, compiled.spmd.table()
-    stored = {p.item.value: p.item.value for p in walk_spmd(spmd.body) if isinstance(p.item, Stored)}
+    stored = {p.item.value: p.item.value for p in walk(spmd.body) if isinstance(p.item, Stored)}
     handed_out = dict(zip(compiled.program.results, spmd.results, strict=True))
     pins = []
     for name, held in (stored | handed_out).items():
@@ -185,7 +185,7 @@ def _weights(spmd: SpmdProgram) -> tuple[Weight, ...]:
     text = {name: format_layout(value.dims, value.layout) for name, value in values.items()}
     of: dict[str, str] = {}  # the parameter that a value holds, whatever its layout
     weights: dict[Weight, None] = {}
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, Kind.PARAM):
                 of[name] = name

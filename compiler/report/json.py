@@ -18,8 +18,8 @@ from ...cost.loops import LoopCost
 from ...cost.memory import MemoryUse, memory
 from ...cost.model_flops import model_flops
 from ...ir.layout import format_layout
-from ...ir.program import Kind, Stored
-from ...ir.spmd import Compute, Move, SpmdValue, walk_spmd
+from ...ir.program import Kind, Stored, walk
+from ...ir.spmd import Compute, Move, SpmdValue
 from ...passes.plan import Objective
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.shapes import Shape, ranking_data
@@ -50,7 +50,7 @@ def phase_data(compiled: CompiledPhase) -> Data:
     """All that is known of one compiled phase."""
     spmd, cost, plan = compiled.spmd, compiled.estimate, compiled.phase_plan
     values = spmd.table()
-    stored = [p.item for p in walk_spmd(spmd.body) if isinstance(p.item, Stored)]
+    stored = [p.item for p in walk(spmd.body) if isinstance(p.item, Stored)]
     hidden = compiled.overlapped
     return {
         "model": spmd.name,
@@ -114,7 +114,7 @@ def _steps(compiled: CompiledPhase) -> list[Data]:
     ops = {c.result: c for c in compiled.estimate.ops}
     moves = {c.result: c for c in compiled.estimate.moves}
     steps: list[Data] = []
-    for placed in walk_spmd(compiled.spmd.body):
+    for placed in walk(compiled.spmd.body):
         match placed.item:
             case Compute(op):
                 steps.append(_op(type(op).__name__.lower(), values[op.result], ops[op.result]))

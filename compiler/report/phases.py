@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...ir.spmd import Move, SpmdProgram, walk_spmd
+from ...ir.program import walk
+from ...ir.spmd import Move, SpmdProgram
 from ...passes.lower.handover import spell_handovers
 from ...passes.plan import Objective, Outcome, Plan
 from ..plan.compiled import Compilation, CompiledPhase
@@ -56,7 +57,7 @@ def seconds_of(one: CompiledPhase, hiding: bool = True) -> float:
 
 
 def _moved(spmd: SpmdProgram) -> str:
-    moves = [p.item for p in walk_spmd(spmd.body) if isinstance(p.item, Move)]
+    moves = [p.item for p in walk(spmd.body) if isinstance(p.item, Move)]
     if not moves:
         return "they lie as the next phase has them"
     return f"moved by {len(moves)} collectives" if len(moves) > 1 else "moved by one collective"

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from ...cost.estimate import Estimate, MoveCost, OpCost, Totals
 from ...cost.loops import LoopCost
-from ...ir.program import Stored
-from ...ir.spmd import SpmdProgram, SpmdRepeat, walk_spmd
+from ...ir.program import Repeat, Stored, walk
+from ...ir.spmd import SpmdProgram, Step
 
 Cost = TypeVar("Cost", OpCost, MoveCost, LoopCost)
 
@@ -26,11 +26,11 @@ class Scope:
 
 def scopes(spmd: SpmdProgram, estimate: Estimate) -> tuple[Scope, ...]:
     """The repeats of a program, an outer one before those in it."""
-    around: dict[str, tuple[SpmdRepeat, ...]] = {}
-    found: list[tuple[SpmdRepeat, ...]] = []
-    for placed in walk_spmd(spmd.body):
+    around: dict[str, tuple[Repeat[Step], ...]] = {}
+    found: list[tuple[Repeat[Step], ...]] = []
+    for placed in walk(spmd.body):
         match placed.item:
-            case SpmdRepeat():
+            case Repeat():
                 found.append((*placed.repeats, placed.item))
             case Stored():
                 pass
@@ -39,7 +39,7 @@ def scopes(spmd: SpmdProgram, estimate: Estimate) -> tuple[Scope, ...]:
     return tuple(Scope(path[-1].name, path[-1].count, _once(path, around, estimate)) for path in found)
 
 
-def _once(path: tuple[SpmdRepeat, ...], around: dict[str, tuple[SpmdRepeat, ...]], estimate: Estimate) -> Totals:
+def _once(path: tuple[Repeat[Step], ...], around: dict[str, tuple[Repeat[Step], ...]], estimate: Estimate) -> Totals:
     times = prod(repeat.count for repeat in path)
 
     def made_in(cost: Cost) -> bool:

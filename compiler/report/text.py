@@ -13,8 +13,7 @@ from ...cost.hardware import Convention, Hardware, Rule
 from ...cost.memory import Point, memory
 from ...cost.predict import utilisation as mfu
 from ...ir.layout import format_layout
-from ...ir.program import Kind, Stored
-from ...ir.spmd import walk_spmd
+from ...ir.program import Kind, Stored, walk
 from ...ir.text.write_spmd import print_spmd
 from ...passes.plan import Objective, Outcome
 from ..plan.compiled import CompiledPhase
@@ -77,7 +76,7 @@ def _stored(compiled: CompiledPhase) -> Iterator[str]:
     values, sizes = spmd.table(), dict(spmd.sizes)
     total = dict(compiled.estimate.stored_bytes)
     rows = [("", "layout", "shape on a chip", "MB", "copies", "GB")]
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         if not isinstance(placed.item, Stored):
             continue
         value = values[placed.item.value]

@@ -12,8 +12,7 @@ import numpy as np
 
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
-from ...ir.program import Kind
-from ...ir.spmd import SpmdRepeat, walk_spmd
+from ...ir.program import Kind, Repeat, walk
 from ..emit.jax_function import contexts_of
 from ..emit.jax_source import emit_jax
 from ..emit.jax_tree import Names, names_of
@@ -83,7 +82,7 @@ def _names(one: CompiledPhase) -> Names:
 def _told(prepared: Prepared, one: CompiledPhase, small: Small) -> dict[str, object]:
     """What is said of a phase; `small` is the same on shrunken dims."""
     model, names = prepared.model, _names(one)
-    repeats = {p.item.name: p.item.count for p in walk_spmd(small.spmd.body) if isinstance(p.item, SpmdRepeat)}
+    repeats = {p.item.name: p.item.count for p in walk(small.spmd.body) if isinstance(p.item, Repeat)}
     result = model.chosen or model.scores[0]
     true = model.program.true_sizes(small.sizes)
     return {

@@ -10,8 +10,8 @@ from fractions import Fraction
 import numpy as np
 
 from ...ir.diagnostics import InputError, fail
-from ...ir.program import Program
-from ...ir.spmd import SpmdProgram, SpmdRepeat, walk_spmd
+from ...ir.program import Program, Repeat, walk
+from ...ir.spmd import SpmdProgram
 from .finite import NotFinite, Watch
 from .numpy_runtime import difference
 from .padded import true_part, zero_padded
@@ -103,7 +103,7 @@ def check(
     error = max((largest_difference(actual[n], array) for n, array in expected.items()), default=0.0)
     if error > ERROR_TOLERANCE and whole.first is not None:
         raise incomparable(spmd.phase, chips.first or whole.first)
-    repeats = tuple((p.item.name, p.item.count) for p in walk_spmd(local.body) if isinstance(p.item, SpmdRepeat))
+    repeats = tuple((p.item.name, p.item.count) for p in walk(local.body) if isinstance(p.item, Repeat))
     odd = None if all(np.isfinite(a).all() for a in expected.values()) else chips.first or whole.first
     return CheckReport(error, spmd.mesh.chips, local.sizes, repeats, _compare(run.moves, predict(local)), odd)
 

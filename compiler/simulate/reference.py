@@ -114,7 +114,7 @@ class _Run:
     finite: Watch
     versions: dict[str, list[Array]] = field(default_factory=dict)  # by append, in order of execution
 
-    def region(self, region: Region, env: Mapping[str, Array], at: tuple[int, ...]) -> dict[str, Array]:
+    def region(self, region: Region[Op], env: Mapping[str, Array], at: tuple[int, ...]) -> dict[str, Array]:
         """Run a region in the repetition `at` (one number for each repeat); every value by name."""
         env = dict(env)
         for stored in region.stored:
@@ -129,7 +129,7 @@ class _Run:
                 self.versions.setdefault(item.result, []).append(env[item.result])
         return env
 
-    def repeat(self, repeat: Repeat, env: Mapping[str, Array], at: tuple[int, ...]) -> dict[str, Array]:
+    def repeat(self, repeat: Repeat[Op], env: Mapping[str, Array], at: tuple[int, ...]) -> dict[str, Array]:
         """Run a repeat; what it returns by name."""
         carried = {c.inside: env[c.initial] for c in repeat.carries}
         for i in range(repeat.count):

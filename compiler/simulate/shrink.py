@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ...ir.expr import context_dims, sized_dims
 from ...ir.program import Append, Einsum, Map, Op, Program, Region, Repeat, Take, TopK, signature, walk
-from ...ir.spmd import SpmdProgram, SpmdRegion, SpmdRepeat
+from ...ir.spmd import SpmdProgram, Step
 
 MOST_REPEATS = 2  # enough to show what a repetition hands to the next
 
@@ -56,8 +56,8 @@ def _with_sizes(spmd: SpmdProgram, sizes: Mapping[str, int]) -> SpmdProgram:
     return replace(spmd, sizes=tuple(sizes.items()), body=_cut_spmd_repeats(spmd.body))
 
 
-def _cut_repeats(region: Region) -> Region:
-    items: list[Op | Repeat] = []
+def _cut_repeats(region: Region[Op]) -> Region[Op]:
+    items: list[Op | Repeat[Op]] = []
     for item in region.items:
         if isinstance(item, Repeat):
             item = replace(item, count=min(item.count, MOST_REPEATS), body=_cut_repeats(item.body))
@@ -65,10 +65,10 @@ def _cut_repeats(region: Region) -> Region:
     return replace(region, items=tuple(items))
 
 
-def _cut_spmd_repeats(region: SpmdRegion) -> SpmdRegion:
+def _cut_spmd_repeats(region: Region[Step]) -> Region[Step]:
     items = []
     for item in region.items:
-        if isinstance(item, SpmdRepeat):
+        if isinstance(item, Repeat):
             item = replace(item, count=min(item.count, MOST_REPEATS), body=_cut_spmd_repeats(item.body))
         items.append(item)
     return replace(region, items=tuple(items))

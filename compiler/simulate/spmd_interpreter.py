@@ -24,8 +24,8 @@ from ...ir.collective import (
     describe,
 )
 from ...ir.layout import Layout, Reduction
-from ...ir.program import Append, operand_names
-from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step, walk_spmd
+from ...ir.program import Append, Region, Repeat, operand_names, walk
+from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .finite import Watch
 from .local_ops import run_op
 from .numpy_runtime import Mesh
@@ -105,7 +105,7 @@ class _Run:
         results = {name: self.complete(name, env[name]) for name in self.spmd.results}
         results |= {name: self.whole(name, env[name]) for name in watch}
         moves = []
-        for placed in walk_spmd(self.spmd.body):
+        for placed in walk(self.spmd.body):
             match placed.item:
                 case Compute(Append(result=name)):
                     versions = np.stack(self.versions[name])
@@ -116,7 +116,7 @@ class _Run:
         return Execution(results, tuple(moves))
 
     def region(
-        self, region: SpmdRegion, env: Mapping[str, Array], at: tuple[int, ...], keep: Iterable[str]
+        self, region: Region[Step], env: Mapping[str, Array], at: tuple[int, ...], keep: Iterable[str]
     ) -> dict[str, Array]:
         """Run a region in the repetition `at` (one number for each repeat); shards by name.
 
@@ -126,12 +126,12 @@ class _Run:
         for stored in region.stored:
             env[stored.value] = self.load(self.values[stored.value], self.stored[stored.value][at])
         for item, dead in zip(region.items, _last_reads(region, set(keep)), strict=True):
-            env |= self.repeat(item, env, at) if isinstance(item, SpmdRepeat) else {item.result: self.step(item, env)}
+            env |= self.repeat(item, env, at) if isinstance(item, Repeat) else {item.result: self.step(item, env)}
             for name in dead:
                 env.pop(name, None)
         return env
 
-    def repeat(self, repeat: SpmdRepeat, env: Mapping[str, Array], at: tuple[int, ...]) -> dict[str, Array]:
+    def repeat(self, repeat: Repeat[Step], env: Mapping[str, Array], at: tuple[int, ...]) -> dict[str, Array]:
         """Run a repeat; what it returns, by name."""
         carried = {c.inside: env[c.initial] for c in repeat.carries}
         for i in range(repeat.count):
@@ -227,7 +227,7 @@ def _same(a: Array, b: Array) -> bool:
     return np.array_equal(a, b) or bool(np.allclose(a, b, rtol=0, atol=TOLERANCE * scale, equal_nan=True))
 
 
-def _last_reads(region: SpmdRegion, keep: set[str]) -> list[list[str]]:
+def _last_reads(region: Region[Step], keep: set[str]) -> list[list[str]]:
     """For each item the names that it is the last to read, `keep` left out."""
     seen, dead = set(keep), []
     for item in reversed(region.items):
@@ -237,11 +237,11 @@ def _last_reads(region: SpmdRegion, keep: set[str]) -> list[list[str]]:
     return dead[::-1]
 
 
-def _reads(item: Step | SpmdRepeat) -> set[str]:
+def _reads(item: Step | Repeat[Step]) -> set[str]:
     match item:
         case Move(_, operand, _):
             return {operand}
         case Compute(op):
             return set(operand_names(op))
-        case SpmdRepeat(_, _, carries, body):
+        case Repeat(_, _, carries, body):
             return {c.initial for c in carries}.union(*(_reads(inner) for inner in body.items))

@@ -15,8 +15,8 @@ from typing import TypeGuard
 import sympy
 from sympy import Expr, Symbol
 
-from ...ir.program import operand_names
-from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRepeat, walk_spmd
+from ...ir.program import Repeat, operand_names, walk
+from ...ir.spmd import Compute, Move, SpmdProgram
 from ..collectives import bytes_sent
 from ..estimate import OpWork, Scale, Transfer, step_costs
 from ..hardware import Convention, Hardware
@@ -151,7 +151,7 @@ def symbolic(
         sizes = step.before_bytes, step.after_bytes
         return sympy.sympify(network.collective_s(step.kind, step.axes, *sizes, joined=step.result in joined))
 
-    joined = {placed.item.result for placed in walk_spmd(spmd.body) if _is_joined(placed.item)}
+    joined = {placed.item.result for placed in walk(spmd.body) if _is_joined(placed.item)}
     steps = list(step_costs(spmd, Scale(symbols.dims.__getitem__, symbols.axes.__getitem__)))
     sent = [step for step in steps if isinstance(step, Transfer)]
     chains = list(_chains(sent, _passed_on(spmd), bandwidth))
@@ -249,13 +249,13 @@ def _is_joined(item: object) -> TypeGuard[Move]:
 def _passed_on(spmd: SpmdProgram) -> frozenset[str]:
     """The values that one step reads, and nothing else."""
     reads = Counter(spmd.results)
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Compute(op):
                 reads.update(operand_names(op))
             case Move(_, operand):
                 reads[operand] += 1
-            case SpmdRepeat(_, _, carries):
+            case Repeat(_, _, carries):
                 for carry in carries:
                     reads.update((carry.initial, carry.next))
     return frozenset(name for name, count in reads.items() if count == 1)

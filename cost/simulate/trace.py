@@ -17,7 +17,8 @@ from math import isclose
 from ...ir.collective import Permute
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
-from ...ir.spmd import Move, SpmdProgram, walk_spmd
+from ...ir.program import walk
+from ...ir.spmd import Move, SpmdProgram
 from ..estimate import Transfer, concrete_sizes, step_costs
 from ..hardware import Hardware
 from ..network import Network
@@ -72,7 +73,7 @@ def traces(spmd: SpmdProgram, hardware: Hardware) -> tuple[Trace, ...]:
     network = Network(hardware, spmd.mesh)
     sent = {step.result: step for step in step_costs(spmd, concrete_sizes(spmd)) if isinstance(step, Transfer)}
     groups: list[list[Move]] = []
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Move(result, _, _, joined) if joined:
                 groups[-1].append(placed.item)

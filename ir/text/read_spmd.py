@@ -17,8 +17,8 @@ from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 from ..dtype import Dtype
 from ..layout import Layout, parse_layout
 from ..mesh import Mesh
-from ..program import Carry, Kind, Stored
-from ..spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step
+from ..program import Carry, Kind, Region, Repeat, Stored
+from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .expressions import NAME, ExprError
 from .ops import read_op
 from .write_spmd import PHASE
@@ -109,10 +109,10 @@ class _Frame:
     entering: list[tuple[str, str]] = field(default_factory=list)  # (inside, initial)
     leaving: list[tuple[str, str]] = field(default_factory=list)  # (result, next)
     stored: list[Stored] = field(default_factory=list)
-    items: list[Step | SpmdRepeat] = field(default_factory=list)
+    items: list[Step | Repeat[Step]] = field(default_factory=list)
 
-    def region(self) -> SpmdRegion:
-        return SpmdRegion(tuple(self.stored), tuple(self.items))
+    def region(self) -> Region[Step]:
+        return Region(tuple(self.stored), tuple(self.items))
 
 
 _STAGES = ("what enters", "stored tensors", "what runs", "what leaves")
@@ -255,7 +255,7 @@ class _Parser:
             raise _Wrong(f"In `{frame.name}`, {len(frame.entering)} values enter and {len(frame.leaving)} leave.")
         pairs = zip(frame.entering, frame.leaving, strict=True)
         carries = tuple(Carry(initial, inside, handed, result) for (inside, initial), (result, handed) in pairs)
-        self.frames[-1].items.append(SpmdRepeat(frame.name, frame.count, carries, frame.region()))
+        self.frames[-1].items.append(Repeat(frame.name, frame.count, carries, frame.region()))
 
     def step(self, match: re.Match[str], name: str) -> Step:
         """The step that makes `name`, the last value noted."""

@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..collective import describe
 from ..layout import format_layout
-from ..spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step
+from ..program import Region, Repeat
+from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .expressions import NAME
 from .ops import format_op
 
@@ -82,21 +83,21 @@ class _Printer:
     def __init__(self, values: Mapping[str, SpmdValue], annotations: Mapping[str, str]):
         self.values, self.annotations = values, annotations
 
-    def region(self, region: SpmdRegion, indent: str) -> Iterator[str]:
+    def region(self, region: Region[Step], indent: str) -> Iterator[str]:
         """The lines of a region."""
         width = max((len(f"{s.kind} {s.value}:") for s in region.stored), default=0)
         for stored in region.stored:
             head = f"{stored.kind} {stored.value}:"
             whole = f" whole {','.join(stored.whole)}" if stored.whole else ""
             yield from self.line(stored.value, f"{head:<{width}} {self.type(stored.value)}{whole}", indent)
-        steps = [item.result for item in region.items if not isinstance(item, SpmdRepeat)]
+        steps = [item.result for item in region.items if not isinstance(item, Repeat)]
         names = max((len(n) for n in steps if len(n) <= NAME_COLUMN), default=0)
         types = max((len(t) for n in steps if len(t := self.type(n)) <= TYPE_COLUMN), default=0)
-        marked = any(item.joined or item.looped for item in region.items if not isinstance(item, SpmdRepeat))
+        marked = any(item.joined or item.looped for item in region.items if not isinstance(item, Repeat))
         outer = indent if indent or not marked else "  "  # the marks stand where the indent is
         for item in region.items:
             match item:
-                case SpmdRepeat():
+                case Repeat():
                     yield from self.repeat(item, indent)
                     continue
                 case Move(_, operand, collective):
@@ -107,7 +108,7 @@ class _Printer:
             margin = outer[:-2] + _marks(item) if marked else outer
             yield from self.line(item.result, f"{head} = {body}", margin)
 
-    def repeat(self, repeat: SpmdRepeat, indent: str) -> Iterator[str]:
+    def repeat(self, repeat: Repeat[Step], indent: str) -> Iterator[str]:
         """A repeat: what enters, its region, what leaves."""
         inner = indent + "  "
         yield f"{indent}repeat {repeat.count} {repeat.name} {{"

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from ..collective import AllGather, ReduceScatter
 from ..layout import Reduction
-from ..program import Einsum, Op, Sum, operand_names
-from ..spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step, walk_spmd
+from ..program import Einsum, Op, Region, Repeat, Sum, operand_names, walk
+from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class CollectiveMatmul:
         return tuple(out if self.gathers else reversed(out))
 
 
-def runs(items: Sequence[Step | SpmdRepeat]) -> list[list[Step | SpmdRepeat]]:
+def runs(items: Sequence[Step | Repeat[Step]]) -> list[list[Step | Repeat[Step]]]:
     """The items of a region in order, those that run in one loop in one list."""
-    out: list[list[Step | SpmdRepeat]] = []
+    out: list[list[Step | Repeat[Step]]] = []
     for item in items:
         if isinstance(item, Compute | Move) and item.looped and out:
             out[-1].append(item)
@@ -81,7 +81,7 @@ def runs(items: Sequence[Step | SpmdRepeat]) -> list[list[Step | SpmdRepeat]]:
     return out
 
 
-def loop_of(run: Sequence[Step | SpmdRepeat]) -> CollectiveMatmul | None:
+def loop_of(run: Sequence[Step | Repeat[Step]]) -> CollectiveMatmul | None:
     """The loop that a run of several steps is; None where its steps are not in the order of one."""
     kinds = "".join("o" if isinstance(item, Compute) else "m" if isinstance(item, Move) else "r" for item in run)
     ops = tuple(item for item in run if isinstance(item, Compute))
@@ -92,39 +92,39 @@ def loop_of(run: Sequence[Step | SpmdRepeat]) -> CollectiveMatmul | None:
     return CollectiveMatmul(moves if gathering else (), ops, () if gathering else moves)
 
 
-def walk_loops(region: SpmdRegion, times: int = 1) -> Iterator[tuple[CollectiveMatmul, int]]:
+def walk_loops(region: Region[Step], times: int = 1) -> Iterator[tuple[CollectiveMatmul, int]]:
     """The loops of a region and of the repeats in it, in order, each with how often it runs."""
     for run in runs(region.items):
         loop = loop_of(run) if len(run) > 1 else None
         if loop is not None:
             yield loop, times
         for item in run:
-            if isinstance(item, SpmdRepeat):
+            if isinstance(item, Repeat):
                 yield from walk_loops(item.body, times * item.count)
 
 
 def readers(spmd: SpmdProgram) -> Counter[str]:
     """How many steps, carries and results read each value; a carry reads what enters and what is handed on."""
     count: Counter[str] = Counter(spmd.results)
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Compute(op):
                 count.update(operand_names(op))
             case Move(_, operand):
                 count[operand] += 1
-            case SpmdRepeat(_, _, carries, _):
+            case Repeat(_, _, carries, _):
                 count.update(name for carry in carries for name in (carry.initial, carry.next))
     return count
 
 
 def misfits(
-    items: Sequence[Step | SpmdRepeat], values: Mapping[str, SpmdValue], readers: Mapping[str, int]
+    items: Sequence[Step | Repeat[Step]], values: Mapping[str, SpmdValue], readers: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
     """The steps of a region that are marked and make no loop, by what they make, each with why.
 
     All that they read and make is in `values`; `readers` as in `objection`.
     """
-    before: list[Step | SpmdRepeat] = []
+    before: list[Step | Repeat[Step]] = []
     for run in runs(items):
         first, last = run[0], run[-1]
         if isinstance(first, Compute | Move):

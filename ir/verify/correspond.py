@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..expr import rename
 from ..program import Append, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, TopK
-from ..spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat
+from ..spmd import Compute, Move, SpmdProgram, Step
 
 
 def differences(spmd: SpmdProgram, program: Program, origins: Mapping[str, str]) -> Iterator[str]:
@@ -33,13 +33,13 @@ def differences(spmd: SpmdProgram, program: Program, origins: Mapping[str, str])
         yield f"The results are {_listed(results)}, not {_listed(program.results)}."
 
 
-def _regions(where: str, spmd: SpmdRegion, region: Region, origins: Mapping[str, str]) -> Iterator[str]:
+def _regions(where: str, spmd: Region[Step], region: Region[Op], origins: Mapping[str, str]) -> Iterator[str]:
     """Compare what is stored, then what runs but for moves, in order."""
     if spmd.stored != region.stored:
         yield f"{where} stores other tensors than it should."
     for ours, its in _paired(spmd, region):
         match ours, its:
-            case SpmdRepeat(), Repeat():
+            case Repeat(), Repeat():
                 yield from _repeats(ours, its, origins)
             case Compute(op), other if other is not None and not isinstance(other, Repeat):
                 if op.result != other.result:
@@ -54,7 +54,9 @@ def _regions(where: str, spmd: SpmdRegion, region: Region, origins: Mapping[str,
                 yield f"{where} has {_title(ours)} in the place of {_title(its)}."
 
 
-def _paired(spmd: SpmdRegion, region: Region) -> Iterator[tuple[Compute | SpmdRepeat | None, Op | Repeat | None]]:
+def _paired(
+    spmd: Region[Step], region: Region[Op]
+) -> Iterator[tuple[Compute | Repeat[Step] | None, Op | Repeat[Op] | None]]:
     """What runs, but for moves, beside what should, by name. Steps that run as one may stand earlier
     or later than in the program: that all is made before it is read is checked elsewhere."""
     items = [item for item in spmd.items if not isinstance(item, Move)]
@@ -67,13 +69,13 @@ def _paired(spmd: SpmdRegion, region: Region) -> Iterator[tuple[Compute | SpmdRe
         yield item, None
 
 
-def _name(item: Compute | SpmdRepeat | Op | Repeat) -> tuple[bool, str]:
-    if isinstance(item, SpmdRepeat | Repeat):
+def _name(item: Compute | Repeat[Step] | Op | Repeat[Op]) -> tuple[bool, str]:
+    if isinstance(item, Repeat | Repeat):
         return True, item.name
     return False, item.result
 
 
-def _repeats(ours: SpmdRepeat, its: Repeat, origins: Mapping[str, str]) -> Iterator[str]:
+def _repeats(ours: Repeat[Step], its: Repeat[Op], origins: Mapping[str, str]) -> Iterator[str]:
     """Compare two repeats: name, count, carries, body."""
     carries = tuple(replace(c, initial=origins[c.initial], next=origins[c.next]) for c in ours.carries)
     if (ours.name, ours.count) != (its.name, its.count):
@@ -102,8 +104,8 @@ def _renamed(op: Op, names: Mapping[str, str]) -> Op:
             return op
 
 
-def _title(item: Compute | SpmdRepeat | Op | Repeat | Move) -> str:
-    if isinstance(item, SpmdRepeat | Repeat):
+def _title(item: Compute | Repeat[Step] | Op | Repeat[Op] | Move) -> str:
+    if isinstance(item, Repeat | Repeat):
         return f"the repeat `{item.name}`"
     return f"the op that makes `{item.result}`"
 

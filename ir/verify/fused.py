@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..collective import AllGather, AllReduce, AllToAll, ReduceScatter, axes_of, kind
-from ..program import Einsum, operand_names
-from ..spmd import Compute, Move, SpmdRepeat, SpmdValue, Step
+from ..program import Einsum, Repeat, operand_names
+from ..spmd import Compute, Move, SpmdValue, Step
 
 COMBINED = (AllGather, ReduceScatter, AllReduce, AllToAll)  # the collectives that may be part of one
 
 
-def together(items: Sequence[Step | SpmdRepeat]) -> list[list[Step | SpmdRepeat]]:
+def together(items: Sequence[Step | Repeat[Step]]) -> list[list[Step | Repeat[Step]]]:
     """The items of a region in order, those that run as one in one list."""
-    out: list[list[Step | SpmdRepeat]] = []
+    out: list[list[Step | Repeat[Step]]] = []
     for item in items:
         if isinstance(item, Compute | Move) and item.joined and out:
             out[-1].append(item)
@@ -26,12 +26,12 @@ def together(items: Sequence[Step | SpmdRepeat]) -> list[list[Step | SpmdRepeat]
     return out
 
 
-def objection(item: Step, run: Sequence[Step | SpmdRepeat], values: Mapping[str, SpmdValue]) -> str | None:
+def objection(item: Step, run: Sequence[Step | Repeat[Step]], values: Mapping[str, SpmdValue]) -> str | None:
     """Why `item` cannot run as one with the steps of `run`, None if it can.
 
     All of them read and make values of `values`.
     """
-    made = {step.result for step in run if not isinstance(step, SpmdRepeat)}
+    made = {step.result for step in run if not isinstance(step, Repeat)}
     match run[:1], item:
         case [Move(_, first, one)], Move(_, operand, other):
             before, after = values[first], values[operand]

@@ -36,8 +36,8 @@ from ..collective import (
 )
 from ..diagnostics import Diagnostic, InputError
 from ..layout import format_layout, unsplittable
-from ..program import Append, Kind, Op, Program, operand_names
-from ..spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from ..program import Append, Kind, Op, Program, Region, Repeat, operand_names
+from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .collective_matmul import misfits, readers
 from .correspond import differences
 from .fused import objection, together
@@ -119,7 +119,7 @@ class _Checker:
         self.readers = readers(self.spmd)
         self.order: list[str] = []
 
-    def region(self, region: SpmdRegion, inner: set[str]) -> set[str]:
+    def region(self, region: Region[Step], inner: set[str]) -> set[str]:
         """Check a region; `inner` are the names that it alone sees, returned with those it defines."""
         for stored in region.stored:
             if self.define(stored.value, inner):
@@ -135,14 +135,14 @@ class _Checker:
                     self.move(item, inner)
                 case Compute(op):
                     self.compute(op, inner)
-                case SpmdRepeat():
+                case Repeat():
                     self.repeat(item, inner)
         if not self.found:
             self.joined(region)
             self.looped(region)
         return inner
 
-    def joined(self, region: SpmdRegion) -> None:
+    def joined(self, region: Region[Step]) -> None:
         """Check the steps that run as one."""
         for run in together(region.items):
             for n, item in enumerate(run):
@@ -151,7 +151,7 @@ class _Checker:
                     if why:
                         self.found.append(f"`{item.result}` cannot be made in one with what precedes it: {why}.")
 
-    def looped(self, region: SpmdRegion) -> None:
+    def looped(self, region: Region[Step]) -> None:
         """Check the steps that run in one loop."""
         for name, why in misfits(region.items, self.values, self.readers):
             self.found.append(f"`{name}` cannot be made in one loop with what precedes it: {why}.")
@@ -237,7 +237,7 @@ class _Checker:
                 layout = format_layout(stored.dims, stored.layout)
                 self.found.append(f"`{op.result}` does not lie as its cache `{stored.name}` is stored, in {layout}.")
 
-    def repeat(self, repeat: SpmdRepeat, inner: set[str]) -> None:
+    def repeat(self, repeat: Repeat[Step], inner: set[str]) -> None:
         """Check a repeat: what enters, its body, what leaves."""
         where = f"The repeat `{repeat.name}`"
         if repeat.count < 1:

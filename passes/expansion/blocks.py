@@ -7,22 +7,7 @@ from dataclasses import replace
 
 from ...ir.diagnostics import Span
 from ...ir.expr import Operand, rename
-from ...ir.program import (
-    Append,
-    Carry,
-    Einsum,
-    Iota,
-    Kind,
-    Map,
-    Op,
-    Reduce,
-    Region,
-    Repeat,
-    Sum,
-    Take,
-    TopK,
-    Value,
-)
+from ...ir.program import Append, Carry, Einsum, Iota, Kind, Map, Op, Reduce, Region, Repeat, Sum, Take, TopK, Value
 from ...ir.text.surface import Call, Repeated
 from .body import Body, Template
 from .report import Refused, plural
@@ -95,7 +80,7 @@ def describe(value: Value) -> str:
     return f"`{value.name}: {value.dtype.value}[{','.join(value.dims)}]`"
 
 
-def made_by(items: Sequence[Op | Repeat]) -> set[str]:
+def made_by(items: Sequence[Op | Repeat[Op]]) -> set[str]:
     """The values that ops and repeats make."""
     made: set[str] = set()
     for item in items:
@@ -106,7 +91,9 @@ def made_by(items: Sequence[Op | Repeat]) -> set[str]:
     return made
 
 
-def _handed_on(body: Body, region: Region, name: str, earlier: Sequence[Carry], prefix: str) -> tuple[str, Region]:
+def _handed_on(
+    body: Body, region: Region[Op], name: str, earlier: Sequence[Carry], prefix: str
+) -> tuple[str, Region[Op]]:
     """The value that a repetition hands on. It is made in the body and handed on once, so anything
     else is copied first."""
     if name in made_by(region.items) and name not in {c.next for c in earlier}:
@@ -154,7 +141,7 @@ def _renaming(template: Template, prefix: str, arguments: Mapping[str, str]) -> 
     return {value.name: f"{prefix}.{value.name}" for value in template.values} | dict(arguments)
 
 
-def _place(body: Body, template: Template, prefix: str, names: Mapping[str, str]) -> Region:
+def _place(body: Body, template: Template, prefix: str, names: Mapping[str, str]) -> Region[Op]:
     """The region of a block under new names, its values and pins taken over by `body`."""
     for value in template.values:
         body.values[names[value.name]] = replace(value, name=names[value.name])
@@ -162,12 +149,12 @@ def _place(body: Body, template: Template, prefix: str, names: Mapping[str, str]
     return _region(template.region, prefix, names)
 
 
-def _region(region: Region, prefix: str, names: Mapping[str, str]) -> Region:
+def _region(region: Region[Op], prefix: str, names: Mapping[str, str]) -> Region[Op]:
     stored = tuple(replace(s, value=names[s.value]) for s in region.stored)
     return Region(stored, tuple(_item(item, prefix, names) for item in region.items))
 
 
-def _item(item: Op | Repeat, prefix: str, names: Mapping[str, str]) -> Op | Repeat:
+def _item(item: Op | Repeat[Op], prefix: str, names: Mapping[str, str]) -> Op | Repeat[Op]:
     def new(name: str) -> str:
         return names.get(name, name)
 

@@ -33,7 +33,7 @@ class Template:
     name: str
     parameters: tuple[Value, ...]
     values: tuple[Value, ...]
-    region: Region
+    region: Region[Op]
     results: tuple[Value, ...] | None
     pins: tuple[Pin, ...]
     appended: frozenset[str]
@@ -91,7 +91,7 @@ class Body:
     values: dict[str, Value] = field(default_factory=dict)
     parameters: dict[str, Value] = field(default_factory=dict)
     stored: list[Stored] = field(default_factory=list)
-    items: list[Op | Repeat] = field(default_factory=list)
+    items: list[Op | Repeat[Op]] = field(default_factory=list)
     pins: list[Pin] = field(default_factory=list)
     caches: set[str] = field(default_factory=set)
     appended: set[str] = field(default_factory=set)
@@ -215,7 +215,7 @@ class Body:
         names = operands(expr)
         return self.emit(Map(self.fresh(base), expr), self.cover(names), self.floating(names))
 
-    def region(self) -> Region:
+    def region(self) -> Region[Op]:
         """What the body has become."""
         return Region(tuple(self.stored), tuple(self.items))
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ...ir.diagnostics import Source, Span
 from ...ir.expr import Operand
-from ...ir.program import Kind, Map, Program, Region, Value
+from ...ir.program import Kind, Map, Op, Program, Region, Value
 from ...ir.text.surface import Block, Declaration, Line, Main, Model, Parameter, PhaseText, Return, Title, Type
 from .blocks import made_by
 from .body import Body, Context, Template
@@ -62,7 +62,7 @@ def expand(
     stored = (*body.stored[:inputs], *shared.stored, *body.stored[inputs:])
     values = body.values | shared.values
     pins = (*shared.pins, *body.pins)
-    region = Region(stored, tuple(body.items))
+    region: Region[Op] = Region(stored, tuple(body.items))
     return mask_padding(Program(name, tuple(values.values()), region, tuple(results), phases, pins, padding))
 
 

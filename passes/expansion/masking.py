@@ -12,19 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, Operand, Rotate, Size
-from ...ir.program import (
-    Einsum,
-    Iota,
-    Map,
-    Op,
-    Program,
-    Reduce,
-    Region,
-    Repeat,
-    Sum,
-    TopK,
-    Value,
-)
+from ...ir.program import Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, TopK, Value
 from .pad_signs import Mask, PadSigns
 
 
@@ -41,7 +29,7 @@ def mask_padding(program: Program) -> Program:
 class _Scope:
     """A region being written: the iota of each dim, and the masked values, that it has so far."""
 
-    items: list[Op | Repeat] = field(default_factory=list)
+    items: list[Op | Repeat[Op]] = field(default_factory=list)
     iotas: dict[str, str] = field(default_factory=dict)
     masked: dict[Mask, str] = field(default_factory=dict)
 
@@ -54,7 +42,7 @@ class _Writer:
         self.values = program.table()
         self.added: list[Value] = []
 
-    def region(self, region: Region) -> Region:
+    def region(self, region: Region[Op]) -> Region[Op]:
         """The region with masks where padding could be seen."""
         scope = _Scope()
         for item in region.items:

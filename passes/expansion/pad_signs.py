@@ -125,7 +125,7 @@ class PadSigns:
 
         return signs(expr, at)
 
-    def _region(self, region: Region) -> None:
+    def _region(self, region: Region[Op]) -> None:
         for stored in region.stored:
             self._set(stored.value, NUMBER, lambda _: ZERO)
         for item in region.items:
@@ -138,7 +138,7 @@ class PadSigns:
         self.true[name] = true
         self.beyond |= {(name, dim): beyond(dim) for dim in self._padded(name)}
 
-    def _repeat(self, repeat: Repeat) -> None:
+    def _repeat(self, repeat: Repeat[Op]) -> None:
         """Follow the body until a repetition hands on nothing that those before did not."""
         for carry in repeat.carries:
             self._copy(carry.inside, [carry.initial])

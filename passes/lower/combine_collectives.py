@@ -12,11 +12,11 @@ import heapq
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from ...ir.program import Einsum, Kind, Stored, operand_names
-from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step, walk_spmd
+from ...ir.program import Einsum, Kind, Region, Repeat, Stored, operand_names, walk
+from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import projection
 
-Item = Step | SpmdRepeat
+Item = Step | Repeat[Step]
 
 
 def join_steps(spmd: SpmdProgram, groups: Mapping[str, int], apart: bool = False) -> SpmdProgram:
@@ -28,7 +28,7 @@ def join_steps(spmd: SpmdProgram, groups: Mapping[str, int], apart: bool = False
     dtypes = {v.name: str(v.dtype) for v in spmd.values}
     weights = {
         placed.item.value: dtypes[placed.item.value]
-        for placed in walk_spmd(spmd.body)
+        for placed in walk(spmd.body)
         if isinstance(placed.item, Stored) and placed.item.kind is Kind.PARAM and not apart
     }
     body = _region(spmd.body, groups, weights)
@@ -36,11 +36,11 @@ def join_steps(spmd: SpmdProgram, groups: Mapping[str, int], apart: bool = False
     return replace(spmd, body=body, values=tuple(table[name] for name in defined(body)))
 
 
-def defined(region: SpmdRegion) -> list[str]:
+def defined(region: Region[Step]) -> list[str]:
     """The values of a region in the order in which they are defined."""
     names = [stored.value for stored in region.stored]
     for item in region.items:
-        if isinstance(item, SpmdRepeat):
+        if isinstance(item, Repeat):
             inside, results = [c.inside for c in item.carries], [c.result for c in item.carries]
             names += [*inside, *defined(item.body), *results]
         else:
@@ -48,18 +48,18 @@ def defined(region: SpmdRegion) -> list[str]:
     return names
 
 
-def _region(region: SpmdRegion, groups: Mapping[str, int], weights: Mapping[str, str]) -> SpmdRegion:
+def _region(region: Region[Step], groups: Mapping[str, int], weights: Mapping[str, str]) -> Region[Step]:
     runs: dict[Hashable, list[Item]] = {}
     for number, item in enumerate(region.items):
-        if isinstance(item, SpmdRepeat):
+        if isinstance(item, Repeat):
             item = replace(item, body=_region(item.body, groups, weights))
         runs.setdefault(_together(item, groups, weights) or number, []).append(item)
     items: list[Item] = []
     before = {_key(item): n for n, item in enumerate(region.items)}
     for run in _in_order(list(runs.values()), before):
         items.append(run[0])
-        items += [replace(item, joined=True) for item in run[1:] if not isinstance(item, SpmdRepeat)]
-    return SpmdRegion(region.stored, tuple(items))
+        items += [replace(item, joined=True) for item in run[1:] if not isinstance(item, Repeat)]
+    return Region(region.stored, tuple(items))
 
 
 def _together(item: Item, groups: Mapping[str, int], weights: Mapping[str, str]) -> Hashable | None:
@@ -104,12 +104,12 @@ def _in_order(runs: Sequence[Sequence[Item]], number: Mapping[str, int]) -> list
 
 
 def _key(item: Item) -> str:
-    return f"repeat {item.name}" if isinstance(item, SpmdRepeat) else item.result
+    return f"repeat {item.name}" if isinstance(item, Repeat) else item.result
 
 
 def made_by(item: Item) -> list[str]:
     """The values that an item leaves to those after it."""
-    return [c.result for c in item.carries] if isinstance(item, SpmdRepeat) else [item.result]
+    return [c.result for c in item.carries] if isinstance(item, Repeat) else [item.result]
 
 
 def read_by(item: Item) -> set[str]:
@@ -119,5 +119,5 @@ def read_by(item: Item) -> set[str]:
             return {operand}
         case Compute(op):
             return set(operand_names(op))
-        case SpmdRepeat(_, _, carries, body):
+        case Repeat(_, _, carries, body):
             return {c.initial for c in carries}.union(*(read_by(inner) for inner in body.items))

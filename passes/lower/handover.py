@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...ir.program import Program, Region, Repeat, Stored
-from ...ir.spmd import Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step
+from ...ir.program import Op, Program, Region, Repeat, Stored
+from ...ir.spmd import Move, SpmdProgram, SpmdValue, Step
 from ..plan import Plan, Tree
 from .combine_collectives import defined
 
@@ -29,10 +29,12 @@ def spell_handovers(program: Program, plan: Plan) -> tuple[SpmdProgram, ...]:
     return tuple(out)
 
 
-def _region(program: Program, region: Region, trees: Mapping[str, Tree], made: dict[str, SpmdValue]) -> SpmdRegion:
+def _region(
+    program: Program, region: Region[Op], trees: Mapping[str, Tree], made: dict[str, SpmdValue]
+) -> Region[Step]:
     table = program.table()
     stored: list[Stored] = []
-    items: list[Step | SpmdRepeat] = []
+    items: list[Step | Repeat[Step]] = []
     for cache in (s for s in region.stored if s.value in trees):
         tree, value = trees[cache.value], table[cache.value]
         stored.append(cache)
@@ -49,5 +51,5 @@ def _region(program: Program, region: Region, trees: Mapping[str, Tree], made: d
         if isinstance(item, Repeat):
             body = _region(program, item.body, trees, made)
             if body.stored:
-                items.append(SpmdRepeat(item.name, item.count, (), body))
-    return SpmdRegion(tuple(stored), tuple(items))
+                items.append(Repeat(item.name, item.count, (), body))
+    return Region(tuple(stored), tuple(items))

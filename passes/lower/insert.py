@@ -27,7 +27,7 @@ from ...ir.program import (
     TopK,
     signature,
 )
-from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, Step
+from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..plan import OpPlan, Plan, Tree
 from .combine_collectives import defined, join_steps
 
@@ -36,7 +36,7 @@ from .combine_collectives import defined, join_steps
 class _Region:
     """A region in the making."""
 
-    items: list[Step | SpmdRepeat] = field(default_factory=list)
+    items: list[Step | Repeat[Step]] = field(default_factory=list)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class _Inserter:
             self.groups[fresh] = leg.group
         return fresh
 
-    def region(self, region: Region, enter: tuple[Carry, ...] = ()) -> SpmdRegion:
+    def region(self, region: Region[Op], enter: tuple[Carry, ...] = ()) -> Region[Step]:
         """The region on copies, with collectives; `enter` are the carries that come into it."""
         out = _Region()
         for stored in region.stored:
@@ -88,7 +88,7 @@ class _Inserter:
                     replace(c, initial=i, next=self.copies[c.next, self.carries[c.inside]])
                     for c, i in zip(item.carries, initial, strict=True)
                 )
-                out.items.append(SpmdRepeat(item.name, item.count, carries, body))
+                out.items.append(Repeat(item.name, item.count, carries, body))
                 for c in item.carries:
                     self.define(c.result, self.carries[c.inside], out)
             else:
@@ -96,7 +96,7 @@ class _Inserter:
                 self.define(item.result, self.ops[item.result].layout, out)
         for carry in enter:
             self.copy(carry.next, self.carries[carry.inside])
-        return SpmdRegion(region.stored, tuple(out.items))
+        return Region(region.stored, tuple(out.items))
 
     def op(self, op: Op) -> Op:
         """The op on the copies that the plan has it read."""

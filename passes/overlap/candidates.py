@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from ...ir.collective import AllGather, ReduceScatter
-from ...ir.program import Einsum, Sum, operand_names
-from ...ir.spmd import Compute, Move, SpmdRegion, SpmdRepeat, SpmdValue, Step
+from ...ir.program import Einsum, Region, Repeat, Sum, operand_names
+from ...ir.spmd import Compute, Move, SpmdValue, Step
 from ...ir.verify.collective_matmul import CollectiveMatmul, objection
 from ...ir.verify.fused import together
 
@@ -20,7 +20,7 @@ MOST_PARTS = 6  # of a sum; a part more doubles the loops
 
 
 def candidates(
-    region: SpmdRegion, values: Mapping[str, SpmdValue], readers: Mapping[str, int]
+    region: Region[Step], values: Mapping[str, SpmdValue], readers: Mapping[str, int]
 ) -> list[CollectiveMatmul]:
     """The loops of a region, without those of the repeats in it; `readers` as in `objection`."""
     found = _Region(region.items, readers)
@@ -32,13 +32,13 @@ class _Region:
     """The steps of a region. `makers`: by what they make; `reading`: by what they read; `runs`: those that
     run as one with a step, by what it makes."""
 
-    def __init__(self, items: Sequence[Step | SpmdRepeat], readers: Mapping[str, int]) -> None:
+    def __init__(self, items: Sequence[Step | Repeat[Step]], readers: Mapping[str, int]) -> None:
         self.readers = readers
         self.makers: dict[str, Step] = {}
         self.reading: dict[str, list[Step]] = {}
         self.runs: dict[str, list[Step]] = {}
         for run in together(items):
-            steps = [item for item in run if not isinstance(item, SpmdRepeat)]
+            steps = [item for item in run if not isinstance(item, Repeat)]
             for step in steps:
                 self.makers[step.result] = step
                 self.runs[step.result] = steps

@@ -20,8 +20,8 @@ from ...cost.hardware import Hardware
 from ...cost.loops import loop_cost
 from ...cost.memory import memory, scores
 from ...cost.network import Network
-from ...ir.program import operand_names
-from ...ir.spmd import SpmdProgram, SpmdRegion, SpmdRepeat
+from ...ir.program import Region, Repeat, operand_names
+from ...ir.spmd import SpmdProgram, Step
 from ...ir.verify.collective_matmul import CollectiveMatmul, readers
 from ...ir.verify.fused import together
 from ..ilp.model import Model
@@ -178,7 +178,7 @@ def _units(items: Sequence[Item], loops: Sequence[CollectiveMatmul]) -> list[_Un
     place: dict[str, int] = {}
     at = 0
     for run in together(items):
-        if isinstance(run[0], SpmdRepeat) or run[0].result not in within:
+        if isinstance(run[0], Repeat) or run[0].result not in within:
             units.append(_Unit(at, tuple(run)))
         place |= {name: at + n for n, item in enumerate(run) for name in made_by(item)}
         at += len(run)
@@ -215,16 +215,16 @@ def _with_loops(spmd: SpmdProgram, chosen: Sequence[LoopCandidate]) -> SpmdProgr
     return replace(spmd, body=body, values=tuple(table[name] for name in defined(body)))
 
 
-def _looped(region: SpmdRegion, loops: Sequence[CollectiveMatmul]) -> SpmdRegion:
-    items = [replace(i, body=_looped(i.body, loops)) if isinstance(i, SpmdRepeat) else i for i in region.items]
+def _looped(region: Region[Step], loops: Sequence[CollectiveMatmul]) -> Region[Step]:
+    items = [replace(i, body=_looped(i.body, loops)) if isinstance(i, Repeat) else i for i in region.items]
     own = {name for item in items for name in made_by(item)}
     units, _ = _in_order(_units(items, [loop for loop in loops if loop.steps[0].result in own]))
-    return SpmdRegion(region.stored, tuple(item for unit in units for item in unit.items))
+    return Region(region.stored, tuple(item for unit in units for item in unit.items))
 
 
-def _regions(region: SpmdRegion, times: int = 1) -> Iterator[tuple[SpmdRegion, int]]:
+def _regions(region: Region[Step], times: int = 1) -> Iterator[tuple[Region[Step], int]]:
     """A region and those of the repeats in it, each with how often it runs."""
     yield region, times
     for item in region.items:
-        if isinstance(item, SpmdRepeat):
+        if isinstance(item, Repeat):
             yield from _regions(item.body, times * item.count)

@@ -12,16 +12,16 @@ from itertools import pairwise
 
 from ...ir.collective import AllGather, AllReduce, LayoutError, ReduceScatter, apply
 from ...ir.layout import Reduction, unsplittable
-from ...ir.program import Einsum, Sum
-from ...ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue, walk_spmd
+from ...ir.program import Einsum, Region, Repeat, Sum, walk
+from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..lower.combine_collectives import defined
 
-Item = Compute | Move | SpmdRepeat
+Item = Compute | Move | Repeat[Step]
 
 
 def reduces(spmd: SpmdProgram) -> list[Move]:
     """The all-reduces of sums that an einsum or a sum of terms makes, in order, but for those in a joined one."""
-    steps = [placed.item for placed in walk_spmd(spmd.body) if not isinstance(placed.item, SpmdRepeat)]
+    steps = [placed.item for placed in walk(spmd.body) if not isinstance(placed.item, Repeat)]
     makers = {step.result for step in steps if isinstance(step, Compute) and isinstance(step.op, Einsum | Sum)}
     values = spmd.table()
     joined = {
@@ -69,10 +69,10 @@ def _free(name: str, used: set[str]) -> str:
 
 
 def _with(spmd: SpmdProgram, result: str, halves: tuple[Move, Move], value: SpmdValue) -> SpmdProgram:
-    def region(old: SpmdRegion) -> SpmdRegion:
+    def region(old: Region[Step]) -> Region[Step]:
         items: list[Item] = []
         for item in old.items:
-            if isinstance(item, SpmdRepeat):
+            if isinstance(item, Repeat):
                 items.append(replace(item, body=region(item.body)))
             elif item.result == result:
                 items += halves

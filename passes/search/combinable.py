@@ -142,7 +142,7 @@ def _keys(tensor: Tensor, arcs: Arcs, region: int, level: int) -> tuple[list[Key
 def levels(program: Program) -> dict[str, tuple[int, int]]:
     """For every value whose collectives may be combined the region that it is made in and its level there."""
     out: dict[str, tuple[int, int]] = {}
-    regions: list[tuple[Region, tuple[str, ...]]] = [(program.body, ())]
+    regions: list[tuple[Region[Op], tuple[str, ...]]] = [(program.body, ())]
     for number, (region, enter) in enumerate(regions):
         for name, level in _levels(region, enter).items():
             out[name] = number, level
@@ -152,7 +152,7 @@ def levels(program: Program) -> dict[str, tuple[int, int]]:
     return out
 
 
-def _levels(region: Region, enter: Sequence[str]) -> dict[str, int]:
+def _levels(region: Region[Op], enter: Sequence[str]) -> dict[str, int]:
     inputs = [s.value for s in region.stored if s.kind is Kind.INPUT]
     level = dict.fromkeys((*enter, *inputs), 0)
     for item in region.items:
@@ -178,11 +178,11 @@ def _levels(region: Region, enter: Sequence[str]) -> dict[str, int]:
     return level
 
 
-def _makes(item: Op | Repeat) -> list[str]:
+def _makes(item: Op | Repeat[Op]) -> list[str]:
     return [c.result for c in item.carries] if isinstance(item, Repeat) else [item.result]
 
 
-def _reads(item: Op | Repeat) -> set[str]:
+def _reads(item: Op | Repeat[Op]) -> set[str]:
     if not isinstance(item, Repeat):
         return set(operand_names(item))
     inner = set().union(*(_reads(each) for each in item.body.items))

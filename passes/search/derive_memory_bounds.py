@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.memory import Point, points
-from ...ir.layout import Layout
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Carry, Kind, Program, Region, Repeat, Stored, operand_names, walk
-from ...ir.spmd import Compute, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from ...ir.program import Append, Carry, Kind, Program, Repeat, Stored, operand_names, walk
+from ...ir.spmd import unsharded
 from ..layouts.reshard import worthwhile
 from .graph import Graph, Port, Result, Tensor
 from .memory_bounds import Copies, Demand, MemoryBounds, MovedBytes, PointBound, local_bytes
@@ -38,26 +37,11 @@ def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool 
     nodes = enumerate(graph.nodes)
     stored = tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
     found = []
-    for point in points(_without_moves(program, phase, mesh)):
+    for point in points(unsharded(program, phase, mesh)):
         found.append(reader.need(point))
         if ordered:
             found += reader.moves(point)
     return MemoryBounds(stored, tuple(found))
-
-
-def _without_moves(program: Program, phase: str, mesh: Mesh) -> SpmdProgram:
-    """The program with every value whole on every chip, so that nothing ever moves."""
-
-    def region(of: Region) -> SpmdRegion:
-        items = (
-            SpmdRepeat(i.name, i.count, i.carries, region(i.body)) if isinstance(i, Repeat) else Compute(i)
-            for i in of.items
-        )
-        return SpmdRegion(of.stored, tuple(items))
-
-    values = tuple(SpmdValue(v.name, v.dims, v.dtype, Layout(((),) * len(v.dims))) for v in program.values)
-    sizes = program.phase(phase).sizes
-    return SpmdProgram(program.name, phase, mesh, sizes, values, region(program.body), program.results)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ...cost.memory import MemoryUse, memory
 from ...ir.layout import Layout
-from ...ir.spmd import Move, SpmdProgram, walk_spmd
+from ...ir.program import walk
+from ...ir.spmd import Move, SpmdProgram
 from ..layouts.space import Mask
 from .exact import Candidate
 from .memory_bounds import Demand, Load, MemoryBounds
@@ -47,7 +48,7 @@ class Limits:
     def held(self, plan: Candidate) -> list[Held]:
         """What a plan holds at its worst point, besides what is stored."""
         use, spmd = self._spelled(plan, True)
-        moves = (placed.item for placed in walk_spmd(spmd.body) if isinstance(placed.item, Move))
+        moves = (placed.item for placed in walk(spmd.body) if isinstance(placed.item, Move))
         origin: dict[str, str] = {}
         for move in moves:
             origin[move.result] = origin.get(move.operand, move.operand)

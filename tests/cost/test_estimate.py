@@ -12,8 +12,8 @@ from escc.ir.collective import AllGather, AllReduce, Permute, ReduceScatter, Sli
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Carry, Einsum, Kind, Stored
-from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from escc.ir.program import Append, Carry, Einsum, Kind, Region, Repeat, Stored
+from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue
 
 V4 = Hardware.load("tpu-v4")
 MESH = Mesh((("x", 2), ("y", 4)))
@@ -49,7 +49,7 @@ def einsum(result: str, a: str, b: str, spec: str) -> Compute:
     return Compute(Einsum(result, (a, b), (tuple(left), tuple(right)), tuple(output)))
 
 
-BODY = SpmdRegion(
+BODY = Region(
     (Stored("V", Kind.PARAM),),
     (
         Move("in'", "in", AllGather(("y",), 1)),
@@ -64,11 +64,11 @@ SPMD = SpmdProgram(
     MESH,
     SIZES,
     VALUES,
-    SpmdRegion(
+    Region(
         (Stored("x", Kind.INPUT), Stored("W", Kind.PARAM)),
         (
             Move("W'", "W", AllGather(("y",), 0)),
-            SpmdRepeat("again", 3, (Carry("x", "in", "v'", "out"),), BODY),
+            Repeat("again", 3, (Carry("x", "in", "v'", "out"),), BODY),
             einsum("t", "in'", "W'", "BE EF BF"),
             Compute(Einsum("s", ("t",), (("B", "F"),), ("F",))),
             Move("s'", "s", AllReduce(("x",))),
@@ -82,7 +82,7 @@ SPMD = SpmdProgram(
 
 def test_bytes_of_a_chip() -> None:
     assert [local_bytes(v, SPMD) for v in VALUES[:4]] == [4 * 16 * 2, 16 * 128, 64 * 128, 4 * 16 * 2]
-    small = SpmdProgram("m", "main", MESH, (("F", 8),), (value("q", "F_xy", Dtype.INT4),), SpmdRegion((), ()), ())
+    small = SpmdProgram("m", "main", MESH, (("F", 8),), (value("q", "F_xy", Dtype.INT4),), Region((), ()), ())
     assert local_bytes(small.values[0], small) == Fraction(1, 2)
 
 
@@ -90,7 +90,7 @@ def test_bytes_of_a_chip() -> None:
 def test_bytes_of_a_scalar_are_exact(dtype: Dtype) -> None:
     mesh = Mesh((("x", 3),))
     values = (value("s", "[] partialsum-x", dtype), value("t", "[]", dtype))
-    body = SpmdRegion((), (Move("t", "s", AllReduce(("x",))),))
+    body = Region((), (Move("t", "s", AllReduce(("x",))),))
     [sent] = predict(SpmdProgram("m", "main", mesh, (), values, body, ("t",)))
     assert isinstance(sent, Fraction) and sent == Fraction(2 * 2 * dtype.bits, 3 * 8)
 
@@ -151,7 +151,7 @@ def test_a_cache_is_read_in_its_new_version() -> None:
     )
     items = (Compute(Append("k", "c", "n", "L", "M")), einsum("s", "x", "k", "BE BME BM"))
     stored = (Stored("c", Kind.CACHE), Stored("n", Kind.INPUT), Stored("x", Kind.INPUT))
-    spmd = SpmdProgram("cache", "main", MESH, SIZES, values, SpmdRegion(stored, items), ("s",))
+    spmd = SpmdProgram("cache", "main", MESH, SIZES, values, Region(stored, items), ("s",))
     append, attend = estimate(spmd, V4).ops
     assert (append.flops, append.hbm_bytes) == (0, 4 * 2 * 64 * 2)
     assert attend.hbm_bytes == 4 * 16 * 64 * 2

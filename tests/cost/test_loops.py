@@ -14,7 +14,8 @@ from escc.cost.estimate import Estimate, estimate, predict
 from escc.cost.hardware import Hardware
 from escc.ir.collective import AllGather
 from escc.ir.diagnostics import InputError, Source
-from escc.ir.spmd import Move, SpmdProgram, walk_spmd
+from escc.ir.program import walk
+from escc.ir.spmd import Move, SpmdProgram
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
 
@@ -216,7 +217,7 @@ def random_loop(seed: int) -> tuple[SpmdProgram, bool]:
 
 def by_blocks_s(spmd: SpmdProgram, halves: int) -> float:
     """Seconds of the einsum of a random loop on tpu-v4: W, which has no B, is read for each block along B."""
-    moves = [placed.item for placed in walk_spmd(spmd.body) if isinstance(placed.item, Move)]
+    moves = [placed.item for placed in walk(spmd.body) if isinstance(placed.item, Move)]
     along = [(axis, move.collective.dim) for move in moves for axis in move.collective.axes]
     outermost = moves[0] if isinstance(moves[0].collective, AllGather) else moves[-1]
     reads = prod(spmd.mesh.size(axis) for axis, dim in along if dim == 0)

@@ -18,8 +18,8 @@ from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
 from escc.ir.layout import Layout
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Carry, Kind, Stored, Sum, operand_names
-from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from escc.ir.program import Append, Carry, Kind, Region, Repeat, Stored, Sum, operand_names
+from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options
@@ -225,12 +225,12 @@ class Unrolled:
         self.origin[fresh] = value
         return fresh
 
-    def region(self, region: SpmdRegion, scope: dict[str, str]) -> None:
+    def region(self, region: Region[Step], scope: dict[str, str]) -> None:
         for stored in region.stored:
             scope[stored.value] = self.buffer(stored.value) if stored.kind is Kind.INPUT else ""
         for item in region.items:
             match item:
-                case SpmdRepeat(_, count, carries, body):
+                case Repeat(_, count, carries, body):
                     now = {c.inside: scope[c.initial] for c in carries}
                     for _ in range(count):
                         inner = scope | now
@@ -286,20 +286,18 @@ class Unrolled:
         return found
 
 
-def steps(region: SpmdRegion) -> Iterator[Compute | Move]:
+def steps(region: Region[Step]) -> Iterator[Compute | Move]:
     for item in region.items:
-        if isinstance(item, SpmdRepeat):
+        if isinstance(item, Repeat):
             yield from steps(item.body)
         else:
             yield item
 
 
-def shortened(region: SpmdRegion) -> SpmdRegion:
+def shortened(region: Region[Step]) -> Region[Step]:
     """Three repetitions show all there is: a first, a middle and a last one."""
-    items = (
-        SpmdRepeat(i.name, 3, i.carries, shortened(i.body)) if isinstance(i, SpmdRepeat) else i for i in region.items
-    )
-    return SpmdRegion(region.stored, tuple(items))
+    items = (Repeat(i.name, 3, i.carries, shortened(i.body)) if isinstance(i, Repeat) else i for i in region.items)
+    return Region(region.stored, tuple(items))
 
 
 def check(spmd: SpmdProgram) -> None:
@@ -350,7 +348,7 @@ class Random:
         results = tuple(self.rng.sample(scope, 2))
         sizes = tuple((f"D{n}", n) for n in range(1, 30))
         mesh = Mesh.parse("1")
-        body = SpmdRegion(inputs, items)
+        body = Region(inputs, items)
         self.program = SpmdProgram("random", "main", mesh, sizes, tuple(self.values), body, results)
 
     def value(self, like: str | None = None) -> str:
@@ -365,9 +363,9 @@ class Random:
         scope.append(self.value(like))
         return Compute(Sum(scope[-1], read, (1.0,) * len(read)))
 
-    def items(self, scope: list[str], depth: int) -> tuple[Compute | Move | SpmdRepeat, ...]:
+    def items(self, scope: list[str], depth: int) -> tuple[Compute | Move | Repeat[Step], ...]:
         """Steps that read values of `scope` and add theirs to it."""
-        out: list[Compute | Move | SpmdRepeat] = []
+        out: list[Compute | Move | Repeat[Step]] = []
         for _ in range(self.rng.randrange(1, 6)):
             if depth < 2 and self.rng.random() < 0.35:
                 out.append(self.repeat(scope, depth))
@@ -375,7 +373,7 @@ class Random:
                 out.append(self.joined(self.step(scope), out))
         return tuple(out)
 
-    def joined(self, step: Compute, before: Sequence[Compute | Move | SpmdRepeat]) -> Compute:
+    def joined(self, step: Compute, before: Sequence[Compute | Move | Repeat[Step]]) -> Compute:
         """A step that may run as one with those before it, where it reads nothing that they make."""
         run: list[str] = []
         for item in reversed(before):
@@ -387,7 +385,7 @@ class Random:
         free = bool(run) and not set(run) & set(operand_names(step.op))
         return replace(step, joined=free and self.rng.random() < 0.5)
 
-    def repeat(self, scope: list[str], depth: int) -> SpmdRepeat:
+    def repeat(self, scope: list[str], depth: int) -> Repeat[Step]:
         """A repeat with up to two carries, each of which hands on what some step makes."""
         initials = self.rng.sample(scope, self.rng.randrange(3))
         inside = [self.value(like) for like in initials]
@@ -402,7 +400,7 @@ class Random:
         results = [self.value(like) for like in initials]
         scope += results
         carries = tuple(map(Carry, initials, inside, following, results))
-        return SpmdRepeat(f"r{depth}", 3, carries, SpmdRegion((), items))
+        return Repeat(f"r{depth}", 3, carries, Region((), items))
 
 
 @pytest.mark.parametrize("seed", range(300))

@@ -35,7 +35,7 @@ class Builder:
         self.rng = rng
         self.sizes = sizes
         self.values: dict[str, Value] = {}
-        self._regions: list[tuple[list[Stored], list[Op | Repeat]]] = [([], [])]
+        self._regions: list[tuple[list[Stored], list[Op | Repeat[Op]]]] = [([], [])]
 
     def dims(self, name: str) -> str:
         """The dims of a value as one word."""

@@ -30,7 +30,7 @@ class Exhaustive:
         self.mesh = case.mesh.sizes
         self.placed = list(walk(case.program.body))
         self.ops: list[tuple[Op, int]] = []
-        self.repeats: list[tuple[Repeat, int]] = []
+        self.repeats: list[tuple[Repeat[Op], int]] = []
         self.born: dict[str, int] = {}  # value -> how often it is made
         self.memory: dict[str, str] = {}
         self.free: list[str] = []  # stored tensors

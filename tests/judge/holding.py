@@ -101,7 +101,7 @@ class Holding(Exhaustive):
         dims = set(self.values[value].dims)
         return any(len(p) == 2 and p <= dims for p in self.pairs) and not plan.trees.get(value) and value not in outer
 
-    def captured(self, repeat: Repeat) -> set[str]:
+    def captured(self, repeat: Repeat[Op]) -> set[str]:
         """What a repeat reads from outside."""
         ops = [op for op in repeat.body.items if not isinstance(op, Repeat)]
         inner = {op.result for op in ops} | {c.inside for c in repeat.carries}
@@ -201,7 +201,7 @@ class Timeline:
         places = zip(uses(op, self.judge.values), self.plan.reads[op.result], strict=True)
         return [(value, place, homes[value]) for (value, _), place in places if value in homes]
 
-    def region(self, region: Region, turn: int, homes: dict[str, int]) -> None:
+    def region(self, region: Region[Op], turn: int, homes: dict[str, int]) -> None:
         """The events of a region; `homes`: the repetition in which each value was made."""
         for item in region.items:
             if isinstance(item, Repeat):
@@ -217,7 +217,7 @@ class Timeline:
             for copy in read:
                 self.look(copy)
 
-    def repeat(self, repeat: Repeat, turn: int, homes: dict[str, int]) -> None:
+    def repeat(self, repeat: Repeat[Op], turn: int, homes: dict[str, int]) -> None:
         """Two repetitions. What comes from outside is moved before; what goes round stays until what
         takes its place is there."""
         current = [self.copy(c.initial, self.plan.made[c.inside], homes[c.initial]) for c in repeat.carries]

@@ -86,7 +86,7 @@ def _network(case: Case) -> _Net:
     return net
 
 
-def _region(net: _Net, region: Region, times: int) -> None:
+def _region(net: _Net, region: Region[Op], times: int) -> None:
     for stored in region.stored:
         _stored(net, stored, times)
     for item in region.items:
@@ -105,7 +105,7 @@ def _stored(net: _Net, stored: Stored, times: int) -> None:
         net.held[root] = (stored.value, net.weight(stored.value) * times)
 
 
-def _repeat(net: _Net, repeat: Repeat, times: int) -> None:
+def _repeat(net: _Net, repeat: Repeat[Op], times: int) -> None:
     columns: list[tuple[Carry, str]] = []
     for carry in repeat.carries:
         domain = list(complete(net.shape(carry.inside), net.mesh))

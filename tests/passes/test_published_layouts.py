@@ -14,8 +14,8 @@ from escc.cost.hardware import Hardware
 from escc.ir.collective import kind
 from escc.ir.layout import format_layout
 from escc.ir.mesh import Mesh
-from escc.ir.program import Program, operand_names
-from escc.ir.spmd import Compute, Move, SpmdProgram, walk_spmd
+from escc.ir.program import Program, operand_names, walk
+from escc.ir.spmd import Compute, Move, SpmdProgram
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse, read_source
 from escc.ir.verify.verify import verify
@@ -96,7 +96,7 @@ def planned(b: int, pins: str | None) -> tuple[Plan, SpmdProgram]:
 def read(spmd: SpmdProgram, stored: str) -> str:
     """The layout in which the einsum that reads a copy of `stored` does so."""
     values, copies = spmd.table(), {stored}
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Move(result, operand, _) if operand in copies:
                 copies.add(result)
@@ -116,7 +116,7 @@ def test_a_pinned_layout_costs_what_its_formula_says(name: str, b: int) -> None:
     assert plan.phases[0].gap <= 1e-9
     _, uses, kinds = PUBLISHED[name]
     assert (read(spmd, "Wi"), read(spmd, "Wo")) == uses
-    moves = [placed.item for placed in walk_spmd(spmd.body) if isinstance(placed.item, Move)]
+    moves = [placed.item for placed in walk(spmd.body) if isinstance(placed.item, Move)]
     assert sorted(k for m in moves if (k := kind(m.collective)) not in ("slice", "embed")) == sorted(kinds)
 
 

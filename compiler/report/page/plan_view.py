@@ -10,8 +10,7 @@ from markupsafe import Markup
 
 from ....cost.estimate import MoveCost, OpCost
 from ....cost.memory import memory
-from ....ir.program import Kind, Stored
-from ....ir.spmd import walk_spmd
+from ....ir.program import Kind, Stored, walk
 from ....ir.text.write_spmd import print_spmd
 from ....passes.plan import Outcome
 from ...plan.compiled import CompiledPhase
@@ -172,7 +171,7 @@ def _time(compiled: CompiledPhase) -> Iterator[Share]:
 def _memory(compiled: CompiledPhase) -> Iterator[Share]:
     """What fills the HBM at the worst point, as shares of all that a chip has."""
     used, room = memory(compiled.spmd), compiled.hardware.hbm_bytes
-    kinds = {p.item.value: p.item.kind for p in walk_spmd(compiled.spmd.body) if isinstance(p.item, Stored)}
+    kinds = {p.item.value: p.item.kind for p in walk(compiled.spmd.body) if isinstance(p.item, Stored)}
     stored = (*used.stored, *used.shared)
     parts = [
         ("parameters", fsum(float(size) for name, size in stored if kinds[name] is Kind.PARAM), "plain"),

@@ -8,8 +8,8 @@ from math import prod
 
 from ....cost.estimate import local_bytes
 from ....ir.layout import format_layout
-from ....ir.program import Kind, Stored
-from ....ir.spmd import SpmdProgram, SpmdRepeat, SpmdValue, walk_spmd
+from ....ir.program import Kind, Repeat, Stored, walk
+from ....ir.spmd import SpmdProgram, SpmdValue
 from ...plan.compiled import CompiledPhase
 from .shards import Dim, Drawing, dims_of, draw_shards
 
@@ -48,7 +48,7 @@ class Tensor:
 def tensors_of(compiled: CompiledPhase) -> Iterator[Tensor]:
     """What is stored, in program order, then what is made."""
     spmd = compiled.spmd
-    stored = {p.item.value: p for p in walk_spmd(spmd.body) if isinstance(p.item, Stored)}
+    stored = {p.item.value: p for p in walk(spmd.body) if isinstance(p.item, Stored)}
     total = dict(compiled.estimate.stored_bytes)
     table = spmd.table()
     made = [name for name in _shown(spmd) if name not in stored]
@@ -61,9 +61,9 @@ def tensors_of(compiled: CompiledPhase) -> Iterator[Tensor]:
 def _shown(spmd: SpmdProgram) -> Iterator[str]:
     """The values that steps make, what enters repeats, and at the end what leaves them."""
     left: list[str] = []
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
-            case SpmdRepeat(_, _, carries):
+            case Repeat(_, _, carries):
                 yield from (carry.inside for carry in carries)
                 left += (carry.result for carry in carries)
             case Stored():

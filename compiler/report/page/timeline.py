@@ -13,7 +13,8 @@ from math import fsum
 
 from ....cost.estimate import Estimate, MoveCost, OpCost
 from ....ir.collective import describe
-from ....ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step
+from ....ir.program import Region, Repeat
+from ....ir.spmd import Compute, Move, SpmdProgram, Step
 from ....ir.text.ops import format_op
 from ....ir.verify.collective_matmul import runs
 
@@ -91,7 +92,7 @@ class _Timeline:
         self.costs |= {cost.result: cost for cost in estimate.moves}
         self.loops = {loop.first: loop for loop in estimate.loops}
 
-    def region(self, region: SpmdRegion, name: str | None, count: int, depth: int) -> tuple[Track, ...]:
+    def region(self, region: Region[Step], name: str | None, count: int, depth: int) -> tuple[Track, ...]:
         """The track of a region, and those of the repeats in it."""
         rows: list[Row] = []
         inner: list[Track] = []
@@ -99,7 +100,7 @@ class _Timeline:
         for run in runs(region.items):
             start_s = fsum(taken)
             match run:
-                case [SpmdRepeat() as repeat]:
+                case [Repeat() as repeat]:
                     found = self.region(repeat.body, repeat.name, repeat.count, depth + 1)
                     seconds = repeat.count * found[0].seconds
                     what = f"repeat {repeat.count} {repeat.name}"
@@ -107,7 +108,7 @@ class _Timeline:
                     inner += found
                     taken.append(seconds)
                 case _:
-                    steps = [item for item in run if not isinstance(item, SpmdRepeat)]
+                    steps = [item for item in run if not isinstance(item, Repeat)]
                     rows += self.run(steps, start_s)
                     taken.append(self.run_s(steps))
         return (Track(name, count, depth, fsum(taken), tuple(rows)), *inner)

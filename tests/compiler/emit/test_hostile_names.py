@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.numpy_source import emit_numpy
 from escc.compiler.emit.specs import specs_json, specs_module
-from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.compiled import Compilation, CompiledPhase
 from escc.compiler.plan.pipeline import compile_phases, load
 from escc.compiler.report.json import json_text
 from escc.compiler.report.page.render import frontier_page, plan_page
@@ -150,8 +150,8 @@ def tags(text: str) -> list[object]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_page_is_the_same_but_for_the_name(name: str) -> None:
-    page = plan_page([named(name)])
-    assert tags(page) == tags(plan_page([named(PLAIN)]))
+    page = plan_page(Compilation((named(name),)))
+    assert tags(page) == tags(plan_page(Compilation((named(PLAIN),))))
     assert visible(page, "\n\t") == page
     sweep = frontier_page(name, Frontier((), "a step", name))
     assert tags(sweep) == tags(frontier_page(PLAIN, Frontier((), "a step", PLAIN)))
@@ -161,7 +161,7 @@ def test_a_page_is_the_same_but_for_the_name(name: str) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_data_and_text_keep_the_name_whole(name: str) -> None:
     one = named(name)
-    assert json.loads(json_text([one], ()))["model"] == name
+    assert json.loads(json_text(Compilation((one,)), ()))["model"] == name
     assert json.loads(specs_json(one.spmd))["model"] == name
     assert parse_spmd(Source("plan", print_spmd(one.spmd))).name == name
     assert len(report(one).split("\n")) == len(report(named(PLAIN)).split("\n"))

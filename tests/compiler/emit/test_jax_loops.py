@@ -23,8 +23,8 @@ from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.estimate import Estimate, estimate
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
-from escc.ir.program import Program
-from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat
+from escc.ir.program import Program, Region, Repeat
+from escc.ir.spmd import Compute, Move, SpmdProgram, Step
 from escc.ir.verify.collective_matmul import objection, readers, walk_loops
 from escc.passes.choose import Options
 
@@ -137,11 +137,11 @@ def test_every_loop_gives_what_the_unsharded_program_gives(ran: Ran) -> None:
     assert ran[0] == dict.fromkeys(every(), "0")
 
 
-def unlooped(region: SpmdRegion) -> SpmdRegion:
+def unlooped(region: Region[Step]) -> Region[Step]:
     """The same steps one after the other."""
-    items: list[Compute | Move | SpmdRepeat] = []
+    items: list[Compute | Move | Repeat[Step]] = []
     for item in region.items:
-        if isinstance(item, SpmdRepeat):
+        if isinstance(item, Repeat):
             items.append(replace(item, body=unlooped(item.body)))
         else:
             items.append(replace(item, looped=False))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
-from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.compiled import Compilation
 from escc.compiler.plan.pipeline import compile_phases, load
 from escc.compiler.report.explain import explain_phase
 from escc.compiler.report.page.formulas import mathml
@@ -43,22 +43,24 @@ RUN = CliRunner()
 
 
 @cache
-def palm(overlap: bool = False) -> tuple[CompiledPhase, ...]:
+def palm(overlap: bool = False) -> Compilation:
     options = Options(Hardware.load("tpu-v4"), overlap=overlap)
     return compile_phases(load(EXAMPLES / "palm-540b.esti"), ("decode",), Mesh.parse("4x4x4"), options)
 
 
 @cache
-def small(mesh: str = "2x4", network: str = "flat") -> tuple[CompiledPhase, ...]:
+def small(mesh: str = "2x4", network: str = "flat") -> Compilation:
     program = load(EXAMPLES / "feed-forward.esti")
     options = Options(Hardware.load("tpu-v4").with_network(network))
     return compile_phases(program, ("main",), Mesh.parse(mesh), options)
 
 
-def renamed(compiled: tuple[CompiledPhase, ...], name: str) -> tuple[CompiledPhase, ...]:
+def renamed(compiled: Compilation, name: str) -> Compilation:
     """The same plan of a model of another name."""
-    return tuple(
-        replace(one, program=replace(one.program, name=name), spmd=replace(one.spmd, name=name)) for one in compiled
+    return Compilation(
+        tuple(
+            replace(one, program=replace(one.program, name=name), spmd=replace(one.spmd, name=name)) for one in compiled
+        )
     )
 
 
@@ -145,7 +147,7 @@ def test_every_step_and_every_tensor_is_there() -> None:
 
 
 @cache
-def gathered() -> tuple[CompiledPhase, ...]:
+def gathered() -> Compilation:
     """A plan on links, where loops pass blocks on at another rate than the collectives in their place."""
     program = load(EXAMPLES / "feed-forward.esti", {"B": 65536}, [PINS / "wg-x.pins"])
     chip = Hardware.load("tpu-v4").with_network("links")
@@ -154,7 +156,7 @@ def gathered() -> tuple[CompiledPhase, ...]:
 
 
 @pytest.mark.parametrize("case", [palm, lambda: palm(overlap=True), gathered], ids=["apart", "looped", "links"])
-def test_the_timeline_takes_what_the_plan_takes(case: Callable[[], tuple[CompiledPhase, ...]]) -> None:
+def test_the_timeline_takes_what_the_plan_takes(case: Callable[[], Compilation]) -> None:
     [one] = case()
     whole, *inner = tracks(one.spmd, one.estimate)
     totals = one.estimate.totals()

@@ -16,7 +16,7 @@ from typing import Any
 import browser
 import pytest
 
-from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.compiled import Compilation, CompiledPhase
 from escc.compiler.plan.pipeline import compile_phases, load
 from escc.compiler.report.compare import compare
 from escc.compiler.report.explain import explain_phase
@@ -99,12 +99,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory, compiled: CompiledPhase) -> 
     free, explained = compared()
     hostile = replace(compiled, spmd=replace(compiled.spmd, name=HOSTILE))
     texts = {
-        "plan": plan_page([compiled]),
-        "rivals": plan_page([free], explained),
+        "plan": plan_page(Compilation((compiled,))),
+        "rivals": plan_page(Compilation((free,)), explained),
         "frontier": swept("palm-540b"),
-        "hostile plan": plan_page([hostile]),
+        "hostile plan": plan_page(Compilation((hostile,))),
         "hostile frontier": swept(HOSTILE),
-        "broken": plan_page([free]).replace("<main>", '<main><img src="http://x.invalid/a">', 1),
+        "broken": plan_page(Compilation((free,))).replace("<main>", '<main><img src="http://x.invalid/a">', 1),
     }
     folder = tmp_path_factory.mktemp("pages")
     addresses = {}

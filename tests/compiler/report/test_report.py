@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.compiled import Compilation, CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.report.json import json_text, phase_data
 from escc.compiler.report.layouts import layouts_table
@@ -72,7 +72,7 @@ def palm(objective: Objective = Objective.TIME) -> CompiledPhase:
 
 
 def data(compiled: CompiledPhase) -> dict[str, Any]:
-    found = json.loads(json_text([compiled]))
+    found = json.loads(json_text(Compilation((compiled,))))
     assert isinstance(found, dict)
     return found
 
@@ -118,7 +118,7 @@ def test_memory_is_what_is_stored_and_what_is_live_beside_it() -> None:
 
 
 def test_several_phases_are_a_list_and_one_is_not() -> None:
-    assert json.loads(json_text([palm(), palm()])) == {"phases": [data(palm()), data(palm())]}
+    assert json.loads(json_text(Compilation((palm(), palm())))) == {"phases": [data(palm()), data(palm())]}
 
 
 def test_what_is_not_proven_is_feasible() -> None:

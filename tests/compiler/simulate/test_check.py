@@ -15,8 +15,8 @@ from escc.compiler.simulate.check import check
 from escc.compiler.simulate.spmd_interpreter import ExecutionError
 from escc.ir.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter
 from escc.ir.diagnostics import InputError
-from escc.ir.program import Kind, Program, Repeat, Sum
-from escc.ir.spmd import Move, SpmdProgram, walk_spmd
+from escc.ir.program import Kind, Program, Repeat, Sum, walk
+from escc.ir.spmd import Move, SpmdProgram
 
 
 def textbook(spmd: SpmdProgram) -> tuple[Fraction, ...]:
@@ -29,7 +29,7 @@ def textbook(spmd: SpmdProgram) -> tuple[Fraction, ...]:
         return Fraction(prod(shape) * value.dtype.bits, 8)
 
     sent = []
-    for placed in walk_spmd(spmd.body):
+    for placed in walk(spmd.body):
         match placed.item:
             case Move(_, operand, Permute()):
                 sent.append(local(operand))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from escc.compiler.emit.numpy_source import emit_numpy
-from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.compiled import Compilation, CompiledPhase
 from escc.compiler.plan.pipeline import compile_phases
 from escc.compiler.report.json import json_text
 from escc.compiler.report.text import report, utilisation
@@ -195,7 +195,7 @@ def test_the_report_says_what_is_padded() -> None:
     lines = report(one).splitlines()
     assert "  padding   E 6 to 8, F 10 to 12" in lines
     assert any(line.startswith("  MFU ") for line in lines)
-    data = json.loads(json_text([one]))
+    data = json.loads(json_text(Compilation((one,))))
     assert data["true_sizes"] == {"E": 6, "F": 10} and data["sizes"]["E"] == 8
     assert data["model_flops"] == 960 and data["mfu"] == utilisation(one)
     [plain] = compiled(DENSE.replace(" pad 8", "").replace(" pad 12", ""), "2")

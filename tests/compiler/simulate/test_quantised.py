@@ -13,7 +13,7 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import format_layout, parse_layout
 from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Op, Program, Stored, walk
-from escc.ir.spmd import Compute, Move, walk_spmd
+from escc.ir.spmd import Compute, Move
 from escc.ir.text.ops import format_op
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
@@ -187,7 +187,7 @@ def test_pins_and_listings_that_tear_groups_are_refused() -> None:
     text = print_spmd(spmd)
     assert "param W:       int4 G_xyIF whole I\n" in text
     assert parse_spmd(Source("t.spmd", text)) == spmd
-    copies = [p.item.result for p in walk_spmd(spmd.body) if isinstance(p.item, Move) and p.item.operand == "W"]
+    copies = [p.item.result for p in walk(spmd.body) if isinstance(p.item, Move) and p.item.operand == "W"]
     for name in ("W", *copies):
         torn = tuple(
             dataclasses.replace(v, layout=parse_layout("GI_xyF")[1]) if v.name == name else v for v in spmd.values
@@ -201,7 +201,7 @@ def test_pins_and_listings_that_tear_groups_are_refused() -> None:
 
 
 def _operands(done: CompiledPhase, result: str) -> tuple[str, ...]:
-    for placed in walk_spmd(done.spmd.body):
+    for placed in walk(done.spmd.body):
         match placed.item:
             case Compute(Einsum() as op) if op.result == result:
                 return op.operands

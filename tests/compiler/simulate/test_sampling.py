@@ -16,8 +16,8 @@ from escc.ir.collective import describe
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import format_layout
 from escc.ir.mesh import Mesh
-from escc.ir.program import Program
-from escc.ir.spmd import Move, walk_spmd
+from escc.ir.program import Program, walk
+from escc.ir.spmd import Move
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
@@ -89,7 +89,7 @@ def test_a_split_vocabulary_is_not_gathered() -> None:
     values = done.spmd.table()
     moved = {
         placed.item.operand: describe(placed.item.collective, values[placed.item.operand].dims)
-        for placed in walk_spmd(done.spmd.body)
+        for placed in walk(done.spmd.body)
         if isinstance(placed.item, Move)
     }
     assert "logits" not in moved

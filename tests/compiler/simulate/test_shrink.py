@@ -8,8 +8,8 @@ from helpers_exec import Build, call
 
 from escc.compiler.simulate.shrink import Shrunken, shrink
 from escc.ir.expr import Context, Operand, Rotate, Size
-from escc.ir.program import Append, Carry, Iota, Kind, Repeat, Take
-from escc.ir.spmd import SpmdProgram, walk_spmd
+from escc.ir.program import Append, Carry, Iota, Kind, Repeat, Take, walk
+from escc.ir.spmd import SpmdProgram
 
 
 def sizes_of(builder: Build, *results: str) -> dict[str, int]:
@@ -96,7 +96,7 @@ def test_repeats_run_twice_at_most_in_both_programs() -> None:
     outer = shrunken.program.body.items[0]
     assert isinstance(outer, Repeat) and isinstance(outer.body.items[0], Repeat)
     assert (outer.count, outer.body.items[0].count) == (2, 1)
-    assert [p.times for p in walk_spmd(shrunken.spmds[0].body)][-1] == 2
+    assert [p.times for p in walk(shrunken.spmds[0].body)][-1] == 2
     assert shrunken.program.phase("run").sizes == shrunken.spmds[0].sizes
 
 

@@ -16,8 +16,8 @@ from escc.ir.collective import AllGather, AllReduce, AllToAll, Embed, ReduceScat
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
 from escc.ir.mesh import Mesh
-from escc.ir.program import Carry, Einsum, Kind, Stored
-from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from escc.ir.program import Carry, Einsum, Kind, Region, Repeat, Stored
+from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from escc.ir.text.read import parse, read_source
 from escc.passes.choose import Options, choose
 from escc.passes.expansion.expand import expand
@@ -74,7 +74,7 @@ def value(name: str, layout: str, dtype: Dtype = Dtype.BF16) -> SpmdValue:
 
 
 def spmd(
-    *steps: Move | Compute | SpmdRepeat,
+    *steps: Move | Compute | Repeat[Step],
     values: dict[str, str],
     mesh: Mesh | None = None,
     results: tuple[str, ...] = (),
@@ -82,7 +82,7 @@ def spmd(
 ) -> SpmdProgram:
     """A program on x=2, y=4 with the parameter W; it need not mean anything."""
     held = tuple(value(name, layout) for name, layout in values.items())
-    body = SpmdRegion((Stored("W", Kind.PARAM),) if "W" in values else (), steps)
+    body = Region((Stored("W", Kind.PARAM),) if "W" in values else (), steps)
     return SpmdProgram("by hand", "main", mesh or Mesh((("x", 2), ("y", 4))), sizes, held, body, results)
 
 
@@ -160,8 +160,8 @@ def test_shares_of_the_peaks_that_are_reached_count() -> None:
 
 
 def test_repeats_multiply() -> None:
-    inside = SpmdRegion((), (MATMUL,))
-    program = spmd(SpmdRepeat("again", 3, (Carry("a", "x", "u", "b"),), inside), values=INNER)
+    inside = Region((), (MATMUL,))
+    program = spmd(Repeat("again", 3, (Carry("a", "x", "u", "b"),), inside), values=INNER)
     found = symbolic(program, V4)
     assert found.ops[0].times == 3
     assert same(found.compute_s, "6*B*E*F/(X*Y*peak)", found)

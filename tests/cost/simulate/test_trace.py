@@ -14,8 +14,8 @@ from escc.ir.collective import AllGather, AllReduce, AllToAll, Collective, Permu
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
 from escc.ir.mesh import Mesh
-from escc.ir.program import Kind, Stored
-from escc.ir.spmd import Move, SpmdProgram, SpmdRegion, SpmdValue
+from escc.ir.program import Kind, Region, Stored
+from escc.ir.spmd import Move, SpmdProgram, SpmdValue
 
 V4 = Hardware.load("tpu-v4").with_network("links")
 PLAIN = replace(V4, hop_latency_s=0.0, calibrated=Calibrated())  # no latency: seconds are bytes over 45 GB/s
@@ -28,7 +28,7 @@ def moved(mesh: str, before: str, after: str, collective: Collective, hardware: 
     for name, text in (("a", before), ("b", after)):
         dims, layout = parse_layout(text)
         values.append(SpmdValue(name, dims, Dtype.BF16, layout))
-    body = SpmdRegion((Stored("a", Kind.PARAM),), (Move("b", "a", collective),))
+    body = Region((Stored("a", Kind.PARAM),), (Move("b", "a", collective),))
     program = SpmdProgram("by hand", "main", Mesh.parse(mesh), SIZES, tuple(values), body, ("b",))
     (found,) = traces(program, hardware)
     return found
@@ -123,7 +123,7 @@ def test_what_sends_nothing_is_left_out() -> None:
     values = tuple(
         SpmdValue(n, *(lambda d, lay: (d, Dtype.BF16, lay))(*parse_layout(t))) for n, t in (("a", "EF"), ("b", "E_xF"))
     )
-    body = SpmdRegion((Stored("a", Kind.PARAM),), (Move("b", "a", Slice(("x",), 0)),))
+    body = Region((Stored("a", Kind.PARAM),), (Move("b", "a", Slice(("x",), 0)),))
     program = SpmdProgram("by hand", "main", Mesh.parse("2x2"), SIZES, values, body, ("b",))
     assert traces(program, V4) == ()
 
@@ -138,7 +138,7 @@ def test_collectives_that_run_as_one_are_traced_as_one() -> None:
     layouts = {name: parse_layout(text) for name, text in (("a", "E_xF"), ("b", "EF"), ("c", "EF_x"), ("d", "EF"))}
     values = tuple(SpmdValue(name, dims, Dtype.BF16, layout) for name, (dims, layout) in layouts.items())
     steps = (Move("b", "a", AllGather(("x",), 0)), Move("d", "c", AllGather(("x",), 1), joined=True))
-    body = SpmdRegion((Stored("a", Kind.PARAM), Stored("c", Kind.PARAM)), steps)
+    body = Region((Stored("a", Kind.PARAM), Stored("c", Kind.PARAM)), steps)
     (both,) = traces(SpmdProgram("by hand", "main", Mesh.parse("4x4x4"), SIZES, values, body, ("b", "d")), V4)
     one = moved("4x4x4", "E_xF", "EF", AllGather(("x",), 0), V4)
     assert both.results == ("b", "d") and both.agrees

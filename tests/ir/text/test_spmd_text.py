@@ -16,8 +16,8 @@ from escc.ir.dtype import Dtype
 from escc.ir.expr import FUNCTIONS, Call, Const, Context, Expr, Operand, Rotate, Size
 from escc.ir.layout import Layout, Reduction
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Carry, Einsum, Iota, Kind, Map, Op, Reduce, Stored, Sum, Take, TopK
-from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from escc.ir.program import Append, Carry, Einsum, Iota, Kind, Map, Op, Reduce, Region, Repeat, Stored, Sum, Take, TopK
+from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from escc.ir.text.expressions import ExprError, ExprParser, format_expr
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.text.write_spmd import print_spmd
@@ -65,7 +65,7 @@ def test_what_a_listing_says() -> None:
     assert dict(spmd.sizes) == {"B": 512, "L": 1, "E": 18432, "F": 73728, "M": 2048}
     assert spmd.body.stored == (Stored("x", Kind.INPUT),)
     (repeat,) = spmd.body.items
-    assert isinstance(repeat, SpmdRepeat)
+    assert isinstance(repeat, Repeat)
     assert (repeat.name, repeat.count) == ("layer", 118)
     assert repeat.carries == (Carry("x", "layer.x", "layer.t", "return"),)
     assert repeat.body.items[3] == Move("layer.n'", "layer.n", AllGather(("y", "z"), 0))
@@ -219,9 +219,9 @@ def programs(draw: st.DrawFn) -> SpmdProgram:
         values.append(value)
         return value
 
-    def region(depth: int) -> SpmdRegion:
+    def region(depth: int) -> Region[Step]:
         stored = [Stored(define().name, draw(st.sampled_from(Kind))) for _ in range(draw(st.integers(0, 2)))]
-        items: list[Compute | Move | SpmdRepeat] = []
+        items: list[Compute | Move | Repeat[Step]] = []
         for _ in range(draw(st.integers(0, 3))):
             choice = draw(st.integers(0, 4))
             if len(values) > len(names) - 8:
@@ -236,16 +236,16 @@ def programs(draw: st.DrawFn) -> SpmdProgram:
                 items.append(Move(value.name, operand, collective, *marks))
             else:
                 items.append(Compute(draw(ops(value.name, value.dims, names, dims)), *draw(MARKS)))
-        return SpmdRegion(tuple(stored), tuple(items))
+        return Region(tuple(stored), tuple(items))
 
-    def repeat(depth: int) -> SpmdRepeat:
+    def repeat(depth: int) -> Repeat[Step]:
         carried = draw(st.integers(0, 1))
         inside = [define().name for _ in range(carried)]
         body = region(depth + 1)
         result = [define().name for _ in range(carried)]
         other = st.sampled_from(names)
         carries = tuple(Carry(draw(other), i, draw(other), r) for i, r in zip(inside, result, strict=True))
-        return SpmdRepeat(draw(NAMES), draw(st.integers(1, 200)), carries, body)
+        return Repeat(draw(NAMES), draw(st.integers(1, 200)), carries, body)
 
     sizes = tuple((d, draw(st.integers(1, 10**18))) for d in dims)
     name, phase = draw(st.text(max_size=8)), draw(NAMES | st.text(max_size=5))

@@ -30,7 +30,7 @@ from escc.ir.program import (
     Sum,
     Value,
 )
-from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, SpmdValue
+from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
 
@@ -212,7 +212,7 @@ def test_a_cache_leaves_as_it_is_stored() -> None:
 def one_step(layout: Layout, collective: Collective, after: Layout, size: int = 8) -> list[str]:
     """What is found in a program of one move of a value of dims B, E."""
     values = tuple(SpmdValue(n, ("B", "E"), Dtype.F32, x) for n, x in (("v", layout), ("w", after)))
-    region = SpmdRegion((Stored("v", Kind.INPUT),), (Move("w", "v", collective),))
+    region = Region((Stored("v", Kind.INPUT),), (Move("w", "v", collective),))
     sizes = (("B", size), ("E", size))
     return findings(SpmdProgram("t", "p", Mesh.parse("x=2 y=4 z=2"), sizes, values, region, ("w",)))
 
@@ -371,11 +371,11 @@ def test_a_partial_value_is_not_carried() -> None:
 
 
 def test_a_body_sees_what_is_outside_and_nested_repeats_stay_closed() -> None:
-    inner = SpmdRepeat("in", 2, (), SpmdRegion((), (Compute(Map("b", Operand("v"))),)))
-    outer = SpmdRepeat("out", 2, (), SpmdRegion((), (inner, Compute(Map("c", Operand("b"))))))
+    inner = Repeat("in", 2, (), Region((), (Compute(Map("b", Operand("v"))),)))
+    outer = Repeat("out", 2, (), Region((), (inner, Compute(Map("c", Operand("b"))))))
     values = tuple(SpmdValue(n, (), Dtype.F32, Layout(())) for n in ("v", "b", "c"))
-    region = SpmdRegion((Stored("v", Kind.INPUT),), (outer,))
+    region = Region((Stored("v", Kind.INPUT),), (outer,))
     spmd = SpmdProgram("t", "p", Mesh.parse("1"), (), values, region, ("v",))
     assert findings(spmd) == ["`c` reads `b`, which is out of its repeat."]
-    closed = replace(outer, body=SpmdRegion((), (inner, Compute(Map("c", Operand("v"))))))
-    assert not findings(replace(spmd, body=SpmdRegion(region.stored, (closed,))))
+    closed = replace(outer, body=Region((), (inner, Compute(Map("c", Operand("v"))))))
+    assert not findings(replace(spmd, body=Region(region.stored, (closed,))))

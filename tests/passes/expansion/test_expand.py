@@ -40,7 +40,7 @@ def main(body: str, inputs: str = "x: bf16[B,E], y: bf16[B,E]", before: str = ""
     return shown(made, made.body)
 
 
-def shown(made: Program, region: Region) -> list[str]:
+def shown(made: Program, region: Region[Op]) -> list[str]:
     values = made.table()
 
     def typed(name: str) -> str:
@@ -457,7 +457,7 @@ def test_examples_expand_to_sound_programs(path: Path) -> None:
         assert name in names and name not in known, name
         known.add(name)
 
-    def check(region: Region) -> None:
+    def check(region: Region[Op]) -> None:
         for stored in region.stored:
             define(stored.value)
         for item in region.items:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from escc.ir.diagnostics import Source
-from escc.ir.spmd import SpmdProgram, SpmdRepeat
+from escc.ir.program import Repeat
+from escc.ir.spmd import SpmdProgram
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.fused import together
 from escc.ir.verify.verify import verify
@@ -54,7 +55,7 @@ def parsed(text: str) -> SpmdProgram:
 
 def order(spmd: SpmdProgram) -> list[list[str]]:
     runs = together(spmd.body.items)
-    return [[step.result for step in run if not isinstance(step, SpmdRepeat)] for run in runs]
+    return [[step.result for step in run if not isinstance(step, Repeat)] for run in runs]
 
 
 def test_collectives_wait_for_all_that_they_carry() -> None:

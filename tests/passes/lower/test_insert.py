@@ -11,8 +11,8 @@ from escc.ir.collective import AllGather, AllReduce, Slice
 from escc.ir.diagnostics import Source
 from escc.ir.layout import Layout, parse_layout
 from escc.ir.mesh import Mesh
-from escc.ir.program import Program, operand_names
-from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, walk_spmd
+from escc.ir.program import Program, Region, Repeat, operand_names, walk
+from escc.ir.spmd import Compute, Move, SpmdProgram, Step
 from escc.ir.text.read import parse, read_source
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options, choose
@@ -66,7 +66,7 @@ def test_a_copy_stands_before_its_first_use_and_serves_all() -> None:
         ),
     )[0]
     verify(spmd, TWICE)
-    assert [item.result for item in spmd.body.items if not isinstance(item, SpmdRepeat)] == ["y", "x'", "z", "y'", "w"]
+    assert [item.result for item in spmd.body.items if not isinstance(item, Repeat)] == ["y", "x'", "z", "y'", "w"]
     assert spmd.results == ("w", "y'")
 
 
@@ -98,8 +98,8 @@ def test_a_value_from_outside_is_moved_once_and_outside() -> None:
     )[0]
     kinds = [type(item).__name__ for item in spmd.body.items]
     assert kinds == ["Move", "SpmdRepeat", "Move"]
-    (repeat,) = (item for item in spmd.body.items if isinstance(item, SpmdRepeat))
-    assert [item.result for item in repeat.body.items if not isinstance(item, SpmdRepeat)] == ["f.y", "f.y'"]
+    (repeat,) = (item for item in spmd.body.items if isinstance(item, Repeat))
+    assert [item.result for item in repeat.body.items if not isinstance(item, Repeat)] == ["f.y", "f.y'"]
     assert spmd.results == (f"{result}'",)
 
 
@@ -114,7 +114,7 @@ def test_moves_are_used_and_stand_where_they_are_needed(path: Path, mesh: str) -
     (spmd,) = insert(layer, found)
     verify(spmd, layer)
     legs = sum(len(tree.legs) for tree in found.phases[0].trees)
-    moves = [placed.item for placed in walk_spmd(spmd.body) if isinstance(placed.item, Move)]
+    moves = [placed.item for placed in walk(spmd.body) if isinstance(placed.item, Move)]
     assert len(moves) == legs
     for region in regions(spmd):
         for here, following in zip(region.items, (*region.items[1:], None), strict=True):
@@ -123,12 +123,12 @@ def test_moves_are_used_and_stand_where_they_are_needed(path: Path, mesh: str) -
     assert len({v.name for v in spmd.values}) == len(spmd.values)
 
 
-def regions(spmd: SpmdProgram) -> list[SpmdRegion]:
+def regions(spmd: SpmdProgram) -> list[Region[Step]]:
     out, stack = [], [spmd.body]
     while stack:
         region = stack.pop()
         out.append(region)
-        stack += [item.body for item in region.items if isinstance(item, SpmdRepeat)]
+        stack += [item.body for item in region.items if isinstance(item, Repeat)]
     return out
 
 
@@ -138,7 +138,7 @@ def reads(item: object, name: str) -> bool:
             return name in operand_names(op)
         case Move(_, operand, _):
             return operand == name
-        case SpmdRepeat():
+        case Repeat():
             within = any(reads(inner, name) for inner in item.body.items)
             return within or any(c.initial == name for c in item.carries)
     return False

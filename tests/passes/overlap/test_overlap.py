@@ -21,8 +21,8 @@ from escc.cost.memory import memory
 from escc.ir.collective import AllGather, ReduceScatter
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh
-from escc.ir.program import Program, operand_names
-from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, Step, walk_spmd
+from escc.ir.program import Program, Region, Repeat, operand_names, walk
+from escc.ir.spmd import Compute, Move, SpmdProgram, Step
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options
@@ -159,12 +159,12 @@ def arranged(items: Sequence[Step], loops: Sequence[Sequence[Step]]) -> list[Ste
 
 def marked(spmd: SpmdProgram, loops: Sequence[Sequence[Step]]) -> SpmdProgram | None:
     """The program with these loops, or None where it does not hold together."""
-    items = arranged([item for item in spmd.body.items if not isinstance(item, SpmdRepeat)], loops)
+    items = arranged([item for item in spmd.body.items if not isinstance(item, Repeat)], loops)
     if items is None:
         return None
     table = spmd.table()
     order = [stored.value for stored in spmd.body.stored] + [step.result for step in items]
-    made = replace(spmd, body=SpmdRegion(spmd.body.stored, tuple(items)), values=tuple(table[name] for name in order))
+    made = replace(spmd, body=Region(spmd.body.stored, tuple(items)), values=tuple(table[name] for name in order))
     try:
         verify(made)
     except InputError:
@@ -176,7 +176,7 @@ def marked(spmd: SpmdProgram, loops: Sequence[Sequence[Step]]) -> SpmdProgram | 
 def possible(name: str) -> tuple[tuple[Step, ...], ...]:
     """Every loop that the verifier accepts in a program by itself."""
     spmd = parsed(name)
-    steps = [item for item in spmd.body.items if not isinstance(item, SpmdRepeat)]
+    steps = [item for item in spmd.body.items if not isinstance(item, Repeat)]
     ops = [step for step in steps if isinstance(step, Compute)]
     found = []
     for kind in (AllGather, ReduceScatter):
@@ -268,7 +268,7 @@ def test_an_all_reduce_is_split_where_a_loop_can_take_a_half() -> None:
     verify(spmd)
     looped = overlap(spmd, V4)
     verify(looped)
-    moves = [(m.result, type(m.collective).__name__) for p in walk_spmd(looped.body) if isinstance(m := p.item, Move)]
+    moves = [(m.result, type(m.collective).__name__) for p in walk(looped.body) if isinstance(m := p.item, Move)]
     assert moves == [("u''", "ReduceScatter"), ("u'", "AllGather"), ("m'", "AllReduce"), ("t'", "AllReduce")]
     (loop,) = estimate(looped, V4).loops
     assert loop.results == ("u", "u''")
@@ -376,9 +376,7 @@ def test_palm(phase: str) -> None:
     verify(looped, program)
     assert memory(looped).total_bytes <= V4.hbm_bytes
     cost = estimate(looped, V4)
-    inside = {
-        step.item.result for step in walk_spmd(looped.body) if isinstance(step.item, Compute | Move) and step.repeats
-    }
+    inside = {step.item.result for step in walk(looped.body) if isinstance(step.item, Compute | Move) and step.repeats}
     assert len(cost.loops) >= 2 and all(loop.times == 118 and loop.first in inside for loop in cost.loops)
     # A good part of the communication is hidden, and no score becomes a tensor that has to be stored.
     assert cost.totals().hidden_s > 0.3 * cost.totals().comm_s

@@ -16,8 +16,8 @@ from escc.cost.estimate import estimate
 from escc.cost.hardware import Calibrated, Hardware, Rule
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
-from escc.ir.program import Program, Repeat, operand_names, walk
-from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdRegion, SpmdRepeat, walk_spmd
+from escc.ir.program import Program, Region, Repeat, operand_names, walk
+from escc.ir.spmd import Compute, Move, SpmdProgram, Step
 from escc.ir.text.read import parse
 from escc.ir.verify.fused import together
 from escc.ir.verify.verify import verify
@@ -104,7 +104,7 @@ def test_what_is_ready_together() -> None:
 
 def test_projections_of_one_value_are_one_matmul() -> None:
     _, spmd, _ = planned(0.0, "2x2")
-    joined = [p.item.result for p in walk_spmd(spmd.body) if isinstance(p.item, Compute) and p.item.joined]
+    joined = [p.item.result for p in walk(spmd.body) if isinstance(p.item, Compute) and p.item.joined]
     assert joined == ["layer.k", "layer.v", "layer.u", "layer.g"]
 
 
@@ -113,7 +113,7 @@ def test_a_latency_is_paid_once_for_what_runs_as_one(mesh: str) -> None:
     """With a latency, no plan costs more than the one chosen without it, even when that is combined."""
     free, without, _ = planned(0.0, mesh)
     dear, combined, _ = planned(1e-3, mesh)
-    assert not any(isinstance(p.item, Move) and p.item.joined for p in walk_spmd(without.body))
+    assert not any(isinstance(p.item, Move) and p.item.joined for p in walk(without.body))
     assert dear.phases[0].gap <= 1e-9
     assert dear.phases[0].price <= estimate(without, hardware(1e-3)).totals().total_s * (1 + 1e-9)
     assert estimate(combined, hardware(0.0)).totals().total_s >= free.phases[0].price * (1 - 1e-9)
@@ -127,7 +127,7 @@ def test_pinned_partial_sums_are_reduced_together() -> None:
     text = pinned.replace("phase decode { B = 16, L = 1, M = 32 }", "phase decode { B = 1, L = 1, M = 32 }")
     plan, spmd, _ = planned(1e-3, "4", text)
     assert plan.phases[0].gap <= 1e-9
-    moves = [p.item for p in walk_spmd(spmd.body) if isinstance(p.item, Move)]
+    moves = [p.item for p in walk(spmd.body) if isinstance(p.item, Move)]
     assert any(move.joined for move in moves)
     sending = [c for c in estimate(spmd, hardware(1e-3)).moves if c.bytes_sent]
     assert sum(not c.joined for c in sending) < len(sending)
@@ -149,8 +149,8 @@ def test_projections_cost_as_one_what_they_cost_apart(rule: Rule, mesh: str) -> 
         assert whole == pytest.approx(sum(c.seconds for c in parts), rel=1e-12)
 
 
-def repeats(spmd: SpmdProgram) -> list[SpmdRegion]:
-    return [p.item.body for p in walk_spmd(spmd.body) if isinstance(p.item, SpmdRepeat)]
+def repeats(spmd: SpmdProgram) -> list[Region[Step]]:
+    return [p.item.body for p in walk(spmd.body) if isinstance(p.item, Repeat)]
 
 
 PAIR = """

@@ -19,8 +19,8 @@ from escc.cost.memory import memory
 from escc.ir.collective import kind
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh
-from escc.ir.program import Program
-from escc.ir.spmd import Compute, Move, walk_spmd
+from escc.ir.program import Program, walk
+from escc.ir.spmd import Compute, Move
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
 from escc.ir.verify.verify import verify
@@ -149,7 +149,7 @@ def test_projections_run_apart_where_together_they_hold_too_much() -> None:
         plan = choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=capacity))
         assert plan.phases[0].gap <= 1e-9
         (spmd,) = insert(program, plan)
-        joined = [s.item for s in walk_spmd(spmd.body) if isinstance(s.item, Compute) and s.item.joined]
+        joined = [s.item for s in walk(spmd.body) if isinstance(s.item, Compute) and s.item.joined]
         return len(joined), float(memory(spmd).total_bytes)
 
     together, most = peak(math.inf)
@@ -199,7 +199,7 @@ def test_a_copy_is_made_another_way_where_the_cheapest_holds_too_much() -> None:
         assert plan.phases[0].gap <= 1e-9
         (spmd,) = insert(program, plan)
         verify(spmd, program)
-        kinds = [kind(s.item.collective) for s in walk_spmd(spmd.body) if isinstance(s.item, Move)]
+        kinds = [kind(s.item.collective) for s in walk(spmd.body) if isinstance(s.item, Move)]
         return plan.price, float(memory(spmd).total_bytes), kinds
 
     price, held, kinds = planned(math.inf)

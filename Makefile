@@ -36,7 +36,7 @@ help:
 	@echo "make clean    remove all that these commands made"
 
 demo: $(VENV)/installed
-	$(VENV)/bin/escc compile examples/palm-540b.esti --chips 4x4x4 --phase decode
+	$(VENV)/bin/escc compile examples/palm-540b.esti --chips 4x4x4 --phase decode --program
 
 # -P: nothing is imported from the tree, so that what is tested is what a user installs.
 test: $(VENV)/installed-test
@@ -55,10 +55,10 @@ bench: $(VENV)/installed
 bench-jax: $(VENV)/installed-test
 	$(PY) benchmarks/jax_bytes.py
 
-validate: $(VENV)/installed
+validate: $(VENV)/installed-test
 	$(PY) benchmarks/validate.py
 
-figures: $(VENV)/installed
+figures: $(VENV)/installed-test
 	$(PY) benchmarks/figures.py
 
 format: $(VENV)/installed-test

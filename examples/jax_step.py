@@ -1,7 +1,7 @@
 """Times a step of a module that escc emitted, on all devices of one host or of many.
 
-    python jax_step.py layer.decode.py                # one host
-    python jax_step.py layer.decode.py --many-hosts   # started on each host of a TPU slice or of a Slurm job
+    python jax_step.py layer_decode_jax.py                # one host
+    python jax_step.py layer_decode_jax.py --many-hosts   # started on each host of a TPU slice or of a Slurm job
 
 Weights, caches and inputs are zeros of their full sizes, made where they lie: no host ever holds a whole tensor.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -32,8 +33,8 @@ class Outcome(StrEnum):
 class NoPlan(InputError):
     """No plan keeps to what was asked for, or none was found: `outcome` says which."""
 
-    def __init__(self, message: str, hint: str | None, outcome: Outcome):
-        super().__init__([Diagnostic(message, hint=hint)])
+    def __init__(self, diagnostics: Iterable[Diagnostic], outcome: Outcome):
+        super().__init__(diagnostics)
         self.outcome = outcome
 
 

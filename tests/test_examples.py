@@ -14,7 +14,7 @@ from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.report.explain import explain_phase
 from escc.compiler.report.explain_text import Explained, as_text
 from escc.compiler.report.targets import Emit, in_one
-from escc.compiler.report.text import report
+from escc.compiler.report.text import Detail, report
 from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
@@ -128,7 +128,7 @@ def test_what_is_written_reads_as_it_did(kind: str, name: str, phase: str, updat
 @pytest.mark.parametrize(("name", "phase"), DECODES)
 def test_the_sharded_program_in_a_plan_parses_back(name: str, phase: str) -> None:
     one = compiled(name, phase)
-    lines = report(one).split("\n")
+    lines = report(one, Detail.VERBOSE).split("\n")
     first = next(i for i, line in enumerate(lines) if line.startswith("sharded "))
     last = next(i for i, line in enumerate(lines) if line.startswith("return"))
     assert parse_spmd(Source("plan", "\n".join(lines[first : last + 1]) + "\n")) == one.spmd

@@ -39,7 +39,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     told = ["compile", str(folder / "tiny.esti"), "--chips", "node=2,gpu=4", "--hardware", "h100"]
     result = CliRunner().invoke(app, [*told, "--emit", "jax", "-o", str(folder / "out")])
     assert result.exit_code == 0, result.output
-    return folder / "out" / "tiny.decode.py"
+    return folder / "out" / "tiny_decode_jax.py"
 
 
 def start(module: Path, devices: int, *options: str, **environment: str) -> subprocess.Popen[str]:

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
-from scipy.stats import t as students_t
 
 from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
+from ..text.extras import optional
 from .features import Work
 
 Floats = NDArray[np.float64]
@@ -96,7 +95,7 @@ def fit(work: Work, measured_s: Floats, hardware: Hardware, parameters: Sequence
     def residuals(scaled: Floats) -> Floats:
         return np.log(work.seconds(_with(hardware, parameters, scaled * scale)) / measured_s)
 
-    found = least_squares(
+    found = optional("scipy.optimize", "Fitting").least_squares(
         residuals, np.ones(len(scale)), bounds=(bounds[0], bounds[1]), loss="soft_l1", f_scale=SMALL, xtol=1e-12
     )
     values = [_rounded(p, value) for p, value in zip(parameters, found.x * scale, strict=True)]
@@ -160,7 +159,7 @@ def _judged(
 
 def _quantile(degrees: int) -> float:
     """How many standard errors a 95% interval reaches to either side."""
-    return float(students_t.ppf(0.975, degrees)) if degrees > 0 else 0.0
+    return float(optional("scipy.stats", "Fitting").t.ppf(0.975, degrees)) if degrees > 0 else 0.0
 
 
 def _spread(jacobian: Floats) -> tuple[Floats, NDArray[np.bool_]]:

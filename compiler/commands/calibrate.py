@@ -18,6 +18,7 @@ from ..calibrate.measurements import read_measurements
 from ..calibrate.probe import probe
 from ..calibrate.probe_text import probe_data, probe_text, probed_hardware
 from ..calibrate.validation_text import left_out_text
+from ..text.extras import optional
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say
 from .main import reported
@@ -82,6 +83,7 @@ def calibrate_command(
         say(json.dumps(probe_data(timed), indent=2) + "\n" if json_ else probe_text(timed))
         text = probed_hardware(timed) if path is not None else ""
     else:
+        optional("scipy", "Fitting")  # before anything is planned
         chip = Hardware.load(hardware)
         measurements = read_measurements(None if file is None else Path(file), chip.chip)
         left_out = left_out_text(measurements)

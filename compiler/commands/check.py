@@ -10,13 +10,13 @@ import typer
 
 from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
+from ...ir.inert import visible
 from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, Stored, walk
 from ...passes.choose import Options
 from ..jax.check import check_jax, require_jax
 from ..jax.check_text import jax_check_text
 from ..plan.pipeline import compile_phases, load, select_phases
-from ..text.files import file_stem
 from ..text.terminal import complain, say
 from .main import reported
 from .options import Chip, File, Net, Overlap, Pins, Sets, bindings
@@ -86,4 +86,4 @@ def _contents(program: Program) -> str:
     parts = [f"{kinds[kind]} {kind}" + ("" if kinds[kind] == 1 else "s") for kind in order if kind in kinds]
     phases = ", ".join(phase.name for phase in program.phases)
     plural = "" if len(program.phases) == 1 else "s"
-    return f"model {file_stem(program.name)}, phase{plural} {phases}: {', '.join(parts)}"
+    return f"model {visible(program.name)}, phase{plural} {phases}: {', '.join(parts)}"

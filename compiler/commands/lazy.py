@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 # The module of a command, relative to this package; it has an `app`.
 LATE = {
+    "compile": ".compile",
     "check": ".check",
     "explain": ".explain",
     "models": ".models",
@@ -27,8 +28,8 @@ class LazyGroup(TyperGroup):
     """A group with the commands of LATE beside its own."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
-        """All names, those of LATE last."""
-        return [*super().list_commands(ctx), *LATE]
+        """All names, those of LATE first."""
+        return [*LATE, *super().list_commands(ctx)]
 
     def get_command(self, ctx: typer.Context, cmd_name: str):  # type: ignore[no-untyped-def, override]
         """The command of a name, None where there is none."""

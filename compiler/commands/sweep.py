@@ -20,6 +20,7 @@ from ..sweep.picture import draw
 from ..sweep.points import Data, Record, Sweep
 from ..sweep.run import run_sweep
 from ..sweep.sweep_text import sweep_text
+from ..text.extras import optional
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say
 from .main import reported
@@ -91,6 +92,8 @@ def sweep_command(
     force: Annotated[bool, typer.Option("--force", help="Write over an existing page or picture.")] = False,
 ) -> None:
     """Plan a model at every point of a grid, and say what is quickest and cheapest."""
+    if emit in (Emit.PNG, Emit.SVG):
+        optional("matplotlib", "A picture")  # before anything is planned
     target = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
     chip = Hardware.load(hardware) if datasheet else Hardware.load(hardware, measured=True)
     sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")

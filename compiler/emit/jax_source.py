@@ -108,9 +108,8 @@ def _imports(text: str) -> str:
     lines += [*standard, "from dataclasses import dataclass", "from functools import partial"]
     lines += ["from typing import Any"] if ": Any" in text else []
     third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
-    return "\n".join(
-        [*lines, "", *third, "from jax.sharding import NamedSharding", "from jax.sharding import PartitionSpec as P"]
-    )
+    sharding = ["from jax.sharding import AxisType, NamedSharding", "from jax.sharding import PartitionSpec as P"]
+    return "\n".join([*lines, "", *third, *sharding])
 
 
 def _header(spmd: SpmdProgram, cost: Estimate) -> str:
@@ -242,12 +241,14 @@ def _build(spmd: SpmdProgram, names: Names, step: str) -> str:
     oldest = ".".join(map(str, OLDEST))
     says = "" if caches is None else ". The caches are donated, and written in place"
     return f'''def make_mesh():
-    """The mesh, of the first {spmd.mesh.chips} devices."""
+    """The mesh, of the first {spmd.mesh.chips} devices. Its axes are of the type Auto, so that it serves in code of
+    your own that is partitioned by the compiler; JAX would make them explicit."""
     if jax.__version_info__ < {OLDEST}:
         raise SystemExit(f"This program takes JAX {oldest} or newer, and this is {{jax.__version__}}.")
     if len(jax.devices()) < {spmd.mesh.chips}:
         raise SystemExit(f"This program takes {spmd.mesh.chips} devices, and JAX has {{len(jax.devices())}}.")
-    return jax.make_mesh({spmd.mesh.sizes}, ({axes}), devices=jax.devices()[:{spmd.mesh.chips}])
+    types = (AxisType.Auto,) * {len(spmd.mesh.names)}
+    return jax.make_mesh({spmd.mesh.sizes}, ({axes}), axis_types=types, devices=jax.devices()[:{spmd.mesh.chips}])
 
 
 def build(mesh, cfg: Config = FULL):

@@ -20,6 +20,13 @@ from .jax_tree import Leaf, names_of
 
 WIDTH = 120
 TITLE = '"""PartitionSpecs of the tensors of a model, for JAX.'  # and nothing of a model in the first two lines
+MAKE_MESH = (
+    "",
+    "",
+    "def make_mesh():",
+    '    """The mesh, of as many devices as it takes; the compiler follows the specs, for its axes are Auto."""',
+    "    return jax.make_mesh(tuple(MESH.values()), tuple(MESH), axis_types=(AxisType.Auto,) * len(MESH))",
+)
 TABLES = {Kind.PARAM: "PARAMS", Kind.CACHE: "CACHES", Kind.INPUT: "INPUTS"}
 
 
@@ -79,6 +86,8 @@ def specs_module(spmd: SpmdProgram) -> str:
         "as it is made (no reader named) and as others read it: apply `jax.lax.with_sharding_constraint` there.",
         '"""',
         "",
+        "import jax",
+        "from jax.sharding import AxisType",
         "from jax.sharding import PartitionSpec as P",
         "",
     ]
@@ -100,7 +109,7 @@ def specs_module(spmd: SpmdProgram) -> str:
                 text, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False
             )
         lines.append("    ],")
-    return "\n".join([*lines, "}"]) + "\n"
+    return "\n".join([*lines, "}", *MAKE_MESH]) + "\n"
 
 
 def specs_json(spmd: SpmdProgram) -> str:

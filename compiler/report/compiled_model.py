@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ...cost.hardware import Hardware
+from ...cost.hardware import Convention, Hardware
 from ...ir.diagnostics import Diagnostic, did_you_mean, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
@@ -21,6 +21,7 @@ from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfi
 from ..plan.shapes import Shape, compile_shapes, meshes_of, ranking
 from ..text.files import write_files
 from .targets import ALONE, Emit, in_files, in_one
+from .text import Detail
 
 FRAME = '<iframe srcdoc="{page}" width="100%" height="640" style="border:1px solid #8888"></iframe>'
 
@@ -67,10 +68,11 @@ class CompiledModel:
         """A phase by its name. Raises KeyError where there is none of that name."""
         return {one.phase: one for one in self.phases}[phase]
 
-    def report(self, program: bool = True) -> str:
-        """The plans as text: what is stored where, the sharded program unless `program` is false, what it takes."""
+    def report(self, detail: Detail = Detail.PROGRAM) -> str:
+        """The plans as text: what a step takes and what is proven, what is stored where, and the sharded program as
+        far as `detail` says."""
         first = ranking(self.shapes) + "\n" if self.shapes else ""
-        return first + in_one(self.phases, Emit.TEXT, self.shapes, program)
+        return first + in_one(self.phases, Emit.TEXT, self.shapes, detail)
 
     def emit(self, target: str, phase: str | None = None) -> str:
         """The plan as `numpy`, `jax`, `specs`, `json`, `html` or `text`; of several phases as a module the one of
@@ -78,7 +80,7 @@ class CompiledModel:
 
         Raises InputError for an unknown target or phase, or where a phase must be named.
         """
-        emit = _target(target)
+        emit = _one_of(Emit, target, "target")
         chosen = self.phases
         if phase is not None:
             names = select_phases(self.program, phase)
@@ -91,7 +93,7 @@ class CompiledModel:
     def write(self, target: str, folder: str | Path, force: bool = False) -> tuple[Path, ...]:
         """Write what `emit` gives into a folder, a file for each phase. Raises InputError where one is there
         already, unless `force` is given, or where the folder cannot be written to."""
-        return write_files(Path(folder), in_files(self.phases, _target(target), self.shapes), force)
+        return write_files(Path(folder), in_files(self.phases, _one_of(Emit, target, "target"), self.shapes), force)
 
     def check(self, backend: str = "numpy") -> tuple[Any, ...]:
         """Run each phase on shrunken dims and compare with the unsharded model: on virtual chips (`numpy`), which
@@ -99,27 +101,29 @@ class CompiledModel:
 
         Raises InputError where it is too large to run, or JAX is missing.
         """
-        match backend:
-            case "numpy":
-                return tuple(run_check(one.program, one.spmd) for one in self.phases)
-            case "jax":
-                checker = import_module("..jax.check", __package__)  # few plans are checked there
-                return tuple(checker.check_jax(one) for one in self.phases)
-        raise fail(f"There is no backend `{backend[:60]}`.", hint="they are numpy and jax")
+        if _one_of(("numpy", "jax"), backend, "backend") == "numpy":
+            return tuple(run_check(one.program, one.spmd) for one in self.phases)
+        checker = import_module("..jax.check", __package__)  # few plans are checked there
+        return tuple(checker.check_jax(one) for one in self.phases)
 
     def __str__(self) -> str:
-        return self.report(program=False)
+        return self.report(Detail.SUMMARY)
 
     def _repr_html_(self) -> str:
         """The page of the plan, in a frame of its own, for notebooks."""
         return FRAME.format(page=escape(self.emit(Emit.HTML), quote=True))
 
 
-def _target(name: str) -> Emit:
-    if name not in list(Emit):
-        hint = did_you_mean(name, Emit) or f"there are {', '.join(Emit)}"
-        raise fail(f"There is nothing called `{name[:60]}` to emit.", hint=hint)
-    return Emit(name)
+K = TypeVar("K", bound=str)
+
+
+def _one_of(known: Iterable[K], name: str, what: str) -> K:
+    """What is called `name`. Raises InputError where there is nothing of that name."""
+    names = {str(one): one for one in known}
+    if name not in names:
+        hint = did_you_mean(name, names) or f"they are {', '.join(names)}"
+        raise fail(f"There is no {what} `{name[:60]}`.", hint=hint)
+    return names[name]
 
 
 def compile(
@@ -148,9 +152,16 @@ def compile(
     is proven), InternalError where a plan does not hold together.
     """
     chosen = program if isinstance(program, Program) else load(program)
-    chip = (hardware if isinstance(hardware, Hardware) else Hardware.load(hardware)).with_network(network)
+    chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware)
+    if network is not None:
+        chip = chip.with_network(_one_of(Convention, network, "network"))
+    least = _one_of(Objective, objective, "objective")
     options = Options(
-        chip, Objective(objective), hbm_fraction * chip.hbm_bytes, settings=Settings(solver), overlap=overlap
+        chip,
+        least,
+        hbm_fraction * chip.hbm_bytes,
+        settings=Settings(_one_of(SOLVERS, solver, "solver")),
+        overlap=overlap,
     )
     meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_of(mesh, chip)
     return compile_model(chosen, meshes, options, phases, separate, check)
@@ -166,8 +177,6 @@ def compile_model(
 ) -> CompiledModel:
     """The phases of a program on the best of several meshes. Raises as `compile` does."""
     names = select_phases(program, phases)
-    if options.settings.solver not in SOLVERS:
-        raise fail(f"There is no solver `{options.settings.solver[:60]}`.", hint=f"they are {', '.join(SOLVERS)}")
     shapes = compile_shapes(program, names, meshes, options, separate) if len(meshes) > 1 else ()
     best = shapes[0].mesh if shapes else meshes[0]
     return CompiledModel(compile_phases(program, names, best, options, check, separate), shapes)

@@ -14,7 +14,7 @@ from ..plan.shapes import Shape
 from ..text.files import file_stem
 from .json import json_text
 from .phases import together_text
-from .text import report
+from .text import Detail, report
 
 
 class Emit(StrEnum):
@@ -28,13 +28,13 @@ class Emit(StrEnum):
     HTML = "html"
 
 
-ENDINGS = {
-    Emit.TEXT: "txt",
-    Emit.NUMPY: "py",
-    Emit.JAX: "py",
-    Emit.SPECS: "specs.py",
-    Emit.JSON: "json",
-    Emit.HTML: "html",
+ENDINGS = {  # of a file's name, each target's own, so that all can lie in one folder
+    Emit.TEXT: ".txt",
+    Emit.NUMPY: "_numpy.py",
+    Emit.JAX: "_jax.py",
+    Emit.SPECS: "_specs.py",
+    Emit.JSON: ".json",
+    Emit.HTML: ".html",
 }
 ALONE = (Emit.NUMPY, Emit.JAX, Emit.SPECS)  # a module for each phase
 
@@ -42,26 +42,28 @@ ALONE = (Emit.NUMPY, Emit.JAX, Emit.SPECS)  # a module for each phase
 def file_names(model: str, phases: Sequence[str], emit: Emit) -> list[str]:
     """The files that are written for `phases` of a model; all of them share one page."""
     if emit is Emit.HTML:
-        return [f"{file_stem(model, *phases[: len(phases) == 1])}.html"]
-    names = [f"{file_stem(model, phase)}.{ENDINGS[emit]}" for phase in phases]
+        return [file_stem(model, *phases[: len(phases) == 1]) + ENDINGS[emit]]
+    names = [file_stem(model, phase) + ENDINGS[emit] for phase in phases]
     return [*names, *map(_beside, names)] if emit is Emit.SPECS else names
 
 
-def in_one(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], program: bool = True) -> str:
-    """All phases as one text; reports without the sharded programs unless `program` is true."""
-    whole = _each(compiled, emit, shapes, program)
+def in_one(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: Detail = Detail.PROGRAM) -> str:
+    """All phases as one text; `detail` says how much reports tell."""
+    whole = _each(compiled, emit, shapes, detail)
     return f"{whole}\n\n{together_text(compiled)}" if emit is Emit.TEXT and compiled.together else whole
 
 
-def in_files(compiled: Compilation, emit: Emit, shapes: Sequence[Shape]) -> dict[str, str]:
+def in_files(
+    compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: Detail = Detail.PROGRAM
+) -> dict[str, str]:
     """A text for each file. Of phases planned together each says what is proven of all."""
     if emit is Emit.HTML:
         [name] = file_names(compiled[0].program.name, [one.phase for one in compiled], emit)
         return {name: in_one(compiled, emit, shapes)}
     out = {}
     for one in compiled:
-        name = f"{file_stem(one.program.name, one.phase)}.{ENDINGS[emit]}"
-        text = _each(Compilation((one,)), emit, shapes)
+        name = file_stem(one.program.name, one.phase) + ENDINGS[emit]
+        text = _each(Compilation((one,)), emit, shapes, detail)
         out[name] = f"{text}\n\n{together_text(compiled)}" if emit is Emit.TEXT and compiled.together else text
         if emit is Emit.SPECS:
             out[_beside(name)] = specs_json(one.spmd)
@@ -73,10 +75,10 @@ def _beside(name: str) -> str:
     return name.removesuffix("py") + "json"
 
 
-def _each(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], program: bool = True) -> str:
+def _each(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: Detail = Detail.PROGRAM) -> str:
     match emit:
         case Emit.TEXT:
-            return "\n\n".join(report(one, program) for one in compiled)
+            return "\n\n".join(report(one, detail) for one in compiled)
         case Emit.NUMPY:
             return "\n".join(emit_numpy(one.program, one.spmd) for one in compiled)
         case Emit.JAX:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from enum import Enum
+from itertools import chain
 
 from ...cost.estimate import Estimate, Totals, local_bytes
 from ...cost.hardware import Convention, Hardware, Rule
 from ...cost.memory import Point, memory
+from ...cost.predict import Resource
 from ...cost.predict import utilisation as mfu
 from ...ir.layout import format_layout
 from ...ir.program import Kind, Stored, walk
-from ...ir.text.write_spmd import print_spmd
+from ...ir.text.write_spmd import folded, print_spmd
 from ...passes.plan import Objective, Outcome
 from ..plan.compiled import CompiledPhase
 from ..simulate.check import ERROR_TOLERANCE, CheckReport
@@ -32,11 +35,20 @@ OBJECTIVES = {
 }
 
 
-def report(compiled: CompiledPhase, program: bool = True) -> str:
-    """The plan as text for people, ending in a newline; at most 100 columns where names allow. The sharded program
-    is a part of it if `program` is true."""
-    shown = [_program(compiled)] if program else []
-    parts = [_header(compiled), _stored(compiled), *shown, _summary(compiled)]
+class Detail(Enum):
+    """How much of a plan is told: all but the sharded program; that too, with norms, softmaxes and the like on one
+    line each; all of it, as it can be read back."""
+
+    SUMMARY = 0
+    PROGRAM = 1
+    VERBOSE = 2
+
+
+def report(compiled: CompiledPhase, detail: Detail = Detail.PROGRAM) -> str:
+    """The plan as text for people, ending in a newline; at most 100 columns where names allow."""
+    head = [_header(compiled), *_verdict(compiled)]
+    shown = [_advice(compiled)] if detail is Detail.SUMMARY else [_program(compiled, detail)]
+    parts = [*head, _stored(compiled), _takes(compiled), *shown]
     return "\n\n".join("\n".join(part).rstrip() for part in parts) + "\n"
 
 
@@ -110,12 +122,13 @@ def _worst(point: Point) -> str:
     return where + (": " + ", ".join(value.name for value in largest) if largest else "")
 
 
-def _program(compiled: CompiledPhase) -> Iterator[str]:
+def _program(compiled: CompiledPhase, detail: Detail) -> Iterator[str]:
     yield "Sharded program, on the right the MB that a chip sends and the time, for one execution"
     if compiled.estimate.loops:
         yield "A step marked by `~` runs in one loop with the step before it; beside the first, what that hides"
     yield ""
-    yield print_spmd(compiled.spmd, _annotations(compiled.estimate))
+    folds = {} if detail is Detail.VERBOSE else folded(compiled.spmd)
+    yield print_spmd(compiled.spmd, _annotations(compiled.estimate), folds)
 
 
 def _annotations(estimate: Estimate) -> dict[str, str]:
@@ -130,7 +143,29 @@ def _annotations(estimate: Estimate) -> dict[str, str]:
     return out
 
 
-def _summary(compiled: CompiledPhase) -> Iterator[str]:
+def _verdict(compiled: CompiledPhase) -> Iterator[Iterator[str]]:
+    """What a step takes, what binds it, and what is proven."""
+    yield chain(prediction_lines(compiled), _proof(compiled))
+    if compiled.checked is not None:
+        yield _checked(compiled.checked)
+
+
+def _proof(compiled: CompiledPhase) -> Iterator[str]:
+    plan = compiled.plan
+    if compiled.together:
+        yield "  Planned together with the other phases; what is proven is said of all."
+    else:
+        yield f"  objective  {_objective(compiled, plan.price)}"
+        yield f"  bound      {_objective(compiled, plan.bound)}"
+        if plan.outcome is Outcome.OPTIMAL:
+            yield "  status     optimal: proven within a gap of 1e-9"
+        else:
+            yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
+    yield from _overlap(compiled)
+
+
+def _takes(compiled: CompiledPhase) -> Iterator[str]:
+    """A row for one repetition of each repeat, and one for the whole program."""
     rows: list[tuple[str, ...]] = [("", "compute", "memory", "ops", "communication", "total", "MB sent", "collectives")]
     for scope in scopes(compiled.spmd, compiled.estimate):
         rows.append(_totals_row(f"{scope.name}, one of {scope.count}", scope.once))
@@ -142,24 +177,23 @@ def _summary(compiled: CompiledPhase) -> Iterator[str]:
         yield f"  Less what loops hide, {time_text(compiled.estimate.totals().hidden_s)} of the whole program."
     if (used := utilisation(compiled)) is not None:
         yield f"  MFU {used:.1%}: the flops of the model's parameters, without padding, of what the chips could do."
-    yield from prediction_lines(compiled)
-    yield ""
-    if compiled.together:
-        yield "  Planned together with the other phases; what is proven is said of all."
-        yield from _overlap(compiled)
-        if compiled.checked is not None:
-            yield from _checked(compiled.checked)
-        return
-    plan = compiled.plan
-    yield f"  objective  {_objective(compiled, plan.price)}"
-    yield f"  bound      {_objective(compiled, plan.bound)}"
-    if plan.outcome is Outcome.OPTIMAL:
-        yield "  status     optimal: proven within a gap of 1e-9"
-    else:
-        yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
-    yield from _overlap(compiled)
-    if compiled.checked is not None:
-        yield from _checked(compiled.checked)
+
+
+NEXT = {  # what makes a step quicker, or tokens cheaper, by what most of its time goes to
+    Resource.COMPUTE: "Compute binds: more chips, or fewer bits in arithmetic, make a step quicker.",
+    Resource.HBM: "The HBM binds: a larger batch reads the weights for more tokens, and int8 weights are half as many.",
+    Resource.NETWORK: "The network binds: `--overlap` hides collectives, and a larger batch or fewer chips send less.",
+    Resource.LATENCY: "Latency binds: fewer chips, or a larger batch, make fewer and larger collectives.",
+}
+
+
+def _advice(compiled: CompiledPhase) -> Iterator[str]:
+    """What to do next."""
+    yield "Next"
+    if compiled.prediction.tokens_per_s is not None:
+        yield f"  {NEXT[compiled.prediction.binds]}"
+    yield "  `--program` prints the sharded program, `-o DIR` writes it, `--emit jax` is source that runs,"
+    yield "  `--check` runs it on virtual chips, `escc explain` has its cost as formulas."
 
 
 def _overlap(compiled: CompiledPhase) -> Iterator[str]:
@@ -195,7 +229,6 @@ def _checked(checked: CheckReport) -> Iterator[str]:
     dims = " ".join(f"{dim}={size}" for dim, size in checked.sizes)
     repeats = "".join(f", {name} {count} times" for name, count in checked.repeats)
     counted, predicted = (float(n) for n in (checked.counted_bytes, checked.predicted_bytes))
-    yield ""
     yield f"  Run on {_count(checked.chips, 'virtual chip')} at {dims}{repeats}:"
     yield f"  result     {agrees} the reference, largest relative error {checked.max_error:.1e}"
     if checked.not_finite is not None:

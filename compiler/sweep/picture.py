@@ -5,12 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-
 from ...ir.inert import visible
+from ..text.extras import optional
 from .answers import frontier_of
 from .frontier import best_of, plotted
 from .points import Record, Sweep
@@ -21,10 +17,13 @@ FORMS = "os^DvP"
 
 
 def draw(sweep: Sweep, records: Sequence[Record], form: str) -> bytes:
-    """The picture's bytes, `form` being `png` or `svg`; the same for the same records."""
+    """The picture's bytes, `form` being `png` or `svg`; the same for the same records. Raises InputError where
+    matplotlib is missing."""
+    matplotlib = optional("matplotlib", "A picture")
+    backend = optional(f"matplotlib.backends.backend_{'agg' if form == 'png' else 'svg'}", "A picture")
     frontier = frontier_of(sweep, records)
-    with rc_context(STYLE):
-        figure = Figure(figsize=INCHES, layout="constrained")
+    with matplotlib.rc_context(STYLE):
+        figure = optional("matplotlib.figure", "A picture").Figure(figsize=INCHES, layout="constrained")
         axes = figure.add_subplot()
         for number, series in enumerate(dict.fromkeys(point.series for point in frontier.points)):
             own = [point for point in frontier.points if point.series == series and plotted(point)]
@@ -44,7 +43,7 @@ def draw(sweep: Sweep, records: Sequence[Record], form: str) -> bytes:
         axes.grid(True, which="both", alpha=0.25)
         out = io.BytesIO()
         if form == "png":
-            FigureCanvasAgg(figure).print_png(out, metadata={"Software": None})
+            backend.FigureCanvasAgg(figure).print_png(out, metadata={"Software": None})
         else:
-            FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
+            backend.FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
     return out.getvalue()

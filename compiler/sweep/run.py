@@ -35,11 +35,11 @@ class SweepResult:
 
 def sweep(
     model: str | Path,
-    chips: str | Sequence[int],
-    batch: str | Sequence[int],
+    chips: str | int | Sequence[int],
+    batch: str | int | Sequence[int],
     hardware: Hardware | str = "tpu-v4",
     *,
-    context: str | Sequence[int] | None = None,
+    context: str | int | Sequence[int] | None = None,
     weights: str | Sequence[str] = "bf16",
     phase: str | None = None,
     settings: Mapping[str, int] | None = None,
@@ -61,8 +61,8 @@ def sweep(
     return SweepResult(planned, run_sweep(planned, None if results is None else Path(results), jobs))
 
 
-def _list(items: str | Sequence[object]) -> str:
-    return items if isinstance(items, str) else ",".join(map(str, items))
+def _list(items: str | int | Sequence[object]) -> str:
+    return ",".join(map(str, items)) if isinstance(items, Sequence) and not isinstance(items, str) else str(items)
 
 
 def run_sweep(sweep: Sweep, path: Path | None, jobs: int | None = None) -> tuple[Record, ...]:

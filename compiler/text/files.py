@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from keyword import iskeyword
 from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic, InputError, fail
@@ -13,9 +14,11 @@ MOST_CHARACTERS = 80  # of a part of a file's name
 
 
 def file_stem(*parts: str) -> str:
-    """A file name without its ending, of names that may hold any characters: `palm-540b.decode`."""
-    plain = [re.sub(r"[^A-Za-z0-9_-]+", "-", part).strip("-")[:MOST_CHARACTERS] for part in parts]
-    return ".".join(part or "program" for part in plain)
+    """A file name without its ending, of names that may hold any characters, so that Python can import what is
+    called so: `palm_540b_decode`."""
+    plain = [re.sub(r"[^A-Za-z0-9]+", "_", part).strip("_")[:MOST_CHARACTERS] for part in parts]
+    stem = "_".join(part or "program" for part in plain)
+    return f"_{stem}" if stem[0].isdigit() or iskeyword(stem) else stem
 
 
 def refuse_existing(directory: Path, names: Iterable[str], force: bool) -> None:

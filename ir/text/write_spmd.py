@@ -1,4 +1,4 @@
-"""A sharded program as text, which ir.spmd_parser reads back.
+"""A sharded program as text, which ir.text.read_spmd reads back.
 
     sharded "ffn" decode on x=4 y=4
     sizes B=512 L=1 E=18432 F=73728
@@ -17,10 +17,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..collective import describe
 from ..layout import format_layout
-from ..program import Region, Repeat
+from ..program import Region, Repeat, operand_names, walk
 from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .expressions import NAME
 from .ops import format_op
@@ -31,10 +32,66 @@ PHASE = r"[A-Za-z_][\w-]*"  # a phase's name that needs no quotes
 RESERVED = ("inf",)  # names that would read as numbers
 
 
-def print_spmd(spmd: SpmdProgram, annotations: Mapping[str, str] | None = None) -> str:
+CALLED = (  # what steps are together, by the steps that they have: what `passes.expansion.composites` calls them
+    ({"exp", "sum"}, "softmax"),
+    ({"square_sum", "sum"}, "layernorm"),
+    ({"square_sum"}, "rmsnorm"),
+    ({"max", "lowest"}, "argmax"),
+    ({"index"}, "rope"),
+    ({"place"}, "last"),
+)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Steps that print as one line, that of the last: `text` in place of its op, and the steps `within`."""
+
+    text: str
+    within: tuple[str, ...]
+
+
+def folded(spmd: SpmdProgram) -> dict[str, Fold]:
+    """The steps of norms, softmaxes and the like, by the value that they make: what stands right before a value and is
+    called after it. Their collectives are named; what they read is in parentheses."""
+    found: dict[str, Fold] = {}
+    regions = [spmd.body, *(p.item.body for p in walk(spmd.body) if isinstance(p.item, Repeat))]
+    for region in regions:
+        run: list[Step] = []
+        for item in region.items:
+            if isinstance(item, Repeat) or item.joined or item.looped:
+                run = []
+                continue
+            inner = [step for step in run if step.result.startswith(f"{item.result}.")]
+            if isinstance(item, Compute) and inner and inner == run[-len(inner) :]:
+                found[item.result] = _fold(spmd, inner, item)
+            run.append(item)
+    return found
+
+
+def _fold(spmd: SpmdProgram, inner: Sequence[Step], last: Compute) -> Fold:
+    """The steps `inner` and the one after them as one."""
+    steps = [*inner, last]
+    made = {step.result for step in steps}
+    read = dict.fromkeys(name for step in steps for name in _reads(step) if name not in made)
+    names = [step.result.removeprefix(f"{last.result}.") for step in inner if isinstance(step, Compute)]
+    called = next((name for has, name in CALLED if has <= {*names}), f"{{{', '.join(names)}}}")
+    values = spmd.table()
+    moves = [describe(s.collective, values[s.result].dims) for s in inner if isinstance(s, Move)]
+    over = f", with {', '.join(moves)}" if moves else ""
+    return Fold(f"{called}({', '.join(read)}){over}", tuple(step.result for step in inner))
+
+
+def _reads(step: Step) -> tuple[str, ...]:
+    return (step.operand,) if isinstance(step, Move) else operand_names(step.op)
+
+
+def print_spmd(
+    spmd: SpmdProgram, annotations: Mapping[str, str] | None = None, folds: Mapping[str, Fold] | None = None
+) -> str:
     """The program as text, at most 100 columns wide where names allow.
 
-    `annotations` gives for the name of a value the comment beside its line. Raises ValueError for a
+    `annotations` gives for the name of a value the comment beside its line. `folds`: steps that print as one line,
+    for people: such a text cannot be read back. Raises ValueError for a
     value whose name could not be read back. Every value must be listed once, in definition order;
     parse_spmd of the text then equals `spmd`.
     """
@@ -44,7 +101,7 @@ def print_spmd(spmd: SpmdProgram, annotations: Mapping[str, str] | None = None) 
     phase = spmd.phase if re.fullmatch(PHASE, spmd.phase, re.ASCII) else json.dumps(spmd.phase)
     lines = [f"sharded {json.dumps(spmd.name)} {phase} on {spmd.mesh}"]
     lines += _filled("sizes", [f"{dim}={size}" for dim, size in spmd.sizes])
-    lines += _Printer(spmd.table(), annotations or {}).region(spmd.body, "")
+    lines += _Printer(spmd.table(), annotations or {}, folds or {}).region(spmd.body, "")
     lines += _wrapped(" ".join(["return", ", ".join(spmd.results)]).rstrip(), "")
     return "\n".join(lines) + "\n"
 
@@ -80,8 +137,11 @@ def _marks(step: Step) -> str:
 class _Printer:
     """Prints regions, with what is said about each value beside it."""
 
-    def __init__(self, values: Mapping[str, SpmdValue], annotations: Mapping[str, str]):
-        self.values, self.annotations = values, annotations
+    def __init__(
+        self, values: Mapping[str, SpmdValue], annotations: Mapping[str, str], folds: Mapping[str, Fold]
+    ) -> None:
+        self.values, self.annotations, self.folds = values, annotations, folds
+        self.hidden = {name for fold in folds.values() for name in fold.within}
 
     def region(self, region: Region[Step], indent: str) -> Iterator[str]:
         """The lines of a region."""
@@ -90,12 +150,13 @@ class _Printer:
             head = f"{stored.kind} {stored.value}:"
             whole = f" whole {','.join(stored.whole)}" if stored.whole else ""
             yield from self.line(stored.value, f"{head:<{width}} {self.type(stored.value)}{whole}", indent)
-        steps = [item.result for item in region.items if not isinstance(item, Repeat)]
+        shown = [item for item in region.items if isinstance(item, Repeat) or item.result not in self.hidden]
+        steps = [item.result for item in shown if not isinstance(item, Repeat)]
         names = max((len(n) for n in steps if len(n) <= NAME_COLUMN), default=0)
         types = max((len(t) for n in steps if len(t := self.type(n)) <= TYPE_COLUMN), default=0)
         marked = any(item.joined or item.looped for item in region.items if not isinstance(item, Repeat))
         outer = indent if indent or not marked else "  "  # the marks stand where the indent is
-        for item in region.items:
+        for item in shown:
             match item:
                 case Repeat():
                     yield from self.repeat(item, indent)
@@ -103,7 +164,8 @@ class _Printer:
                 case Move(_, operand, collective):
                     body = f"{describe(collective, self.values[item.result].dims)} of {operand}"
                 case Compute(op):
-                    body = format_op(op, self.values[op.result].dims)
+                    fold = self.folds.get(op.result)
+                    body = fold.text if fold else format_op(op, self.values[op.result].dims)
             head = f"{item.result:<{names}} {self.type(item.result):<{types}}"
             margin = outer[:-2] + _marks(item) if marked else outer
             yield from self.line(item.result, f"{head} = {body}", margin)
@@ -129,7 +191,8 @@ class _Printer:
     def line(self, name: str, text: str, indent: str) -> list[str]:
         """The line that defines `name`, wrapped, its comment at the right edge or on a line of its own."""
         lines = _wrapped(text, indent)
-        note = self.annotations.get(name)
+        within = self.folds[name].within if name in self.folds else ()
+        note = ", ".join(self.annotations[step] for step in (*within, name) if step in self.annotations)
         if note:
             comment = "# " + " ".join(note.split())
             if len(lines[-1]) + 2 + len(comment) <= WIDTH:

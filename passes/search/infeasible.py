@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...ir.diagnostics import Diagnostic
 from ...ir.mesh import Mesh
 from ..plan import NoPlan, Outcome
 from .extract_plan import least_bytes
@@ -17,13 +18,13 @@ def does_not_fit(graph: Graph, mesh: Mesh, chip: str, capacity: float, whole: bo
     least = {n.stored: float(n.stored_bytes.min()) for n in graph.nodes if n.stored_bytes is not None}
     largest = sorted(least.items(), key=lambda item: -item[1])[:5]
     listed = ", ".join(f"`{name}` {_size(size)}" for name, size in largest)
-    return NoPlan(
+    diagnostic = Diagnostic(
         f"The parameters and caches take at least {_size(needed_bytes)} on each of {mesh.chips} chips, "
         f"{_size(needed_bytes - capacity)} more than the {_size(capacity)} "
         f"that a chip of {chip} {'has' if whole else 'may hold'}.",
-        f"the largest, split as far as they divide and the pins allow: {listed}",
-        Outcome.INFEASIBLE,
+        hint=f"the largest, split as far as they divide and the pins allow: {listed}",
     )
+    return NoPlan([diagnostic], Outcome.INFEASIBLE)
 
 
 def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capacity: float, proven: bool) -> NoPlan:
@@ -38,12 +39,12 @@ def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capa
     listed = ", ".join(f"`{name}` {_size(-size)}" for size, name in largest if size)
     where = "at the start" if point.step is None else f"as `{point.step}` is made"
     start = "No plan keeps to" if proven else "No plan was found that keeps to"
-    return NoPlan(
+    diagnostic = Diagnostic(
         f"{start} {_size(capacity)} on each of {mesh.chips} chips: {where}, "
         f"{_size(live)} of live values and {_size(stored)} of parameters and caches are the least.",
-        f"live there, each split as far as it can be: {listed}" if listed else None,
-        Outcome.INFEASIBLE if proven else Outcome.UNPROVEN,
+        hint=f"live there, each split as far as it can be: {listed}" if listed else None,
     )
+    return NoPlan([diagnostic], Outcome.INFEASIBLE if proven else Outcome.UNPROVEN)
 
 
 def _size(bytes_: float) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.program import Kind, Phase, Stored
 from ..layouts.space import REPLICATED, TENSOR_MODES, Arrangements, Array, TensorSpace
+from ..plan import NoPlan, Outcome
 from .graph import Graph, Handover, Node, Port, Result, Tensor
 
 T = TypeVar("T")
@@ -24,20 +25,25 @@ T = TypeVar("T")
 
 def for_each(phases: Sequence[str], make: Callable[[str], T]) -> list[T]:
     """What is made of each phase. Raises InputError with what is wrong with any of them, naming the
-    phases of what is not wrong with all."""
+    phases of what is not wrong with all; NoPlan where all that is wrong is that some have no plan."""
     done: list[T] = []
     failed: dict[Diagnostic, list[str]] = {}
+    outcomes: list[Outcome | None] = []
     for phase in phases:
         try:
             done.append(make(phase))
         except InputError as error:
+            outcomes.append(error.outcome if isinstance(error, NoPlan) else None)
             for diagnostic in error.diagnostics:
                 failed.setdefault(diagnostic, []).append(phase)
     if failed:
-        raise InputError(
+        found = [
             d if len(where) == len(phases) else replace(d, message=f"Phase {', '.join(where)}: {d.message}")
             for d, where in failed.items()
-        )
+        ]
+        if None in outcomes:
+            raise InputError(found)
+        raise NoPlan(found, Outcome.INFEASIBLE if Outcome.INFEASIBLE in outcomes else Outcome.UNPROVEN)
     return done
 
 

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import escc.compiler.sweep.picture  # noqa: F401  so that what matplotlib keeps at home is there before anything is watched
+# So that what matplotlib keeps at home is there before anything is watched.
+import matplotlib.backends.backend_agg
+import matplotlib.backends.backend_svg
+import matplotlib.figure  # noqa: F401
+
 from escc.compiler.commands.main import app
 
 MOST_CPU_S = 10.0  # that an input of under 100 kB may take to be refused

@@ -69,10 +69,10 @@ def test_every_phase_is_compiled_unless_one_is_named(tmp_path: Path) -> None:
 def test_files_are_not_written_over_unless_forced(tmp_path: Path) -> None:
     arguments = (*SMALL, "-o", str(tmp_path / "out"))
     assert invoke(*arguments).exit_code == 0
-    path = tmp_path / "out" / "feed-forward.main.txt"
+    path = tmp_path / "out" / "feed_forward_main.txt"
     text = path.read_text()
     path.write_text("mine")
-    assert_refused(invoke(*arguments), 1, "feed-forward.main.txt` exists already")
+    assert_refused(invoke(*arguments), 1, "feed_forward_main.txt` exists already")
     assert path.read_text() == "mine"
     assert invoke(*arguments, "--force").exit_code == 0
     assert path.read_text() == text
@@ -95,7 +95,7 @@ def test_the_numpy_program_runs_on_its_own(tmp_path: Path) -> None:
         ).exit_code
         == 0
     )
-    file = tmp_path / "palm-540b.decode.py"
+    file = tmp_path / "palm_540b_decode_numpy.py"
     done = subprocess.run([sys.executable, "-I", str(file)], capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[-1]) <= 1e-9

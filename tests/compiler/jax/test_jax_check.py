@@ -246,7 +246,7 @@ def test_the_command_line_writes_checks_and_refuses(tmp_path: Path) -> None:
     made = invoke("compile", *small, "--emit", "jax", "-o", str(tmp_path / "out"))
     assert made.returncode == 0, made.stderr
     [file] = (tmp_path / "out").iterdir()
-    assert file.name == "feed-forward.main.py"
+    assert file.name == "feed_forward_main_jax.py"
     text = file.read_text()
     again = invoke("compile", *small, "--emit", "jax", "-o", str(tmp_path / "out"))
     assert (again.returncode, file.read_text()) == (1, text)
@@ -255,7 +255,7 @@ def test_the_command_line_writes_checks_and_refuses(tmp_path: Path) -> None:
     specs = invoke("compile", *small, "--emit", "specs", "-o", str(tmp_path / "specs"))
     assert specs.returncode == 0, specs.stderr
     names = sorted(path.name for path in (tmp_path / "specs").iterdir())
-    assert names == ["feed-forward.main.specs.json", "feed-forward.main.specs.py"]
+    assert names == ["feed_forward_main_specs.json", "feed_forward_main_specs.py"]
     (tmp_path / "specs" / names[1]).unlink()
     again = invoke("compile", *small, "--emit", "specs", "-o", str(tmp_path / "specs"))
     assert again.returncode == 1

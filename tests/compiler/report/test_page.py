@@ -400,7 +400,7 @@ def test_the_command_writes_one_page_for_all_phases(tmp_path: Path) -> None:
     again = RUN.invoke(app, [*command, "-o", str(tmp_path)])
     assert again.exit_code == 1 and "exists already" in again.output
     alone = RUN.invoke(app, [*command, "--phase", "decode", "-o", str(tmp_path)])
-    assert alone.exit_code == 0 and (tmp_path / "palm-8b.decode.html").exists()
+    assert alone.exit_code == 0 and (tmp_path / "palm_8b_decode.html").exists()
 
 
 def test_slice_shapes_are_compared_on_the_page() -> None:

@@ -68,11 +68,13 @@ def test_a_dangling_link_counts_as_existing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "stem"),
     [
-        (("palm-540b", "decode"), "palm-540b.decode"),
-        (("../../etc/passwd", "main"), "etc-passwd.main"),
-        (("", "main"), "program.main"),
-        (("a b\x1b[31m", "main"), "a-b-31m.main"),
-        (("x" * 300, "main"), "x" * 80 + ".main"),
+        (("palm-540b", "decode"), "palm_540b_decode"),
+        (("../../etc/passwd", "main"), "etc_passwd_main"),
+        (("", "main"), "program_main"),
+        (("a b\x1b[31m", "main"), "a_b_31m_main"),
+        (("x" * 300, "main"), "x" * 80 + "_main"),
+        (("70b", "decode"), "_70b_decode"),
+        (("class",), "_class"),
     ],
 )
 def test_a_file_name_is_plain_whatever_the_model_is_called(parts: tuple[str, ...], stem: str) -> None:

@@ -1,0 +1,180 @@
+"""`escc compile`: the plan of a model, printed or written in any of its forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...cost.hardware import Hardware
+from ...ir.diagnostics import InputError, fail
+from ...passes.choose import Options, choose
+from ...passes.ilp.solver import Settings
+from ...passes.plan import Objective
+from ..plan.autopad import pad_auto, padding_text
+from ..plan.pipeline import load, select_phases
+from ..plan.shapes import meshes_of, ranking
+from ..report.compiled_model import CompiledModel, compile_model
+from ..report.phases import sharing_text
+from ..report.stages import Stage, stage_text
+from ..report.targets import ALONE, Emit, file_names, in_files, in_one
+from ..report.text import Detail
+from ..text.files import refuse_existing, write_files
+from ..text.terminal import complain, note, say
+from .main import BUG, reported
+from .options import Chip, ChipsOrCount, File, Least, Net, Overlap, Pins, Sets, bindings
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+class Solver(StrEnum):
+    """The solvers that MathOpt is asked to use."""
+
+    HIGHS = "highs"
+    GSCIP = "gscip"
+    CP_SAT = "cp-sat"
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """What is written, into which folder (None: onto standard output), whether over existing files, and how much of
+    a plan as text."""
+
+    emit: Emit
+    folder: Path | None
+    force: bool
+    detail: Detail
+
+    def refuse(self, model: str, phases: tuple[str, ...]) -> None:
+        """Raise InputError, before anything is planned, where it could not be written."""
+        if self.folder is not None:
+            refuse_existing(self.folder, file_names(model, phases, self.emit), self.force)
+        elif self.emit in ALONE and len(phases) > 1:
+            raise fail(
+                f"The model has {len(phases)} phases, each a program of its own.",
+                hint="choose one with `--phase`, or write all to files with `-o DIR`",
+            )
+
+    def show(self, compiled: CompiledModel, paddings: str | None) -> None:
+        """Print or write a model, after what slice shapes and padded sizes were tried."""
+        phases, shapes = compiled.phases, compiled.shapes
+        for choice in [*([ranking(shapes)] if shapes else []), *([paddings] if paddings else [])]:
+            if self.emit is Emit.TEXT or self.folder is not None:
+                say(choice + "\n")
+            else:  # a program, or data, stands alone on standard output
+                note(choice)
+        if self.folder is None:
+            say(in_one(phases, self.emit, shapes, self.detail))
+            return
+        written = write_files(self.folder, in_files(phases, self.emit, shapes, self.detail), self.force)
+        say("".join(f"wrote {path}\n" for path in written))
+
+
+@app.command("compile")
+@reported
+def compile_command(
+    file: File,
+    chips: ChipsOrCount,
+    phase: Annotated[str | None, typer.Option(help="Compile one phase only; without it, all of them.")] = None,
+    hardware: Chip = "tpu-v4",
+    network: Net = None,
+    hbm_fraction: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
+    ] = 1.0,
+    set_: Sets = None,
+    pin: Pins = None,
+    objective: Least = Objective.TIME,
+    solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
+    overlap: Overlap = False,
+    emit: Annotated[
+        Emit,
+        typer.Option(
+            help="The plan as text, as a NumPy or a JAX program that runs on its own, as PartitionSpecs, as JSON, or "
+            "as a page to look at."
+        ),
+    ] = Emit.TEXT,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="DIR", help="Write a file for each phase into DIR.")
+    ] = None,
+    pad: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIM=N|auto",
+            help="Pad a dim, in all phases. May be repeated. With `auto` sizes that the axes divide are tried for all "
+            "other dims; of a count of chips on the best shape.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run the plan on virtual chips, and compare with the reference.")
+    ] = False,
+    separate: Annotated[
+        bool, typer.Option("--separate", help="Plan each phase alone, and say what sharing parameters would cost.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over existing files.")] = False,
+    program: Annotated[bool, typer.Option("--program", help="Print the sharded program, too.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="The program with every step of norms, softmaxes and the like on its own line."),
+    ] = False,
+    stop_after: Annotated[
+        Stage | None,
+        typer.Option("--stop-after", help="Print the expanded program, the choice, or its steps, and stop."),
+    ] = None,
+) -> None:
+    """Find the cheapest sharded program of a model on a mesh of chips."""
+    chip = Hardware.load(hardware).with_network(network)
+    meshes = meshes_of(chips, chip)
+    settings = Settings(solver.value)
+    options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=settings, overlap=overlap)
+    sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
+    pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
+    model = load(Path(file), sizes, pins, pads, phase)
+    phases = select_phases(model, phase)
+    if stop_after is not None:
+        say(stage_text(stop_after, model, phases, meshes[0], options))
+        return
+    detail = Detail.VERBOSE if verbose else Detail.PROGRAM if program or output is not None else Detail.SUMMARY
+    writing = _Writing(emit, None if output is None else Path(output), force, detail)
+    writing.refuse(model.name, phases)
+    paddings = None
+    compiled = compile_model(model, meshes, options, phases, separate, check)
+    if "auto" in (pad or []):
+        loaded = partial(load, Path(file), sizes, pins, phase=phase)
+        auto = pad_auto(lambda more: loaded({**pads, **more}), phases, compiled.mesh, options, separate)
+        again = compile_model(auto.program, [compiled.mesh], options, phases, separate, check)
+        compiled, paddings = CompiledModel(again.phases, compiled.shapes), padding_text(auto)
+    _remark(compiled)
+    writing.show(compiled, paddings)
+    if separate and len(phases) > 1 and emit is Emit.TEXT:
+        say(f"\n\n{_sharing(compiled, options)}\n")
+    _vouch(compiled)
+
+
+def _remark(compiled: CompiledModel) -> None:
+    """Warnings, and how long the plans took."""
+    complain(compiled.warnings)
+    for plan in compiled.phases.plans:
+        named = ", ".join(phase.phase for phase in plan.phases)
+        note(f"phase {named}: built in {plan.timing.build_s:.2f} s, solved in {plan.timing.solve_s:.2f} s")
+
+
+def _vouch(compiled: CompiledModel) -> None:
+    """End with an error where a run, if there was one, did not agree with the reference."""
+    for one in compiled.phases:
+        if not one.sound:
+            note(f"escc: internal error: the plan of phase `{one.phase}` does not do what the model says.")
+    if not compiled.phases.sound:
+        raise typer.Exit(BUG)
+
+
+def _sharing(alone: CompiledModel, options: Options) -> str:
+    """What storing parameters once would cost phases that were planned alone."""
+    try:
+        together = choose(alone.program, [one.phase for one in alone.phases], alone.mesh, options)
+    except InputError as error:
+        return sharing_text(alone.phases, None, error.diagnostics[0].message)
+    return sharing_text(alone.phases, together, None)

@@ -1,0 +1,129 @@
+"""The public face: what `import escc` gives, and that nothing is imported before it is asked for."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import escc
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "feed-forward.esti"
+TEXT = """
+model "two"
+dim B
+dim E = 16, F = 32
+param W: bf16[E,F]
+main(x: bf16[B,E]) {
+  y[B,F] = x[B,E] * W[E,F]
+  return y
+}
+phase few { B = 4 }
+phase many { B = 16 }
+"""
+
+
+def small() -> escc.CompiledModel:
+    return escc.compile(escc.load(EXAMPLE, {"B": 8, "E": 32, "F": 64}), "2x2", "tpu-v4")
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    heavy = ("ortools", "sympy", "numpy", "lark", "jinja2", "scipy", "matplotlib", "typer")
+    assert run(f"import escc, sys; print([name for name in {heavy} if name in sys.modules])") == "[]\n"
+
+
+def test_every_public_name_is_there() -> None:
+    assert set(escc.__all__) == set(escc._HOMES) <= set(dir(escc))
+    assert all(getattr(escc, name).__doc__ for name in escc.__all__)
+    with pytest.raises(AttributeError, match="no attribute `plan`"):
+        escc.plan  # noqa: B018
+
+
+def test_a_script_of_ten_lines_compiles_palm_and_prints_its_plan() -> None:
+    text = run(
+        "import escc\n"
+        "model = escc.load('palm-540b')\n"
+        "mesh, chip = escc.Mesh.parse('4x4x4'), escc.Hardware.load('tpu-v4')\n"
+        "plan = escc.compile(model, mesh, chip, phases='decode')\n"
+        "print(plan)\n"
+        "print(plan.report())\n"
+    )
+    assert text.startswith('Plan of "palm-540b", phase decode') and "\nNext\n" in text
+    assert 'sharded "palm-540b" decode on x=4 y=4 z=4' in text
+
+
+def test_a_compiled_model_has_what_the_commands_give(tmp_path: Path) -> None:
+    plan = small()
+    assert plan.outcome is escc.Outcome.OPTIMAL and plan.seconds == plan["main"].estimate.totals().total_s
+    assert "Sharded program" in plan.report() and "Sharded program" not in str(plan)
+    for target in ("numpy", "jax", "specs"):
+        ast.parse(plan.emit(target))
+        assert plan.write(target, tmp_path)[0].read_text() == plan.emit(target)
+    assert plan.emit("json").startswith("{")
+    assert plan._repr_html_().startswith("<iframe srcdoc=") and "<script" not in plan._repr_html_()
+    assert [report.equal for report in plan.check()] == [True]
+
+
+def test_a_count_of_chips_is_ranked() -> None:
+    plan = escc.compile(escc.load(EXAMPLE, {"B": 8, "E": 32, "F": 64}), "4", "tpu-v4")
+    assert len(plan.shapes) == 2 and plan.mesh == plan.shapes[0].mesh
+    assert plan.report().startswith("Slice shapes, cheapest first")
+
+
+def test_phases_are_chosen_and_named() -> None:
+    model = escc.parse(TEXT)
+    plan = escc.compile(model, "2", "tpu-v4")
+    assert [one.phase for one in plan.phases] == ["few", "many"]
+    assert [one.phase for one in escc.compile(model, "2", phases=["many"]).phases] == ["many"]
+    assert plan.emit("numpy", "few") != plan.emit("numpy", "many")
+    for wrong in (lambda: plan.emit("numpy"), lambda: plan.emit("numpi"), lambda: plan.emit("numpy", "fwe")):
+        with pytest.raises(escc.EsccError):
+            wrong()
+
+
+def test_formulas_are_explained() -> None:
+    [explained] = escc.explain(escc.load(EXAMPLE), "4x4", "tpu-v4", drop_ones=True)
+    assert str(explained).startswith('Formulas of "feed-forward"')
+    line = explained.explanation.totals[0]
+    assert line.value_s == pytest.approx(line.plan_s)
+
+
+def test_a_sweep_is_a_table() -> None:
+    found = escc.sweep("llama-2-13b", [8], [1, 8], context=1024, phase="decode", jobs=1)
+    assert [record.point.batch for record in found.records] == [1, 8]
+    assert str(found).startswith("Sweep of llama-2-13b") and found.answer(max_latency_s=1.0).met
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: escc.load("nowhere.esti"), "nowhere.esti"),
+        (lambda: escc.parse("main() {"), "text:"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2xx"), "not a mesh"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", "tpu-v9"), "no hardware preset"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", phases="mian"), "did you mean `main`"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", phases=[]), "No phase"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", solver="cplex"), "no solver"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", objective="tine"), "no objective"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", network="lnks"), "no network"),
+        (lambda: small().check("torch"), "no backend"),
+    ],
+)
+def test_what_is_wrong_is_an_error_of_its_own(call: object, says: str) -> None:
+    with pytest.raises(escc.EsccError, match=says):
+        call()  # type: ignore[operator]
+
+
+def test_a_refusal_says_whether_it_is_proven() -> None:
+    with pytest.raises(escc.NoPlan) as error:
+        escc.compile(escc.load("palm-540b"), "1", phases="decode")
+    assert error.value.outcome is escc.Outcome.INFEASIBLE

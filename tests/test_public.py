@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -127,3 +128,17 @@ def test_a_refusal_says_whether_it_is_proven() -> None:
     with pytest.raises(escc.NoPlan) as error:
         escc.compile(escc.load("palm-540b"), "1", phases="decode")
     assert error.value.outcome is escc.Outcome.INFEASIBLE
+
+
+def test_the_documents_use_what_is_public() -> None:
+    root = Path(__file__).parents[1]
+    text = "\n".join((root / name).read_text() for name in ("README.md", "docs/api.md"))
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) >= 2
+    used = {node.attr for block in blocks for node in ast.walk(ast.parse(block)) if is_public(node)}
+    assert used and used <= set(escc.__all__)
+    assert set(escc.__all__) <= set(re.findall(r"\b\w+\b", (root / "docs/api.md").read_text())) | {"Explained"}
+
+
+def is_public(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "escc"

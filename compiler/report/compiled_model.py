@@ -68,11 +68,11 @@ class CompiledModel:
         """A phase by its name. Raises KeyError where there is none of that name."""
         return {one.phase: one for one in self.phases}[phase]
 
-    def report(self, detail: Detail = Detail.PROGRAM) -> str:
-        """The plans as text: what a step takes and what is proven, what is stored where, and the sharded program as
-        far as `detail` says."""
+    def report(self, detail: str = Detail.PROGRAM) -> str:
+        """The plans as text: what a step takes and what is proven, and what is stored where (`summary`), with the
+        sharded program (`program`), and all of its steps (`verbose`)."""
         first = ranking(self.shapes) + "\n" if self.shapes else ""
-        return first + in_one(self.phases, Emit.TEXT, self.shapes, detail)
+        return first + in_one(self.phases, Emit.TEXT, self.shapes, _one_of(Detail, detail, "detail"))
 
     def emit(self, target: str, phase: str | None = None) -> str:
         """The plan as `numpy`, `jax`, `specs`, `json`, `html` or `text`; of several phases as a module the one of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from enum import Enum
+from enum import StrEnum
 from itertools import chain
 
 from ...cost.estimate import Estimate, Totals, local_bytes
@@ -35,13 +35,13 @@ OBJECTIVES = {
 }
 
 
-class Detail(Enum):
+class Detail(StrEnum):
     """How much of a plan is told: all but the sharded program; that too, with norms, softmaxes and the like on one
     line each; all of it, as it can be read back."""
 
-    SUMMARY = 0
-    PROGRAM = 1
-    VERBOSE = 2
+    SUMMARY = "summary"
+    PROGRAM = "program"
+    VERBOSE = "verbose"
 
 
 def report(compiled: CompiledPhase, detail: Detail = Detail.PROGRAM) -> str:

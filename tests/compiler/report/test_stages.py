@@ -1,0 +1,59 @@
+"""What `--stop-after` prints: programs that read back, and a choice that names all that was chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from escc.compiler.commands.main import app
+from escc.compiler.plan.pipeline import load
+from escc.compiler.report.stages import Stage, stage_text
+from escc.cost.hardware import Hardware
+from escc.ir.diagnostics import Source
+from escc.ir.mesh import Mesh
+from escc.ir.program import Stored, walk
+from escc.ir.spmd import unsharded
+from escc.ir.text.read_spmd import parse_spmd
+from escc.ir.verify.verify import verify
+from escc.passes.choose import Options, choose
+from escc.passes.lower.insert import insert
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "palm-540b.esti"
+PROGRAM, MESH, OPTIONS = load(EXAMPLE), Mesh.parse("4x4x4"), Options(Hardware.load("tpu-v4"))
+
+
+def stage(name: Stage) -> str:
+    return stage_text(name, PROGRAM, ["decode"], MESH, OPTIONS)
+
+
+def test_the_expanded_program_reads_back() -> None:
+    assert parse_spmd(Source("expanded", stage(Stage.EXPAND))) == unsharded(PROGRAM, "decode", MESH)
+
+
+def test_the_inserted_program_reads_back_and_verifies() -> None:
+    found = parse_spmd(Source("inserted", stage(Stage.INSERT)))
+    [spmd] = insert(PROGRAM, choose(PROGRAM, ["decode"], MESH, OPTIONS))
+    assert found == spmd
+    verify(found, PROGRAM)
+
+
+def test_the_choice_names_what_is_stored_made_and_moved() -> None:
+    lines = stage(Stage.CHOOSE).splitlines()
+    plan = choose(PROGRAM, ["decode"], MESH, OPTIONS)
+    stored = [placed.item.value for placed in walk(PROGRAM.body) if isinstance(placed.item, Stored)]
+    assert {line.split()[1].rstrip(":") for line in lines if line.startswith("stored ")} == set(stored)
+    assert sum(line.startswith("  op ") for line in lines) == len(plan.phases[0].ops)
+    assert sum(line.startswith("  move ") for line in lines) == sum(len(tree.legs) for tree in plan.phases[0].trees)
+
+
+@pytest.mark.parametrize("name", Stage)
+def test_the_command_stops(name: str) -> None:
+    done = CliRunner().invoke(app, ["compile", str(EXAMPLE), "--chips", "2x2x2", "--hbm-fraction", "1", "--stop-after", name])
+    assert done.exit_code == (1 if name != "expand" else 0), done.output
+
+
+def test_both_phases_are_shown() -> None:
+    text = stage_text(Stage.CHOOSE, PROGRAM, ["prefill", "decode"], MESH, OPTIONS)
+    assert "phase prefill\n" in text and "phase decode\n" in text and "handover prefill to decode" in text

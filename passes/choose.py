@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 
 import numpy as np
@@ -27,7 +27,7 @@ from .detours import Detours
 from .graph import Graph, build_graph
 from .insert import insert
 from .limits import JointLimits, Limits
-from .liveness import needs
+from .liveness import needs, stages
 from .misfit import does_not_fit, live_do_not_fit
 from .moves import Moves, all_moves
 from .naming import plainest
@@ -173,8 +173,9 @@ class _Reader:
             if min(stored, self.options.capacity) == math.inf:
                 return None
             least = needs(self.program, phase.name, self.mesh, graph, ordered)
+            told = partial(stages, self.program, phase.name, self.mesh, graph)
             spell = _nth(spelled, n)
-            parts.append(Limits(self.options.capacity, stored, least, spell, phase.name, combined))
+            parts.append(Limits(self.options.capacity, stored, least, spell, told, phase.name, combined))
         return parts[0] if len(parts) == 1 else JointLimits(tuple(parts))
 
     def _calls(self, phase: Phase) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..cost.memory import MemoryUse, memory
 from ..ir.layout import Layout
 from ..ir.spmd import Move, SpmdProgram, walk_spmd
+from .liveness import Stage
 from .needs import Load, Needs, Term
 from .prover import Found
 from .space import Mask
@@ -28,13 +29,14 @@ class Held:
 class Limits:
     """At most `capacity` bytes on a chip at any program point, of which `stored` of parameters and
     caches. `spell` makes the sharded program of a plan, which `cost.memory` judges, with projections
-    apart or as they run as one; `needs` is what plans hold at the least, apart. `combined`: only plans that run some
-    collectives as one are of interest."""
+    apart or as they run as one; `needs` is what plans hold at the least, apart, and `stages` tells all copies
+    apart. `combined`: only plans that run some collectives as one are of interest."""
 
     capacity: float
     stored: float
     needs: Needs
     spell: Callable[[Found, bool], SpmdProgram]
+    stages: Callable[[bool], tuple[Stage, ...]]
     phase: str
     combined: bool = False
     _known: dict[_Key, tuple[MemoryUse, SpmdProgram]] = field(default_factory=dict)

@@ -48,7 +48,9 @@ class Model:
 
 
 @dataclass
-class _Assembly:
+class Assembly:
+    """A model in the making."""
+
     cost: list[Floats] = field(default_factory=list)
     upper: list[Floats] = field(default_factory=list)
     integer: list[NDArray[np.bool_]] = field(default_factory=list)
@@ -80,6 +82,21 @@ class _Assembly:
         self.column.append(column)
         self.coefficient.append(np.broadcast_to(np.asarray(coefficient, dtype=np.float64), row.shape))
 
+    def model(self, choice: Sequence[int], shared: Mapping[int, int]) -> Model:
+        """All columns and rows so far."""
+        return Model(
+            np.concatenate(self.cost),
+            np.concatenate(self.upper),
+            np.concatenate(self.integer),
+            np.concatenate(self.row),
+            np.concatenate(self.column),
+            np.concatenate(self.coefficient),
+            np.concatenate(self.low),
+            np.concatenate(self.high),
+            tuple(choice),
+            tuple(shared.items()),
+        )
+
 
 def build_model(
     graph: Graph,
@@ -96,7 +113,7 @@ def build_model(
     with the latency that is then paid once, in the unit of the prices. `loads`: what choices may take
     at most in all. `combined`: some group is used.
     """
-    a = _Assembly()
+    a = Assembly()
     choice = []
     for node, price in zip(graph.nodes, prices, strict=True):
         first = a.add_columns(price, 1.0, True)
@@ -109,7 +126,7 @@ def build_model(
         for n, size in load.bytes.items():
             columns = np.arange(choice[n], choice[n] + len(size))
             a.add_entries(np.full(len(size), row), columns, size * (ROOM / load.room))
-    shared = {} if groups is None else _add_groups(a, groups)
+    shared = {} if groups is None else add_groups(a, groups)
     if combined:
         row = a.add_rows(1, 1.0, np.inf)
         a.add_entries(np.full(len(shared), row), np.array(list(shared.values()), dtype=np.int64), 1.0)
@@ -123,29 +140,18 @@ def build_model(
             arcs, price = flow
             apart = price - np.where(of >= 0, groups.latency_s[of], 0.0)
             paid = _add_flows(a, tensor, choice, arcs, apart)
-            _join(a, paid, of, groups, shared, alone=len(tensor.uses) > 1)
-    return Model(
-        np.concatenate(a.cost),
-        np.concatenate(a.upper),
-        np.concatenate(a.integer),
-        np.concatenate(a.row),
-        np.concatenate(a.column),
-        np.concatenate(a.coefficient),
-        np.concatenate(a.low),
-        np.concatenate(a.high),
-        tuple(choice),
-        tuple(shared.items()),
-    )
+            join(a, paid, of, groups, shared, alone=len(tensor.uses) > 1)
+    return a.model(choice, shared)
 
 
-def _add_groups(a: _Assembly, groups: Groups) -> dict[int, int]:
+def add_groups(a: Assembly, groups: Groups) -> dict[int, int]:
     """One binary for each group that has an arc left: its collective runs, and pays the latency."""
     used = sorted({int(g) for of in groups.of if of is not None for g in of if g != ALONE})
     first = a.add_columns(groups.latency_s[used], 1.0, True)
     return {g: first + n for n, g in enumerate(used)}
 
 
-def _join(a: _Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[int, int], alone: bool) -> None:
+def join(a: Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[int, int], alone: bool) -> None:
     """A tensor's arcs of a group run in its collective, one of them; if it may have more (`alone`),
     the others pay the latency by themselves. `paid`: the first column of the arcs."""
     for g in np.unique(of[of >= 0]).tolist():
@@ -158,7 +164,7 @@ def _join(a: _Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[in
             a.add_entries(np.array([row]), np.array([extra]), -1.0)
 
 
-def _add_flows(a: _Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> int:
+def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> int:
     """One flow for each use; with several uses, the arcs' prices are paid by shared columns.
 
     The first of the columns by which the arcs are paid is returned.

@@ -1,0 +1,172 @@
+"""Small problems settled: the cheapest plan within the limits with its way of every copy, or the proof that none is.
+
+The integer program of `copies_model` is solved, and its answer spelled out over the very arcs that it took. If that
+holds more than there is, what is held there is kept out by a row, and the program is solved again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ir.program import Append
+from .bounds import DualAscent
+from .boxes import MOST_COLUMNS, Side
+from .copies_model import CopiesModel
+from .limits import JointLimits
+from .prover import INTEGRAL, Found, Prover
+from .reshard import Arcs
+from .solver import solve
+from .space import Mask
+
+Floats = NDArray[np.float64]
+
+UNIT = 1e6  # the price of a known plan in the solver's unit, as in `prover`
+MOST_ARCS = 8_000  # over all readers of all values, of a problem that is looked at
+NODES = 2_000  # of the solver's search, for each program
+ROUNDS = 20  # programs that are solved
+SOLVER = "cp-sat"  # all columns are 0 or 1 in plans, and rows of bytes leave a weak relaxation
+SLACK = 1e-6  # relative: a bound that close is that of the answer
+Tree = tuple[int, ...]
+
+
+def settle(side: Side, prover: Prover, ascent: DualAscent, below: float) -> tuple[Found | None, float]:
+    """The cheapest plan of a side, None where none was found that costs less than `below`, and a bound of those that
+    do: `below` where there is none. `ascent` has settled on the side's problem without limits.
+    """
+    if arcs_of(side) > MOST_ARCS:
+        return None, -math.inf
+    return _Settling(side, prover, ascent, below).run()
+
+
+def arcs_of(side: Side) -> int:
+    """How large a problem is."""
+    tensors = zip(side.problem.graph.tensors, side.detours.moves.arcs, strict=True)
+    return sum(len(arcs) * len(tensor.uses) for tensor, arcs in tensors if arcs is not None)
+
+
+class _Settling:
+    """The search for the cheapest plan of a side that costs less than `price`."""
+
+    def __init__(self, side: Side, prover: Prover, ascent: DualAscent, price: float):
+        self.side, self.prover, self.ascent, self.price = side, prover, ascent, price
+        self.ordered = side.problem.groups is None
+
+    def allowed(self) -> list[Mask] | None:
+        """The choices that a cheaper plan may have; None where there is no such plan."""
+        alive = [np.ones(len(price), dtype=bool) for price in self.side.problem.prices]
+        if self.price < math.inf:
+            slack = self.price - self.ascent.bound() + 1e-9 * abs(self.price)
+            alive = self.ascent.alive(slack)[0]
+        if self.side.problem.representatives is not None:
+            node, mask = self.side.problem.representatives
+            alive[node] = alive[node] & mask
+        return self.side.limits.tightened(alive) if all(mask.any() for mask in alive) else None
+
+    def program(self, allowed: Sequence[Mask], unit: float) -> CopiesModel:
+        """The program of the side."""
+        limits = self.side.limits
+        program = CopiesModel(self.side.problem, self.side.detours.moves, allowed, unit, limits.combined)
+        for part in limits.parts if isinstance(limits, JointLimits) else (limits,):
+            program.limit(part)
+        return program
+
+    def run(self) -> tuple[Found | None, float]:
+        """Solve, spell out, forbid, until a plan keeps to the limits or there is none."""
+        allowed = self.allowed()
+        if allowed is None:
+            return None, self.price
+        settings = self.side.problem.settings
+        unit = UNIT / (abs(self.price if self.price < math.inf else self.ascent.bound()) or 1.0)
+        program = self.program(allowed, unit)
+        found: Found | None = None
+        bound = -math.inf
+        for _ in range(ROUNDS):
+            model = program.model()
+            answer = solve(model, replace(settings, solver=SOLVER), NODES)
+            self.prover.solve_s += answer.seconds
+            if answer.none:
+                bound = self.price  # nothing is left that is cheaper
+                break
+            bound = max(bound, answer.bound / unit)
+            if answer.x is None or bound >= self.price * (1 - settings.gap):
+                break
+            plan = self.read(program, answer.x)
+            fits = self.side.limits.fits(plan)
+            if fits and plan.price < self.price:
+                self.price, found = plan.price, plan
+                if bound >= self.price * (1 - settings.gap):
+                    break
+            columns = self.alike(program, plan, answer.x, fits)
+            least = float(model.cost @ answer.x)
+            if columns is None or least - answer.bound > SLACK * abs(least):
+                break  # there is no telling which plans these are, or the solver was not done
+            program.forbid(columns)
+        return found and self.plainest(found), min(bound, self.price)
+
+    def read(self, program: CopiesModel, x: Floats) -> Found:
+        """The plan that an answer is, over the arcs that it pays for."""
+        masks = zip(program.choice, program.allowed, strict=True)
+        chosen = [int(np.argmax(x[first : first + len(mask)])) for first, mask in masks]
+        trees: dict[int, Tree] = {}
+        for t, paid in program.paid.items():
+            tensor, arcs = self.side.problem.graph.tensors[t], self.side.detours.moves.arcs[t]
+            assert arcs is not None
+            root, targets = tensor.ends(chosen)
+            used = np.flatnonzero(x[paid : paid + len(arcs)] > 0.5).tolist()
+            tree = _tree(arcs, used, root, targets)
+            if tree:
+                trees[t] = tree
+        shared = frozenset(g for g, column in program.shared.items() if x[column] > INTEGRAL)
+        return self.side.detours.over(self.side.problem.found(chosen, shared), trees)
+
+    def plainest(self, plan: Found) -> Found:
+        """The plainest plan of the price of one that keeps to the limits, as far as one is found."""
+        problem, limits = self.side.problem, self.side.limits
+        cheapest = problem.found(plan.chosen, plan.shared)
+        if cheapest.price <= plan.price * (1 + 1e-12) and limits.fits(cheapest):
+            plan = cheapest
+        plain = self.prover.plainest(self.ascent, plan, MOST_COLUMNS, limits)
+        return plain if limits.fits(plain) else plan
+
+    def alike(self, program: CopiesModel, plan: Found, x: Floats, fits: bool) -> list[int] | None:
+        """Columns of which every plan that has all of them holds as much at the worst point of this one, or is this
+        one; None where what runs as one was taken otherwise than plans have it."""
+        graph, limits = self.side.problem.graph, self.side.limits
+        tensors = set(range(len(graph.tensors)))
+        nodes = set(range(len(graph.nodes)))
+        columns: list[int] = []
+        if not self.ordered:
+            groups = {g for g, column in program.shared.items() if x[column] > INTEGRAL}
+            if groups != plan.shared:
+                return None
+            columns += [program.shared[g] for g in groups]
+        elif not fits and not any(
+            isinstance(node.item, Append) for node in graph.nodes
+        ):  # no score may come to be stored
+            tensors = {self.side.detours.numbers[name] for name in limits.worst(plan)}
+            nodes = {term.node for term in limits.stored_terms}
+            nodes |= {port.node for t in tensors for port in (graph.tensors[t].source, *graph.tensors[t].uses)}
+        columns += [program.choice[n] + plan.chosen[n] for n in nodes]
+        columns += [program.paid[t] + arc for t, tree in plan.detours if t in tensors for arc in tree]
+        return sorted(columns)
+
+
+def _tree(arcs: Arcs, used: Sequence[int], root: int, targets: Sequence[int]) -> Tree:
+    """Of the arcs used those that lead from the root to what is wanted, nearest first."""
+    into = {int(arcs.target[arc]): arc for arc in used}
+    needed: set[int] = set()
+    for target in targets:
+        while target != root and into[target] not in needed:
+            needed.add(into[target])
+            target = int(arcs.source[into[target]])
+    reached, tree = [root], list[int]()
+    for here in reached:
+        leaving = [arc for arc in sorted(needed) if arcs.source[arc] == here]
+        tree += leaving
+        reached += [int(arcs.target[arc]) for arc in leaving]
+    return tuple(tree)

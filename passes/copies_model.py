@@ -128,6 +128,8 @@ class CopiesModel:
             self.layouts_at(port, self.a.rows - layouts, -1.0)
             if flow != paid:
                 self.compare(count, -np.inf, 0.0, [(flow, 1.0), (paid, -1.0)])
+        if len(tensor.uses) > 1:  # no copy is made that is on no way
+            self.compare(count, 0.0, np.inf, [(paid, -1.0), *((self.flow[port], 1.0) for port in tensor.uses)])
         if self.groups is not None and of is not None and joined:
             join(self.a, paid, of, self.groups, self.shared, alone=True)
 

@@ -312,8 +312,10 @@ class _Reader:
         yield Stage((*first, *(live.copies(live.name in self.held) for live in (*every, *kept))), moved)
         done: tuple[Port, ...] = ()
         for name, port in self.operands(now) if self.ordered else ():
-            beside = (live.once(done) for live in (*every, *kept) if live.name != name)
-            (own,) = (live.once(done) for live in (*every, *kept) if live.name == name)
+            beside = [live.once(done) for live in (*every, *kept) if live.name != name]
+            own = next((live.once(done) for live in (*every, *kept) if live.name == name), None)
+            if own is None or port not in own.after:
+                continue  # a score, which is stored only where it is moved, or moved before the repeat already
             own = replace(own, now=(port, *own.now), after=tuple(each for each in own.after if each is not port))
             held = tuple(live.copies(live.name in self.held) for live in beside)
             yield Stage(held, moved, own.copies(name in self.held))

@@ -7,7 +7,7 @@ holds more than there is, what is held there is kept out by a row, and the progr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -95,24 +95,28 @@ class _Settling:
             bound = max(bound, answer.bound / unit)
             if answer.x is None or bound >= self.price * (1 - settings.gap):
                 break
-            plan = self.read(program, answer.x)
+            plan, rounds = self.read(program, answer.x)
             fits = self.side.limits.fits(plan)
             if fits and plan.price < self.price:
                 self.price, found = plan.price, plan
                 if bound >= self.price * (1 - settings.gap):
                     break
             columns = self.alike(program, plan, answer.x, fits)
+            wrong = rounds or ([] if columns is None else [columns])
             least = float(model.cost @ answer.x)
-            if columns is None or least - answer.bound > SLACK * abs(least):
+            if not wrong or least - answer.bound > SLACK * abs(least):
                 break  # there is no telling which plans these are, or the solver was not done
-            program.forbid(columns)
+            for columns in wrong:
+                program.forbid(columns)
         return found and self.plainest(found), min(bound, self.price)
 
-    def read(self, program: CopiesModel, x: Floats) -> Found:
-        """The plan that an answer is, over the arcs that it pays for."""
+    def read(self, program: CopiesModel, x: Floats) -> tuple[Found, list[list[int]]]:
+        """The plan that an answer is, over the arcs that it pays for, and the columns of those that go round and
+        lead nowhere."""
         masks = zip(program.choice, program.allowed, strict=True)
         chosen = [int(np.argmax(x[first : first + len(mask)])) for first, mask in masks]
         trees: dict[int, Tree] = {}
+        rounds: list[list[int]] = []
         for t, paid in program.paid.items():
             tensor, arcs = self.side.problem.graph.tensors[t], self.side.detours.moves.arcs[t]
             assert arcs is not None
@@ -121,8 +125,9 @@ class _Settling:
             tree = _tree(arcs, used, root, targets)
             if tree:
                 trees[t] = tree
+            rounds += [[paid + arc for arc in cycle] for cycle in _cycles(arcs, set(used) - set(tree))]
         shared = frozenset(g for g, column in program.shared.items() if x[column] > INTEGRAL)
-        return self.side.detours.over(self.side.problem.found(chosen, shared), trees)
+        return self.side.detours.over(self.side.problem.found(chosen, shared), trees), rounds
 
     def plainest(self, plan: Found) -> Found:
         """The plainest plan of the price of one that keeps to the limits, as far as one is found."""
@@ -170,3 +175,15 @@ def _tree(arcs: Arcs, used: Sequence[int], root: int, targets: Sequence[int]) ->
         tree += leaving
         reached += [int(arcs.target[arc]) for arc in leaving]
     return tuple(tree)
+
+
+def _cycles(arcs: Arcs, left: Collection[int]) -> Iterator[list[int]]:
+    """The rounds that arcs make of which each leads to another layout."""
+    into = {int(arcs.target[arc]): arc for arc in sorted(left)}
+    while into:
+        at, way = next(iter(into)), list[int]()
+        while at in into:
+            way.append(into.pop(at))
+            at = int(arcs.source[way[-1]])
+        if at == arcs.target[way[0]]:
+            yield way

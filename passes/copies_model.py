@@ -53,6 +53,7 @@ class CopiesModel:
     positions: dict[tuple[object, ...], int] = field(default_factory=dict)
     mixtures: dict[frozenset[Port], int] = field(default_factory=dict)
     joint: dict[tuple[Port, int], int] = field(default_factory=dict)
+    apart: dict[int, dict[int, int]] = field(default_factory=dict)
     capacity: float = np.inf
 
     def __post_init__(self) -> None:
@@ -78,10 +79,13 @@ class CopiesModel:
         if self.combined:
             self.row(1.0, np.inf, [(several + np.arange(len(self.shared)), np.ones(len(self.shared)))])
         for n, (group, column) in enumerate(sorted(self.shared.items())):
-            own = [self.paid[t] + arcs[group] for t, arcs in self.members.items() if group in arcs and t in self.paid]
-            every = [(columns, np.ones(len(columns))) for columns in own]
+            every: _Entries = []
+            for t, apart in self.apart.items():
+                if group in apart:
+                    own = self.paid[t] + self.members[t][group]
+                    every.append((np.array([*own, apart[group]]), np.array([*np.ones(len(own)), -1.0])))
             self.row(0.0, np.inf, [*every, (np.array([column]), np.array([-1.0]))])
-            for k in range(len(own)):
+            for k in range(len(every)):
                 self.row(0.0, np.inf, [*every[:k], *every[k + 1 :], (np.array([several + n]), np.array([-1.0]))])
 
     @cached_property
@@ -131,7 +135,7 @@ class CopiesModel:
         if len(tensor.uses) > 1:  # no copy is made that is on no way
             self.compare(count, 0.0, np.inf, [(paid, -1.0), *((self.flow[port], 1.0) for port in tensor.uses)])
         if self.groups is not None and of is not None and joined:
-            join(self.a, paid, of, self.groups, self.shared, alone=True)
+            self.apart[t] = join(self.a, paid, of, self.groups, self.shared, alone=True)
 
     def along(self, tensor: Tensor, arcs: Arcs, flow: int, row: int) -> None:
         """In rows from `row` on, one for each layout: how much of a flow from the source ends there."""
@@ -195,6 +199,20 @@ class CopiesModel:
         for ordered in (True, False) if self.groups is not None else (True,):
             for stage in limits.stages(ordered):
                 self.add_stage(stage, self.loaded(replace(stored, room=limits.capacity)), ordered)
+        for group in self.shared:
+            self.row(-np.inf, FULL, [*self.loaded(replace(stored, room=limits.capacity)), *self.as_one(group, limits)])
+
+    def as_one(self, group: int, limits: Limits) -> _Entries:
+        """What a group's collective holds: all that it takes and all that it gives."""
+        entries: _Entries = []
+        for t, apart in self.apart.items():
+            tensor, arcs = self.problem.graph.tensors[t], self.moves.arcs[t]
+            if tensor.phase == limits.phase and group in apart and arcs is not None:
+                own, size = self.members[t][group], self.bytes(tensor)
+                taken = size[arcs.source[own]] + size[arcs.target[own]]
+                columns = np.array([*(self.paid[t] + own), apart[group]])
+                entries.append((columns, np.array([*taken, -taken.max()])))
+        return entries
 
     def loaded(self, load: Load) -> _Entries:
         """What choices take of a room."""

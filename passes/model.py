@@ -151,17 +151,20 @@ def add_groups(a: Assembly, groups: Groups) -> dict[int, int]:
     return {g: first + n for n, g in enumerate(used)}
 
 
-def join(a: Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[int, int], alone: bool) -> None:
+def join(a: Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[int, int], alone: bool) -> dict[int, int]:
     """A tensor's arcs of a group run in its collective, one of them; if it may have more (`alone`),
-    the others pay the latency by themselves. `paid`: the first column of the arcs."""
+    the others pay the latency by themselves, and the columns that count these are returned. `paid`: the first column
+    of the arcs."""
+    apart = {}
     for g in np.unique(of[of >= 0]).tolist():
         own = np.flatnonzero(of == g)
         row = a.add_rows(1, -np.inf, 0.0)
         a.add_entries(np.full(len(own), row), paid + own, 1.0)
         a.add_entries(np.array([row]), np.array([shared[g]]), -1.0)
         if alone:
-            extra = a.add_columns(groups.latency_s[[g]], float(len(own)), True)
+            extra = apart[g] = a.add_columns(groups.latency_s[[g]], float(len(own)), True)
             a.add_entries(np.array([row]), np.array([extra]), -1.0)
+    return apart
 
 
 def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> int:

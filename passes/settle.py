@@ -101,9 +101,10 @@ class _Settling:
                 self.price, found = plan.price, plan
                 if bound >= self.price * (1 - settings.gap):
                     break
-            columns = self.alike(program, plan, answer.x, fits)
-            wrong = rounds or ([] if columns is None else [columns])
             least = float(model.cost @ answer.x)
+            more = not self.ordered and plan.price * unit < least * (1 - SLACK)  # runs as one than was taken for that
+            columns = None if more else self.alike(program, plan, answer.x, fits)
+            wrong = rounds or ([] if columns is None else [columns])
             if not wrong or least - answer.bound > SLACK * abs(least):
                 break  # there is no telling which plans these are, or the solver was not done
             for columns in wrong:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 
 import numpy as np
@@ -27,7 +27,7 @@ from .lower.insert import insert
 from .plan import Cutoff, Objective, Plan, Timing
 from .search.branch_and_bound import Side
 from .search.canonical_axes import with_plainest_axes
-from .search.derive_memory_bounds import needs
+from .search.derive_memory_bounds import moments, needs
 from .search.detours import Detours
 from .search.exact import Candidate, Problem, Prover
 from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
@@ -173,8 +173,9 @@ class _Reader:
             if min(stored, self.options.capacity) == math.inf:
                 return None
             least = needs(self.program, phase.name, self.mesh, graph, ordered)
+            told = partial(moments, self.program, phase.name, self.mesh, graph)
             spell = _nth(spelled, n)
-            parts.append(Limits(self.options.capacity, stored, least, spell, phase.name, combined))
+            parts.append(Limits(self.options.capacity, stored, least, spell, told, phase.name, combined))
         return parts[0] if len(parts) == 1 else JointLimits(tuple(parts))
 
     def _calls(self, phase: Phase) -> int:

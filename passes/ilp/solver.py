@@ -18,6 +18,7 @@ from .model import Model
 Floats = NDArray[np.float64]
 
 SOLVERS = {"highs": mathopt.SolverType.HIGHS, "gscip": mathopt.SolverType.GSCIP, "cp-sat": mathopt.SolverType.CP_SAT}
+SECONDS_A_NODE = 0.01  # of the time that CP-SAT counts, which is that of no clock
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +105,10 @@ def _parameters(settings: Settings, nodes: int | None) -> mathopt.SolveParameter
     params.time_limit = datetime.timedelta(seconds=settings.time_limit_s)
     if settings.solver == "highs":
         params.highs.bool_options["mip_root_presolve_only"] = True
+    if settings.solver == "cp-sat":  # it counts no nodes
+        params.threads, params.node_limit = 1, None
+        if nodes is not None:
+            params.cp_sat.max_deterministic_time = nodes * SECONDS_A_NODE
     return params
 
 

@@ -29,6 +29,7 @@ from .multipliers import press
 FIRST_TURNS, TURNS = 16, 2  # of charging for memory: in a box while no plan is known, and afterwards
 MOST_READ = 500  # plans read off in all boxes; then the best so far is returned, with the bound of what is left
 MOST_WORK = 20_000_000  # arcs swept over for them: what large problems may take
+FEW_READ, ARCS_A_READ = 20, 5  # of a small problem, which is settled otherwise then (see `settle`)
 MOST_CUTS = 4  # in turn by what the dual ascent says alone
 MOST_WAYS, EACH_WAYS, FEW_WAYS = 1_000, 100, 10  # to make copies: in all, in a box of one plan, and while none is known
 MOST_COLUMNS = 95_000  # of a program for the solver; the proof of one box in many is not worth more
@@ -79,7 +80,8 @@ class _Search:
         self.heap: list[tuple[float, int, _Box]] = []
         self.entered, self.read, self.tried = 0, 0, 0
         arcs = (len(d.price) * len(t.uses) for d, t in zip(problem.distances, problem.graph.tensors, strict=True) if d)
-        self.most = min(MOST_READ, MOST_WORK // max(1, sum(arcs)))
+        every = sum(arcs)
+        self.most = min(MOST_READ, MOST_WORK // max(1, every), FEW_READ + every // ARCS_A_READ)
 
     @property
     def price(self) -> float:

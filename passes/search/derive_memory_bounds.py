@@ -9,7 +9,7 @@ repeat, if that step is in it. A move holds what it reads and what it makes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...cost.memory import Point, points
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Carry, Kind, Program, Repeat, Stored, operand_names, walk
+from ...ir.program import Append, Carry, Kind, Program, Repeat, Stored, operand_names, signature, walk
 from ...ir.spmd import unsharded
 from ..layouts.reshard import worthwhile
 from .graph import Graph, Port, Result, Tensor
@@ -42,6 +42,24 @@ def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool 
         if ordered:
             found += reader.moves(point)
     return MemoryBounds(stored, tuple(found))
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A program point with all that is held there besides what is stored, copies included; or the moves of one value,
+    `moving`, right before the step that reads it now, with all that is held beside it and its copies. `done`: where
+    values have been moved by the end of the step. If none of these moves runs as one with another, that is so too
+    where collectives may: steps keep their order up to the first that does."""
+
+    held: tuple[Copies, ...]
+    done: tuple[Port, ...]
+    moving: Copies | None = None
+
+
+def moments(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True) -> tuple[Moment, ...]:
+    """What plans of a graph hold, with every copy told apart; the rest as for `needs`."""
+    reader = _Reader(program, graph, ordered)
+    return tuple(stage for point in points(unsharded(program, phase, mesh)) for stage in reader.moments(point))
 
 
 @dataclass(frozen=True)
@@ -92,11 +110,19 @@ class _Live:
 
     def with_copies(self, term: Demand, stored: bool = False) -> Demand:
         """A term, and all copies that may be there beside what it stands for."""
+        copies = self.copies(stored)
+        return term if len(copies.now) < 2 and not self.after else replace(term, copies=copies)
+
+    def copies(self, stored: bool = False) -> Copies:
+        """All copies of it, what it was made as among them."""
         source = self.tensor.source
         now = (*self.now, *self.inner, *((source,) if self.still else ()))
-        if len(now) < 2 and not self.after:
-            return term
-        return replace(term, copies=Copies(self.tensor, (source, *self.before), now, self.after, stored))
+        return Copies(self.tensor, (source, *self.before), now, self.after, stored)
+
+    def once(self, done: Container[Port]) -> _Live:
+        """It when of where it is read now it has been moved to those that are `done`, and will be to the others."""
+        left = tuple(port for port in self.now if port not in done)
+        return replace(self, now=tuple(port for port in self.now if port in done), after=(*left, *self.after))
 
     def gathered(self) -> Demand:
         """A copy of what is stored, unless it is read as it is stored."""
@@ -258,3 +284,41 @@ class _Reader:
             beside = tuple(term for term in others if term is not None)
             for term in live.moving():
                 yield PointBound(point.step, (term, *beside))
+
+    def moments(self, point: Point) -> Iterator[Moment]:
+        """What is held while an op runs, or at the start; and while its operands are moved, right before it."""
+        now = -1 if point.step is None else self.times[point.step]
+        every = [self.live(v.name, point.repeats, now) for v in point.live if v.name != point.step]
+        kept = [self.live(name, point.repeats, now) for name in self.held]
+        made = [self.tensors[v.name] for v in point.live if v.name == point.step]
+        first = [Copies(tensor, (), (tensor.source,), (), False) for tensor in made]
+        moved = tuple(self.moved(point.repeats, now))
+        yield Moment((*first, *(live.copies(live.name in self.held) for live in (*every, *kept))), moved)
+        done: tuple[Port, ...] = ()
+        for name, port in self.operands(now) if self.ordered else ():
+            beside = [live.once(done) for live in (*every, *kept) if live.name != name]
+            own = next((live.once(done) for live in (*every, *kept) if live.name == name), None)
+            if own is None or port not in own.after:
+                continue  # a score, which is stored only where it is moved, or moved before the repeat already
+            own = replace(own, now=(port, *own.now), after=tuple(each for each in own.after if each is not port))
+            held = tuple(live.copies(live.name in self.held) for live in beside)
+            yield Moment(held, moved, own.copies(name in self.held))
+            done = (*done, port)
+
+    def moved(self, repeats: tuple[str, ...], now: int) -> Iterator[Port]:
+        """Where the values around a point have been moved by then."""
+        for name, tensor in self.tensors.items():
+            home = self.home(tensor)
+            if repeats[: len(home)] == home:
+                live = self.live(name, repeats, now)
+                yield from (*live.before, *live.now, *live.inner)
+
+    def operands(self, now: int) -> Iterator[tuple[str, Port]]:
+        """What an op reads and where, in the order in which copies are made for it; nothing at the start."""
+        item = self.graph.nodes[now].item if now >= 0 else None
+        if item is None or isinstance(item, Stored | Carry | Result):
+            return
+        signed = signature(item, self.program.table())
+        names = [use.value for k, use in enumerate(signed.uses) if k != signed.tied]
+        left = {name: [port for port in self.tensors[name].uses if port.node == now] for name in names}
+        yield from ((name, left[name].pop(0)) for name in names)

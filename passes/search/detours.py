@@ -108,15 +108,19 @@ class Detours:
         """A plan whose tensors go other ways, with its price."""
         if not ways:
             return plan
-        detours: list[tuple[int, Tree]] = []
+        detours: dict[int, Tree] = {}
         for t, n in sorted(ways.items()):
             tree, _ = self._ways(t, plan).at(n)
             assert tree is not None, "it has been looked up"
-            detours.append((t, tree))
+            detours[t] = tree
+        return self.over(plan, detours)
+
+    def over(self, plan: Candidate, trees: Mapping[int, Tree]) -> Candidate:
+        """A plan some of whose tensors move over these `trees`, with its price."""
         prices = zip(self.problem.prices, plan.chosen, strict=True)
-        paid = self.trees.bill(plan.chosen, plan.shared, dict(detours))
+        paid = self.trees.bill(plan.chosen, plan.shared, trees)
         price = sum(float(p[c]) for p, c in prices) + sum(self.moves.prices(paid))
-        return replace(plan, price=price, shared=paid.shared, detours=tuple(detours))
+        return replace(plan, price=price, shared=paid.shared, detours=tuple(sorted(trees.items())))
 
 
 class _Ways:

@@ -66,7 +66,7 @@ def choice_program(
         for n, size in load.bytes.items():
             columns = np.arange(choice[n], choice[n] + len(size))
             a.add_entries(np.full(len(size), row), columns, size * (ROOM / load.room))
-    shared = {} if groups is None else _add_groups(a, groups)
+    shared = {} if groups is None else add_groups(a, groups)
     if combined:
         row = a.add_rows(1, 1.0, np.inf)
         a.add_entries(np.full(len(shared), row), np.array(list(shared.values()), dtype=np.int64), 1.0)
@@ -80,28 +80,31 @@ def choice_program(
             arcs, price = flow
             apart = price - np.where(of >= 0, groups.latency_s[of], 0.0)
             paid = _add_flows(a, tensor, choice, arcs, apart)
-            _join(a, paid, of, groups, shared, alone=len(tensor.uses) > 1)
+            join(a, paid, of, groups, shared, alone=len(tensor.uses) > 1)
     return ChoiceProgram(a.model(), tuple(choice), tuple(shared.items()))
 
 
-def _add_groups(a: Assembly, groups: Groups) -> dict[int, int]:
+def add_groups(a: Assembly, groups: Groups) -> dict[int, int]:
     """One binary for each group that has an arc left: its collective runs, and pays the latency."""
     used = sorted({int(g) for of in groups.of if of is not None for g in of if g != ALONE})
     first = a.add_columns(groups.latency_s[used], 1.0, True)
     return {g: first + n for n, g in enumerate(used)}
 
 
-def _join(a: Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[int, int], alone: bool) -> None:
+def join(a: Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[int, int], alone: bool) -> dict[int, int]:
     """A tensor's arcs of a group run in its collective, one of them; if it may have more (`alone`),
-    the others pay the latency by themselves. `paid`: the first column of the arcs."""
+    the others pay the latency by themselves, and the columns that count these are returned. `paid`: the first column
+    of the arcs."""
+    apart = {}
     for g in np.unique(of[of >= 0]).tolist():
         own = np.flatnonzero(of == g)
         row = a.add_rows(1, -np.inf, 0.0)
         a.add_entries(np.full(len(own), row), paid + own, 1.0)
         a.add_entries(np.array([row]), np.array([shared[g]]), -1.0)
         if alone:
-            extra = a.add_columns(groups.latency_s[[g]], float(len(own)), True)
+            extra = apart[g] = a.add_columns(groups.latency_s[[g]], float(len(own)), True)
             a.add_entries(np.array([row]), np.array([extra]), -1.0)
+    return apart
 
 
 def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> int:

@@ -10,6 +10,7 @@ from ...ir.layout import Layout
 from ...ir.program import walk
 from ...ir.spmd import Move, SpmdProgram
 from ..layouts.space import Mask
+from .derive_memory_bounds import Moment
 from .exact import Candidate
 from .memory_bounds import Demand, Load, MemoryBounds
 
@@ -29,13 +30,14 @@ class Held:
 class Limits:
     """At most `capacity` bytes on a chip at any program point, of which `stored` of parameters and
     caches. `spell` makes the sharded program of a plan, which `cost.memory` judges, with projections
-    apart or as they run as one; `needs` is what plans hold at the least, apart. `combined`: only plans that run some
-    collectives as one are of interest."""
+    apart or as they run as one; `needs` is what plans hold at the least, apart, and `moments` tells all copies
+    apart. `combined`: only plans that run some collectives as one are of interest."""
 
     capacity: float
     stored: float
     needs: MemoryBounds
     spell: Callable[[Candidate, bool], SpmdProgram]
+    moments: Callable[[bool], tuple[Moment, ...]]
     phase: str
     combined: bool = False
     _known: dict[_Key, tuple[MemoryUse, SpmdProgram]] = field(default_factory=dict)

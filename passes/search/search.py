@@ -17,6 +17,7 @@ from .branch_and_bound import Side, branch_and_bound
 from .dual_ascent import DualAscent
 from .exact import Candidate, Problem, Prover
 from .limits import JointLimits, Limits
+from .settle import settle
 
 FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
 SWEEPS = 12  # brings the bound within a thousandth or so; more would only leave less to prove
@@ -66,18 +67,32 @@ def _sides(sides: Iterable[Side], prover: Prover, ascent: DualAscent, least: flo
             own, start = Prover(side.problem), _ascent(side.problem)
             for _ in range(SWEEPS):
                 start.sweep()
-        try:
-            found = branch_and_bound(side, own, start, least, below if best is None else min(below, best.price))
-        except Cutoff as beaten:
-            bounds.append(beaten.bound)
-        else:
-            bounds.append(found.bound)
-            best = found
+        most = below if best is None else min(below, best.price)
+        found, bound = _among(side, own, start, least, most)
+        bounds.append(bound)
+        best = found or best
         if own is not prover:
             prover.solve_s += own.solve_s
     if best is None:
         raise Cutoff(min(bounds))
     return replace(best, bound=min(best.price, *bounds))
+
+
+def _among(
+    side: Side, prover: Prover, ascent: DualAscent, least: float, below: float
+) -> tuple[Candidate | None, float]:
+    """The cheapest plan of a side, None where none was found that costs less than `below`, and a bound of all."""
+    found: Candidate | None = None
+    try:
+        found = branch_and_bound(side, prover, ascent, least, below)
+        bound = found.bound
+    except Cutoff as beaten:
+        bound = beaten.bound
+    price = below if found is None else found.price
+    if bound < price * (1 - side.problem.settings.gap):
+        other, more = settle(side, prover, ascent, price)
+        found, bound = other or found, max(bound, more)
+    return found, bound
 
 
 def _ascent(problem: Problem) -> DualAscent:

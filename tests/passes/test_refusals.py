@@ -85,6 +85,25 @@ def test_capacities_agree(seed: int, convention: Convention, mesh: str, phases: 
     assert not contradictions(found)
 
 
+@pytest.mark.parametrize(
+    ("seed", "convention", "mesh", "phases", "share"),
+    [
+        (20, Convention.FLAT, "4", 3, 0.97),  # one op reads a value in two layouts, each made from the other
+        (20, Convention.LINKS, "2x4", 1, 0.9),
+        (20, Convention.LINKS, "2x4", 1, 0.85),  # where collectives may run as one, after what holds most
+        (23, Convention.FLAT, "2x4", 1, 0.85),
+        (23, Convention.FLAT, "4", 3, 0.97),
+    ],
+)
+def test_small_problems_are_settled(seed: int, convention: Convention, mesh: str, phases: int, share: float) -> None:
+    program = with_phases(generate(seed).program, phases)
+    options = Options(HARDWARE.with_network(convention), capacity_bytes=math.inf)
+    free = planned(program, mesh, options)
+    assert not isinstance(free, bool)
+    found = planned(program, mesh, replace(options, capacity_bytes=math.floor(share * free[1])))
+    assert found is True or (found and found[0].gap <= 1e-9)
+
+
 def test_a_large_problem_has_a_plan_after_a_look_or_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boxes, "MOST_READ", 1)  # as in a problem so large that there is no time for more
     monkeypatch.setattr(boxes, "MOST_COLUMNS", 0)

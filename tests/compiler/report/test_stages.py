@@ -50,7 +50,9 @@ def test_the_choice_names_what_is_stored_made_and_moved() -> None:
 
 @pytest.mark.parametrize("name", Stage)
 def test_the_command_stops(name: str) -> None:
-    done = CliRunner().invoke(app, ["compile", str(EXAMPLE), "--chips", "2x2x2", "--hbm-fraction", "1", "--stop-after", name])
+    done = CliRunner().invoke(
+        app, ["compile", str(EXAMPLE), "--chips", "2x2x2", "--hbm-fraction", "1", "--stop-after", name]
+    )
     assert done.exit_code == (1 if name != "expand" else 0), done.output
 
 

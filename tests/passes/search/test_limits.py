@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from escc.passes.choose import Options, choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
 from escc.passes.plan import Objective
+from escc.passes.search import branch_and_bound as boxes
+from escc.passes.search import search
 
 HARDWARE = Hardware.load("tpu-v4")
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -209,3 +212,18 @@ def test_a_copy_is_made_another_way_where_the_cheapest_holds_too_much() -> None:
     assert dearer - price == pytest.approx(64 * 64 * 2 / 2 / 2 / HARDWARE.network_bytes_per_s, rel=1e-6)
     with pytest.raises(InputError, match="No plan keeps to"):
         planned(less - 1)
+
+
+def test_ways_that_were_not_tried_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "settle", lambda *_: (None, -math.inf))
+    monkeypatch.setattr(boxes, "FEW_READ", boxes.MOST_READ)
+    monkeypatch.setattr(boxes, "FEW_WAYS", 0)  # ways are looked for where nothing is left to choose, and only there
+    program = expanded(TWICE)
+    pins = tuple(parse_pins(Source("a.pins", "stored x BE_x"), program))
+    mesh, options = Mesh.parse("2"), Options(HARDWARE, capacity_bytes=math.inf, pins=pins)
+    (spmd,) = insert(program, choose(program, "main", mesh, options))
+    options = replace(options, capacity_bytes=float(memory(spmd).total_bytes) - 1)
+    assert choose(program, "main", mesh, options).phases[0].gap <= 1e-9
+    monkeypatch.setattr(boxes, "MOST_WAYS", 0)
+    with pytest.raises(InputError, match="No plan was found"):
+        choose(program, "main", mesh, options)

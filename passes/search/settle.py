@@ -1,0 +1,190 @@
+"""Small problems settled: the cheapest plan within the limits with its way of every copy, or the proof that none is.
+
+The integer program of `copies_program` is solved, and its answer spelled out over the very arcs that it took. If that
+holds more than there is, what is held there is kept out by a row, and the program is solved again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...ir.program import Append
+from ..ilp.solver import solve
+from ..layouts.reshard import Arcs
+from ..layouts.space import Mask
+from .branch_and_bound import MOST_COLUMNS, Side
+from .copies_program import CopiesProgram
+from .dual_ascent import DualAscent
+from .exact import INTEGRAL, Candidate, Prover
+from .limits import JointLimits
+
+Floats = NDArray[np.float64]
+
+UNIT = 1e6  # the price of a known plan in the solver's unit, as in `exact`
+MOST_ARCS = 8_000  # over all readers of all values, of a problem that is looked at
+NODES = 2_000  # of the solver's search, for each program
+ROUNDS = 20  # programs that are solved
+SOLVER = "cp-sat"  # all columns are 0 or 1 in plans, and rows of bytes leave a weak relaxation
+SLACK = 1e-6  # relative: a bound that close is that of the answer
+Tree = tuple[int, ...]
+
+
+def settle(side: Side, prover: Prover, ascent: DualAscent, below: float) -> tuple[Candidate | None, float]:
+    """The cheapest plan of a side, None where none was found that costs less than `below`, and a bound of those that
+    do: `below` where there is none. `ascent` has settled on the side's problem without limits.
+    """
+    if arcs_of(side) > MOST_ARCS:
+        return None, -math.inf
+    return _Settling(side, prover, ascent, below).run()
+
+
+def arcs_of(side: Side) -> int:
+    """How large a problem is."""
+    tensors = zip(side.problem.graph.tensors, side.detours.moves.arcs, strict=True)
+    return sum(len(arcs) * len(tensor.uses) for tensor, arcs in tensors if arcs is not None)
+
+
+class _Settling:
+    """The search for the cheapest plan of a side that costs less than `price`."""
+
+    def __init__(self, side: Side, prover: Prover, ascent: DualAscent, price: float):
+        self.side, self.prover, self.ascent, self.price = side, prover, ascent, price
+        self.ordered = side.problem.groups is None
+
+    def allowed(self) -> list[Mask] | None:
+        """The choices that a cheaper plan may have; None where there is no such plan."""
+        alive = [np.ones(len(price), dtype=bool) for price in self.side.problem.prices]
+        if self.price < math.inf:
+            slack = self.price - self.ascent.bound() + 1e-9 * abs(self.price)
+            alive = self.ascent.alive(slack)[0]
+        if self.side.problem.representatives is not None:
+            node, mask = self.side.problem.representatives
+            alive[node] = alive[node] & mask
+        return self.side.limits.tightened(alive) if all(mask.any() for mask in alive) else None
+
+    def program(self, allowed: Sequence[Mask], unit: float) -> CopiesProgram:
+        """The program of the side."""
+        limits = self.side.limits
+        program = CopiesProgram(self.side.problem, self.side.detours.moves, allowed, unit, limits.combined)
+        for part in limits.parts if isinstance(limits, JointLimits) else (limits,):
+            program.limit(part)
+        return program
+
+    def run(self) -> tuple[Candidate | None, float]:
+        """Solve, spell out, forbid, until a plan keeps to the limits or there is none."""
+        allowed = self.allowed()
+        if allowed is None:
+            return None, self.price
+        settings = self.side.problem.settings
+        unit = UNIT / (abs(self.price if self.price < math.inf else self.ascent.bound()) or 1.0)
+        program = self.program(allowed, unit)
+        found: Candidate | None = None
+        bound = -math.inf
+        for _ in range(ROUNDS):
+            model = program.model()
+            answer = solve(model, replace(settings, solver=SOLVER), NODES)
+            self.prover.solve_s += answer.seconds
+            if answer.none:
+                bound = self.price  # nothing is left that is cheaper
+                break
+            bound = max(bound, answer.bound / unit)
+            if answer.x is None or bound >= self.price * (1 - settings.gap):
+                break
+            plan, rounds = self.read(program, answer.x)
+            fits = self.side.limits.fits(plan)
+            if fits and plan.price < self.price:
+                self.price, found = plan.price, plan
+                if bound >= self.price * (1 - settings.gap):
+                    break
+            least = float(model.cost @ answer.x)
+            more = not self.ordered and plan.price * unit < least * (1 - SLACK)  # runs as one than was taken for that
+            columns = None if more else self.alike(program, plan, answer.x, fits)
+            wrong = rounds or ([] if columns is None else [columns])
+            if not wrong or least - answer.bound > SLACK * abs(least):
+                break  # there is no telling which plans these are, or the solver was not done
+            for columns in wrong:
+                program.forbid(columns)
+        return found and self.plainest(found), min(bound, self.price)
+
+    def read(self, program: CopiesProgram, x: Floats) -> tuple[Candidate, list[list[int]]]:
+        """The plan that an answer is, over the arcs that it pays for, and the columns of those that go round and
+        lead nowhere."""
+        masks = zip(program.choice, program.allowed, strict=True)
+        chosen = [int(np.argmax(x[first : first + len(mask)])) for first, mask in masks]
+        trees: dict[int, Tree] = {}
+        rounds: list[list[int]] = []
+        for t, paid in program.paid.items():
+            tensor, arcs = self.side.problem.graph.tensors[t], self.side.detours.moves.arcs[t]
+            assert arcs is not None
+            root, targets = tensor.ends(chosen)
+            used = np.flatnonzero(x[paid : paid + len(arcs)] > 0.5).tolist()
+            tree = _tree(arcs, used, root, targets)
+            if tree:
+                trees[t] = tree
+            rounds += [[paid + arc for arc in cycle] for cycle in _cycles(arcs, set(used) - set(tree))]
+        shared = frozenset(g for g, column in program.shared.items() if x[column] > INTEGRAL)
+        return self.side.detours.over(self.side.problem.found(chosen, shared), trees), rounds
+
+    def plainest(self, plan: Candidate) -> Candidate:
+        """The plainest plan of the price of one that keeps to the limits, as far as one is found."""
+        problem, limits = self.side.problem, self.side.limits
+        cheapest = problem.found(plan.chosen, plan.shared)
+        if cheapest.price <= plan.price * (1 + 1e-12) and limits.fits(cheapest):
+            plan = cheapest
+        plain = self.prover.plainest(self.ascent, plan, MOST_COLUMNS, limits)
+        return plain if limits.fits(plain) else plan
+
+    def alike(self, program: CopiesProgram, plan: Candidate, x: Floats, fits: bool) -> list[int] | None:
+        """Columns of which every plan that has all of them holds as much at the worst point of this one, or is this
+        one; None where what runs as one was taken otherwise than plans have it."""
+        graph, limits = self.side.problem.graph, self.side.limits
+        tensors = set(range(len(graph.tensors)))
+        nodes = set(range(len(graph.nodes)))
+        columns: list[int] = []
+        if not self.ordered:
+            groups = {g for g, column in program.shared.items() if x[column] > INTEGRAL}
+            if groups != plan.shared:
+                return None
+            columns += [program.shared[g] for g in groups]
+        elif not fits and not any(
+            isinstance(node.item, Append) for node in graph.nodes
+        ):  # no score may come to be stored
+            tensors = {self.side.detours.numbers[name] for name in limits.worst(plan)}
+            nodes = {term.node for term in limits.stored_terms}
+            nodes |= {port.node for t in tensors for port in (graph.tensors[t].source, *graph.tensors[t].uses)}
+        columns += [program.choice[n] + plan.chosen[n] for n in nodes]
+        columns += [program.paid[t] + arc for t, tree in plan.detours if t in tensors for arc in tree]
+        return sorted(columns)
+
+
+def _tree(arcs: Arcs, used: Sequence[int], root: int, targets: Sequence[int]) -> Tree:
+    """Of the arcs used those that lead from the root to what is wanted, nearest first."""
+    into = {int(arcs.target[arc]): arc for arc in used}
+    needed: set[int] = set()
+    for target in targets:
+        while target != root and into[target] not in needed:
+            needed.add(into[target])
+            target = int(arcs.source[into[target]])
+    reached, tree = [root], list[int]()
+    for here in reached:
+        leaving = [arc for arc in sorted(needed) if arcs.source[arc] == here]
+        tree += leaving
+        reached += [int(arcs.target[arc]) for arc in leaving]
+    return tuple(tree)
+
+
+def _cycles(arcs: Arcs, left: Collection[int]) -> Iterator[list[int]]:
+    """The rounds that arcs make of which each leads to another layout."""
+    into = {int(arcs.target[arc]): arc for arc in sorted(left)}
+    while into:
+        at, way = next(iter(into)), list[int]()
+        while at in into:
+            way.append(into.pop(at))
+            at = int(arcs.source[way[-1]])
+        if at == arcs.target[way[0]]:
+            yield way

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from escc.compiler.commands.main import Solver, app
+from escc.compiler.commands.compile import Solver
+from escc.compiler.commands.main import app
 from escc.passes.ilp.solver import SOLVERS
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +64,7 @@ def test_every_phase_is_compiled_unless_one_is_named(tmp_path: Path) -> None:
     assert invoke("compile", str(path), "--chips", "2").stdout.count("Plan of ") == 2
     assert_refused(invoke("compile", str(path), "--chips", "2", "--emit", "numpy"), 1, "`--phase`")
     result = invoke("compile", str(path), "--chips", "2", "--emit", "numpy", "-o", str(tmp_path))
-    assert result.stdout == "".join(f"wrote {tmp_path}/two.{phase}.py\n" for phase in ("one", "two"))
+    assert result.stdout == "".join(f"wrote {tmp_path}/two_{phase}_numpy.py\n" for phase in ("one", "two"))
 
 
 def test_files_are_not_written_over_unless_forced(tmp_path: Path) -> None:

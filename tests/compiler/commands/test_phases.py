@@ -67,7 +67,7 @@ def test_phases_are_planned_together_and_what_is_proven_is_said_of_all(model: st
 def test_every_file_says_what_is_proven(model: str, tmp_path: Path) -> None:
     assert invoke("compile", model, "--chips", "2", "-o", str(tmp_path / "out")).exit_code == 0
     for phase in ("prefill", "decode"):
-        assert "status     optimal" in (tmp_path / "out" / f"two.{phase}.txt").read_text()
+        assert "status     optimal" in (tmp_path / "out" / f"two_{phase}.txt").read_text()
 
 
 @pytest.mark.parametrize("objective", ["time", "communication", "memory"])

@@ -394,7 +394,7 @@ def test_the_command_writes_one_page_for_all_phases(tmp_path: Path) -> None:
     done = RUN.invoke(app, [*command, "-o", str(tmp_path)])
     assert done.exit_code == 0, done.output
     [path] = tmp_path.iterdir()
-    assert path.name == "palm-8b.html"
+    assert path.name == "palm_8b.html"
     page = path.read_text(encoding="utf-8")
     assert "Phase prefill" in page and "Phase decode" in page and "Phases together" in page
     again = RUN.invoke(app, [*command, "-o", str(tmp_path)])

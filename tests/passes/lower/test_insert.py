@@ -97,7 +97,7 @@ def test_a_value_from_outside_is_moved_once_and_outside() -> None:
         ),
     )[0]
     kinds = [type(item).__name__ for item in spmd.body.items]
-    assert kinds == ["Move", "SpmdRepeat", "Move"]
+    assert kinds == ["Move", "Repeat", "Move"]
     (repeat,) = (item for item in spmd.body.items if isinstance(item, Repeat))
     assert [item.result for item in repeat.body.items if not isinstance(item, Repeat)] == ["f.y", "f.y'"]
     assert spmd.results == (f"{result}'",)

@@ -17,7 +17,7 @@ from ..ir.collective import axes_of, kind
 from ..ir.program import Append, Kind, Signature, Stored, signature, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue
 from ..ir.verify.collective_matmul import walk_loops
-from . import collectives
+from .collectives import bytes_sent
 from .hardware import Hardware
 from .loops import Alone, LoopCost, loop_cost
 from .network import Network
@@ -163,7 +163,7 @@ class Transfer:
     @property
     def bytes_sent(self) -> Any:
         """The bytes that each chip sends."""
-        return collectives.bytes_sent(self.kind, self.before_bytes, self.after_bytes, self.ways)
+        return bytes_sent(self.kind, self.before_bytes, self.after_bytes, self.ways)
 
 
 def concrete_sizes(spmd: SpmdProgram) -> Scale:

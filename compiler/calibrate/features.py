@@ -17,7 +17,6 @@ from ...cost.hardware import Calibrated, Convention, Hardware
 from ...cost.network import Network
 from .rows import Programs, Run
 
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ def models_table() -> str:
     for name in presets():
         source = preset_source(name)
         program = expand(parse(source), source)
-        rows.append((name, _dims(program), str(_layers(program)), f"{parameter_count(program) / 1e9:.2f}e9"))
+        rows.append((name, _split_dims(program), str(_layers(program)), f"{parameter_count(program) / 1e9:.2f}e9"))
     return "\n".join(table(rows, left=2)) + "\n"
 
 
@@ -35,7 +35,7 @@ def _layers(program: Program) -> int:
     return sum(placed.times * placed.item.count for placed in walk(program.body) if isinstance(placed.item, Repeat))
 
 
-def _dims(program: Program) -> str:
+def _split_dims(program: Program) -> str:
     values = program.table()
     stored = [placed.item for placed in walk(program.body) if isinstance(placed.item, Stored)]
     named = {dim for item in stored if item.kind is Kind.PARAM for dim in values[item.value].dims}

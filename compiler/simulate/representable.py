@@ -12,7 +12,7 @@ from .pointwise import Array
 
 DIGITS = {Dtype.F32: 24, Dtype.BF16: 8, Dtype.F16: 11, Dtype.FP8: 4}  # significant binary digits
 LEAST = {Dtype.F32: -126, Dtype.BF16: -126, Dtype.F16: -14, Dtype.FP8: -6}  # the smallest exponent of a normal number
-LARGEST = {Dtype.FP8: 448.0, Dtype.F16: 65504.0}
+LARGEST_OF = {Dtype.FP8: 448.0, Dtype.F16: 65504.0}
 INTEGERS = {Dtype.INT8: 127, Dtype.INT4: 7}
 SPREAD = 3  # standard deviations that the integers of a type hold
 
@@ -40,5 +40,5 @@ def _nearest(array: Array, dtype: Dtype) -> Array:
     _, exponent = np.frexp(array)
     step = np.maximum(exponent, LEAST[dtype] + 1) - DIGITS[dtype]
     rounded = np.ldexp(np.rint(np.ldexp(array, -step)), step)
-    nearest: Array = np.clip(rounded, -LARGEST.get(dtype, np.inf), LARGEST.get(dtype, np.inf))
+    nearest: Array = np.clip(rounded, -LARGEST_OF.get(dtype, np.inf), LARGEST.get(dtype, np.inf))
     return nearest

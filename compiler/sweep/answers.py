@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...ir.diagnostics import fail
 from .frontier import Frontier, best_of
-from .frontier import Point as Spot
+from .frontier import Spot
 from .points import Record, Sweep
 
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}

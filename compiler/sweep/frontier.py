@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Point:
+class Spot:
     """A configuration of a sweep, and what it takes.
 
     `label`: what it is called where a person reads it; `series`: the line that it belongs to, such as a
@@ -29,12 +29,12 @@ class Frontier:
     """The points of a sweep. `latency_of`: what the latency is of (`a token`); `cost_unit`: in what the
     cost is (`chip-seconds per million tokens`)."""
 
-    points: tuple[Point, ...]
+    points: tuple[Spot, ...]
     latency_of: str
     cost_unit: str
 
 
-def best_of(points: Sequence[Point]) -> tuple[int, ...]:
+def best_of(points: Sequence[Spot]) -> tuple[int, ...]:
     """The numbers of the points that no other is at least as good as in both and better in one; quickest first."""
     order = sorted(
         (k for k, point in enumerate(points) if plotted(point)),
@@ -47,6 +47,6 @@ def best_of(points: Sequence[Point]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def plotted(point: Point) -> bool:
+def plotted(point: Spot) -> bool:
     """Whether a point has a place on logarithmic scales."""
     return bool(point.latency_s and point.cost and point.latency_s > 0 and point.cost > 0)

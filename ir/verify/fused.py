@@ -26,7 +26,7 @@ def together(items: Sequence[Step | Repeat[Step]]) -> list[list[Step | Repeat[St
     return out
 
 
-def objection(item: Step, run: Sequence[Step | Repeat[Step]], values: Mapping[str, SpmdValue]) -> str | None:
+def mark_objection(item: Step, run: Sequence[Step | Repeat[Step]], values: Mapping[str, SpmdValue]) -> str | None:
     """Why `item` cannot run as one with the steps of `run`, None if it can.
 
     All of them read and make values of `values`.

@@ -40,7 +40,7 @@ from ..program import Append, Kind, Op, Program, Region, Repeat, operand_names
 from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .collective_matmul import misfits, readers
 from .correspond import differences
-from .fused import objection, together
+from .fused import mark_objection, together
 from .rules import check_op
 
 
@@ -147,7 +147,7 @@ class _Checker:
         for run in together(region.items):
             for n, item in enumerate(run):
                 if isinstance(item, Compute | Move) and item.joined:
-                    why = objection(item, run[:n], self.values)
+                    why = mark_objection(item, run[:n], self.values)
                     if why:
                         self.found.append(f"`{item.result}` cannot be made in one with what precedes it: {why}.")
 

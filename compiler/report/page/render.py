@@ -21,7 +21,7 @@ from ....cost.formulas.symbolic import Form
 from ....ir.inert import visible
 from ...plan.compiled import Compilation, CompiledPhase
 from ...plan.shapes import Shape
-from ...sweep.frontier import Frontier, Point, best_of, plotted
+from ...sweep.frontier import Frontier, Spot, best_of, plotted
 from ...text.terminal import LAYOUT
 from ..explain import explain_phase
 from ..explain_text import Explained
@@ -178,7 +178,7 @@ def _slices(shapes: Sequence[Shape]) -> Iterator[Slice]:
         yield Slice(name, total_s, sum(t.bytes_sent for t in each), ratio, percent)
 
 
-def _details(point: Point, frontier: Frontier) -> str:
+def _details(point: Spot, frontier: Frontier) -> str:
     """A point in words."""
     start = f"{point.label} ({point.series}), {point.chips} chips, batch {point.batch}"
     if point.latency_s is None or point.cost is None:

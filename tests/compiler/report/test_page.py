@@ -30,7 +30,7 @@ from escc.compiler.report.page.mesh_drawing import draw_mesh
 from escc.compiler.report.page.render import frontier_page, plan_page
 from escc.compiler.report.page.shards import dims_of, draw_shards
 from escc.compiler.report.page.timeline import tracks
-from escc.compiler.sweep.frontier import Frontier, Point, best_of
+from escc.compiler.sweep.frontier import Frontier, Spot, best_of
 from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
@@ -66,12 +66,12 @@ def renamed(compiled: Compilation, name: str) -> Compilation:
 
 def sweep(name: str = "palm-540b") -> Frontier:
     points = [
-        Point(f"{name} {chips} chips, batch {batch}", series, chips, batch, 1.1 / chips + batch * 1e-5, chips / batch)
+        Spot(f"{name} {chips} chips, batch {batch}", series, chips, batch, 1.1 / chips + batch * 1e-5, chips / batch)
         for series in ("bf16", "int8")
         for chips in (16, 32)
         for batch in (1, 8, 64)
     ]
-    points.append(Point(f"{name} 8 chips", "bf16", 8, 1, None, None, "parameters do not fit"))
+    points.append(Spot(f"{name} 8 chips", "bf16", 8, 1, None, None, "parameters do not fit"))
     return Frontier(tuple(points), "a token", "chip-seconds per million tokens")
 
 
@@ -359,15 +359,15 @@ POINTS = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), max_size=20)
 
 @given(POINTS)
 def test_the_frontier_is_what_nothing_betters(pairs: list[tuple[int, int]]) -> None:
-    points = [Point(str(k), "s", 1, 1, t / 8, c / 4) for k, (t, c) in enumerate(pairs)]
-    found = best_of([*points, Point("none", "s", 1, 1, None, None, "no plan")])
+    points = [Spot(str(k), "s", 1, 1, t / 8, c / 4) for k, (t, c) in enumerate(pairs)]
+    found = best_of([*points, Spot("none", "s", 1, 1, None, None, "no plan")])
     better = [p for p in pairs if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in pairs)]
     assert [pairs[k] for k in found] == sorted(set(better))
 
 
 @given(POINTS, st.sampled_from([1.0, 1e-7, 3e9]))
 def test_points_lie_where_their_figures_say(pairs: list[tuple[int, int]], unit: float) -> None:
-    points = tuple(Point(str(k), f"s{k % 3}", 1, 1, t * unit, c / unit) for k, (t, c) in enumerate(pairs))
+    points = tuple(Spot(str(k), f"s{k % 3}", 1, 1, t * unit, c / unit) for k, (t, c) in enumerate(pairs))
     plot = draw_frontier(Frontier(points, "a token", "dollars"))
     assert (plot is None) == (not pairs)
     if plot is None:
@@ -385,7 +385,7 @@ def test_what_has_no_plan_is_listed_with_its_reason() -> None:
     page = frontier_page("palm-540b", sweep())
     assert "13 configurations, 1 of them without a plan" in page
     assert page.count("parameters do not fit") == 1
-    nothing = Frontier((Point("8 chips", "bf16", 8, 1, None, None, "too large"),), "a token", "dollars")
+    nothing = Frontier((Spot("8 chips", "bf16", 8, 1, None, None, "too large"),), "a token", "dollars")
     assert "No configuration has a plan." in frontier_page("palm-540b", nothing)
 
 

@@ -22,7 +22,7 @@ from escc.compiler.report.compare import compare
 from escc.compiler.report.explain import explain_phase
 from escc.compiler.report.explain_text import Explained
 from escc.compiler.report.page.render import frontier_page, plan_page
-from escc.compiler.sweep.frontier import Frontier, Point
+from escc.compiler.sweep.frontier import Frontier, Spot
 from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import Hardware
 from escc.ir.layout import Layout
@@ -78,12 +78,12 @@ def compared() -> tuple[CompiledPhase, dict[str, Explained]]:
 
 def swept(name: str) -> str:
     points = [
-        Point(f"{chips} chips, batch {batch}", series, chips, batch, k / chips + batch * 1e-5, k * chips / batch)
+        Spot(f"{chips} chips, batch {batch}", series, chips, batch, k / chips + batch * 1e-5, k * chips / batch)
         for k, series in enumerate(("bf16", "int8", "int4"), 1)
         for chips in (16, 32, 64)
         for batch in (1, 8, 64)
     ]
-    points.append(Point("8 chips, batch 1", "bf16", 8, 1, None, None, "parameters do not fit"))
+    points.append(Spot("8 chips, batch 1", "bf16", 8, 1, None, None, "parameters do not fit"))
     return frontier_page(name, Frontier(tuple(points), "a token", "chip-seconds per million tokens"))
 
 

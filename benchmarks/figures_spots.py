@@ -18,7 +18,7 @@ import escc.passes
 from escc.compiler.calibrate.measurements import Measurement, Timed
 from escc.compiler.calibrate.named_layouts import FeedForwardLayout
 from escc.compiler.calibrate.rows import DECODE, PREFILL, Step, slice_of
-from escc.compiler.plan.model_files import preset_source
+from escc.compiler.plan.model_files import model_source
 from escc.compiler.plan.pipeline import load
 from escc.compiler.sweep.points import Record, Sweep
 from escc.compiler.sweep.run import run_sweep
@@ -72,7 +72,7 @@ def sweep_of(model: str, hardware: Hardware) -> Sweep:
     """The sweep of a model's decode steps."""
     dims = serving(load(Path(model)))
     return Sweep(
-        preset_source(model), dims, (), (), hardware, 1.0, (DECODE,), FORMATS, CHIPS[model], DECODE_BATCHES, (CONTEXT,)
+        model_source(model), dims, (), (), hardware, 1.0, (DECODE,), FORMATS, CHIPS[model], DECODE_BATCHES, (CONTEXT,)
     )
 
 

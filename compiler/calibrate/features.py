@@ -18,7 +18,6 @@ from ...cost.network import Network
 from .rows import Programs, Run
 
 
-
 @dataclass(frozen=True, eq=False)
 class Work:
     """The work of `len(transfer_s)` rows.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..plan.model_files import preset_source
+from ..plan.model_files import model_source
 from ..report.models import models_table
 from ..text.terminal import say
 from .main import reported
@@ -26,4 +26,4 @@ def models_command(context: typer.Context) -> None:
 @reported
 def show_command(name: Annotated[str, typer.Argument(help="The model.", show_default=False)]) -> None:
     """Print the text of a model, to read or to change."""
-    say(preset_source(name).text)
+    say(model_source(name).text)

@@ -13,14 +13,14 @@ from .. import models
 FOLDER = resources.files(models)
 
 
-def presets() -> tuple[str, ...]:
+def model_names() -> tuple[str, ...]:
     """The names of the shipped models, sorted."""
     return tuple(sorted(e.name.removesuffix(".esti") for e in FOLDER.iterdir() if e.name.endswith(".esti")))
 
 
-def preset_source(name: str) -> Source:
+def model_source(name: str) -> Source:
     """The text of the shipped model `name`. Raises InputError when there is none."""
-    if name not in presets():
+    if name not in model_names():
         raise fail(f"There is no model `{name[:60]}`.", hint=_near(name))
     return Source(f"{name}.esti", FOLDER.joinpath(f"{name}.esti").read_text(encoding="utf-8"))
 
@@ -31,12 +31,12 @@ def read_model(file: Path) -> Source:
     Raises InputError when it is neither, or when the file cannot be read.
     """
     name = str(file)
-    if name in presets() and not os.path.isfile(file):
-        return preset_source(name)
+    if name in model_names() and not os.path.isfile(file):
+        return model_source(name)
     if file.name == name and not file.suffix.startswith(".esti") and not os.path.exists(file):
         raise fail(f"`{name[:60]}` does not exist, and is no model that is shipped.", hint=_near(name))
     return read_source(file)
 
 
 def _near(name: str) -> str:
-    return did_you_mean(name, presets()) or "`escc models` lists them"
+    return did_you_mean(name, model_names()) or "`escc models` lists them"

@@ -7,15 +7,15 @@ import math
 from ...ir.program import Kind, Program, Repeat, Stored, walk
 from ...ir.text.read import parse
 from ...passes.expansion.expand import expand
-from ..plan.model_files import preset_source, presets
+from ..plan.model_files import model_names, model_source
 from ..text.table import table
 
 
 def models_table() -> str:
     """The shipped models, a line each."""
     rows = [("name", "dims of its weights", "layers", "parameters")]
-    for name in presets():
-        source = preset_source(name)
+    for name in model_names():
+        source = model_source(name)
         program = expand(parse(source), source)
         rows.append((name, _split_dims(program), str(_layers(program)), f"{parameter_count(program) / 1e9:.2f}e9"))
     return "\n".join(table(rows, left=2)) + "\n"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...ir.diagnostics import fail
-from .frontier import Frontier, best_of
-from .frontier import Spot
+from .frontier import Frontier, Spot, best_of
 from .points import Record, Sweep
 
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}

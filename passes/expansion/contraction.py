@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-Indices = tuple[str, ...]
 EXACT = 7  # values of which all orders are compared; of more, the cheapest pair is taken each time
 
 

@@ -10,7 +10,7 @@ import pytest
 from judge.generator import generate
 
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.model_files import presets
+from escc.compiler.plan.model_files import model_names
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Calibrated, Convention, Hardware, Rule
 from escc.cost.predict import Prediction, Resource, predict_phase, token_dims, tokens
@@ -82,7 +82,7 @@ def test_the_error_bar_is_two_deviations_on_a_scale_of_ratios() -> None:
     assert barred.high_s == pytest.approx(barred.seconds * math.exp(0.1))
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", model_names())
 def test_tokens_are_those_of_all_sequences(name: str) -> None:
     program = load(Path(name), {"B": 6})
     assert token_dims(program) == ("B", "L")

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from escc.compiler.calibrate.measurements import own_measurements
-from escc.compiler.plan.model_files import preset_source, presets
+from escc.compiler.plan.model_files import model_names, model_source
 
 from .harness import Outcome, run
 from .mutations import GENTLE, MOST, MUTATIONS, mutated, value
@@ -100,7 +100,7 @@ def _texts(folder: str, pattern: str) -> list[str]:
 @cache
 def _models() -> list[str]:
     """Whole programs, small ones more often, and each construct in its wrong forms."""
-    whole = [*_texts("examples", "*.esti"), *(preset_source(name).text for name in presets()[:3])]
+    whole = [*_texts("examples", "*.esti"), *(model_source(name).text for name in model_names()[:3])]
     return [TINY] * 8 + [SMALL] * 4 + whole + _texts("tests/golden/diagnostics", "*.esti")
 
 
@@ -218,7 +218,7 @@ def option(rng: random.Random, folder: Path) -> Case:
 
 def name(rng: random.Random, folder: Path) -> Case:
     """The name of a file, a model or a chip."""
-    made = (_broken(rng, [*presets(), "tpu-v4", "m.esti"]) if rng.random() < 0.6 else value(rng)).replace("\0", "")
+    made = (_broken(rng, [*model_names(), "tpu-v4", "m.esti"]) if rng.random() < 0.6 else value(rng)).replace("\0", "")
     commands: list[tuple[str, ...]] = [("check",), ("hardware",), ("models", "show"), ("import",)]
     return Case((*rng.choice(commands), "--", made[:5000]), made)
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
-from escc.compiler.plan.model_files import preset_source, presets
+from escc.compiler.plan.model_files import model_names, model_source
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.report.models import parameter_count
 from escc.cost.hardware import Hardware
@@ -41,7 +41,7 @@ def invoke(*arguments: str) -> Result:
 
 
 def test_every_model_is_published() -> None:
-    assert set(presets()) == set(PUBLISHED)
+    assert set(model_names()) == set(PUBLISHED)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -53,7 +53,7 @@ def test_a_model_has_as_many_parameters_as_published(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_model_is_named_like_its_file_and_prints_stably(name: str) -> None:
-    source = preset_source(name)
+    source = model_source(name)
     model = parse(source)
     assert load(Path(name)).name == name
     assert max(map(len, source.text.splitlines())) <= 110
@@ -78,13 +78,13 @@ def test_a_model_runs_as_its_reference(name: str, phase: str) -> None:
 
 def test_models_are_listed_and_shown() -> None:
     lines = invoke("models").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["name", *presets()]
+    assert [line.split()[0] for line in lines] == ["name", *model_names()]
     (line,) = (line for line in lines if "llama-3-70b" in line)
     assert line.split()[-2:] == ["80", "70.55e9"]
     assert "V=128256 K=8 G=8" in line
     shown = invoke("models", "show", "gpt-neox-20b")
     assert shown.exit_code == 0
-    assert shown.stdout == preset_source("gpt-neox-20b").text
+    assert shown.stdout == model_source("gpt-neox-20b").text
     refused = invoke("models", "show", "palm-8")
     assert refused.exit_code == 1
     assert "did you mean `palm-8b`?" in refused.stderr

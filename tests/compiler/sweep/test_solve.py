@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.plan.model_files import presets
+from escc.compiler.plan.model_files import model_names
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.sweep.grid import read_numbers
 from escc.compiler.sweep.points import BEATEN, Point, Record, Status, Sweep, record_of
@@ -104,7 +104,7 @@ def test_shapes_nearest_to_a_cube_come_first() -> None:
     assert [mesh.sizes for mesh in shapes(8, Hardware.load("h100"))] == [(8,)]
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", model_names())
 def test_shipped_models_say_what_counts_their_sequences(name: str) -> None:
     program = load(Path(name))
     dims = serving(program)

@@ -15,7 +15,7 @@ from escc.compiler.text.processes import in_processes
 from escc.cost.estimate import Totals, estimate
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
-from escc.cost.model_flops import model_flops
+from escc.cost.ops import model_flops
 from escc.ir.diagnostics import Diagnostic, InputError
 from escc.ir.dtype import Dtype
 from escc.ir.layout import Layout, format_layout

@@ -18,11 +18,9 @@ import escc.passes
 from escc.compiler.calibrate.measurements import Measurement, Timed
 from escc.compiler.calibrate.named_layouts import FeedForwardLayout
 from escc.compiler.calibrate.rows import DECODE, PREFILL, Step, slice_of
-from escc.compiler.plan.model_files import model_source
-from escc.compiler.plan.pipeline import load
-from escc.compiler.sweep.points import Record, Sweep
+from escc.compiler.plan.pipeline import load, model_source
+from escc.compiler.sweep.points import Record, Sweep, serving
 from escc.compiler.sweep.run import run_sweep
-from escc.compiler.sweep.serving import serving
 from escc.cost.hardware import Hardware
 from escc.ir.dtype import Dtype
 from escc.ir.program import Kind, Stored, walk

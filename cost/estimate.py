@@ -16,11 +16,10 @@ from typing import Any
 from ..ir.collective import axes_of, kind
 from ..ir.program import Append, Kind, Signature, Stored, signature, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue
-from ..ir.verify.collective_matmul import walk_loops
-from .collectives import bytes_sent
+from ..ir.verify.fused import walk_loops
 from .hardware import Hardware
 from .loops import Alone, LoopCost, loop_cost
-from .network import Network
+from .network import Network, bytes_sent
 from .ops import Work, work
 
 

@@ -6,18 +6,46 @@ such chips is in `network`.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from ..cost import presets as presets_folder
 from ..ir.diagnostics import Source, did_you_mean, fail
+from ..ir.inert import comment, visible
 from ..ir.text.read import read_source
-from . import presets as presets_folder
-from .arithmetic import larger, root_of_squares
-from .hardware_file import Tables, read_tables
+from .hardware_file import FORM, Tables, read_tables
+
+
+def larger(a: Any, b: Any) -> Any:
+    """The larger of two, element by element."""
+    sympy = _sympy_of(a, b)
+    return np.maximum(a, b) if sympy is None else sympy.Max(a, b)
+
+
+def root_of_squares(a: Any, b: Any) -> Any:
+    """The root of the sum of two squares, element by element."""
+    sympy = _sympy_of(a, b)
+    return np.hypot(a, b) if sympy is None else sympy.sqrt(a**2 + b**2)
+
+
+def _sympy_of(*operands: Any) -> ModuleType | None:
+    """sympy, where an operand is an expression of it.
+
+    Importing it takes longer than most plans, so prices in numbers do without: while nobody has
+    imported it there are no expressions.
+    """
+    sympy = sys.modules.get("sympy")
+    return sympy if sympy is not None and any(isinstance(x, sympy.Basic) for x in operands) else None
+
 
 MEASURED = "-measured"  # ends the name of hardware whose calibrated figures were fitted to measurements
 
@@ -190,3 +218,42 @@ def parse_hardware(source: Source) -> Hardware:
     if "convention" in network:
         network["convention"] = Convention(network["convention"])
     return Hardware(**tables[""], **tables["datasheet"], **network, fabric=fabric, calibrated=Calibrated(**calibrated))
+
+
+LARGE = 1e6  # figures from here on are written as 4.5e10
+
+
+def hardware_toml(hardware: Hardware, comments: Sequence[str], calibrated: Sequence[str]) -> str:
+    """The text of a hardware file: `comments` at the top, `calibrated` above the figures that are."""
+    lines = _comments(comments)
+    fabric = "torus" if isinstance(hardware.fabric, Torus) else "switch"
+    parts: dict[str, Hardware | Torus | Switch | Calibrated] = {
+        "": hardware,
+        "datasheet": hardware,
+        "network": hardware,
+        fabric: hardware.fabric,
+        "calibrated": hardware.calibrated,
+    }
+    for table, part in parts.items():
+        if table:
+            lines += ["", f"[{table}]"]
+        if table == "calibrated":
+            lines += _comments(calibrated)
+        found = {name: getattr(part, name) for name in FORM[table]}
+        lines += [f"{name} = {_value(value)}" for name, value in found.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _comments(texts: Sequence[str]) -> list[str]:
+    """Texts as comments, a line each, whatever they hold."""
+    return [comment(text) for text in texts]
+
+
+def _value(value: str | float) -> str:
+    """A value as TOML has it."""
+    if isinstance(value, str):
+        return '"' + visible(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, int) or abs(value) < LARGE:
+        return repr(value)
+    digits, exponent = f"{value:.15e}".split("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"

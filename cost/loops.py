@@ -14,7 +14,7 @@ from math import fsum, prod
 
 from ..ir.program import Einsum
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue
-from ..ir.verify.collective_matmul import CollectiveMatmul
+from ..ir.verify.fused import CollectiveMatmul
 from .network import Network
 
 

@@ -12,7 +12,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir.expr import count_calls
-from ..ir.program import Append, Einsum, Iota, Map, Op, Reduce, Signature, Sum, Take, TopK, Value
+from ..ir.program import (
+    Append,
+    Einsum,
+    Iota,
+    Kind,
+    Map,
+    Op,
+    Program,
+    Reduce,
+    Signature,
+    Stored,
+    Sum,
+    Take,
+    TopK,
+    Value,
+    signature,
+    walk,
+)
 
 Indices = tuple[str, ...]
 Local = Callable[[str], Any]  # the local size of an index: a number, an array or a symbol
@@ -88,3 +105,22 @@ def hbm_bytes(op: Op, signature: Signature, values: Mapping[str, Value], residen
 
 def _size(indices: tuple[str, ...], local: Local) -> Any:
     return math.prod((local(i) for i in indices), start=1)
+
+
+def model_flops(program: Program, phase: str) -> int:
+    """Floating-point operations of the einsums that read a parameter, in one run of a phase, unpadded.
+
+    For a Transformer these are 2 N for each token, N being its parameters without its tables: what is
+    looked up counts no arithmetic, and attention to earlier tokens is not counted.
+    """
+    values = program.table()
+    sizes = program.true_sizes(dict(program.phase(phase).sizes))
+    parameters: set[str] = set()
+    total = 0
+    for placed in walk(program.body):
+        match placed.item:
+            case Stored(name, Kind.PARAM):
+                parameters.add(name)
+            case Einsum(_, names, _, _) as op if parameters & set(names):
+                total += placed.times * int(flops(op, signature(op, values), sizes.__getitem__))
+    return total

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .arithmetic import larger
-from .hardware import Hardware
+from .hardware import Hardware, larger
 
 
 @dataclass(frozen=True)

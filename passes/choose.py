@@ -26,20 +26,18 @@ from .layouts.strategies import live_axes
 from .lower.insert import insert
 from .plan import Cutoff, Objective, Plan, Timing
 from .search.branch_and_bound import Side
-from .search.canonical_axes import with_plainest_axes
 from .search.derive_memory_bounds import moments, needs
 from .search.detours import Detours
 from .search.exact import Candidate, Problem, Prover
 from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
 from .search.graph import Graph, build_graph
-from .search.infeasible import does_not_fit, live_do_not_fit
 from .search.join_phases import for_each, join_phases, view
-from .search.limits import JointLimits, Limits
+from .search.limits import JointLimits, Limits, does_not_fit, live_do_not_fit
 from .search.pinning import apply_pins
 from .search.prices import Moves, all_moves
 from .search.search import search
 from .search.steiner import Distances
-from .search.symmetry import representatives
+from .search.symmetry import representatives, with_plainest_axes
 from .search.tree_costs import Trees
 
 Floats = NDArray[np.float64]

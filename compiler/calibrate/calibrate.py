@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...cost.hardware import MEASURED, Convention, Hardware, Rule, Torus
-from .features import Work, work_of
-from .fit import EFFICIENCIES, Fit, Parameter, fit, refuse_too_few, started
+from .fit import EFFICIENCIES, Fit, Parameter, Work, fit, refuse_too_few, started, work_of
 from .measurements import Measurements
 from .rows import plan_steps, runs
 

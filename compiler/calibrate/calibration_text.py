@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...cost.hardware_toml import hardware_toml
-from ..text.table import table
+from ...cost.hardware import hardware_toml
+from ..text.terminal import table
 from .calibrate import Calibration, mean_absolute
 from .fit import Fitted
 

@@ -20,7 +20,7 @@ from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS, Mesh
 from ...ir.text.read import read_source
-from ..plan.model_files import read_model
+from ..plan.pipeline import read_model
 from .named_layouts import AttentionLayout, FeedForwardLayout
 
 NAMES = ("id", "source", "model", "hardware", "phase")

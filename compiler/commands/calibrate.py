@@ -15,9 +15,8 @@ from ..calibrate.calibrate import calibrate
 from ..calibrate.calibration_text import calibrated_hardware, calibration_data, calibration_text
 from ..calibrate.fit import HOP, START
 from ..calibrate.measurements import read_measurements
-from ..calibrate.probe import probe
-from ..calibrate.probe_text import probe_data, probe_text, probed_hardware
-from ..calibrate.validation_text import left_out_text
+from ..calibrate.probe import probe, probe_data, probe_text, probed_hardware
+from ..calibrate.validate import left_out_text
 from ..text.extras import optional
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say

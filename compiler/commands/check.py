@@ -14,8 +14,7 @@ from ...ir.inert import visible
 from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, Stored, walk
 from ...passes.choose import Options
-from ..jax.check import check_jax, require_jax
-from ..jax.check_text import jax_check_text
+from ..jax.check import check_jax, jax_check_text, require_jax
 from ..plan.pipeline import compile_phases, load, select_phases
 from ..text.terminal import complain, say
 from .main import reported

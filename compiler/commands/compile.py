@@ -19,10 +19,9 @@ from ..plan.autopad import pad_auto, padding_text
 from ..plan.pipeline import load, select_phases
 from ..plan.shapes import meshes_of, ranking
 from ..report.compiled_model import CompiledModel, compile_model
-from ..report.phases import sharing_text
 from ..report.stages import Stage, stage_text
 from ..report.targets import ALONE, Emit, file_names, in_files, in_one
-from ..report.text import Detail
+from ..report.text import Detail, sharing_text
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import complain, note, say
 from .main import BUG, reported

@@ -27,8 +27,7 @@ from ..plan.compiled import CompiledPhase
 from ..plan.pipeline import compile_phase, compile_phases, load, select_phases
 from ..report.compare import Search, check_grows, compare
 from ..report.explain import explain_phase
-from ..report.explain_json import as_json
-from ..report.explain_text import NO_LINKS, Explained, as_latex, as_text
+from ..report.explain_text import NO_LINKS, Explained, as_json, as_latex, as_text
 from ..report.page.render import plan_page
 from ..text.terminal import complain, say
 from .main import reported

@@ -14,12 +14,11 @@ from ...ir.dtype import Dtype
 from ...ir.text.read import parse, read_source
 from ...passes.expansion.expand import expand
 from ...passes.expansion.report import TooLarge
-from ..hf_import.architectures import read_config
-from ..hf_import.folder import CONFIG, config_file
+from ..hf_import.architectures import CONFIG, config_file, read_config
 from ..hf_import.json_text import MOST_BYTES, read_json
 from ..hf_import.write import model_text
 from ..plan.pipeline import InternalError
-from ..report.models import parameter_count
+from ..report.hardware import parameter_count
 from ..text.files import MOST_CHARACTERS, refuse_existing, write_files
 from ..text.terminal import note, say
 from .main import reported

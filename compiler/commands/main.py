@@ -11,21 +11,49 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, ParamSpec
 
 import typer
+from typer.core import TyperGroup
 
 from ...cost.hardware import Hardware
 from ...ir.diagnostics import Diagnostic, InputError
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ..plan.pipeline import InternalError
-from ..report.hardware import hardware_sheet, preset_table
-from ..report.layouts import layouts_table
+from ..report.hardware import hardware_sheet, layouts_table, preset_table
 from ..text.terminal import OutputError, complain, note, say
-from .lazy import LazyGroup
 from .options import Chips, bindings
+
+# The module of a command, relative to this package; it has an `app`.
+LATE = {
+    "compile": ".compile",
+    "check": ".check",
+    "explain": ".explain",
+    "models": ".models",
+    "import": ".import_",
+    "run": ".run",
+    "validate": ".validate",
+    "calibrate": ".calibrate",
+    "sweep": ".sweep",
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group with the commands of LATE beside its own."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """All names, those of LATE first."""
+        return [*LATE, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: typer.Context, cmd_name: str):  # type: ignore[no-untyped-def, override]
+        """The command of a name, None where there is none."""
+        if cmd_name in LATE:
+            return typer.main.get_command(import_module(LATE[cmd_name], __package__).app)
+        return super().get_command(ctx, cmd_name)
+
 
 WRONG_INPUT, BUG = 1, 3
 GARBAGE = 50_000  # objects between two collections; at Python's 700 they take 7% of a compile, and find nothing

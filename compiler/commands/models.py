@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ..plan.model_files import model_source
-from ..report.models import models_table
+from ..plan.pipeline import model_source
+from ..report.hardware import models_table
 from ..text.terminal import say
 from .main import reported
 

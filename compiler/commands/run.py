@@ -16,8 +16,15 @@ from ...passes.choose import Options
 from ..jax.check import require_jax
 from ..plan.pipeline import load
 from ..run.generate import prepare, run_prepared
-from ..run.generate_jax import check_processes, generate_jax, held_exactly
-from ..run.generation_text import disagreement, generation_text, jax_disagreement, jax_text
+from ..run.generate_jax import (
+    check_processes,
+    disagreement,
+    generate_jax,
+    generation_text,
+    held_exactly,
+    jax_disagreement,
+    jax_text,
+)
 from ..text.terminal import complain, say
 from .main import reported
 from .options import Chip, Chips, File, Net, Pins, Sets, bindings

@@ -16,10 +16,9 @@ from ...ir.diagnostics import fail
 from ..report.page.render import frontier_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
 from ..sweep.grid import grid
-from ..sweep.picture import draw
 from ..sweep.points import Data, Record, Sweep
 from ..sweep.run import run_sweep
-from ..sweep.sweep_text import sweep_text
+from ..sweep.sweep_text import draw, sweep_text
 from ..text.extras import optional
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say

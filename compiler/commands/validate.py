@@ -10,8 +10,7 @@ import typer
 
 from ...cost.hardware import Hardware
 from ..calibrate.measurements import read_measurements
-from ..calibrate.validate import validate
-from ..calibrate.validation_text import left_out_text, validation_data, validation_text
+from ..calibrate.validate import left_out_text, validate, validation_data, validation_text
 from ..text.terminal import note, say
 from .main import reported
 

@@ -15,13 +15,11 @@ from ...ir.inert import literal
 from ...ir.layout import Layout, format_layout
 from ...ir.program import Append, Kind, Map, Op, Region, Repeat, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
-from ...ir.verify.collective_matmul import loop_of, runs
-from ...ir.verify.fused import together
-from .jax_lines import Lines
+from ...ir.verify.fused import loop_of, runs, together
+from .jax_lines import Lines, Scope
 from .jax_loops import Loops
 from .jax_moves import Moves
 from .jax_ops import Ops
-from .jax_scope import Scope
 from .jax_text import axes_text, block_text, dtype_text, places_text
 from .jax_tree import Leaf, Names
 

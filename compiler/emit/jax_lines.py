@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...ir.inert import comment
+from .jax_text import identifier
 
 WIDTH = 120  # columns
 NOTES = 80  # the column at which comments start, where the code is shorter
@@ -72,3 +73,24 @@ def _wrapped(text: str, width: int) -> list[str]:
             lines.append("")
         lines[-1] += (" " if lines[-1] else "") + word
     return lines
+
+
+@dataclass
+class Scope:
+    """One Python function: the text of each value that it can read, and the identifiers in use.
+
+    `stacked`: the text of each cache, whole. `index`: the variables of the repeats around it.
+    `weights`: what holds the parameters of the repeats in it.
+    """
+
+    texts: dict[str, str]
+    stacked: dict[str, str]
+    used: set[str]
+    index: tuple[str, ...] = ()
+    weights: str = "params"
+
+    def new(self, name: str) -> str:
+        """An identifier for something called `name`."""
+        found = identifier(name, self.used)
+        self.used.add(found)
+        return found

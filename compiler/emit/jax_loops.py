@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from ...ir.program import Einsum, Sum
 from ...ir.spmd import Compute, Move, SpmdValue
-from ...ir.verify.collective_matmul import CollectiveMatmul
-from .jax_lines import Lines
+from ...ir.verify.fused import CollectiveMatmul
+from .jax_lines import Lines, Scope
 from .jax_moves import Moves
 from .jax_ops import Ops
-from .jax_scope import Scope
 from .jax_text import dtype_text, number_text, subscripts
 
 

@@ -7,15 +7,15 @@ What a missing field means, or null in a field, is what it means to the library 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from ...ir.diagnostics import Span
+from ...ir.diagnostics import Diagnostic, InputError, Span, fail
 from ...ir.dtype import Dtype
-from .common import check_at_rest, check_common, read_dtype
+from .common import Transformer, check_at_rest, check_common, read_dtype
 from .fields import Fields
 from .gpt import gpt2, gpt_neox, phi
 from .json_text import Document
 from .llama import gemma, llama, mistral, qwen2, qwen3
-from .transformer import Transformer
 
 Reader = Callable[[Fields, Dtype], Transformer]
 
@@ -72,3 +72,44 @@ def _experts(fields: Fields) -> str | None:
     if dense and all(name in dense for name in said if name in EXPERTS):
         return None
     return next((name for name, value in said.items() if value != 0 or isinstance(value, bool)), None)
+
+
+CONFIG = "config.json"
+BESIDE = {  # files in which tools keep what they did to the weights, by name
+    "quantize_config.json": "quantised by GPTQ",  # AutoGPTQ, GPTQModel
+    "quant_config.json": "quantised by AWQ",  # AutoAWQ, llm-awq
+    "hf_quant_config.json": "quantised by ModelOpt",  # NVIDIA Model Optimizer
+    "quantization_config.json": "quantised",
+    "quanto_qmap.json": "quantised by Quanto",  # Hugging Face optimum-quanto
+    "quantization_map.json": "quantised by Quanto",
+    "adapter_config.json": "adapted",  # Hugging Face PEFT, which `transformers` applies by itself
+}
+
+
+def config_file(path: Path) -> Path:
+    """The config that `path` is, or that it has as a folder.
+
+    Raises InputError where a folder has none, and where a file beside `config.json` says that the
+    weights are not those of the config.
+    """
+    try:
+        if path.is_dir():
+            path = path / CONFIG
+            if not path.exists():
+                raise fail(f"The folder `{path.parent}` has no `{CONFIG}`.")
+        if path.name == CONFIG:
+            _refuse_beside(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise fail(f"`{str(path)[:200]}` cannot be read: {reason}.") from None
+    return path
+
+
+def _refuse_beside(path: Path) -> None:
+    found = [(path.parent / name, what) for name, what in BESIDE.items() if (path.parent / name).exists()]
+    hint = f"for the model as `{CONFIG}` alone describes it, give a copy of that by another name"
+    if found:
+        raise InputError(
+            Diagnostic(f"`{beside}` says that the weights are {what}, and such weights are not imported.", hint=hint)
+            for beside, what in found
+        )

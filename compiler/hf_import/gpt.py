@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from ...ir.dtype import Dtype
 from ...passes.expansion.dims import MAX_SIZE
-from .common import Defaults, Sizes, divided, read_activation, read_layers, read_sizes
+from .common import Biases, Block, Defaults, Norm, Sizes, Transformer, divided, read_activation, read_layers, read_sizes
 from .fields import Fields
 from .rotary import rope
-from .transformer import Biases, Block, Norm, Transformer
 
 GPT2_NAMES = {
     "hidden_size": "n_embd",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ir.dtype import Dtype
-from .common import Defaults, Sizes, read_activation, read_sizes
+from .common import Biases, Block, Defaults, Norm, Sizes, Transformer, read_activation, read_sizes
 from .fields import Fields
 from .rotary import rope
-from .transformer import Biases, Block, Norm, Transformer
 
 
 def llama(fields: Fields, dtype: Dtype) -> Transformer:

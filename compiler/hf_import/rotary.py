@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .common import Sizes
+from .common import Rope, Sizes
 from .fields import Fields
-from .transformer import Rope
 
 KINDS = ("default", "linear", "llama3")
 

@@ -17,25 +17,25 @@ import numpy as np
 
 from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
 from ...cost.estimate import Transfer as Planned
+from ...ir.collective import join_axes
 from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
 from ...ir.layout import Reduction
 from ...ir.program import Append, Kind, Program, walk
 from ...ir.spmd import SpmdProgram
-from ...ir.verify.collective_matmul import CollectiveMatmul, walk_loops
+from ...ir.verify.fused import CollectiveMatmul, walk_loops
 from ..emit.jax_function import contexts_of
 from ..emit.jax_source import OLDEST, emit_jax
 from ..emit.jax_tree import Names, names_of
 from ..plan.compiled import CompiledPhase
 from ..plan.pipeline import InternalError
 from ..simulate.check import incomparable, largest_difference, refuse_large
-from ..simulate.finite import LARGEST_F16, LARGEST_F32, Watch
-from ..simulate.padded import true_part, zero_padded
+from ..simulate.finite import LARGEST_F16, LARGEST_F32, Watch, representable
 from ..simulate.pointwise import Array
 from ..simulate.reference import random_stored, run_reference
-from ..simulate.representable import representable
-from ..simulate.shrink import shrink
+from ..simulate.shrink import shrink, true_part, zero_padded
 from ..simulate.spmd_interpreter import ExecutionError, run_spmd
+from ..text.terminal import table
 from .hlo import ModuleError, ModuleTransfer, collectives_of
 from .processes import run_processes
 
@@ -255,3 +255,44 @@ def _difference(actual: Array, expected: Array) -> float:
     """As `largest_difference`; what floats of 32 bits do not hold is infinite there."""
     with np.errstate(over="ignore"):
         return largest_difference(actual, expected.astype(np.float32).astype(float))
+
+
+def jax_check_text(compiled: CompiledPhase, report: JaxReport) -> str:
+    """The sentences and the table of one phase."""
+    return "\n".join(_lines(compiled, report)) + "\n"
+
+
+def _lines(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
+    plural = "" if report.devices == 1 else "s"
+    yield f'JAX program of "{compiled.spmd.name}", phase {compiled.phase}, on {report.devices} CPU device{plural}'
+    yield ""
+    yield "Largest relative differences, at small sizes"
+    rows: list[tuple[str, ...]] = [("", "dense reference", "NumPy backend", "integers that differ")]
+    rows.append(("float32", *_differences(report.wide)))
+    if report.narrow is not None:
+        rows.append(("declared types", *_differences(report.narrow)))
+    rows.append(("unsharded, float32", *_differences(report.dense)))
+    yield from table(rows, left=1)
+    yield ""
+    yield "Collectives of the module compiled at full size, after partitioning, with the bytes that a device sends"
+    yield from table(list(_collectives(report)), left=2)
+    counted, wanted = (float(sent_bytes(which)) for which in (report.module, report.planned))
+    verdict = "as planned" if report.equal else f"NOT the {wanted:,.15g} planned"
+    yield f"  {counted:,.15g} bytes in all, {verdict}"
+    yield f"  in the final module: {', '.join(f'{n} {kind}' for kind, n in sorted(report.final.items())) or 'none'}"
+
+
+def _differences(found: Differences) -> tuple[str, ...]:
+    whole = "-" if found.whole is None else f"{found.whole:.1%}"
+    return f"{found.reference:.1e}", f"{found.numpy:.1e}", whole
+
+
+def _collectives(report: JaxReport) -> Iterator[tuple[str, ...]]:
+    yield ("", "axes", "bytes each", "times planned", "times found")
+    for sent in sorted(report.planned | report.module, key=_order):
+        axes = "no axes of the mesh" if sent.axes is None else join_axes(sent.axes)
+        yield (sent.kind, axes, f"{float(sent.bytes):,.15g}", str(report.planned[sent]), str(report.module[sent]))
+
+
+def _order(sent: ModuleTransfer) -> tuple[str, tuple[str, ...], object]:
+    return sent.kind, sent.axes or (), sent.bytes

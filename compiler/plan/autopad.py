@@ -15,7 +15,7 @@ from ...ir.diagnostics import InputError
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.choose import Options
-from ..text.table import table
+from ..text.terminal import table
 from .pipeline import compile_phases
 
 MOST_GROWTH = 1.5  # a padded size over the true one

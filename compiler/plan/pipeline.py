@@ -7,11 +7,14 @@ Non-goals: files to write, text to print.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 
+from ...compiler import models
 from ...cost.estimate import Estimate, estimate, predict
 from ...ir.diagnostics import Diagnostic, EsccError, InputError, Source, did_you_mean, fail
 from ...ir.mesh import Mesh
@@ -23,15 +26,45 @@ from ...ir.text.read import read_source
 from ...ir.verify.verify import verify
 from ...passes.choose import Options, choose
 from ...passes.expansion.expand import expand
-from ...passes.lower.handover import spell_handovers
-from ...passes.lower.insert import insert
+from ...passes.lower.insert import insert, spell_handovers
 from ...passes.overlap.overlap import overlap
 from ...passes.plan import Objective, Plan
 from ...passes.search.join_phases import for_each
 from ..simulate.check import CheckReport, check
 from ..simulate.spmd_interpreter import ExecutionError
 from .compiled import Compilation, CompiledPhase, memory_is_limit
-from .model_files import read_model
+
+FOLDER = resources.files(models)
+
+
+def model_names() -> tuple[str, ...]:
+    """The names of the shipped models, sorted."""
+    return tuple(sorted(e.name.removesuffix(".esti") for e in FOLDER.iterdir() if e.name.endswith(".esti")))
+
+
+def model_source(name: str) -> Source:
+    """The text of the shipped model `name`. Raises InputError when there is none."""
+    if name not in model_names():
+        raise fail(f"There is no model `{name[:60]}`.", hint=_near(name))
+    return Source(f"{name}.esti", FOLDER.joinpath(f"{name}.esti").read_text(encoding="utf-8"))
+
+
+def read_model(file: Path) -> Source:
+    """The text of a file, or of the shipped model of that name where there is no such file.
+
+    Raises InputError when it is neither, or when the file cannot be read.
+    """
+    name = str(file)
+    if name in model_names() and not os.path.isfile(file):
+        return model_source(name)
+    if file.name == name and not file.suffix.startswith(".esti") and not os.path.exists(file):
+        raise fail(f"`{name[:60]}` does not exist, and is no model that is shipped.", hint=_near(name))
+    return read_source(file)
+
+
+def _near(name: str) -> str:
+    return did_you_mean(name, model_names()) or "`escc models` lists them"
+
 
 PRICE_TOLERANCE = 1e-9  # relative, between the price of a plan and that of the program made from it
 

@@ -13,7 +13,7 @@ from ...ir.diagnostics import InputError
 from ...ir.mesh import DEFAULT_NAMES, Mesh
 from ...ir.program import Program
 from ...passes.choose import Options
-from ..text.table import table
+from ..text.terminal import table
 from .compiled import Compilation
 from .pipeline import compile_phases
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...cost.hardware import Convention, Hardware
 from ...cost.simulate.trace import MOST_CHIPS, Trace, traces
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ..text.table import table
+from ..text.terminal import table
 from .compare import Comparison, Finding, Sending, Weight
 from .compiled_model import CompiledModel, compile
 from .explain import Explanation, Line, explain_phase
@@ -205,3 +205,79 @@ def as_latex(explained: Explained) -> str:
 
 def _escaped(text: str) -> str:
     return "".join("\\" + c if c in "_&%$#{}" else c for c in text)
+
+
+Data = dict[str, object]
+
+
+def as_json(found: Sequence[Explained]) -> str:
+    """All phases as one JSON object, ending in a newline."""
+    return json.dumps({"phases": [_phase(one) for one in found]}, indent=2, allow_nan=False) + "\n"
+
+
+def _phase(explained: Explained) -> Data:
+    one = explained.explanation
+    out: Data = {
+        "name": one.name,
+        "phase": one.phase,
+        "network": one.network.value,
+        "form": one.estimate.form.value,
+        "sizes": {str(symbol): float(value) for symbol, value in one.estimate.sizes.items()},
+        "collectives": [_line(line) for line in one.collectives],
+        "totals": [_line(line) for line in one.totals],
+    }
+    if explained.traces is not None:
+        out["trace"] = [_trace(trace) for trace in explained.traces]
+    if explained.note is not None:
+        out["trace_note"] = explained.note
+    return out | (_comparison(explained.comparison) if explained.comparison else {})
+
+
+def _line(line: Line) -> Data:
+    return {
+        "what": line.what,
+        "times": line.times,
+        "formula": sympy.sstr(line.formula),
+        "value_s": line.value_s,
+        "plan_s": line.plan_s,
+    }
+
+
+def _trace(trace: Trace) -> Data:
+    run = trace.run
+    return {
+        "results": list(trace.results),
+        "kind": trace.kind,
+        "axes": list(trace.axes),
+        "chips": trace.chips,
+        "busiest_link_bytes": None if run is None else float(run.busiest_bytes),
+        "hops": None if run is None else run.hops,
+        "simulated_s": None if run is None else run.seconds,
+        "formula_s": trace.formula_s,
+        "formula_is_exact": trace.exact,
+        "agree": trace.agrees,
+    }
+
+
+def _comparison(rivals: Comparison) -> Data:
+    out: Data = {"against": [_line(line) for line in rivals.layouts]}
+    if rivals.over is not None:
+        turns = [{"from": turn.start, "cheapest": turn.name} for turn in rivals.turns]
+        findings = [_finding(finding, rivals.over) for finding in rivals.findings]
+        out["regimes"] = {"over": rivals.over, "turns": turns, "search": findings}
+    return out
+
+
+def _finding(finding: Finding, over: str) -> Data:
+    found = finding.found
+    return {
+        "at": finding.at,
+        "stored_as": finding.stored_as,
+        "best_named": {"name": finding.rival, **asdict(finding.named)},
+        "found": None if found is None else asdict(found),
+        "gain": None if found is None else finding.gain,
+        "weights": [asdict(weight) for weight in finding.weights],
+        "stored_bytes": finding.stored_bytes,
+        "reason": finding.reason,
+        "sentence": sentence(finding, over),
+    }

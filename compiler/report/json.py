@@ -16,7 +16,7 @@ from fractions import Fraction
 from ...cost.estimate import MoveCost, OpCost, Totals
 from ...cost.loops import LoopCost
 from ...cost.memory import MemoryUse, memory
-from ...cost.model_flops import model_flops
+from ...cost.ops import model_flops
 from ...ir.layout import format_layout
 from ...ir.program import Kind, Stored, walk
 from ...ir.spmd import Compute, Move, SpmdValue
@@ -24,10 +24,8 @@ from ...passes.plan import Objective
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.shapes import Shape, ranking_data
 from ..simulate.check import CheckReport
-from .phases import together_data
-from .prediction import prediction_data
-from .scopes import scopes
-from .text import utilisation
+from .prediction import prediction_data, scopes
+from .text import together_data, utilisation
 
 Data = dict[str, object]
 

@@ -13,8 +13,7 @@ from ..plan.compiled import Compilation
 from ..plan.shapes import Shape
 from ..text.files import file_stem
 from .json import json_text
-from .phases import together_text
-from .text import Detail, report
+from .text import Detail, report, together_text
 
 
 class Emit(StrEnum):

@@ -22,10 +22,9 @@ from ...passes.choose import Options
 from ..plan.compiled import Compilation
 from ..plan.pipeline import InternalError, compile_phases
 from ..simulate.check import ERROR_TOLERANCE, largest_difference, refuse_large
-from ..simulate.padded import true_part, zero_padded
 from ..simulate.pointwise import Array
 from ..simulate.reference import fan_in, random_stored, rows, run_reference
-from ..simulate.shrink import shrink
+from ..simulate.shrink import shrink, true_part, zero_padded
 from ..simulate.spmd_interpreter import ExecutionError, run_spmd
 from .language_model import DECODE, PREFILL, LanguageModel, language_model, ops
 

@@ -14,10 +14,9 @@ from ...ir.program import Program, Repeat, walk
 from ...ir.spmd import SpmdProgram
 from .finite import NotFinite, Watch
 from .numpy_runtime import difference
-from .padded import true_part, zero_padded
 from .pointwise import Array
 from .reference import random_stored, run_reference
-from .shrink import shrink
+from .shrink import shrink, true_part, zero_padded
 from .spmd_interpreter import ExecutionError, MoveCount, run_spmd
 
 ERROR_TOLERANCE = 1e-9  # relative, between a sharded program and its reference, in float64

@@ -1,7 +1,4 @@
-"""Where the numbers of a run stop being numbers: the op whose result is infinite or NaN while all that it reads is not.
-
-What a model makes of data is its own affair: a check compares NaN with NaN, and says where it comes from.
-"""
+"""Numbers: where they stop being finite, and which of them a type can hold."""
 
 from __future__ import annotations
 
@@ -11,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, Rotate
-from ...ir.program import Map, Op
+from ...ir.program import Map, Op, Program
 from .pointwise import Array
 
 LARGEST = float(np.finfo(np.float64).max)
@@ -80,3 +78,37 @@ def _infinite(expr: Expr) -> bool:
             return _infinite(inner)
         case _:
             return False
+
+
+DIGITS = {Dtype.F32: 24, Dtype.BF16: 8, Dtype.F16: 11, Dtype.FP8: 4}  # significant binary digits
+LEAST = {Dtype.F32: -126, Dtype.BF16: -126, Dtype.F16: -14, Dtype.FP8: -6}  # the smallest exponent of a normal number
+LARGEST_OF = {Dtype.FP8: 448.0, Dtype.F16: 65504.0}
+INTEGERS = {Dtype.INT8: 127, Dtype.INT4: 7}
+SPREAD = 3  # standard deviations that the integers of a type hold
+
+
+def representable(program: Program, stored: Mapping[str, Array]) -> dict[str, Array]:
+    """Stored tensors by name, each of numbers that its type holds.
+
+    Small integers are spread over their range, and the scale that they are times, where there is one,
+    is as much smaller, so that their products are of the size of `stored`.
+    """
+    values, data = program.table(), dict(stored)
+    for name in stored:
+        dtype, scale = values[name].dtype, f"{name}.scale"
+        if dtype in INTEGERS and scale in stored:
+            data[scale] = data[scale] * SPREAD / INTEGERS[dtype]
+    return {name: _nearest(array, values[name].dtype) for name, array in data.items()}
+
+
+def _nearest(array: Array, dtype: Dtype) -> Array:
+    """The numbers of `dtype` nearest to those of `array`, which is stretched to the range of small integers."""
+    if dtype is Dtype.I32:
+        return array
+    if dtype in INTEGERS:
+        return np.clip(np.rint(array * INTEGERS[dtype] / SPREAD), -INTEGERS[dtype], INTEGERS[dtype])
+    _, exponent = np.frexp(array)
+    step = np.maximum(exponent, LEAST[dtype] + 1) - DIGITS[dtype]
+    rounded = np.ldexp(np.rint(np.ldexp(array, -step)), step)
+    nearest: Array = np.clip(rounded, -LARGEST_OF.get(dtype, np.inf), LARGEST_OF.get(dtype, np.inf))
+    return nearest

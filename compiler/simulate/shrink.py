@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from ...ir.expr import context_dims, sized_dims
 from ...ir.program import Append, Einsum, Map, Op, Program, Region, Repeat, Take, TopK, signature, walk
 from ...ir.spmd import SpmdProgram, Step
+from .pointwise import Array
 
 MOST_REPEATS = 2  # enough to show what a repetition hands to the next
 
@@ -182,3 +186,22 @@ def _work(program: Program, ways: Mapping[str, int], classes: Mapping[str, str])
         for name in names:
             work[name] = max(work[name], math.prod(2 * ways[n] for n in names))
     return work
+
+
+def zero_padded(program: Program, sizes: Mapping[str, int], stored: Mapping[str, Array]) -> dict[str, Array]:
+    """Stored tensors of true sizes, by name, with zeros beyond them; `sizes` are the padded ones."""
+    values, out = program.table(), dict(stored)
+    for name, array in stored.items():
+        dims = values[name].dims
+        stacked = array.ndim - len(dims)
+        grown = [sizes[d] - n for d, n in zip(dims, array.shape[stacked:], strict=True)]
+        if any(grown):
+            out[name] = np.pad(array, [(0, 0)] * stacked + [(0, n) for n in grown])
+    return out
+
+
+def true_part(program: Program, sizes: Mapping[str, int], name: str, array: Array) -> Array:
+    """A value at its true places; its dims are the last of the array's."""
+    true = program.true_sizes(sizes)
+    places: tuple[Any, ...] = (..., *(slice(true[d]) for d in program.table()[name].dims))
+    return np.asarray(array[places])

@@ -27,9 +27,8 @@ from ...ir.layout import Layout, Reduction
 from ...ir.program import Append, Region, Repeat, operand_names, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .finite import Watch
-from .local_ops import run_op
 from .numpy_runtime import Mesh
-from .pointwise import Array
+from .pointwise import Array, run_op
 from .traffic import elements_sent
 
 REDUCE = {Reduction.SUM: np.add, Reduction.MAX: np.maximum}

@@ -10,10 +10,8 @@ from ...cost.hardware import Hardware
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
-from ..plan.model_files import read_model
-from ..plan.pipeline import load, select_phases
-from .points import Sweep
-from .serving import serving
+from ..plan.pipeline import load, read_model, select_phases
+from .points import Sweep, serving
 
 MOST = 1 << 40  # of a batch or a context
 MOST_POINTS = 100_000

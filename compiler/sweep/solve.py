@@ -15,14 +15,12 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...ir.text.read import parse
 from ...passes.choose import Options
-from ...passes.expansion.expand import expand
-from ...passes.expansion.weights import with_weights
+from ...passes.expansion.expand import expand, with_weights
 from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome
 from ..plan.compiled import CompiledPhase
 from ..plan.pipeline import compile_phase
 from ..plan.shapes import meshes_of
-from .points import BEATEN, Point, Record, Status, Sweep, Tried
-from .serving import sizes_at
+from .points import BEATEN, Point, Record, Status, Sweep, Tried, sizes_at
 
 PROGRAMS = 8  # kept of those that were read last
 

@@ -17,10 +17,9 @@ from sympy import Expr, Symbol
 
 from ...ir.program import Repeat, operand_names, walk
 from ...ir.spmd import Compute, Move, SpmdProgram
-from ..collectives import bytes_sent
 from ..estimate import OpWork, Scale, Transfer, step_costs
 from ..hardware import Convention, Hardware
-from ..network import Network, Terms
+from ..network import Network, Terms, bytes_sent
 
 
 class Form(StrEnum):

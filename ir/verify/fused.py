@@ -1,16 +1,15 @@
-"""Steps that run as one: several einsums as one matmul, several collectives as one collective.
-
-In a region such steps stand one after the other, and all but the first are marked `joined`. None
-reads what another of them makes.
-"""
+"""Steps that run as one, marked by `+`, and those in one loop, marked by `~`: what may stand side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..collective import AllGather, AllReduce, AllToAll, ReduceScatter, axes_of, kind
-from ..program import Einsum, Repeat, operand_names
-from ..spmd import Compute, Move, SpmdValue, Step
+from ..layout import Reduction
+from ..program import Einsum, Op, Region, Repeat, Sum, operand_names, walk
+from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 
 COMBINED = (AllGather, ReduceScatter, AllReduce, AllToAll)  # the collectives that may be part of one
 
@@ -65,3 +64,193 @@ def projection(op: Einsum) -> tuple[str, tuple[str, ...], frozenset[str]] | None
 
 def _what(item: Step) -> str:
     return f"the {kind(item.collective)}" if isinstance(item, Move) else "the op"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One ring of a loop: blocks of `dim`, by number, go round along `axis`."""
+
+    axis: str
+    dim: int
+
+
+@dataclass(frozen=True)
+class CollectiveMatmul:
+    """A loop: `gathers` one after the other and the `ops` that read the last, or `ops` and the
+    `scatters` of what the last of them makes. One of `gathers` and `scatters` is empty."""
+
+    gathers: tuple[Move, ...]
+    ops: tuple[Compute, ...]
+    scatters: tuple[Move, ...]
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Its collectives."""
+        return self.gathers or self.scatters
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All that runs in it, in order."""
+        return (*self.gathers, *self.ops, *self.scatters)
+
+    @property
+    def block(self) -> str:
+        """The value of which a chip holds one block: what the first gather takes, or the last scatter leaves."""
+        return self.gathers[0].operand if self.gathers else self.scatters[-1].result
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Its rings, the outermost first: for each block that comes round in one, the next goes round once.
+
+        In this order, too, a block's place along a dim is counted: the first ring counts single
+        blocks, the next of the same dim as many blocks as the first has chips.
+        """
+        out: list[Stage] = []
+        for move in self.moves:
+            match move.collective:
+                case AllGather(axes, dim):
+                    out += [Stage(axis, dim) for axis in reversed(axes)]
+                case ReduceScatter(axes, dim):
+                    out += [Stage(axis, dim) for axis in axes]
+        return tuple(out if self.gathers else reversed(out))
+
+
+def runs(items: Sequence[Step | Repeat[Step]]) -> list[list[Step | Repeat[Step]]]:
+    """The items of a region in order, those that run in one loop in one list."""
+    out: list[list[Step | Repeat[Step]]] = []
+    for item in items:
+        if isinstance(item, Compute | Move) and item.looped and out:
+            out[-1].append(item)
+        else:
+            out.append([item])
+    return out
+
+
+def loop_of(run: Sequence[Step | Repeat[Step]]) -> CollectiveMatmul | None:
+    """The loop that a run of several steps is; None where its steps are not in the order of one."""
+    kinds = "".join("o" if isinstance(item, Compute) else "m" if isinstance(item, Move) else "r" for item in run)
+    ops = tuple(item for item in run if isinstance(item, Compute))
+    moves = tuple(item for item in run if isinstance(item, Move))
+    gathering = kinds == "m" * len(moves) + "o" * len(ops)
+    if not ops or not moves or not (gathering or kinds == "o" * len(ops) + "m" * len(moves)):
+        return None
+    return CollectiveMatmul(moves if gathering else (), ops, () if gathering else moves)
+
+
+def walk_loops(region: Region[Step], times: int = 1) -> Iterator[tuple[CollectiveMatmul, int]]:
+    """The loops of a region and of the repeats in it, in order, each with how often it runs."""
+    for run in runs(region.items):
+        loop = loop_of(run) if len(run) > 1 else None
+        if loop is not None:
+            yield loop, times
+        for item in run:
+            if isinstance(item, Repeat):
+                yield from walk_loops(item.body, times * item.count)
+
+
+def readers(spmd: SpmdProgram) -> Counter[str]:
+    """How many steps, carries and results read each value; a carry reads what enters and what is handed on."""
+    count: Counter[str] = Counter(spmd.results)
+    for placed in walk(spmd.body):
+        match placed.item:
+            case Compute(op):
+                count.update(operand_names(op))
+            case Move(_, operand):
+                count[operand] += 1
+            case Repeat(_, _, carries, _):
+                count.update(name for carry in carries for name in (carry.initial, carry.next))
+    return count
+
+
+def misfits(
+    items: Sequence[Step | Repeat[Step]], values: Mapping[str, SpmdValue], readers: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    """The steps of a region that are marked and make no loop, by what they make, each with why.
+
+    All that they read and make is in `values`; `readers` as in `objection`.
+    """
+    before: list[Step | Repeat[Step]] = []
+    for run in runs(items):
+        first, last = run[0], run[-1]
+        if isinstance(first, Compute | Move):
+            if first.looped:
+                yield first.result, "nothing stands before it"
+            elif first.joined and len(before) + len(run) > 2:
+                yield first.result, "it runs as one with what is in another loop, or in none"
+        if len(run) > 1 and isinstance(last, Compute | Move):
+            loop, order = loop_of(run), "a loop is gathers and then ops, or ops and then scatters"
+            why = objection(loop, values, readers) if loop else order
+            if why:
+                yield last.result, why
+        before = run
+
+
+def objection(loop: CollectiveMatmul, values: Mapping[str, SpmdValue], readers: Mapping[str, int]) -> str | None:
+    """Why these steps cannot run in one loop, None if they can.
+
+    They read and make values of `values`; `readers` counts for each value the steps, carries and
+    results that read it.
+    """
+    expected = AllGather if loop.gathers else ReduceScatter
+    if not all(isinstance(move.collective, expected) for move in loop.moves):
+        return "only gathers that an einsum reads, or reduce-scatters of what one makes, run in a loop"
+    if any(move.joined for move in loop.moves):
+        return "a collective that runs as one with another does not run in a loop"
+    if any(a.result != b.operand or readers[a.result] != 1 for a, b in zip(loop.moves, loop.moves[1:], strict=False)):
+        return "the collectives of a loop each take what the one before made, and nothing else reads it"
+    axes = {stage.axis for stage in loop.stages}
+    return _of_gather(loop, axes, values, readers) if loop.gathers else _of_scatter(loop, values, readers)
+
+
+def _of_gather(
+    loop: CollectiveMatmul, axes: set[str], values: Mapping[str, SpmdValue], readers: Mapping[str, int]
+) -> str | None:
+    gathered = loop.gathers[-1].result
+    if readers[gathered] != len(loop.ops):
+        return f"`{gathered}` is read by steps that are not in the loop"
+    made = {step.result for step in loop.ops}
+    for step in loop.ops:
+        op = step.op
+        if not isinstance(op, Einsum) or op.operands.count(gathered) != 1:
+            return f"the op that makes `{op.result}` is no einsum that reads `{gathered}` once"
+        if made & set(op.operands):
+            return f"the einsum that makes `{op.result}` reads what is made in the loop"
+        if not _plain(op):
+            return f"the einsum that makes `{op.result}` names an index twice in one operand"
+        layout = values[op.result].layout
+        if not axes <= {*layout.split_axes, *layout.partial}:
+            return f"all chips along an axis of the loop would do the same for `{op.result}`"
+    return None
+
+
+def _of_scatter(loop: CollectiveMatmul, values: Mapping[str, SpmdValue], readers: Mapping[str, int]) -> str | None:
+    *parts, last = loop.ops
+    if last.result != loop.scatters[0].operand or readers[last.result] != 1:
+        return f"the loop does not reduce `{last.result}`, or something else reads it"
+    if values[last.result].layout.reduction is not Reduction.SUM:
+        return "only sums are reduced in a loop"
+    if any(step.joined for step in loop.ops):
+        return "an einsum that runs as one with another is not made block by block"
+    einsums: list[Op] = [step.op for step in parts]
+    if isinstance(last.op, Sum):
+        terms = operand_names(last.op)
+        if any(readers[op.result] != 1 or op.result not in terms for op in einsums):
+            return f"what is made in the loop is a term of `{last.result}` and nothing else reads it"
+        if not einsums:
+            return f"no einsum makes a term of `{last.result}` in the loop"
+    elif einsums:
+        return f"`{last.result}` is no sum of what is made before it"
+    else:
+        einsums = [last.op]
+    total = values[last.result].dims
+    scattered = {total[stage.dim] for stage in loop.stages}
+    for op in einsums:
+        whole = not scattered <= set(values[op.result].dims)
+        if whole or not isinstance(op, Einsum) or not _plain(op):
+            return f"the op that makes `{op.result}` is no einsum that can be made block by block"
+    return None
+
+
+def _plain(op: Einsum) -> bool:
+    """Whether no operand has an index twice."""
+    return all(len(set(indices)) == len(indices) for indices in op.indices)

@@ -38,9 +38,8 @@ from ..diagnostics import Diagnostic, InputError
 from ..layout import format_layout, unsplittable
 from ..program import Append, Kind, Op, Program, Region, Repeat, operand_names
 from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
-from .collective_matmul import misfits, readers
 from .correspond import differences
-from .fused import mark_objection, together
+from .fused import mark_objection, misfits, readers, together
 from .rules import check_op
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
@@ -11,7 +12,45 @@ from ...ir.program import Iota
 from .body import Body
 from .dims import AtMost, Unpadded
 from .report import Refused
-from .rope_scaling import Scaling
+
+
+@dataclass(frozen=True)
+class Linear:
+    """All frequencies are divided by `factor`."""
+
+    factor: float
+
+    def slowed(self, frequency: Expr) -> Expr:
+        """The frequencies, radians per position, after scaling."""
+        return Call("divide", (frequency, Const(self.factor)))
+
+
+@dataclass(frozen=True)
+class Llama3:
+    """Frequencies that turn less than `low` times within `original` positions are divided by `factor`.
+
+    Those that turn more than `high` times stay; between, the share that stays grows linearly. `low`
+    is below `high`.
+    """
+
+    factor: float
+    low: float
+    high: float
+    original: float
+
+    def slowed(self, frequency: Expr) -> Expr:
+        """The frequencies, radians per position, after scaling."""
+        turns = Call("multiply", (frequency, Const(self.original / math.tau)))
+        ramp = Call("divide", (Call("subtract", (turns, Const(self.low))), Const(self.high - self.low)))
+        kept = Call("maximum", (Const(0.0), Call("minimum", (Const(1.0), ramp))))
+        divided = Call("divide", (Call("subtract", (Const(1.0), kept)), Const(self.factor)))
+        return Call("multiply", (frequency, Call("add", (kept, divided))))
+
+
+Scaling = Linear | Llama3
+
+SCALINGS: Mapping[str, type[Linear] | type[Llama3]] = {"linear": Linear, "llama3": Llama3}
+
 
 BASE = 10000.0  # of rope's frequencies, unless `base=` says otherwise
 EPSILON = 1e-6  # added to a variance before its root is taken, unless `eps=` says otherwise

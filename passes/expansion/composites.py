@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, Operand, Rotate, Size, operands
 from ...ir.program import Einsum, Iota, Map, Reduce
-from .appending import append
 from .arguments import (
     MINUS_INFINITY,
     Arguments,
@@ -28,7 +27,7 @@ from .arguments import (
 )
 from .body import Body
 from .dims import Even, size_expr
-from .lookup import argmax, last, positions, take, top_k
+from .lookup import append, argmax, last, positions, take, top_k
 from .report import Refused
 
 

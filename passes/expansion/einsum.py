@@ -2,15 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ...cost.ops import Indices, flops
 from ...ir.dtype import Dtype
 from ...ir.program import Einsum, Value, signature
 from ...ir.text.surface import Binary, Expr, Ident, Indexed, Name
 from .body import FLOATS, Body
-from .contraction import Pair, contraction
 from .report import Refused, plural
+
+EXACT = 7  # values of which all orders are compared; of more, the cheapest pair is taken each time
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two values multiplied, each one of those given, by its position, or a pair itself; `indices` are left."""
+
+    left: int | Pair
+    right: int | Pair
+    indices: Indices
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What is to be contracted, as `contraction` has it."""
+
+    values: Sequence[Indices]
+    output: Indices
+    sizes: Sequence[tuple[Mapping[str, int], int]]
+    known: dict[frozenset[str], int] = field(default_factory=dict)
+
+    def kept(self, some: int) -> Indices:
+        """The indices of a product of some of the values, a bit mask, that are needed later."""
+        others = [v for n, v in enumerate(self.values) if not some >> n & 1]
+        needed = set(self.output).union(*others)
+        own = (index for n, v in enumerate(self.values) if some >> n & 1 for index in v)
+        return tuple(index for index in dict.fromkeys(own) if index in needed)
+
+    def over(self, left: Indices, right: Indices) -> int:
+        """How many elements a loop over the indices of two values has, in all calls of all phases."""
+        every = frozenset((*left, *right))
+        if every not in self.known:
+            self.known[every] = sum(calls * math.prod(sizes[i] for i in every) for sizes, calls in self.sizes)
+        return self.known[every]
+
+
+def contraction(values: Sequence[Indices], output: Indices, sizes: Sequence[tuple[Mapping[str, int], int]]) -> Pair:
+    """The cheapest order in which to contract at least two values to `output`; proven so for up to EXACT values.
+
+    `values`: the indices of each. `sizes`: for each phase those of all indices, and how often it is called.
+    """
+    problem = _Problem(values, output, sizes)
+    return _exact(problem) if len(values) <= EXACT else _greedy(problem)
+
+
+def _exact(problem: _Problem) -> Pair:
+    """By a dynamic program over all sets of values."""
+    count = len(problem.values)
+    kept = {some: problem.kept(some) for some in range(1, 1 << count)}
+    for n, value in enumerate(problem.values):
+        kept[1 << n] = value  # as it is; what it alone has is summed in its first product
+    best: dict[int, tuple[Pair | int, int]] = {1 << n: (n, 0) for n in range(count)}
+    for some in range(1, 1 << count):
+        low = some & -some
+        left = (some - 1) & some
+        while left:
+            if left & low:  # each split once, the set with the first value on the left
+                right = some ^ left
+                cost = best[left][1] + best[right][1] + problem.over(kept[left], kept[right])
+                if some not in best or cost < best[some][1]:
+                    best[some] = Pair(best[left][0], best[right][0], kept[some]), cost
+            left = (left - 1) & some
+    pair, _ = best[(1 << count) - 1]
+    assert isinstance(pair, Pair)
+    return Pair(pair.left, pair.right, problem.output)
+
+
+def _greedy(problem: _Problem) -> Pair:
+    """The cheapest pair first, then the cheapest of what is left."""
+    trees: dict[int, Pair | int] = {1 << n: n for n in range(len(problem.values))}
+    kept = {1 << n: value for n, value in enumerate(problem.values)}
+    while len(trees) > 1:
+        sets = list(trees)
+        ways = [(problem.over(kept[a], kept[b]), a, b) for n, a in enumerate(sets) for b in sets[n + 1 :]]
+        _, left, right = min(ways, key=lambda way: way[0])
+        kept[left | right] = problem.kept(left | right)
+        trees[left | right] = Pair(trees.pop(left), trees.pop(right), kept[left | right])
+    [pair] = trees.values()
+    assert isinstance(pair, Pair)
+    return Pair(pair.left, pair.right, problem.output)
+
 
 MOST = 40  # factors of a product that is contracted in pairs
 Factor = tuple[str, Indices]  # a value and the indices by which it is read

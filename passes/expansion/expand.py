@@ -8,10 +8,12 @@ by its factors everywhere. All findings of a file come at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ...ir.diagnostics import Source, Span
+from ...ir.dtype import Dtype
 from ...ir.expr import Operand
-from ...ir.program import Kind, Map, Op, Program, Region, Value
+from ...ir.program import Kind, Map, Op, Program, Region, Stored, Value, walk
 from ...ir.text.surface import Block, Declaration, Line, Main, Model, Parameter, PhaseText, Return, Title, Type
 from .blocks import made_by
 from .body import Body, Context, Template
@@ -177,3 +179,19 @@ def _main(main: Main, context: Context) -> tuple[Body, list[str]]:
             result = body.emit(Map(body.fresh("return"), Operand(result)), value.dims, value.dtype)
         handed_out.append(result)
     return body, handed_out
+
+
+def with_weights(program: Program, dtype: Dtype) -> Program:
+    """The program with its bf16 parameters of two dims or more stored as `dtype`; others, such as norms, as they are.
+
+    They are loaded and gathered as `dtype`; the arithmetic is what it was.
+    """
+    stored = (placed.item for placed in walk(program.body) if isinstance(placed.item, Stored))
+    weights = {item.value for item in stored if item.kind is Kind.PARAM}
+    values = tuple(
+        replace(value, dtype=dtype)
+        if value.name in weights and len(value.dims) > 1 and value.dtype is Dtype.BF16
+        else value
+        for value in program.values
+    )
+    return replace(program, values=values)

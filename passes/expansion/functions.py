@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
+from .arguments import SCALINGS
 from .composites import COMPOSITES
-from .rope_scaling import SCALINGS
 
 
 @dataclass(frozen=True)

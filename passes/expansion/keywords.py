@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from ...ir.text.surface import Call, DimList, Expr, Ident, Into, Keyword, Name, Number
-from .arguments import BASE, EPSILON, Arguments, Composite
+from .arguments import BASE, EPSILON, SCALINGS, Arguments, Composite, Llama3, Scaling
 from .dims import DimTable
 from .report import Refused
-from .rope_scaling import SCALINGS, Llama3, Scaling
 
 
 @dataclass(frozen=True)

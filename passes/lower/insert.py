@@ -22,6 +22,7 @@ from ...ir.program import (
     Reduce,
     Region,
     Repeat,
+    Stored,
     Sum,
     Take,
     TopK,
@@ -146,3 +147,43 @@ def insert(program: Program, plan: Plan) -> tuple[SpmdProgram, ...]:
         whole = SpmdProgram(program.name, phase.phase, plan.mesh, sizes, values, body, results)
         out.append(join_steps(whole, inserter.groups, phase.apart))
     return tuple(out)
+
+
+def spell_handovers(program: Program, plan: Plan) -> tuple[SpmdProgram, ...]:
+    """The sharded program of each handover of a plan."""
+    out = []
+    for handover in plan.handovers:
+        trees = {tree.value: tree for tree in handover.trees}
+        made: dict[str, SpmdValue] = {}
+        body = _region(program, program.body, trees, made)
+        values = tuple(made[name] for name in defined(body))
+        sizes = program.phase(handover.before).sizes
+        name = f"{handover.before} to {handover.after}"
+        out.append(SpmdProgram(program.name, name, plan.mesh, sizes, values, body, ()))
+    return tuple(out)
+
+
+def _region(
+    program: Program, region: Region[Op], trees: Mapping[str, Tree], made: dict[str, SpmdValue]
+) -> Region[Step]:
+    table = program.table()
+    stored: list[Stored] = []
+    items: list[Step | Repeat[Step]] = []
+    for cache in (s for s in region.stored if s.value in trees):
+        tree, value = trees[cache.value], table[cache.value]
+        stored.append(cache)
+        names = {tree.root: value.name}
+        made[value.name] = SpmdValue(value.name, value.dims, value.dtype, tree.root)
+        for leg in tree.legs:
+            fresh = names[leg.before] + "'"
+            while fresh in made:
+                fresh += "'"
+            names[leg.after] = fresh
+            made[fresh] = SpmdValue(fresh, value.dims, value.dtype, leg.after)
+            items.append(Move(fresh, names[leg.before], leg.collective))
+    for item in region.items:
+        if isinstance(item, Repeat):
+            body = _region(program, item.body, trees, made)
+            if body.stored:
+                items.append(Repeat(item.name, item.count, (), body))
+    return Region(tuple(stored), tuple(items))

@@ -8,13 +8,15 @@ make terms of, all of those are in a loop; of one of few also any part of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, pairwise
 
-from ...ir.collective import AllGather, ReduceScatter
-from ...ir.program import Einsum, Region, Repeat, Sum, operand_names
-from ...ir.spmd import Compute, Move, SpmdValue, Step
-from ...ir.verify.collective_matmul import CollectiveMatmul, objection
-from ...ir.verify.fused import together
+from ...ir.collective import AllGather, AllReduce, LayoutError, ReduceScatter, apply
+from ...ir.layout import Reduction, unsplittable
+from ...ir.program import Einsum, Region, Repeat, Sum, operand_names, walk
+from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
+from ...ir.verify.fused import CollectiveMatmul, objection, together
+from ..lower.combine_collectives import defined
 
 MOST_PARTS = 6  # of a sum; a part more doubles the loops
 
@@ -104,3 +106,71 @@ class _Region:
     def alone(self, step: Step) -> bool:
         """Whether a step runs as one with no other."""
         return len(self.runs[step.result]) == 1
+
+
+Item = Compute | Move | Repeat[Step]
+
+
+def reduces(spmd: SpmdProgram) -> list[Move]:
+    """The all-reduces of sums that an einsum or a sum of terms makes, in order, but for those in a joined one."""
+    steps = [placed.item for placed in walk(spmd.body) if not isinstance(placed.item, Repeat)]
+    makers = {step.result for step in steps if isinstance(step, Compute) and isinstance(step.op, Einsum | Sum)}
+    values = spmd.table()
+    joined = {
+        step.result
+        for before, after in pairwise(steps)
+        if isinstance(after, Move) and after.joined
+        for step in (before, after)
+        if isinstance(step, Move)
+    }
+    return [
+        step
+        for step in steps
+        if isinstance(step, Move)
+        and isinstance(step.collective, AllReduce)
+        and step.operand in makers
+        and step.result not in joined
+        and values[step.operand].layout.reduction is Reduction.SUM
+    ]
+
+
+def split(spmd: SpmdProgram, move: Move) -> Iterator[SpmdProgram]:
+    """The program with one all-reduce in its two halves, for every dim that can be scattered."""
+    assert isinstance(move.collective, AllReduce), "reduces() gives all-reduces"
+    table, axes = spmd.table(), move.collective.axes
+    before = table[move.operand]
+    name = _free(move.result, set(table))
+    for dim in range(len(before.dims)):
+        scatter = ReduceScatter(axes, dim)
+        try:
+            layout = apply(scatter, before.layout)
+        except LayoutError:
+            continue
+        if unsplittable(before.dims, layout, dict(spmd.sizes), spmd.mesh) is not None:
+            continue
+        value = replace(before, name=name, layout=layout)
+        halves = (Move(name, move.operand, scatter), Move(move.result, name, AllGather(axes, dim)))
+        yield _with(spmd, move.result, halves, value)
+
+
+def _free(name: str, used: set[str]) -> str:
+    """A name for what is scattered, like that of what is gathered of it."""
+    while name in used:
+        name += "'"
+    return name
+
+
+def _with(spmd: SpmdProgram, result: str, halves: tuple[Move, Move], value: SpmdValue) -> SpmdProgram:
+    def region(old: Region[Step]) -> Region[Step]:
+        items: list[Item] = []
+        for item in old.items:
+            if isinstance(item, Repeat):
+                items.append(replace(item, body=region(item.body)))
+            elif item.result == result:
+                items += halves
+            else:
+                items.append(item)
+        return replace(old, items=tuple(items))
+
+    body, table = region(spmd.body), spmd.table() | {value.name: value}
+    return replace(spmd, body=body, values=tuple(table[name] for name in defined(body)))

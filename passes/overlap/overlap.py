@@ -22,13 +22,11 @@ from ...cost.memory import memory, scores
 from ...cost.network import Network
 from ...ir.program import Region, Repeat, operand_names
 from ...ir.spmd import SpmdProgram, Step
-from ...ir.verify.collective_matmul import CollectiveMatmul, readers
-from ...ir.verify.fused import together
+from ...ir.verify.fused import CollectiveMatmul, readers, together
 from ..ilp.model import Model
 from ..ilp.solver import Settings, solve
 from ..lower.combine_collectives import Item, defined, made_by, read_by
-from .candidates import candidates
-from .split_reduces import reduces, split
+from .candidates import candidates, reduces, split
 
 LEAST = 1e-9  # of what its steps take, that a loop hides; less is rounding
 WORTH = 1e-3  # of the time of the whole program, that splitting an all-reduce saves; less is not worth a step more

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sympy
 
-from escc.cost.collectives import bytes_sent
+from escc.cost.network import bytes_sent
 
 WAYS = [2, 3, 4, 64]
 

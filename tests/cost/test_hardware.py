@@ -18,11 +18,11 @@ from escc.cost.hardware import (
     Rule,
     Switch,
     Torus,
+    hardware_toml,
     parse_hardware,
     presets,
 )
 from escc.cost.hardware_file import FORM
-from escc.cost.hardware_toml import hardware_toml
 from escc.ir.diagnostics import InputError, Source
 
 V4 = Hardware.load("tpu-v4")

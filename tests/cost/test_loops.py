@@ -9,7 +9,7 @@ from math import isclose, prod
 
 import pytest
 
-from escc.compiler.report.scopes import scopes
+from escc.compiler.report.prediction import scopes
 from escc.cost.estimate import Estimate, estimate, predict
 from escc.cost.hardware import Hardware
 from escc.ir.collective import AllGather

@@ -10,8 +10,7 @@ import pytest
 from judge.generator import generate
 
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.model_files import model_names
-from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.plan.pipeline import compile_phase, load, model_names
 from escc.cost.hardware import Calibrated, Convention, Hardware, Rule
 from escc.cost.predict import Prediction, Resource, predict_phase, token_dims, tokens
 from escc.ir.diagnostics import Source

@@ -9,7 +9,7 @@ import pytest
 from escc.compiler.plan.pipeline import compile_phase
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Calibrated, Hardware, Rule
-from escc.cost.shares import Shares, shares
+from escc.cost.predict import Shares, shares
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import sympy
 
-from escc.cost.collectives import bytes_sent
 from escc.cost.hardware import Hardware, Torus, Wrap
-from escc.cost.network import Network
+from escc.cost.network import Network, bytes_sent
 from escc.cost.roofline import Decoder, compute_bound_tokens, decode_step_s
 from escc.ir.mesh import Mesh
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from escc.compiler.calibrate.measurements import own_measurements
-from escc.compiler.plan.model_files import model_names, model_source
+from escc.compiler.plan.pipeline import model_names, model_source
 
 from .harness import Outcome, run
 from .mutations import GENTLE, MOST, MUTATIONS, mutated, value

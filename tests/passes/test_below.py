@@ -15,7 +15,7 @@ from escc.ir.diagnostics import InputError
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options, choose
-from escc.passes.expansion.weights import with_weights
+from escc.passes.expansion.expand import with_weights
 from escc.passes.plan import Cutoff
 
 HARDWARE = Hardware.load("tpu-v4")

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-from ...sweep.frontier import Frontier, best_of, plotted
-from .text_at import Text
+from ...sweep.answers import Frontier, best_of, plotted
+from .mesh_drawing import Text
 
 WIDTH, HEIGHT = 720.0, 400.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 12.0, 46.0

@@ -8,7 +8,20 @@ from itertools import islice, product
 from math import ceil, isqrt
 
 from ....ir.mesh import Mesh
-from .text_at import CHARACTER, Text
+
+CHARACTER = 6.5  # the width of a character, and a little more
+
+
+@dataclass(frozen=True)
+class Text:
+    """A word and where it stands, in pixels; `anchor` is SVG's. `turned`: it is read from below."""
+
+    words: str
+    x: float
+    y: float
+    anchor: str = "start"
+    turned: bool = False
+
 
 CELL = 26
 MARGIN = 18  # above a panel, for indices, and beside it where axes have short names

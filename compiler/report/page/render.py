@@ -21,12 +21,11 @@ from ....cost.formulas.symbolic import Form
 from ....ir.inert import visible
 from ...plan.compiled import Compilation, CompiledPhase
 from ...plan.shapes import Shape
-from ...sweep.frontier import Frontier, Spot, best_of, plotted
+from ...sweep.answers import Frontier, Spot, best_of, plotted
 from ...text.terminal import LAYOUT
 from ..explain import explain_phase
 from ..explain_text import Explained
-from ..phases import seconds_of
-from ..text import time_text
+from ..text import seconds_of, time_text
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
 from .plan_view import proof, view
 

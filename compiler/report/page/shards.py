@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ....ir.mesh import Mesh
-from .text_at import CHARACTER, Text
+from .mesh_drawing import CHARACTER, Text
 
 WIDTH, STRIP = 216.0, 22.0
 LEAST_HEIGHT, MOST_HEIGHT, ROW = 112.0, 208.0, 10.0  # of a rectangle, and what a row would like

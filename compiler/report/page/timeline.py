@@ -16,7 +16,7 @@ from ....ir.collective import describe
 from ....ir.program import Region, Repeat
 from ....ir.spmd import Compute, Move, SpmdProgram, Step
 from ....ir.text.ops import format_op
-from ....ir.verify.collective_matmul import runs
+from ....ir.verify.fused import runs
 
 
 class Resource(StrEnum):

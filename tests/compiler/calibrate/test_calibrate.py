@@ -11,8 +11,7 @@ import pytest
 
 from escc.compiler.calibrate.calibrate import calibrate, mean_absolute
 from escc.compiler.calibrate.calibration_text import calibrated_hardware, calibration_data, calibration_text
-from escc.compiler.calibrate.features import work_of
-from escc.compiler.calibrate.fit import EFFICIENCIES, HOP, fit, started
+from escc.compiler.calibrate.fit import EFFICIENCIES, HOP, fit, started, work_of
 from escc.compiler.calibrate.measurements import Measurements, parse_measurements
 from escc.compiler.calibrate.rows import plan_steps, runs
 from escc.cost.estimate import estimate

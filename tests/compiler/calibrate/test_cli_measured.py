@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from escc.compiler.calibrate.probe import CPU_DEVICES, Probe, probe, probed
-from escc.compiler.calibrate.probe_text import probe_text, probed_hardware
+from escc.compiler.calibrate.probe import CPU_DEVICES, Probe, probe, probe_text, probed, probed_hardware
 from escc.compiler.commands.main import app
 from escc.cost.hardware import Convention, Hardware, Switch, parse_hardware
 from escc.ir.diagnostics import InputError, Source

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from escc.compiler.calibrate.features import Work
-from escc.compiler.calibrate.fit import EFFICIENCIES, HOP, START, Fit, Parameter, fit, started
+from escc.compiler.calibrate.fit import EFFICIENCIES, HOP, START, Fit, Parameter, Work, fit, started
 from escc.cost.hardware import Calibrated, Hardware, Rule, Switch
 from escc.ir.diagnostics import InputError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from escc.compiler.calibrate.features import work_of
+from escc.compiler.calibrate.fit import work_of
 from escc.compiler.calibrate.measurements import Measurements, parse_measurements
 from escc.compiler.calibrate.rows import plan_step, plan_steps, runs, slice_of
 from escc.compiler.calibrate.validate import validate

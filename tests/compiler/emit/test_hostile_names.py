@@ -26,10 +26,9 @@ from escc.compiler.plan.pipeline import compile_phases, load
 from escc.compiler.report.json import json_text
 from escc.compiler.report.page.render import frontier_page, plan_page
 from escc.compiler.report.text import report
-from escc.compiler.sweep.frontier import Frontier
-from escc.compiler.sweep.picture import draw
-from escc.compiler.sweep.points import Record, Status, Sweep
-from escc.compiler.sweep.serving import Serving
+from escc.compiler.sweep.answers import Frontier
+from escc.compiler.sweep.points import Record, Serving, Status, Sweep
+from escc.compiler.sweep.sweep_text import draw
 from escc.compiler.text.terminal import say
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source

@@ -25,7 +25,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program, Region, Repeat
 from escc.ir.spmd import Compute, Move, SpmdProgram, Step
-from escc.ir.verify.collective_matmul import objection, readers, walk_loops
+from escc.ir.verify.fused import objection, readers, walk_loops
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

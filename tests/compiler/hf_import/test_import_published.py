@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
-from escc.compiler.hf_import.folder import BESIDE
+from escc.compiler.hf_import.architectures import BESIDE
 from escc.compiler.plan.pipeline import load
-from escc.compiler.report.models import parameter_count
+from escc.compiler.report.hardware import parameter_count
 
 GPT2: Mapping[str, Any] = {
     "activation_function": "gelu_new",

@@ -8,9 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
-from escc.compiler.plan.model_files import model_names, model_source
-from escc.compiler.plan.pipeline import compile_phase, load
-from escc.compiler.report.models import parameter_count
+from escc.compiler.plan.pipeline import compile_phase, load, model_names, model_source
+from escc.compiler.report.hardware import parameter_count
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse

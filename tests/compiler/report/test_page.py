@@ -30,7 +30,7 @@ from escc.compiler.report.page.mesh_drawing import draw_mesh
 from escc.compiler.report.page.render import frontier_page, plan_page
 from escc.compiler.report.page.shards import dims_of, draw_shards
 from escc.compiler.report.page.timeline import tracks
-from escc.compiler.sweep.frontier import Frontier, Spot, best_of
+from escc.compiler.sweep.answers import Frontier, Spot, best_of
 from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh

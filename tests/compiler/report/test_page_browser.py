@@ -22,7 +22,7 @@ from escc.compiler.report.compare import compare
 from escc.compiler.report.explain import explain_phase
 from escc.compiler.report.explain_text import Explained
 from escc.compiler.report.page.render import frontier_page, plan_page
-from escc.compiler.sweep.frontier import Frontier, Spot
+from escc.compiler.sweep.answers import Frontier, Spot
 from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import Hardware
 from escc.ir.layout import Layout

@@ -17,7 +17,7 @@ from escc.compiler.commands.main import app
 from escc.compiler.plan.pipeline import load
 from escc.compiler.run import generate as generation
 from escc.compiler.run.generate import MOST_TOKENS, Generation, generate
-from escc.compiler.run.generation_text import disagreement, generation_text
+from escc.compiler.run.generate_jax import disagreement, generation_text
 from escc.compiler.run.language_model import language_model
 from escc.compiler.simulate.reference import run_reference
 from escc.compiler.simulate.spmd_interpreter import Execution, run_spmd

@@ -20,8 +20,7 @@ from escc.compiler.jax import check as in_check
 from escc.compiler.plan.pipeline import InternalError, load
 from escc.compiler.run import generate_jax as in_jax
 from escc.compiler.run.generate import Prepared, prepare, run_prepared
-from escc.compiler.run.generate_jax import generate_jax, held_exactly
-from escc.compiler.run.generation_text import jax_disagreement, jax_text
+from escc.compiler.run.generate_jax import generate_jax, held_exactly, jax_disagreement, jax_text
 from escc.compiler.simulate.reference import run_reference
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source

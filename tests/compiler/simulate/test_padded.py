@@ -17,12 +17,11 @@ from escc.compiler.plan.pipeline import compile_phases
 from escc.compiler.report.json import json_text
 from escc.compiler.report.text import report, utilisation
 from escc.compiler.simulate.check import check
-from escc.compiler.simulate.padded import true_part, zero_padded
 from escc.compiler.simulate.reference import random_stored
-from escc.compiler.simulate.shrink import shrink
+from escc.compiler.simulate.shrink import shrink, true_part, zero_padded
 from escc.cost.estimate import predict
 from escc.cost.hardware import Hardware
-from escc.cost.model_flops import model_flops
+from escc.cost.ops import model_flops
 from escc.ir.diagnostics import Source
 from escc.ir.expr import Call, Const
 from escc.ir.mesh import Mesh

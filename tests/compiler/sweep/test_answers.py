@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from escc.compiler.sweep.answers import Target, answer, best_points, read_target
-from escc.compiler.sweep.points import Point, Record, Status, Sweep
-from escc.compiler.sweep.serving import Serving
+from escc.compiler.sweep.points import Point, Record, Serving, Status, Sweep
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype

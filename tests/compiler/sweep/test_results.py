@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 from escc.compiler.sweep.lock import FileLock
-from escc.compiler.sweep.points import Point, Record, Status, Sweep, Tried
+from escc.compiler.sweep.points import Point, Record, Serving, Status, Sweep, Tried
 from escc.compiler.sweep.results import ResultsFile
 from escc.compiler.sweep.run import run_sweep
-from escc.compiler.sweep.serving import Serving
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype

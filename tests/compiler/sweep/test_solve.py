@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.plan.model_files import model_names
-from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.plan.pipeline import compile_phase, load, model_names
 from escc.compiler.sweep.grid import read_numbers
-from escc.compiler.sweep.points import BEATEN, Point, Record, Status, Sweep, record_of
-from escc.compiler.sweep.serving import Serving, serving, sizes_at
+from escc.compiler.sweep.points import BEATEN, Point, Record, Serving, Status, Sweep, record_of, serving, sizes_at
 from escc.compiler.sweep.solve import program_at, shapes, solve
 from escc.cost.hardware import Hardware
 from escc.cost.predict import predict_phase

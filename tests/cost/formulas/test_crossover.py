@@ -13,10 +13,10 @@ import pytest
 import sympy
 from sympy import Expr, Rational, Symbol, oo, sqrt
 
-from escc.cost.collectives import bytes_sent
 from escc.cost.formulas.crossover import Regime, as_square, crossovers, minimise, regimes, regroup
 from escc.cost.formulas.symbolic import Bandwidth, Form, symbolic
 from escc.cost.hardware import Hardware
+from escc.cost.network import bytes_sent
 from escc.ir.mesh import Mesh
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse, read_source

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from escc.cost.collectives import bytes_sent
+from escc.cost.network import bytes_sent
 from escc.cost.simulate.links import Link, Wire, Wiring, simulate, simulate_permute
 
 KINDS = ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"]

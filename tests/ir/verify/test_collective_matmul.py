@@ -8,7 +8,7 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.spmd import SpmdProgram
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.text.write_spmd import print_spmd
-from escc.ir.verify.collective_matmul import CollectiveMatmul, Stage, readers, walk_loops
+from escc.ir.verify.fused import CollectiveMatmul, Stage, readers, walk_loops
 from escc.ir.verify.verify import verify
 
 LOOPED = """\

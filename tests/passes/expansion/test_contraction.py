@@ -18,7 +18,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Program, walk
 from escc.ir.text.read import parse
 from escc.passes.choose import Options, choose
-from escc.passes.expansion.contraction import EXACT, Indices, Pair, contraction
+from escc.passes.expansion.einsum import EXACT, Indices, Pair, contraction
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
 

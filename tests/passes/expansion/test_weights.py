@@ -11,8 +11,7 @@ from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
-from escc.passes.expansion.expand import expand
-from escc.passes.expansion.weights import with_weights
+from escc.passes.expansion.expand import expand, with_weights
 
 TEXT = """model "layer"
 dim B = 8, E = 64, F = 256

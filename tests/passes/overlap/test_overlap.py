@@ -27,8 +27,8 @@ from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options
 from escc.passes.ilp.solver import Settings
+from escc.passes.overlap.candidates import reduces
 from escc.passes.overlap.overlap import overlap
-from escc.passes.overlap.split_reduces import reduces
 from escc.passes.plan import Objective
 
 SEEDS = range(40)

@@ -15,7 +15,7 @@ from escc.ir.verify.verify import verify
 from escc.passes.choose import Options, choose
 from escc.passes.lower.insert import insert
 from escc.passes.plan import Objective, OpPlan, PhasePlan, Plan, Timing, Tree
-from escc.passes.search.canonical_axes import with_plainest_axes
+from escc.passes.search.symmetry import with_plainest_axes
 
 HARDWARE = Hardware.load("tpu-v4")
 

@@ -24,8 +24,7 @@ from escc.passes.expansion.expand import expand
 from escc.passes.layouts.reshard import leaving, price_arcs
 from escc.passes.layouts.space import tensor_space
 from escc.passes.layouts.strategies import live_axes
-from escc.passes.lower.handover import spell_handovers
-from escc.passes.lower.insert import insert
+from escc.passes.lower.insert import insert, spell_handovers
 from escc.passes.plan import Plan
 from escc.passes.search.steiner import Distances, cheapest_tree
 

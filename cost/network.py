@@ -15,6 +15,7 @@ from itertools import chain, combinations
 from math import prod
 from typing import Any
 
+from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh
 from .hardware import Convention, Hardware, Torus
@@ -34,17 +35,19 @@ def bytes_sent(kind: str, before_bytes: Any, after_bytes: Any, ways: Any, many: 
     return all_of_it if many or kind not in KEEPS_ONE_PART else all_of_it * (ways - 1) / ways
 
 
-KEEPS_ONE_PART = frozenset({"all-gather", "reduce-scatter", "all-reduce", "all-to-all"})
-FREE = frozenset({"slice", "embed"})  # kinds that send nothing
+KEEPS_ONE_PART = frozenset(
+    {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL}
+)
+FREE = frozenset({CollectiveKind.SLICE, CollectiveKind.EMBED})  # kinds that send nothing
 
 _ALL_OF_IT = {
-    "all-gather": lambda before, after: after,
-    "reduce-scatter": lambda before, after: before,
-    "all-reduce": lambda before, after: 2 * before,
-    "all-to-all": lambda before, after: before,
-    "permute": lambda before, after: before,
-    "slice": lambda before, after: 0 * before,
-    "embed": lambda before, after: 0 * before,
+    CollectiveKind.ALL_GATHER: lambda before, after: after,
+    CollectiveKind.REDUCE_SCATTER: lambda before, after: before,
+    CollectiveKind.ALL_REDUCE: lambda before, after: 2 * before,
+    CollectiveKind.ALL_TO_ALL: lambda before, after: before,
+    CollectiveKind.PERMUTE: lambda before, after: before,
+    CollectiveKind.SLICE: lambda before, after: 0 * before,
+    CollectiveKind.EMBED: lambda before, after: 0 * before,
 }
 
 
@@ -117,9 +120,9 @@ class Network:
         if kind in FREE or self.mesh.size(*axes) == 1:
             return 0 * sent
         match kind:
-            case "all-to-all":
+            case CollectiveKind.ALL_TO_ALL:
                 return before_bytes * self._exchange_s_per_byte(axes)
-            case "permute":
+            case CollectiveKind.PERMUTE:
                 return before_bytes * self._exchange_s_per_byte(axes, permute=True)
             case _:
                 return sent / self.gather_bytes_per_s(axes)
@@ -231,7 +234,7 @@ class Network:
 
     def _steps(self, kind: str, axes: Sequence[str], terms: Terms) -> Any:
         steps = sum(self._stage_steps(stage, terms) for stage in self.stages(axes))
-        return 2 * steps if kind == "all-reduce" else steps
+        return 2 * steps if kind == CollectiveKind.ALL_REDUCE else steps
 
     def _stage_steps(self, stage: Sequence[str], terms: Terms) -> Any:
         if not self._is_torus(stage):

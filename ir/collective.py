@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from .layout import Layout, Reduction, format_layout
 
@@ -79,22 +80,34 @@ class Embed:
     dim: int | None = None
 
 
+class CollectiveKind(StrEnum):
+    """The kinds of collectives, as they are printed. `slice` and `embed` send nothing."""
+
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_REDUCE = "all-reduce"
+    ALL_TO_ALL = "all-to-all"
+    PERMUTE = "permute"
+    SLICE = "slice"
+    EMBED = "embed"
+
+
 Collective = AllGather | ReduceScatter | AllReduce | AllToAll | Slice | Permute | Embed
 
-KIND = {
-    AllGather: "all-gather",
-    ReduceScatter: "reduce-scatter",
-    AllReduce: "all-reduce",
-    AllToAll: "all-to-all",
-    Slice: "slice",
-    Permute: "permute",
-    Embed: "embed",
+_KINDS = {
+    AllGather: CollectiveKind.ALL_GATHER,
+    ReduceScatter: CollectiveKind.REDUCE_SCATTER,
+    AllReduce: CollectiveKind.ALL_REDUCE,
+    AllToAll: CollectiveKind.ALL_TO_ALL,
+    Permute: CollectiveKind.PERMUTE,
+    Slice: CollectiveKind.SLICE,
+    Embed: CollectiveKind.EMBED,
 }
 
 
-def kind(collective: Collective) -> str:
-    """The collective's name, as it is printed."""
-    return KIND[type(collective)]
+def kind(collective: Collective) -> CollectiveKind:
+    """Of what kind a collective is."""
+    return _KINDS[type(collective)]
 
 
 def axes_of(collective: Collective, before: Layout) -> tuple[str, ...]:
@@ -172,13 +185,13 @@ def describe(collective: Collective, names: Sequence[str]) -> str:
         case AllGather(_, dim) | ReduceScatter(_, dim) | Slice(_, dim):
             return f"{kind(collective)}({axes}) {names[dim]}"
         case AllToAll(_, source, target):
-            return f"all-to-all({axes}) {names[source]}->{names[target]}"
+            return f"{kind(collective)}({axes}) {names[source]}->{names[target]}"
         case Embed(_, dim):
-            return f"embed({axes})" + (f" {names[dim]}" if dim is not None else "")
+            return f"{kind(collective)}({axes})" + (f" {names[dim]}" if dim is not None else "")
         case Permute(layout):
-            return f"permute {format_layout(names, layout)}"
+            return f"{kind(collective)} {format_layout(names, layout)}"
         case AllReduce():
-            return f"all-reduce({axes})"
+            return f"{kind(collective)}({axes})"
 
 
 def join_axes(axes: Sequence[str]) -> str:

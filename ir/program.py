@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, TypeVar
 
 from .dtype import Dtype
-from .expr import Expr, linear_operands, operands, rotated_dims
+from .expr import Expr, linear_operands, operands, rename, rotated_dims
 from .layout import Layout, Reduction
 
 
@@ -340,6 +340,29 @@ def operand_names(op: Op) -> tuple[str, ...]:
             return ()
         case Append(_, cache, new, _, _):
             return (cache, new)
+
+
+def with_operands(op: Op, names: Mapping[str, str]) -> Op:
+    """The op reading other values: `names` says which in place of which; what it lacks stays."""
+
+    def new(name: str) -> str:
+        return names.get(name, name)
+
+    match op:
+        case Einsum(_, read, _, _) | Sum(_, read, _):
+            return replace(op, operands=tuple(map(new, read)))
+        case Map(_, expr):
+            return replace(op, expr=rename(expr, names))
+        case Reduce(_, name, _):
+            return replace(op, operand=new(name))
+        case Take(_, table, ids, _):
+            return replace(op, table=new(table), ids=new(ids))
+        case TopK(_, keys, picked, _, _):
+            return replace(op, keys=new(keys), picked=new(picked))
+        case Append(_, cache, entries, _, _):
+            return replace(op, cache=new(cache), new=new(entries))
+        case Iota():
+            return op
 
 
 @dataclass(frozen=True)

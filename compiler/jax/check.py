@@ -17,7 +17,7 @@ import numpy as np
 
 from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
 from ...cost.estimate import Transfer as Planned
-from ...ir.collective import join_axes
+from ...ir.collective import CollectiveKind, join_axes
 from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
 from ...ir.layout import Reduction
@@ -79,7 +79,9 @@ class JaxReport:
     def equal(self) -> bool:
         """Whether the module's collectives are those of the plan, one by one, and none of a kind was added or lost."""
         kinds = _kinds(self.planned)
-        kept = all(self.final[k] == n or (k == "all-reduce" and 0 < self.final[k] < n) for k, n in kinds.items())
+        kept = all(
+            self.final[k] == n or (k == CollectiveKind.ALL_REDUCE and 0 < self.final[k] < n) for k, n in kinds.items()
+        )
         return self.planned == self.module and kept and set(self.final) == set(kinds)
 
     @property
@@ -173,7 +175,7 @@ def planned(spmd: SpmdProgram, cost: Estimate) -> Counter[ModuleTransfer]:
             continue
         # A maximum is reduce-scattered as an all-to-all and a local maximum.
         highest = values[step.operand].layout.reduction is Reduction.MAX
-        kind = "all-to-all" if step.kind == "reduce-scatter" and highest else step.kind
+        kind = CollectiveKind.ALL_TO_ALL if step.kind == CollectiveKind.REDUCE_SCATTER and highest else step.kind
         sent = ModuleTransfer(kind, tuple(sorted(step.axes)), Fraction(step.bytes_sent))
         if step.joined:
             last, times = found.pop()
@@ -191,7 +193,7 @@ def _permutes(loop: CollectiveMatmul, halves: int, spmd: SpmdProgram) -> Iterato
     sent, blocks = local_bytes(spmd.table()[loop.block], spmd) / halves, 1
     for stage in loop.stages:
         ways = spmd.mesh.size(stage.axis)
-        yield ModuleTransfer("permute", (stage.axis,), sent), halves * blocks * (ways - 1)
+        yield ModuleTransfer(CollectiveKind.PERMUTE, (stage.axis,), sent), halves * blocks * (ways - 1)
         blocks *= ways
 
 

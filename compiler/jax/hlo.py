@@ -16,6 +16,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from ...ir.collective import CollectiveKind
 from ...ir.mesh import Mesh
 
 BITS = {
@@ -34,12 +35,12 @@ BITS = {
     "s64": 64,
 }
 KINDS = {
-    "all-gather": "all-gather",
-    "all-reduce": "all-reduce",
-    "reduce-scatter": "reduce-scatter",
-    "all-to-all": "all-to-all",
-    "ragged-all-to-all": "all-to-all",
-    "collective-permute": "permute",
+    "all-gather": CollectiveKind.ALL_GATHER,
+    "all-reduce": CollectiveKind.ALL_REDUCE,
+    "reduce-scatter": CollectiveKind.REDUCE_SCATTER,
+    "all-to-all": CollectiveKind.ALL_TO_ALL,
+    "ragged-all-to-all": CollectiveKind.ALL_TO_ALL,
+    "collective-permute": CollectiveKind.PERMUTE,
 }
 
 _COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\) -> .*\{")

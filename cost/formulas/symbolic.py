@@ -15,6 +15,7 @@ from typing import TypeGuard
 import sympy
 from sympy import Expr, Symbol
 
+from ...ir.collective import CollectiveKind
 from ...ir.program import Repeat, operand_names, walk
 from ...ir.spmd import Compute, Move, SpmdProgram
 from ..estimate import OpWork, Scale, Transfer, step_costs
@@ -228,7 +229,7 @@ def _sizes(
     match bandwidth:
         case Bandwidth.CHIP:
             flat = Network(hardware.with_network(Convention.FLAT), spmd.mesh)
-            figures[symbols.network] = 1 / sympy.Rational(flat.collective_s("permute", (), 1.0, 1.0))
+            figures[symbols.network] = 1 / sympy.Rational(flat.collective_s(CollectiveKind.PERMUTE, (), 1.0, 1.0))
         case Bandwidth.LINKS:
             for axis, rate in _axis_rates(spmd, hardware).items():
                 figures[symbols.rates[axis]] = sympy.Rational(rate)

@@ -22,6 +22,8 @@ from enum import StrEnum
 from fractions import Fraction
 from itertools import pairwise, product
 
+from ...ir.collective import CollectiveKind
+
 HALVES = (0, 1)  # each block travels as two halves, which may go opposite ways
 
 
@@ -104,7 +106,7 @@ def simulate(kind: str, wires: Sequence[Wire], before_bytes: Fraction, together:
     once instead of one after the other. Raises KeyError for another kind.
     """
     blocks = math.prod(wire.size for wire in wires)
-    split = 1 if kind == "all-gather" else blocks  # a unit is one chip's block
+    split = 1 if kind == CollectiveKind.ALL_GATHER else blocks  # a unit is one chip's block
     orders = _orders(wires, together)
     run = _Run(tuple(wires), Fraction(before_bytes) / split / len(orders) / len(HALVES))
     _RUNS[kind](run, orders)
@@ -346,8 +348,8 @@ def _exchanged(run: _Run, axis: int, half: int, sources: list[int], targets: lis
 
 
 _RUNS = {
-    "all-gather": _all_gather,
-    "reduce-scatter": _reduce_scatter,
-    "all-reduce": _all_reduce,
-    "all-to-all": _all_to_all,
+    CollectiveKind.ALL_GATHER: _all_gather,
+    CollectiveKind.REDUCE_SCATTER: _reduce_scatter,
+    CollectiveKind.ALL_REDUCE: _all_reduce,
+    CollectiveKind.ALL_TO_ALL: _all_to_all,
 }

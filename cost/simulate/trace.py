@@ -14,7 +14,7 @@ from functools import cache
 from itertools import product
 from math import isclose
 
-from ...ir.collective import Permute
+from ...ir.collective import CollectiveKind, Permute
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
 from ...ir.program import walk
@@ -120,7 +120,7 @@ def _claims(kind: str, axes: Sequence[str], network: Network) -> bool:
     """
     stages = network.stages(axes)
     alike = [len({(network.mesh.size(axis), network.level(axis)) for axis in stage}) == 1 for stage in stages]
-    return kind == "all-to-all" or all(
+    return kind == CollectiveKind.ALL_TO_ALL or all(
         same or _is_switch(stage, network) for same, stage in zip(alike, stages, strict=True)
     )
 
@@ -142,11 +142,11 @@ def _collective(network: Network, kind: str, axes: Sequence[str]) -> list[Stage]
     """The stages of a collective with one byte on each chip at the start."""
     order = network.gather_stages(axes)
     match kind:
-        case "all-gather":
+        case CollectiveKind.ALL_GATHER:
             return list(_gathered(network, order, Fraction(1)))
-        case "reduce-scatter":
+        case CollectiveKind.REDUCE_SCATTER:
             return list(_scattered(network, order))
-        case "all-reduce":
+        case CollectiveKind.ALL_REDUCE:
             return [*_scattered(network, order), *_gathered(network, order, Fraction(1, network.mesh.size(*axes)))]
         case _:
             return [one for stage in order for one in _simulated(kind, _wires(stage, network))]
@@ -154,14 +154,14 @@ def _collective(network: Network, kind: str, axes: Sequence[str]) -> list[Stage]
 
 def _gathered(network: Network, order: Sequence[Sequence[str]], held: Fraction) -> Iterator[Stage]:
     for stage in order:
-        yield from (_times(one, held) for one in _simulated("all-gather", _wires(stage, network)))
+        yield from (_times(one, held) for one in _simulated(CollectiveKind.ALL_GATHER, _wires(stage, network)))
         held *= network.mesh.size(*stage)
 
 
 def _scattered(network: Network, order: Sequence[Sequence[str]]) -> Iterator[Stage]:
     held = Fraction(1)
     for stage in reversed(order):
-        yield from (_times(one, held) for one in _simulated("reduce-scatter", _wires(stage, network)))
+        yield from (_times(one, held) for one in _simulated(CollectiveKind.REDUCE_SCATTER, _wires(stage, network)))
         held /= network.mesh.size(*stage)
 
 

@@ -12,7 +12,17 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..collective import AllGather, AllReduce, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice
+from ..collective import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    CollectiveKind,
+    Embed,
+    Permute,
+    ReduceScatter,
+    Slice,
+)
 from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 from ..dtype import Dtype
 from ..layout import Layout, parse_layout
@@ -279,22 +289,22 @@ class _Parser:
             return dims.index(name)
 
         match kind, where:
-            case ("all-gather", str()):
+            case (CollectiveKind.ALL_GATHER, str()):
                 return AllGather(axes, dim(where))
-            case ("reduce-scatter", str()):
+            case (CollectiveKind.REDUCE_SCATTER, str()):
                 return ReduceScatter(axes, dim(where))
-            case ("slice", str()):
+            case (CollectiveKind.SLICE, str()):
                 return Slice(axes, dim(where))
-            case ("all-reduce", None):
+            case (CollectiveKind.ALL_REDUCE, None):
                 return AllReduce(axes)
-            case ("embed", None):
+            case (CollectiveKind.EMBED, None):
                 return Embed(axes)
-            case ("embed", str()):
+            case (CollectiveKind.EMBED, str()):
                 return Embed(axes, dim(where))
-            case ("all-to-all", str()) if where.count("->") == 1:
+            case (CollectiveKind.ALL_TO_ALL, str()) if where.count("->") == 1:
                 source, target = where.split("->")
                 return AllToAll(axes, dim(source.strip()), dim(target.strip()))
-            case ("permute", str()):
+            case (CollectiveKind.PERMUTE, str()):
                 names, layout = _layout(where, at + move.start("where"))
                 if names != dims:
                     raise _Wrong("A permute keeps the dims of its value.", at + move.start("where"), len(where))

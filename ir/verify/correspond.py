@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ..expr import rename
-from ..program import Append, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, TopK
+from ..program import Op, Program, Region, Repeat, with_operands
 from ..spmd import Compute, Move, SpmdProgram, Step
 
 
@@ -44,7 +43,7 @@ def _regions(where: str, spmd: Region[Step], region: Region[Op], origins: Mappin
             case Compute(op), other if other is not None and not isinstance(other, Repeat):
                 if op.result != other.result:
                     yield f"{where} makes `{op.result}` in the place of `{other.result}`."
-                elif _renamed(op, origins) != other:
+                elif with_operands(op, origins) != other:
                     yield f"{where} makes `{op.result}` by another op, or of other operands, than it should."
             case _ if ours is None and its is not None:
                 yield f"{where} lacks {_title(its)}."
@@ -83,25 +82,6 @@ def _repeats(ours: Repeat[Step], its: Repeat[Op], origins: Mapping[str, str]) ->
     if carries != its.carries:
         yield f"The repeat `{ours.name}` carries other values than it should."
     yield from _regions(f"The repeat `{ours.name}`", ours.body, its.body, origins)
-
-
-def _renamed(op: Op, names: Mapping[str, str]) -> Op:
-    """`op` with its operands named as what they are copies of."""
-    match op:
-        case Einsum(_, operands, _, _) | Sum(_, operands, _):
-            return replace(op, operands=tuple(names[n] for n in operands))
-        case Map(_, expr):
-            return replace(op, expr=rename(expr, names))
-        case Reduce(_, operand, _):
-            return replace(op, operand=names[operand])
-        case Take(_, table, ids, _):
-            return replace(op, table=names[table], ids=names[ids])
-        case TopK(_, keys, picked, _, _):
-            return replace(op, keys=names[keys], picked=names[picked])
-        case Append(_, cache, new, _, _):
-            return replace(op, cache=names[cache], new=names[new])
-        case Iota():
-            return op
 
 
 def _title(item: Compute | Repeat[Step] | Op | Repeat[Op] | Move) -> str:

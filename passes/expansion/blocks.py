@@ -6,8 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...ir.diagnostics import Span
-from ...ir.expr import Operand, rename
-from ...ir.program import Append, Carry, Einsum, Iota, Kind, Map, Op, Reduce, Region, Repeat, Sum, Take, TopK, Value
+from ...ir.expr import Operand
+from ...ir.program import (
+    Carry,
+    Kind,
+    Map,
+    Op,
+    Region,
+    Repeat,
+    Value,
+    with_operands,
+)
 from ...ir.text.surface import Call, Repeated
 from .body import Body, Template
 from .report import Refused, plural
@@ -162,19 +171,5 @@ def _item(item: Op | Repeat[Op], prefix: str, names: Mapping[str, str]) -> Op | 
         case Repeat(name, count, carries, inner):
             renamed = (Carry(*map(new, (c.initial, c.inside, c.next, c.result))) for c in carries)
             return Repeat(f"{prefix}.{name}", count, tuple(renamed), _region(inner, prefix, names))
-        case Einsum(result, operands, indices, output):
-            return Einsum(new(result), tuple(map(new, operands)), indices, output)
-        case Map(result, expr):
-            return Map(new(result), rename(expr, names))
-        case Sum(result, operands, coefficients):
-            return Sum(new(result), tuple(map(new, operands)), coefficients)
-        case Reduce(result, operand, over):
-            return Reduce(new(result), new(operand), over)
-        case Take(result, table, ids, over):
-            return Take(new(result), new(table), new(ids), over)
-        case TopK(result, keys, picked, over, keep):
-            return TopK(new(result), new(keys), new(picked), over, keep)
-        case Iota(result, dim):
-            return Iota(new(result), dim)
-        case Append(result, cache, entries, source, target):
-            return Append(new(result), new(cache), new(entries), source, target)
+        case op:
+            return replace(with_operands(op, names), result=new(op.result))

@@ -20,6 +20,7 @@ from ...ir.collective import (
     AllReduce,
     AllToAll,
     Collective,
+    CollectiveKind,
     Embed,
     Permute,
     ReduceScatter,
@@ -28,7 +29,7 @@ from ...ir.collective import (
 from ...ir.layout import Layout
 from .space import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, TENSOR_MODES, Arrangements, Array, Mask, Space
 
-KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "permute", "slice", "embed")
+KINDS = tuple(CollectiveKind)
 Price = Callable[[str, Sequence[str], Any, Any], Any]  # (kind, axes, local bytes before, after) -> seconds
 Floats = NDArray[np.float64]
 
@@ -79,7 +80,7 @@ def worthwhile(space: Space, joins: bool) -> Arcs:
     arcs = leaving(space)
     if joins:
         return arcs
-    whole = (arcs.kind == KINDS.index("embed")) & (space.shards[arcs.source] == space.shards[arcs.target])
+    whole = (arcs.kind == KINDS.index(CollectiveKind.EMBED)) & (space.shards[arcs.source] == space.shards[arcs.target])
     return arcs.take(~whole)
 
 
@@ -93,33 +94,33 @@ def _all_arcs(space: Space) -> Iterator[Arcs]:
             rows = np.flatnonzero(count[:, s] >= size)
             depth = position[rows] - (count[rows, s] - size)[:, None]  # place within the suffix moved
             moved = (place[rows] == TENSOR_MODES + s) & (depth >= 0)
-            yield _arcs(space, "all-gather", rows, moved, REPLICATED, 0)
+            yield _arcs(space, CollectiveKind.ALL_GATHER, rows, moved, REPLICATED, 0)
             if size == 1:
-                yield _arcs(space, "embed", rows, moved, PARTIAL_SUM, 0)
+                yield _arcs(space, CollectiveKind.EMBED, rows, moved, PARTIAL_SUM, 0)
             for t in range(slots):
                 for order in permutations(range(size)) if t != s else ():
                     new = count[rows, t][:, None] + np.array(order)[np.clip(depth, 0, size - 1)]
-                    yield _arcs(space, "all-to-all", rows, moved, TENSOR_MODES + t, new)
+                    yield _arcs(space, CollectiveKind.ALL_TO_ALL, rows, moved, TENSOR_MODES + t, new)
     for mode in (PARTIAL_SUM, PARTIAL_MAX):
         for group in (g for size in range(1, axes + 1) for g in combinations(range(axes), size)):
             rows = np.flatnonzero((place[:, group] == mode).all(axis=1))
             moved = np.zeros((len(rows), axes), dtype=bool)
             moved[:, group] = True
-            yield _arcs(space, "all-reduce", rows, moved, REPLICATED, 0)
+            yield _arcs(space, CollectiveKind.ALL_REDUCE, rows, moved, REPLICATED, 0)
             for t in range(slots):
                 assert count is not None
                 for order in permutations(range(len(group))):
                     new = np.zeros((len(rows), axes), dtype=np.int64)
                     new[:, group] = count[rows, t][:, None] + np.array(order)
-                    yield _arcs(space, "reduce-scatter", rows, moved, TENSOR_MODES + t, new)
+                    yield _arcs(space, CollectiveKind.REDUCE_SCATTER, rows, moved, TENSOR_MODES + t, new)
     for a in range(axes):
         rows = np.flatnonzero(place[:, a] == REPLICATED)
         moved = np.zeros((len(rows), axes), dtype=bool)
         moved[:, a] = True
-        yield _arcs(space, "embed", rows, moved, PARTIAL_SUM, 0)
+        yield _arcs(space, CollectiveKind.EMBED, rows, moved, PARTIAL_SUM, 0)
         for t in range(slots):
             assert count is not None
-            yield _arcs(space, "slice", rows, moved, TENSOR_MODES + t, count[rows, t][:, None])
+            yield _arcs(space, CollectiveKind.SLICE, rows, moved, TENSOR_MODES + t, count[rows, t][:, None])
     yield _permutes(space)
 
 
@@ -153,7 +154,7 @@ def _permutes(space: Space) -> Arcs:
         members.setdefault(g, []).append(row)
     pairs = [(a, b) for rows in members.values() for a in rows for b in rows if a != b]
     table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    kind = np.full(len(table), KINDS.index("permute"))
+    kind = np.full(len(table), KINDS.index(CollectiveKind.PERMUTE))
     place, position = space.rows.place[table], space.rows.position[table]
     moved = (place[:, 0] != place[:, 1]) | (position[:, 0] != position[:, 1])
     return Arcs(table[:, 0], table[:, 1], kind, _mask(moved))
@@ -227,19 +228,19 @@ def collective(kind: str, before: Layout, after: Layout) -> Collective:
     lost = tuple(before.dims[freed[0]][len(after.dims[freed[0]]) :]) if freed else ()
     gained = tuple(after.dims[grown[0]][len(before.dims[grown[0]]) :]) if grown else ()
     match kind:
-        case "all-gather":
+        case CollectiveKind.ALL_GATHER:
             return AllGather(lost, freed[0])
-        case "reduce-scatter":
+        case CollectiveKind.REDUCE_SCATTER:
             return ReduceScatter(gained, grown[0])
-        case "all-reduce":
+        case CollectiveKind.ALL_REDUCE:
             return AllReduce(tuple(a for a in before.partial if a not in after.partial))
-        case "all-to-all":
+        case CollectiveKind.ALL_TO_ALL:
             return AllToAll(gained, freed[0], grown[0])
-        case "slice":
+        case CollectiveKind.SLICE:
             return Slice(gained, grown[0])
-        case "embed":
+        case CollectiveKind.EMBED:
             new = tuple(a for a in after.partial if a not in before.partial)
             return Embed(new, freed[0] if freed else None)
-        case "permute":
+        case CollectiveKind.PERMUTE:
             return Permute(after)
     raise KeyError(kind)

@@ -7,7 +7,7 @@ row is one arrangement; prices and projections are then array arithmetic over ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 
 from ...ir.diagnostics import InputError, fail
 from ...ir.layout import Layout, Reduction
-from ...ir.mesh import Mesh
-from ...ir.program import Program, Repeat, Signature, Stored, signature, walk
-from .strategies import live_axes
 
 Array = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -260,87 +257,3 @@ def tensor_space(
     key = tuple(masks[d].tobytes() for d in dims)
     partial = tuple(n in sum_axes for n in names), tuple(n in max_axes for n in names)
     return TensorSpace(_space(names, axis_sizes, key, *partial), dims, len(sizes))
-
-
-NONE: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class PartialAxes:
-    """`arise[r][v]`: the axes over which value v can be partial with reduction r, by name: those over
-    which an op leaves it so, and over which its blocks may stand among zeros.
-    `join[v]`: those over which it may be wanted as a partial sum, to join one in a Sum."""
-
-    arise: Mapping[Reduction, Mapping[str, frozenset[str]]]
-    join: Mapping[str, frozenset[str]]
-
-    def sums(self, value: str) -> frozenset[str]:
-        """The axes over which a layout of the value may be a partial sum."""
-        return self.arise[Reduction.SUM].get(value, NONE) | self.join.get(value, NONE)
-
-    def maxima(self, value: str) -> frozenset[str]:
-        """The axes over which a layout of the value may be a partial maximum."""
-        return self.arise[Reduction.MAX].get(value, NONE)
-
-    def readable(self, sig: Signature) -> dict[str, frozenset[str]]:
-        """For each operand of an op, the axes over which it can be read partial."""
-        if sig.together:
-            return {use.value: self.sums(use.value) for use in sig.uses}
-        return {use.value: self.arise[sig.reduction].get(use.value, NONE) for use in sig.uses}
-
-
-def partial_axes(program: Program, sizes: Mapping[str, int], mesh: Mesh) -> PartialAxes:
-    """What can be partial in a phase whose dims have `sizes`, in one pass over the program."""
-    values = program.table()
-    sums = {v.name: axes for v in program.values if (axes := _embeddable([sizes[d] for d in v.dims], mesh))}
-    arise: dict[Reduction, dict[str, frozenset[str]]] = {Reduction.SUM: sums, Reduction.MAX: {}}
-    join: dict[str, frozenset[str]] = {}
-    for placed in walk(program.body):
-        op = placed.item
-        if isinstance(op, Stored | Repeat):
-            continue
-        sig = signature(op, values)
-        found = arise[sig.reduction]
-        axes = _contracting(sig, sizes, mesh)
-        for k in sig.linear:
-            _allow(sums, sig.uses[k].value, _uneven(sig, k, sizes, mesh))
-        passing = range(len(sig.uses)) if sig.together else sig.linear
-        axes |= frozenset().union(*(found.get(sig.uses[k].value, NONE) for k in passing))
-        _allow(found, op.result, axes)
-        if sig.together:
-            for use in sig.uses:
-                _allow(join, use.value, axes)
-    return PartialAxes(arise, join)
-
-
-def _allow(axes: dict[str, frozenset[str]], value: str, more: frozenset[str]) -> None:
-    if more:
-        axes[value] = axes.get(value, NONE) | more
-
-
-def _embeddable(shape: Sequence[int], mesh: Mesh) -> frozenset[str]:
-    """The axes over which blocks of a value of this shape may be worth standing among zeros.
-
-    A block embedded at the minor end of a dim is what the split is there, until another axis comes
-    to that dim or leaves it. So it takes two axes that can split the same dim; where the dim as it
-    was would do, an op reads it or a collective completes it at no higher price.
-    """
-    live = live_axes(mesh)
-    out: set[str] = set()
-    for size in shape:
-        splitting = {name for name, ways in live if size > 1 and size % ways == 0}
-        if len(splitting) > 1:
-            out |= splitting
-    return frozenset(out)
-
-
-def _uneven(sig: Signature, use: int, sizes: Mapping[str, int], mesh: Mesh) -> frozenset[str]:
-    """The axes that split an operand of an op where the op, which takes even blocks only, cannot be split."""
-    shapes = [sizes[i] for i in sig.uses[use].indices if i in sig.even]
-    return frozenset(name for name, ways in live_axes(mesh) for size in shapes if not size % ways and size % (2 * ways))
-
-
-def _contracting(sig: Signature, sizes: Mapping[str, int], mesh: Mesh) -> frozenset[str]:
-    live = live_axes(mesh)
-    masks = [fits(sizes[i], [size for _, size in live], i in sig.even) for i in sig.contracted if i not in sig.whole]
-    return frozenset(name for a, (name, _) in enumerate(live) if any(mask[1 << a] for mask in masks))

@@ -9,24 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ...ir.expr import rename
 from ...ir.layout import Layout
 from ...ir.program import (
-    Append,
     Carry,
     Einsum,
-    Iota,
-    Map,
     Op,
     Program,
-    Reduce,
     Region,
     Repeat,
     Stored,
-    Sum,
-    Take,
-    TopK,
     signature,
+    with_operands,
 )
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..plan import OpPlan, Plan, Tree
@@ -104,25 +97,10 @@ class _Inserter:
         uses = signature(op, self.program.table()).uses
         wanted = zip(uses, self.ops[op.result].uses, strict=True)
         names = {(use.value, use.indices): self.copy(use.value, layout) for use, layout in wanted}
-        by_value = {value: name for (value, _), name in names.items()}
-        match op:
-            case Einsum(_, operands, indices, _):
-                read = tuple(names[o, i] for o, i in zip(operands, indices, strict=True))
-                return replace(op, operands=read)
-            case Map(_, expr):
-                return replace(op, expr=rename(expr, by_value))
-            case Sum(_, operands, _):
-                return replace(op, operands=tuple(by_value[o] for o in operands))
-            case Reduce(_, operand, _):
-                return replace(op, operand=by_value[operand])
-            case Take(_, table, ids, _):
-                return replace(op, table=by_value[table], ids=by_value[ids])
-            case TopK(_, keys, picked, _, _):
-                return replace(op, keys=by_value[keys], picked=by_value[picked])
-            case Append(_, cache, new, _, _):
-                return replace(op, cache=by_value[cache], new=by_value[new])
-            case Iota():
-                return op
+        if isinstance(op, Einsum):  # it may read two copies of one value
+            read = tuple(names[o, i] for o, i in zip(op.operands, op.indices, strict=True))
+            return replace(op, operands=read)
+        return with_operands(op, {value: name for (value, _), name in names.items()})
 
 
 def insert(program: Program, plan: Plan) -> tuple[SpmdProgram, ...]:

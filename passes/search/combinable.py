@@ -19,14 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.network import Network
+from ...ir.collective import CollectiveKind
 from ...ir.program import Einsum, Kind, Op, Program, Region, Repeat, operand_names
 from ..layouts.reshard import KINDS, Arcs
 from ..layouts.space import PARTIAL_MAX, PARTIAL_SUM, Array, Mask
 from .graph import Graph, Handover, Tensor
 
 Floats = NDArray[np.float64]
-COMBINED = ("reduce-scatter", "all-reduce", "all-to-all", "all-gather")  # in the order in which they follow
-MOVING = tuple(KINDS.index(kind) for kind in ("all-to-all", "all-gather"))  # those of them that do not reduce
+MOVING = (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_GATHER)  # that do not reduce
+COMBINED = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE, *MOVING)  # in the order in which they follow
+MOVING_KINDS = tuple(map(KINDS.index, MOVING))
 ALONE = -1  # the group of an arc that is combined with no other
 USES = 5  # collectives of a tensor with more uses are not combined
 
@@ -129,7 +131,7 @@ def _keys(tensor: Tensor, arcs: Arcs, region: int, level: int) -> tuple[list[Key
     place = tensor.space.space.rows.place
     maximum = (place == PARTIAL_MAX).any(axis=1)[arcs.source]
     waiting = ((place == PARTIAL_SUM) | (place == PARTIAL_MAX)) @ (1 << np.arange(place.shape[1]))
-    partial = np.where(np.isin(arcs.kind, MOVING), waiting[arcs.source], 0)
+    partial = np.where(np.isin(arcs.kind, MOVING_KINDS), waiting[arcs.source], 0)
     table = np.stack([arcs.kind, arcs.axes, maximum, partial])
     different, index = np.unique(table, axis=1, return_inverse=True)
     keys: list[Key | None] = []

@@ -18,7 +18,8 @@ from ...cost.hardware import Hardware
 from ...cost.ops import work
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, signature, walk
-from ..layouts.space import Array, Mask, PartialAxes, TensorSpace, partial_axes, tensor_space, too_large
+from ..layouts.partial import PartialAxes, partial_axes
+from ..layouts.space import Array, Mask, TensorSpace, tensor_space, too_large
 from ..layouts.strategies import StrategyTable, live_axes, strategies
 
 Floats = NDArray[np.float64]

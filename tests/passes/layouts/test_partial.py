@@ -9,7 +9,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import signature
 from escc.ir.text.read import parse
 from escc.passes.expansion.expand import expand
-from escc.passes.layouts.space import PartialAxes, partial_axes
+from escc.passes.layouts.partial import PartialAxes, partial_axes
 
 HEAD = "dim B = 8, E = 8, F = 10, V = 7\n"
 

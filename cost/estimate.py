@@ -8,14 +8,14 @@ formulas of `cost.formulas.symbolic` are those of the figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
-from ..ir.collective import axes_of, kind
-from ..ir.program import Append, Kind, Signature, Stored, signature, walk
-from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue
+from ..ir.collective import CollectiveKind, axes_of, kind
+from ..ir.program import Append, Kind, Repeat, Signature, Stored, signature, walk
+from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..ir.verify.fused import walk_loops
 from .hardware import Hardware
 from .loops import Alone, LoopCost, loop_cost
@@ -45,7 +45,7 @@ class MoveCost:
 
     result: str
     times: int
-    kind: str
+    kind: CollectiveKind
     axes: tuple[str, ...]
     bytes_sent: float
     seconds: float
@@ -152,7 +152,7 @@ class Transfer:
     result: str
     operand: str
     times: int
-    kind: str
+    kind: CollectiveKind
     axes: tuple[str, ...]
     before_bytes: Any
     after_bytes: Any
@@ -253,3 +253,44 @@ def _splits(sig: Signature, result: str, spmd: SpmdProgram) -> dict[str, tuple[s
         for index, axes in zip(indices, values[name].layout.dims, strict=True):
             splits[index] = max(splits[index], axes, key=lambda a: spmd.mesh.size(*a))
     return splits
+
+
+Cost = TypeVar("Cost", OpCost, MoveCost, LoopCost)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A repeat: its name, its count each time it is reached, and what one repetition takes on a chip."""
+
+    name: str
+    count: int
+    once: Totals
+
+
+def scopes(spmd: SpmdProgram, estimate: Estimate) -> tuple[Scope, ...]:
+    """The repeats of a program, an outer one before those in it."""
+    around: dict[str, tuple[Repeat[Step], ...]] = {}
+    found: list[tuple[Repeat[Step], ...]] = []
+    for placed in walk(spmd.body):
+        match placed.item:
+            case Repeat():
+                found.append((*placed.repeats, placed.item))
+            case Stored():
+                pass
+            case step:
+                around[step.result] = placed.repeats
+    return tuple(Scope(path[-1].name, path[-1].count, _once(path, around, estimate)) for path in found)
+
+
+def _once(path: tuple[Repeat[Step], ...], around: dict[str, tuple[Repeat[Step], ...]], estimate: Estimate) -> Totals:
+    times = math.prod(repeat.count for repeat in path)
+
+    def made_in(cost: Cost) -> bool:
+        repeats = around[cost.first if isinstance(cost, LoopCost) else cost.result]
+        return len(repeats) >= len(path) and all(a is b for a, b in zip(path, repeats, strict=False))
+
+    def inside(costs: Iterable[Cost]) -> tuple[Cost, ...]:
+        return tuple(replace(c, times=c.times // times) for c in costs if made_in(c))
+
+    inner = (inside(estimate.ops), inside(estimate.moves), estimate.stored_bytes, inside(estimate.loops))
+    return Estimate(*inner).totals()

@@ -22,7 +22,7 @@ from .hardware import Convention, Hardware, Torus
 from .topology import Axis, Level, place_axes
 
 
-def bytes_sent(kind: str, before_bytes: Any, after_bytes: Any, ways: Any, many: bool = False) -> Any:
+def bytes_sent(kind: CollectiveKind, before_bytes: Any, after_bytes: Any, ways: Any, many: bool = False) -> Any:
     """Bytes that each chip sends in a collective over `ways` chips.
 
     `before_bytes` and `after_bytes` are what a chip holds before and after. Numbers, fractions,
@@ -91,7 +91,7 @@ class Network:
     symbols: Terms | None = None
 
     def collective_s(
-        self, kind: str, axes: Sequence[str], before_bytes: Any, after_bytes: Any, joined: bool = False
+        self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any, joined: bool = False
     ) -> Any:
         """Seconds of a collective of `kind` over `axes`; local bytes before and after it.
 
@@ -101,7 +101,7 @@ class Network:
         fixed_s = 0.0 if joined else self.latency_s(kind, axes)
         return fixed_s + self._transfer_s(kind, axes, before_bytes, after_bytes)
 
-    def latency_s(self, kind: str, axes: Sequence[str]) -> Any:
+    def latency_s(self, kind: CollectiveKind, axes: Sequence[str]) -> Any:
         """What a collective takes whatever it carries: the start, and each step's way to the next chip.
 
         Every step pays the latency of its hop and the time of what it carries, so both add (Hockney's
@@ -112,7 +112,7 @@ class Network:
             return 0.0
         return self.start_s + self._steps(kind, axes, self._terms) * self.hop_s
 
-    def _transfer_s(self, kind: str, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
+    def _transfer_s(self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
         """Seconds for the bytes alone."""
         sent = bytes_sent(kind, before_bytes, after_bytes, self._terms.ways(axes), self._terms.many)
         if self.hardware.convention is Convention.FLAT:
@@ -145,7 +145,7 @@ class Network:
             gathered *= terms.ways(stage)
         return terms.others(gathered) / seconds
 
-    def hops(self, kind: str, axes: Sequence[str]) -> int:
+    def hops(self, kind: CollectiveKind, axes: Sequence[str]) -> int:
         """The steps, one after the other, from chip to chip, of a collective of `kind` over `axes`."""
         return int(self._steps(kind, axes, self._figures))
 
@@ -232,7 +232,7 @@ class Network:
     def _reached(self, peak_bytes_per_s: float) -> float:
         return peak_bytes_per_s * self.hardware.calibrated.network_efficiency
 
-    def _steps(self, kind: str, axes: Sequence[str], terms: Terms) -> Any:
+    def _steps(self, kind: CollectiveKind, axes: Sequence[str], terms: Terms) -> Any:
         steps = sum(self._stage_steps(stage, terms) for stage in self.stages(axes))
         return 2 * steps if kind == CollectiveKind.ALL_REDUCE else steps
 

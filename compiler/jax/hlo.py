@@ -64,7 +64,7 @@ class ModuleTransfer:
     """A collective: its kind, the mesh axes over which devices exchange data (sorted; None where its groups
     are no axes of the mesh), and the bytes that each device sends in one execution."""
 
-    kind: str
+    kind: CollectiveKind
     axes: tuple[str, ...] | None
     bytes: Fraction
 

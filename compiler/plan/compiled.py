@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import overload
 
-from ...cost.estimate import Estimate
+from ...cost.estimate import Estimate, Scope, scopes
 from ...cost.hardware import Hardware
+from ...cost.memory import MemoryUse, memory
 from ...cost.predict import Prediction, predict_phase
 from ...ir.diagnostics import Diagnostic
 from ...ir.program import Program
@@ -61,10 +63,20 @@ class CompiledPhase:
         timed = self.plan.objective is Objective.TIME or memory_is_limit(self.plan)
         return self.estimate.totals().hidden_s if timed else 0.0
 
-    @property
+    @cached_property
     def prediction(self) -> Prediction:
         """What one step takes."""
         return predict_phase(self.program, self.spmd, self.estimate, self.hardware)
+
+    @cached_property
+    def memory(self) -> MemoryUse:
+        """What a chip holds."""
+        return memory(self.spmd)
+
+    @cached_property
+    def scopes(self) -> tuple[Scope, ...]:
+        """What one repetition of each repeat takes."""
+        return scopes(self.spmd, self.estimate)
 
     @property
     def sound(self) -> bool:

@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from ...cost.estimate import MoveCost, OpCost, Totals
 from ...cost.loops import LoopCost
-from ...cost.memory import MemoryUse, memory
+from ...cost.memory import MemoryUse
 from ...cost.ops import model_flops
 from ...ir.layout import format_layout
 from ...ir.program import Kind, Stored, walk
@@ -24,8 +24,7 @@ from ...passes.plan import Objective
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.shapes import Shape, ranking_data
 from ..simulate.check import CheckReport
-from .prediction import prediction_data, scopes
-from .text import together_data, utilisation
+from .text import together_data
 
 Data = dict[str, object]
 
@@ -65,13 +64,13 @@ def phase_data(compiled: CompiledPhase) -> Data:
         "build_s": compiled.plan.timing.build_s,
         "solve_s": compiled.plan.timing.solve_s,
         "model_flops": model_flops(compiled.program, compiled.phase),
-        "mfu": utilisation(compiled),
-        "prediction": prediction_data(compiled),
+        "mfu": compiled.prediction.mfu,
+        "prediction": _prediction(compiled),
         "totals": _totals(cost.totals(), hidden),
         "totals_once": _totals(cost.totals(once=True), hidden),
-        "repeats": [{"name": s.name, "count": s.count, **_totals(s.once, hidden)} for s in scopes(spmd, cost)],
+        "repeats": [{"name": s.name, "count": s.count, **_totals(s.once, hidden)} for s in compiled.scopes],
         "stored_bytes_per_chip": math.fsum(size for _, size in cost.stored_bytes),
-        "memory": _memory(memory(spmd)),
+        "memory": _memory(compiled.memory),
         "hbm_bytes_per_chip": compiled.hardware.hbm_bytes,
         "stored": {s.value: _layout(values[s.value]) for s in stored},
         "stored_bytes": dict(cost.stored_bytes),
@@ -81,6 +80,28 @@ def phase_data(compiled: CompiledPhase) -> Data:
         **({"loops": [_loop(loop) for loop in cost.loops]} if hidden else {}),
         "check": None if compiled.checked is None else _check(compiled.checked),
         "warnings": [warning.message for warning in compiled.warnings],
+    }
+
+
+def _prediction(compiled: CompiledPhase) -> Data:
+    """The prediction as an object. Times are seconds, sizes bytes."""
+    found = compiled.prediction
+    return {
+        "latency_s": found.seconds,
+        "low_s": found.low_s,
+        "high_s": found.high_s,
+        "tokens": found.tokens,
+        "tokens_per_s": found.tokens_per_s,
+        "mfu": found.mfu,
+        "hbm_bytes_per_chip": found.hbm_bytes,
+        "chip_s_per_million_tokens": found.chip_s_per_million,
+        "dollars_per_million_tokens": found.dollars_per_million,
+        "binds": found.binds.value,
+        "spent_s": {resource.value: seconds for resource, seconds in found.shares},
+        "parts": [
+            {"result": part.result, "what": part.what, "times": part.times, "seconds": part.seconds}
+            for part in found.parts
+        ],
     }
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from ...cost.estimate import Estimate, Totals, local_bytes
 from ...cost.hardware import Convention, Hardware, Rule
-from ...cost.memory import Point, memory
+from ...cost.memory import Point
 from ...cost.predict import Resource
-from ...cost.predict import utilisation as mfu
 from ...ir.layout import format_layout
 from ...ir.program import Kind, Stored, walk
 from ...ir.spmd import Move, SpmdProgram
@@ -24,8 +23,7 @@ from ...passes.lower.insert import spell_handovers
 from ...passes.plan import Objective, Outcome, Plan
 from ..plan.compiled import Compilation, CompiledPhase
 from ..simulate.check import ERROR_TOLERANCE, CheckReport
-from ..text.terminal import table
-from .prediction import prediction_lines, scopes
+from ..text.terminal import count_text, table
 
 MOST_NAMED = 3  # of the values that are live at the worst point
 LEAST_SHOWN_S = 5e-8  # an op that takes less is not annotated
@@ -109,7 +107,7 @@ def _stored(compiled: CompiledPhase) -> Iterator[str]:
     yield "Stored on each chip"
     yield from table(rows, left=2)
     room = compiled.hardware.hbm_bytes
-    used = memory(spmd)
+    used = compiled.memory
     held, live, whole = (float(n) for n in (used.stored_bytes, used.worst.bytes, used.total_bytes))
     yield f"  parameters and caches: {held / 1e9:.3f} GB, {held / room:.1%} of the HBM"
     yield f"  live at most: {live / 1e9:.3f} GB, {live / room:.1%}, {_worst(used.worst)}"
@@ -147,9 +145,26 @@ def _annotations(estimate: Estimate) -> dict[str, str]:
 
 def _verdict(compiled: CompiledPhase) -> Iterator[Iterator[str]]:
     """What a step takes, what binds it, and what is proven."""
-    yield chain(prediction_lines(compiled), _proof(compiled))
+    yield chain(_prediction(compiled), _proof(compiled))
     if compiled.checked is not None:
         yield _checked(compiled.checked)
+
+
+def _prediction(compiled: CompiledPhase) -> Iterator[str]:
+    """The prediction as a few lines of the report; nothing of a phase that takes no time."""
+    found = compiled.prediction
+    if found.tokens_per_s is None:
+        return
+    bar = ""
+    if found.low_s is not None and found.high_s is not None:
+        bar = f" ({time_text(found.low_s)} to {time_text(found.high_s)} in 95% of cases)"
+    rate = f"{found.tokens:,} token{'' if found.tokens == 1 else 's'}, {count_text(found.tokens_per_s)} a second"
+    yield f"  A step takes {time_text(found.seconds)}{bar} and processes {rate}."
+    dollars = found.dollars_per_million
+    money = "" if dollars is None else f", {count_text(dollars)} dollars"
+    yield f"  A million tokens take {count_text(found.chip_s_per_million)} chip-seconds{money}."
+    spent = ", ".join(f"{resource} {seconds / found.seconds:.0%}" for resource, seconds in found.shares)
+    yield f"  Most of the time goes to {found.binds}: {spent}."
 
 
 def _proof(compiled: CompiledPhase) -> Iterator[str]:
@@ -169,7 +184,7 @@ def _proof(compiled: CompiledPhase) -> Iterator[str]:
 def _takes(compiled: CompiledPhase) -> Iterator[str]:
     """A row for one repetition of each repeat, and one for the whole program."""
     rows: list[tuple[str, ...]] = [("", "compute", "memory", "ops", "communication", "total", "MB sent", "collectives")]
-    for scope in scopes(compiled.spmd, compiled.estimate):
+    for scope in compiled.scopes:
         rows.append(_totals_row(f"{scope.name}, one of {scope.count}", scope.once))
     rows.append(_totals_row("whole program", compiled.estimate.totals()))
     yield "Each chip takes"
@@ -177,7 +192,7 @@ def _takes(compiled: CompiledPhase) -> Iterator[str]:
     yield f"  An op takes {RULES[compiled.hardware.calibrated.op_rule]}; the total is ops and communication."
     if compiled.estimate.loops:
         yield f"  Less what loops hide, {time_text(compiled.estimate.totals().hidden_s)} of the whole program."
-    if (used := utilisation(compiled)) is not None:
+    if (used := compiled.prediction.mfu) is not None:
         yield f"  MFU {used:.1%}: the flops of the model's parameters, without padding, of what the chips could do."
 
 
@@ -214,15 +229,6 @@ def _overlap(compiled: CompiledPhase) -> Iterator[str]:
     yield f"{line}; the plan is chosen and proven by the time before that"
     if compiled.hardware.convention is Convention.FLAT:
         yield "             no plan can hide more than half of its time, nor take less than half the bound"
-
-
-def utilisation(compiled: CompiledPhase) -> float | None:
-    """The flops that the model's parameters need, unpadded, over those that the chips could do in the time.
-
-    None where it takes no time.
-    """
-    seconds, chips = compiled.estimate.totals().total_s, compiled.spmd.mesh.chips
-    return mfu(compiled.program, compiled.phase, seconds, chips, compiled.hardware)
 
 
 def _checked(checked: CheckReport) -> Iterator[str]:

@@ -74,7 +74,7 @@ class SymbolicMove:
 
     results: tuple[str, ...]
     times: int
-    kind: str
+    kind: CollectiveKind
     axes: tuple[str, ...]
     bytes_sent: Expr
     seconds: Expr

@@ -99,7 +99,7 @@ class Traffic:
         return float(self.busiest_bytes) / link_bytes_per_s + self.hops * hop_s
 
 
-def simulate(kind: str, wires: Sequence[Wire], before_bytes: Fraction, together: bool = False) -> Traffic:
+def simulate(kind: CollectiveKind, wires: Sequence[Wire], before_bytes: Fraction, together: bool = False) -> Traffic:
     """Run a collective over all of `wires`; every chip holds `before_bytes` of it at the start.
 
     `kind`: `all-gather`, `reduce-scatter`, `all-reduce` or `all-to-all`. `together`: all axes at

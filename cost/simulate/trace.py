@@ -50,7 +50,7 @@ class Trace:
     """
 
     results: tuple[str, ...]
-    kind: str
+    kind: CollectiveKind
     axes: tuple[str, ...]
     chips: int
     formula_s: float
@@ -112,7 +112,7 @@ def _small(axes: Sequence[str], network: Network) -> bool:
     return network.mesh.size(*axes) <= MOST_CHIPS and max(along, default=1) <= LONGEST_RING
 
 
-def _claims(kind: str, axes: Sequence[str], network: Network) -> bool:
+def _claims(kind: CollectiveKind, axes: Sequence[str], network: Network) -> bool:
     """Whether the formula of a collective is exact.
 
     A gather over unlike axes at once has its price from the best mixture of orders, and the simulator
@@ -138,7 +138,7 @@ def _timed(stages: Sequence[Stage], held: Fraction, network: Network) -> Run:
     return Run(sum(busiest, start=Fraction(0)), hops, start_s + hops * hop_s + carried_s)
 
 
-def _collective(network: Network, kind: str, axes: Sequence[str]) -> list[Stage]:
+def _collective(network: Network, kind: CollectiveKind, axes: Sequence[str]) -> list[Stage]:
     """The stages of a collective with one byte on each chip at the start."""
     order = network.gather_stages(axes)
     match kind:
@@ -166,7 +166,7 @@ def _scattered(network: Network, order: Sequence[Sequence[str]]) -> Iterator[Sta
 
 
 @cache
-def _simulated(kind: str, wires: tuple[Wire, ...]) -> tuple[Stage, ...]:
+def _simulated(kind: CollectiveKind, wires: tuple[Wire, ...]) -> tuple[Stage, ...]:
     return simulate(kind, wires, Fraction(1), together=True).stages
 
 

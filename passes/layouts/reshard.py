@@ -30,7 +30,7 @@ from ...ir.layout import Layout
 from .space import PARTIAL_MAX, PARTIAL_SUM, REPLICATED, TENSOR_MODES, Arrangements, Array, Mask, Space
 
 KINDS = tuple(CollectiveKind)
-Price = Callable[[str, Sequence[str], Any, Any], Any]  # (kind, axes, local bytes before, after) -> seconds
+Price = Callable[[CollectiveKind, Sequence[str], Any, Any], Any]  # (kind, axes, local bytes before, after) -> seconds
 Floats = NDArray[np.float64]
 
 
@@ -124,7 +124,7 @@ def _all_arcs(space: Space) -> Iterator[Arcs]:
     yield _permutes(space)
 
 
-def _arcs(space: Space, kind: str, rows: Array, moved: Mask, place: int, position: Any) -> Arcs:
+def _arcs(space: Space, kind: CollectiveKind, rows: Array, moved: Mask, place: int, position: Any) -> Arcs:
     """The arcs that put the `moved` axes of `rows` at `place` and `position`, where that is a layout."""
     after = Arrangements(
         np.where(moved, place, space.rows.place[rows]),
@@ -221,7 +221,7 @@ def _kept_by_group(own: Floats, out: Array, group: Array, saved: Floats, legs: F
     return keep
 
 
-def collective(kind: str, before: Layout, after: Layout) -> Collective:
+def collective(kind: CollectiveKind, before: Layout, after: Layout) -> Collective:
     """The collective of `kind` that leads from one layout to the other; it is determined by them."""
     freed = [d for d, (a, b) in enumerate(zip(before.dims, after.dims, strict=True)) if len(a) > len(b)]
     grown = [d for d, (a, b) in enumerate(zip(before.dims, after.dims, strict=True)) if len(b) > len(a)]

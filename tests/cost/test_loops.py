@@ -9,8 +9,7 @@ from math import isclose, prod
 
 import pytest
 
-from escc.compiler.report.prediction import scopes
-from escc.cost.estimate import Estimate, estimate, predict
+from escc.cost.estimate import Estimate, estimate, predict, scopes
 from escc.cost.hardware import Hardware
 from escc.ir.collective import AllGather
 from escc.ir.diagnostics import InputError, Source

@@ -9,7 +9,6 @@ from math import fsum
 from markupsafe import Markup
 
 from ....cost.estimate import MoveCost, OpCost
-from ....cost.memory import memory
 from ....ir.program import Kind, Stored, walk
 from ....ir.text.write_spmd import print_spmd
 from ....passes.plan import Outcome
@@ -17,7 +16,7 @@ from ...plan.compiled import CompiledPhase
 from ..compare import Comparison
 from ..explain import Explanation, Line
 from ..explain_text import FORMS, Explained, sentence
-from ..text import OBJECTIVES, time_text, utilisation
+from ..text import OBJECTIVES, time_text
 from .formulas import mathml
 from .mesh_drawing import MeshDrawing, draw_mesh
 from .tensors import Tensor, interest, tensors_of
@@ -126,9 +125,9 @@ def view(compiled: CompiledPhase, explained: Explained) -> PhaseView:
 def _figures(compiled: CompiledPhase) -> Iterator[tuple[str, str]]:
     totals = compiled.estimate.totals()
     yield "time of a call", time_text(totals.total_s)
-    if (used := utilisation(compiled)) is not None:
+    if (used := compiled.prediction.mfu) is not None:
         yield "MFU", f"{used:.1%}"
-    whole = float(memory(compiled.spmd).total_bytes)
+    whole = float(compiled.memory.total_bytes)
     yield "HBM in use", f"{whole / 1e9:.2f} GB, {whole / compiled.hardware.hbm_bytes:.1%}"
     yield "sent by a chip", f"{totals.bytes_sent / 1e6:,.2f} MB"
     yield "collectives", f"{totals.collectives:,}"
@@ -170,7 +169,7 @@ def _time(compiled: CompiledPhase) -> Iterator[Share]:
 
 def _memory(compiled: CompiledPhase) -> Iterator[Share]:
     """What fills the HBM at the worst point, as shares of all that a chip has."""
-    used, room = memory(compiled.spmd), compiled.hardware.hbm_bytes
+    used, room = compiled.memory, compiled.hardware.hbm_bytes
     kinds = {p.item.value: p.item.kind for p in walk(compiled.spmd.body) if isinstance(p.item, Stored)}
     stored = (*used.stored, *used.shared)
     parts = [

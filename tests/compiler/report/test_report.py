@@ -15,8 +15,8 @@ from escc.compiler.plan.compiled import Compilation, CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.compiler.report.hardware import layouts_table
 from escc.compiler.report.json import json_text, phase_data
-from escc.compiler.report.prediction import scopes
 from escc.compiler.report.text import report
+from escc.cost.estimate import scopes
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.dtype import Dtype

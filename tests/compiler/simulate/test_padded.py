@@ -15,7 +15,7 @@ from escc.compiler.emit.numpy_source import emit_numpy
 from escc.compiler.plan.compiled import Compilation, CompiledPhase
 from escc.compiler.plan.pipeline import compile_phases
 from escc.compiler.report.json import json_text
-from escc.compiler.report.text import report, utilisation
+from escc.compiler.report.text import report
 from escc.compiler.simulate.check import check
 from escc.compiler.simulate.reference import random_stored
 from escc.compiler.simulate.shrink import shrink, true_part, zero_padded
@@ -178,7 +178,7 @@ def test_arrays_are_padded_with_zeros_and_cut_again() -> None:
 def test_model_flops_leave_padding_out() -> None:
     assert model_flops(expanded(DENSE), "main") == 2 * 8 * 6 * 10
     [one] = compiled(DENSE, "2")
-    used = utilisation(one)
+    used = one.prediction.mfu
     assert used == pytest.approx(960 / (one.estimate.totals().total_s * 2 * HARDWARE.peak_flops_per_s))
 
 
@@ -196,7 +196,7 @@ def test_the_report_says_what_is_padded() -> None:
     assert any(line.startswith("  MFU ") for line in lines)
     data = json.loads(json_text(Compilation((one,))))
     assert data["true_sizes"] == {"E": 6, "F": 10} and data["sizes"]["E"] == 8
-    assert data["model_flops"] == 960 and data["mfu"] == utilisation(one)
+    assert data["model_flops"] == 960 and data["mfu"] == one.prediction.mfu
     [plain] = compiled(DENSE.replace(" pad 8", "").replace(" pad 12", ""), "2")
     assert not any(line.startswith("  padding") for line in report(plain).splitlines())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
@@ -119,6 +120,19 @@ def raw(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize("path", NAMES)
 def test_every_file_keeps_the_rules(path: str) -> None:
     assert complaints((ROOT / path).read_text(), path) == []
+
+
+def test_no_circle_of_imports() -> None:
+    files = {Path(name) for name in NAMES}
+    read = {}
+    for file in files:
+        statements = [n for n in imports(ast.parse((ROOT / file).read_text())) if isinstance(n, ast.ImportFrom)]
+        bases = [base for node in statements if node.level for base in target_of(node, str(file))]
+        named = [
+            base / alias.name for n in statements if n.level for base in target_of(n, str(file)) for alias in n.names
+        ]
+        read[file] = {path.with_suffix(".py") for path in (*bases, *named)} & files
+    assert len(list(TopologicalSorter(read).static_order())) == len(files)
 
 
 def test_every_folder_has_files() -> None:

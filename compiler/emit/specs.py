@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...ir.dataflow import origins
 from ...ir.inert import docstring, literal
 from ...ir.layout import Layout
 from ...ir.program import Kind, Repeat, operand_names, walk
-from ...ir.spmd import Compute, Move, SpmdProgram
+from ...ir.spmd import Compute, SpmdProgram
 from .jax_text import spec_text
 from .jax_tree import Leaf, names_of
 
@@ -45,7 +46,7 @@ def constraints(spmd: SpmdProgram) -> dict[str, tuple[Point, ...]]:
     Partial values have none, because no PartitionSpec says so: what completes them follows from the next.
     """
     values = spmd.table()
-    origin: dict[str, str] = {}
+    origin = origins(spmd)
     found: dict[str, dict[Layout, list[str]]] = {}
 
     def read(name: str, reader: str) -> None:
@@ -55,8 +56,6 @@ def constraints(spmd: SpmdProgram) -> dict[str, tuple[Point, ...]]:
 
     for placed in walk(spmd.body):
         match placed.item:
-            case Move(result, operand, _):
-                origin[result] = origin.get(operand, operand)
             case Compute(op):
                 found[op.result] = {} if values[op.result].layout.partial else {values[op.result].layout: []}
                 for name in operand_names(op):

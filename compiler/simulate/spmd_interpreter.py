@@ -23,6 +23,7 @@ from ...ir.collective import (
     Slice,
     describe,
 )
+from ...ir.dataflow import reads
 from ...ir.layout import Layout, Reduction
 from ...ir.program import Append, Region, Repeat, operand_names, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
@@ -230,17 +231,7 @@ def _last_reads(region: Region[Step], keep: set[str]) -> list[list[str]]:
     """For each item the names that it is the last to read, `keep` left out."""
     seen, dead = set(keep), []
     for item in reversed(region.items):
-        names = sorted(_reads(item) - seen)
+        names = sorted(set(reads(item)) - seen)
         seen |= set(names)
         dead.append(names)
     return dead[::-1]
-
-
-def _reads(item: Step | Repeat[Step]) -> set[str]:
-    match item:
-        case Move(_, operand, _):
-            return {operand}
-        case Compute(op):
-            return set(operand_names(op))
-        case Repeat(_, _, carries, body):
-            return {c.initial for c in carries}.union(*(_reads(inner) for inner in body.items))

@@ -6,7 +6,6 @@ else comes from the functions that make the numbers, so a formula and a figure c
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,8 +15,9 @@ import sympy
 from sympy import Expr, Symbol
 
 from ...ir.collective import CollectiveKind
-from ...ir.program import Repeat, operand_names, walk
-from ...ir.spmd import Compute, Move, SpmdProgram
+from ...ir.dataflow import readers
+from ...ir.program import walk
+from ...ir.spmd import Move, SpmdProgram
 from ..estimate import OpWork, Scale, Transfer, step_costs
 from ..hardware import Convention, Hardware
 from ..network import Network, Terms, bytes_sent
@@ -248,17 +248,7 @@ def _is_joined(item: object) -> TypeGuard[Move]:
 
 def _passed_on(spmd: SpmdProgram) -> frozenset[str]:
     """The values that one step reads, and nothing else."""
-    reads = Counter(spmd.results)
-    for placed in walk(spmd.body):
-        match placed.item:
-            case Compute(op):
-                reads.update(operand_names(op))
-            case Move(_, operand):
-                reads[operand] += 1
-            case Repeat(_, _, carries):
-                for carry in carries:
-                    reads.update((carry.initial, carry.next))
-    return frozenset(name for name, count in reads.items() if count == 1)
+    return frozenset(name for name, count in readers(spmd).items() if count == 1)
 
 
 def _shares(step: Transfer, bandwidth: Bandwidth) -> int:

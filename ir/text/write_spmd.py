@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..collective import describe
+from ..dataflow import reads
 from ..layout import format_layout
-from ..program import Region, Repeat, operand_names, walk
+from ..program import Region, Repeat, walk
 from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .expressions import NAME
 from .ops import format_op
@@ -72,17 +73,13 @@ def _fold(spmd: SpmdProgram, inner: Sequence[Step], last: Compute) -> Fold:
     """The steps `inner` and the one after them as one."""
     steps = [*inner, last]
     made = {step.result for step in steps}
-    read = dict.fromkeys(name for step in steps for name in _reads(step) if name not in made)
+    read = dict.fromkeys(name for step in steps for name in reads(step) if name not in made)
     names = [step.result.removeprefix(f"{last.result}.") for step in inner if isinstance(step, Compute)]
     called = next((name for has, name in CALLED if has <= {*names}), f"{{{', '.join(names)}}}")
     values = spmd.table()
     moves = [describe(s.collective, values[s.result].dims) for s in inner if isinstance(s, Move)]
     over = f", with {', '.join(moves)}" if moves else ""
     return Fold(f"{called}({', '.join(read)}){over}", tuple(step.result for step in inner))
-
-
-def _reads(step: Step) -> tuple[str, ...]:
-    return (step.operand,) if isinstance(step, Move) else operand_names(step.op)
 
 
 def print_spmd(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..collective import AllGather, AllReduce, AllToAll, ReduceScatter, axes_of, kind
 from ..layout import Reduction
-from ..program import Einsum, Op, Region, Repeat, Sum, operand_names, walk
-from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
+from ..program import Einsum, Op, Region, Repeat, Sum, operand_names
+from ..spmd import Compute, Move, SpmdValue, Step
 
 COMBINED = (AllGather, ReduceScatter, AllReduce, AllToAll)  # the collectives that may be part of one
 
@@ -146,20 +145,6 @@ def walk_loops(region: Region[Step], times: int = 1) -> Iterator[tuple[Collectiv
         for item in run:
             if isinstance(item, Repeat):
                 yield from walk_loops(item.body, times * item.count)
-
-
-def readers(spmd: SpmdProgram) -> Counter[str]:
-    """How many steps, carries and results read each value; a carry reads what enters and what is handed on."""
-    count: Counter[str] = Counter(spmd.results)
-    for placed in walk(spmd.body):
-        match placed.item:
-            case Compute(op):
-                count.update(operand_names(op))
-            case Move(_, operand):
-                count[operand] += 1
-            case Repeat(_, _, carries, _):
-                count.update(name for carry in carries for name in (carry.initial, carry.next))
-    return count
 
 
 def misfits(

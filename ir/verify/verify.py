@@ -17,6 +17,7 @@ it. What it checks, besides the types' own invariants:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -36,10 +37,10 @@ from ..collective import (
 )
 from ..diagnostics import Diagnostic, InputError
 from ..layout import format_layout, unsplittable
-from ..program import Append, Kind, Op, Program, Region, Repeat, operand_names
+from ..program import Append, Kind, Op, Program, Region, Repeat, operand_names, walk
 from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .correspond import differences
-from .fused import mark_objection, misfits, readers, together
+from .fused import mark_objection, misfits, together
 from .rules import check_op
 
 
@@ -115,7 +116,7 @@ class _Checker:
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
         self.sizes = dict(self.spmd.sizes)
-        self.readers = readers(self.spmd)
+        self.readers = _readers(self.spmd)
         self.order: list[str] = []
 
     def region(self, region: Region[Step], inner: set[str]) -> set[str]:
@@ -282,3 +283,17 @@ def _dims_of(collective: Collective) -> tuple[int, ...]:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"`{n}`" for n in names)
+
+
+def _readers(spmd: SpmdProgram) -> Counter[str]:
+    """How many steps, carries and results read each value; a carry reads what enters and what is handed on."""
+    count: Counter[str] = Counter(spmd.results)
+    for placed in walk(spmd.body):
+        match placed.item:
+            case Compute(op):
+                count.update(operand_names(op))
+            case Move(_, operand):
+                count[operand] += 1
+            case Repeat(_, _, carries, _):
+                count.update(name for carry in carries for name in (carry.initial, carry.next))
+    return count

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ...ir.dataflow import makes
 from ...ir.diagnostics import Span
 from ...ir.expr import Operand
 from ...ir.program import (
@@ -89,23 +90,12 @@ def describe(value: Value) -> str:
     return f"`{value.name}: {value.dtype.value}[{','.join(value.dims)}]`"
 
 
-def made_by(items: Sequence[Op | Repeat[Op]]) -> set[str]:
-    """The values that ops and repeats make."""
-    made: set[str] = set()
-    for item in items:
-        if isinstance(item, Repeat):
-            made |= {c.result for c in item.carries}
-        else:
-            made.add(item.result)
-    return made
-
-
 def _handed_on(
     body: Body, region: Region[Op], name: str, earlier: Sequence[Carry], prefix: str
 ) -> tuple[str, Region[Op]]:
     """The value that a repetition hands on. It is made in the body and handed on once, so anything
     else is copied first."""
-    if name in made_by(region.items) and name not in {c.next for c in earlier}:
+    if name in {made for item in region.items for made in makes(item)} and name not in {c.next for c in earlier}:
         return name, region
     copy = Map(body.fresh(f"{prefix}.return"), Operand(name))
     body.values[copy.result] = replace(body.value(name), name=copy.result)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ...ir.dataflow import makes
 from ...ir.diagnostics import Source, Span
 from ...ir.dtype import Dtype
 from ...ir.expr import Operand
 from ...ir.program import Kind, Map, Op, Program, Region, Stored, Value, walk
 from ...ir.text.surface import Block, Declaration, Line, Main, Model, Parameter, PhaseText, Return, Title, Type
-from .blocks import made_by
 from .body import Body, Context, Template
 from .composites import COMPOSITES
 from .declared import claim, declare, declared_value, store
@@ -172,7 +172,7 @@ def _main(main: Main, context: Context) -> tuple[Body, list[str]]:
     if results is None:
         return body, []
     handed_out: list[str] = []
-    made = made_by(body.items)
+    made = {name for item in body.items for name in makes(item)}
     for result in results:
         if result not in made or result in handed_out:
             value = body.value(result)

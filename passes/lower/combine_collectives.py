@@ -12,7 +12,8 @@ import heapq
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from ...ir.program import Einsum, Kind, Region, Repeat, Stored, operand_names, walk
+from ...ir.dataflow import defined, makes, reads
+from ...ir.program import Einsum, Kind, Region, Repeat, Stored, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import projection
 
@@ -34,18 +35,6 @@ def join_steps(spmd: SpmdProgram, groups: Mapping[str, int], apart: bool = False
     body = _region(spmd.body, groups, weights)
     table = spmd.table()
     return replace(spmd, body=body, values=tuple(table[name] for name in defined(body)))
-
-
-def defined(region: Region[Step]) -> list[str]:
-    """The values of a region in the order in which they are defined."""
-    names = [stored.value for stored in region.stored]
-    for item in region.items:
-        if isinstance(item, Repeat):
-            inside, results = [c.inside for c in item.carries], [c.result for c in item.carries]
-            names += [*inside, *defined(item.body), *results]
-        else:
-            names.append(item.result)
-    return names
 
 
 def _region(region: Region[Step], groups: Mapping[str, int], weights: Mapping[str, str]) -> Region[Step]:
@@ -76,11 +65,11 @@ def _in_order(runs: Sequence[Sequence[Item]], number: Mapping[str, int]) -> list
     """The runs, each after those that it reads from; of those that could be next, the one that was
     first. What reads a value that is made earlier than it was follows it as early as it can, for what
     waits to be read has to be held. `number` counts the items by what they make, as they stood."""
-    makers = {name: n for n, run in enumerate(runs) for item in run for name in made_by(item)}
-    reads = [{name for item in run for name in read_by(item) if name in makers} for run in runs]
+    makers = {name: n for n, run in enumerate(runs) for item in run for name in makes(item)}
+    needed = [{name for item in run for name in reads(item) if name in makers} for run in runs]
     after: list[list[int]] = [[] for _ in runs]
     waits = []
-    for n, names in enumerate(reads):
+    for n, names in enumerate(needed):
         before = {makers[name] for name in names} - {n}
         waits.append(len(before))
         for m in before:
@@ -96,8 +85,8 @@ def _in_order(runs: Sequence[Sequence[Item]], number: Mapping[str, int]) -> list
         for m in after[n]:
             waits[m] -= 1
             if not waits[m]:
-                early = any(place[makers[name]] < number.get(name, 0) for name in reads[m])
-                place[m] = min(first[m], max(place[makers[name]] for name in reads[m])) if early else first[m]
+                early = any(place[makers[name]] < number.get(name, 0) for name in needed[m])
+                place[m] = min(first[m], max(place[makers[name]] for name in needed[m])) if early else first[m]
                 heapq.heappush(ready, (place[m], first[m], m))
     assert len(out) == len(runs), "steps that run as one do not wait for each other"
     return out
@@ -105,19 +94,3 @@ def _in_order(runs: Sequence[Sequence[Item]], number: Mapping[str, int]) -> list
 
 def _key(item: Item) -> str:
     return f"repeat {item.name}" if isinstance(item, Repeat) else item.result
-
-
-def made_by(item: Item) -> list[str]:
-    """The values that an item leaves to those after it."""
-    return [c.result for c in item.carries] if isinstance(item, Repeat) else [item.result]
-
-
-def read_by(item: Item) -> set[str]:
-    """The values that an item reads; of a repeat also those of its own."""
-    match item:
-        case Move(_, operand):
-            return {operand}
-        case Compute(op):
-            return set(operand_names(op))
-        case Repeat(_, _, carries, body):
-            return {c.initial for c in carries}.union(*(read_by(inner) for inner in body.items))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ...ir.dataflow import defined
 from ...ir.layout import Layout
 from ...ir.program import (
     Carry,
@@ -23,7 +24,7 @@ from ...ir.program import (
 )
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..plan import OpPlan, Plan, Tree
-from .combine_collectives import defined, join_steps
+from .combine_collectives import join_steps
 
 
 @dataclass

@@ -12,11 +12,11 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 from ...ir.collective import AllGather, AllReduce, LayoutError, ReduceScatter, apply
+from ...ir.dataflow import defined, reads
 from ...ir.layout import Reduction, unsplittable
-from ...ir.program import Einsum, Region, Repeat, Sum, operand_names, walk
+from ...ir.program import Einsum, Region, Repeat, Sum, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ...ir.verify.fused import CollectiveMatmul, objection, together
-from ..lower.combine_collectives import defined
 
 MOST_PARTS = 6  # of a sum; a part more doubles the loops
 
@@ -44,7 +44,7 @@ class _Region:
             for step in steps:
                 self.makers[step.result] = step
                 self.runs[step.result] = steps
-                for name in (step.operand,) if isinstance(step, Move) else operand_names(step.op):
+                for name in reads(step):
                     self.reading.setdefault(name, []).append(step)
 
     def of_gathers(self) -> Iterator[CollectiveMatmul]:

@@ -20,12 +20,13 @@ from ...cost.hardware import Hardware
 from ...cost.loops import loop_cost
 from ...cost.memory import memory, scores
 from ...cost.network import Network
+from ...ir.dataflow import defined, makes, readers, reads
 from ...ir.program import Region, Repeat, operand_names
 from ...ir.spmd import SpmdProgram, Step
-from ...ir.verify.fused import CollectiveMatmul, readers, together
+from ...ir.verify.fused import CollectiveMatmul, together
 from ..ilp.model import Model
 from ..ilp.solver import Settings, solve
-from ..lower.combine_collectives import Item, defined, made_by, read_by
+from ..lower.combine_collectives import Item
 from .candidates import candidates, reduces, split
 
 LEAST = 1e-9  # of what its steps take, that a loop hides; less is rounding
@@ -91,7 +92,7 @@ def useful(spmd: SpmdProgram, hardware: Hardware) -> list[LoopCandidate]:
     alone = steps_alone(estimate(spmd, hardware), spmd)
     found = []
     for region, times in _regions(spmd.body):
-        place = {name: n for n, item in enumerate(region.items) for name in made_by(item)}
+        place = {name: n for n, item in enumerate(region.items) for name in makes(item)}
         for loop in candidates(region, values, read):
             cost = loop_cost(loop, times, spmd, network, alone)
             touched = set(cost.results).union(*(operand_names(step.op) for step in loop.ops))
@@ -152,7 +153,7 @@ def _knots(known: Sequence[LoopCandidate], chosen: Sequence[int]) -> Iterator[tu
     for items in {id(known[n].items): known[n].items for n in chosen}.values():
         own = [n for n in chosen if known[n].items is items]
         _, circle = _in_order(_units(items, [known[n].loop for n in own]))
-        waiting = {name for unit in circle for item in unit.items for name in made_by(item)}
+        waiting = {name for unit in circle for item in unit.items for name in makes(item)}
         if waiting:
             yield tuple(n for n in own if known[n].makes <= waiting)
 
@@ -178,7 +179,7 @@ def _units(items: Sequence[Item], loops: Sequence[CollectiveMatmul]) -> list[_Un
     for run in together(items):
         if isinstance(run[0], Repeat) or run[0].result not in within:
             units.append(_Unit(at, tuple(run)))
-        place |= {name: at + n for n, item in enumerate(run) for name in made_by(item)}
+        place |= {name: at + n for n, item in enumerate(run) for name in makes(item)}
         at += len(run)
     for loop in loops:
         first, *others = loop.steps
@@ -190,8 +191,8 @@ def _units(items: Sequence[Item], loops: Sequence[CollectiveMatmul]) -> list[_Un
 def _in_order(units: Sequence[_Unit]) -> tuple[list[_Unit], list[_Unit]]:
     """The units by their places, what one reads right before it; and units that wait for each other in a
     circle, where there are such."""
-    makers = {name: n for n, unit in enumerate(units) for item in unit.items for name in made_by(item)}
-    read = ({makers[name] for item in unit.items for name in read_by(item) if name in makers} for unit in units)
+    makers = {name: n for n, unit in enumerate(units) for item in unit.items for name in makes(item)}
+    read = ({makers[name] for item in unit.items for name in reads(item) if name in makers} for unit in units)
     before = [sorted(some - {n}, key=lambda m: units[m].place) for n, some in enumerate(read)]
     done: dict[int, None] = {}
     for start in sorted(range(len(units)), key=lambda n: units[n].place):
@@ -215,7 +216,7 @@ def _with_loops(spmd: SpmdProgram, chosen: Sequence[LoopCandidate]) -> SpmdProgr
 
 def _looped(region: Region[Step], loops: Sequence[CollectiveMatmul]) -> Region[Step]:
     items = [replace(i, body=_looped(i.body, loops)) if isinstance(i, Repeat) else i for i in region.items]
-    own = {name for item in items for name in made_by(item)}
+    own = {name for item in items for name in makes(item)}
     units, _ = _in_order(_units(items, [loop for loop in loops if loop.steps[0].result in own]))
     return Region(region.stored, tuple(item for unit in units for item in unit.items))
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from ...cost.network import Network
 from ...ir.collective import CollectiveKind
-from ...ir.program import Einsum, Kind, Op, Program, Region, Repeat, operand_names
+from ...ir.dataflow import makes, reads
+from ...ir.program import Einsum, Kind, Op, Program, Region, Repeat
 from ..layouts.reshard import KINDS, Arcs
 from ..layouts.space import PARTIAL_MAX, PARTIAL_SUM, Array, Mask
 from .graph import Graph, Handover, Tensor
@@ -158,34 +159,23 @@ def _levels(region: Region[Op], enter: Sequence[str]) -> dict[str, int]:
     inputs = [s.value for s in region.stored if s.kind is Kind.INPUT]
     level = dict.fromkeys((*enter, *inputs), 0)
     for item in region.items:
-        at = 1 + max((level.get(name, 0) for name in _reads(item)), default=0)
-        level |= dict.fromkeys(_makes(item), at)
-    projected = Counter(n for i in region.items if isinstance(i, Einsum) for n in _reads(i) & level.keys())
+        at = 1 + max((level.get(name, 0) for name in reads(item)), default=0)
+        level |= dict.fromkeys(makes(item), at)
+    projected = Counter(n for i in region.items if isinstance(i, Einsum) for n in reads(i) & level.keys())
     end = 1 + max(level.values(), default=0)
     latest = dict.fromkeys(level, end)
     read: set[str] = set()
     for item in reversed(region.items):
-        early = isinstance(item, Einsum) and any(projected[n] > 1 for n in _reads(item))
-        for name in _makes(item):
+        early = isinstance(item, Einsum) and any(projected[n] > 1 for n in reads(item))
+        for name in makes(item):
             # What nothing here reads is handed out: it stays where it is.
             if not early and name in read:
                 level[name] = latest[name] - 1
-        for name in _reads(item):
+        for name in reads(item):
             if name in level:
-                latest[name] = min(latest[name], *(level[made] for made in _makes(item)), end)
+                latest[name] = min(latest[name], *(level[made] for made in makes(item)), end)
                 read.add(name)
     for name in inputs:
         if name in read:
             level[name] = latest[name] - 1
     return level
-
-
-def _makes(item: Op | Repeat[Op]) -> list[str]:
-    return [c.result for c in item.carries] if isinstance(item, Repeat) else [item.result]
-
-
-def _reads(item: Op | Repeat[Op]) -> set[str]:
-    if not isinstance(item, Repeat):
-        return set(operand_names(item))
-    inner = set().union(*(_reads(each) for each in item.body.items))
-    return inner | {c.initial for c in item.carries}

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...cost.memory import MemoryUse, memory
+from ...ir.dataflow import origins
 from ...ir.diagnostics import Diagnostic
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
-from ...ir.program import walk
-from ...ir.spmd import Move, SpmdProgram
+from ...ir.spmd import SpmdProgram
 from ..layouts.space import Mask
 from ..plan import NoPlan, Outcome
 from .derive_memory_bounds import Moment
@@ -57,11 +57,7 @@ class Limits:
     def held(self, plan: Candidate) -> list[Held]:
         """What a plan holds at its worst point, besides what is stored."""
         use, spmd = self._spelled(plan, True)
-        moves = (placed.item for placed in walk(spmd.body) if isinstance(placed.item, Move))
-        origin: dict[str, str] = {}
-        for move in moves:
-            origin[move.result] = origin.get(move.operand, move.operand)
-        table = spmd.table()
+        origin, table = origins(spmd), spmd.table()
         names = [(live.name, origin.get(live.name, live.name)) for live in use.worst.live]
         return [Held(first, table[name].layout, self.phase) for name, first in names]
 

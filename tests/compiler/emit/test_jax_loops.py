@@ -22,10 +22,11 @@ from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.estimate import Estimate, estimate
 from escc.cost.hardware import Hardware
+from escc.ir.dataflow import readers
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program, Region, Repeat
 from escc.ir.spmd import Compute, Move, SpmdProgram, Step
-from escc.ir.verify.fused import objection, readers, walk_loops
+from escc.ir.verify.fused import objection, walk_loops
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

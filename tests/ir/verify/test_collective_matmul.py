@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from escc.ir.dataflow import readers
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.spmd import SpmdProgram
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.text.write_spmd import print_spmd
-from escc.ir.verify.fused import CollectiveMatmul, Stage, readers, walk_loops
+from escc.ir.verify.fused import CollectiveMatmul, Stage, walk_loops
 from escc.ir.verify.verify import verify
 
 LOOPED = """\

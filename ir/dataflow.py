@@ -1,0 +1,58 @@
+"""What makes and what reads values, in programs and in sharded programs. The verifier finds out for itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .program import Op, Region, Repeat, operand_names, walk
+from .spmd import Compute, Move, SpmdProgram, Step
+
+
+def makes(item: Op | Step | Repeat[Op] | Repeat[Step]) -> tuple[str, ...]:
+    """The values that an item leaves to those after it."""
+    return tuple(c.result for c in item.carries) if isinstance(item, Repeat) else (item.result,)
+
+
+def reads(item: Op | Step | Repeat[Op] | Repeat[Step]) -> tuple[str, ...]:
+    """The values that an item reads, each once; of a repeat also those of its own, without what goes round."""
+    match item:
+        case Repeat(_, _, carries, body):
+            inner = (name for each in body.items for name in reads(each))
+            return tuple(dict.fromkeys([*(c.initial for c in carries), *inner]))
+        case Move(_, operand):
+            return (operand,)
+        case Compute(op):
+            return operand_names(op)
+        case op:
+            return operand_names(op)
+
+
+def defined(region: Region[Step]) -> list[str]:
+    """The values of a region in the order in which they are defined."""
+    names = [stored.value for stored in region.stored]
+    for item in region.items:
+        if isinstance(item, Repeat):
+            names += [*(c.inside for c in item.carries), *defined(item.body)]
+        names += makes(item)
+    return names
+
+
+def readers(spmd: SpmdProgram) -> Counter[str]:
+    """How many steps, carries and results read each value; a carry reads what enters and what is handed on."""
+    count: Counter[str] = Counter(spmd.results)
+    for placed in walk(spmd.body):
+        match placed.item:
+            case Compute() | Move() as step:
+                count.update(reads(step))
+            case Repeat(_, _, carries, _):
+                count.update(name for carry in carries for name in (carry.initial, carry.next))
+    return count
+
+
+def origins(spmd: SpmdProgram) -> dict[str, str]:
+    """For each moved copy, the value that it is a copy of."""
+    found: dict[str, str] = {}
+    for placed in walk(spmd.body):
+        if isinstance(placed.item, Move):
+            found[placed.item.result] = found.get(placed.item.operand, placed.item.operand)
+    return found

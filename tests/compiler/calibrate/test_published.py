@@ -21,9 +21,7 @@ SOME = (
     "2-ll-prefill",
     "2-ht-prefill",
     "2-ht-decode",
-    "4.4-int8",
     "4.4-bf16",
-    "3-ht-decode",
     "D.2-palm-540b-prefill-b64",
 )
 

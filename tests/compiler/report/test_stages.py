@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
-from escc.compiler.plan.pipeline import load
+from escc.compiler.plan.pipeline import load, parse
 from escc.compiler.report.stages import Stage, stage_text
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
@@ -56,6 +56,23 @@ def test_the_command_stops(name: str) -> None:
     assert done.exit_code == (1 if name != "expand" else 0), done.output
 
 
+TWO = """
+model "two"
+dim B, L, M
+dim E = 16, H = 8
+param W: bf16[E,H]
+main(x: bf16[B,L,E]) {
+  cache keys: bf16[B,M,H]
+  k[B,L,H] = x[B,L,E] * W[E,H]
+  ks = append(keys, k, L into M)
+  s[B,L,M] = k[B,L,H] * ks[B,M,H]
+  return s
+}
+phase prefill { B = 2, L = 16, M = 16, calls = 4 }
+phase decode { B = 8, L = 1, M = 16 }
+"""
+
+
 def test_both_phases_are_shown() -> None:
-    text = stage_text(Stage.CHOOSE, PROGRAM, ["prefill", "decode"], MESH, OPTIONS)
+    text = stage_text(Stage.CHOOSE, parse(TWO), ["prefill", "decode"], Mesh.parse("2x2"), OPTIONS)
     assert "phase prefill\n" in text and "phase decode\n" in text and "handover prefill to decode" in text

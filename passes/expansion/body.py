@@ -9,10 +9,9 @@ from ...ir.diagnostics import Span
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Expr, Operand, operands
 from ...ir.layout import Layout
-from ...ir.program import Kind, Map, Op, Phase, Pin, PinKind, Region, Repeat, Stored, Value
+from ...ir.program import INTEGERS, Kind, Map, Op, Phase, Pin, PinKind, Region, Repeat, Stored, Value, is_whole
 from .dims import Constraint, DimTable, Extent
 from .report import Refused, Report
-from .whole import INTEGERS, is_whole
 
 MAX_VALUES = 20_000  # of a whole program, every block counted once more than it is called
 

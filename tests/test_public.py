@@ -75,7 +75,7 @@ def test_a_compiled_model_has_what_the_commands_give(tmp_path: Path) -> None:
 
 
 def test_a_count_of_chips_is_ranked() -> None:
-    plan = escc.compile(escc.load(EXAMPLE, {"B": 8, "E": 32, "F": 64}), "4", "tpu-v4")
+    plan = escc.compile(escc.load(EXAMPLE, {"B": 8, "E": 32, "F": 64}), 4, "tpu-v4")
     assert len(plan.shapes) == 2 and plan.mesh == plan.shapes[0].mesh
     assert plan.report().startswith("Slice shapes, cheapest first")
 
@@ -117,6 +117,23 @@ def test_a_sweep_is_a_table() -> None:
         (lambda: escc.compile(escc.load(EXAMPLE), "2", objective="tine"), "no objective"),
         (lambda: escc.compile(escc.load(EXAMPLE), "2", network="lnks"), "no network"),
         (lambda: small().check("torch"), "no backend"),
+        (lambda: small()["mian"], "did you mean `main`"),
+        (lambda: small().emit("jax", phase="few"), "no compiled phase `few`"),
+        (lambda: escc.compile(escc.load(EXAMPLE), None), "`mesh` of `escc.compile` is None"),
+        (lambda: escc.compile(escc.load(EXAMPLE), (2, 4)), "`mesh` of `escc.compile`"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", hbm_fraction="0.5"), "`hbm_fraction` of"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", hbm_fraction=1.5), "share of the memory"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", overlap="yes"), "`overlap` of"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", phases=3), "`phases` of"),
+        (lambda: escc.compile(None, "2"), "it takes Program or str or Path"),
+        (lambda: escc.load(3), "`file` of `escc.load`"),
+        (lambda: escc.load(EXAMPLE, {"B": "8"}), "Mapping of str to int"),
+        (lambda: escc.load(EXAMPLE, ["B=8"]), "`settings` of"),
+        (lambda: escc.load(EXAMPLE, pins="a.pins"), "Sequence of str or Path"),
+        (lambda: escc.load(EXAMPLE, phase="mian"), "did you mean `main`"),
+        (lambda: escc.parse(3), "`text` of"),
+        (lambda: escc.explain(escc.load(EXAMPLE), "2", form="foo"), "no form `foo`"),
+        (lambda: escc.sweep(escc.load(EXAMPLE), "4", "32"), "`model` of `escc.sweep`"),
     ],
 )
 def test_what_is_wrong_is_an_error_of_its_own(call: object, says: str) -> None:

@@ -149,7 +149,7 @@ def compile_command(
     _remark(compiled)
     writing.show(compiled, paddings)
     if separate and len(phases) > 1 and emit is Emit.TEXT:
-        say(f"\n\n{_sharing(compiled, options)}\n")
+        say(f"\n{_sharing(compiled, options)}\n")
     _vouch(compiled)
 
 

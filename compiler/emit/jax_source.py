@@ -244,9 +244,9 @@ def _build(spmd: SpmdProgram, names: Names, step: str) -> str:
     """The mesh, of the first {spmd.mesh.chips} devices. Its axes are of the type Auto, so that it serves in code of
     your own that is partitioned by the compiler; JAX would make them explicit."""
     if jax.__version_info__ < {OLDEST}:
-        raise SystemExit(f"This program takes JAX {oldest} or newer, and this is {{jax.__version__}}.")
+        raise RuntimeError(f"This program takes JAX {oldest} or newer, and this is {{jax.__version__}}.")
     if len(jax.devices()) < {spmd.mesh.chips}:
-        raise SystemExit(f"This program takes {spmd.mesh.chips} devices, and JAX has {{len(jax.devices())}}.")
+        raise RuntimeError(f"This program takes {spmd.mesh.chips} devices, and JAX has {{len(jax.devices())}}.")
     types = (AxisType.Auto,) * {len(spmd.mesh.names)}
     return jax.make_mesh({spmd.mesh.sizes}, ({axes}), axis_types=types, devices=jax.devices()[:{spmd.mesh.chips}])
 

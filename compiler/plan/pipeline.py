@@ -32,6 +32,7 @@ from ...passes.plan import Objective, Plan
 from ...passes.search.join_phases import for_each
 from ..simulate.check import CheckReport, check
 from ..simulate.spmd_interpreter import ExecutionError
+from ..text.arguments import checked
 from .compiled import Compilation, CompiledPhase, memory_is_limit
 
 FOLDER = resources.files(models)
@@ -73,10 +74,11 @@ class InternalError(EsccError):
     """The compiler contradicts itself: a bug, whatever the input was."""
 
 
+@checked
 def load(
     file: str | Path,
     settings: Mapping[str, int] | None = None,
-    pins: Sequence[Path] = (),
+    pins: Sequence[str | Path] = (),
     pads: Mapping[str, int] | None = None,
     phase: str | None = None,
 ) -> Program:
@@ -89,11 +91,14 @@ def load(
     """
     source = read_model(Path(file))
     program = expand(read_text(source), source, settings, pads, phase)
-    for path in pins:
+    if phase is not None:
+        select_phases(program, phase)
+    for path in map(Path, pins):
         program = replace(program, pins=merge_pins(program.pins, parse_pins(read_source(path), program)))
     return program
 
 
+@checked
 def parse(text: str, settings: Mapping[str, int] | None = None, name: str = "text") -> Program:
     """The program of a model's text, with dims set by `settings`; `name` is what messages call the text.
 

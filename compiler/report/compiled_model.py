@@ -19,6 +19,7 @@ from ...passes.plan import Objective, Outcome
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled
 from ..plan.shapes import Shape, compile_shapes, meshes_of, ranking
+from ..text.arguments import checked
 from ..text.files import write_files
 from .targets import ALONE, Emit, in_files, in_one
 from .text import Detail
@@ -65,14 +66,15 @@ class CompiledModel:
         return sum(one.calls * one.estimate.totals().total_s for one in self.phases)
 
     def __getitem__(self, phase: str) -> CompiledPhase:
-        """A phase by its name. Raises KeyError where there is none of that name."""
-        return {one.phase: one for one in self.phases}[phase]
+        """A phase by its name. Raises InputError where none of that name was compiled."""
+        names = [one.phase for one in self.phases]
+        return self.phases[names.index(one_of(names, phase, "compiled phase"))]
 
     def report(self, detail: str = Detail.PROGRAM) -> str:
         """The plans as text: what a step takes and what is proven, and what is stored where (`summary`), with the
         sharded program (`program`), and all of its steps (`verbose`)."""
         first = ranking(self.shapes) + "\n" if self.shapes else ""
-        return first + in_one(self.phases, Emit.TEXT, self.shapes, _one_of(Detail, detail, "detail"))
+        return first + in_one(self.phases, Emit.TEXT, self.shapes, one_of(Detail, detail, "detail"))
 
     def emit(self, target: str, phase: str | None = None) -> str:
         """The plan as `numpy`, `jax`, `specs`, `json`, `html` or `text`; of several phases as a module the one of
@@ -80,11 +82,8 @@ class CompiledModel:
 
         Raises InputError for an unknown target or phase, or where a phase must be named.
         """
-        emit = _one_of(Emit, target, "target")
-        chosen = self.phases
-        if phase is not None:
-            names = select_phases(self.program, phase)
-            chosen = Compilation(tuple(one for one in self.phases if one.phase in names))
+        emit = one_of(Emit, target, "target")
+        chosen = self.phases if phase is None else Compilation((self[phase],))
         if emit in ALONE and len(chosen) > 1:
             listed = ", ".join(one.phase for one in chosen)
             raise fail(f"The model has {len(chosen)} phases, each a program of its own.", hint=f"name one of {listed}")
@@ -93,7 +92,7 @@ class CompiledModel:
     def write(self, target: str, folder: str | Path, force: bool = False) -> tuple[Path, ...]:
         """Write what `emit` gives into a folder, a file for each phase. Raises InputError where one is there
         already, unless `force` is given, or where the folder cannot be written to."""
-        return write_files(Path(folder), in_files(self.phases, _one_of(Emit, target, "target"), self.shapes), force)
+        return write_files(Path(folder), in_files(self.phases, one_of(Emit, target, "target"), self.shapes), force)
 
     def check(self, backend: str = "numpy") -> tuple[Any, ...]:
         """Run each phase on shrunken dims and compare with the unsharded model: on virtual chips (`numpy`), which
@@ -101,7 +100,7 @@ class CompiledModel:
 
         Raises InputError where it is too large to run, or JAX is missing.
         """
-        if _one_of(("numpy", "jax"), backend, "backend") == "numpy":
+        if one_of(("numpy", "jax"), backend, "backend") == "numpy":
             return tuple(run_check(one.program, one.spmd) for one in self.phases)
         checker = import_module("..jax.check", __package__)  # few plans are checked there
         return tuple(checker.check_jax(one) for one in self.phases)
@@ -114,21 +113,22 @@ class CompiledModel:
         return FRAME.format(page=escape(self.emit(Emit.HTML), quote=True))
 
 
-K = TypeVar("K", bound=str)
+T = TypeVar("T")
 
 
-def _one_of(known: Iterable[K], name: str, what: str) -> K:
-    """What is called `name`. Raises InputError where there is nothing of that name."""
+def one_of(known: Iterable[T], name: str, what: str) -> T:
+    """What is called `name`, of things by their names. Raises InputError where there is nothing of that name."""
     names = {str(one): one for one in known}
     if name not in names:
-        hint = did_you_mean(name, names) or f"they are {', '.join(names)}"
-        raise fail(f"There is no {what} `{name[:60]}`.", hint=hint)
+        hint = did_you_mean(str(name), names) or f"they are {', '.join(names)}"
+        raise fail(f"There is no {what} `{str(name)[:60]}`.", hint=hint)
     return names[name]
 
 
+@checked
 def compile(
     program: Program | str | Path,
-    mesh: Mesh | str,
+    mesh: Mesh | str | int,
     hardware: Hardware | str = "tpu-v4",
     phases: str | Sequence[str] | None = None,
     *,
@@ -151,19 +151,21 @@ def compile(
     Raises EsccError: InputError where something of this is wrong or no plan fits (NoPlan then says whether that
     is proven), InternalError where a plan does not hold together.
     """
+    if not 0 <= hbm_fraction <= 1:
+        raise fail(f"`hbm_fraction` is {hbm_fraction!r}.", hint="it is a share of the memory, from 0 to 1")
     chosen = program if isinstance(program, Program) else load(program)
     chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware)
     if network is not None:
-        chip = chip.with_network(_one_of(Convention, network, "network"))
-    least = _one_of(Objective, objective, "objective")
+        chip = chip.with_network(one_of(Convention, network, "network"))
+    least = one_of(Objective, objective, "objective")
     options = Options(
         chip,
         least,
         hbm_fraction * chip.hbm_bytes,
-        settings=Settings(_one_of(SOLVERS, solver, "solver")),
+        settings=Settings(one_of([*SOLVERS], solver, "solver")),
         overlap=overlap,
     )
-    meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_of(mesh, chip)
+    meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_of(str(mesh), chip)
     return compile_model(chosen, meshes, options, phases, separate, check)
 
 

@@ -16,9 +16,10 @@ from ...cost.hardware import Convention, Hardware
 from ...cost.simulate.trace import MOST_CHIPS, Trace, traces
 from ...ir.mesh import Mesh
 from ...ir.program import Program
+from ..text.arguments import checked
 from ..text.terminal import table
 from .compare import Comparison, Finding, Sending, Weight
-from .compiled_model import CompiledModel, compile
+from .compiled_model import CompiledModel, compile, one_of
 from .explain import Explanation, Line, explain_phase
 
 FORMS = {
@@ -60,9 +61,10 @@ def explain_model(
     )
 
 
+@checked
 def explain(
     program: Program | str | Path,
-    mesh: Mesh | str,
+    mesh: Mesh | str | int,
     hardware: Hardware | str = "tpu-v4",
     phases: str | Sequence[str] | None = None,
     *,
@@ -77,7 +79,9 @@ def explain(
     `trace` moves the collectives over a simulation of the links beside their formulas. An `Explained` prints
     itself; its `explanation` has the formulas and the figures of the plan. Raises as `compile` does.
     """
-    return explain_model(compile(program, mesh, hardware, phases, **options), Form(form), drop_ones, trace)
+    return explain_model(
+        compile(program, mesh, hardware, phases, **options), one_of(Form, form, "form"), drop_ones, trace
+    )
 
 
 def as_text(explained: Explained) -> str:

@@ -13,7 +13,7 @@ from ..plan.compiled import Compilation
 from ..plan.shapes import Shape
 from ..text.files import file_stem
 from .json import json_text
-from .text import Detail, report, together_text
+from .text import Detail, advice, report, together_text
 
 
 class Emit(StrEnum):
@@ -49,7 +49,10 @@ def file_names(model: str, phases: Sequence[str], emit: Emit) -> list[str]:
 def in_one(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: Detail = Detail.PROGRAM) -> str:
     """All phases as one text; `detail` says how much reports tell."""
     whole = _each(compiled, emit, shapes, detail)
-    return f"{whole}\n\n{together_text(compiled)}" if emit is Emit.TEXT and compiled.together else whole
+    if emit is not Emit.TEXT:
+        return whole
+    last = [advice(compiled)] if detail is Detail.SUMMARY else []
+    return "\n".join([whole, *([f"\n{together_text(compiled)}\n"] if compiled.together else []), *last])
 
 
 def in_files(
@@ -63,7 +66,7 @@ def in_files(
     for one in compiled:
         name = file_stem(one.program.name, one.phase) + ENDINGS[emit]
         text = _each(Compilation((one,)), emit, shapes, detail)
-        out[name] = f"{text}\n\n{together_text(compiled)}" if emit is Emit.TEXT and compiled.together else text
+        out[name] = f"{text}\n\n{together_text(compiled)}\n" if emit is Emit.TEXT and compiled.together else text
         if emit is Emit.SPECS:
             out[_beside(name)] = specs_json(one.spmd)
     return out

@@ -47,7 +47,7 @@ class Detail(StrEnum):
 def report(compiled: CompiledPhase, detail: Detail = Detail.PROGRAM) -> str:
     """The plan as text for people, ending in a newline; at most 100 columns where names allow."""
     head = [_header(compiled), *_verdict(compiled)]
-    shown = [_advice(compiled)] if detail is Detail.SUMMARY else [_program(compiled, detail)]
+    shown = [] if detail is Detail.SUMMARY else [_program(compiled, detail)]
     parts = [*head, _stored(compiled), _takes(compiled), *shown]
     return "\n\n".join("\n".join(part).rstrip() for part in parts) + "\n"
 
@@ -204,13 +204,18 @@ NEXT = {  # what makes a step quicker, or tokens cheaper, by what most of its ti
 }
 
 
-def _advice(compiled: CompiledPhase) -> Iterator[str]:
+def advice(compiled: Compilation) -> str:
     """What to do next."""
-    yield "Next"
-    if compiled.prediction.tokens_per_s is not None:
-        yield f"  {NEXT[compiled.prediction.binds]}"
-    yield "  `--program` prints the sharded program, `-o DIR` writes it, `--emit jax` is source that runs,"
-    yield "  `--check` runs it on virtual chips, `escc explain` has its cost as formulas."
+    lines = ["Next"]
+    bound = {one.phase: one.prediction.binds for one in compiled if one.prediction.tokens_per_s is not None}
+    for resource in dict.fromkeys(bound.values()):
+        phases = [phase for phase, binds in bound.items() if binds is resource]
+        named = f"{', '.join(phases)}: " if len(compiled) > 1 else ""
+        lines.append(f"  {named}{NEXT[resource]}")
+    lines.append("  `--program` prints the sharded program, `-o DIR` writes it, `--emit jax` is source that runs,")
+    run = "" if all(one.checked for one in compiled) else "`--check` runs it on virtual chips, "
+    lines.append(f"  {run}`escc explain` has its cost as formulas.")
+    return "\n".join(lines) + "\n"
 
 
 def _overlap(compiled: CompiledPhase) -> Iterator[str]:
@@ -352,7 +357,7 @@ def sharing_text(alone: Sequence[CompiledPhase], together: Plan | None, reason: 
     rows.append(("handovers", "", "-", time_text(handed)))
     rows.append(("in all", "", time_text(total), time_text(together.price)))
     lines += table(rows, left=1)
-    more = together.price / total - 1 if total else 0.0
+    more = round(together.price / total - 1, 4) + 0.0 if total else 0.0  # a rounding error is no less
     lines.append(f"  {more:.2%} more than each phase as if it had the chips to itself, nothing handed over")
     return "\n".join(lines)
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ...cost.hardware import Hardware
+from ..text.arguments import checked
 from ..text.processes import completed
 from .answers import Answer, Target, answer
 from .grid import grid
@@ -33,6 +34,7 @@ class SweepResult:
         return sweep_text(self.sweep, self.records, None)
 
 
+@checked
 def sweep(
     model: str | Path,
     chips: str | int | Sequence[int],

@@ -20,7 +20,7 @@ from escc.ir.program import Append, Carry, Einsum, Iota, Kind, Map, Op, Reduce, 
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from escc.ir.text.expressions import ExprError, ExprParser, format_expr
 from escc.ir.text.read_spmd import parse_spmd
-from escc.ir.text.write_spmd import print_spmd
+from escc.ir.text.write_spmd import folded, print_spmd
 from escc.ir.verify.verify import verify
 
 LISTING = """\
@@ -390,3 +390,20 @@ def test_expression_errors_say_where() -> None:
     with pytest.raises(ExprError) as error:
         ExprParser("a + silv(b)").expression()
     assert (error.value.at, error.value.length, error.value.hint) == (4, 4, "did you mean `silu`?")
+
+
+def test_steps_called_after_one_fold_into_it_unless_some_run_as_one() -> None:
+    text = """sharded "a" run on x=2
+sizes B=4 E=8
+input x: f32 BE
+n.sum f32 B = x[B,E]
+n f32 BE = x / n.sum
+m.sum f32 B = n[B,E]
++ m f32 BE = n * m.sum
+return m
+"""
+    spmd = parse_spmd(Source("a", text))
+    assert {name: fold.within for name, fold in folded(spmd).items()} == {"n": ("n.sum",)}
+    printed = print_spmd(spmd, {"n.sum": "0.5 us", "n": "1 us"}, folded(spmd))
+    assert "n.sum" not in printed and "{sum}(x)" in printed and "# 0.5 us, 1 us" in printed
+    assert "m.sum" in printed

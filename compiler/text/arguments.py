@@ -1,0 +1,59 @@
+"""Arguments of public functions: what a script passes is of the type that is declared, or one sentence says so."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from types import NoneType, UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ...ir.diagnostics import fail
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which raises InputError for an argument that is not of the type that it declares."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def checking(*args: P.args, **kwargs: P.kwargs) -> R:
+        hints = get_type_hints(function)
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            many = signature.parameters[name].kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+            if not many and not _fits(value, hints[name]):
+                shown = f"`{name}` of `escc.{function.__name__}` is {value!r:.60}"
+                raise fail(f"{shown}, a {type(value).__name__}.", hint=f"it takes {_text(hints[name])}")
+        return function(*args, **kwargs)
+
+    return checking
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value is of a type: a class, a union, a Sequence (a text is none) or a Mapping of types."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(
+            _fits(key, inner[0]) and _fits(each, inner[1]) for key, each in value.items()
+        )
+    if origin is Sequence:
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(_fits(v, inner[0]) for v in value)
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def _text(hint: Any) -> str:
+    """A type in words."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(_text(each) for each in inner)
+    if inner:
+        return f"{origin.__name__} of {' to '.join(map(_text, inner))}"
+    return "None" if hint is NoneType else getattr(hint, "__name__", str(hint))

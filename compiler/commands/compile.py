@@ -21,7 +21,7 @@ from ..plan.shapes import meshes_of, ranking
 from ..report.compiled_model import CompiledModel, compile_model
 from ..report.stages import Stage, stage_text
 from ..report.targets import ALONE, Emit, file_names, in_files, in_one
-from ..report.text import Detail, sharing_text
+from ..report.text import Detail, checked_text, sharing_text
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import complain, note, say
 from .main import BUG, reported
@@ -66,6 +66,8 @@ class _Writing:
                 say(choice + "\n")
             else:  # a program, or data, stands alone on standard output
                 note(choice)
+        if compiled.phases[0].checked is not None and (self.folder is not None or self.emit is not Emit.TEXT):
+            note(checked_text(compiled.phases))
         if self.folder is None:
             say(in_one(phases, self.emit, shapes, self.detail))
             return

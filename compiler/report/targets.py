@@ -51,8 +51,9 @@ def in_one(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: D
     whole = _each(compiled, emit, shapes, detail)
     if emit is not Emit.TEXT:
         return whole
+    first = [f"{together_text(compiled)}\n"] if compiled.together else []
     last = [advice(compiled)] if detail is Detail.SUMMARY else []
-    return "\n".join([whole, *([f"\n{together_text(compiled)}\n"] if compiled.together else []), *last])
+    return "\n".join([*first, whole, *last])
 
 
 def in_files(

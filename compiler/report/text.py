@@ -204,6 +204,13 @@ NEXT = {  # what makes a step quicker, or tokens cheaper, by what most of its ti
 }
 
 
+def checked_text(compiled: Compilation) -> str:
+    """What the runs of phases showed, where there were any, for what is written without a word of it."""
+    return "\n".join(
+        f"phase {one.phase}\n" + "\n".join(_checked(one.checked)) for one in compiled if one.checked is not None
+    )
+
+
 def advice(compiled: Compilation) -> str:
     """What to do next."""
     lines = ["Next"]
@@ -295,7 +302,7 @@ Data = dict[str, Any]
 
 
 def together_text(compiled: Compilation) -> str:
-    """What phases that were planned together take in all: a block that follows their own."""
+    """What phases that were planned together take in all: a block beside their own."""
     return "\n".join(_together(compiled))
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ...cost.hardware import Hardware, Torus
-from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
+from ...ir.diagnostics import Diagnostic, InputError
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
@@ -136,8 +136,4 @@ def plan_step(step: Step, hardware: Hardware) -> SpmdProgram | tuple[Diagnostic,
 def _program(step: Step) -> Program:
     sizes = dict(zip(DIMS, (step.batch, step.tokens, step.context), strict=True))
     program = load(Path(step.model), sizes, phase=step.phase)
-    names = [phase.name for phase in program.phases]
-    if step.phase not in names:
-        hint = did_you_mean(step.phase, names) or f"it has {', '.join(names)}"
-        raise fail(f"The model `{step.model[:60]}` has no phase `{step.phase}`.", hint=hint)
     return with_weights(program, step.weights)

@@ -142,7 +142,7 @@ def test_what_cannot_be_planned_names_its_row(tiny: Path, tmp_path: Path) -> Non
         plan_steps(runs(bad, V4), MEASURED)
     said = str(caught.value)
     assert "Row `a`: The layout `ws2d` needs 2 axes, and the mesh 7 has 1." in said
-    assert f"Row `b`: The model `{other}"[:60] in said and "has no phase `decode`" in said
+    assert "Row `b`: The model has no phase `decode`." in said
     assert len(caught.value.diagnostics) == 2
 
 

@@ -1,4 +1,4 @@
-"""Validation: what rows are predicted to take beside what was measured, and where that time goes."""
+"""Validation: what rows are predicted to take beside what was measured, and where that time goes, also as text."""
 
 from __future__ import annotations
 

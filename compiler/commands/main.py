@@ -1,4 +1,4 @@
-"""The command line: `escc layouts` and `hardware`; the others are a file each, as `lazy` lists them.
+"""The command line: `escc layouts` and `hardware`; the others, a file each, are imported when they are asked for.
 
 Exit codes: 0 done; 1 the input is wrong, or no plan fits; 2 wrong usage; 3 the compiler contradicts
 itself.

@@ -1,4 +1,4 @@
-"""Lines of an emitted Python function, with comments in one column."""
+"""Lines of an emitted Python function, with comments in one column, and what is in scope at one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields that several architectures have, and what they must say."""
+"""The Transformer that configs describe, and the fields that several architectures have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Transformer as a model in the surface language, laid out to be read."""
+"""A Transformer as a model in the surface language, its block first, laid out to be read."""
 
 from __future__ import annotations
 

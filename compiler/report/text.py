@@ -1,4 +1,4 @@
-"""A compiled phase as text: what is stored where, the sharded program, and what it takes.
+"""A compiled phase as text: what is stored where, the sharded program, what it takes, and phases together.
 
 The text depends on the plan alone, never on how long it took to find. MB are 10^6 bytes, GB 10^9.
 """

@@ -1,4 +1,4 @@
-"""Pointwise expressions on NumPy arrays whose last dimensions have names."""
+"""Expressions, and ops on the shards of chips, on NumPy arrays whose last dimensions have names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep goes over, and what is found at each point, as lines of its results file."""
+"""What a sweep goes over, by which dims, and what is found at each point, as lines of its results file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep as text: its points, the frontier of latency and cost, the answer to a target."""
+"""A sweep shown: its points, the frontier of latency and cost and the answer as text, and as a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line says: plain text into files and pipes, with colours on a terminal."""
+"""What the command line says: tables, figures with units, plain into files and pipes, coloured on a terminal."""
 
 from __future__ import annotations
 

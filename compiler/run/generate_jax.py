@@ -1,4 +1,4 @@
-"""Generation in JAX: both emitted phases, run with the weights and prompts of a run on virtual chips; and both runs as text."""
+"""Generation in JAX: both emitted phases, run with the weights and prompts of virtual chips; both runs as text."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def compare(program: Program, mesh: Mesh, patience: int) -> tuple[int, int, int]
 
 
 @pytest.mark.parametrize(
-    ("axis", "seeds", "bound"), [(2, range(70), 20), (4, range(130, 180), 10), (3, range(260, 310), 6)]
+    ("axis", "seeds", "bound"), [(2, range(50), 14), (4, range(130, 170), 8), (3, range(260, 300), 5)]
 )
 def test_every_capacity_gives_the_least_price_within_it(axis: int, seeds: range, bound: int) -> None:
     mesh = Mesh((("x", axis),))

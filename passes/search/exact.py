@@ -30,6 +30,7 @@ GAIN = 0.5  # a try that raises the bound by less than this share of what is mis
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 FAR = 1e30  # seconds: more than the difference of any two plans
 NODES = 2_000  # of the solver's search among plans that keep to a limit
+MOST_INTEGER = 10_000  # columns of a program for that search
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 
@@ -218,6 +219,8 @@ class Prover:
                 break
             if np.isfinite(best.price):
                 left = _fixed(left, answer, best.price * unit * (1 + 1e-9))
+            if (left.upper > 0).sum() > MOST_INTEGER:
+                break  # boxes settle it sooner
         return best, wrong
 
     def _approach(self, ascent: DualAscent, known: Candidate) -> Candidate:

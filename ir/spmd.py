@@ -36,7 +36,7 @@ class Compute:
 
     `joined`: it runs as one with the step before it. Einsums so joined read one value and contract
     the same indices: one matmul, of weights side by side. `looped`: it runs in one loop with the step
-    before it (ir.looped).
+    before it (ir.verify.fused).
     """
 
     op: Op
@@ -55,7 +55,7 @@ class Move:
 
     `joined`: it is part of the collective before it, which is of the same kind and over the same
     axes: their bytes add, and the latency is paid once. `looped`: it runs in one loop with the step
-    before it (ir.looped).
+    before it (ir.verify.fused).
     """
 
     result: str

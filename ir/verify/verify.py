@@ -8,7 +8,7 @@ it. What it checks, besides the types' own invariants:
   axes of the mesh that have more than one chip;
 - moves: the collective, applied to the operand's layout, gives the result's; dims and dtype stay;
 - computes: the op runs on such shards and leaves such a result (ir.rules);
-- joined and looped steps: those that run as one, or in one loop, could (ir.joined, ir.looped);
+- joined and looped steps: those that run as one, or in one loop, could (ir.verify.fused);
 - carries: one layout, one shape, one dtype at entry and exit, complete;
 - stored tensors and results are complete; a new version of a cache lies as the cache is stored;
 - a dim that a stored tensor keeps whole is split in no copy of it;

@@ -86,7 +86,7 @@ def write(made: Sequence[Figure], hardware: Hardware, docs: Path = DOCS) -> None
 
 def main() -> int:
     """Draw all, then write all."""
-    hardware = Hardware.load(CHIP, measured=True)
+    hardware = Hardware.load(CHIP)
     write(figures(hardware), hardware)
     return 0
 

@@ -58,7 +58,7 @@ def volumes(tokens: Sequence[int] = TOKENS) -> Volumes:
 def _compiled(layout: FeedForwardLayout, tokens: int) -> CompiledPhase:
     program = load(EXAMPLES / "feed-forward.esti", {"B": tokens}, [EXAMPLES / "pins" / f"{layout}.pins"])
     # Communication alone is compared: what fits is no question here, and the network is the paper's.
-    options = Options(Hardware.load("tpu-v4").with_network("flat"), capacity_bytes=inf)
+    options = Options(Hardware.of_paper("tpu-v4"), capacity_bytes=inf)
     return compile_phase(program, "main", MESH, options)
 
 

@@ -19,7 +19,8 @@ from escc.compiler.calibrate.measurements import Measurement, Timed
 from escc.compiler.calibrate.named_layouts import FeedForwardLayout
 from escc.compiler.calibrate.rows import DECODE, PREFILL, Step, slice_of
 from escc.compiler.plan.pipeline import load, model_source
-from escc.compiler.sweep.points import Record, Sweep, serving
+from escc.compiler.plan.serving import serving
+from escc.compiler.sweep.points import Record, Sweep
 from escc.compiler.sweep.run import run_sweep
 from escc.cost.hardware import Hardware
 from escc.ir.dtype import Dtype

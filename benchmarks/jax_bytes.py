@@ -87,7 +87,12 @@ def compiled(case: Case, overlap: bool) -> CompiledPhase:
     file = ROOT / "examples" / f"{case.model}.esti"
     pins = [ROOT / case.pins] if case.pins else []
     program = load(file if file.exists() else Path(case.model), None, pins)
-    return compile_phase(program, case.phase, MESH, Options(Hardware.load("tpu-v4"), overlap=overlap))
+    return compile_phase(
+        program,
+        case.phase,
+        MESH,
+        Options(Hardware.of_paper("tpu-v4"), overlap=overlap),
+    )
 
 
 def measure(case: Case) -> Row:

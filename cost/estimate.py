@@ -14,10 +14,11 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from ..ir.collective import CollectiveKind, axes_of, kind
-from ..ir.program import Append, Kind, Repeat, Signature, Stored, signature, walk
+from ..ir.program import Kind, Repeat, Signature, Stored, signature, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..ir.verify.fused import walk_loops
 from .hardware import Hardware
+from .kernels import launches
 from .loops import Alone, LoopCost, loop_cost
 from .network import Network, bytes_sent
 from .ops import Work, work
@@ -25,7 +26,8 @@ from .ops import Work, work
 
 @dataclass(frozen=True)
 class OpCost:
-    """One op on one chip, once: its work and its seconds. `times`: how often it runs."""
+    """One op on one chip, once: its work and its seconds, `launch_s` of them beside its work. `times`: how often
+    it runs."""
 
     result: str
     times: int
@@ -33,6 +35,7 @@ class OpCost:
     hbm_bytes: float
     compute_s: float
     memory_s: float
+    launch_s: float
     seconds: float
 
 
@@ -171,25 +174,17 @@ def concrete_sizes(spmd: SpmdProgram) -> Scale:
     return Scale(lambda dim: Fraction(sizes[dim]), lambda axis: Fraction(axes[axis]))
 
 
-def resident(spmd: SpmdProgram) -> set[str]:
-    """The values that lie in HBM: parameters and caches, their new versions, and moved copies of any of these."""
-    found: set[str] = set()
-    for placed in walk(spmd.body):
-        match placed.item:
-            case Stored(name, which) if which is not Kind.INPUT:
-                found.add(name)
-            case Compute(Append(result=name)):
-                found.add(name)
-            case Move(result, operand) if operand in found:
-                found.add(result)
-    return found
+def in_floats(work: Work) -> Work:
+    """Work in floating-point numbers, as the search counts it."""
+    figures = float(work.flops), float(work.hbm_bytes), float(work.cache_bytes)
+    return replace(work, flops=figures[0], hbm_bytes=figures[1], cache_bytes=figures[2])
 
 
 def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork | Transfer]:
     """What every step of a program does, in program order, in the terms of `scale`."""
     values = spmd.table()
     plain = {name: value.value for name, value in values.items()}
-    stay = resident(spmd)
+    launched = launches(spmd)
     for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, which):
@@ -197,7 +192,7 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
             case Compute(op):
                 sig = signature(op, plain)
                 local = {i: scale.local(i, axes) for i, axes in _splits(sig, op.result, spmd).items()}
-                yield OpWork(op.result, placed.times, work(op, sig, plain, stay, local.__getitem__))
+                yield OpWork(op.result, placed.times, work(op, sig, plain, launched[op.result], local.__getitem__))
             case Move(result, operand, collective, joined):
                 axes = axes_of(collective, values[operand].layout)
                 before, after = (scale.local_bytes(values[n]) for n in (operand, result))
@@ -217,9 +212,10 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
                 if which is not Kind.INPUT:
                     stored.append((name, times * float(size)))
             case OpWork(result, times, done):
-                flops, hbm = float(done.flops), float(done.hbm_bytes)
-                seconds = hardware.compute_s(flops), hardware.memory_s(hbm), float(hardware.op_s(flops, hbm))
-                ops.append(OpCost(result, times, flops, hbm, *seconds))
+                done = in_floats(done)
+                work_s = hardware.compute_s(done.flops, done.dtype), hardware.memory_s(done.hbm_bytes, done.cache_bytes)
+                beside_s, seconds = hardware.launch_s(done), float(hardware.work_s(done))
+                ops.append(OpCost(result, times, done.flops, done.hbm_bytes, *work_s, beside_s, seconds))
             case Transfer(result, _, times, name, axes, before, after, _, joined):
                 taken = float(network.collective_s(name, axes, float(before), float(after), joined))
                 moves.append(MoveCost(result, times, name, axes, float(step.bytes_sent), taken, joined))
@@ -232,7 +228,10 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
 def steps_alone(costs: Estimate, spmd: SpmdProgram) -> Alone:
     """What the steps of a program do by themselves, of its estimate."""
     seconds = {op.result: op.seconds for op in costs.ops} | {move.result: move.seconds for move in costs.moves}
-    return Alone(seconds, {op.result: op.flops for op in costs.ops}, resident(spmd))
+    works = {
+        step.result: in_floats(step.work) for step in step_costs(spmd, concrete_sizes(spmd)) if isinstance(step, OpWork)
+    }
+    return Alone(seconds, works, {result: launch.reads for result, launch in launches(spmd).items()})
 
 
 def predict(spmd: SpmdProgram) -> tuple[Fraction, ...]:

@@ -7,28 +7,39 @@ such chips is in `network`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from importlib import resources
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from ..cost import engines as engines_folder
 from ..cost import presets as presets_folder
+from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import Source, did_you_mean, fail
+from ..ir.dtype import Dtype
 from ..ir.inert import comment, visible
 from ..ir.text.read import read_source
-from .hardware_file import FORM, Tables, read_tables
+from .hardware_file import ENGINE, HARDWARE, Form, Tables, read_slices, read_tables, slices_text
+from .ops import Work
 
 
 def larger(a: Any, b: Any) -> Any:
     """The larger of two, element by element."""
     sympy = _sympy_of(a, b)
     return np.maximum(a, b) if sympy is None else sympy.Max(a, b)
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """The smaller of two, element by element."""
+    sympy = _sympy_of(a, b)
+    return np.minimum(a, b) if sympy is None else sympy.Min(a, b)
 
 
 def root_of_squares(a: Any, b: Any) -> Any:
@@ -47,6 +58,7 @@ def _sympy_of(*operands: Any) -> ModuleType | None:
     return sympy if sympy is not None and any(isinstance(x, sympy.Basic) for x in operands) else None
 
 
+BORROWED_ERROR = 0.25  # of log(predicted / measured), for a chip with the shares of another
 MEASURED = "-measured"  # ends the name of hardware whose calibrated figures were fitted to measurements
 
 
@@ -78,7 +90,9 @@ class Rule(StrEnum):
 class Torus:
     """Chips with links to their neighbours along each of `dimensions` axes.
 
-    `link_bytes_per_s`: one link, one direction.
+    `link_bytes_per_s`: one link, one direction. `slices`: the shapes of slice that are offered, sides from the
+    shortest up, without those of one chip; `slice_step_chips`: those whose sides are all multiples of it are, too.
+    With neither all shapes count as offered.
     """
 
     dimensions: int
@@ -86,6 +100,17 @@ class Torus:
     wrap: Wrap
     largest_slice_chips: int
     wrap_axis_chips: int = 1
+    slices: tuple[tuple[int, ...], ...] = ()
+    slice_step_chips: int | None = None
+
+    def offers(self, sides: Sequence[int]) -> bool:
+        """Whether a slice of such sides is offered, in whatever order they stand."""
+        shape = tuple(sorted(side for side in sides if side > 1))
+        step = self.slice_step_chips
+        if not self.slices and step is None:
+            return True
+        whole = step is not None and len(shape) == self.dimensions and all(side % step == 0 for side in shape)
+        return shape in self.slices or (whole and prod(shape) <= self.largest_slice_chips)
 
 
 @dataclass(frozen=True)
@@ -97,13 +122,43 @@ class Switch:
 
 
 @dataclass(frozen=True)
+class Protocols:
+    """What a collective of one kind takes behind a switch, as measured: the quicker of two protocols.
+
+    Each chip waits `start_s` and `member_s` for each of the others. Then what it sends goes at `share` of the
+    rate of its link; or, `bulk_start_s` later, at `bulk_share`. None: there is one protocol.
+    """
+
+    start_s: float
+    member_s: float
+    share: float
+    bulk_start_s: float | None = None
+    bulk_share: float | None = None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a program that serves a model takes beside what the chips do: of a step, and of each repetition of a
+    repeat. `all_reduce`: its own all-reduce behind a switch, None where it has the chip's. `error`: as of
+    Calibrated, of steps."""
+
+    name: str
+    step_s: float = 0.0
+    layer_s: float = 0.0
+    all_reduce: Protocols | None = None
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
 class Calibrated:
     """What was measured: how the two times of an op combine, the shares of the peaks that are
     reached, and the seconds that a collective takes whatever it carries.
 
     `hop_latency_s`: of each of its steps from chip to chip, None where the datasheet's figure stands.
     `axes_at_once`: along how many axes of a torus a collective uses the links at once, None for all;
-    over more it goes in stages. `error`: the root mean square of log(predicted / measured) over what
+    over more it goes in stages. `kernel_s`: what a kernel takes beside its work. `attention_efficiency`: the
+    share of the HBM rate at which caches are read, None where it is that of all else. `fp8_efficiency`: of the
+    fp8 peak, None where it is that of bf16. `error`: the root mean square of log(predicted / measured) over what
     the figures were fitted to, 0 where nothing was.
     """
 
@@ -114,16 +169,22 @@ class Calibrated:
     collective_latency_s: float = 0.0
     hop_latency_s: float | None = None
     axes_at_once: int | None = None
+    kernel_s: float = 0.0
+    attention_efficiency: float | None = None
+    fp8_efficiency: float | None = None
     error: float = 0.0
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """One chip and its network.
+    """One chip and its network, and what serves on it.
 
     `peak_flops_per_s` is dense bf16. `network_bytes_per_s` is all that a chip can send, the one
     bandwidth of the flat convention. `between_bytes_per_s` is what a chip can send to other nodes or
-    slices, None where that is not known. Latencies count in the links convention only.
+    slices, None where that is not known. Latencies count in the links convention only. `measured_like`: the preset
+    of the nearest chip that was measured, whose shares and latencies count where none are known of this one.
+    `protocols`: what collectives behind a switch take, of the kinds that were measured. `engine`: what serves.
+    `priced_on`: when the price held.
     """
 
     name: str
@@ -135,25 +196,59 @@ class Hardware:
     peak_int8_ops_per_s: float | None = None
     peak_fp8_flops_per_s: float | None = None
     dollars_per_chip_hour: float | None = None
+    priced_on: str | None = None
     between_bytes_per_s: float | None = None
     hop_latency_s: float = 0.0
+    measured_like: str | None = None
     calibrated: Calibrated = field(default_factory=Calibrated)
-    convention: Convention = Convention.FLAT
+    convention: Convention = Convention.LINKS
+    protocols: tuple[tuple[CollectiveKind, Protocols], ...] = ()
+    engine: Engine | None = None
 
     @classmethod
-    def load(cls, name: str, measured: bool = False) -> Hardware:
-        """The preset called `name`, or the hardware of the file `name` when that ends in `.toml`. With `measured`
-        the figures fitted to measurements, where a preset of such a chip is shipped.
+    def load(cls, name: str, datasheet: bool = False) -> Hardware:
+        """The preset called `name` with the figures fitted to measurements of that chip, or of the chip that its
+        file names as the nearest that was measured; with `datasheet` as its file says. Or the hardware of the file
+        `name` when that ends in `.toml`.
 
         Raises InputError when there is no such preset or file, or with all that is wrong in the file.
         """
-        if measured and name + MEASURED in presets():
-            name += MEASURED
-        return parse_hardware(read_source(Path(name))) if name.endswith(".toml") else _preset(name)
+        if name.endswith(".toml"):
+            own = parse_hardware(read_source(Path(name)))
+            return own if datasheet or not own.at_peaks else _like(own)
+        if datasheet:
+            return _preset(name)
+        if name + MEASURED in presets():
+            return _preset(name + MEASURED)
+        return _like(_preset(name))
+
+    @classmethod
+    def of_paper(cls, name: str) -> Hardware:
+        """The preset called `name` in the convention of Pope et al. 2022, appendix A.1: at its peaks, with one
+        bandwidth for a chip and no latency."""
+        return cls.load(name, datasheet=True).with_network(Convention.FLAT)
+
+    @property
+    def at_peaks(self) -> bool:
+        """Whether nothing was measured, so that peaks count as if they were reached."""
+        return not self.calibrated.error
 
     def with_network(self, convention: str | None) -> Hardware:
         """The same chip with its network seen by another convention, `flat` or `links`; None leaves its own."""
         return self if convention is None else replace(self, convention=Convention(convention))
+
+    def with_price(self, dollars_per_chip_hour: float | None) -> Hardware:
+        """The same chip at another price; None leaves its own."""
+        if dollars_per_chip_hour is None:
+            return self
+        return replace(self, dollars_per_chip_hour=dollars_per_chip_hour, priced_on=None)
+
+    def with_engine(self, engine: Engine | None) -> Hardware:
+        """The same chip under a serving engine; None leaves it bare."""
+        if engine is None or engine.all_reduce is None or not isinstance(self.fabric, Switch):
+            return replace(self, engine=engine)
+        protocols = dict(self.protocols) | {CollectiveKind.ALL_REDUCE: engine.all_reduce}
+        return replace(self, engine=engine, protocols=tuple(protocols.items()))
 
     @property
     def chip(self) -> str:
@@ -166,30 +261,66 @@ class Hardware:
         measured = self.calibrated.hop_latency_s
         return self.hop_latency_s if measured is None else measured
 
-    def compute_s(self, flops: Any) -> Any:
+    def peak(self, dtype: Dtype = Dtype.BF16) -> float:
+        """The flops a second that are reached in the arithmetic of a type; that of bf16 where the chip has no other."""
+        found = self.calibrated
+        if dtype is Dtype.FP8 and self.peak_fp8_flops_per_s is not None:
+            share = found.compute_efficiency if found.fp8_efficiency is None else found.fp8_efficiency
+            return self.peak_fp8_flops_per_s * share
+        return self.peak_flops_per_s * found.compute_efficiency
+
+    def compute_s(self, flops: Any, dtype: Dtype = Dtype.BF16) -> Any:
         """Seconds of arithmetic."""
-        return flops / (self.peak_flops_per_s * self.calibrated.compute_efficiency)
+        return flops / self.peak(dtype)
 
-    def memory_s(self, hbm_bytes: Any) -> Any:
-        """Seconds of HBM traffic."""
-        return hbm_bytes / (self.hbm_bytes_per_s * self.calibrated.hbm_efficiency)
+    def memory_s(self, hbm_bytes: Any, cache_bytes: Any = 0) -> Any:
+        """Seconds of HBM traffic, of which `cache_bytes` are read from caches."""
+        found = self.calibrated
+        seconds = hbm_bytes / (self.hbm_bytes_per_s * found.hbm_efficiency)
+        if found.attention_efficiency is None:
+            return seconds
+        slower = 1 / found.attention_efficiency - 1 / found.hbm_efficiency
+        return seconds + cache_bytes * slower / self.hbm_bytes_per_s
 
-    def op_s(self, flops: Any, hbm_bytes: Any) -> Any:
-        """Seconds of an op that does `flops` and moves `hbm_bytes`, per chip; numbers, arrays or symbols."""
-        compute, memory = self.compute_s(flops), self.memory_s(hbm_bytes)
+    def launch_s(self, work: Work) -> float:
+        """Seconds of an op beside its work: the kernel that starts with it, and what the engine takes."""
+        engine_s = 0.0 if self.engine is None else work.layers * self.engine.layer_s + work.steps * self.engine.step_s
+        return work.kernels * self.calibrated.kernel_s + engine_s
+
+    def work_s(self, work: Work) -> Any:
+        """Seconds of an op on one chip; numbers, arrays or symbols."""
+        compute = self.compute_s(work.flops, work.dtype)
+        memory = self.memory_s(work.hbm_bytes, work.cache_bytes)
+        return self.launch_s(work) + self.together_s(compute, memory)
+
+    def together_s(self, compute_s: Any, memory_s: Any) -> Any:
+        """Seconds of an op by those of its arithmetic and of its HBM traffic."""
         match self.calibrated.op_rule:
             case Rule.MAX:
-                return larger(compute, memory)
+                return larger(compute_s, memory_s)
             case Rule.SUM:
-                return compute + memory
+                return compute_s + memory_s
             case Rule.ROOT_OF_SQUARES:
-                return root_of_squares(compute, memory)
+                return root_of_squares(compute_s, memory_s)
 
 
 def presets() -> tuple[str, ...]:
     """The names of the shipped hardware files, sorted."""
-    names = (entry.name for entry in resources.files(presets_folder).iterdir())
+    return _names(presets_folder)
+
+
+def _names(folder: ModuleType) -> tuple[str, ...]:
+    names = (entry.name for entry in resources.files(folder).iterdir())
     return tuple(sorted(n.removesuffix(".toml") for n in names if n.endswith(".toml")))
+
+
+def _like(hardware: Hardware) -> Hardware:
+    """A chip with the shares and latencies of the one that it is measured like, if there is one."""
+    if hardware.measured_like is None:
+        return hardware
+    other = _preset(hardware.measured_like)
+    error = max(other.calibrated.error, BORROWED_ERROR)
+    return replace(hardware, calibrated=replace(other.calibrated, error=error), protocols=other.protocols)
 
 
 @lru_cache(maxsize=64)
@@ -211,13 +342,41 @@ def parse_hardware(source: Source) -> Hardware:
     fabric: Torus | Switch
     if "torus" in tables:
         torus = tables["torus"]
-        fabric = Torus(**torus | {"wrap": Wrap(torus["wrap"])})
+        offered = read_slices(torus.get("slices", ""))
+        fabric = Torus(**torus | {"wrap": Wrap(torus["wrap"]), "slices": offered})
     else:
         fabric = Switch(**tables["switch"])
     network = dict(tables["network"])
     if "convention" in network:
         network["convention"] = Convention(network["convention"])
-    return Hardware(**tables[""], **tables["datasheet"], **network, fabric=fabric, calibrated=Calibrated(**calibrated))
+    parts = tables[""] | tables["datasheet"] | network
+    return Hardware(**parts, fabric=fabric, calibrated=Calibrated(**calibrated), protocols=_protocols(tables))
+
+
+def _protocols(tables: Tables) -> tuple[tuple[CollectiveKind, Protocols], ...]:
+    return tuple((kind, Protocols(**tables[kind])) for kind in CollectiveKind if kind in tables)
+
+
+def engines() -> tuple[str, ...]:
+    """The names of the shipped engines, sorted."""
+    return _names(engines_folder)
+
+
+def load_engine(name: str) -> Engine:
+    """The engine called `name`, or that of the file `name` when it ends in `.toml`.
+
+    Raises InputError when there is no such engine or file, or with all that is wrong in the file.
+    """
+    if name.endswith(".toml"):
+        source = read_source(Path(name))
+    elif name in engines():
+        source = Source(f"{name}.toml", resources.files(engines_folder).joinpath(f"{name}.toml").read_text("utf-8"))
+    else:
+        hint = did_you_mean(name, engines()) or f"known: {', '.join(engines())}; or a file of your own, `NAME.toml`"
+        raise fail(f"There is no engine `{name[:60]}`.", hint=hint)
+    tables = read_tables(source, ENGINE)
+    protocols = dict(_protocols(tables))
+    return Engine(**tables[""], **tables["engine"], all_reduce=protocols.get(CollectiveKind.ALL_REDUCE))
 
 
 LARGE = 1e6  # figures from here on are written as 4.5e10
@@ -225,22 +384,34 @@ LARGE = 1e6  # figures from here on are written as 4.5e10
 
 def hardware_toml(hardware: Hardware, comments: Sequence[str], calibrated: Sequence[str]) -> str:
     """The text of a hardware file: `comments` at the top, `calibrated` above the figures that are."""
-    lines = _comments(comments)
     fabric = "torus" if isinstance(hardware.fabric, Torus) else "switch"
-    parts: dict[str, Hardware | Torus | Switch | Calibrated] = {
+    parts: dict[str, object] = {
         "": hardware,
         "datasheet": hardware,
         "network": hardware,
         fabric: hardware.fabric,
         "calibrated": hardware.calibrated,
+        **dict(hardware.protocols),
     }
+    return _toml(HARDWARE, parts, comments, {"calibrated": calibrated})
+
+
+def engine_toml(engine: Engine, comments: Sequence[str]) -> str:
+    """The text of an engine's file, with `comments` at the top."""
+    parts: dict[str, object] = {"": engine, "engine": engine}
+    if engine.all_reduce is not None:
+        parts[CollectiveKind.ALL_REDUCE] = engine.all_reduce
+    return _toml(ENGINE, parts, comments, {})
+
+
+def _toml(form: Form, parts: Mapping[str, object], top: Sequence[str], above: Mapping[str, Sequence[str]]) -> str:
+    lines = _comments(top)
     for table, part in parts.items():
         if table:
             lines += ["", f"[{table}]"]
-        if table == "calibrated":
-            lines += _comments(calibrated)
-        found = {name: getattr(part, name) for name in FORM[table]}
-        lines += [f"{name} = {_value(value)}" for name, value in found.items() if value is not None]
+        lines += _comments(above.get(table, ()))
+        found = {name: getattr(part, name) for name in form.tables[table]}
+        lines += [f"{name} = {_value(value)}" for name, value in found.items() if value not in (None, ())]
     return "\n".join(lines) + "\n"
 
 
@@ -249,8 +420,10 @@ def _comments(texts: Sequence[str]) -> list[str]:
     return [comment(text) for text in texts]
 
 
-def _value(value: str | float) -> str:
+def _value(value: str | float | tuple[tuple[int, ...], ...]) -> str:
     """A value as TOML has it."""
+    if isinstance(value, tuple):
+        value = slices_text(value)
     if isinstance(value, str):
         return '"' + visible(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, int) or abs(value) < LARGE:

@@ -1,4 +1,4 @@
-"""The form of a hardware file: its tables and fields, and what is wrong with one that differs.
+"""The forms of hardware and engine files: their tables and fields, and what is wrong with one that differs.
 
 What the fields mean is said in `hardware`.
 """
@@ -26,7 +26,7 @@ MOST_FINDINGS = 50  # reported at once
 class Field:
     """A field: what its value must be, in words, and whether it must stand there.
 
-    `form` is `number` (0 only where `zero`, at most `most`), `count` (at most `most`), `text` or `choice`.
+    `form` is `number` (0 only where `zero`, at most `most`), `count` (at most `most`), `text`, `choice` or `slices`.
     """
 
     form: str
@@ -43,6 +43,8 @@ class Field:
                 return "a name of 1 to 60 printable characters"
             case "choice":
                 return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
+            case "slices":
+                return 'shapes of slices as in "1 2x2 4x4x8"'
             case "count":
                 return f"a whole number from 1 to {self.most:,.0f}"
         least = "a number, 0 or more" if self.zero else "a number above 0"
@@ -55,11 +57,27 @@ class Field:
                 return isinstance(value, str) and 0 < len(value) <= 60 and value.isprintable()
             case "choice":
                 return isinstance(value, str) and value in self.choices
+            case "slices":
+                return isinstance(value, str) and len(value) < LONGEST and bool(SLICES.fullmatch(value))
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         if self.form == "count" and not isinstance(value, int):
             return False
         return (self.zero and value == 0) or 0 < value <= self.most
+
+
+SLICES = re.compile(r"([1-9][0-9]{0,4}(x[1-9][0-9]{0,4}){0,7}( |$))*")
+
+
+def read_slices(text: str) -> tuple[tuple[int, ...], ...]:
+    """The shapes of `1 2x2 4x4x8`: sides from the shortest up, without those of one chip."""
+    sides = (sorted(map(int, shape.split("x"))) for shape in text.split())
+    return tuple(tuple(side for side in shape if side > 1) for shape in sides)
+
+
+def slices_text(slices: tuple[tuple[int, ...], ...]) -> str:
+    """Shapes as `read_slices` reads them."""
+    return " ".join("x".join(map(str, shape)) or "1" for shape in slices)
 
 
 NUMBER, MAYBE = Field("number"), Field("number", required=False)
@@ -68,8 +86,28 @@ AXES = Field("count", most=len(DEFAULT_NAMES))  # no mesh has more
 LATENCY = Field("number", required=False, zero=True, most=1.0)
 SHARE = Field("number", required=False, most=1.0)
 
-FORM: Mapping[str, Mapping[str, Field]] = {
-    "": {"name": Field("text")},
+
+@dataclass(frozen=True)
+class Form:
+    """The tables that a file may have, each with its fields, and those that it must have; `what` it is called.
+    `one_of`: tables of which it has exactly one."""
+
+    what: str
+    tables: Mapping[str, Mapping[str, Field]]
+    required: tuple[str, ...]
+    one_of: tuple[str, ...] = ()
+
+
+PROTOCOLS = {
+    "start_s": replace(LATENCY, required=True),
+    "member_s": replace(LATENCY, required=True),
+    "share": replace(SHARE, required=True),
+    "bulk_start_s": LATENCY,
+    "bulk_share": SHARE,
+}
+
+TABLES: Mapping[str, Mapping[str, Field]] = {
+    "": {"name": Field("text"), "measured_like": Field("text", required=False)},
     "datasheet": {
         "peak_flops_per_s": NUMBER,
         "peak_int8_ops_per_s": MAYBE,
@@ -77,6 +115,7 @@ FORM: Mapping[str, Mapping[str, Field]] = {
         "hbm_bytes": NUMBER,
         "hbm_bytes_per_s": NUMBER,
         "dollars_per_chip_hour": MAYBE,
+        "priced_on": Field("text", required=False),
     },
     "network": {
         "network_bytes_per_s": NUMBER,
@@ -90,6 +129,8 @@ FORM: Mapping[str, Mapping[str, Field]] = {
         "wrap": Field("choice", choices=("cubes", "full-axis", "always", "never")),
         "wrap_axis_chips": replace(CHIPS, required=False),
         "largest_slice_chips": CHIPS,
+        "slices": Field("slices", required=False),
+        "slice_step_chips": replace(CHIPS, required=False),
     },
     "switch": {"node_chips": CHIPS, "link_bytes_per_s": NUMBER},
     "calibrated": {
@@ -100,30 +141,48 @@ FORM: Mapping[str, Mapping[str, Field]] = {
         "collective_latency_s": LATENCY,
         "hop_latency_s": LATENCY,
         "axes_at_once": replace(AXES, required=False),
+        "kernel_s": LATENCY,
+        "attention_efficiency": SHARE,
+        "fp8_efficiency": SHARE,
         "error": Field("number", required=False, zero=True, most=10.0),
     },
 }
-FABRICS = ("torus", "switch")  # a file has one of the two
-REQUIRED = ("datasheet", "network")
+MEASURED_KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
+HARDWARE = Form(
+    "a hardware file",
+    {**TABLES, **dict.fromkeys(MEASURED_KINDS, PROTOCOLS)},
+    ("datasheet", "network"),
+    ("torus", "switch"),
+)
+ENGINE = Form(
+    "an engine's file",
+    {
+        "": {"name": Field("text")},
+        "engine": {"step_s": LATENCY, "layer_s": LATENCY, "error": TABLES["calibrated"]["error"]},
+        "all-reduce": PROTOCOLS,
+    },
+    ("engine",),
+)
 
 
-def read_tables(source: Source) -> Tables:
-    """The tables of a hardware file, complete and of the right types.
+def read_tables(source: Source, form: Form = HARDWARE) -> Tables:
+    """The tables of a file, complete and of the right types.
 
     Raises InputError with every table and field that is unknown, missing or wrong, in source order.
     """
     found: list[Diagnostic] = []
-    tables = _tables(_toml(source), source, found)
-    for name in REQUIRED:
+    tables = _tables(_toml(source), form, source, found)
+    for name in form.required:
         if name not in tables:
             found.append(Diagnostic(f"The table `[{name}]` is missing.", source=source))
-    fabrics = [name for name in FABRICS if name in tables]
-    if len(fabrics) != 1:
-        held = "both" if fabrics else "neither"
+    chosen = [name for name in form.one_of if name in tables]
+    if form.one_of and len(chosen) != 1:
+        held = "both" if chosen else "neither"
         hint = "say how the chips of a node or slice are linked in one of the two"
-        found.append(Diagnostic(f"The file has {held} of the tables `[torus]` and `[switch]`.", None, hint, source))
+        listed = " and ".join(f"`[{name}]`" for name in form.one_of)
+        found.append(Diagnostic(f"The file has {held} of the tables {listed}.", None, hint, source))
     for name, fields in tables.items():
-        found += _fields(name, fields, source)
+        found += _fields(name, fields, form, source)
     if found:
         ordered = sorted(found, key=lambda d: (d.span is None, d.span.line if d.span else 0))
         raise InputError(ordered[:MOST_FINDINGS])
@@ -145,10 +204,10 @@ def _toml(source: Source) -> dict[str, Any]:
         raise fail(f"The file is not TOML: {reason[:200]}.", span, source=source) from None
 
 
-def _tables(toml: dict[str, Any], source: Source, found: list[Diagnostic]) -> Tables:
+def _tables(toml: dict[str, Any], form: Form, source: Source, found: list[Diagnostic]) -> Tables:
     """The tables that are known, the fields at the top in a table of their own."""
     tables: Tables = {"": {}}
-    known = [name for name in FORM if name]
+    known = [name for name in form.tables if name]
     for name, value in toml.items():
         if name in known and isinstance(value, dict):
             tables[name] = value
@@ -158,19 +217,19 @@ def _tables(toml: dict[str, Any], source: Source, found: list[Diagnostic]) -> Ta
         elif isinstance(value, dict):
             hint = did_you_mean(name, known) or f"the tables are {', '.join(known)}"
             span = _place(source, name[:60], None)
-            found.append(Diagnostic(f"There is no table `{name[:60]}` in a hardware file.", span, hint, source))
+            found.append(Diagnostic(f"There is no table `{name[:60]}` in {form.what}.", span, hint, source))
         else:
             tables[""][name] = value
     return tables
 
 
-def _fields(table: str, fields: Mapping[str, Any], source: Source) -> list[Diagnostic]:
-    known, found = FORM[table], []
+def _fields(table: str, fields: Mapping[str, Any], form: Form, source: Source) -> list[Diagnostic]:
+    known, found = form.tables[table], []
     place = f"`[{table}]`" if table else "the top of the file"
     for name, value in fields.items():
         span = _place(source, table, name)
         if name not in known:
-            hint = did_you_mean(name, known) or _elsewhere(name) or f"it has {', '.join(known)}"
+            hint = did_you_mean(name, known) or _elsewhere(name, form) or f"it has {', '.join(known)}"
             found.append(Diagnostic(f"There is no field `{name[:60]}` in {place}.", span, hint, source))
         elif not known[name].admits(value):
             found.append(Diagnostic(f"`{name}` must be {known[name].wanted}.", span, source=source))
@@ -185,8 +244,9 @@ def _fields(table: str, fields: Mapping[str, Any], source: Source) -> list[Diagn
     return found
 
 
-def _elsewhere(name: str) -> str | None:
-    tables = [f"[{table}]" if table else "the top, before the tables" for table, form in FORM.items() if name in form]
+def _elsewhere(name: str, form: Form) -> str | None:
+    homes = (table for table, fields in form.tables.items() if name in fields)
+    tables = [f"[{table}]" if table else "the top, before the tables" for table in homes]
     return f"it belongs in {tables[0]}" if tables else None
 
 

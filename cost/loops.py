@@ -1,14 +1,14 @@
 """What a loop of looped steps takes: the longer of its arithmetic and its transfer, and how much that hides.
 
 Blocks are passed on along one axis at a time, so a loop over several axes does not use their links at
-once, as the collectives in its place would: it may take longer than they. A weight or cache that every
-block needs whole is read again for each.
+once, as the collectives in its place would: it may take longer than they. What every block needs whole and
+finds in HBM is read again for each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import fsum, prod
 
@@ -16,6 +16,7 @@ from ..ir.program import Einsum
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue
 from ..ir.verify.fused import CollectiveMatmul
 from .network import Network
+from .ops import Work
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,9 @@ class LoopCost:
 
     `halves`: 2 where each block is cut in two along the dim of the first stage, to go round both ways,
     else 1. `permutes`: the collective-permutes of all of it, each of `permute_bytes` from every chip.
-    `op_s`: its ops, block by block; `transfer_s`: the bytes, and the hop of each round; `start_s`: what comes before
-    either. `apart_s`: what its steps take one after the other.
+    `op_s`: its ops, block by block, `kernels_s` of it to start the kernels of each block but one; `transfer_s`: the
+    bytes, and the hop of each round; `start_s`: what comes before either. `apart_s`: what its steps take one after
+    the other.
     """
 
     results: tuple[str, ...]
@@ -34,6 +36,7 @@ class LoopCost:
     permutes: int
     permute_bytes: Fraction
     op_s: float
+    kernels_s: float
     transfer_s: float
     start_s: float
     apart_s: float
@@ -56,14 +59,14 @@ class LoopCost:
 
 @dataclass(frozen=True)
 class Alone:
-    """What the steps of a program do by themselves, by their results: seconds of all, and flops of ops.
+    """What the steps of a program do by themselves, by their results: seconds of all, and the work of ops.
 
-    `resident`: the values that lie in HBM.
+    `reads`: the values that each op reads from HBM.
     """
 
     seconds: Mapping[str, float]
-    flops: Mapping[str, float]
-    resident: Set[str]
+    works: Mapping[str, Work]
+    reads: Mapping[str, Set[str]]
 
 
 def loop_cost(loop: CollectiveMatmul, times: int, spmd: SpmdProgram, network: Network, alone: Alone) -> LoopCost:
@@ -81,13 +84,16 @@ def loop_cost(loop: CollectiveMatmul, times: int, spmd: SpmdProgram, network: Ne
         transfer_s += passed / network.passing_bytes_per_s(stage.axis, both_ways=halves == 2)
         gathered *= ways
     rounds = gathered - 1
+    kernel_s = network.hardware.calibrated.kernel_s
+    kernels_s = (halves * gathered - 1) * kernel_s * sum(alone.works[step.result].kernels for step in loop.ops)
     return LoopCost(
         results=tuple(step.result for step in loop.steps),
         times=times,
         halves=halves,
         permutes=halves * rounds,
         permute_bytes=block_bytes / halves,
-        op_s=fsum(_by_blocks_s(step, loop, halves, spmd, network, alone) for step in loop.ops),
+        op_s=kernels_s + fsum(_by_blocks_s(step, loop, halves, spmd, network, alone) for step in loop.ops),
+        kernels_s=kernels_s,
         transfer_s=transfer_s + rounds * network.hop_s,
         start_s=network.start_s,
         apart_s=fsum(alone.seconds[step.result] for step in loop.steps),
@@ -97,26 +103,27 @@ def loop_cost(loop: CollectiveMatmul, times: int, spmd: SpmdProgram, network: Ne
 def _by_blocks_s(
     step: Compute, loop: CollectiveMatmul, halves: int, spmd: SpmdProgram, network: Network, alone: Alone
 ) -> float:
-    """Seconds of an op of a loop that runs block by block.
+    """Seconds of an op of a loop that runs block by block, as one kernel.
 
     The blocks of an operand that has a dim of the loop are read one by one; one that lacks it is read
     again for each.
     """
-    op = step.op
-    again = [name for name in op.operands if name in alone.resident] if isinstance(op, Einsum) else []
+    op, work = step.op, alone.works[step.result]
+    again = alone.reads[step.result]
     if not isinstance(op, Einsum) or not again:
         return alone.seconds[step.result]
     table = spmd.table()
     moved = op.indices[op.operands.index(loop.gathers[-1].result)] if loop.gathers else op.output
-    hbm_bytes = Fraction(0)
+    more_bytes = Fraction(0)
     for name, indices in zip(op.operands, op.indices, strict=True):
         if name in again:
             lacking = [stage for stage in loop.stages if moved[stage.dim] not in indices]
             reads = prod(spmd.mesh.size(stage.axis) for stage in lacking)
             if loop.stages[0] in lacking:
                 reads *= halves
-            hbm_bytes += reads * _local_bytes(table[name], spmd)
-    return float(network.hardware.op_s(alone.flops[step.result], float(hbm_bytes)))
+            more_bytes += (reads - 1) * _local_bytes(table[name], spmd)
+    more = replace(work, hbm_bytes=work.hbm_bytes + float(more_bytes))
+    return float(network.hardware.work_s(more))
 
 
 def _local_bytes(value: SpmdValue, spmd: SpmdProgram) -> Fraction:

@@ -3,7 +3,8 @@
 Two conventions, chosen by the hardware. `flat` is that of Pope et al. 2022, appendix A.1: one
 bandwidth for each chip, whatever the axes, and no latency. `links` puts each axis of the mesh on a
 level of the network (see `topology`) and counts the bytes on the busiest link and the steps. The
-passes know only the methods of `Network`.
+passes know only the methods of `Network`. Behind a switch whose collectives were measured, what they take
+is read off their protocols instead, stage by stage.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh
-from .hardware import Convention, Hardware, Torus
+from .hardware import Convention, Hardware, Protocols, Switch, Torus, smaller
 from .topology import Axis, Level, place_axes
 
 
@@ -110,7 +111,26 @@ class Network:
         """
         if self.hardware.convention is Convention.FLAT or kind in FREE or self.mesh.size(*axes) == 1:
             return 0.0
-        return self.start_s + self._steps(kind, axes, self._terms) * self.hop_s
+        protocols = self._protocols(kind)
+        if protocols is not None:
+            return sum(self._wait_s(kind, stage, protocols) for stage in self.stages(axes))
+        return self._terms.start_s + self._steps(kind, axes, self._terms) * self._terms.hop_s
+
+    def _wait_s(self, kind: CollectiveKind, stage: Sequence[str], protocols: Protocols) -> Any:
+        """What each chip waits in a stage of a measured collective; in a permute for one other."""
+        others = 1 if kind == CollectiveKind.PERMUTE else self._terms.others(self._terms.ways(stage))
+        return protocols.start_s + protocols.member_s * others
+
+    def is_measured(self, kind: CollectiveKind) -> bool:
+        """Whether what collectives of a kind take is read off measured protocols."""
+        return self.hardware.convention is Convention.LINKS and self._protocols(kind) is not None
+
+    def _protocols(self, kind: CollectiveKind) -> Protocols | None:
+        """What was measured of collectives of a kind; a permute goes as an all-to-all does."""
+        if not isinstance(self.hardware.fabric, Switch):
+            return None
+        alike = CollectiveKind.ALL_TO_ALL if kind == CollectiveKind.PERMUTE else kind
+        return dict(self.hardware.protocols).get(alike)
 
     def _transfer_s(self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any) -> Any:
         """Seconds for the bytes alone."""
@@ -119,6 +139,9 @@ class Network:
             return sent / self._terms.bandwidth
         if kind in FREE or self.mesh.size(*axes) == 1:
             return 0 * sent
+        protocols = self._protocols(kind)
+        if protocols is not None:
+            return self._measured_s(kind, axes, before_bytes, after_bytes, protocols)
         match kind:
             case CollectiveKind.ALL_TO_ALL:
                 return before_bytes * self._exchange_s_per_byte(axes)
@@ -126,6 +149,30 @@ class Network:
                 return before_bytes * self._exchange_s_per_byte(axes, permute=True)
             case _:
                 return sent / self.gather_bytes_per_s(axes)
+
+    def _measured_s(
+        self, kind: CollectiveKind, axes: Sequence[str], before_bytes: Any, after_bytes: Any, protocols: Protocols
+    ) -> Any:
+        """Seconds for the bytes of a measured collective. Where it goes over nodes as well it goes in stages, of
+        which that between the nodes carries what is left, or there so far, of the bytes."""
+        terms, seconds = self._terms, 0
+        held = before_bytes if kind == CollectiveKind.ALL_GATHER else before_bytes / terms.ways(axes)
+        for stage in self.gather_stages(axes):
+            ways = terms.ways(stage)
+            match kind:
+                case CollectiveKind.PERMUTE:
+                    sent = before_bytes
+                case CollectiveKind.ALL_TO_ALL:
+                    sent = before_bytes * terms.others(ways) / ways
+                case _:
+                    sent = held * terms.others(ways) * (2 if kind == CollectiveKind.ALL_REDUCE else 1)
+            held = held * ways
+            rate = terms.rate(stage[0])
+            quick = sent / (rate * protocols.share)
+            if protocols.bulk_share is not None:
+                quick = smaller(quick, (protocols.bulk_start_s or 0.0) + sent / (rate * protocols.bulk_share))
+            seconds = seconds + quick
+        return seconds
 
     def axis_class(self, axis: str) -> object:
         """What sets an axis apart: axes of one class can change places in any plan at no cost."""
@@ -162,13 +209,17 @@ class Network:
 
     @property
     def start_s(self) -> Any:
-        """What starting a collective takes."""
-        return 0.0 if self.hardware.convention is Convention.FLAT else self._terms.start_s
+        """What starting a loop of permutes takes."""
+        flat = self.hardware.convention is Convention.FLAT
+        return 0.0 if flat or self._protocols(CollectiveKind.PERMUTE) else self._terms.start_s
 
     @property
     def hop_s(self) -> Any:
         """What each step from chip to chip takes, whatever it carries."""
-        return 0.0 if self.hardware.convention is Convention.FLAT else self._terms.hop_s
+        if self.hardware.convention is Convention.FLAT:
+            return 0.0
+        protocols = self._protocols(CollectiveKind.PERMUTE)
+        return self._terms.hop_s if protocols is None else protocols.start_s + protocols.member_s
 
     def passing_bytes_per_s(self, axis: str, both_ways: bool) -> Any:
         """The rate at which a chip takes in blocks that are passed on from chip to chip along `axis`.
@@ -180,7 +231,9 @@ class Network:
         if self.hardware.convention is Convention.FLAT:
             return self._terms.bandwidth
         one_way = self.level(axis) is Level.RING and not both_ways
-        return self._terms.rate(axis) / (2 if one_way else 1)
+        protocols = self._protocols(CollectiveKind.PERMUTE)
+        share = 1 if protocols is None else protocols.bulk_share or protocols.share
+        return self._terms.rate(axis) * share / (2 if one_way else 1)
 
     def level(self, axis: str) -> Level:
         """What the chips along an axis are linked by."""

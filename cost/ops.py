@@ -1,16 +1,17 @@
-"""What ops do: arithmetic and HBM traffic, from the local sizes of their indices.
+"""What ops do: arithmetic, HBM traffic and kernels, from the local sizes of their indices.
 
-Attention counts as fused and intermediate values as kept near the arithmetic: an op's HBM traffic
-is its parameters and caches in the layout in which it reads them, and the cache entries it writes.
+An op's HBM traffic is its parameters and caches in the layout in which it reads them, the cache entries
+that it writes, and the values that go from one kernel to another (see `kernels`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..ir.dtype import Dtype
 from ..ir.expr import count_calls
 from ..ir.program import (
     Append,
@@ -30,6 +31,7 @@ from ..ir.program import (
     signature,
     walk,
 )
+from .kernels import Launch
 
 Indices = tuple[str, ...]
 Local = Callable[[str], Any]  # the local size of an index: a number, an array or a symbol
@@ -37,18 +39,49 @@ Local = Callable[[str], Any]  # the local size of an index: a number, an array o
 
 @dataclass(frozen=True)
 class Work:
-    """What one chip does for an op: `flops`, and `hbm_bytes` read or written."""
+    """What one chip does for an op: `flops` in the arithmetic of `dtype`, and `hbm_bytes` read or written,
+    `cache_bytes` of them read from caches by attention. `kernels`, `layers`, `steps`: see `Launch`."""
 
     flops: Any
     hbm_bytes: Any
+    cache_bytes: Any = 0
+    dtype: Dtype = Dtype.BF16
+    kernels: int = 0
+    layers: int = 0
+    steps: float = 0.0
 
 
-def work(op: Op, signature: Signature, values: Mapping[str, Value], resident: Set[str], local: Local) -> Work:
-    """The work of `op` on one chip.
+FP8_KERNELS = 2  # of a matmul in fp8: one before it brings its operand to that type
 
-    `resident` names the values that lie in HBM: parameters, caches, and versions of caches.
-    """
-    return Work(flops(op, signature, local), hbm_bytes(op, signature, values, resident, local))
+
+def work(op: Op, signature: Signature, values: Mapping[str, Value], launch: Launch, local: Local) -> Work:
+    """The work of `op` on one chip."""
+    done = flops(op, signature, local)
+    read = {u: _bytes(u.indices, values[u.value], local) for u in signature.uses if u.value in launch.reads}
+    caches = sum((size for use, size in read.items() if use.value in launch.caches), start=0 * done)
+    written = _bytes(signature.result, values[op.result], local) if launch.writes else 0 * done
+    match op:
+        case Take(_, table, _, _):  # only the rows touched, not the table
+            rows = {use: _bytes(signature.result, values[table], local) for use in read if use.value == table}
+            read |= rows
+        case Append(_, cache, _, _, _):
+            read = {use: size for use, size in read.items() if use.value != cache}
+            written = _bytes(signature.uses[1].indices, values[cache], local)
+    moved = sum(read.values(), start=written)
+    dtype = _arithmetic(op, values)
+    kernels = launch.kernels * (FP8_KERNELS if dtype is Dtype.FP8 else 1)
+    return Work(done, moved, caches, dtype, kernels, launch.layers, launch.steps)
+
+
+def _arithmetic(op: Op, values: Mapping[str, Value]) -> Dtype:
+    """The type in which an op is done: of a matmul with fp8 operands fp8, whose other operands are brought to
+    it on the way; other narrow types are only stored."""
+    narrow = isinstance(op, Einsum) and any(values[name].dtype is Dtype.FP8 for name in op.operands)
+    return Dtype.FP8 if narrow else Dtype.BF16
+
+
+def _bytes(indices: Indices, value: Value, local: Local) -> Any:
+    return _size(indices, local) * value.dtype.bits / 8
 
 
 def flops(op: Op, signature: Signature, local: Local) -> Any:
@@ -87,20 +120,6 @@ def _beside(indices: Sequence[Indices], output: Indices) -> tuple[list[Indices],
         else:
             at += 1
     return factors, beside
-
-
-def hbm_bytes(op: Op, signature: Signature, values: Mapping[str, Value], resident: Set[str], local: Local) -> Any:
-    """Bytes of parameters and caches read, and of cache entries written."""
-    match op:
-        case Take(_, table, _, _):
-            rows = _size(signature.result, local)  # only the rows touched, not the table
-            return rows * values[table].dtype.bits / 8 if table in resident else 0 * rows
-        case Append(_, cache, _, _, _):
-            return _size(signature.uses[1].indices, local) * values[cache].dtype.bits / 8
-        case _:
-            read = [u for u in signature.uses if u.value in resident]
-            nothing = 0 * _size(signature.result, local)
-            return sum((_size(u.indices, local) * values[u.value].dtype.bits / 8 for u in read), start=nothing)
 
 
 def _size(indices: tuple[str, ...], local: Local) -> Any:

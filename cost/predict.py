@@ -24,27 +24,28 @@ from .ops import model_flops
 class Shares:
     """Seconds on a chip, in all."""
 
-    compute_s: float
-    hbm_s: float
-    network_s: float
-    latency_s: float
+    compute_s: float = 0.0
+    hbm_s: float = 0.0
+    network_s: float = 0.0
+    latency_s: float = 0.0
+    launch_s: float = 0.0
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Each of them, in the order of Resource."""
+        return self.compute_s, self.hbm_s, self.network_s, self.latency_s, self.launch_s
 
     @property
     def total_s(self) -> float:
         """All of it."""
-        return fsum((self.compute_s, self.hbm_s, self.network_s, self.latency_s))
+        return fsum(self.seconds)
 
     def times(self, count: int) -> Shares:
         """The same, `count` times."""
-        return Shares(count * self.compute_s, count * self.hbm_s, count * self.network_s, count * self.latency_s)
+        return Shares(*(count * seconds for seconds in self.seconds))
 
     def __add__(self, other: Shares) -> Shares:
-        return Shares(
-            self.compute_s + other.compute_s,
-            self.hbm_s + other.hbm_s,
-            self.network_s + other.network_s,
-            self.latency_s + other.latency_s,
-        )
+        return Shares(*(a + b for a, b in zip(self.seconds, other.seconds, strict=True)))
 
 
 def shares(spmd: SpmdProgram, estimate: Estimate, hardware: Hardware) -> Shares:
@@ -52,20 +53,22 @@ def shares(spmd: SpmdProgram, estimate: Estimate, hardware: Hardware) -> Shares:
     network = Network(hardware, spmd.mesh)
     compute = [op.times * _compute_s(op, hardware.calibrated.op_rule) for op in estimate.ops]
     latency = [move.times * _latency_s(move, network) for move in estimate.moves]
-    ops_s = fsum(op.times * op.seconds for op in estimate.ops)
+    launch_s = fsum(op.times * op.launch_s for op in estimate.ops)
+    ops_s = fsum(op.times * (op.seconds - op.launch_s) for op in estimate.ops)
     moves_s = fsum(move.times * move.seconds for move in estimate.moves)
-    return Shares(fsum(compute), ops_s - fsum(compute), moves_s - fsum(latency), fsum(latency))
+    return Shares(fsum(compute), ops_s - fsum(compute), moves_s - fsum(latency), fsum(latency), launch_s)
 
 
 def _compute_s(op: OpCost, rule: Rule) -> float:
     """How much of an op's time is its arithmetic's."""
+    worked_s = op.seconds - op.launch_s
     match rule:
         case Rule.MAX:
-            return op.seconds if op.compute_s >= op.memory_s else 0.0
+            return worked_s if op.compute_s >= op.memory_s else 0.0
         case Rule.SUM:
             return op.compute_s
         case Rule.ROOT_OF_SQUARES:
-            return op.compute_s**2 / op.seconds if op.seconds else 0.0
+            return op.compute_s**2 / worked_s if worked_s else 0.0
 
 
 def _latency_s(move: MoveCost, network: Network) -> float:
@@ -78,12 +81,14 @@ HOUR_S = 3600.0
 
 
 class Resource(StrEnum):
-    """What time is spent on. LATENCY: of the network, whatever it carries."""
+    """What time is spent on. LATENCY: of the network, whatever it carries. LAUNCH: of kernels, whatever they do,
+    and what a serving engine takes beside them."""
 
     COMPUTE = "compute"
     HBM = "HBM"
     NETWORK = "network"
     LATENCY = "latency"
+    LAUNCH = "launch"
 
 
 @dataclass(frozen=True)
@@ -145,8 +150,7 @@ class Prediction:
     @property
     def shares(self) -> tuple[tuple[Resource, float], ...]:
         """The seconds spent on each resource."""
-        spent = (self.spent.compute_s, self.spent.hbm_s, self.spent.network_s, self.spent.latency_s)
-        return tuple(zip(Resource, spent, strict=True))
+        return tuple(zip(Resource, self.spent.seconds, strict=True))
 
 
 def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Prediction:
@@ -206,12 +210,13 @@ def _spent(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Shares:
     for loop in cost.loops:
         start_s = loop.times * loop.start_s
         if loop.op_s >= loop.transfer_s:
-            ops = {op.result for op in cost.ops} & set(loop.results)
-            total += shares(spmd, _some(cost, ops), hardware)
-            total += Shares(0.0, 0.0, 0.0, start_s)
+            ops = [op for op in cost.ops if op.result in loop.results]
+            again_s = loop.op_s - loop.kernels_s - fsum(op.seconds for op in ops)  # what is read for each block
+            total += shares(spmd, _some(cost, {op.result for op in ops}), hardware)
+            total += Shares(hbm_s=loop.times * again_s, latency_s=start_s, launch_s=loop.times * loop.kernels_s)
         else:
             hops_s = loop.times * _rounds(loop) * float(network.hop_s)
-            total += Shares(0.0, 0.0, loop.times * loop.transfer_s - hops_s, start_s + hops_s)
+            total += Shares(network_s=loop.times * loop.transfer_s - hops_s, latency_s=start_s + hops_s)
     return total
 
 

@@ -24,7 +24,7 @@ from escc.ir.spmd import Compute, SpmdProgram
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-CHIP: Hardware = Hardware.load("tpu-v4", measured=True)
+CHIP: Hardware = Hardware.load("tpu-v4")
 WS1D, WS2D = FeedForwardLayout.WS1D, FeedForwardLayout.WS2D
 
 

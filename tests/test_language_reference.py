@@ -123,7 +123,7 @@ def test_what_is_wrong_is_said_as_shown(example: Example, update_golden: bool) -
 def test_a_whole_model_is_planned_and_runs(example: Example) -> None:
     program = expanded(example.text)
     phases = [phase.name for phase in program.phases]
-    options = Options(Hardware.load("tpu-v4"))
+    options = Options(Hardware.of_paper("tpu-v4"))
     for compiled in compile_phases(program, phases, Mesh.parse("2x2"), options, run=True):
         assert compiled.checked is not None and compiled.checked.equal
         assert compiled.checked.max_error <= 1e-9

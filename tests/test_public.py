@@ -75,7 +75,7 @@ def test_a_compiled_model_has_what_the_commands_give(tmp_path: Path) -> None:
 
 
 def test_a_count_of_chips_is_ranked() -> None:
-    plan = escc.compile(escc.load(EXAMPLE, {"B": 8, "E": 32, "F": 64}), 4, "tpu-v4")
+    plan = escc.compile(escc.load(EXAMPLE, {"B": 8, "E": 32, "F": 64}), 4, "tpu-v4", any_shape=True)
     assert len(plan.shapes) == 2 and plan.mesh == plan.shapes[0].mesh
     assert plan.report().startswith("Slice shapes, cheapest first")
 

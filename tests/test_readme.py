@@ -28,5 +28,11 @@ def test_the_layer_in_the_readme_compiles() -> None:
     (text,) = re.findall(r'```\n(model "feed-forward".*?)```', README, flags=re.DOTALL)
     source = Source("layer.esti", text)
     program = expand(parse(source), source)
-    (compiled,) = compile_phases(program, ["main"], Mesh.parse("2x2"), Options(Hardware.load("tpu-v4")), run=True)
+    (compiled,) = compile_phases(
+        program,
+        ["main"],
+        Mesh.parse("2x2"),
+        Options(Hardware.of_paper("tpu-v4")),
+        run=True,
+    )
     assert compiled.checked is not None and compiled.checked.equal

@@ -56,15 +56,15 @@ def calibrate(
     measurements: Measurements,
     hardware: Hardware,
     latency: Sequence[Parameter],
-    rule: Rule = Rule.ROOT_OF_SQUARES,
+    rule: Rule = Rule.MAX,
     axes_at_once: int | None = None,
 ) -> Calibration:
     """The figures of `hardware` fitted to measured rows, on the links. Those that were fitted before are where
     it begins.
 
-    `latency`: which of the two latencies are fitted; the other is 0. `axes_at_once`: of a torus; None tries
-    each number and takes that with the least loss. Raises InputError when a row cannot be planned, or
-    when there are fewer rows than parameters.
+    `latency`: which of a kernel's, a collective's and a hop's are fitted; the others are 0. `axes_at_once`: of a
+    torus; None tries each number and takes that with the least loss. Raises InputError when a row cannot be
+    planned, or when there are fewer rows than parameters.
     """
     parameters = (*EFFICIENCIES, *latency)
     refuse_too_few(len(measurements.rows), parameters)
@@ -83,7 +83,7 @@ def calibrate(
     while not settled and rounds < ROUNDS:
         programs = plan_steps(all_runs, now)
         tried = [_at_once(now, number) for number in at_once]
-        works = [work_of(all_runs, programs, chip) for chip in tried]
+        works = [work_of([run.steps for run in all_runs], programs, chip) for chip in tried]
         fits = [fit(work, measured_s, chip, parameters) for work, chip in zip(works, tried, strict=True)]
         best = min(range(len(fits)), key=lambda k: fits[k].loss)
         settled = _stays(now, fits[best].hardware, parameters)

@@ -58,7 +58,7 @@ def calibrated_hardware(calibration: Calibration, file: str | None, options: Map
         f"Written by `{command}`",
         f"from {_counted(calibration)}.",
     ]
-    fitted = [f"{one.parameter.name}: {_interval(one)}" for one in calibration.fit.fitted]
+    fitted = [f"{one.parameter.name}: {interval_of(one)}" for one in calibration.fit.fitted]
     said = ["Fitted, with 95% intervals:", *(f"  {line}" for line in fitted)]
     return hardware_toml(hardware, comments, [*said, *_open(calibration), *_doing(calibration)])
 
@@ -71,16 +71,17 @@ def _counted(calibration: Calibration) -> str:
 
 
 def _cells(fitted: Fitted) -> tuple[str, ...]:
-    value, low, high = _figures(fitted)
+    value, low, high = figures_of(fitted)
     return fitted.parameter.name, value, f"{low} to {high}" if fitted.interval else "-"
 
 
-def _interval(fitted: Fitted) -> str:
-    _, low, high = _figures(fitted)
+def interval_of(fitted: Fitted) -> str:
+    """The 95% interval of a figure, in words."""
+    _, low, high = figures_of(fitted)
     return f"{low} to {high}" if fitted.interval else "none"
 
 
-def _figures(fitted: Fitted) -> tuple[str, str, str]:
+def figures_of(fitted: Fitted) -> tuple[str, str, str]:
     """A value and the ends of its interval, latencies in microseconds."""
     latency = fitted.parameter.name.endswith("_s")
     figures = (fitted.value, *(fitted.interval or (0.0, 0.0)))

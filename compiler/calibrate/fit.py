@@ -15,36 +15,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.estimate import OpWork, Transfer, concrete_sizes, step_costs
-from ...cost.hardware import Calibrated, Convention, Hardware
+from ...cost.estimate import OpWork, Transfer, concrete_sizes, in_floats, step_costs
+from ...cost.hardware import Calibrated, Convention, Engine, Hardware
 from ...cost.network import Network
 from ...ir.diagnostics import fail
+from ...ir.dtype import Dtype
 from ..text.extras import optional
-from .rows import Programs, Run
+from .rows import Programs, Step
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
     """The work of `len(transfer_s)` rows.
 
-    Of each op: `row`, how often it runs (`times`), its flops and HBM bytes. Of each row: what its
-    collectives carry, in seconds at the full rate of the links; how many start; and their hops.
+    Of each op: `row`, how often it runs (`times`), its flops and whether they are in fp8 (`narrow`), its HBM bytes and
+    those of them that are caches', the kernels that start with it, and the part of a step. Of each row: what its
+    collectives carry, in seconds at the full rate of the links; how many start; their hops; and the seconds of those
+    whose protocols are known.
     """
 
     row: NDArray[np.intp]
     times: Floats
     flops: Floats
+    narrow: Floats
     hbm_bytes: Floats
+    cache_bytes: Floats
+    kernels: Floats
+    layers: Floats
+    steps: Floats
     transfer_s: Floats
     starts: Floats
     hops: Floats
+    fixed_s: Floats
 
     def seconds(self, hardware: Hardware) -> Floats:
         """What each row takes with the calibrated figures of `hardware`, on the links."""
-        found = hardware.calibrated
-        ops = np.bincount(self.row, self.times * hardware.op_s(self.flops, self.hbm_bytes), len(self.transfer_s))
+        found, engine = hardware.calibrated, hardware.engine or Engine("none")
+        compute = self.flops / np.where(self.narrow > 0, hardware.peak(Dtype.FP8), hardware.peak())
+        op_s = hardware.together_s(compute, hardware.memory_s(self.hbm_bytes, self.cache_bytes))
+        beside_s = self.kernels * found.kernel_s + self.layers * engine.layer_s + self.steps * engine.step_s
+        ops = np.bincount(self.row, self.times * (op_s + beside_s), len(self.transfer_s))
         latency = self.starts * found.collective_latency_s + self.hops * hardware.hop_s
-        return np.asarray(ops + self.transfer_s / found.network_efficiency + latency)
+        return np.asarray(ops + self.transfer_s / found.network_efficiency + latency + self.fixed_s)
 
     def take(self, rows: Sequence[int]) -> Work:
         """The work of some of the rows."""
@@ -52,37 +64,49 @@ class Work:
         place = np.full(len(self.transfer_s), -1, dtype=np.intp)
         place[chosen] = np.arange(len(chosen))
         kept = place[self.row] >= 0
-        per_op = (array[kept] for array in (self.times, self.flops, self.hbm_bytes))
-        per_row = (array[chosen] for array in (self.transfer_s, self.starts, self.hops))
-        return Work(place[self.row][kept], *per_op, *per_row)
+        arrays = {name: getattr(self, name)[kept] for name in PER_OP}
+        arrays |= {name: getattr(self, name)[chosen] for name in PER_ROW}
+        return Work(row=place[self.row][kept], **arrays)
 
 
-def work_of(runs: Sequence[Run], programs: Programs, hardware: Hardware) -> Work:
-    """The work of measured rows, whose collectives use as many axes at once as `hardware` says."""
-    ops: list[tuple[int, float, float, float]] = []
-    moves = np.zeros((len(runs), 3))
+PER_OP = ("times", "flops", "narrow", "hbm_bytes", "cache_bytes", "kernels", "layers", "steps")
+PER_ROW = ("transfer_s", "starts", "hops", "fixed_s")
+
+
+def work_of(rows: Sequence[Sequence[tuple[Step, int]]], programs: Programs, hardware: Hardware) -> Work:
+    """The work of measured rows, each so many times some steps, whose collectives use as many axes at once as
+    `hardware` says."""
+    ops: list[tuple[float, ...]] = []
+    moves = np.zeros((len(rows), len(PER_ROW)))
     bare = Calibrated(axes_at_once=hardware.calibrated.axes_at_once, hop_latency_s=0.0)
-    priced = [
-        replace(hardware, calibrated=figures, convention=Convention.LINKS)
-        for figures in (bare, replace(bare, collective_latency_s=1.0), replace(bare, hop_latency_s=1.0))
-    ]
-    for n, run in enumerate(runs):
-        for step, count in run.steps:
+    linked = replace(hardware, calibrated=bare, convention=Convention.LINKS)
+    started, hopping = replace(bare, collective_latency_s=1.0), replace(bare, hop_latency_s=1.0)
+    for n, steps in enumerate(rows):
+        for step, count in steps:
             spmd = programs[step]
-            networks = [Network(chip, spmd.mesh) for chip in priced]
+            networks = [Network(replace(linked, calibrated=c), spmd.mesh) for c in (bare, started, hopping)]
             for item in step_costs(spmd, concrete_sizes(spmd)):
                 if isinstance(item, OpWork):
-                    ops.append((n, count * item.times, float(item.work.flops), float(item.work.hbm_bytes)))
+                    work = in_floats(item.work)
+                    narrow = float(work.dtype is Dtype.FP8)
+                    done = work.flops, narrow, work.hbm_bytes, work.cache_bytes, work.kernels, work.layers, work.steps
+                    ops.append((n, count * item.times, *done))
                 elif isinstance(item, Transfer):
-                    held = float(item.before_bytes), float(item.after_bytes)
-                    sizes = held, (0.0, 0.0), (0.0, 0.0)
-                    taken = [
-                        network.collective_s(item.kind, item.axes, *size, joined=item.joined)
-                        for network, size in zip(networks, sizes, strict=True)
-                    ]
-                    moves[n] += count * item.times * np.array(taken, dtype=np.float64)
-    columns = np.array(ops, dtype=np.float64).reshape(-1, 4).T
-    return Work(columns[0].astype(np.intp), *columns[1:], *moves.T)
+                    moves[n] += count * item.times * np.array(_taken(item, networks), dtype=np.float64)
+    columns = np.array(ops, dtype=np.float64).reshape(-1, 1 + len(PER_OP)).T
+    per_row = dict(zip(PER_ROW, moves.T, strict=True))
+    return Work(row=columns[0].astype(np.intp), **dict(zip(PER_OP, columns[1:], strict=True)), **per_row)
+
+
+def _taken(item: Transfer, networks: Sequence[Network]) -> tuple[float, ...]:
+    """The bytes, starts and hops of a collective as seconds, each at a rate of one; or all its seconds."""
+    held = float(item.before_bytes), float(item.after_bytes)
+    sizes = held, (0.0, 0.0), (0.0, 0.0)
+    taken = tuple(
+        float(network.collective_s(item.kind, item.axes, *size, joined=item.joined))
+        for network, size in zip(networks, sizes, strict=True)
+    )
+    return (0.0, 0.0, 0.0, taken[0]) if networks[0].is_measured(item.kind) else (*taken, 0.0)
 
 
 Floats = NDArray[np.float64]
@@ -91,12 +115,13 @@ SMALL = 0.003  # of a residual: below it the square counts
 SLOPE = 1e-4  # of a parameter, in units of its start, for the derivatives
 SINGULAR = 1e-6  # of the largest singular value
 AT_BOUND = 1e-3  # of a parameter's start: nearer to a bound it is at it
+ENGINES = ("step_s", "layer_s")  # parameters that are an engine's
 DIGITS = 4  # kept of a fitted figure
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A figure of `Calibrated` that is fitted, within bounds, from a start."""
+    """A figure of `Calibrated` or `Engine` that is fitted, within bounds, from a start."""
 
     name: str
     low: float
@@ -107,6 +132,7 @@ class Parameter:
 EFFICIENCIES = tuple(
     Parameter(name, 0.05, 1.0, 0.8) for name in ("compute_efficiency", "hbm_efficiency", "network_efficiency")
 )
+KERNEL = Parameter("kernel_s", 0.0, 1e-4, 4e-6)
 HOP = Parameter("hop_latency_s", 0.0, 1e-3, 3e-6)
 START = Parameter("collective_latency_s", 0.0, 1e-3, 1e-5)
 
@@ -134,7 +160,7 @@ class Fit:
 def started(hardware: Hardware, parameters: Sequence[Parameter]) -> Hardware:
     """The hardware with parameters where their fit starts, or as they are where they were fitted before; a
     latency that is not fitted is 0."""
-    figures: dict[str, Any] = {latency.name: 0.0 for latency in (HOP, START)}
+    figures: dict[str, Any] = {latency.name: 0.0 for latency in (HOP, START, KERNEL)}
     fresh = not hardware.calibrated.error
     figures |= {p.name: p.start if fresh else getattr(hardware.calibrated, p.name) for p in parameters}
     return replace(hardware, calibrated=replace(hardware.calibrated, **figures, error=0.0))
@@ -148,8 +174,10 @@ def refuse_too_few(rows: int, parameters: Sequence[Parameter]) -> None:
         raise fail(f"{counted} cannot give {len(parameters)} parameters.", hint=f"what is fitted: {names}")
 
 
-def fit(work: Work, measured_s: Floats, hardware: Hardware, parameters: Sequence[Parameter]) -> Fit:
-    """The figures of `hardware` with which its predictions come nearest to what was measured.
+def fit(
+    work: Work, measured_s: Floats, hardware: Hardware, parameters: Sequence[Parameter], smooth: float = SMALL
+) -> Fit:
+    """The figures of `hardware` with which its predictions come nearest to what was measured. `smooth`: as SMALL.
 
     Raises InputError when there are fewer rows than parameters.
     """
@@ -161,7 +189,7 @@ def fit(work: Work, measured_s: Floats, hardware: Hardware, parameters: Sequence
         return np.log(work.seconds(_with(hardware, parameters, scaled * scale)) / measured_s)
 
     found = optional("scipy.optimize", "Fitting").least_squares(
-        residuals, np.ones(len(scale)), bounds=(bounds[0], bounds[1]), loss="soft_l1", f_scale=SMALL, xtol=1e-12
+        residuals, np.ones(len(scale)), bounds=(bounds[0], bounds[1]), loss="soft_l1", f_scale=smooth, xtol=1e-12
     )
     values = [_rounded(p, value) for p, value in zip(parameters, found.x * scale, strict=True)]
     done = _with(hardware, parameters, values)
@@ -188,7 +216,9 @@ def _slopes(residuals: Callable[[Floats], Floats], at: Floats) -> Floats:
 
 def _with(hardware: Hardware, parameters: Sequence[Parameter], values: Sequence[float] | Floats) -> Hardware:
     figures: dict[str, Any] = {p.name: float(value) for p, value in zip(parameters, values, strict=True)}
-    return replace(hardware, calibrated=replace(hardware.calibrated, **figures))
+    served = {name: figures.pop(name) for name in ENGINES if name in figures}
+    engine = replace(hardware.engine or Engine("engine"), **served) if served else hardware.engine
+    return replace(hardware, calibrated=replace(hardware.calibrated, **figures), engine=engine)
 
 
 def _judged(

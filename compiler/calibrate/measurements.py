@@ -7,10 +7,9 @@ said; names (of models, layouts, weights) are looked up only in the rows of the 
 
 from __future__ import annotations
 
-import csv
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import resources
@@ -21,6 +20,7 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS, Mesh
 from ...ir.text.read import read_source
 from ..plan.pipeline import read_model
+from ..text.csv_lines import Cell, Line, csv_lines
 from .named_layouts import AttentionLayout, FeedForwardLayout
 
 NAMES = ("id", "source", "model", "hardware", "phase")
@@ -97,7 +97,7 @@ def read_measurements(file: Path | None, chip: str) -> Measurements:
 
 def parse_measurements(source: Source, chip: str) -> Measurements:
     """The measurements of a text that are of `chip`. Raises InputError as `read_measurements` does."""
-    lines = _lines(source)
+    lines = csv_lines(source)
     header = next(lines, None)
     if header is None:
         raise fail("The file is empty.", hint=f"its first line names the columns: {', '.join(COLUMNS)}", source=source)
@@ -116,54 +116,10 @@ def parse_measurements(source: Source, chip: str) -> Measurements:
     return Measurements(source, chip, tuple(reader.rows), len(reader.others))
 
 
-@dataclass(frozen=True)
-class _Cell:
-    text: str
-    span: Span
-
-
-@dataclass(frozen=True)
-class _Line:
-    """`broken`: why it could not be cut into cells."""
-
-    number: int
-    cells: tuple[_Cell, ...]
-    broken: str | None = None
-
-    @property
-    def span(self) -> Span:
-        return Span(self.number, 1)
-
-
-def _lines(source: Source) -> Iterator[_Line]:
-    for number, text in enumerate(source.text.split("\n"), start=1):
-        text = text.rstrip("\r")
-        if not text.strip() or text.startswith("#"):
-            continue
-        try:
-            [texts] = csv.reader([text], strict=True)
-        except csv.Error as error:
-            yield _Line(number, (), str(error))
-            continue
-        starts, at = [], 0
-        for _ in texts:
-            starts.append(at)
-            cell = _CELL.match(text, at)
-            at = (cell.end() if cell else at) + 1
-        yield _Line(
-            number,
-            tuple(
-                _Cell(cell.strip(), Span(number, start + 1, max(1, len(cell))))
-                for cell, start in zip(texts, starts, strict=True)
-            ),
-        )
-
-
-_CELL = re.compile(r'"(?:[^"]|"")*"|[^,]*')
 _NUMBER = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,3})?")
 
 
-def _check_header(header: _Line, source: Source) -> None:
+def _check_header(header: Line, source: Source) -> None:
     """Raise InputError with what is wrong with the names of the columns."""
     found = []
     names = [cell.text for cell in header.cells]
@@ -196,7 +152,7 @@ class _Reader:
     ids: dict[str, int] = field(default_factory=dict)
     models: dict[str, tuple[Diagnostic, ...]] = field(default_factory=dict)
 
-    def read(self, line: _Line) -> None:
+    def read(self, line: Line) -> None:
         """One more line."""
         before = len(self.found)
         if line.broken:
@@ -243,7 +199,7 @@ class _Reader:
     def _complain(self, message: str, span: Span, hint: str | None = None) -> None:
         self.found.append(Diagnostic(message, span, hint, self.source))
 
-    def _identify(self, cell: _Cell) -> None:
+    def _identify(self, cell: Cell) -> None:
         if not 0 < len(cell.text) <= 80 or not cell.text.isprintable():
             self._complain("A row needs an id, of at most 80 printable characters.", cell.span)
         elif cell.text in self.ids:
@@ -251,13 +207,13 @@ class _Reader:
         else:
             self.ids[cell.text] = cell.span.line
 
-    def _count(self, cell: _Cell, name: str, least: int, most: int) -> int:
+    def _count(self, cell: Cell, name: str, least: int, most: int) -> int:
         if re.fullmatch("[0-9]{1,19}", cell.text) and least <= int(cell.text) <= most:
             return int(cell.text)
         self._complain(f"`{name}` must be a whole number from {least} to {most}, not `{cell.text[:40]}`.", cell.span)
         return least
 
-    def _seconds(self, cell: _Cell) -> float:
+    def _seconds(self, cell: Cell) -> float:
         if _NUMBER.fullmatch(cell.text):
             seconds = float(cell.text) / 1e3
             if 0 < seconds < math.inf:
@@ -265,13 +221,13 @@ class _Reader:
         self._complain(f"`time_ms` must be a number above 0, not `{cell.text[:40]}`.", cell.span)
         return 1.0
 
-    def _one_of(self, cell: _Cell, what: str, known: Sequence[str]) -> str:
+    def _one_of(self, cell: Cell, what: str, known: Sequence[str]) -> str:
         if cell.text not in known:
             hint = did_you_mean(cell.text, known) or "it is one of " + ", ".join(known)
             self._complain(f"There is no {what} `{cell.text[:60]}`.", cell.span, hint)
         return cell.text
 
-    def _model(self, cell: _Cell) -> None:
+    def _model(self, cell: Cell) -> None:
         if cell.text not in self.models:
             try:
                 read_model(Path(cell.text))
@@ -281,7 +237,7 @@ class _Reader:
         for diagnostic in self.models[cell.text]:
             self._complain(diagnostic.message, cell.span, diagnostic.hint)
 
-    def _mesh(self, cell: _Cell | None, chips: int) -> Mesh | None:
+    def _mesh(self, cell: Cell | None, chips: int) -> Mesh | None:
         if cell is None or not cell.text:
             return None
         try:
@@ -294,7 +250,7 @@ class _Reader:
             self._complain(f"The mesh `{cell.text[:60]}` has {mesh.chips} chips, and the row says {chips}.", cell.span)
         return mesh
 
-    def _tokens(self, phase: str, counts: dict[str, int], cells: dict[str, _Cell]) -> None:
+    def _tokens(self, phase: str, counts: dict[str, int], cells: dict[str, Cell]) -> None:
         """Some phases process, or generate, at least one token."""
         wanted = {
             "input_tokens": (Timed.PREFILL, Timed.DECODE_STEP, Timed.TOTAL),

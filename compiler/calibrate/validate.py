@@ -77,7 +77,7 @@ def _row(run: Run, programs: Programs, hardware: Hardware) -> Row:
     return Row(run.measurement, goes, max(compute_s, memory_s))
 
 
-HEADER = ("row", "predicted ms", "measured ms", "error", "compute", "HBM", "network", "latency")
+HEADER = ("row", "predicted ms", "measured ms", "error", "compute", "HBM", "network", "latency", "launch")
 
 
 def validation_text(validation: Validation) -> str:
@@ -117,6 +117,7 @@ def _parts(row: Row) -> dict[str, float]:
     """What the predicted time goes to, as parts of one."""
     goes, whole = row.shares, row.predicted_s or 1.0
     parts = {"compute": goes.compute_s, "hbm": goes.hbm_s, "network": goes.network_s, "latency": goes.latency_s}
+    parts |= {"launch": goes.launch_s}
     return {name: seconds / whole for name, seconds in parts.items()}
 
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
 from ...ir.inert import visible
 from ...ir.mesh import Mesh
@@ -18,7 +17,7 @@ from ..jax.check import check_jax, jax_check_text, require_jax
 from ..plan.pipeline import compile_phases, load, select_phases
 from ..text.terminal import complain, say
 from .main import reported
-from .options import Chip, File, Net, Overlap, Pins, Sets, bindings
+from .options import Chip, Datasheet, EngineName, File, Net, Overlap, Pins, Sets, bindings, chip_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -42,7 +41,9 @@ def check_command(
     ] = None,
     phase: Annotated[str | None, typer.Option(help="Check one phase only; without it, all of them.")] = None,
     hardware: Chip = "tpu-v4",
+    datasheet: Datasheet = False,
     network: Net = None,
+    engine: EngineName = None,
     set_: Sets = None,
     pin: Pins = None,
     overlap: Overlap = False,
@@ -57,7 +58,7 @@ def check_command(
     if chips is None:
         say(f"ok: {_contents(program)}\n")
         return
-    options = Options(Hardware.load(hardware).with_network(network), overlap=overlap)
+    options = Options(chip_of(hardware, datasheet, network, engine), overlap=overlap)
     wrong = []
     for one in compile_phases(program, phases, Mesh.parse(chips), options):
         complain(one.warnings)

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ...cost.hardware import Hardware
 from ...ir.diagnostics import InputError, fail
+from ...ir.program import Program
 from ...passes.choose import Options, choose
+from ...passes.expansion.expand import stored_as
 from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..plan.autopad import pad_auto, padding_text
 from ..plan.pipeline import load, select_phases
-from ..plan.shapes import meshes_of, ranking
+from ..plan.serving import Stream, of_stream, served
+from ..plan.shapes import meshes_to_compile, ranking
 from ..report.compiled_model import CompiledModel, compile_model
+from ..report.served import served_text
 from ..report.stages import Stage, stage_text
 from ..report.targets import ALONE, Emit, file_names, in_files, in_one
 from ..report.text import Detail, checked_text, sharing_text
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import complain, note, say
 from .main import BUG, reported
-from .options import Chip, ChipsOrCount, File, Least, Net, Overlap, Pins, Sets, bindings
+from .options import (
+    AnyShape,
+    Caches,
+    Chip,
+    ChipsOrCount,
+    Datasheet,
+    EngineName,
+    File,
+    Input,
+    Least,
+    Net,
+    Output,
+    Overlap,
+    Pins,
+    Price,
+    Sets,
+    Weights,
+    bindings,
+    chip_of,
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -82,12 +104,23 @@ def compile_command(
     chips: ChipsOrCount,
     phase: Annotated[str | None, typer.Option(help="Compile one phase only; without it, all of them.")] = None,
     hardware: Chip = "tpu-v4",
+    datasheet: Datasheet = False,
     network: Net = None,
+    engine: EngineName = None,
+    price: Price = None,
+    any_shape: AnyShape = False,
     hbm_fraction: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
     ] = 1.0,
     set_: Sets = None,
     pin: Pins = None,
+    weights: Weights = None,
+    caches: Caches = None,
+    input_: Input = None,
+    output: Output = None,
+    batch: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Of a stream of requests: how many are decoded at once.")
+    ] = None,
     objective: Least = Objective.TIME,
     solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
     overlap: Overlap = False,
@@ -98,8 +131,8 @@ def compile_command(
             "as a page to look at."
         ),
     ] = Emit.TEXT,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="DIR", help="Write a file for each phase into DIR.")
+    folder: Annotated[
+        str | None, typer.Option("-o", "--out", metavar="DIR", help="Write a file for each phase into DIR.")
     ] = None,
     pad: Annotated[
         list[str] | None,
@@ -127,32 +160,51 @@ def compile_command(
     ] = None,
 ) -> None:
     """Find the cheapest sharded program of a model on a mesh of chips."""
-    chip = Hardware.load(hardware).with_network(network)
-    meshes = meshes_of(chips, chip)
+    chip = chip_of(hardware, datasheet, network, engine, price)
+    meshes, remarks = meshes_to_compile(chips, chip, any_shape)
+    complain(remarks)
     settings = Settings(solver.value)
     options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=settings, overlap=overlap)
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
-    model = load(Path(file), sizes, pins, pads, phase)
+    stream = _stream(input_, output, batch)
+
+    def loaded(pads: Mapping[str, int]) -> Program:
+        found = stored_as(load(Path(file), sizes, pins, pads, phase), weights, caches)
+        return found if stream is None else of_stream(found, stream)
+
+    model = loaded(pads)
     phases = select_phases(model, phase)
     if stop_after is not None:
         say(stage_text(stop_after, model, phases, meshes[0], options))
         return
-    detail = Detail.VERBOSE if verbose else Detail.PROGRAM if program or output is not None else Detail.SUMMARY
-    writing = _Writing(emit, None if output is None else Path(output), force, detail)
+    detail = Detail.VERBOSE if verbose else Detail.PROGRAM if program or folder is not None else Detail.SUMMARY
+    writing = _Writing(emit, None if folder is None else Path(folder), force, detail)
     writing.refuse(model.name, phases)
     paddings = None
     compiled = compile_model(model, meshes, options, phases, separate, check)
     if "auto" in (pad or []):
-        loaded = partial(load, Path(file), sizes, pins, phase=phase)
         auto = pad_auto(lambda more: loaded({**pads, **more}), phases, compiled.mesh, options, separate)
         again = compile_model(auto.program, [compiled.mesh], options, phases, separate, check)
         compiled, paddings = CompiledModel(again.phases, compiled.shapes), padding_text(auto)
     _remark(compiled)
     writing.show(compiled, paddings)
+    if stream is not None and emit is Emit.TEXT and len(compiled.phases) > 1:
+        say("\n" + served_text(served(compiled.phases, stream), stream))
     if separate and len(phases) > 1 and emit is Emit.TEXT:
         say(f"\n{_sharing(compiled, options)}\n")
     _vouch(compiled)
+
+
+def _stream(input_tokens: int | None, output_tokens: int | None, batch: int | None) -> Stream | None:
+    """The stream of requests that three options describe together. Raises InputError where one is missing."""
+    given = {"--input": input_tokens, "--output": output_tokens, "--batch": batch}
+    missing = [name for name, number in given.items() if number is None]
+    if len(missing) == len(given):
+        return None
+    if input_tokens is None or output_tokens is None or batch is None:
+        raise fail(f"A stream of requests needs {' and '.join(missing)} as well.")
+    return Stream(input_tokens, output_tokens, batch)
 
 
 def _remark(compiled: CompiledModel) -> None:

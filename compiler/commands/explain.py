@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from ...cost.formulas.symbolic import Form
-from ...cost.hardware import Convention, Hardware
+from ...cost.hardware import Convention
 from ...cost.simulate.trace import traces
 from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.mesh import Mesh
@@ -31,7 +31,7 @@ from ..report.explain_text import NO_LINKS, Explained, as_json, as_latex, as_tex
 from ..report.page.render import plan_page
 from ..text.terminal import complain, say
 from .main import reported
-from .options import Chip, Chips, File, Least, Net, Pins, Sets, bindings
+from .options import Chip, Chips, Datasheet, EngineName, File, Least, Net, Pins, Sets, bindings, chip_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -52,7 +52,9 @@ def explain_command(
     chips: Chips,
     phase: Annotated[str | None, typer.Option(help="Explain one phase only; without it, all of them.")] = None,
     hardware: Chip = "tpu-v4",
+    datasheet: Datasheet = False,
     network: Net = None,
+    engine: EngineName = None,
     set_: Sets = None,
     pin: Pins = None,
     objective: Least = Objective.TIME,
@@ -78,7 +80,7 @@ def explain_command(
 ) -> None:
     """Show what a plan costs as formulas, and what rival layouts would."""
     mesh = Mesh.parse(chips)
-    options = Options(Hardware.load(hardware).with_network(network), objective)
+    options = Options(chip_of(hardware, datasheet, network, engine), objective)
     named = _named(against or [])
     if over is not None and not named:
         raise fail("`--over` compares layouts, and there are none.", hint="add `--against NAME=FILE`, once for each")

@@ -140,7 +140,7 @@ def hardware_command(
     ] = None,
 ) -> None:
     """List the hardware presets, or show one with all its figures."""
-    say(preset_table() if name is None else hardware_sheet(Hardware.load(name)))
+    say(preset_table() if name is None else hardware_sheet(Hardware.load(name, datasheet=True)))
 
 
 if __name__ == "__main__":

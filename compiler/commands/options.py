@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from ...cost.hardware import Convention
+from ...cost.hardware import Convention, Hardware, load_engine
 from ...ir.diagnostics import Diagnostic, InputError
+from ...ir.dtype import Dtype
 from ...passes.plan import Objective
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A model (.esti).", show_default=False)]
@@ -29,12 +30,40 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="DIM=N", help="Give a dim another size, in all phases. May be repeated."),
 ]
-Chip = Annotated[str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")]
+Chip = Annotated[
+    str,
+    typer.Option(
+        help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml. Of a preset the figures that "
+        "were measured of the chip, or of the nearest to it."
+    ),
+]
+Datasheet = Annotated[bool, typer.Option("--datasheet", help="Price at the chip's peaks, as if they were reached.")]
+AnyShape = Annotated[
+    bool, typer.Option("--any-shape", help="Of a count of chips also try shapes of slice that are not offered.")
+]
+EngineName = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="NAME", help="Count what a serving engine takes as well: vllm, or NAME.toml."),
+]
+Price = Annotated[
+    float | None,
+    typer.Option("--price", metavar="DOLLARS", min=0.0, help="What a chip costs for an hour, in place of its file's."),
+]
+Weights = Annotated[
+    Dtype | None, typer.Option(metavar="TYPE", help="Store the model's bf16 weights as int8, fp8 or int4.")
+]
+Caches = Annotated[Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 caches as int8 or fp8.")]
+Input = Annotated[
+    int | None, typer.Option("--input", metavar="N", min=1, help="Of a stream of requests: the tokens of a prompt.")
+]
+Output = Annotated[
+    int | None, typer.Option("--output", metavar="N", min=1, help="Of a stream of requests: the tokens that each gets.")
+]
 Net = Annotated[
     Convention | None,
     typer.Option(
-        help="One bandwidth for a chip and no latency, or links for each axis; without it as the hardware's file says, "
-        "which is flat where it says nothing."
+        help="Links for each axis and latencies; or one bandwidth for a chip and no latency, as the papers' formulas "
+        "have it. Without it as the hardware's file says, which is links where it says nothing."
     ),
 ]
 Pins = Annotated[
@@ -49,6 +78,18 @@ Overlap = Annotated[
     ),
 ]
 Least = Annotated[Objective, typer.Option(help="What the plan has least of.")]
+
+
+def chip_of(
+    hardware: str,
+    datasheet: bool,
+    network: Convention | None,
+    engine: str | None = None,
+    price: float | None = None,
+) -> Hardware:
+    """The chip that the options of a command name. Raises InputError as `Hardware.load` and `load_engine` do."""
+    chip = Hardware.load(hardware, datasheet).with_network(network).with_price(price or None)
+    return chip if engine is None else chip.with_engine(load_engine(engine))
 
 
 def bindings(texts: Sequence[str], option: str) -> dict[str, int]:

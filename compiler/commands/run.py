@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...passes.choose import Options
@@ -27,7 +26,7 @@ from ..run.generate_jax import (
 )
 from ..text.terminal import complain, say
 from .main import reported
-from .options import Chip, Chips, File, Net, Pins, Sets, bindings
+from .options import Chip, Chips, Datasheet, EngineName, File, Net, Pins, Sets, bindings, chip_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -46,7 +45,9 @@ def run_command(
     chips: Chips,
     tokens: Annotated[int, typer.Option(metavar="N", help="How many each sequence gets, the first from prefill.")] = 16,
     hardware: Chip = "tpu-v4",
+    datasheet: Datasheet = False,
     network: Net = None,
+    engine: EngineName = None,
     set_: Sets = None,
     pin: Pins = None,
     memory: Annotated[
@@ -62,7 +63,7 @@ def run_command(
 ) -> None:
     """Generate with shrunken dims and random weights on virtual chips, and in JAX, and compare with the reference."""
     mesh = Mesh.parse(chips)
-    chip = Hardware.load(hardware).with_network(network)
+    chip = chip_of(hardware, datasheet, network, engine)
     options = Options(chip, capacity_bytes=chip.hbm_bytes if memory else math.inf)
     program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []])
     if backend is Backend.JAX:

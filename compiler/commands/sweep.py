@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ...cost.hardware import Hardware
-from ...ir.diagnostics import fail
+from ...cost.hardware import Convention, Hardware
+from ...ir.diagnostics import Diagnostic, InputError, fail
+from ...ir.dtype import Dtype
+from ...ir.mesh import MAX_CHIPS
+from ..plan.pipeline import load
 from ..report.page.render import frontier_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
-from ..sweep.grid import grid
+from ..sweep.grid import MOST, grid, read_numbers, read_types
 from ..sweep.points import Data, Record, Sweep
 from ..sweep.run import run_sweep
+from ..sweep.stream import Found, Limits, Request, Wanted, places, serve
+from ..sweep.stream_text import stream_data, stream_text
 from ..sweep.sweep_text import draw, sweep_text
 from ..text.extras import optional
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say
 from .main import reported
-from .options import Sets, bindings
+from .options import AnyShape, Chip, Datasheet, EngineName, Input, Net, Output, Price, Sets, bindings, chip_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -43,19 +49,31 @@ class Emit(StrEnum):
 def sweep_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model (.esti), or a shipped one by its name.")],
     chips: Annotated[str, typer.Option(metavar="LIST", help="Counts of chips: `8..256` by powers of two, or `8,24`.")],
-    batch: Annotated[str, typer.Option(metavar="LIST", help="Sequences in a batch, written like chips.")],
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Sequences in a batch, written like chips; of a stream one, or `max`."),
+    ] = None,
     context: Annotated[
         str | None,
         typer.Option(metavar="LIST", help="Tokens of context after a step; without it as the phase has it."),
     ] = None,
     weights: Annotated[str, typer.Option(metavar="LIST", help="Types of the weights: bf16, int8, fp8, int4.")] = "bf16",
+    caches: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Of a stream: types of the caches, bf16, int8, fp8.")
+    ] = None,
+    input_: Input = None,
+    output_tokens: Output = None,
+    target: Annotated[Wanted, typer.Option(help="Of a stream: what to have most, or least, of.")] = Wanted.THROUGHPUT,
+    max_first_token: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of a stream: the longest time to the first token, `2s`.")
+    ] = None,
     phase: Annotated[str | None, typer.Option(help="Sweep one phase only; without it, all of them.")] = None,
-    hardware: Annotated[
-        str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")
-    ] = "tpu-v4",
-    datasheet: Annotated[
-        bool, typer.Option("--datasheet", help="Take the figures of NAME itself where NAME-measured is there as well.")
-    ] = False,
+    hardware: Chip = "tpu-v4",
+    datasheet: Datasheet = False,
+    network: Net = None,
+    engine: EngineName = None,
+    price: Price = None,
+    any_shape: AnyShape = False,
     hbm_fraction: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
     ] = 1.0,
@@ -80,7 +98,7 @@ def sweep_command(
         str | None,
         typer.Option(
             "-o",
-            "--output",
+            "--out",
             metavar="FILE",
             help="The results file, NAME.jsonl, written as points are solved. The same command goes on where it ended.",
         ),
@@ -88,31 +106,118 @@ def sweep_command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes at once; without it, as many as there are cores.")
     ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Plan on the workers of a Dask scheduler, `tcp://host:8786`."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over an existing page or picture.")] = False,
 ) -> None:
     """Plan a model at every point of a grid, and say what is quickest and cheapest."""
     if emit in (Emit.PNG, Emit.SVG):
         optional("matplotlib", "A picture")  # before anything is planned
-    target = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
-    chip = Hardware.load(hardware) if datasheet else Hardware.load(hardware, measured=True)
+    if input_ is not None or output_tokens is not None:
+        if input_ is None or output_tokens is None:
+            raise fail("A stream has both `--input` and `--output` tokens.")
+        for option, given in (("-o", output), ("--context", context), ("--max-cost", max_cost), ("--phase", phase)):
+            if given is not None:
+                raise fail(f"`{option}` is of a grid, and `--input` asks for a stream of requests.")
+        limits = Limits(_time(max_latency, "--max-latency"), _time(max_first_token, "--max-first-token"))
+        found = load(Path(model), bindings(set_ or [], "--set"), (), bindings(pad or [], "--pad"))
+        request = Request(found, input_, output_tokens, limits, target, hbm_fraction, _batch(batch))
+        names = [name.strip() for name in hardware.split(",")]
+        chosen = [chip_of(name, datasheet, network, engine, price) for name in names]
+        where = places(_numbers(chips), chosen, _kinds(weights, "--weights"), _kinds(caches, "--caches"))
+        _streamed(
+            serve(request, where, jobs, scheduler),
+            request,
+            emit,
+            model,
+            dict(zip(chosen, names, strict=True)),
+            datasheet,
+            network,
+            engine,
+        )
+        return
+    if batch is None:
+        raise fail("A grid needs `--batch`.", hint="or ask for a stream of requests by `--input` and `--output`")
+    wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
+    chip = chip_of(hardware, datasheet, network, engine, price)
     sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")
-    sweep = grid(Path(model), chip, (chips, batch, context, weights), phase, sizes, pads, hbm_fraction)
+    sweep = grid(Path(model), chip, (chips, batch, context, weights), phase, sizes, pads, hbm_fraction, any_shape)
     results = None if output is None else _results_file(output)
     beside = _beside(results, emit)
     if beside is not None:
         refuse_existing(beside.parent, [beside.name], force)
-    records = run_sweep(sweep, results, jobs)
+    records = run_sweep(sweep, results, jobs, scheduler)
     match emit:
         case Emit.TEXT:
-            say(sweep_text(sweep, records, target))
+            say(sweep_text(sweep, records, wanted))
         case Emit.JSON:
-            say(json.dumps(_data(sweep, records, target), indent=2) + "\n")
+            say(json.dumps(_data(sweep, records, wanted), indent=2) + "\n")
         case _:
             assert beside is not None, "a page or picture stands beside the results"
             page = frontier_page(f"Sweep of {sweep.source.name}", frontier_of(sweep, records))
             content = page if emit is Emit.HTML else draw(sweep, records, emit.value)
             write_files(beside.parent, {beside.name: content}, force)
             note(f"wrote {beside}")
+
+
+def _time(text: str | None, option: str) -> float | None:
+    """The seconds of an option such as `30ms`."""
+    return None if text is None else read_target(text, None, option).latency_s
+
+
+def _batch(text: str | None) -> int | None:
+    if text is None or text == "max":
+        return None
+    numbers = _listed(read_numbers(text, "--batch", MOST))
+    if len(numbers) != 1:
+        raise fail("A stream has one `--batch`, or `max`, the best.")
+    return numbers[0]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return _listed(read_numbers(text, "--chips", MAX_CHIPS))
+
+
+def _listed(read: tuple[tuple[int, ...], tuple[Diagnostic, ...]]) -> tuple[int, ...]:
+    numbers, found = read
+    if found:
+        raise InputError(found)
+    return numbers
+
+
+def _kinds(text: str | None, option: str) -> tuple[Dtype | None, ...]:
+    """The types of a list; those that the model has, where there is none."""
+    if text is None:
+        return (None,)
+    types, found = read_types(text, option)
+    if found:
+        raise InputError(found)
+    return tuple(None if kind is Dtype.BF16 else kind for kind in types)
+
+
+def _streamed(
+    found: Sequence[Found],
+    request: Request,
+    emit: Emit,
+    model: str,
+    names: Mapping[Hardware, str],
+    datasheet: bool,
+    network: Convention | None,
+    engine: str | None,
+) -> None:
+    """Show what places serve of a stream."""
+    if emit is Emit.JSON:
+        say(json.dumps(stream_data(request, found), indent=2) + "\n")
+        return
+    if emit is not Emit.TEXT:
+        raise fail(f"A stream is shown as text or JSON, not as {emit}.")
+    parts = [shlex.quote(model), f"--hardware {shlex.quote(names[found[0].place.hardware])}"]
+    parts += ["--datasheet"] if datasheet else []
+    parts += [f"--network {network}"] if network is not None else []
+    parts += [f"--engine {shlex.quote(engine)}"] if engine is not None else []
+    say(stream_text(request, found, " ".join(parts)))
 
 
 def _results_file(text: str) -> Path:

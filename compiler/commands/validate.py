@@ -37,7 +37,7 @@ def validate_command(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Predict measured rows, each under the layouts that it ran with, and compare."""
-    chip = Hardware.load(hardware) if datasheet else Hardware.load(hardware, measured=True)
+    chip = Hardware.load(hardware, datasheet)
     measurements = read_measurements(None if file is None else Path(file), chip.chip)
     found = validate(measurements, chip)
     left_out = left_out_text(measurements)

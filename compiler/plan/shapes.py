@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...cost.hardware import Hardware, Torus
-from ...ir.diagnostics import InputError
+from ...cost.hardware import Hardware, Switch, Torus
+from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.mesh import DEFAULT_NAMES, Mesh
 from ...ir.program import Program
 from ...passes.choose import Options
@@ -32,15 +32,64 @@ class Shape:
         return float("inf") if self.compiled is None else self.compiled.price
 
 
-def meshes_of(text: str, hardware: Hardware) -> tuple[Mesh, ...]:
-    """The mesh that a text names, or for a count of chips every shape of slice that the hardware offers.
+MOST_AXES = 4  # of a mesh of nodes; more take minutes
 
-    A torus offers as many axes as it has, a switch one. Raises InputError when the text is no mesh.
+
+def meshes_of(text: str, hardware: Hardware, any_shape: bool = False) -> tuple[Mesh, ...]:
+    """The mesh that a text names, or for a count of chips every shape of slice that the hardware offers; with
+    `any_shape` also those that are not offered.
+
+    A torus offers slices of as many axes as it has, of the shapes that its file lists. Behind switches a count is a
+    part of a node, or whole nodes: axes of nodes stand before those in a node, whose chips go on one axis or
+    several. Raises InputError when the text is no mesh, or a count of which nothing is offered.
     """
     mesh = Mesh.parse(text)
     if not text.strip().isdigit():
         return (mesh,)
-    return slice_shapes(mesh.chips, hardware.fabric.dimensions if isinstance(hardware.fabric, Torus) else 1)
+    match hardware.fabric:
+        case Torus() as torus:
+            every = slice_shapes(mesh.chips, torus.dimensions)
+            found = tuple(one for one in every if any_shape or torus.offers(one.sizes))
+        case Switch(node_chips):
+            found = _node_shapes(mesh.chips, node_chips) if any_shape or _whole_nodes(mesh.chips, node_chips) else ()
+    if not found:
+        hint = "name its shape, as `4x4x4`, or add `--any-shape`"
+        counted = "one chip" if mesh.chips == 1 else f"{mesh.chips} chips"
+        raise fail(f"No slice of {counted} of {hardware.chip} is offered.", hint=hint)
+    return found
+
+
+def meshes_to_compile(
+    text: str, hardware: Hardware, any_shape: bool = False
+) -> tuple[tuple[Mesh, ...], tuple[Diagnostic, ...]]:
+    """As `meshes_of`, but of a count of which nothing is offered all shapes, with a warning that says so."""
+    try:
+        return meshes_of(text, hardware, any_shape), ()
+    except InputError as error:
+        if any_shape or not text.strip().isdigit():
+            raise
+        found = meshes_of(text, hardware, any_shape=True)
+        hint = "what is planned for are shapes that nobody can rent"
+        return found, (Diagnostic(error.diagnostics[0].message, hint=hint, severity="warning"),)
+
+
+def _whole_nodes(chips: int, node_chips: int) -> bool:
+    return node_chips % chips == 0 if chips < node_chips else chips % node_chips == 0
+
+
+def _node_shapes(chips: int, node_chips: int) -> tuple[Mesh, ...]:
+    """The ways to write chips behind switches: nodes first, fewest axes first. An axis of nodes alone is called
+    `node`. Chips that fill no whole nodes take as many of each as divides them."""
+    inside = chips if chips <= node_chips else max(k for k in range(1, node_chips + 1) if chips % k == 0)
+    nodes, found = chips // inside, []
+    near = [shape for axes in range(1, MOST_AXES) for shape in _factors(inside, axes, 2) if len(shape) == axes]
+    far = [shape for axes in (1, 2) for shape in _factors(nodes, axes, 2) if len(shape) == axes]
+    for out in far or [()]:
+        for sizes in near or [()]:
+            if len(out) + len(sizes) <= MOST_AXES:
+                names = ("node", *DEFAULT_NAMES) if len(out) == 1 else DEFAULT_NAMES
+                found.append(Mesh(tuple(zip(names, (*out, *sizes) or (1,), strict=False))))
+    return tuple(sorted(found, key=lambda mesh: len(mesh.sizes)))
 
 
 def slice_shapes(chips: int, axes: int) -> tuple[Mesh, ...]:
@@ -83,12 +132,18 @@ def compile_shapes(
     return tuple(sorted(shapes, key=lambda s: s.price))
 
 
+def mesh_name(mesh: Mesh) -> str:
+    """A mesh as `--chips` takes it: `4x4x4`, or `node=2,x=8` where axes have names of their own."""
+    plain = mesh.names == tuple(DEFAULT_NAMES[: len(mesh.names)])
+    return "x".join(map(str, mesh.sizes)) if plain else ",".join(f"{name}={size}" for name, size in mesh.axes)
+
+
 def ranking(shapes: Sequence[Shape]) -> str:
     """The shapes as a table: the objective of each, beside the best, or why there is no plan."""
     best = shapes[0].price
     rows = [("slice", "total", "beside the best", "bytes sent by a chip")]
     for shape in shapes:
-        name = "x".join(map(str, shape.mesh.sizes))
+        name = mesh_name(shape.mesh)
         if shape.compiled is None:
             rows.append((name, "-", "-", shape.reason or ""))
             continue

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...cost.hardware import Convention, Hardware
+from ...cost.hardware import Convention, Hardware, load_engine
 from ...ir.diagnostics import Diagnostic, did_you_mean, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
@@ -18,7 +18,7 @@ from ...passes.ilp.solver import SOLVERS, Settings
 from ...passes.plan import Objective, Outcome
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled
-from ..plan.shapes import Shape, compile_shapes, meshes_of, ranking
+from ..plan.shapes import Shape, compile_shapes, meshes_to_compile, ranking
 from ..text.arguments import checked
 from ..text.files import write_files
 from .targets import ALONE, Emit, in_files, in_one
@@ -139,14 +139,19 @@ def compile(
     overlap: bool = False,
     separate: bool = False,
     check: bool = False,
+    datasheet: bool = False,
+    engine: str | None = None,
+    any_shape: bool = False,
 ) -> CompiledModel:
     """The cheapest sharded program of a model on a mesh of chips, for all of its phases or some.
 
     `program`: as `load` and `parse` give it, or a file or shipped model for `load`. `mesh`: `4x4x4`,
-    `node=2,gpu=8`, or a count of chips, `64`, of which all shapes of slice are compiled. `hardware`: a preset or a
-    file, `NAME.toml`; `network`, `flat` or `links`, says how its network is seen. `objective`: `time`,
-    `communication` or `memory`. `hbm_fraction` of the memory of a chip is used. `separate` plans each phase alone;
-    `overlap` puts collectives into loops with einsums; `check` runs the plan on virtual chips.
+    `node=2,gpu=8`, or a count of chips, `64`, of which all shapes of slice that are offered are compiled, with
+    `any_shape` the others too. `hardware`: a preset, with the figures that were measured unless `datasheet` is
+    given, or a file, `NAME.toml`; `engine`: what serves, `vllm` or a file; `network`, `flat` or `links`, says how
+    the network is seen. `objective`: `time`, `communication` or `memory`. `hbm_fraction` of the memory of a chip is
+    used. `separate` plans each phase alone; `overlap` puts collectives into loops with einsums; `check` runs the
+    plan on virtual chips.
 
     Raises EsccError: InputError where something of this is wrong or no plan fits (NoPlan then says whether that
     is proven), InternalError where a plan does not hold together.
@@ -154,9 +159,11 @@ def compile(
     if not 0 <= hbm_fraction <= 1:
         raise fail(f"`hbm_fraction` is {hbm_fraction!r}.", hint="it is a share of the memory, from 0 to 1")
     chosen = program if isinstance(program, Program) else load(program)
-    chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware)
+    chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware, datasheet)
     if network is not None:
         chip = chip.with_network(one_of(Convention, network, "network"))
+    if engine is not None:
+        chip = chip.with_engine(load_engine(engine))
     least = one_of(Objective, objective, "objective")
     options = Options(
         chip,
@@ -165,7 +172,7 @@ def compile(
         settings=Settings(one_of([*SOLVERS], solver, "solver")),
         overlap=overlap,
     )
-    meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_of(str(mesh), chip)
+    meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_to_compile(str(mesh), chip, any_shape)[0]
     return compile_model(chosen, meshes, options, phases, separate, check)
 
 

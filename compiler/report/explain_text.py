@@ -115,7 +115,9 @@ def _rates(symbols: Symbols) -> dict[Symbol, str]:
     """What is given by the hardware, with its units."""
     latencies = [symbol for symbol in (symbols.start, symbols.hop) if symbol is not None]
     rates = dict.fromkeys(symbols.rates.values(), "bytes/s") | dict.fromkeys(latencies, "s")
-    return rates | {symbols.peak: "flop/s", symbols.hbm: "bytes/s"}
+    rates |= {symbols.peak: "flop/s", symbols.hbm: "bytes/s"}
+    own = {symbols.fp8: "flop/s", symbols.caches: "bytes/s"}
+    return rates | {symbol: unit for symbol, unit in own.items() if symbol is not None}
 
 
 def _table(title: str, lines: Sequence[Line], times: bool = False) -> Iterator[str]:
@@ -185,9 +187,13 @@ def _weight(weight: Weight) -> str:
     return f"{weight.name} {weight.used}" + (f" (stored {weight.stored})" if weight.stored != weight.used else "")
 
 
+DIGITS = 6  # shown of a measured figure in a formula
+
+
 def _plain(formula: Expr) -> str:
     """A formula as text, with spaces between factors and `^` for powers."""
-    return str(sympy.sstr(formula)).replace("**", "^").replace("*", " ")
+    short = {number: sympy.Float(number, DIGITS) for number in formula.atoms(sympy.Float)}
+    return str(sympy.sstr(formula.xreplace(short))).replace("**", "^").replace("*", " ")
 
 
 def _time(seconds: float) -> str:

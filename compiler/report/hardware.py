@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import comb, perm, prod
 
 from ...cost.hardware import Hardware, Switch, Torus, Wrap, presets
+from ...cost.hardware_file import slices_text
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.layout import format_layout, parse_layout
@@ -27,7 +28,7 @@ def preset_table() -> str:
     """The presets with their key figures, a line each."""
     rows: list[Row] = [("name", "linked by", "Tflop/s", "HBM GB", "HBM GB/s", "link GB/s", "network GB/s")]
     for name in presets():
-        chip = Hardware.load(name)
+        chip = Hardware.load(name, datasheet=True)
         figures = (
             chip.peak_flops_per_s / 1e12,
             chip.hbm_bytes / 1e9,
@@ -59,7 +60,8 @@ def _datasheet(chip: Hardware) -> Iterator[Row]:
         yield "fp8", f"{_number(chip.peak_fp8_flops_per_s / 1e12)} Tflop/s"
     yield "HBM", f"{_number(chip.hbm_bytes / 1e9)} GB at {_number(chip.hbm_bytes_per_s / 1e9)} GB/s"
     if chip.dollars_per_chip_hour is not None:
-        yield "price", f"{_number(chip.dollars_per_chip_hour)} dollars an hour"
+        on = f", {chip.priced_on}" if chip.priced_on else ""
+        yield "price", f"{_number(chip.dollars_per_chip_hour)} dollars an hour{on}"
 
 
 def _network(chip: Hardware) -> Iterator[Row]:
@@ -73,7 +75,7 @@ def _network(chip: Hardware) -> Iterator[Row]:
     match chip.fabric:
         case Torus() as torus:
             yield "rings", _rings(torus)
-            yield "slice", f"at most {torus.largest_slice_chips} chips"
+            yield "slice", f"at most {torus.largest_slice_chips} chips{_offered(torus)}"
         case Switch():
             pass
 
@@ -91,6 +93,20 @@ def _calibrated(chip: Hardware) -> Iterator[Row]:
     yield "collective", f"{_number(found.collective_latency_s * 1e6)} us whatever it carries (`--network links`)"
     if found.hop_latency_s is not None:
         yield "hop", f"{_number(found.hop_latency_s * 1e6)} us"
+    for kind, one in chip.protocols:
+        wait = f"{_number(1e6 * one.start_s)} us and {_number(1e6 * one.member_s)} us for each other chip"
+        bulk = ""
+        if one.bulk_share is not None:
+            bulk = f", or {_number(100 * one.bulk_share)}% after {_number(1e6 * (one.bulk_start_s or 0.0))} us more"
+        yield str(kind), f"{wait}, then {_number(100 * one.share)}% of the link{bulk}"
+    if found.kernel_s:
+        yield "kernel", f"{_number(1e6 * found.kernel_s)} us beside its work"
+    if found.attention_efficiency is not None:
+        yield "caches", f"read at {_number(100 * found.attention_efficiency)}% of HBM"
+    if found.fp8_efficiency is not None:
+        yield "fp8", f"{_number(100 * found.fp8_efficiency)}% of its arithmetic"
+    if chip.measured_like is not None:
+        yield "like", f"{chip.measured_like}, whose shares count unless `--datasheet` is given"
     if isinstance(chip.fabric, Torus):
         yield "axes", "all at once" if found.axes_at_once is None else f"at most {found.axes_at_once} at once"
     if found.error:
@@ -103,6 +119,13 @@ def _fabric(chip: Hardware) -> str:
             return f"{dimensions}D torus"
         case Switch(node_chips):
             return f"switch of {node_chips}"
+
+
+def _offered(torus: Torus) -> str:
+    """The slices that are offered."""
+    named = slices_text(torus.slices)
+    step = f"sides of multiples of {torus.slice_step_chips}" if torus.slice_step_chips else ""
+    return "".join(f"; {what}" for what in (named, step) if what)
 
 
 def _rings(torus: Torus) -> str:

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from ...cost.estimate import Estimate, Totals, local_bytes
-from ...cost.hardware import Convention, Hardware, Rule
+from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
 from ...cost.memory import Point
 from ...cost.predict import Resource
 from ...ir.layout import format_layout
@@ -65,9 +65,12 @@ def _header(compiled: CompiledPhase) -> Iterator[str]:
     yield f"  mesh      {spmd.mesh}: {_count(spmd.mesh.chips, 'chip')}"
     yield (
         f"  hardware  {hardware.name}: {hardware.peak_flops_per_s / 1e12:.6g} Tflop/s, "
-        f"HBM {hardware.hbm_bytes / 1e9:.2f} GB at {hardware.hbm_bytes_per_s / 1e9:.6g} GB/s, "
-        f"network {_network(hardware)}"
+        f"HBM {hardware.hbm_bytes / 1e9:.2f} GB at {hardware.hbm_bytes_per_s / 1e9:.6g} GB/s"
     )
+    yield f"  network   {_network(hardware)}"
+    yield f"  priced at {_basis(hardware)}"
+    if hardware.engine is not None or hardware.calibrated.kernel_s:
+        yield f"  engine    {_engine(hardware.engine)}"
     sizes = dict(spmd.sizes)
     pads = [f"{dim} {sizes[own]} to {sizes[dim]}" for dim, own in compiled.program.padding if sizes[own] < sizes[dim]]
     if pads:
@@ -77,9 +80,36 @@ def _header(compiled: CompiledPhase) -> Iterator[str]:
 def _network(hardware: Hardware) -> str:
     """The network as the prices see it."""
     if hardware.convention is Convention.FLAT:
-        return f"{hardware.network_bytes_per_s / 1e9:.6g} GB/s"
-    latency_us = hardware.calibrated.collective_latency_s * 1e6
-    return f"links of {hardware.fabric.link_bytes_per_s / 1e9:.6g} GB/s, {latency_us:.3g} us a collective"
+        return f"flat: {hardware.network_bytes_per_s / 1e9:.6g} GB/s for a chip, no latency"
+    links = f"links of {hardware.fabric.link_bytes_per_s / 1e9:.6g} GB/s"
+    if hardware.protocols:
+        return f"{links}, collectives as measured"
+    starts, hops = hardware.calibrated.collective_latency_s, hardware.hop_s
+    waits = [f"{1e6 * seconds:.3g} us a {what}" for what, seconds in (("collective", starts), ("hop", hops)) if seconds]
+    return f"{links}, {' and '.join(waits) or 'no latency'}"
+
+
+def _basis(hardware: Hardware) -> str:
+    """What prices rest on."""
+    if hardware.at_peaks:
+        rests = "peaks, which no chip reaches"
+        preset = hardware.chip in presets()
+        known = preset and not Hardware.load(hardware.chip).at_peaks
+        return rests + (
+            "; leave out `--datasheet` for measured figures" if known else "; `escc calibrate` fits figures"
+        )
+    found = hardware.calibrated
+    like = f", those of {hardware.measured_like}" if hardware.measured_like else ""
+    compute, hbm = found.compute_efficiency, found.hbm_efficiency
+    kernel = f", {1e6 * found.kernel_s:.2g} us a kernel" if found.kernel_s else ""
+    return f"shares of the peaks that were measured{like}: compute {compute:.0%}, HBM {hbm:.0%}{kernel}"
+
+
+def _engine(engine: Engine | None) -> str:
+    if engine is None:
+        return "none: kernels and collectives alone"
+    layer = f", {1e6 * engine.layer_s:.3g} us a layer" if engine.layer_s else ""
+    return f"{engine.name}: {1e3 * engine.step_s:.3g} ms a step{layer}"
 
 
 def _stored(compiled: CompiledPhase) -> Iterator[str]:
@@ -159,9 +189,11 @@ def _prediction(compiled: CompiledPhase) -> Iterator[str]:
     if found.low_s is not None and found.high_s is not None:
         bar = f" ({time_text(found.low_s)} to {time_text(found.high_s)} in 95% of cases)"
     rate = f"{found.tokens:,} token{'' if found.tokens == 1 else 's'}, {count_text(found.tokens_per_s)} a second"
-    yield f"  A step takes {time_text(found.seconds)}{bar} and processes {rate}."
+    yield f"  A step takes {time_text(found.seconds)}{bar}: {rate}."
     dollars = found.dollars_per_million
-    money = "" if dollars is None else f", {count_text(dollars)} dollars"
+    hour, on = compiled.hardware.dollars_per_chip_hour, compiled.hardware.priced_on
+    at = f" at {hour:g} an hour for a chip{f' ({on})' if on else ''}" if hour is not None else ""
+    money = "" if dollars is None else f", {count_text(dollars)} dollars{at}"
     yield f"  A million tokens take {count_text(found.chip_s_per_million)} chip-seconds{money}."
     spent = ", ".join(f"{resource} {seconds / found.seconds:.0%}" for resource, seconds in found.shares)
     yield f"  Most of the time goes to {found.binds}: {spent}."
@@ -201,6 +233,7 @@ NEXT = {  # what makes a step quicker, or tokens cheaper, by what most of its ti
     Resource.HBM: "The HBM binds: a larger batch reads the weights for more tokens, and int8 weights are half as many.",
     Resource.NETWORK: "The network binds: `--overlap` hides collectives, and a larger batch or fewer chips send less.",
     Resource.LATENCY: "Latency binds: fewer chips, or a larger batch, make fewer and larger collectives.",
+    Resource.LAUNCH: "Starting kernels, or the engine, binds: a larger batch does more in each step.",
 }
 
 

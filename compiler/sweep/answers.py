@@ -83,15 +83,18 @@ class Answer:
     met: bool
 
 
-def read_target(latency: str | None, cost: float | None) -> Target:
-    """The target of `30ms` and a cost. Raises InputError where a text is no time, or a cost is not positive."""
+def read_target(latency: str | None, cost: float | None, option: str = "--max-latency") -> Target:
+    """The target of `30ms` and a cost; `option`: what the time was given by.
+
+    Raises InputError where a text is no time, or a cost is not positive.
+    """
     if cost is not None and not 0 < cost < float("inf"):
         raise fail(f"`--max-cost {cost:g}` is no cost.", hint="it is what a million tokens may cost, more than 0")
     if latency is None:
         return Target(None, cost)
     match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(us|ms|s)\s*", latency)
     if match is None or not float(match[1]):
-        raise fail(f"`--max-latency {latency[:60]}` is no time.", hint="write `--max-latency 30ms`")
+        raise fail(f"`{option} {latency[:60]}` is no time.", hint=f"write `{option} 30ms`")
     return Target(float(match[1]) * UNITS[match[2]], cost)
 
 

@@ -11,7 +11,8 @@ from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
 from ..plan.pipeline import load, read_model, select_phases
-from .points import Sweep, serving
+from ..plan.serving import serving
+from .points import Sweep
 
 MOST = 1 << 40  # of a batch or a context
 MOST_POINTS = 100_000
@@ -26,6 +27,7 @@ def grid(
     settings: Mapping[str, int] | None = None,
     pads: Mapping[str, int] | None = None,
     hbm_fraction: float = 1.0,
+    any_shape: bool = False,
 ) -> Sweep:
     """The sweep of a model over lists of chips, batches, contexts (None: as the phase has it) and types of weights.
 
@@ -44,29 +46,29 @@ def grid(
         found += wrong
         if dims.context is None:
             found += (Diagnostic("`--context` is given, and the model has no caches."),)
-    types, wrong = _types(weights)
+    types, wrong = read_types(weights, "--weights")
     found += wrong
     if found:
         raise InputError(found)
     phases = select_phases(program, phase)
     order = (tuple((settings or {}).items()), tuple((pads or {}).items()))
-    sweep = Sweep(source, dims, *order, hardware, hbm_fraction, phases, types, counts, batches, contexts)
+    sweep = Sweep(source, dims, *order, hardware, hbm_fraction, phases, types, counts, batches, contexts, any_shape)
     if len(sweep.points) > MOST_POINTS:
         raise fail(f"The sweep has {len(sweep.points):,} points; at most {MOST_POINTS:,} are supported.")
     return sweep
 
 
-def _types(text: str) -> tuple[tuple[Dtype, ...], tuple[Diagnostic, ...]]:
-    """The types of weights in a list, and what is wrong with it."""
+def read_types(text: str, option: str) -> tuple[tuple[Dtype, ...], tuple[Diagnostic, ...]]:
+    """The types of weights, or of caches, in a list, and what is wrong with it."""
     known = (Dtype.BF16, Dtype.INT8, Dtype.FP8, Dtype.INT4)
     types: list[Dtype] = []
     found: list[Diagnostic] = []
     for name in (part.strip() for part in text.split(",")):
         if name not in known:
             hint = did_you_mean(name, known) or f"they are {', '.join(known)}"
-            found.append(Diagnostic(f"`--weights` names `{name[:60]}`, which is no type of weights.", hint=hint))
+            found.append(Diagnostic(f"`{option}` names `{name[:60]}`, which is no type that they can have.", hint=hint))
         elif Dtype(name) in types:
-            found.append(Diagnostic(f"`--weights` names `{name}` twice."))
+            found.append(Diagnostic(f"`{option}` names `{name}` twice."))
         else:
             types.append(Dtype(name))
     return tuple(types), tuple(found)

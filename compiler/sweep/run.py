@@ -49,47 +49,53 @@ def sweep(
     hbm_fraction: float = 1.0,
     results: str | Path | None = None,
     jobs: int | None = None,
+    any_shape: bool = False,
+    scheduler: str | None = None,
 ) -> SweepResult:
     """Plan a model, a file or a shipped one, at every point of a grid, on every shape of slice.
 
-    Lists are numbers, or texts as `escc sweep` takes them (`8..256`, `8,24`). A preset stands for the figures that
-    were measured on its chip, where there are some. `results`: a file, NAME.jsonl, that keeps what is solved.
+    Lists are numbers, or texts as `escc sweep` takes them (`8..256`, `8,24`). `any_shape`: on slices that are not
+    offered as well. `scheduler`: the address of a Dask scheduler, `tcp://host:8786`. `results`: a file, NAME.jsonl,
+    that keeps what is solved.
     Raises InputError with all that is wrong, InternalError where a plan does not hold together. With more than one
     job, processes are spawned: a script calls this under `if __name__ == "__main__"`.
     """
-    chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware, measured=True)
+    chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware)
     lists = (_list(chips), _list(batch), None if context is None else _list(context), _list(weights))
-    planned = grid(Path(model), chip, lists, phase, settings, pads, hbm_fraction)
-    return SweepResult(planned, run_sweep(planned, None if results is None else Path(results), jobs))
+    planned = grid(Path(model), chip, lists, phase, settings, pads, hbm_fraction, any_shape)
+    return SweepResult(planned, run_sweep(planned, None if results is None else Path(results), jobs, scheduler))
 
 
 def _list(items: str | int | Sequence[object]) -> str:
     return ",".join(map(str, items)) if isinstance(items, Sequence) and not isinstance(items, str) else str(items)
 
 
-def run_sweep(sweep: Sweep, path: Path | None, jobs: int | None = None) -> tuple[Record, ...]:
+def run_sweep(
+    sweep: Sweep, path: Path | None, jobs: int | None = None, scheduler: str | None = None
+) -> tuple[Record, ...]:
     """The records of all points, in the sweep's order; those that the results file `path` has are not solved
     again, and it has all of them in the end.
 
-    At most `jobs` processes run, as many as there are cores without it. Raises InputError where the file
+    At most `jobs` processes run, as many as there are cores without it; or the workers of a Dask `scheduler`.
+    Raises InputError where the file
     cannot be used or written to, or where another process has it.
     """
     if path is None:
-        records = {record.point: record for record in _solved(sweep, (), jobs)}
+        records = {record.point: record for record in _solved(sweep, (), jobs, scheduler)}
     else:
         with ResultsFile(path, sweep) as file:
-            for record in _solved(sweep, tuple(file.records), jobs):
+            for record in _solved(sweep, tuple(file.records), jobs, scheduler):
                 file.add(record)
             file.finish()
             records = file.records
     return tuple(records[point] for point in sweep.points)
 
 
-def _solved(sweep: Sweep, known: Sequence[Point], jobs: int | None) -> Iterator[Record]:
+def _solved(sweep: Sweep, known: Sequence[Point], jobs: int | None, scheduler: str | None) -> Iterator[Record]:
     """The points of a sweep that are not known yet, as they are solved."""
     done = set(known)
     left = [point for point in sweep.points if point not in done]
-    return completed(partial(solve, sweep), _long_first(left), "planning", jobs, len(known))
+    return completed(partial(solve, sweep), _long_first(left), "planning", jobs, len(known), scheduler)
 
 
 def _long_first(points: Sequence[Point]) -> list[Point]:

@@ -19,8 +19,9 @@ from ...passes.expansion.expand import expand, with_weights
 from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome
 from ..plan.compiled import CompiledPhase
 from ..plan.pipeline import compile_phase
-from ..plan.shapes import meshes_of
-from .points import BEATEN, Point, Record, Status, Sweep, Tried, sizes_at
+from ..plan.serving import sizes_at
+from ..plan.shapes import mesh_name, meshes_of
+from .points import BEATEN, Point, Record, Status, Sweep, Tried
 
 PROGRAMS = 8  # kept of those that were read last
 
@@ -32,16 +33,17 @@ def solve(sweep: Sweep, point: Point) -> Record:
     """
     try:
         program = program_at(sweep, point)
+        found_shapes = shapes(point.chips, sweep.hardware, sweep.any_shape)
     except InputError as error:
         return Record(point, Status.INFEASIBLE, (), reason=error.diagnostics[0].message)
     best: CompiledPhase | None = None
     tried: list[Tried] = []
-    for mesh in shapes(point.chips, sweep.hardware):
+    for mesh in found_shapes:
         below = best.plan.price if best else math.inf
         found = _try(program, point.phase, mesh, _options(sweep, below))
         if isinstance(found, CompiledPhase):
             plan = found.plan
-            tried.append(Tried(_name(mesh), Status(plan.outcome), plan.price, plan.bound))
+            tried.append(Tried(mesh_name(mesh), Status(plan.outcome), plan.price, plan.bound))
             best = found if plan.price < below else best
         else:
             tried.append(found)
@@ -52,9 +54,13 @@ def solve(sweep: Sweep, point: Point) -> Record:
     return _record(point, best, tuple(tried))
 
 
-def shapes(chips: int, hardware: Hardware) -> tuple[Mesh, ...]:
-    """The slice shapes of a count of chips, those nearest to a cube first: the fewest hops across all axes."""
-    return tuple(sorted(meshes_of(str(chips), hardware), key=lambda mesh: sum(size - 1 for size in mesh.sizes)))
+def shapes(chips: int, hardware: Hardware, any_shape: bool = False) -> tuple[Mesh, ...]:
+    """The slice shapes of a count of chips, those nearest to a cube first: the fewest hops across all axes.
+
+    Raises InputError where none is offered.
+    """
+    found = meshes_of(str(chips), hardware, any_shape)
+    return tuple(sorted(found, key=lambda mesh: sum(size - 1 for size in mesh.sizes)))
 
 
 def program_at(sweep: Sweep, point: Point) -> Program:
@@ -76,7 +82,7 @@ def _options(sweep: Sweep, below: float) -> Options:
 
 def _try(program: Program, phase: str, mesh: Mesh, options: Options) -> CompiledPhase | Tried:
     """The best plan on a slice shape, or why it is of no interest."""
-    name = _name(mesh)
+    name = mesh_name(mesh)
     try:
         return compile_phase(program, phase, mesh, options)
     except Cutoff as beaten:
@@ -89,10 +95,6 @@ def _try(program: Program, phase: str, mesh: Mesh, options: Options) -> Compiled
         return Tried(name, Status.INFEASIBLE, reason=reason)
 
 
-def _name(mesh: Mesh) -> str:
-    return "x".join(map(str, mesh.sizes))
-
-
 def _record(point: Point, best: CompiledPhase, tried: tuple[Tried, ...]) -> Record:
     found = best.prediction
     bound_s = min([found.seconds, *(one.bound_s for one in tried if one.bound_s is not None)])
@@ -100,7 +102,7 @@ def _record(point: Point, best: CompiledPhase, tried: tuple[Tried, ...]) -> Reco
         point,
         Status.OPTIMAL if bound_s >= found.seconds * (1 - PROVEN) else Status.FEASIBLE,
         tried,
-        slice=_name(best.spmd.mesh),
+        slice=mesh_name(best.spmd.mesh),
         latency_s=found.seconds,
         low_s=found.low_s,
         high_s=found.high_s,

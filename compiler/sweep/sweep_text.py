@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from math import log10
 
+from ...ir.dtype import Dtype
 from ...ir.inert import visible
+from ..plan.pipeline import model_names, model_source
 from ..text.extras import optional
 from ..text.terminal import count_text, table, time_text
 from .answers import Answer, Target, answer, best_of, best_points, cost_of, cost_unit, frontier_of, plotted
 from .points import Record, Status, Sweep
+from .solve import program_at
 
 WIDTH, HEIGHT = 72, 18  # of the plot, in characters
 MARKS = "ox+*#@%&"  # of the series; more take them again
@@ -114,6 +118,32 @@ def _answered(sweep: Sweep, found: Answer, target: Target) -> Iterator[str]:
     yield f"  {what if found.met else 'None is; nearest comes'}: {found.record.point}, as {found.record.slice}:"
     cost = f"{count_text(cost_of(found.record) or 0.0)} {cost_unit(sweep)}"
     yield f"  {time_text(found.record.latency_s or 0.0)} a step, {cost}."
+    yield f"  {command(sweep, found.record)}"
+
+
+def command(sweep: Sweep, record: Record) -> str:
+    """The command that compiles the plan of a point, and prints its layouts."""
+    point = record.point
+    program = program_at(sweep, point)
+    sizes = dict(program.phase(point.phase).sizes)
+    dims = [dim for dim in (sweep.dims.batch, *sweep.dims.new, sweep.dims.context) if dim is not None]
+    given = [f"{dim}={sizes[dim]}" for dim in dims] + [f"{dim}={size}" for dim, size in sweep.settings]
+    mesh = record.slice or str(point.chips)
+    parts = [
+        f"escc compile {shlex.quote(sweep.source.name.removesuffix('.esti') if shipped(sweep) else sweep.source.name)}",
+        f"--chips {f'x={mesh}' if mesh.isdigit() else mesh} --phase {point.phase} --hardware {sweep.hardware.chip}",
+        f"--set {','.join(given)}",
+        *(f"--pad {dim}={size}" for dim, size in sweep.pads),
+        *([f"--weights {point.weights}"] if point.weights is not Dtype.BF16 else []),
+        *([f"--hbm-fraction {sweep.hbm_fraction!r}"] if sweep.hbm_fraction != 1.0 else []),
+    ]
+    return " ".join(parts)
+
+
+def shipped(sweep: Sweep) -> bool:
+    """Whether the model is one that is shipped."""
+    name = sweep.source.name.removesuffix(".esti")
+    return name in model_names() and model_source(name) == sweep.source
 
 
 INCHES = (8.0, 5.0)

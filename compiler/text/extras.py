@@ -7,7 +7,11 @@ from typing import Any
 
 from ...ir.diagnostics import fail
 
-EXTRAS = {"scipy": "fit", "matplotlib": "draw"}  # the extra of this package that installs another
+EXTRAS = {
+    "scipy": "fit",
+    "matplotlib": "draw",
+    "distributed": "cluster",
+}  # the extra of this package that installs another
 
 
 def optional(module: str, what: str) -> Any:

@@ -1,4 +1,4 @@
-"""Work shared out over processes, as many as there are cores, with a bar on a terminal."""
+"""Work shared out over processes, as many as there are cores; on a terminal with a bar, elsewhere a line a minute."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...ir.diagnostics import fail
+from .cluster import on_cluster
+from .terminal import note
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -29,7 +32,12 @@ def in_processes(function: Callable[[T], R], items: Sequence[T], what: str) -> l
 
 
 def completed(
-    function: Callable[[T], R], items: Sequence[T], what: str, jobs: int | None = None, done: int = 0
+    function: Callable[[T], R],
+    items: Sequence[T],
+    what: str,
+    jobs: int | None = None,
+    done: int = 0,
+    scheduler: str | None = None,
 ) -> Iterator[R]:
     """What a function makes of each item, as it is made, in any order; `what` is said beside the bar.
 
@@ -37,21 +45,27 @@ def completed(
     What the function raises is raised here.
 
     `jobs`: at most so many processes, as many as there are cores without it. `done`: items that the bar counts
-    beside these. Raises InputError where a process ends before its work is done.
+    beside these. `scheduler`: the address of a Dask scheduler, whose workers do it in place of processes here.
+    Raises InputError where a process ends before its work is done.
     """
     workers = min(len(items), jobs or os.cpu_count() or 1)
     with _progress() as progress:
-        task = progress.add_task(what, total=done + len(items), completed=done)
+        count = _Count(progress, what, done, done + len(items))
+        if scheduler is not None:
+            for made in on_cluster(function, items, scheduler):
+                count.advance()
+                yield made
+            return
         if workers < 2:
             for item in items:
                 made = function(item)
-                progress.advance(task)
+                count.advance()
                 yield made
             return
         with ProcessPoolExecutor(workers, get_context("spawn"), _begin, gc.get_threshold()) as pool:
             try:
                 for future in as_completed([pool.submit(function, item) for item in items]):
-                    progress.advance(task)
+                    count.advance()
                     yield future.result()
             except BrokenProcessPool:
                 hint = "was there memory enough? Fewer processes take less: `--jobs 1`"
@@ -79,6 +93,27 @@ def _begin(*garbage: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+MINUTE_S = 60.0
+
+
+class _Count:
+    """How much is done: a bar on a terminal, elsewhere a line a minute."""
+
+    def __init__(self, progress: Progress, what: str, done: int, total: int) -> None:
+        self.progress, self.what, self.done, self.total = progress, what, done, total
+        self.task = progress.add_task(what, total=total, completed=done)
+        self.said_s = time.monotonic()
+
+    def advance(self) -> None:
+        """One more."""
+        self.done += 1
+        self.progress.advance(self.task)
+        now_s = time.monotonic()
+        if self.progress.disable and now_s - self.said_s >= MINUTE_S:
+            self.said_s = now_s
+            note(f"{self.what}: {self.done} of {self.total}")
 
 
 def _progress() -> Progress:

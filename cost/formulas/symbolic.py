@@ -16,6 +16,7 @@ from sympy import Expr, Symbol
 
 from ...ir.collective import CollectiveKind
 from ...ir.dataflow import readers
+from ...ir.dtype import Dtype
 from ...ir.program import walk
 from ...ir.spmd import Move, SpmdProgram
 from ..estimate import OpWork, Scale, Transfer, step_costs
@@ -48,8 +49,9 @@ class Symbols:
     """The symbols of a program's formulas, all positive.
 
     `rates`: what a chip can take in along each axis, in bytes/s as `hbm`; axes of one rate share a
-    symbol, and all do where a chip has one bandwidth. `peak` is in flop/s. `start` and `hop`: seconds
-    of latency of a collective and of a hop; None where they do not count.
+    symbol, and all do where a chip has one bandwidth. `peak` is in flop/s, `fp8` of arithmetic in fp8. `caches` is
+    the rate at which attention reads them. `start` and `hop`: seconds of latency of a collective and of a hop.
+    Those that do not count here, or are what others are, are None.
     """
 
     dims: Mapping[str, Expr]
@@ -59,6 +61,8 @@ class Symbols:
     hbm: Symbol
     start: Symbol | None = None
     hop: Symbol | None = None
+    fp8: Symbol | None = None
+    caches: Symbol | None = None
 
     @property
     def network(self) -> Symbol:
@@ -164,9 +168,18 @@ def symbolic(
     ops = []
     for step in steps:
         if isinstance(step, OpWork):
-            flops, traffic = sympy.sympify(step.work.flops), sympy.sympify(step.work.hbm_bytes)
-            ops.append(SymbolicOp(step.result, step.times, flops, traffic, flops / symbols.peak, traffic / symbols.hbm))
+            ops.append(_op(step, symbols))
     return SymbolicEstimate(form, symbols, tuple(moves), tuple(ops), total, _sizes(spmd, hardware, bandwidth, symbols))
+
+
+def _op(step: OpWork, symbols: Symbols) -> SymbolicOp:
+    flops, traffic = sympy.sympify(step.work.flops), sympy.sympify(step.work.hbm_bytes)
+    peak = symbols.fp8 if symbols.fp8 is not None and step.work.dtype is Dtype.FP8 else symbols.peak
+    memory_s = traffic / symbols.hbm
+    if symbols.caches is not None:
+        caches = sympy.sympify(step.work.cache_bytes)
+        memory_s = (traffic - caches) / symbols.hbm + caches / symbols.caches
+    return SymbolicOp(step.result, step.times, flops, traffic, flops / peak, memory_s)
 
 
 def tidy(formula: Expr) -> Expr:
@@ -188,19 +201,25 @@ def _symbols(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, number
 
     dims = {d: sympy.Integer(sizes[d]) if d in numbers else Symbol(d, positive=True) for d in sizes}
     axes = {a: new(a.upper(), a) if len(a) == 1 else new(a) for a in spmd.mesh.names}
+    own_rate = hardware.calibrated.attention_efficiency is not None
+    narrow = any(value.dtype is Dtype.FP8 for value in spmd.values) and hardware.peak_fp8_flops_per_s is not None
+
+    def rates_of_ops() -> dict[str, Symbol | None]:
+        return {"fp8": new("peak8") if narrow else None, "caches": new("caches") if own_rate else None}
+
     if bandwidth is not Bandwidth.LINKS:
         rate = new("bw" if bandwidth is Bandwidth.CHIP else "W")
-        return Symbols(dims, axes, dict.fromkeys(axes, rate), new("peak"), new("hbm"))
+        return Symbols(dims, axes, dict.fromkeys(axes, rate), new("peak"), new("hbm"), **rates_of_ops())
     figures = _axis_rates(spmd, hardware)
     alike = len(set(figures.values())) == 1
     named: dict[float, Symbol] = {}
     for axis, figure in figures.items():
         if figure not in named:
             named[figure] = new("W" if alike else f"W_{axis}")
-    start = new("latency") if hardware.calibrated.collective_latency_s else None
-    hop = new("hop") if hardware.hop_s else None
+    start = new("latency") if hardware.calibrated.collective_latency_s and not hardware.protocols else None
+    hop = new("hop") if hardware.hop_s and not hardware.protocols else None
     rates = {axis: named[figure] for axis, figure in figures.items()}
-    return Symbols(dims, axes, rates, new("peak"), new("hbm"), start, hop)
+    return Symbols(dims, axes, rates, new("peak"), new("hbm"), start, hop, **rates_of_ops())
 
 
 def _axis_rates(spmd: SpmdProgram, hardware: Hardware) -> dict[str, float]:
@@ -226,6 +245,10 @@ def _sizes(
     axes = {symbols.axes[a]: sympy.Integer(size) for a, size in spmd.mesh.axes}
     figures = {symbols.peak: 1 / sympy.Rational(hardware.compute_s(1.0))}
     figures[symbols.hbm] = 1 / sympy.Rational(hardware.memory_s(1.0))
+    if symbols.fp8 is not None:
+        figures[symbols.fp8] = 1 / sympy.Rational(hardware.compute_s(1.0, Dtype.FP8))
+    if symbols.caches is not None:
+        figures[symbols.caches] = 1 / sympy.Rational(hardware.memory_s(1.0, 1.0))
     match bandwidth:
         case Bandwidth.CHIP:
             flat = Network(hardware.with_network(Convention.FLAT), spmd.mesh)

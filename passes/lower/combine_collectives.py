@@ -2,7 +2,8 @@
 
 Projections that read one value, in the layout in which they all read it, share how it is split, so
 the work of each is to its bytes as that of all: as one matmul they cost what they cost apart, by
-every rule of a roofline. That is why they are joined here and need no price of their own. Projections
+every rule of a roofline, and the value that they read counts once either way. That is why they are joined here and
+need no price of their own. Projections
 by gathered weights are left apart: all the copies would have to be held at once.
 """
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.hardware import Hardware
+from ...cost.kernels import Launch, launches
 from ...cost.ops import work
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, signature, walk
@@ -140,6 +141,7 @@ class _Builder:
     values: Mapping[str, Value]
     partial: PartialAxes
     whole: Mapping[str, tuple[str, ...]]
+    launches: Mapping[str, Launch]
     nodes: list[Node] = field(default_factory=list)
     sources: dict[str, Port] = field(default_factory=dict)
     uses: dict[str, list[Port]] = field(default_factory=dict)
@@ -184,8 +186,8 @@ class _Builder:
         rank = 0.9 * (1 - _share(np.log2(shards))) + 0.1 * _share(rows.inversions())
         self.nodes.append(Node(item, np.zeros(len(choices)), rank, stored, stored_bytes))
 
-    def add_op(self, op: Op, times: int, resident: frozenset[str]) -> None:
-        """A node for an op that runs `times` times; `resident` values are read from HBM."""
+    def add_op(self, op: Op, times: int) -> None:
+        """A node for an op that runs `times` times."""
         sig = signature(op, self.values)
         table = strategies(op, self.values, self.sizes, self.mesh, self.partial.readable(sig))
         reads = [table.use_rows(k, self.space(use.value)) for k, use in enumerate(sig.uses)]
@@ -193,8 +195,8 @@ class _Builder:
         keep = np.flatnonzero(np.stack([*reads, makes]).min(axis=0) >= 0)
         table = table.take(keep)
         local = {i: self.sizes[i] / table.ways[:, s] for s, i in enumerate(sig.indices)}
-        done = work(op, sig, self.values, resident, local.__getitem__)
-        seconds = times * self.hardware.op_s(*(np.broadcast_to(w, len(table)) for w in (done.flops, done.hbm_bytes)))
+        done = work(op, sig, self.values, self.launches[op.result], local.__getitem__)
+        seconds = times * np.broadcast_to(self.hardware.work_s(done), len(table))
         stored, stored_bytes = None, None
         for k, use in enumerate(sig.uses):
             if k == sig.tied:
@@ -224,8 +226,9 @@ def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware) ->
     """
     sizes = dict(program.phase(phase).sizes)
     whole = {p.item.value: p.item.whole for p in walk(program.body) if isinstance(p.item, Stored)}
-    builder = _Builder(program, sizes, mesh, hardware, program.table(), partial_axes(program, sizes, mesh), whole)
-    resident, appended = _in_hbm(program)
+    partial = partial_axes(program, sizes, mesh)
+    builder = _Builder(program, sizes, mesh, hardware, program.table(), partial, whole, launches(program))
+    appended = frozenset(p.item.cache for p in walk(program.body) if isinstance(p.item, Append))
     for placed in walk(program.body):
         match placed.item:
             case Stored(value, _):
@@ -236,7 +239,7 @@ def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware) ->
                     made = {c.inside: placed.times * count, c.result: placed.times}
                     builder.add_free_choice(c, made, [c.initial, c.next])
             case op:
-                builder.add_op(op, placed.times, resident)
+                builder.add_op(op, placed.times)
     for value in dict.fromkeys(program.results):
         builder.add_free_choice(Result(value), {}, [value])
     tensors = tuple(
@@ -254,11 +257,3 @@ def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware) ->
     if sum(len(t.space) * len(t.uses) for t in tensors) > MAX_LAYOUTS:
         raise too_large()
     return Graph(tuple(builder.nodes), tensors)
-
-
-def _in_hbm(program: Program) -> tuple[frozenset[str], frozenset[str]]:
-    """The values that lie in HBM, and the caches that are appended to."""
-    items = [placed.item for placed in walk(program.body)]
-    stored = {i.value for i in items if isinstance(i, Stored) and i.kind is not Kind.INPUT}
-    appends = [i for i in items if isinstance(i, Append)]
-    return frozenset(stored | {a.result for a in appends}), frozenset(a.cache for a in appends)

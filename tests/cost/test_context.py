@@ -56,7 +56,7 @@ def pinned(program: Program, text: str) -> dict[str, Layout]:
 def test_the_published_table(row: dict[str, str]) -> None:
     program = palm(row["row"], int(row["batch"]), int(row["d_head"]))
     layouts = pinned(program, PINS[row["row"]])
-    found = max_context(program, "decode", MESH, layouts, Hardware.load("tpu-v4").hbm_bytes, 0.30)
+    found = max_context(program, "decode", MESH, layouts, Hardware.of_paper("tpu-v4").hbm_bytes, 0.30)
     assert found == pytest.approx(int(row["max_context"]), rel=0.015)
 
 

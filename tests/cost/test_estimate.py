@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from escc.cost.estimate import estimate, local_bytes, predict
-from escc.cost.hardware import Hardware
+from escc.cost.hardware import Engine, Hardware
 from escc.ir.collective import AllGather, AllReduce, Permute, ReduceScatter, Slice
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
@@ -15,7 +16,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Carry, Einsum, Kind, Region, Repeat, Stored
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue
 
-V4 = Hardware.load("tpu-v4")
+V4 = Hardware.of_paper("tpu-v4")
 MESH = Mesh((("x", 2), ("y", 4)))
 SIZES = (("B", 8), ("E", 64), ("F", 128), ("L", 2), ("M", 16))
 
@@ -112,14 +113,29 @@ def test_moves() -> None:
 
 def test_ops() -> None:
     found = {op.result: (op.times, op.flops, op.hbm_bytes) for op in estimate(SPMD, V4).ops}
+    # Each is a kernel: it reads what it multiplies, as gathered, and writes what the next one reads.
     assert found == {
-        "u": (3, 2 * 4 * 64 * 32, 64 * 32 * 2),
-        "v": (3, 2 * 4 * 64 * 32, 64 * 32 * 2),
-        "t": (1, 2 * 4 * 64 * 128, 64 * 128),  # a gathered parameter is read whole
-        "s": (1, 4 * 128, 0),
+        "u": (3, 2 * 4 * 64 * 32, 4 * 64 * 2 + 64 * 32 * 2 + 4 * 32 * 2),
+        "v": (3, 2 * 4 * 64 * 32, 4 * 32 * 2 + 64 * 32 * 2 + 4 * 64 * 2),
+        "t": (1, 2 * 4 * 64 * 128, 4 * 64 * 2 + 64 * 128 + 4 * 128 * 2),  # a gathered parameter is read whole
+        "s": (1, 4 * 128, 4 * 128 * 2 + 128 * 4),
     }
     for op in estimate(SPMD, V4).ops:
         assert op.seconds == max(op.compute_s, op.memory_s) == max(op.flops / 275e12, op.hbm_bytes / 1.2e12)
+
+
+def test_an_op_pays_for_the_kernel_and_for_what_the_engine_takes() -> None:
+    served = replace(V4, calibrated=replace(V4.calibrated, kernel_s=1e-6)).with_engine(Engine("e", 1e-3, 1e-5))
+    plain = {op.result: op for op in estimate(SPMD, V4).ops}
+    found = {op.result: op for op in estimate(SPMD, served).ops}
+    # Each op is a kernel, the first of the body begins a layer, and the first that runs once begins a step.
+    assert {name: pytest.approx(op.launch_s) for name, op in found.items()} == {
+        "u": 1e-6 + 1e-5,
+        "v": 1e-6,
+        "t": 1e-6 + 1e-3,
+        "s": 1e-6,
+    }
+    assert all(op.seconds == pytest.approx(plain[name].seconds + op.launch_s) for name, op in found.items())
 
 
 def test_stored() -> None:
@@ -136,7 +152,8 @@ def test_totals_count_repetitions_and_once_does_not() -> None:
     assert totals.comm_s == pytest.approx(totals.bytes_sent / 270e9)
     flops = 3 * 2 * 2 * 4 * 64 * 32 + 2 * 4 * 64 * 128 + 4 * 128
     assert totals.compute_s == pytest.approx(flops / 275e12)
-    assert totals.memory_s == pytest.approx((3 * 2 * 64 * 32 * 2 + 64 * 128) / 1.2e12)
+    weights, values = 3 * 2 * 64 * 32 * 2 + 64 * 128, 3 * 2 * (4 * 64 + 4 * 32) * 2 + 4 * 64 * 2 + 2 * 4 * 128 * 2
+    assert totals.memory_s == pytest.approx((weights + values + 128 * 4) / 1.2e12)
     assert totals.total_s == totals.op_s + totals.comm_s
     assert totals.op_s >= max(totals.compute_s, totals.memory_s)
 
@@ -153,6 +170,10 @@ def test_a_cache_is_read_in_its_new_version() -> None:
     stored = (Stored("c", Kind.CACHE), Stored("n", Kind.INPUT), Stored("x", Kind.INPUT))
     spmd = SpmdProgram("cache", "main", MESH, SIZES, values, Region(stored, items), ("s",))
     append, attend = estimate(spmd, V4).ops
-    assert (append.flops, append.hbm_bytes) == (0, 4 * 2 * 64 * 2)
-    assert attend.hbm_bytes == 4 * 16 * 64 * 2
+    slow = replace(V4, calibrated=replace(V4.calibrated, attention_efficiency=0.5))
+    cache_s, rest_s = 4 * 16 * 64 * 2 / 1.2e12, (4 * 64 * 2 + 4 * 16 * 2) / 1.2e12
+    assert estimate(spmd, slow).ops[1].memory_s == pytest.approx(2 * cache_s + rest_s)
+    # The new entries come from outside, and are read and written.
+    assert (append.flops, append.hbm_bytes) == (0, 2 * 4 * 2 * 64 * 2)
+    assert attend.hbm_bytes == 4 * 16 * 64 * 2 + 4 * 64 * 2 + 4 * 16 * 2
     assert dict(estimate(spmd, V4).stored_bytes) == {"c": 4 * 16 * 64 * 2}

@@ -14,18 +14,25 @@ import sympy
 from escc.cost.hardware import (
     Calibrated,
     Convention,
+    Engine,
     Hardware,
+    Protocols,
     Rule,
     Switch,
     Torus,
+    engines,
     hardware_toml,
+    load_engine,
     parse_hardware,
     presets,
 )
-from escc.cost.hardware_file import FORM
+from escc.cost.hardware_file import ENGINE, HARDWARE, MEASURED_KINDS, PROTOCOLS
+from escc.cost.ops import Work
+from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import InputError, Source
+from escc.ir.dtype import Dtype
 
-V4 = Hardware.load("tpu-v4")
+V4 = Hardware.of_paper("tpu-v4")
 GOOD = """name = "mine"
 [datasheet]
 peak_flops_per_s = 1e15
@@ -41,7 +48,6 @@ link_bytes_per_s = 4.5e11
 # name: bf16 FLOP/s, int8, fp8, HBM bytes, HBM B/s, link B/s, between B/s; 0 where there is none
 DATASHEETS = {
     "tpu-v4": (2.75e14, 2.75e14, 0, 32 * 2**30, 1.2e12, 4.5e10, 0),
-    "tpu-v4-measured": (2.75e14, 2.75e14, 0, 32 * 2**30, 1.2e12, 4.5e10, 0),
     "tpu-v5e": (1.97e14, 3.94e14, 0, 16e9, 8.2e11, 4.5e10, 3.1e9),
     "tpu-v5p": (4.59e14, 9.18e14, 4.59e14, 96e9, 2.8e12, 9e10, 6.25e9),
     "tpu-v6e": (9.18e14, 1.836e15, 9.18e14, 32e9, 1.6e12, 9e10, 1.25e10),
@@ -63,12 +69,12 @@ def refused(text: str) -> InputError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", DATASHEETS)
+@pytest.mark.parametrize("name", presets())
 def test_the_datasheet(name: str) -> None:
-    chip = Hardware.load(name)
+    chip = Hardware.of_paper(name)
     found = (chip.peak_flops_per_s, chip.peak_int8_ops_per_s or 0, chip.peak_fp8_flops_per_s or 0, chip.hbm_bytes)
     flows = (chip.hbm_bytes_per_s, chip.fabric.link_bytes_per_s, chip.between_bytes_per_s or 0)
-    assert (*found, *flows) == DATASHEETS[name]
+    assert (*found, *flows) == DATASHEETS[chip.chip]
     match chip.fabric:
         case Torus(dimensions, link):
             assert chip.network_bytes_per_s == 2 * dimensions * link
@@ -77,65 +83,97 @@ def test_the_datasheet(name: str) -> None:
 
 
 def test_every_preset_loads_and_names_its_source() -> None:
-    assert set(presets()) == set(DATASHEETS)
+    assert {name.removesuffix("-measured") for name in presets()} == set(DATASHEETS)
     assert list(presets()) == sorted(presets())
     for name in presets():
-        seen = Convention.LINKS if name.endswith("-measured") else Convention.FLAT
-        assert (Hardware.load(name).name, Hardware.load(name).convention) == (name, seen)
+        assert Hardware.of_paper(name).name == Hardware.load(name, datasheet=True).name == name
+        assert Hardware.of_paper(name).convention is Convention.FLAT
+        assert Hardware.load(name, datasheet=True).convention is Convention.LINKS
         first = resources.files("escc.cost.presets").joinpath(f"{name}.toml").read_text().split("\n")[0]
         assert first.startswith("# ") and "Sources: " in first
 
 
 def test_prices() -> None:
-    assert [Hardware.load(n).dollars_per_chip_hour for n in ("h100", "tpu-v5p", "tpu-v5e", "v100")] == [
-        10.8,
-        4.2,
-        1.2,
-        None,
-    ]
+    found = [Hardware.of_paper(n).dollars_per_chip_hour for n in ("h100", "tpu-v5p", "tpu-v5e", "v100")]
+    assert found == [10.8, 4.2, 1.2, None]
 
 
 def test_measured_figures_stand_for_a_chip_where_there_are_some() -> None:
-    assert (
-        Hardware.load("tpu-v4", measured=True)
-        == Hardware.load("tpu-v4-measured", measured=True)
-        == Hardware.load("tpu-v4-measured")
-    )
-    assert Hardware.load("h100", measured=True) == Hardware.load("h100")
-    assert Hardware.load("tpu-v4", measured=True).chip == Hardware.load("tpu-v4").chip == "tpu-v4"
+    measured, datasheet = Hardware.load("tpu-v4"), Hardware.load("tpu-v4", datasheet=True)
+    assert measured == Hardware.load("tpu-v4-measured") == Hardware.load("tpu-v4-measured", datasheet=True)
+    assert measured.calibrated.error and not measured.at_peaks
+    assert datasheet.calibrated == Calibrated(collective_latency_s=17e-6) and datasheet.at_peaks
+    assert measured.chip == datasheet.chip == "tpu-v4"
     with pytest.raises(InputError, match="no hardware preset `tpu-v9`"):
-        Hardware.load("tpu-v9", measured=True)
-    bare = {"name": "tpu-v4", "calibrated": V4.calibrated, "convention": V4.convention}
-    assert replace(Hardware.load("tpu-v4", measured=True), **bare) == V4
+        Hardware.load("tpu-v9")
+    assert replace(measured, name="tpu-v4", calibrated=datasheet.calibrated) == datasheet
+    assert datasheet.with_network("flat") == V4
+
+
+def test_a_chip_like_a_measured_one_has_its_shares_and_its_own_peaks() -> None:
+    measured = Hardware.load("tpu-v4-measured").calibrated
+    for name in ("tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x"):
+        chip, datasheet = Hardware.load(name), Hardware.load(name, datasheet=True)
+        assert datasheet.measured_like == "tpu-v4-measured" and datasheet.at_peaks
+        assert replace(chip, calibrated=datasheet.calibrated) == datasheet
+        # What is borrowed is less sure than what was measured.
+        assert chip.calibrated == replace(measured, error=0.25)
+        assert chip.calibrated.error > measured.error
+        assert chip.peak() == datasheet.peak_flops_per_s * measured.compute_efficiency
+        assert Hardware.of_paper(name).calibrated == Calibrated()
+
+
+def test_every_chip_that_others_are_like_is_measured() -> None:
+    datasheets = [Hardware.load(name, datasheet=True) for name in presets()]
+    liked = {chip.measured_like for chip in datasheets if chip.measured_like}
+    assert "tpu-v4-measured" in liked
+    assert {name: name in presets() and not Hardware.load(name).at_peaks for name in liked} == dict.fromkeys(
+        liked, True
+    )
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_loads_as_measured_or_as_its_file_is(name: str) -> None:
+    assert Hardware.load(name).chip == name.removesuffix("-measured")
 
 
 def test_a_convention_that_is_asked_for_wins() -> None:
-    measured = Hardware.load("tpu-v4", measured=True)
+    measured = Hardware.load("tpu-v4")
     assert measured.with_network(None) is measured
     assert measured.with_network("flat").convention is Convention.FLAT
     assert V4.with_network(None).convention is Convention.FLAT
-    assert parse_hardware(Source("m.toml", GOOD.replace("[switch]", 'convention = "links"\n[switch]'))).convention == (
-        Convention.LINKS
-    )
+    assert V4.with_network("links").convention is Convention.LINKS
+    assert parse_hardware(Source("m.toml", GOOD)).convention is Convention.LINKS
+    for convention in Convention:
+        said = GOOD.replace("[switch]", f'convention = "{convention}"\n[switch]')
+        assert parse_hardware(Source("m.toml", said)).convention is convention
 
 
 def test_a_measured_hop_replaces_that_of_the_datasheet() -> None:
-    assert (V4.hop_s, Hardware.load("tpu-v4", measured=True).hop_latency_s) == (1e-6, 1e-6)
-    assert (
-        Hardware.load("tpu-v4", measured=True).hop_s
-        == Hardware.load("tpu-v4", measured=True).calibrated.hop_latency_s
-        != 1e-6
-    )
+    assert (V4.hop_s, Hardware.load("tpu-v4").hop_latency_s) == (1e-6, 1e-6)
+    assert Hardware.load("tpu-v4").hop_s == Hardware.load("tpu-v4").calibrated.hop_latency_s != 1e-6
     assert replace(V4, calibrated=Calibrated(hop_latency_s=0.0)).hop_s == 0.0
 
 
-@pytest.mark.parametrize("name", DATASHEETS)
+@pytest.mark.parametrize("name", presets())
 def test_written_out_a_file_reads_as_the_same_hardware(name: str) -> None:
-    chip = Hardware.load(name)
-    text = hardware_toml(chip, ["any [thing] = 3", 'a "line"\nand another'], ["as \x00 was\tfitted"])
+    for chip in (Hardware.of_paper(name), Hardware.load(name, datasheet=True)):
+        text = hardware_toml(chip, ["any [thing] = 3", 'a "line"\nand another'], ["as \x00 was\tfitted"])
+        assert parse_hardware(Source("again.toml", text)) == chip
+        assert text.split("\n")[:2] == ["# any [thing] = 3", '# a "line"\\nand another']
+        assert text.count("#") == 3
+
+
+def test_what_was_measured_is_written_too() -> None:
+    figures = Calibrated(
+        kernel_s=2e-6, attention_efficiency=0.4, fp8_efficiency=0.6, collective_latency_s=1e-6, error=0.1
+    )
+    bulk, plain = Protocols(1e-6, 2e-7, 0.25, 3e-6, 0.75), Protocols(0.0, 1e-7, 1.0)
+    protocols = ((CollectiveKind.ALL_GATHER, bulk), (CollectiveKind.ALL_REDUCE, plain))
+    chip = replace(Hardware.of_paper("h100"), calibrated=figures, protocols=protocols, measured_like="tpu-v4")
+    text = hardware_toml(chip, [], [])
     assert parse_hardware(Source("again.toml", text)) == chip
-    assert text.split("\n")[:2] == ["# any [thing] = 3", '# a "line"\\nand another']
-    assert text.count("#") == 3
+    assert "bulk" not in text[text.index("[all-reduce]") :]
 
 
 def test_a_name_of_any_characters_can_be_written() -> None:
@@ -146,14 +184,22 @@ def test_a_name_of_any_characters_can_be_written() -> None:
 def test_fields_say_their_unit() -> None:
     unit = re.compile(r"_(per_s|bytes|s|chips|hour|efficiency)$")
     unitless = {"name", "wrap", "axes_at_once", "op_rule", "dimensions", "convention", "error"}
-    assert [n for form in FORM.values() for n in form if not unit.search(n) and n not in unitless] == []
-    assert set(FORM["calibrated"]) == {field.name for field in fields(Calibrated)}
+    unitless |= {"measured_like", "share", "bulk_share", "priced_on", "slices"}
+    tables = [*HARDWARE.tables.values(), *ENGINE.tables.values()]
+    assert [n for fields in tables for n in fields if not unit.search(n) and n not in unitless] == []
+
+
+def test_files_have_the_fields_of_what_they_describe() -> None:
+    assert set(HARDWARE.tables["calibrated"]) == {field.name for field in fields(Calibrated)}
+    assert set(PROTOCOLS) == {field.name for field in fields(Protocols)}
+    assert set(MEASURED_KINDS) < set(CollectiveKind)
+    assert {*ENGINE.tables[""], *ENGINE.tables["engine"], "all_reduce"} == {field.name for field in fields(Engine)}
 
 
 def test_an_op_takes_the_longer_of_the_two() -> None:
-    assert V4.op_s(275e12, 1.2e12 / 2) == 1.0
-    assert V4.op_s(275e12 / 2, 1.2e12) == 1.0
-    assert V4.op_s(np.array([275e12, 0.0]), np.array([0.0, 2.4e12])).tolist() == [1.0, 2.0]
+    assert V4.work_s(Work(275e12, 1.2e12 / 2)) == 1.0
+    assert V4.work_s(Work(275e12 / 2, 1.2e12)) == 1.0
+    assert V4.work_s(Work(np.array([275e12, 0.0]), np.array([0.0, 2.4e12]))).tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(("rule", "stated"), [(Rule.MAX, 4.0), (Rule.SUM, 7.0), (Rule.ROOT_OF_SQUARES, 5.0)])
@@ -161,10 +207,86 @@ def test_the_rules_that_combine(rule: Rule, stated: float) -> None:
     chip = replace(V4, calibrated=Calibrated(rule, compute_efficiency=0.5, hbm_efficiency=0.25))
     flops, hbm_bytes = 1.5 * 275e12, 1.2e12
     assert (chip.compute_s(flops), chip.memory_s(hbm_bytes)) == (3.0, 4.0)
-    assert chip.op_s(flops, hbm_bytes) == stated
-    assert chip.op_s(np.array([flops]), np.array([hbm_bytes])).tolist() == [stated]
+    assert chip.together_s(3.0, 4.0) == chip.work_s(Work(flops, hbm_bytes)) == stated
+    assert chip.work_s(Work(np.array([flops]), np.array([hbm_bytes]))).tolist() == [stated]
     f, b = sympy.symbols("f b", positive=True)
-    assert float(chip.op_s(f, b).subs({f: flops, b: hbm_bytes})) == pytest.approx(stated, rel=1e-12)
+    assert float(chip.work_s(Work(f, b)).subs({f: flops, b: hbm_bytes})) == pytest.approx(stated, rel=1e-12)
+
+
+def test_fp8_has_a_peak_and_a_share_of_its_own() -> None:
+    h100 = Hardware.of_paper("h100")
+    assert (h100.compute_s(989e12), h100.compute_s(1979e12, Dtype.FP8)) == (1.0, 1.0)
+    half = replace(h100, calibrated=Calibrated(compute_efficiency=0.5))
+    assert (half.compute_s(989e12), half.compute_s(1979e12, Dtype.FP8)) == (2.0, 2.0)
+    apart = replace(h100, calibrated=Calibrated(compute_efficiency=0.5, fp8_efficiency=0.25))
+    assert (apart.compute_s(989e12), apart.compute_s(1979e12, Dtype.FP8)) == (2.0, 4.0)
+    assert apart.work_s(Work(1979e12, 0, dtype=Dtype.FP8)) == 4.0
+    # A chip without an fp8 peak does fp8 as bf16, whatever the share of one would be.
+    older = replace(Hardware.of_paper("a100-80"), calibrated=Calibrated(fp8_efficiency=0.25))
+    assert older.compute_s(312e12, Dtype.FP8) == older.compute_s(312e12) == 1.0
+
+
+def test_caches_are_read_at_a_share_of_their_own() -> None:
+    chip = replace(V4, calibrated=Calibrated(hbm_efficiency=0.5, attention_efficiency=0.25))
+    # 3/4 of the bytes at a half of the peak, 1/4 of them at a quarter.
+    assert chip.memory_s(1.2e12, 0.3e12) == pytest.approx(0.75 / 0.5 + 0.25 / 0.25)
+    assert chip.memory_s(1.2e12) == chip.memory_s(1.2e12, 0) == 2.0
+    assert chip.work_s(Work(0, 1.2e12, 0.3e12)) == chip.memory_s(1.2e12, 0.3e12)
+    alike = replace(V4, calibrated=Calibrated(hbm_efficiency=0.5))
+    assert alike.memory_s(1.2e12, 0.3e12) == 2.0
+
+
+def test_kernels_and_engines_add_to_the_work() -> None:
+    chip = replace(V4, calibrated=Calibrated(kernel_s=0.25))
+    done = Work(275e12, 0, kernels=2, layers=1, steps=0.5)
+    assert (V4.launch_s(done), chip.launch_s(done), chip.work_s(done)) == (0.0, 0.5, 1.5)
+    served = chip.with_engine(Engine("mine", step_s=4.0, layer_s=8.0))
+    assert (served.launch_s(done), served.work_s(done)) == (0.5 + 2.0 + 8.0, 11.5)
+    assert served.launch_s(Work(275e12, 0)) == 0.0
+    assert served.with_engine(None) == chip
+
+
+def test_an_engine_brings_its_own_all_reduce_behind_a_switch() -> None:
+    own, chips, gather = Protocols(1e-6, 0.0, 0.5), Protocols(2e-6, 0.0, 0.5), Protocols(3e-6, 0.0, 0.5)
+    engine = Engine("mine", all_reduce=own)
+    measured = ((CollectiveKind.ALL_GATHER, gather), (CollectiveKind.ALL_REDUCE, chips))
+    h100 = replace(Hardware.of_paper("h100"), protocols=measured)
+    assert dict(h100.with_engine(engine).protocols) == {"all-gather": gather, "all-reduce": own}
+    assert h100.with_engine(Engine("bare")).protocols == measured
+    assert V4.with_engine(engine).protocols == ()  # no switch
+
+
+ENGINE_FILE = """name = "mine"
+[engine]
+step_s = 2e-3
+[all-reduce]
+start_s = 1e-6
+member_s = 0
+share = 0.5
+"""
+
+
+def test_an_engine_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(ENGINE_FILE)
+    assert load_engine(str(path)) == Engine("mine", 2e-3, all_reduce=Protocols(1e-6, 0.0, 0.5))
+    assert "vllm" in engines()
+    for name in engines():
+        assert load_engine(name).name == name
+    for old, new, said in (
+        ("step_s", "steps_s", "There is no field `steps_s` in `[engine]`"),
+        ("2e-3", "2", "`step_s` must be a number, 0 or more and at most 1"),
+        ("[engine]", "[torus]", "There is no table `torus` in an engine's file"),
+        ("share = 0.5", "", "The field `share` is missing from `[all-reduce]`"),
+    ):
+        assert old in ENGINE_FILE
+        path.write_text(ENGINE_FILE.replace(old, new))
+        with pytest.raises(InputError) as caught:
+            load_engine(str(path))
+        assert said in str(caught.value)
+    with pytest.raises(InputError) as caught:
+        load_engine("vlm")
+    assert "There is no engine `vlm`" in str(caught.value) and "vllm" in str(caught.value)
 
 
 def test_an_unknown_preset_is_refused_with_a_guess() -> None:
@@ -173,10 +295,10 @@ def test_an_unknown_preset_is_refused_with_a_guess() -> None:
     assert "There is no hardware preset `tpu-v5x" in caught.value.diagnostics[0].message
     assert len(caught.value.diagnostics[0].message) < 120
     with pytest.raises(InputError) as caught:
-        Hardware.load("tpu_v4")
+        Hardware.of_paper("tpu_v4")
     assert caught.value.diagnostics[0].hint is not None and "tpu-v4" in caught.value.diagnostics[0].hint
     with pytest.raises(InputError):
-        Hardware.load("../presets/tpu-v4")
+        Hardware.of_paper("../presets/tpu-v4")
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
@@ -238,6 +360,11 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ),
         ("[switch]", "[torus]\nwrap_axis_chips = 99999999", "`wrap_axis_chips` must be a whole number from 1 to"),
         ("[switch]", "[calibrated]\naxes_at_once = 1000000007\n[switch]", "`axes_at_once` must be a whole number"),
+        ("[switch]", "[calibrated]\nkernel_s = 2\n[switch]", "`kernel_s` must be a number, 0 or more and at most 1"),
+        ("[switch]", "[calibrated]\nfp8_efficiency = 0\n[switch]", "`fp8_efficiency` must be a number above 0 and"),
+        ("[switch]", "[calibrated]\nattention_efficiency = 1.1\n[switch]", "`attention_efficiency` must be a number"),
+        ("[switch]", "[all-to-all]\nstart_s = 0\nmember_s = 0\n[switch]", "`share` is missing from `[all-to-all]`"),
+        ("[switch]", "[permute]\nshare = 1\n[switch]", "There is no table `permute` in a hardware file"),
         (GOOD, "", "The table `[datasheet]` is missing"),
     ],
 )

@@ -107,7 +107,12 @@ def parsed(text: str) -> SpmdProgram:
 
 @cache
 def compiled(name: str, phase: str, chips: str) -> SpmdProgram:
-    return compile_phase(load(EXAMPLES / name), phase, Mesh.parse(chips), Options(Hardware.load("tpu-v4"))).spmd
+    return compile_phase(
+        load(EXAMPLES / name),
+        phase,
+        Mesh.parse(chips),
+        Options(Hardware.of_paper("tpu-v4")),
+    ).spmd
 
 
 def names(spmd: SpmdProgram, step: str) -> set[str]:

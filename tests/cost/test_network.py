@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import sympy
 
-from escc.cost.hardware import Calibrated, Hardware, Switch, Torus, Wrap
+from escc.cost.hardware import Calibrated, Hardware, Protocols, Switch, Torus, Wrap
 from escc.cost.network import Network
 from escc.cost.simulate.links import Wire, Wiring, simulate, simulate_permute
+from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 
-FLAT = Network(Hardware.load("tpu-v4"), Mesh.parse("4x2x2"))
+FLAT = Network(Hardware.of_paper("tpu-v4"), Mesh.parse("4x2x2"))
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
 LINK = 1.0  # bytes a second: seconds are bytes on the busiest link
 
@@ -30,13 +31,13 @@ def torus(wrap: Wrap, at_once: int | None = None, hop_latency_s: float = 0.0, la
 
 
 def preset(name: str, mesh: str) -> Network:
-    return Network(Hardware.load(name).with_network("links"), Mesh.parse(mesh))
+    return Network(Hardware.load(name, datasheet=True).with_network("links"), Mesh.parse(mesh))
 
 
 def seconds(network: Network, kind: str, axes: str | list[str], before: float) -> float:
     ways = network.mesh.size(*axes)
     after = {"all-gather": before * ways, "reduce-scatter": before / ways}.get(kind, before)
-    return float(network.collective_s(kind, axes, before, after))
+    return float(network.collective_s(CollectiveKind(kind), axes, before, after))
 
 
 def test_flat_a_collective_takes_its_bytes_over_the_bandwidth() -> None:
@@ -115,7 +116,7 @@ def test_no_more_axes_than_may_be_used_at_once_are_used_at_once(kind: str, at_on
 
 
 def test_how_many_axes_are_used_at_once_is_no_matter_behind_a_switch() -> None:
-    one = replace(Hardware.load("h100").with_network("links"), calibrated=Calibrated(axes_at_once=1))
+    one = replace(Hardware.load("h100", datasheet=True).with_network("links"), calibrated=Calibrated(axes_at_once=1))
     network = Network(one, Mesh.parse("2x4"))
     assert seconds(network, "all-gather", "xy", 1e6) == seconds(preset("h100", "2x4"), "all-gather", "xy", 1e6)
 
@@ -247,7 +248,7 @@ def test_nodes_by_hand() -> None:
 
 
 def test_two_axes_in_one_node_are_one_switch() -> None:
-    assert isinstance(Hardware.load("h100").fabric, Switch)
+    assert isinstance(Hardware.of_paper("h100").fabric, Switch)
     two, one = preset("h100", "2x4"), preset("h100", "8")
     for kind in (*KINDS, "permute"):
         assert seconds(two, kind, "xy", 1e6) == pytest.approx(seconds(one, kind, "x", 1e6), rel=1e-12)
@@ -256,7 +257,7 @@ def test_two_axes_in_one_node_are_one_switch() -> None:
 @pytest.mark.parametrize("convention", ["flat", "links"])
 @pytest.mark.parametrize("kind", [*KINDS, "permute", "slice"])
 def test_symbols_arrays_and_numbers_agree(convention: str, kind: str) -> None:
-    network = Network(Hardware.load("tpu-v4").with_network(convention), Mesh.parse("4x4x4"))
+    network = Network(Hardware.load("tpu-v4", datasheet=True).with_network(convention), Mesh.parse("4x4x4"))
     amounts = [1.0, 3e4, 5e8]
     size = sympy.Symbol("D", positive=True)
     formula = network.collective_s(kind, "xz", size, 2 * size)
@@ -264,3 +265,110 @@ def test_symbols_arrays_and_numbers_agree(convention: str, kind: str) -> None:
     for amount, price in zip(amounts, found, strict=True):
         assert price == pytest.approx(network.collective_s(kind, "xz", amount, 2 * amount), rel=1e-12)
         assert float(sympy.sympify(formula).subs(size, amount)) == pytest.approx(price, rel=1e-12)
+
+
+# Behind a switch whose collectives were measured
+
+
+# On links of 100 bytes a second: with three others in a node 1.3 s, then 50 bytes a second, or 2 s later all 100.
+TWO = Protocols(start_s=1.0, member_s=0.1, share=0.5, bulk_start_s=2.0, bulk_share=1.0)
+ONE = Protocols(start_s=1.0, member_s=0.1, share=0.5)
+NODES = Mesh((("node", 2), ("gpu", 4)))
+
+
+def measured(protocols: Protocols, kinds: tuple[str, ...] = KINDS, mesh: Mesh = NODES) -> Network:
+    """Nodes of four chips, with links of 100 bytes a second in a node and 10 between nodes."""
+    chip = Hardware("made-up", 1.0, 1.0, 1.0, 100.0, Switch(4, 100.0), between_bytes_per_s=10.0)
+    slow = Calibrated(collective_latency_s=7.0)  # of kinds that were not measured
+    found = tuple((CollectiveKind(kind), protocols) for kind in kinds)
+    return Network(replace(chip, protocols=found, calibrated=slow), mesh)
+
+
+# What a chip sends over four chips that hold `before` bytes each.
+SENT = {"all-gather": 3.0, "reduce-scatter": 3 / 4, "all-reduce": 2 * 3 / 4, "all-to-all": 3 / 4, "permute": 1.0}
+
+
+@pytest.mark.parametrize("kind", SENT)
+@pytest.mark.parametrize("sent", [5.0, 199.0, 200.0, 201.0, 4000.0])
+def test_a_measured_collective_takes_the_quicker_of_two_protocols(kind: str, sent: float) -> None:
+    # In a permute a chip waits for one other.
+    wait_s = 1.0 + 0.1 * (1 if kind == "permute" else 3)
+    bytes_s = sent / 50 if sent <= 200 else 2 + sent / 100
+    before = sent / SENT[kind]
+    assert seconds(measured(TWO), kind, ["gpu"], before) == pytest.approx(wait_s + bytes_s)
+    assert seconds(measured(ONE), kind, ["gpu"], before) == pytest.approx(wait_s + sent / 50)
+    late = replace(TWO, bulk_start_s=None)
+    assert seconds(measured(late), kind, ["gpu"], before) == pytest.approx(wait_s + sent / 100)
+
+
+@pytest.mark.parametrize("kind", SENT)
+def test_a_joined_collective_that_was_measured_adds_its_bytes(kind: str) -> None:
+    network, bytes_held = measured(ONE), (40.0, 360.0)
+
+    def taken(before: float, joined: bool = False) -> float:
+        after = {"all-gather": before * 4, "reduce-scatter": before / 4}.get(kind, before)
+        return float(network.collective_s(CollectiveKind(kind), ["gpu"], before, after, joined))
+
+    first, second = bytes_held
+    assert taken(second, joined=True) == pytest.approx(second * SENT[kind] / 50)
+    assert taken(first) + taken(second, joined=True) == pytest.approx(taken(first + second))
+
+
+def test_measured_collectives_go_over_nodes_in_stages() -> None:
+    network = measured(ONE)
+    # Both stages wait, for one other node and for three other chips; half the rate of 10 is 5, of 100 it is 50.
+    wait_s = 1.0 + 0.1 + 1.0 + 0.3
+    both = ["node", "gpu"]
+    gather_s = 80 / 5 + 2 * 80 * 3 / 50  # between the nodes while blocks are small
+    assert seconds(network, "all-gather", both, 80.0) == pytest.approx(wait_s + gather_s)
+    # A reduce-scatter is its mirror image: of 640 bytes an eighth is left.
+    assert seconds(network, "reduce-scatter", both, 640.0) == pytest.approx(wait_s + gather_s)
+    assert seconds(network, "all-reduce", both, 640.0) == pytest.approx(wait_s + 2 * gather_s)
+    assert seconds(network, "all-to-all", both, 80.0) == pytest.approx(wait_s + 80 / 2 / 5 + 80 * 3 / 4 / 50)
+    permute_s = 2 * (1.0 + 0.1) + 80 / 5 + 80 / 50
+    assert seconds(network, "permute", both, 80.0) == pytest.approx(permute_s)
+    # Each stage takes the protocol that is the quicker for what it carries: 80 bytes at 5 or at 10 bytes a second.
+    staged = 2 + 80 / 10 + 2 + 2 * 80 * 3 / 100
+    assert seconds(measured(TWO), "all-gather", both, 80.0) == pytest.approx(wait_s + staged)
+    assert seconds(measured(TWO), "all-gather", both, 8.0) == pytest.approx(wait_s + 8 / 5 + 2 * 8 * 3 / 50)
+
+
+def test_kinds_that_were_not_measured_take_what_the_links_do() -> None:
+    network = measured(TWO, ("all-gather",))
+    assert seconds(network, "all-reduce", ["gpu"], 400.0) == pytest.approx(7.0 + 400 * 2 * 3 / 4 / 100)
+    assert seconds(network, "all-gather", ["gpu"], 400.0) == pytest.approx(1.3 + 2 + 1200 / 100)
+    # Nor does it matter what was measured in the flat convention, on a torus, or where there is nothing to send.
+    flat = Network(network.hardware.with_network("flat"), network.mesh)
+    assert seconds(flat, "all-gather", ["gpu"], 400.0) == pytest.approx(1200 / 100)
+    assert seconds(measured(TWO, mesh=Mesh.parse("gpu=1")), "all-gather", ["gpu"], 400.0) == 0.0
+    assert seconds(measured(TWO), "slice", ["gpu"], 400.0) == 0.0
+    ring = torus(Wrap.ALWAYS)
+    with_protocols = replace(ring, protocols=network.hardware.protocols)
+    found = [seconds(Network(one, Mesh.parse("4")), "all-gather", "x", 840.0) for one in (ring, with_protocols)]
+    assert found[0] == found[1]
+
+
+def test_two_axes_in_one_node_that_was_measured_are_one_switch() -> None:
+    two, one = measured(TWO, mesh=Mesh.parse("2x2")), measured(TWO, mesh=Mesh.parse("4"))
+    for kind in SENT:
+        assert seconds(two, kind, "xy", 840.0) == pytest.approx(seconds(one, kind, "x", 840.0), rel=1e-12)
+
+
+def test_blocks_that_are_passed_on_go_as_measured() -> None:
+    network = measured(TWO)
+    assert (network.start_s, network.hop_s) == (0.0, 1.1)  # each round waits for one other
+    assert network.passing_bytes_per_s("gpu", both_ways=False) == 100.0  # in bulk, as they are under way all the time
+    assert measured(ONE).passing_bytes_per_s("gpu", both_ways=False) == 50.0
+    plain = measured(TWO, ("all-gather",))
+    assert (plain.start_s, plain.hop_s, plain.passing_bytes_per_s("gpu", both_ways=False)) == (7.0, 0.0, 100.0)
+
+
+@pytest.mark.parametrize("axes", [["gpu"], ["node", "gpu"]])
+@pytest.mark.parametrize("kind", SENT)
+def test_symbols_and_arrays_agree_of_what_was_measured(kind: str, axes: list[str]) -> None:
+    network, size = measured(TWO), sympy.Symbol("D", positive=True)
+    amounts, which = np.array([1.0, 300.0, 5e5]), CollectiveKind(kind)
+    formula = network.collective_s(which, axes, size, 4 * size)
+    for amount, price in zip(amounts, network.collective_s(which, axes, amounts, 4 * amounts), strict=True):
+        assert price == pytest.approx(network.collective_s(which, axes, amount, 4 * amount), rel=1e-12)
+        assert float(formula.subs(size, amount)) == pytest.approx(price, rel=1e-12)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping
 
 import pytest
 import sympy
 
+from escc.cost.kernels import Launch
 from escc.cost.ops import Work, work
 from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Operand
@@ -34,8 +35,13 @@ VALUES = {
 }
 
 
-def done(op: Op, resident: Set[str] = frozenset()) -> Work:
-    return work(op, signature(op, VALUES), VALUES, resident, SIZES.__getitem__)
+def launch(*reads: str, writes: bool = False, caches: frozenset[str] = frozenset()) -> Launch:
+    return Launch(frozenset(reads), caches, writes)
+
+
+def done(op: Op, *reads: str, writes: bool = False, values: Mapping[str, Value] = VALUES, **more: int) -> Work:
+    local = (SIZES | more).__getitem__
+    return work(op, signature(op, values), values, launch(*reads, writes=writes), local)
 
 
 def matmul(weights: str) -> Einsum:
@@ -44,8 +50,38 @@ def matmul(weights: str) -> Einsum:
 
 @pytest.mark.parametrize(("weights", "size"), [("w", 240), ("w8", 120), ("w4", 60)])
 def test_a_matmul_multiplies_and_adds_and_reads_its_weights(weights: str, size: int) -> None:
-    assert done(matmul(weights), {weights}) == Work(2 * 8 * 10 * 12, size)
+    assert done(matmul(weights), weights) == Work(2 * 8 * 10 * 12, size)
     assert done(matmul(weights)) == Work(2 * 8 * 10 * 12, 0)
+
+
+def test_what_comes_from_other_kernels_is_read_and_what_others_read_is_written() -> None:
+    assert done(matmul("w"), "x").hbm_bytes == 8 * 10 * 2
+    assert done(matmul("w"), writes=True).hbm_bytes == 8 * 12 * 2
+    assert done(matmul("w8"), "x", "w8", writes=True).hbm_bytes == 160 + 120 + 192
+    assert done(Reduce("b", "x", ("E",)), "x", writes=True) == Work(80, 160 + 8 * 4)  # its result is f32
+
+
+def test_what_attention_reads_from_caches_is_counted_apart_as_well() -> None:
+    scores = Einsum("s", ("u", "after"), (("B", "F"), ("B", "M", "F")), ("B", "M"))
+    values = VALUES | {"s": Value("s", ("B", "M"), Dtype.BF16)}
+    read = launch("u", "after", writes=True, caches=frozenset({"after"}))
+    found = work(scores, signature(scores, values), values, read, SIZES.__getitem__)
+    cache = 8 * 20 * 12
+    assert found == Work(2 * 8 * 20 * 12, cache + 8 * 12 * 2 + 8 * 20 * 2, cache)
+
+
+def test_kernels_layers_and_steps_are_those_of_the_launch() -> None:
+    started = Launch(frozenset(), frozenset(), False, kernels=1, layers=1, steps=0.25)
+    op = matmul("w")
+    found = work(op, signature(op, VALUES), VALUES, started, SIZES.__getitem__)
+    assert (found.kernels, found.layers, found.steps) == (1, 1, 0.25)
+
+
+def test_a_matmul_of_an_fp8_operand_is_done_in_fp8_and_nothing_else_is() -> None:
+    values = VALUES | {"w": Value("w", ("E", "F"), Dtype.FP8), "z": Value("z", ("B", "E"), Dtype.FP8)}
+    assert done(matmul("w"), "w", values=values) == Work(2 * 960, 120, dtype=Dtype.FP8)
+    assert done(Map("y", Call("exp", (Operand("z"),))), values=values).dtype is Dtype.BF16
+    assert [done(matmul(name)).dtype for name in ("w", "w8", "w4")] == [Dtype.BF16] * 3
 
 
 def test_other_einsums() -> None:
@@ -55,51 +91,52 @@ def test_other_einsums() -> None:
     scaled = Einsum("u", ("x", "w8", "s"), (("B", "E"), ("E", "F"), ("F",)), ("B", "F"))
     values = VALUES | {"s": Value("s", ("F",), Dtype.F32)}
     # One matmul and a scale for each element of the result; the weights are read as they are stored.
-    assert work(scaled, signature(scaled, values), values, {"w8", "s"}, SIZES.__getitem__) == Work(
-        2 * 960 + 96, 120 + 48
-    )
+    assert done(scaled, "w8", "s", values=values) == Work(2 * 960 + 96, 120 + 48)
     values |= {"s": Value("s", ("E",), Dtype.F32), "v": Value("v", ("F", "E2"), Dtype.BF16)}
     inner = Einsum("u", ("x", "w8", "s"), (("B", "E"), ("E", "F"), ("E",)), ("B", "F"))
-    assert work(inner, signature(inner, values), values, set(), SIZES.__getitem__).flops == 2 * 960 + 80
+    assert done(inner, values=values).flops == 2 * 960 + 80
     chain = Einsum("u", ("x", "w8", "v"), (("B", "E"), ("E", "F"), ("F", "E2")), ("B", "E2"))
-    assert work(chain, signature(chain, values), values, set(), (SIZES | {"E2": 3}).__getitem__).flops == 3 * 960 * 3
+    assert done(chain, values=values, E2=3).flops == 3 * 960 * 3
     # Read twice under other indices, a parameter is read twice; under the same, once.
     values = VALUES | {"s": Value("s", ("E", "E"), Dtype.BF16), "o": Value("o", ("B", "B2"), Dtype.BF16)}
     twice = Einsum("o", ("x", "x"), (("B", "E"), ("B2", "E")), ("B", "B2"))
-    local = (SIZES | {"B2": 8}).__getitem__
-    assert work(twice, signature(twice, values), values, {"x"}, local).hbm_bytes == 2 * 160
+    assert done(twice, "x", values=values, B2=8).hbm_bytes == 2 * 160
     square = Einsum("b", ("x", "x"), (("B", "E"), ("B", "E")), ("B",))
-    assert work(square, signature(square, values), values, {"x"}, local) == Work(160, 160)
+    assert done(square, "x", values=values) == Work(160, 160)
 
 
 def test_pointwise_ops_count_their_calls() -> None:
     one = Map("y", Call("exp", (Operand("x"),)))
     two = Map("y", Call("add", (Call("exp", (Operand("x"),)), Operand("z"))))
     assert done(one) == Work(80, 0)
-    assert done(two, {"z"}) == Work(160, 160)
+    assert done(two, "z") == Work(160, 160)
+    assert done(two, "x", "z", writes=True) == Work(160, 3 * 160)
 
 
 def test_sums_reductions_lookups() -> None:
     assert done(Sum("y", ("x", "z"), (1.0, -1.0))) == Work(160, 0)
     assert done(Reduce("b", "x", ("E",))) == Work(80, 0)
     assert done(Iota("i", "M")) == Work(0, 0)
-    # A lookup reads the rows that it touches, not the table.
-    assert done(Take("y", "table", "ids", ("V",)), {"table"}) == Work(0, 8 * 10 * 2)
+    # A lookup reads the rows that it touches, not the table, and its numbers where they are not its own.
+    assert done(Take("y", "table", "ids", ("V",)), "table") == Work(0, 8 * 10 * 2)
+    assert done(Take("y", "table", "ids", ("V",)), "table", "ids") == Work(0, 8 * 10 * 2 + 8 * 4)
     assert done(Take("y", "table", "ids", ("V",))) == Work(0, 0)
     # Choosing the largest compares every key once.
     values = VALUES | {"k": Value("k", ("B", "M"), Dtype.BF16), "i": Value("i", ("E",), Dtype.I32)}
-    chosen = TopK("k", "x", "i", ("E",), "M")
-    assert work(chosen, signature(chosen, values), values, {"x"}, SIZES.__getitem__) == Work(80, 160)
+    assert done(TopK("k", "x", "i", ("E",), "M"), "x", values=values) == Work(80, 160)
 
 
 def test_an_append_writes_what_is_new_in_the_type_of_the_cache() -> None:
     append = Append("after", "cache", "new", "L", "M")
-    assert done(append, {"cache"}) == Work(0, 8 * 2 * 12)
+    assert done(append, "cache") == Work(0, 8 * 2 * 12)
+    # What another kernel made is read in its own type; that others read the cache after it writes no more.
+    assert done(append, "cache", "new") == Work(0, 8 * 2 * 12 + 8 * 2 * 12 * 2)
 
 
 def test_symbols_do_as_numbers_do() -> None:
     symbols = {name: sympy.Symbol(name, positive=True) for name in SIZES}
     op = matmul("w")
-    found = work(op, signature(op, VALUES), VALUES, {"w"}, symbols.__getitem__)
+    found = work(op, signature(op, VALUES), VALUES, launch("w", "x", writes=True), symbols.__getitem__)
     assert sympy.simplify(found.flops - 2 * symbols["B"] * symbols["E"] * symbols["F"]) == 0
-    assert sympy.simplify(found.hbm_bytes - 2 * symbols["E"] * symbols["F"]) == 0
+    rows, wide, out = (symbols[name] for name in "BEF")
+    assert sympy.simplify(found.hbm_bytes - 2 * (wide * out + rows * wide + rows * out)) == 0

@@ -11,7 +11,7 @@ from judge.generator import generate
 
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load, model_names
-from escc.cost.hardware import Calibrated, Convention, Hardware, Rule
+from escc.cost.hardware import Calibrated, Convention, Engine, Hardware, Rule
 from escc.cost.predict import Prediction, Resource, predict_phase, token_dims, tokens
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
@@ -36,7 +36,7 @@ HALF = Calibrated(Rule.SUM, 0.5, 0.25, 0.5, collective_latency_s=1e-3, hop_laten
 
 
 def chip(calibrated: Calibrated = HALF, dollars: float | None = None) -> Hardware:
-    linked = Hardware.load("tpu-v4").with_network("links")
+    linked = Hardware.load("tpu-v4", datasheet=True).with_network("links")
     return replace(linked, calibrated=calibrated, dollars_per_chip_hour=dollars)
 
 
@@ -53,7 +53,8 @@ def test_by_hand() -> None:
     found = predicted(compiled(chip(dollars=7.2)))
     assert (found.chips, found.tokens) == (4, 1024)
     compute_s = 2 * 1024 * 1024 * 4096 / (275e12 * 0.5)
-    memory_s = 2 * 1024 * 4096 / (1.2e12 * 0.25)
+    # x and W are read, the partial sums are written.
+    memory_s = 2 * (1024 * 1024 + 1024 * 4096 + 1024 * 4096) / (1.2e12 * 0.25)
     # Partial sums of B x F are reduced and scattered over a line of four, both ways at half of 45 GB/s a link;
     # or reduced to all, which is twice that.
     scatter_s = 2 * 1024 * 4096 * 3 / 4 / (45e9 * 0.5)
@@ -61,6 +62,7 @@ def test_by_hand() -> None:
     assert found.spent.hbm_s == pytest.approx(memory_s)
     assert found.spent.network_s == pytest.approx(scatter_s)
     assert found.spent.latency_s == pytest.approx(1e-3)
+    assert found.spent.launch_s == 0
     assert found.seconds == pytest.approx(compute_s + memory_s + scatter_s + 1e-3)
     assert found.binds is Resource.LATENCY
     assert found.tokens_per_s == pytest.approx(1024 / found.seconds)
@@ -70,6 +72,17 @@ def test_by_hand() -> None:
     # x, W and the partial sums, until the last is scattered.
     assert found.hbm_bytes >= 2 * (1024 * 1024 + 1024 * 4096 + 1024 * 4096)
     assert found.hbm_capacity_bytes == 32 * 2**30
+
+
+def test_what_kernels_and_the_engine_take_is_launch() -> None:
+    plain = predicted(compiled(chip()))
+    served = chip(replace(HALF, kernel_s=1e-4)).with_engine(Engine("slow", step_s=2e-3, layer_s=1e-2))
+    found = predicted(compiled(served))
+    # One kernel, and no repeat.
+    assert found.spent.launch_s == pytest.approx(1e-4 + 2e-3)
+    assert found.seconds == pytest.approx(plain.seconds + 1e-4 + 2e-3)
+    assert (found.binds, dict(found.shares)[Resource.LAUNCH]) == (Resource.LAUNCH, found.spent.launch_s)
+    assert found.spent.seconds[:4] == pytest.approx(plain.spent.seconds[:4])
 
 
 def test_the_error_bar_is_two_deviations_on_a_scale_of_ratios() -> None:
@@ -111,7 +124,7 @@ def adds_up(one: CompiledPhase) -> None:
 
 @pytest.mark.parametrize("rule", list(Rule))
 def test_generated_programs_add_up_and_stay_above_the_peaks(rule: Rule) -> None:
-    hardware = chip(Calibrated(rule, 0.8, 0.7, 0.8, 1e-6, 1e-6))
+    hardware = chip(Calibrated(rule, 0.8, 0.7, 0.8, 1e-6, 1e-6, kernel_s=1e-7, attention_efficiency=0.5))
     for seed in range(15):
         case = generate(seed)
         adds_up(compiled(hardware, case.program, "2x2"))
@@ -137,7 +150,8 @@ main(x: bf16[B,E] @ BE_x) { return repeat 3 layer(x) }
 @pytest.mark.parametrize("convention", list(Convention))
 @pytest.mark.parametrize("slow", ["network_efficiency", "compute_efficiency"])
 def test_loops_and_what_they_hide_add_up(overlap: bool, convention: Convention, slow: str) -> None:
-    figures = replace(Calibrated(Rule.ROOT_OF_SQUARES, hop_latency_s=1e-7, axes_at_once=1), **{slow: 0.2})
+    figures = Calibrated(Rule.ROOT_OF_SQUARES, hop_latency_s=1e-7, axes_at_once=1, kernel_s=1e-7)
+    figures = replace(figures, **{slow: 0.2})
     program = expand(parse(LOOPED), LOOPED)
     one = compiled(replace(chip(figures), convention=convention), program, "4x4x4", overlap)
     assert bool(one.estimate.loops) == overlap

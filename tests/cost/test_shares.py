@@ -29,8 +29,8 @@ PROGRAM = expand(parse(SOURCE), SOURCE)
 
 
 def chip(rule: Rule) -> Hardware:
-    figures = Calibrated(rule, 0.5, 0.25, 0.5, collective_latency_s=1e-5, hop_latency_s=2e-6)
-    return replace(Hardware.load("tpu-v4").with_network("links"), calibrated=figures)
+    figures = Calibrated(rule, 0.5, 0.5, 0.5, collective_latency_s=1e-5, hop_latency_s=2e-6, kernel_s=3e-6)
+    return replace(Hardware.load("tpu-v4", datasheet=True).with_network("links"), calibrated=figures)
 
 
 def found(rule: Rule) -> tuple[Shares, float]:
@@ -44,7 +44,7 @@ def found(rule: Rule) -> tuple[Shares, float]:
 def test_by_hand(rule: Rule) -> None:
     goes, total_s = found(rule)
     compute = 2 * 1024 * 1024 * 4096 / (275e12 * 0.5)
-    memory = 2 * 1024 * 4096 / (1.2e12 * 0.25)
+    memory = 2 * (1024 * 1024 + 1024 * 4096 + 1024 * 4096) / (1.2e12 * 0.5)  # x, W and the partial sums
     root = (compute**2 + memory**2) ** 0.5
     expected = {
         Rule.MAX: (compute, 0.0),
@@ -55,6 +55,7 @@ def test_by_hand(rule: Rule) -> None:
     assert (goes.compute_s, goes.hbm_s) == pytest.approx(expected, rel=1e-9)
     # Partial sums are completed on a line of four: all that reaches a chip, or leaves it, crosses one link.
     assert goes.latency_s == pytest.approx(1e-5 + 3 * 2e-6 * (1 if is_scatter() else 2), rel=1e-9)
+    assert goes.launch_s == pytest.approx(3e-6, rel=1e-12)  # one kernel
     assert goes.total_s == pytest.approx(total_s, rel=1e-12)
 
 
@@ -67,6 +68,6 @@ def is_scatter() -> bool:
 
 
 def test_shares_add_up() -> None:
-    one = Shares(1.0, 2.0, 3.0, 4.0)
-    assert one + one.times(2) == Shares(3.0, 6.0, 9.0, 12.0)
-    assert one.total_s == 10.0
+    one = Shares(1.0, 2.0, 3.0, 4.0, 5.0)
+    assert one + one.times(2) == Shares(3.0, 6.0, 9.0, 12.0, 15.0)
+    assert one.total_s == 15.0

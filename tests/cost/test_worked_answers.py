@@ -19,7 +19,7 @@ from escc.ir.mesh import Mesh
 with (Path(__file__).parents[1] / "data" / "worked-answers.csv").open(encoding="utf-8", newline="") as file:
     ROWS = {row["id"]: row for row in csv.DictReader(file)}
 
-V5E, V4, H100 = (Hardware.load(name).with_network("links") for name in ("tpu-v5e", "tpu-v4", "h100"))
+V5E, V4, H100 = (Hardware.load(name, datasheet=True).with_network("links") for name in ("tpu-v5e", "tpu-v4", "h100"))
 LLAMA_2_13B = Decoder(40, 5120, 13824, heads=40, kv_heads=40, head_dim=128, vocabulary=32000)
 LLAMA_3_70B = Decoder(80, 8192, 28672, heads=64, kv_heads=8, head_dim=128, vocabulary=128256)
 EXERCISE = Decoder(64, 4096, 16384, heads=32, kv_heads=8, head_dim=256, vocabulary=32128, tied=True)

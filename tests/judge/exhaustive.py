@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Set
 from functools import cache
 
+from escc.cost.kernels import launches
 from escc.ir.program import Append, Kind, Op, Repeat, Stored, walk
 
 from .generator import Case
@@ -32,6 +33,7 @@ class Exhaustive:
         self.ops: list[tuple[Op, int]] = []
         self.repeats: list[tuple[Repeat[Op], int]] = []
         self.born: dict[str, int] = {}  # value -> how often it is made
+        self.launches = launches(case.program)
         self.memory: dict[str, str] = {}
         self.free: list[str] = []  # stored tensors
         for placed in self.placed:
@@ -61,7 +63,7 @@ class Exhaustive:
 
     def options(self) -> list[list[Strategy]]:
         """The strategies of each op."""
-        return [strategies(op, self.values, self.sizes, self.mesh, self.memory) for op, _ in self.ops]
+        return [strategies(op, self.values, self.sizes, self.mesh, self.launches[op.result]) for op, _ in self.ops]
 
     def carried(self) -> list[str]:
         """The carries, by their names inside."""

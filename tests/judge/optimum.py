@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from escc.cost.kernels import Launch, launches
 from escc.ir.program import Append, Carry, Kind, Op, Region, Repeat, Stored, Value
 
 from .flows import Flow, arborescence
@@ -31,6 +32,7 @@ class _Net:
     values: Mapping[str, Value]
     sizes: Mapping[str, int]
     mesh: tuple[int, ...]
+    launches: dict[str, Launch]
     domains: dict[str, list[Place]] = field(default_factory=dict)
     tables: list[Table] = field(default_factory=list)
     flows: dict[str, Flow] = field(default_factory=dict)
@@ -79,7 +81,7 @@ def optimum(case: Case) -> float:
 
 def _network(case: Case) -> _Net:
     phase = case.program.phase("main")
-    net = _Net(case, case.program.table(), dict(phase.sizes), case.mesh.sizes)
+    net = _Net(case, case.program.table(), dict(phase.sizes), case.mesh.sizes, launches(case.program))
     _region(net, case.program.body, 1)
     for value in case.program.results:
         net.end(value, case.stored(value, complete(net.shape(value), net.mesh)))
@@ -123,7 +125,7 @@ def _op(net: _Net, op: Op, times: int) -> None:
     read = [net.orders[value] for value, _ in uses(op, net.values)]
     ways = [
         way
-        for way in strategies(op, net.values, net.sizes, net.mesh, net.memory)
+        for way in strategies(op, net.values, net.sizes, net.mesh, net.launches[op.result])
         if all(place in known for place, known in zip(way.uses, read, strict=True))
     ]
     choice = f"strategy {op.result}"

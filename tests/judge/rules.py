@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from escc.cost.kernels import Launch
 from escc.ir.expr import count_calls, linear_operands, operands, rotated_dims
 from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value
 
@@ -102,19 +103,20 @@ def _index_sizes(facts: _Facts, op: Op, values: Mapping[str, Value], sizes: Mapp
     return found
 
 
-def _bytes(
-    op: Op, facts: _Facts, local: Mapping[str, int], values: Mapping[str, Value], memory: Mapping[str, str]
-) -> float:
-    """What the op reads from and writes to HBM; `memory` names values that lie there, and their kind."""
-    match op:
-        case Take():
-            rows = math.prod(local[i] for i in facts.result)
-            return rows * values[op.table].dtype.bits / 8 if memory.get(op.table) == "param" else 0.0
-        case Append():
+def _bytes(op: Op, facts: _Facts, local: Mapping[str, int], values: Mapping[str, Value], launch: Launch) -> float:
+    """What the op reads from and writes to HBM."""
+
+    def size(name: str, indices: tuple[str, ...]) -> float:
+        return math.prod(local[i] for i in indices) * values[name].dtype.bits / 8
+
+    total = size(op.result, facts.result) if launch.writes else 0.0
+    for name, indices in facts.uses:
+        if isinstance(op, Append) and name == op.cache:
             # The axes of the target dim hold copies of the new entries, so all their chips are alike.
-            return math.prod(local[i] for i in values[op.new].dims) * values[op.cache].dtype.bits / 8
-    read = [(name, indices) for name, indices in facts.uses if name in memory]
-    return sum(math.prod(local[i] for i in indices) * values[name].dtype.bits / 8 for name, indices in read)
+            total += math.prod(local[i] for i in values[op.new].dims) * values[op.cache].dtype.bits / 8
+        elif name in launch.reads:
+            total += size(name, facts.result if isinstance(op, Take) and name == op.table else indices)
+    return total
 
 
 def strategies(
@@ -122,7 +124,7 @@ def strategies(
     values: Mapping[str, Value],
     sizes: Mapping[str, int],
     mesh: tuple[int, ...],
-    memory: Mapping[str, str],
+    launch: Launch,
 ) -> list[Strategy]:
     """All ways to run `op`, the cheapest of those that look alike from outside."""
     facts = _facts(op, values)
@@ -151,6 +153,6 @@ def strategies(
         )
         open_axes = {a for i in contracted for a in on[i]} | {a for a, b in enumerate(bins) if b > 0}
         key = (read, placed(facts.result, frozenset(open_axes)))
-        seconds = max(facts.flops(local) / FLOPS, _bytes(op, facts, local, values, memory) / HBM)
+        seconds = max(facts.flops(local) / FLOPS, _bytes(op, facts, local, values, launch) / HBM)
         best[key] = min(best.get(key, math.inf), seconds)
     return [Strategy(read, result, seconds) for (read, result), seconds in best.items()]

@@ -29,7 +29,7 @@ from escc.passes.lower.insert import insert
 from escc.passes.plan import Objective, Plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 
 
 def program(text: str, **sizes: int) -> Program:
@@ -241,7 +241,7 @@ from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
 source = read_source(Path(sys.argv[1]))
 program = expand(parse(source), source, {})
-plan = choose(program, "decode", Mesh.parse("4x4x4"), Options(Hardware.load("tpu-v4")))
+plan = choose(program, "decode", Mesh.parse("4x4x4"), Options(Hardware.of_paper("tpu-v4")))
 print(print_spmd(insert(program, plan)[0]), plan.phases[0].price.hex(), plan.phases[0].bound.hex())
 """
 

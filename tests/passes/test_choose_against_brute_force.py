@@ -28,7 +28,12 @@ RELATIVE, ABSOLUTE_S = 1e-9, 1e-15
 def searched(case: Case, seed: int) -> tuple[float, SpmdProgram | None, CheckReport | None]:
     """The seconds that the search proves least, its plan and the check of that; infinite where none fits."""
     stored_bytes = case.capacity_bytes or math.inf
-    options = Options(Hardware.load("tpu-v4"), capacity_bytes=math.inf, stored_bytes=stored_bytes, pins=pins(case))
+    options = Options(
+        Hardware.of_paper("tpu-v4"),
+        capacity_bytes=math.inf,
+        stored_bytes=stored_bytes,
+        pins=pins(case),
+    )
     try:
         plan = choose(case.program, "main", case.mesh, options)
     except InputError:

@@ -86,7 +86,12 @@ def program(b: int) -> Program:
 def planned(b: int, pins: str | None) -> tuple[Plan, SpmdProgram]:
     layer = program(b)
     fixed = parse_pins(read_source(EXAMPLES / "pins" / f"{pins}.pins"), layer) if pins else ()
-    options = Options(Hardware.load("tpu-v4"), Objective.COMMUNICATION, capacity_bytes=math.inf, pins=fixed)
+    options = Options(
+        Hardware.of_paper("tpu-v4"),
+        Objective.COMMUNICATION,
+        capacity_bytes=math.inf,
+        pins=fixed,
+    )
     plan = choose(layer, layer.phases[0].name, MESH, options)
     (spmd,) = insert(layer, plan)
     verify(spmd, layer)
@@ -110,7 +115,7 @@ def read(spmd: SpmdProgram, stored: str) -> str:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_pinned_layout_costs_what_its_formula_says(name: str, b: int) -> None:
     plan, spmd = planned(b, name)
-    totals = estimate(spmd, Hardware.load("tpu-v4")).totals()
+    totals = estimate(spmd, Hardware.of_paper("tpu-v4")).totals()
     assert totals.comm_s == pytest.approx(seconds(name, b), rel=1e-12)
     assert plan.phases[0].price == pytest.approx(seconds(name, b), rel=1e-12)
     assert plan.phases[0].gap <= 1e-9
@@ -134,7 +139,7 @@ def test_what_is_free_is_never_worse_than_the_best_of_them(b: int) -> None:
     best = min(seconds(name, b) for name in PUBLISHED)
     assert plan.phases[0].gap <= 1e-9
     assert plan.phases[0].price <= best * (1 + 1e-12)
-    assert estimate(spmd, Hardware.load("tpu-v4")).totals().comm_s == pytest.approx(plan.phases[0].price, rel=1e-9)
+    assert estimate(spmd, Hardware.of_paper("tpu-v4")).totals().comm_s == pytest.approx(plan.phases[0].price, rel=1e-9)
 
 
 def test_the_formulas_cross_where_the_reference_says() -> None:

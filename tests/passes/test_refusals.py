@@ -24,7 +24,7 @@ from escc.passes.lower.insert import insert
 from escc.passes.plan import Plan
 from escc.passes.search import branch_and_bound as boxes
 
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHARES = (0.97, 0.85, 0.6, 0.35)
 

@@ -187,11 +187,11 @@ def _memory(compiled: CompiledPhase) -> Iterator[Share]:
 def _symbols(explanation: Explanation) -> Iterator[tuple[Markup, str]]:
     """What the symbols of the formulas are worth."""
     estimate = explanation.estimate
-    rates = {*estimate.symbols.rates.values(), estimate.symbols.hbm}
+    rates = {*estimate.symbols.rates.values(), estimate.symbols.hbm, estimate.symbols.caches}
     for symbol, value in estimate.sizes.items():
         if symbol in rates:
             yield mathml(symbol), f"{float(value) / 1e9:.6g} GB/s"
-        elif symbol == estimate.symbols.peak:
+        elif symbol in (estimate.symbols.peak, estimate.symbols.fp8):
             yield mathml(symbol), f"{float(value) / 1e12:.6g} Tflop/s"
         elif symbol in (estimate.symbols.start, estimate.symbols.hop):
             yield mathml(symbol), time_text(float(value))

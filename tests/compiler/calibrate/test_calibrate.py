@@ -18,7 +18,7 @@ from escc.cost.estimate import estimate
 from escc.cost.hardware import Calibrated, Convention, Hardware, Rule, parse_hardware
 from escc.ir.diagnostics import InputError, Source
 
-V4 = Hardware.load("tpu-v4")
+V4 = Hardware.of_paper("tpu-v4")
 TRUE = replace(
     V4.with_network("links"),
     calibrated=Calibrated(Rule.ROOT_OF_SQUARES, 0.71, 0.62, 0.55, 0.0, 7e-6, axes_at_once=1),
@@ -85,7 +85,7 @@ def true_times_ms(file: Path) -> list[float]:
 
 def test_figures_come_back_through_planning(file: Path) -> None:
     measurements = read(file, true_times_ms(file))
-    found = calibrate(measurements, V4, (HOP,))
+    found = calibrate(measurements, V4, (HOP,), Rule.ROOT_OF_SQUARES)
     assert found.settled and 1 < found.rounds <= 4
     expected, got = TRUE.calibrated, found.fit.hardware.calibrated
     assert got.axes_at_once == 1 and [number for number, _ in found.losses] == [1, 2, None]
@@ -108,7 +108,7 @@ def test_a_source_is_left_out_of_its_own_prediction(file: Path) -> None:
     """The errors of a source's rows are those of a fit to the others alone."""
     times = true_times_ms(file)
     rough = [time * factor for time, factor in zip(times, (1.1, 0.9, 1.05, 0.93, 1.04, 1.1, 0.95, 0.97), strict=True)]
-    found = calibrate(read(file, rough), V4, (HOP,), axes_at_once=1)
+    found = calibrate(read(file, rough), V4, (HOP,), Rule.ROOT_OF_SQUARES, axes_at_once=1)
     by_source = {one.source: dict(one.errors) for one in found.left_out}
     assert {source: sorted(errors) for source, errors in by_source.items()} == {
         "one": ["r0", "r1", "r2"],
@@ -119,7 +119,7 @@ def test_a_source_is_left_out_of_its_own_prediction(file: Path) -> None:
     all_runs = runs(measurements, V4)
     programs = plan_steps(all_runs, found.fit.hardware)
     parameters = (*EFFICIENCIES, HOP)
-    work = work_of(all_runs, programs, found.fit.hardware)
+    work = work_of([run.steps for run in all_runs], programs, found.fit.hardware)
     seconds = np.array(rough) / 1e3
     others = fit(work.take(range(7)), seconds[:7], started(found.fit.hardware, parameters), parameters).hardware
     expected = float(work.take([7]).seconds(others)[0] / seconds[7] - 1)
@@ -128,11 +128,11 @@ def test_a_source_is_left_out_of_its_own_prediction(file: Path) -> None:
 
 def test_a_source_without_which_too_few_rows_are_left_is_not_judged(file: Path) -> None:
     measurements = read(file, true_times_ms(file), slice(1, 7))
-    found = calibrate(measurements, V4, (HOP,), axes_at_once=1)
+    found = calibrate(measurements, V4, (HOP,), Rule.ROOT_OF_SQUARES, axes_at_once=1)
     # Without one 4 rows are left, as many as figures; without two there are 2.
     assert [(one.source, len(one.errors)) for one in found.left_out] == [("one", 2), ("two", 0)]
 
 
 def test_one_row_for_four_figures_is_refused(file: Path) -> None:
     with pytest.raises(InputError, match="One row cannot give 4 parameters"):
-        calibrate(read(file, [1.0] * len(ROWS), slice(0, 1)), V4, (HOP,))
+        calibrate(read(file, [1.0] * len(ROWS), slice(0, 1)), V4, (HOP,), Rule.ROOT_OF_SQUARES)

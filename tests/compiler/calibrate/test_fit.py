@@ -38,6 +38,12 @@ def made(rows: int, seed: int = 0) -> Work:
         times=np.repeat([1.0, 10.0, 2.0], rows),
         flops=spread(3 * rows, 1e12),
         hbm_bytes=spread(3 * rows, 1e10),
+        cache_bytes=np.zeros(3 * rows),
+        narrow=np.zeros(3 * rows),
+        kernels=np.zeros(3 * rows),
+        layers=np.zeros(3 * rows),
+        steps=np.zeros(3 * rows),
+        fixed_s=np.zeros(rows),
         transfer_s=spread(rows, 1e-1),
         starts=spread(rows, 1e4),
         hops=spread(rows, 3e4),
@@ -67,6 +73,21 @@ def test_figures_come_back_exactly_without_noise() -> None:
     assert {one.parameter.name: one.value for one in found.fitted} == pytest.approx(TRUE, rel=1e-3)
     assert all(one.open is None for one in found.fitted)
     assert found.hardware.calibrated.error < 1e-3 and found.loss < 1e-3
+
+
+def test_rows_take_what_kernels_and_slow_caches_add() -> None:
+    plain = made(12)
+    work = replace(plain, cache_bytes=plain.hbm_bytes / 4, kernels=np.tile([1.0, 0.0, 2.0], 12))
+    figures = Calibrated(Rule.SUM, hbm_efficiency=0.5)
+    slow = replace(figures, attention_efficiency=0.25, kernel_s=1e-3)
+    more = replace(CHIP, calibrated=slow)
+    added = work.seconds(more) - work.seconds(replace(CHIP, calibrated=figures))
+    expected = np.zeros(12)
+    for op, row in enumerate(work.row):
+        # A quarter of the bytes comes at a quarter of the peak where it came at a half; and kernels start.
+        expected[row] += work.times[op] * (work.hbm_bytes[op] / 4 * (4 - 2) / 1e12 + work.kernels[op] * 1e-3)
+    assert added == pytest.approx(expected, rel=1e-9)
+    assert work.take([3, 5]).seconds(more) == pytest.approx(work.seconds(more)[[3, 5]], rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -170,7 +170,7 @@ def test_a_feed_forward_sends_what_is_published(layout: FeedForwardLayout) -> No
     [phase] = program.phases
     found = named_pins(program, dict(phase.sizes), CUBE, layout, AttentionLayout.BATCH)
     assert len({pin.value for pin in found if pin.kind is PinKind.STORED}) == 2
-    options = Options(Hardware.load("tpu-v4"), Objective.COMMUNICATION, math.inf, pins=found)
+    options = Options(Hardware.of_paper("tpu-v4"), Objective.COMMUNICATION, math.inf, pins=found)
     compiled = compile_phase(program, phase.name, CUBE, options)
     sent = sum(Fraction(move.bytes_sent) for move in compiled.estimate.moves if move.times == 8)
     assert sent / 2 == PUBLISHED[layout]

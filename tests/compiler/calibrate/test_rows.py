@@ -20,7 +20,7 @@ from escc.ir.dtype import Dtype
 from escc.ir.layout import format_layout
 from escc.ir.spmd import SpmdProgram
 
-V4 = Hardware.load("tpu-v4")
+V4 = Hardware.of_paper("tpu-v4")
 MEASURED = replace(
     V4.with_network("links"),
     calibrated=Calibrated(Rule.ROOT_OF_SQUARES, 0.8, 0.7, 0.6, 3e-6, 4e-6, axes_at_once=2),
@@ -100,7 +100,7 @@ def test_the_steps_of_a_phase(tiny: Path, phase: str, expected: list[tuple[str, 
 )
 def test_slices(chips: int, shape: str) -> None:
     assert "x".join(map(str, slice_of(chips, V4).sizes)) == shape
-    assert len(slice_of(chips, Hardware.load("h100")).sizes) == 1
+    assert len(slice_of(chips, Hardware.of_paper("h100")).sizes) == 1
 
 
 def test_a_mesh_of_its_own(tiny: Path) -> None:
@@ -161,7 +161,9 @@ def test_the_arrays_say_what_the_estimates_say(tiny: Path, at_once: int | None) 
     expected = [
         sum(count * estimate(programs[step], chip).totals().total_s for step, count in run.steps) for run in all_runs
     ]
-    assert work_of(all_runs, programs, chip).seconds(chip).tolist() == pytest.approx(expected, rel=1e-12)
+    assert work_of([run.steps for run in all_runs], programs, chip).seconds(chip).tolist() == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_a_validation_by_hand(tiny: Path) -> None:

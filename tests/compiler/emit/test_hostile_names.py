@@ -23,11 +23,12 @@ from escc.compiler.emit.numpy_source import emit_numpy
 from escc.compiler.emit.specs import specs_json, specs_module
 from escc.compiler.plan.compiled import Compilation, CompiledPhase
 from escc.compiler.plan.pipeline import compile_phases, load
+from escc.compiler.plan.serving import Serving
 from escc.compiler.report.json import json_text
 from escc.compiler.report.page.render import frontier_page, plan_page
 from escc.compiler.report.text import report
 from escc.compiler.sweep.answers import Frontier
-from escc.compiler.sweep.points import Record, Serving, Status, Sweep
+from escc.compiler.sweep.points import Record, Status, Sweep
 from escc.compiler.sweep.sweep_text import draw
 from escc.compiler.text.terminal import say
 from escc.cost.hardware import Hardware
@@ -64,7 +65,12 @@ HOSTILE = [
 
 @cache
 def plan() -> CompiledPhase:
-    [one] = compile_phases(load(EXAMPLE), ("main",), Mesh.parse("2x2"), Options(Hardware.load("tpu-v4")))
+    [one] = compile_phases(
+        load(EXAMPLE),
+        ("main",),
+        Mesh.parse("2x2"),
+        Options(Hardware.of_paper("tpu-v4")),
+    )
     return one
 
 
@@ -174,7 +180,7 @@ def test_standard_output_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> 
 def picture(name: str) -> bytes:
     """The picture of a sweep of one point."""
     sweep = Sweep(
-        Source(name, ""), Serving("B", ("L",), "M"), (), (), Hardware.load("tpu-v4"), 1.0,
+        Source(name, ""), Serving("B", ("L",), "M"), (), (), Hardware.of_paper("tpu-v4"), 1.0,
         ("decode",), (Dtype.BF16,), (8,), (1,), (64,),
     )  # fmt: skip
     record = Record(sweep.points[0], Status.OPTIMAL, (), latency_s=1.0, chip_s_per_million=2.0)

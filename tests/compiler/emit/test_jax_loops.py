@@ -31,7 +31,7 @@ from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ESCC = str(Path(sysconfig.get_path("scripts")) / "escc")
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 
 
 @dataclass(frozen=True)

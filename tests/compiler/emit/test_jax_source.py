@@ -29,7 +29,7 @@ from escc.ir.spmd import SpmdProgram
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 
 
 def written(name: str) -> tuple[Program, SpmdProgram]:

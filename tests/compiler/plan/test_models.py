@@ -61,14 +61,19 @@ def test_a_model_is_named_like_its_file_and_prints_stably(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_model_compiles_in_decode_on_64_chips(name: str) -> None:
-    compiled = compile_phase(load(Path(name)), "decode", Mesh.parse("4x4x4"), Options(Hardware.load("tpu-v4")))
+    compiled = compile_phase(
+        load(Path(name)),
+        "decode",
+        Mesh.parse("4x4x4"),
+        Options(Hardware.of_paper("tpu-v4")),
+    )
     assert compiled.plan.phases[0].gap <= 1e-9
     assert compiled.warnings == ()
 
 
 @pytest.mark.parametrize(("name", "phase"), [("palm-8b", "prefill"), *((name, "decode") for name in PUBLISHED)])
 def test_a_model_runs_as_its_reference(name: str, phase: str) -> None:
-    options = Options(Hardware.load("tpu-v4"), capacity_bytes=NO_LIMIT)
+    options = Options(Hardware.of_paper("tpu-v4"), capacity_bytes=NO_LIMIT)
     compiled = compile_phase(load(Path(name)), phase, Mesh.parse("2x2"), options, run=True)
     assert compiled.checked is not None
     assert compiled.checked.max_error <= 1e-9

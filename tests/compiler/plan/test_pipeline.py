@@ -17,7 +17,7 @@ from escc.passes.choose import Options
 from escc.passes.plan import Objective
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 MODEL = """
 model "small"
 dim B, E = 64, F = 256

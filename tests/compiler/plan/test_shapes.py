@@ -13,8 +13,17 @@ from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
 from escc.compiler.plan.pipeline import load
-from escc.compiler.plan.shapes import compile_shapes, meshes_of, ranking, ranking_data, slice_shapes
+from escc.compiler.plan.shapes import (
+    compile_shapes,
+    mesh_name,
+    meshes_of,
+    meshes_to_compile,
+    ranking,
+    ranking_data,
+    slice_shapes,
+)
 from escc.cost.hardware import Hardware
+from escc.cost.topology import Level, place_axes
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
@@ -39,7 +48,7 @@ def test_shapes_are_all_factorisations(chips: int, axes: int) -> None:
 
 def test_the_cheapest_shape_comes_first_and_each_is_shown() -> None:
     program = load(EXAMPLES / "feed-forward.esti")
-    shapes = compile_shapes(program, ["main"], slice_shapes(16, 3), Options(Hardware.load("tpu-v4")))
+    shapes = compile_shapes(program, ["main"], slice_shapes(16, 3), Options(Hardware.of_paper("tpu-v4")))
     prices = [shape.price for shape in shapes]
     assert prices == sorted(prices) and len(prices) == 4
     assert prices[0] < prices[-1]
@@ -51,20 +60,66 @@ def test_the_cheapest_shape_comes_first_and_each_is_shown() -> None:
 def test_a_model_that_fits_no_shape_is_refused() -> None:
     program = load(EXAMPLES / "palm-540b.esti")
     with pytest.raises(InputError, match="GB more than"):
-        compile_shapes(program, ["decode"], slice_shapes(4, 3), Options(Hardware.load("tpu-v4")))
+        compile_shapes(
+            program,
+            ["decode"],
+            slice_shapes(4, 3),
+            Options(Hardware.of_paper("tpu-v4")),
+        )
 
 
 def test_a_count_is_every_shape_and_a_mesh_is_itself() -> None:
-    torus, node = Hardware.load("tpu-v4"), Hardware.load("h100")
-    assert len(meshes_of("64", torus)) == 7
+    torus, node = (
+        Hardware.of_paper("tpu-v4"),
+        Hardware.of_paper("h100"),
+    )
+    assert len(meshes_of("64", torus, any_shape=True)) == 7
     assert [m.sizes for m in meshes_of("4x4x4", torus)] == [(4, 4, 4)]
-    assert [m.sizes for m in meshes_of("8", node)] == [(8,)]
-    assert [m.sizes for m in meshes_of("5", torus)] == [(5,)]
-    assert [m.sizes for m in meshes_of("1", torus)] == [(1,)]
+    assert [m.sizes for m in meshes_of("8", node)] == [(8,), (2, 4), (2, 2, 2)]
+    assert [m.sizes for m in meshes_of("5", torus, any_shape=True)] == [(5,)]
+    assert [m.sizes for m in meshes_of("1", torus, any_shape=True)] == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("chip", "chips", "offered"),
+    [
+        ("tpu-v4", 8, ["2x2x2"]),
+        ("tpu-v4", 64, ["4x4x4"]),
+        ("tpu-v4", 256, ["4x4x16", "4x8x8"]),
+        ("tpu-v5e", 32, ["4x8"]),
+        ("tpu-v5e", 1, ["1"]),
+        ("h100", 4, ["4", "2x2"]),
+        ("h100", 16, ["node=2,x=8", "node=2,x=2,y=4", "node=2,x=2,y=2,z=2"]),
+        ("h100", 32, ["node=4,x=8", "node=4,x=2,y=4", "2x2x8", "node=4,x=2,y=2,z=2", "2x2x2x4"]),
+    ],
+)
+def test_slices_are_those_that_are_offered(chip: str, chips: int, offered: list[str]) -> None:
+    assert [mesh_name(mesh) for mesh in meshes_of(str(chips), Hardware.load(chip))] == offered
+
+
+@pytest.mark.parametrize(("chip", "chips"), [("tpu-v4", 2), ("tpu-v4", 24), ("tpu-v5e", 12), ("h100", 3), ("h100", 12)])
+def test_a_count_of_which_nothing_is_offered(chip: str, chips: int) -> None:
+    hardware = Hardware.load(chip)
+    with pytest.raises(InputError, match=f"No slice of {chips} chips"):
+        meshes_of(str(chips), hardware)
+    every = meshes_of(str(chips), hardware, any_shape=True)
+    assert every and {mesh.chips for mesh in every} == {chips}
+    found, [warning] = meshes_to_compile(str(chips), hardware)
+    assert found == every and warning.severity == "warning"
+
+
+def test_axes_of_nodes_lie_between_nodes_and_the_others_in_one() -> None:
+    h100 = Hardware.load("h100")
+    for mesh in meshes_of("32", h100):
+        placed = place_axes(mesh, h100)
+        near = math.prod(axis.size for axis in placed.values() if axis.level is Level.SWITCH)
+        assert near == 8 and math.prod(axis.size for axis in placed.values()) == 32
 
 
 def compiled_on_a_count(*arguments: str) -> Result:
-    result = CliRunner().invoke(app, ["compile", str(EXAMPLES / "feed-forward.esti"), "--chips", "16", *arguments])
+    result = CliRunner().invoke(
+        app, ["compile", str(EXAMPLES / "feed-forward.esti"), "--chips", "16", "--any-shape", *arguments]
+    )
     assert result.exit_code == 0, result.output
     return result
 
@@ -113,7 +168,7 @@ def test_with_files_the_ranking_is_on_standard_output(tmp_path: Path) -> None:
 
 def test_a_shape_without_a_plan_has_its_reason() -> None:
     program = load(EXAMPLES / "feed-forward.esti", {"E": 24, "F": 24, "B": 24})
-    options = Options(Hardware.load("tpu-v4").with_network("links"))
+    options = Options(Hardware.load("tpu-v4", datasheet=True).with_network("links"))
     meshes = [Mesh.parse("2x2"), Mesh.parse("2x2x2x2")]
     best, refused = ranking_data(compile_shapes(program, ["main"], meshes, options))
     assert best["beside_best"] == 1.0 and best["reason"] is None

@@ -26,7 +26,12 @@ MESH = Mesh.parse("4x4x4")
 
 def compiled(pins: str, size: int = 512) -> CompiledPhase:
     program = load(ROOT / "feed-forward.esti", {"B": size}, [ROOT / "pins" / f"{pins}.pins"])
-    return compile_phase(program, "main", MESH, Options(Hardware.load("tpu-v4"), Objective.COMMUNICATION))
+    return compile_phase(
+        program,
+        "main",
+        MESH,
+        Options(Hardware.of_paper("tpu-v4"), Objective.COMMUNICATION),
+    )
 
 
 @pytest.fixture(scope="module")

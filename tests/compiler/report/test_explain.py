@@ -20,7 +20,9 @@ LAYOUTS = [part for name, path in PINS.items() for part in ("--against", f"{name
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["explain", *arguments])
+    """With the figures of the datasheet, and in the flat convention unless another is asked for."""
+    network = () if "--network" in arguments else ("--network", "flat")
+    return CliRunner().invoke(app, ["explain", *arguments, "--datasheet", *network])
 
 
 def phases(*arguments: str) -> list[dict[str, Any]]:
@@ -31,6 +33,11 @@ def phases(*arguments: str) -> list[dict[str, Any]]:
 
 
 def test_text() -> None:
+    # Memory: x' and h' are read, h and y written, two bytes an element, beside the two matrices.
+    assert (
+        pytest.approx(67.2836e-6, rel=1e-5)
+        == 2 * (2 * 512 * 16384 / 4 + 512 * 65536 / 64 + 512 * 65536 / 16 + 2 * 2**30 / 64) / 1.2e12
+    )
     result = invoke(FEED_FORWARD, "--chips", "4x4x4", "--pin", PINS["ws2d"])
     assert result.exit_code == 0, result.output
     assert result.stdout == (
@@ -47,10 +54,14 @@ def test_text() -> None:
         "  y': reduce-scatter(z y)  2 B E L (Y Z - 1)/(X Y Z bw)  14.5636 us  14.5636 us      1\n"
         "\n"
         "Whole program\n"
-        "                 formula                                           here        plan\n"
-        "  communication  4 B L (E (Y Z - 1) + F (X - 1))/(X Y Z bw)  52.4288 us  52.4288 us\n"
-        "  compute        B F L (4 E + 1)/(X Y Z peak)                124.946 us  124.946 us\n"
-        "  memory         4 E F/(X Y Z hbm)                           55.9241 us  55.9241 us\n"
+        "                 formula"
+        "                                                                                  here        plan\n"
+        "  communication  4 B L (E (Y Z - 1) + F (X - 1))/(X Y Z bw)"
+        "                                         52.4288 us  52.4288 us\n"
+        "  compute        B F L (4 E + 1)/(X Y Z peak)"
+        "                                                       124.946 us  124.946 us\n"
+        "  memory         2 (B E L/X + B F L/(Y Z) + B F L/(X Y Z) + E F/(X Y Z) + E (B L + F/(Y Z))/X)/hbm"
+        "  67.2836 us  67.2836 us\n"
     )
 
 

@@ -59,12 +59,12 @@ FAINT = """(() => {
 
 
 def planned() -> tuple[CompiledPhase, ...]:
-    options = Options(Hardware.load("tpu-v4"), overlap=True)
+    options = Options(Hardware.of_paper("tpu-v4"), overlap=True)
     return compile_phases(load(EXAMPLES / "palm-540b.esti"), ("decode",), Mesh.parse("4x4x4"), options)
 
 
 def compared() -> tuple[CompiledPhase, dict[str, Explained]]:
-    options = Options(Hardware.load("tpu-v4"))
+    options = Options(Hardware.of_paper("tpu-v4"))
 
     def with_pins(*names: str) -> CompiledPhase:
         program = load(EXAMPLES / "feed-forward.esti", {}, [EXAMPLES / "pins" / f"{name}.pins" for name in names])

@@ -67,7 +67,7 @@ main(x: bf16[B,E]) { return repeat 5 outer(x) }
 @cache
 def palm(objective: Objective = Objective.TIME) -> CompiledPhase:
     program = load(EXAMPLES / "palm-540b.esti")
-    options = Options(Hardware.load("tpu-v4"), objective)
+    options = Options(Hardware.of_paper("tpu-v4"), objective)
     return compile_phase(program, "decode", Mesh.parse("4x4x4"), options, run=True)
 
 
@@ -154,7 +154,7 @@ def test_a_failed_run_cannot_be_overlooked() -> None:
 def test_nested_repeats_each_have_their_totals(tmp_path: Path) -> None:
     path = tmp_path / "nested.esti"
     path.write_text(NESTED)
-    compiled = compile_phase(load(path), "main", Mesh.parse("2"), Options(Hardware.load("tpu-v4")))
+    compiled = compile_phase(load(path), "main", Mesh.parse("2"), Options(Hardware.of_paper("tpu-v4")))
     outer, inner = scopes(compiled.spmd, compiled.estimate)
     assert (outer.count, inner.count) == (5, 3)
     assert math.isclose(outer.once.op_s, 3 * inner.once.op_s)

@@ -21,7 +21,11 @@ from escc.passes.choose import Options, choose
 from escc.passes.lower.insert import insert
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "palm-540b.esti"
-PROGRAM, MESH, OPTIONS = load(EXAMPLE), Mesh.parse("4x4x4"), Options(Hardware.load("tpu-v4"))
+PROGRAM, MESH, OPTIONS = (
+    load(EXAMPLE),
+    Mesh.parse("4x4x4"),
+    Options(Hardware.of_paper("tpu-v4")),
+)
 
 
 def stage(name: Stage) -> str:

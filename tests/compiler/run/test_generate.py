@@ -79,7 +79,7 @@ main(tokens: i32[B,L]) {
 phase prefill { B = 16, L = 32, M = 32 }
 phase decode  { B = 16, L = 1, M = 64, calls = 32 }
 """
-OPTIONS = Options(Hardware.load("tpu-v4"), capacity_bytes=math.inf)
+OPTIONS = Options(Hardware.of_paper("tpu-v4"), capacity_bytes=math.inf)
 CACHES = "stored layer.keys {0}\nstored layer.values {0}\n"
 
 

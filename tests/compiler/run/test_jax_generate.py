@@ -72,7 +72,7 @@ main(tokens: i32[B,L]) {
 phase prefill { B = 16, L = 32, M = 32 }
 phase decode  { B = 16, L = 1, M = 64, calls = 32 }
 """
-OPTIONS = Options(Hardware.load("tpu-v4"), capacity_bytes=math.inf)
+OPTIONS = Options(Hardware.of_paper("tpu-v4"), capacity_bytes=math.inf)
 SLOTS = ("prefill { B = 16", "prefill { B = 1")
 
 

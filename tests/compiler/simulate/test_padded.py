@@ -31,7 +31,7 @@ from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
 
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 ATTENTION = """
 model "attention"
 dim B = 6 pad 8, L, M = 16, E = 20 pad 24, H = 6 pad 8, Q = 6 pad 8, V = 29 pad 32

@@ -24,7 +24,7 @@ from escc.passes.expansion.expand import expand
 from escc.passes.plan import Objective
 
 SEEDS = range(24)
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 OBJECTIVES = (Objective.TIME, Objective.TIME, Objective.COMMUNICATION)
 
 

@@ -55,7 +55,7 @@ phase prefill { B = 16, L = 32, M = 64 }
 phase decode  { B = 16, L = 1, M = 64 }
 """
 IN_PARTS, WHOLE = MODEL.replace("VOCABULARY", "S * W"), MODEL.replace("VOCABULARY", "512")
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 
 
 def program(text: str) -> Program:

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from escc.compiler.plan.serving import Serving
 from escc.compiler.sweep.answers import Target, answer, best_points, read_target
-from escc.compiler.sweep.points import Point, Record, Serving, Status, Sweep
+from escc.compiler.sweep.points import Point, Record, Status, Sweep
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 
 SWEEP = Sweep(
-    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), Hardware.load("tpu-v4"), 1.0,
+    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), Hardware.of_paper("tpu-v4"), 1.0,
     ("decode",), (Dtype.BF16, Dtype.INT8), (8,), (1,), (64,),
 )  # fmt: skip
 

@@ -74,7 +74,7 @@ def test_each_point_is_what_compile_finds_on_its_best_shape(model: str) -> None:
     arguments = (model, "--chips", "8", "--batch", "64", "--context", "64", "--phase", "decode")
     (point,) = data(*arguments, "--datasheet")["points"]
     told = ["compile", model, "--chips", point["slice"], "--set", "B=64", "--set", "M=64", "--phase", "decode"]
-    compiled = json.loads(CliRunner().invoke(app, [*told, "--emit", "json"]).stdout)
+    compiled = json.loads(CliRunner().invoke(app, [*told, "--datasheet", "--emit", "json"]).stdout)
     assert compiled["totals"]["total_s"] == pytest.approx(point["latency_s"])
 
 
@@ -101,7 +101,7 @@ def test_targets_are_answered(model: str, options: tuple[str, ...], said: str) -
 
 
 def test_points_without_a_plan_say_why(model: str) -> None:
-    result = sweep(model, "--chips", "1", "--batch", "1048576", "--context", "65536", "--phase", "decode")
+    result = sweep(model, "--chips", "8", "--batch", "1048576", "--context", "65536", "--phase", "decode")
     assert result.exit_code == 0
     assert "Without a plan: 1 of 1 points" in result.stdout and "GB more than the 34.36 GB" in result.stdout
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from escc.compiler.plan.serving import Serving
 from escc.compiler.sweep.lock import FileLock
-from escc.compiler.sweep.points import Point, Record, Serving, Status, Sweep, Tried
+from escc.compiler.sweep.points import Point, Record, Status, Sweep, Tried
 from escc.compiler.sweep.results import ResultsFile
 from escc.compiler.sweep.run import run_sweep
 from escc.cost.hardware import Hardware
@@ -25,12 +26,12 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 
 SWEEP = Sweep(
-    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), Hardware.load("tpu-v4"), 1.0,
+    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), Hardware.of_paper("tpu-v4"), 1.0,
     ("decode",), (Dtype.BF16,), (8,), (1, 2, 4), (64,),
 )  # fmt: skip
 
 
-SPENT = {"compute": 0.125, "HBM": 0.25, "network": 0.125, "latency": 0.0}
+SPENT = {"compute": 0.125, "HBM": 0.25, "network": 0.125, "latency": 0.0, "launch": 0.0}
 
 
 def record(point: Point) -> Record:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from escc.compiler.plan.pipeline import compile_phase, load, model_names
+from escc.compiler.plan.serving import Serving, serving, sizes_at
+from escc.compiler.plan.shapes import mesh_name
 from escc.compiler.sweep.grid import read_numbers
-from escc.compiler.sweep.points import BEATEN, Point, Record, Serving, Status, Sweep, record_of, serving, sizes_at
+from escc.compiler.sweep.points import BEATEN, Point, Record, Status, Sweep, record_of
 from escc.compiler.sweep.solve import program_at, shapes, solve
 from escc.cost.hardware import Hardware
 from escc.cost.predict import predict_phase
@@ -48,7 +50,7 @@ DIMS = Serving("B", ("L",), "M")
 
 def sweep(hbm_fraction: float = 1.0) -> Sweep:
     return Sweep(
-        Source("layers.esti", MODEL), DIMS, (), (), Hardware.load("tpu-v4", measured=True), hbm_fraction,
+        Source("layers.esti", MODEL), DIMS, (), (), Hardware.load("tpu-v4"), hbm_fraction,
         ("decode",), (Dtype.BF16, Dtype.INT8), (8, 16), (4, 64), (2048,),
     )  # fmt: skip
 
@@ -56,13 +58,13 @@ def sweep(hbm_fraction: float = 1.0) -> Sweep:
 @pytest.mark.parametrize("chips", [8, 16])
 @pytest.mark.parametrize("batch", [4, 64])
 def test_the_best_shape_is_found_and_the_others_are_no_better(chips: int, batch: int) -> None:
-    grid = sweep()
+    grid = replace(sweep(), any_shape=True)
     point = Point("decode", Dtype.INT8, chips, batch, 2048)
     record = solve(grid, point)
     assert record.status is Status.OPTIMAL
     program = program_at(grid, point)
     prices = {}
-    for mesh in shapes(chips, grid.hardware):
+    for mesh in shapes(chips, grid.hardware, any_shape=True):
         one = compile_phase(program, "decode", mesh, Options(grid.hardware))
         prices["x".join(map(str, mesh.sizes))] = one.plan.price
         if "x".join(map(str, mesh.sizes)) == record.slice:
@@ -97,9 +99,10 @@ def test_a_context_too_short_for_the_phase_is_a_reason() -> None:
 
 
 def test_shapes_nearest_to_a_cube_come_first() -> None:
-    named = ["x".join(map(str, mesh.sizes)) for mesh in shapes(64, Hardware.load("tpu-v4"))]
+    named = ["x".join(map(str, mesh.sizes)) for mesh in shapes(64, Hardware.of_paper("tpu-v4"), any_shape=True)]
     assert named == ["4x4x4", "2x4x8", "8x8", "2x2x16", "4x16", "2x32", "64"]
-    assert [mesh.sizes for mesh in shapes(8, Hardware.load("h100"))] == [(8,)]
+    assert [mesh.sizes for mesh in shapes(8, Hardware.of_paper("h100"))] == [(2, 2, 2), (2, 4), (8,)]
+    assert [mesh.sizes for mesh in shapes(64, Hardware.load("tpu-v4"))] == [(4, 4, 4)]
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -183,5 +186,5 @@ def test_what_is_no_list_of_numbers_is_said_part_by_part(text: str, said: list[s
 
 
 def test_a_mesh_of_the_table_parses() -> None:
-    for mesh in shapes(16, Hardware.load("tpu-v4")):
-        assert Mesh.parse("x".join(map(str, mesh.sizes))) == mesh
+    for mesh in (*shapes(16, Hardware.of_paper("tpu-v4"), any_shape=True), *shapes(16, Hardware.load("h100"))):
+        assert Mesh.parse(mesh_name(mesh)) == mesh

@@ -37,7 +37,7 @@ def cost(pins: str, form: Form = Form.EXACT, bandwidth: Bandwidth = Bandwidth.CH
     source = read_source(EXAMPLES / "feed-forward.esti")
     layer = expand(parse(source), source, {"B": 4096})
     fixed = parse_pins(read_source(EXAMPLES / "pins" / f"{pins}.pins"), layer)
-    hardware = Hardware.load("tpu-v4")
+    hardware = Hardware.of_paper("tpu-v4")
     plan = choose(layer, "main", Mesh.parse("4x4x4"), Options(hardware, Objective.COMMUNICATION, pins=fixed))
     (spmd,) = insert(layer, plan)
     return symbolic(spmd, hardware, form, bandwidth).comm_s

@@ -11,8 +11,8 @@ from sympy import Expr
 
 from escc.cost.estimate import estimate
 from escc.cost.formulas.symbolic import Bandwidth, Form, SymbolicEstimate, symbolic
-from escc.cost.hardware import Calibrated, Hardware
-from escc.ir.collective import AllGather, AllReduce, AllToAll, Embed, ReduceScatter
+from escc.cost.hardware import Calibrated, Hardware, Protocols
+from escc.ir.collective import AllGather, AllReduce, AllToAll, CollectiveKind, Embed, ReduceScatter
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
 from escc.ir.mesh import Mesh
@@ -24,7 +24,7 @@ from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
 
 ROOT = Path(__file__).parents[3] / "examples"
-V4 = Hardware.load("tpu-v4")
+V4 = Hardware.of_paper("tpu-v4")
 EXACTLY = 1e-12
 
 
@@ -145,7 +145,10 @@ INNER = {"x": "B_xE", "W": "EF_y", "u": "B_xF_y"}
 def test_an_op() -> None:
     found = symbolic(spmd(MATMUL, values=INNER), V4)
     assert same(found.compute_s, "2*B*E*F/(X*Y*peak)", found)
-    assert same(found.memory_s, "2*E*F/(Y*hbm)", found)
+    # x and the weights are read; nothing reads the result.
+    assert same(found.memory_s, "2*(B*E/X + E*F/Y)/hbm", found)
+    handed_on = symbolic(spmd(MATMUL, values=INNER, results=("u",)), V4)
+    assert same(handed_on.memory_s, "2*(B*E/X + E*F/Y + B*F/(X*Y))/hbm", handed_on)
     assert found.value(found.compute_s) == pytest.approx(2 * 8 * 64 * 128 / 8 / V4.peak_flops_per_s, rel=EXACTLY)
 
 
@@ -193,7 +196,7 @@ CUBE = Mesh((("x", 4), ("y", 4), ("z", 4)))
 
 def on_links(before: str, after: str, move: object, mesh: Mesh = CUBE, name: str = "tpu-v4", form: Form = Form.EXACT):  # type: ignore[no-untyped-def]
     """The formulas of one collective, and its figure."""
-    hardware = Hardware.load(name).with_network("links")
+    hardware = Hardware.load(name, datasheet=True).with_network("links")
     program = spmd(Move("W'", "W", move), values={"W": before, "W'": after}, mesh=mesh)  # type: ignore[arg-type]
     found = symbolic(program, hardware, form, Bandwidth.LINKS)
     return found, estimate(program, hardware).totals().comm_s
@@ -250,6 +253,32 @@ def test_on_links_collectives_in_a_row_stay_apart() -> None:
     hardware = V4.with_network("links")
     found = symbolic(spmd(*GATHERS, values=APART, mesh=CUBE), hardware, Form.LARGE, Bandwidth.LINKS)
     assert [m.results for m in found.moves] == [("W'",), ("W''",)]
+
+
+@pytest.mark.parametrize("size", [64, 2**24])
+@pytest.mark.parametrize(
+    ("before", "after", "move"),
+    [
+        ("E_nodegpu", "E", AllGather(("node", "gpu"), 0)),
+        ("E partialsum-nodegpu", "E", AllReduce(("node", "gpu"))),
+        ("E partialsum-gpu", "E_gpu", ReduceScatter(("gpu",), 0)),
+    ],
+)
+def test_formulas_of_what_was_measured_come_to_the_figures(before: str, after: str, move: object, size: int) -> None:
+    protocols = Protocols(5e-6, 1e-6, 0.4, 2e-5, 0.8)
+    kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
+    hardware = replace(Hardware.load("h100", datasheet=True), protocols=tuple((kind, protocols) for kind in kinds))
+    values = {"W": _named(before), "W'": _named(after)}
+    mesh = Mesh((("node", 2), ("gpu", 8)))
+    program = spmd(Move("W'", "W", move), values=values, mesh=mesh, sizes=(("E", size),))  # type: ignore[arg-type]
+    found, figure = symbolic(program, hardware, Form.EXACT, Bandwidth.LINKS), estimate(program, hardware).totals()
+    assert found.value(found.comm_s) == pytest.approx(figure.comm_s, rel=EXACTLY)
+    assert figure.comm_s > 5e-6 + 1e-6 * 7
+
+
+def _named(layout: str) -> str:
+    """A layout over the axes node and gpu, whose names are longer than a letter."""
+    return layout.replace("E_nodegpu", "[E/node.gpu]").replace("E_gpu", "[E/gpu]").replace("-nodegpu", "-node.gpu")
 
 
 def test_one_chip_sends_nothing_on_links() -> None:

@@ -17,7 +17,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, Region, Stored
 from escc.ir.spmd import Move, SpmdProgram, SpmdValue
 
-V4 = Hardware.load("tpu-v4").with_network("links")
+V4 = Hardware.load("tpu-v4", datasheet=True).with_network("links")
 PLAIN = replace(V4, hop_latency_s=0.0, calibrated=Calibrated())  # no latency: seconds are bytes over 45 GB/s
 SIZES = (("E", 4096), ("F", 4096))
 
@@ -66,7 +66,7 @@ CASES = {
 )
 def test_formulas_agree_where_they_claim_to_be_exact(kind: str, axes: str, name: str, mesh: str) -> None:
     before, after, make = CASES[kind]
-    hardware = Hardware.load(name).with_network("links")
+    hardware = Hardware.load(name, datasheet=True).with_network("links")
     found = moved(mesh, before.format(axes), after.format(axes), make(tuple(axes)), hardware)
     assert found.kind == kind and found.exact and found.agrees
     assert found.run is not None and found.run.seconds == pytest.approx(found.formula_s, rel=1e-12)
@@ -78,7 +78,7 @@ def test_nodes_come_after_each_other_with_links_of_their_own() -> None:
         "[E/node.gpu, F]",
         "EF",
         AllGather(("node", "gpu"), 0),
-        Hardware.load("h100").with_network("links"),
+        Hardware.load("h100", datasheet=True).with_network("links"),
     )
     # Over the slower nodes go single blocks, behind the switch pairs of them.
     block = WHOLE / 16

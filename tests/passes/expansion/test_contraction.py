@@ -123,13 +123,13 @@ def test_scales_stay_beside_what_they_scale(product: str, expected: list[str]) -
 
 def test_plans_of_a_chain_compute_what_the_loop_nest_does() -> None:
     program = expanded(CHAIN + "phase once { B = 8 }")
-    plan = choose(program, "once", Mesh.parse("2x2"), Options(Hardware.load("tpu-v4")))
+    plan = choose(program, "once", Mesh.parse("2x2"), Options(Hardware.of_paper("tpu-v4")))
     report = check(program, insert(program, plan)[0], predict)
     assert report.max_error <= 1e-9 and report.equal
 
 
 def test_a_pin_of_the_result_is_that_of_the_whole() -> None:
     program = expanded(CHAIN.replace("y[B,E2] =", "y[B,E2] @ [B/x,E2/y] =") + "phase once { B = 8 }")
-    plan = choose(program, "once", Mesh.parse("2x2"), Options(Hardware.load("tpu-v4")))
+    plan = choose(program, "once", Mesh.parse("2x2"), Options(Hardware.of_paper("tpu-v4")))
     [made] = [op.layout for op in plan.phases[0].ops if op.result == "y"]
     assert made.dims == (("x",), ("y",))

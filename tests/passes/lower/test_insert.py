@@ -109,17 +109,28 @@ def test_moves_are_used_and_stand_where_they_are_needed(path: Path, mesh: str) -
     source = read_source(path)
     layer = expand(parse(source), source, {})
     phase = layer.phases[-1].name
-    options = Options(Hardware.load("tpu-v4"), capacity_bytes=float("inf"))
+    options = Options(Hardware.of_paper("tpu-v4"), capacity_bytes=float("inf"))
     found = choose(layer, phase, Mesh.parse(mesh), options)
     (spmd,) = insert(layer, found)
     verify(spmd, layer)
     legs = sum(len(tree.legs) for tree in found.phases[0].trees)
     moves = [placed.item for placed in walk(spmd.body) if isinstance(placed.item, Move)]
     assert len(moves) == legs
+    number = {placed.item.result: n for n, placed in enumerate(walk(layer.body)) if hasattr(placed.item, "result")}
+
+    def moved_up(maker: object, following: object) -> bool:
+        """Whether an op stands before one that it stood after: what reads it then follows as early as it can."""
+        ops = [step.op.result for step in (maker, following) if isinstance(step, Compute)]
+        return len(ops) == 2 and number[ops[0]] > number[ops[1]]
+
     for region in regions(spmd):
-        for here, following in zip(region.items, (*region.items[1:], None), strict=True):
+        for before, here, following in zip(
+            (None, *region.items), region.items, (*region.items[1:], None), strict=False
+        ):
             if isinstance(here, Move) and following is not None:
-                assert reads(following, here.result) or isinstance(following, Move), here.result
+                needed = reads(following, here.result) or isinstance(following, Move)
+                made = isinstance(before, Compute) and before.op.result == here.operand
+                assert needed or (made and moved_up(before, following)), here.result
     assert len({v.name for v in spmd.values}) == len(spmd.values)
 
 

@@ -20,7 +20,7 @@ from escc.passes.choose import Options, choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
 
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 SQUARE, LARGE = Mesh((("x", 2), ("y", 2))), Mesh((("x", 4), ("y", 4)))
 
 

@@ -17,7 +17,7 @@ from escc.passes.lower.insert import insert
 from escc.passes.plan import Objective, OpPlan, PhasePlan, Plan, Timing, Tree
 from escc.passes.search.symmetry import with_plainest_axes
 
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 
 
 def layout(text: str) -> Layout:

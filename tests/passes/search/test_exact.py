@@ -20,7 +20,7 @@ from escc.passes.search.graph import build_graph
 from escc.passes.search.search import search
 from escc.passes.search.steiner import Distances
 
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 
 
 def case_of(seed: int, *sizes: int) -> Case:

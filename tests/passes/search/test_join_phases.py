@@ -28,7 +28,7 @@ from escc.passes.lower.insert import insert, spell_handovers
 from escc.passes.plan import Plan
 from escc.passes.search.steiner import Distances, cheapest_tree
 
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 PALM = Path(__file__).parents[3] / "examples" / "palm-540b.esti"
 FREE = Options(HARDWARE, capacity_bytes=math.inf)
 

@@ -32,7 +32,7 @@ from escc.passes.plan import Objective
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search
 
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PLANS, PATIENCE, STEPS = 8000, 400, 4
 
@@ -76,7 +76,7 @@ def compare(program: Program, mesh: Mesh, patience: int) -> tuple[int, int, int]
 
 
 @pytest.mark.parametrize(
-    ("axis", "seeds", "bound"), [(2, range(50), 14), (4, range(130, 170), 8), (3, range(260, 300), 5)]
+    ("axis", "seeds", "bound"), [(2, range(64), 14), (4, range(130, 185), 8), (3, range(260, 300), 5)]
 )
 def test_every_capacity_gives_the_least_price_within_it(axis: int, seeds: range, bound: int) -> None:
     mesh = Mesh((("x", axis),))

@@ -24,7 +24,7 @@ from escc.passes.search.exact import Problem
 from escc.passes.search.limits import Limits
 from escc.passes.search.steiner import Distances
 
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 

@@ -13,7 +13,7 @@ from escc.ir.mesh import Mesh
 from escc.passes.search.graph import Graph, build_graph
 from escc.passes.search.symmetry import representatives
 
-HARDWARE = Hardware.load("tpu-v4")
+HARDWARE = Hardware.of_paper("tpu-v4")
 
 
 def built(seed: int, mesh: Mesh) -> Graph:

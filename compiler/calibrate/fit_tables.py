@@ -1,0 +1,286 @@
+"""Figures of a GPU from tables of its kernels and of an engine's steps.
+
+A collective of one kind waits for its start and for each other chip, then sends by the quicker of two
+protocols; a matmul takes its kernels' floor and the longer of its arithmetic and its HBM traffic, each at a
+share of the peak; a decode step, planned in the layout that engines use, takes what its kernels and
+collectives take, caches at a share of their own, and what the engine takes beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost.hardware import MEASURED, Convention, Engine, Hardware, Protocols, Rule, Switch
+from ...cost.network import Network
+from ...cost.ops import FP8_KERNELS
+from ...ir.collective import CollectiveKind
+from ...ir.diagnostics import fail
+from ...ir.dtype import Dtype
+from ...ir.mesh import Mesh
+from ..plan.pipeline import model_names
+from ..text.extras import optional
+from .fit import KERNEL, Fit, Fitted, Parameter, Work, fit, work_of
+from .named_layouts import AttentionLayout, FeedForwardLayout
+from .rows import DECODE, Step, plan_named
+from .tables import TimedCollective, TimedMatmul, TimedStep, read_collectives, read_matmuls, read_steps
+
+Floats = NDArray[np.float64]
+
+MATMUL = (
+    Parameter("compute_efficiency", 0.05, 1.0, 0.8),
+    Parameter("hbm_efficiency", 0.05, 1.0, 0.8),
+    Parameter("fp8_efficiency", 0.05, 1.0, 0.5),
+    KERNEL,
+)
+ATTENTION = Parameter("attention_efficiency", 0.05, 1.0, 0.6)
+STEP = Parameter("step_s", 0.0, 1e-1, 1e-3)
+FILLED = 0.9  # of the nominal lengths, on average
+STARTS = (5e-6, 1e-6, 0.3, 1.5e-5, 0.7)  # where the fit of a collective begins
+LOWEST, HIGHEST = (0.0, 0.0, 0.02, 0.0, 0.02), (1e-4, 1e-4, 1.0, 1e-3, 1.0)
+SCALE = np.array([1e-6, 1e-6, 1.0, 1e-6, 1.0])
+SMOOTH = 0.1  # of log(predicted / measured): beyond it a row counts less
+DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Section:
+    """What came of one table. `errors`: (predicted - measured) / measured, a row each; `left_out`: the same of rows
+    predicted by figures that were fitted to others; `notes`: what the data leave open, and rows that were not
+    taken."""
+
+    name: str
+    errors: tuple[float, ...]
+    left_out: tuple[float, ...]
+    notes: tuple[str, ...]
+    fitted: tuple[Fitted, ...] = ()
+
+    @property
+    def median(self) -> float:
+        """The median of the absolute errors."""
+        return float(np.median(np.abs(self.errors))) if self.errors else 0.0
+
+    @property
+    def mean(self) -> float:
+        """Their mean."""
+        return float(np.mean(np.abs(self.errors))) if self.errors else 0.0
+
+    @property
+    def held_out(self) -> float | None:
+        """The mean of the absolute errors of rows that were left out, None where none were."""
+        return float(np.mean(np.abs(self.left_out))) if self.left_out else None
+
+
+@dataclass(frozen=True)
+class TablesFit:
+    """A chip's figures, an engine's where steps were given, and what came of each table."""
+
+    hardware: Hardware
+    engine: Engine | None
+    sections: tuple[Section, ...]
+
+
+def fit_tables(
+    hardware: Hardware,
+    collectives: Path | None,
+    matmuls: Path | None,
+    steps: Path | None,
+    all_reduce: Path | None = None,
+    engine: Engine | None = None,
+    like: Hardware | None = None,
+) -> TablesFit:
+    """The figures of `hardware` fitted to the tables that are given; those of `engine` to steps, and to its own
+    all-reduces. Without steps the rate of attention is that of `like`.
+
+    Raises InputError with what is wrong in a table, or where the chips are not behind a switch.
+    """
+    if not isinstance(hardware.fabric, Switch):
+        raise fail(f"Tables of collectives are of chips behind a switch, and {hardware.name} has a torus.")
+    found = replace(hardware, name=f"{hardware.chip}{MEASURED}"[:60], convention=Convention.LINKS)
+    found = replace(found, calibrated=replace(found.calibrated, op_rule=Rule.MAX))
+    sections: list[Section] = []
+    if collectives is not None:
+        rows = read_collectives(collectives, hardware.chip, hardware.fabric.link_bytes_per_s)
+        found, section = _collectives(rows, found)
+        sections.append(section)
+    if matmuls is not None:
+        peak = max(hardware.peak_flops_per_s, hardware.peak_fp8_flops_per_s or 0.0)
+        found, section = _matmuls(read_matmuls(matmuls, hardware.chip, peak), found)
+        sections.append(section)
+    if all_reduce is not None:
+        rows = read_collectives(all_reduce, hardware.chip, hardware.fabric.link_bytes_per_s, CollectiveKind.ALL_REDUCE)
+        protocols, off = fit_protocols(rows, hardware)
+        engine = replace(engine or Engine("engine"), all_reduce=protocols)
+        sections.append(Section("all-reduce of the engine", tuple(off.tolist()), (), ()))
+    errors = [math.log1p(error) for section in sections for error in section.errors]
+    if steps is not None:
+        timed, left_out = read_steps(steps, hardware.chip, shipped_model)
+        found, engine, section = _steps(timed, left_out, found, engine or Engine("engine"))
+        sections.append(section)
+        errors = [math.log1p(error) for error in section.errors]
+    if steps is None and like is not None:
+        rate = like.calibrated.attention_efficiency
+        found = replace(found, calibrated=replace(found.calibrated, attention_efficiency=rate))
+        sections.append(Section("steps", (), (), (f"attention_efficiency is that of {like.name}",)))
+    spread = float(f"{math.sqrt(math.fsum(e * e for e in errors) / len(errors)):.{DIGITS}g}")
+    found = replace(found, calibrated=replace(found.calibrated, error=spread))
+    return TablesFit(found, engine, tuple(sections))
+
+
+def fit_protocols(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[Protocols, Floats]:
+    """The protocols of collectives of one kind, and their errors."""
+    assert isinstance(hardware.fabric, Switch), "refused before"
+    sent_s = np.array([row.sent_bytes for row in rows]) / hardware.fabric.link_bytes_per_s
+    others = np.array([row.chips - 1 for row in rows])
+    measured = np.array([row.seconds for row in rows])
+
+    def seconds(figures: Floats) -> Floats:
+        start, member, share, later, bulk = figures
+        wait = start + member * others
+        return np.asarray(np.minimum(wait + sent_s / share, wait + later + sent_s / bulk))
+
+    found = optional("scipy.optimize", "Fitting").least_squares(
+        lambda scaled: np.log(seconds(scaled * SCALE) / measured),
+        np.array(STARTS) / SCALE,
+        bounds=(np.array(LOWEST) / SCALE, np.array(HIGHEST) / SCALE),
+        loss="soft_l1",
+        f_scale=SMOOTH,
+    )
+    figures = [float(f"{value:.{DIGITS}g}") for value in found.x * SCALE]
+    return Protocols(*figures), seconds(np.array(figures)) / measured - 1
+
+
+def _collectives(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[Hardware, Section]:
+    protocols, errors, notes, left_out = dict(hardware.protocols), [], [], []
+    for kind in CollectiveKind:
+        own = [row for row in rows if row.kind is kind]
+        if not own:
+            continue
+        if len(own) < len(STARTS):
+            raise fail(f"{len(own)} rows of {kind} cannot give {len(STARTS)} figures.")
+        protocols[kind], off = fit_protocols(own, hardware)
+        errors += off.tolist()
+        counts = sorted({row.chips for row in own})
+        if len(counts) == 1:
+            notes.append(f"{kind}: what each other chip adds is not identified, as all rows have {counts[0]} chips")
+        for count in counts if len(counts) > 2 else ():
+            others = [row for row in own if row.chips != count]
+            own_off = fit_protocols(others, hardware)[0]
+            left_out += _errors(own_off, [row for row in own if row.chips == count], hardware)
+    figures = tuple((kind, protocols[kind]) for kind in CollectiveKind if kind in protocols)
+    section = Section("collectives", tuple(errors), tuple(left_out), tuple(notes))
+    return replace(hardware, protocols=figures), section
+
+
+def _errors(protocols: Protocols, rows: Sequence[TimedCollective], hardware: Hardware) -> list[float]:
+    """Of some rows by given protocols."""
+    out = []
+    for row in rows:
+        chip = replace(hardware, protocols=((row.kind, protocols),), convention=Convention.LINKS)
+        network = Network(chip, Mesh((("x", row.chips),)))
+        part = row.bytes / row.chips
+        held = (part, row.bytes) if row.kind is CollectiveKind.ALL_GATHER else (row.bytes, part)
+        out.append(float(network.collective_s(row.kind, ("x",), *held)) / row.seconds - 1)
+    return out
+
+
+def _matmuls(rows: Sequence[TimedMatmul], hardware: Hardware) -> tuple[Hardware, Section]:
+    count = len(rows)
+    narrow = np.array([row.dtype is Dtype.FP8 for row in rows])
+    work = Work(
+        row=np.arange(count),
+        times=np.ones(count),
+        flops=np.array([row.flops for row in rows]),
+        narrow=narrow,
+        hbm_bytes=np.array([row.hbm_bytes for row in rows]),
+        cache_bytes=np.zeros(count),
+        kernels=np.where(narrow, FP8_KERNELS, 1),
+        layers=np.zeros(count),
+        steps=np.zeros(count),
+        transfer_s=np.zeros(count),
+        starts=np.zeros(count),
+        hops=np.zeros(count),
+        fixed_s=np.zeros(count),
+    )
+    measured = np.array([row.seconds for row in rows])
+    wanted = tuple(p for p in MATMUL if p.name != "fp8_efficiency" or narrow.any())
+    base = _begun(hardware, wanted)
+    done = fit(work, measured, base, wanted, smooth=SMOOTH)
+    errors = work.seconds(done.hardware) / measured - 1
+    widths = sorted({row.m for row in rows})
+    left_out: list[float] = []
+    for width in widths if len(widths) > 2 else ():
+        kept = [k for k, row in enumerate(rows) if row.m != width]
+        left = [k for k, row in enumerate(rows) if row.m == width]
+        others = fit(work.take(kept), measured[kept], base, wanted, smooth=SMOOTH).hardware
+        left_out += (work.take(left).seconds(others) / measured[left] - 1).tolist()
+    found = replace(hardware, calibrated=replace(done.hardware.calibrated, error=hardware.calibrated.error))
+    return found, Section("matmuls", tuple(errors.tolist()), tuple(left_out), _open(done), done.fitted)
+
+
+def _begun(hardware: Hardware, parameters: Sequence[Parameter]) -> Hardware:
+    figures: dict[str, Any] = {p.name: p.start for p in parameters}
+    return replace(hardware, calibrated=replace(hardware.calibrated, **figures))
+
+
+def _open(done: Fit) -> tuple[str, ...]:
+    return tuple(f"{one.parameter.name} is not identified by the data: {one.open}" for one in done.fitted if one.open)
+
+
+def _steps(
+    rows: Sequence[TimedStep], left_out: int, hardware: Hardware, engine: Engine
+) -> tuple[Hardware, Engine, Section]:
+    served = hardware.with_engine(replace(engine, step_s=0.0, layer_s=0.0))
+    steps = [step_of(row) for row in rows]
+    named = {step: f"on line {row.place.line}" for step, row in zip(steps, rows, strict=True)}
+    work = work_of([((step, 1),) for step in steps], plan_named(named, served), served)
+    measured = np.array([row.seconds for row in rows])
+    wanted = (ATTENTION, STEP)
+    begun = _begun(served, (ATTENTION,))
+    done = fit(work, measured, begun, wanted)
+    errors = work.seconds(done.hardware) / measured - 1
+    degrees = sorted({row.chips for row in rows})
+    others: list[float] = []
+    for degree in degrees if len(degrees) > 2 else ():
+        kept = [k for k, row in enumerate(rows) if row.chips != degree]
+        left = [k for k, row in enumerate(rows) if row.chips == degree]
+        one = fit(work.take(kept), measured[kept], begun, wanted).hardware
+        others += (work.take(left).seconds(one) / measured[left] - 1).tolist()
+    calibrated = replace(hardware.calibrated, attention_efficiency=done.hardware.calibrated.attention_efficiency)
+    assert done.hardware.engine is not None, "it was given"
+    spread = float(f"{float(np.sqrt(np.mean(np.log1p(errors) ** 2))):.{DIGITS}g}")
+    notes = [*_open(done), "layer_s is not identified by steps of models of one depth; it is 0"]
+    if left_out:
+        why = "of other models or types, with data parallelism, or with no more output than input"
+        notes.append(f"{left_out} rows are left out: {why}")
+    section = Section("steps", tuple(errors.tolist()), tuple(others), tuple(notes), done.fitted)
+    return replace(hardware, calibrated=calibrated), replace(done.hardware.engine, error=spread), section
+
+
+def step_of(row: TimedStep) -> Step:
+    """A measured time between tokens as a decode step in the layout that engines use, at the mean context."""
+    context = round(FILLED * (row.input_tokens + row.output_tokens / 2))
+    return Step(
+        model=row.model,
+        weights=row.weights,
+        phase=DECODE,
+        mesh=Mesh((("x", row.chips),)),
+        batch=row.batch,
+        tokens=1,
+        context=context,
+        feed_forward=FeedForwardLayout.WS1D,
+        attention=AttentionLayout.HEADS,
+    )
+
+
+def shipped_model(path: str) -> str | None:
+    """The shipped model that has the shapes of a published one, None where there is none: `Llama-3.1-70B` has those
+    of llama-3-70b."""
+    name = path.rsplit("/", 1)[-1].lower().removesuffix("-instruct").replace("llama-3.1-", "llama-3-")
+    return name if name in model_names() else None

@@ -1,0 +1,264 @@
+"""Tables of measured kernels and steps of GPUs: collectives, matmuls and decode steps, from CSV files.
+
+Of a file the rows of one chip are taken: those whose `gpu` or `system` begins with its name. What each
+column holds is said at the three readers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ...ir.collective import CollectiveKind
+from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
+from ...ir.dtype import Dtype
+from ...ir.text.read import read_source
+from ..text.csv_lines import Cell, csv_lines
+
+MOST_ROWS = 50_000
+MOST_FINDINGS = 50  # said at once
+KINDS = {kind.replace("-", ""): kind for kind in map(str, CollectiveKind)}  # as written without dashes
+DTYPES = {"bfloat16": Dtype.BF16, "bf16": Dtype.BF16, "half": Dtype.BF16, "float16": Dtype.BF16, "fp8": Dtype.FP8}
+WEIGHTS = {**DTYPES, "int8": Dtype.INT8}
+
+
+@dataclass(frozen=True)
+class TimedCollective:
+    """A collective over `chips` of one node; `bytes`: of the whole, that each ends with, or begins with."""
+
+    kind: CollectiveKind
+    chips: int
+    bytes: float
+    seconds: float
+    place: Span
+
+    @property
+    def sent_bytes(self) -> float:
+        """What each chip sends."""
+        twice = 2 if self.kind is CollectiveKind.ALL_REDUCE else 1
+        return twice * self.bytes * (self.chips - 1) / self.chips
+
+
+@dataclass(frozen=True)
+class TimedMatmul:
+    """A matmul of `m` by `k` with `k` by `n`."""
+
+    dtype: Dtype
+    m: int
+    n: int
+    k: int
+    seconds: float
+    place: Span
+
+    @property
+    def flops(self) -> float:
+        """Of its arithmetic."""
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Operands read and the result, in bf16, written."""
+        return (self.m * self.k + self.k * self.n) * self.dtype.bits / 8 + 2.0 * self.m * self.n
+
+
+@dataclass(frozen=True)
+class TimedStep:
+    """The time between the tokens of a model that serves `batch` sequences on `chips` chips by tensor parallelism.
+    `input_tokens`, `output_tokens`: of each."""
+
+    model: str
+    weights: Dtype
+    batch: int
+    chips: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    place: Span
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line by its columns; what is wrong is added to `found`."""
+
+    cells: Mapping[str, Cell]
+    place: Span
+    source: Source
+    found: list[Diagnostic]
+
+    def __getitem__(self, name: str) -> str:
+        return self.cells[name].text
+
+    def complain(self, name: str, message: str, hint: str | None = None) -> None:
+        """Add what is wrong with the value of a column."""
+        self.found.append(Diagnostic(message, self.cells[name].span, hint, self.source))
+
+    def number(self, name: str, least: float = 0.0) -> float:
+        """A number above `least`; 1 where it is none, which is said."""
+        try:
+            value = float(self[name])
+        except ValueError:
+            value = math.nan
+        if value > least and math.isfinite(value):
+            return value
+        self.complain(name, f"`{name}` must be a number above {least:g}, not `{self[name][:40]}`.")
+        return 1.0
+
+    def count(self, name: str) -> int:
+        """A whole number of at least 1."""
+        value = self.number(name)
+        if value != int(value):
+            self.complain(name, f"`{name}` must be a whole number, not `{self[name][:40]}`.")
+        return max(1, int(value))
+
+
+Timed = TypeVar("Timed")
+
+
+def read_collectives(
+    file: Path, chip: str, link_bytes_per_s: float, only: CollectiveKind | None = None
+) -> tuple[TimedCollective, ...]:
+    """The collectives of a file with the columns gpu, op_name, num_gpus, bytes and us (busbw_GBs may stand beside
+    them, and has to agree). Where all are of `only` one kind there need be no op_name.
+
+    Raises InputError with all that is wrong, and where the sizes cannot be bytes or the times microseconds on
+    links of `link_bytes_per_s`.
+    """
+
+    def one(row: Row) -> TimedCollective | None:
+        name = row["op_name"] if "op_name" in row.cells else str(only)
+        name = name.replace("_", "").replace("-", "")
+        if name not in KINDS:
+            row.complain("op_name", f"There is no collective `{row['op_name'][:40]}`.", f"they are {', '.join(KINDS)}")
+            return None
+        kind, chips = CollectiveKind(KINDS[name]), row.count("num_gpus")
+        timed = TimedCollective(kind, chips, row.number("bytes"), row.number("us") * 1e-6, row.place)
+        if "busbw_GBs" in row.cells:
+            told, rate = float(row["busbw_GBs"] or 0), timed.sent_bytes / timed.seconds / 1e9
+            if told > 1 and not 0.8 < rate / told < 1.25:
+                message = f"The size and the time give {rate:.3g} GB/s, and `busbw_GBs` says {told:g}."
+                row.complain("bytes", message, "sizes are in bytes, not in elements, and times in microseconds")
+        return timed
+
+    source = read_source(file)
+    columns = ("gpu", *(() if only else ("op_name",)), "num_gpus", "bytes", "us")
+    rows = _read(source, chip, columns, one)
+    _refuse_units(rows, source, link_bytes_per_s)
+    return rows
+
+
+def _refuse_units(rows: Sequence[TimedCollective], source: Source, link_bytes_per_s: float) -> None:
+    """Raise InputError where the rates that sizes and times give are none that such links have."""
+    best = max(rows, key=lambda row: row.sent_bytes / row.seconds)
+    share = best.sent_bytes / best.seconds / link_bytes_per_s
+    if share > 1.1:
+        hint = "sizes are in bytes and times in microseconds; or the chip's file has the link of another"
+        raise fail(f"This is {share:.3g} times what a link carries.", best.place, hint, source)
+    if max(row.bytes for row in rows) >= 2**26 and share < 0.45:
+        hint = "sizes are in bytes, not in elements, and times in microseconds"
+        raise fail(f"No collective reaches more than {share:.0%} of what a link carries.", best.place, hint, source)
+
+
+def read_matmuls(file: Path, chip: str, peak_flops_per_s: float) -> tuple[TimedMatmul, ...]:
+    """The matmuls of a file with the columns gpu, gemm_dtype, m, n, k and us.
+
+    Raises InputError with all that is wrong, and where a time is shorter than `peak_flops_per_s` allows.
+    """
+
+    def one(row: Row) -> TimedMatmul | None:
+        if row["gemm_dtype"] not in DTYPES:
+            row.complain("gemm_dtype", f"There is no type `{row['gemm_dtype'][:40]}`.", f"known: {', '.join(DTYPES)}")
+            return None
+        m, n, k = row.count("m"), row.count("n"), row.count("k")
+        return TimedMatmul(DTYPES[row["gemm_dtype"]], m, n, k, row.number("us") * 1e-6, row.place)
+
+    source = read_source(file)
+    rows = _read(source, chip, ("gpu", "gemm_dtype", "m", "n", "k", "us"), one)
+    best = max(rows, key=lambda row: row.flops / row.seconds)
+    if best.flops / best.seconds > 1.1 * peak_flops_per_s:
+        message = f"This is {best.flops / best.seconds / peak_flops_per_s:.3g} times the chip's peak."
+        raise fail(message, best.place, "times are in microseconds, and the peak is that of dense matrices", source)
+    return rows
+
+
+STEP_COLUMNS = (
+    "model_path",
+    "system",
+    "gemm_quant_mode",
+    "isl",
+    "osl",
+    "batch_size",
+    "tp_size",
+    "attention_dp_size",
+    "tpot_ms",
+)
+
+
+def read_steps(file: Path, chip: str, models: Callable[[str], str | None]) -> tuple[tuple[TimedStep, ...], int]:
+    """The decode steps of a file with the columns model_path, system, gemm_quant_mode, isl, osl, batch_size, tp_size,
+    attention_dp_size and tpot_ms; and how many rows are left out.
+
+    Taken are rows of models for which `models` has the name of one that is shipped, without data parallelism,
+    with more output than input: in others the time between tokens has prefills of other requests in it.
+    """
+    left_out = 0
+
+    def one(row: Row) -> TimedStep | None:
+        nonlocal left_out
+        model, weights = models(row["model_path"]), WEIGHTS.get(row["gemm_quant_mode"])
+        lengths = row.count("isl"), row.count("osl")
+        if model is None or weights is None or row.number("attention_dp_size") != 1 or lengths[1] <= lengths[0]:
+            left_out += 1
+            return None
+        chips, batch = row.count("tp_size"), row.count("batch_size")
+        return TimedStep(model, weights, batch, chips, *lengths, row.number("tpot_ms") * 1e-3, row.place)
+
+    return _read(read_source(file), chip, STEP_COLUMNS, one), left_out
+
+
+def _read(source: Source, chip: str, columns: Sequence[str], one: Callable[[Row], Timed | None]) -> tuple[Timed, ...]:
+    """The rows of `chip`, each as `one` makes it. Raises InputError with all that is wrong in the file."""
+    found: list[Diagnostic] = []
+    rows, others = [], dict[str, None]()
+    for row in _rows(source, columns, found):
+        named = (row["gpu"] if "gpu" in row.cells else row["system"]).lower().replace("_", "-")
+        if named.split("-")[0] != chip.split("-")[0]:
+            others[named[:60]] = None
+            continue
+        made = one(row)
+        if made is not None:
+            rows.append(made)
+        if len(found) >= MOST_FINDINGS or len(rows) > MOST_ROWS:
+            break
+    if len(rows) > MOST_ROWS:
+        found.append(Diagnostic(f"The file has more than {MOST_ROWS:,} rows.", None, None, source))
+    if found:
+        raise InputError(found[:MOST_FINDINGS])
+    if not rows:
+        hint = f"it has rows of {', '.join(f'`{name}`' for name in others)}" if others else None
+        raise fail(f"The file has no row of `{chip}` to fit to.", None, hint, source)
+    return tuple(rows)
+
+
+def _rows(source: Source, columns: Sequence[str], found: list[Diagnostic]) -> Iterator[Row]:
+    lines = csv_lines(source)
+    header = next(lines, None)
+    if header is None:
+        raise fail("The file is empty.", hint=f"its first line names the columns: {', '.join(columns)}", source=source)
+    names = [cell.text for cell in header.cells]
+    missing = [name for name in columns if name not in names]
+    for name in missing:
+        hint = did_you_mean(name, names) or f"the columns are {', '.join(columns)}"
+        found.append(Diagnostic(f"The column `{name}` is missing.", header.span, hint, source))
+    if missing:
+        return
+    for line in lines:
+        if line.broken or len(line.cells) != len(names):
+            what = line.broken or f"it has {len(line.cells)} values, and there are {len(names)} columns"
+            found.append(Diagnostic(f"The line is no row: {what}.", line.span, None, source))
+            if len(found) >= MOST_FINDINGS:
+                return
+            continue
+        yield Row(dict(zip(names, line.cells, strict=True)), line.span, source, found)

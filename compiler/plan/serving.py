@@ -1,0 +1,169 @@
+"""What a model serves: the dims that count sequences, new tokens and context, and a stream of requests as phases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ...cost.memory import memory
+from ...cost.predict import token_dims
+from ...ir.diagnostics import fail
+from ...ir.program import Append, Kind, Phase, Program, Stored, walk
+from .compiled import Compilation
+
+
+@dataclass(frozen=True)
+class Serving:
+    """`batch`: the dim that counts sequences. `new`: the dims that count the tokens of a step, of each of
+    them. `context`: the dim that counts the context after the step, None for a model without caches."""
+
+    batch: str
+    new: tuple[str, ...]
+    context: str | None
+
+
+def serving(program: Program) -> Serving:
+    """The dims that a sweep sets.
+
+    Of the dims that count tokens, those that caches are appended along are `new`, and one is left; without
+    caches the first counts sequences. Raises InputError where it is not one, or where caches grow along
+    several dims.
+    """
+    appends = [placed.item for placed in walk(program.body) if isinstance(placed.item, Append)]
+    counted = token_dims(program)
+    if not counted:
+        raise fail("The model has no dim that counts sequences: every dim of its inputs is one of a parameter.")
+    if not appends:
+        return Serving(counted[0], counted[1:], None)
+    targets = tuple(dict.fromkeys(op.target for op in appends))
+    if len(targets) > 1:
+        raise fail(f"The caches of the model grow along several dims, {_listed(targets)}: which is the context?")
+    new = tuple(dict.fromkeys(op.source for op in appends))
+    batch = tuple(dim for dim in counted if dim not in new)
+    if len(batch) != 1:
+        which = f"several, {_listed(batch)}" if batch else f"none beside {_listed(new)}"
+        raise fail(f"One dim of the model's inputs should count sequences, and there are {which}.")
+    return Serving(batch[0], new, targets[0])
+
+
+def sizes_at(program: Program, phase: str, dims: Serving, batch: int, context: int | None) -> dict[str, int]:
+    """The sizes of dims at a point of a sweep. A phase whose new tokens are all of its context, such as
+    prefill, takes as many as the context; any other keeps its own, such as one.
+
+    Raises InputError where the new tokens are more than the context.
+    """
+    sizes = dict(program.phase(phase).sizes)
+    found = {dims.batch: batch}
+    if dims.context is None or context is None:
+        return found
+    found[dims.context] = context
+    for dim in dims.new:
+        if sizes[dim] == sizes[dims.context] > 1:
+            found[dim] = context
+        elif sizes[dim] > context:
+            raise fail(
+                f"Phase `{phase}` takes {sizes[dim]} new tokens of each sequence, {dim} = {sizes[dim]}, "
+                f"and a context of {context} does not hold them.",
+                hint="the context counts the new tokens",
+            )
+    return found
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Requests that keep coming, so that `batch` sequences are decoded at any time: each has `input_tokens`, and
+    gets `output_tokens`."""
+
+    input_tokens: int
+    output_tokens: int
+    batch: int
+
+    @property
+    def context(self) -> int:
+        """The mean context of a decode step: the input, and half of the output."""
+        return self.input_tokens + (self.output_tokens + 1) // 2
+
+
+def of_stream(program: Program, stream: Stream) -> Program:
+    """The program with two phases, as often as one batch needs them: prefill of one prompt, and the decode step.
+
+    While a batch gets its output, as many prompts as it has sequences are taken in. Raises InputError where the
+    program has no such phases: one that fills its context, and one of one new token.
+    """
+    dims = serving(program)
+    if dims.context is None or not dims.new:
+        raise fail("A stream of requests needs a model with caches that it appends to.")
+    prefill, decode = _prefill(program, dims), _decode(program, dims)
+    first = {dims.batch: 1, dims.context: stream.input_tokens, **dict.fromkeys(dims.new, stream.input_tokens)}
+    after = {dims.batch: stream.batch, dims.context: stream.context}
+    phases = (_sized(prefill, first, stream.batch), _sized(decode, after, stream.output_tokens))
+    return replace(program, phases=phases)
+
+
+def _sized(phase: Phase, sizes: Mapping[str, int], calls: int) -> Phase:
+    return replace(phase, sizes=tuple((dim, sizes.get(dim, size)) for dim, size in phase.sizes), calls=calls)
+
+
+def _prefill(program: Program, dims: Serving) -> Phase:
+    for phase in program.phases:
+        sizes = dict(phase.sizes)
+        if all(sizes[dim] == sizes[dims.context or dim] > 1 for dim in dims.new):
+            return phase
+    raise fail("The model has no phase that fills its context, such as prefill.")
+
+
+def _decode(program: Program, dims: Serving) -> Phase:
+    for phase in program.phases:
+        if all(dict(phase.sizes)[dim] == 1 for dim in dims.new):
+            return phase
+    raise fail("The model has no phase of one new token, such as decode.")
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a stream gets: `token_s`, the time between the tokens of a request, of which `step_s` is a decode step and
+    the rest the prompts that come in meanwhile; `first_token_s`: from a request to its first token, where nothing
+    waits: the step that runs, and its prefill. `hbm_bytes`: the most that a chip holds, caches of both included."""
+
+    step_s: float
+    prefill_s: float
+    token_s: float
+    first_token_s: float
+    tokens_per_s: float
+    hbm_bytes: float
+    chips: int
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """Tokens a second of one request."""
+        return 1 / self.token_s
+
+
+def served(compiled: Compilation, stream: Stream) -> Served:
+    """What a stream gets of a compiled program that `of_stream` gave: in steady state each decode step is accompanied
+    by batch / output prompts."""
+    prefill, decode = compiled.phases
+    whole_s = compiled.price  # of all prefills, all handovers and all steps of a batch
+    token_s = whole_s / stream.output_tokens
+    step_s = decode.estimate.totals().total_s
+    prefill_s = (whole_s - stream.output_tokens * step_s) / stream.batch
+    held = memory(decode.spmd)
+    own = memory(prefill.spmd)
+    caches = {p.item.value for p in walk(prefill.spmd.body) if isinstance(p.item, Stored) and p.item.kind is Kind.CACHE}
+    beside = float(own.total_bytes - own.stored_bytes) + sum(
+        size for name, size in prefill.estimate.stored_bytes if name in caches
+    )
+    most = float(held.stored_bytes) + max(float(held.total_bytes - held.stored_bytes), beside)
+    return Served(
+        step_s=step_s,
+        prefill_s=prefill_s,
+        token_s=token_s,
+        first_token_s=step_s + prefill_s,
+        tokens_per_s=stream.batch / token_s,
+        hbm_bytes=most,
+        chips=decode.spmd.mesh.chips,
+    )

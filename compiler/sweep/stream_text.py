@@ -1,0 +1,126 @@
+"""What places serve of a stream, as a table, an answer with the command that compiles it, and as data."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from ..text.terminal import count_text, table, time_text
+from .stream import Found, Limits, Request, Wanted
+
+HEAD = ("", "hardware", "chips", "slice", "weights", "caches", "batch")
+FIGURES = ("a token", "first token", "tokens/s", "each", "HBM", "dollars/M", "proven")
+LEFT = 2
+BEST = {
+    Wanted.THROUGHPUT: "Most tokens a second",
+    Wanted.COST: "Cheapest",
+    Wanted.LATENCY: "Quickest",
+}
+
+
+def stream_text(request: Request, found: Sequence[Found], options: str) -> str:
+    """The places, best first, and the answer; `options`: those of the command that are the same in the one that
+    compiles it."""
+    lines = [
+        f"{request.program.name}: a stream of {request.input_tokens:,} tokens in and {request.output_tokens:,} out"
+        + _limits(request.limits)
+    ]
+    rows = [_row(one, k == 0) for k, one in enumerate(found) if one.served is not None]
+    if rows:
+        lines += table([(*HEAD, *FIGURES), *rows], LEFT)
+    lines += [f"  {_where(one)}: no plan; {one.reason}" for one in found if one.served is None]
+    best = found[0]
+    if best.served is None:
+        return "\n".join([*lines, "", "None serves it."]) + "\n"
+    prompts = request.input_tokens, request.output_tokens
+    lines += ["", f"{BEST[request.wanted]}: {_where(best)}, {best.batch} at once"]
+    lines.append(
+        f"  {time_text(best.served.token_s)} between tokens: a step of {time_text(best.served.step_s)}, and "
+        f"{(best.batch or 0) / request.output_tokens:.3g} prompts of {time_text(best.served.prefill_s)} beside it"
+    )
+    if best.refused and request.batch is None:
+        refused = ", ".join(map(str, best.refused))
+        lines.append(f"  planned as well, and beyond what is asked for or what fits: batches of {refused}")
+    lines += ["", "Its layouts, or with `--emit jax` its program:", f"  {command(best, *prompts, options)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _limits(limits: Limits) -> str:
+    parts = []
+    if limits.token_s is not None:
+        parts.append(f"a token within {time_text(limits.token_s)}")
+    if limits.first_token_s is not None:
+        parts.append(f"the first within {time_text(limits.first_token_s)}")
+    return f", {' and '.join(parts)}" if parts else ""
+
+
+def _where(found: Found) -> str:
+    place = found.place
+    types = [f"{kind} {what}" for kind, what in ((place.weights, "weights"), (place.caches, "caches")) if kind]
+    return f"{place.chips} {place.hardware.chip} as {found.mesh}" + "".join(f", {one}" for one in types)
+
+
+def _row(found: Found, best: bool) -> tuple[str, ...]:
+    place, served, cost = found.place, found.served, found.dollars_per_million
+    assert served is not None, "rows are of places that serve"
+    return (
+        "*" if best else "",
+        place.hardware.chip,
+        str(place.chips),
+        found.mesh,
+        str(place.weights or "-"),
+        str(place.caches or "-"),
+        str(found.batch),
+        time_text(served.token_s),
+        time_text(served.first_token_s),
+        count_text(served.tokens_per_s),
+        count_text(served.tokens_per_s_per_user),
+        f"{served.hbm_bytes / place.hardware.hbm_bytes:.0%}",
+        "-" if cost is None else count_text(cost),
+        "yes" if found.proven else "no",
+    )
+
+
+def command(found: Found, input_tokens: int, output_tokens: int, options: str) -> str:
+    """The command that compiles what was found, and gives the same figures."""
+    place = found.place
+    types = [("--weights", place.weights), ("--caches", place.caches)]
+    parts = [
+        "escc compile",
+        # A bare number is a count of chips, of which all slices would be compiled.
+        f"{options} --chips {f'x={found.mesh}' if found.mesh.isdigit() else shlex.quote(found.mesh)}",
+        *(f"{option} {kind}" for option, kind in types if kind),
+        f"--input {input_tokens} --output {output_tokens} --batch {found.batch}",
+    ]
+    if found.hbm_fraction != 1.0:
+        parts.append(f"--hbm-fraction {found.hbm_fraction!r}")
+    return " ".join(parts)
+
+
+def stream_data(request: Request, found: Sequence[Found]) -> dict[str, object]:
+    """The same for JSON."""
+    return {
+        "model": request.program.name,
+        "input_tokens": request.input_tokens,
+        "output_tokens": request.output_tokens,
+        "max_latency_s": request.limits.token_s,
+        "max_first_token_s": request.limits.first_token_s,
+        "target": request.wanted.value,
+        "places": [
+            {
+                "hardware": one.place.hardware.name,
+                "chips": one.place.chips,
+                "weights": one.place.weights,
+                "caches": one.place.caches,
+                "slice": one.mesh,
+                "batch": one.batch,
+                "proven": one.proven,
+                "refused": list(one.refused),
+                "served": None if one.served is None else asdict(one.served),
+                "dollars_per_million": one.dollars_per_million,
+                "reason": one.reason,
+            }
+            for one in found
+        ],
+    }

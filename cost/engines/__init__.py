@@ -1,0 +1,1 @@
+"""Shipped serving engines, as TOML files."""

@@ -1,0 +1,306 @@
+"""Which ops run as one kernel, and so which values go through HBM.
+
+A kernel keeps what it makes and reads itself near the arithmetic; what others make or read goes through
+HBM. One kernel is: a matmul with the pointwise ops that follow it; projections of one value by several
+weights; attention, from the scores to the weighted values, with its softmax and masks; a reduction, such
+as a norm's, with the pointwise ops around it. Values that no tensor enters into, such as masks and
+places, are made where they are read.
+
+A collective reads and writes what it carries while it is under way, which takes no time of its own: HBM
+is quicker than any network.
+
+Kernels are found from the ops alone, in whatever order they stand, and moved copies count as what they are
+copies of: so the search and the sharded program see the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cached_property
+
+from ..ir.dataflow import origins
+from ..ir.program import (
+    Append,
+    Einsum,
+    Kind,
+    Op,
+    Program,
+    Reduce,
+    Repeat,
+    Stored,
+    TopK,
+    operand_names,
+    walk,
+    with_operands,
+)
+from ..ir.spmd import Compute, SpmdProgram, as_steps
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What an op does beside its arithmetic.
+
+    `reads`: the values that it reads from HBM, by the names of its operands; `caches`: those of them that
+    are caches. `writes`: whether its result is written to HBM. `kernels`, `layers`, `steps`: how many
+    kernels, repetitions of a repeat and runs of the program begin each time that it runs: 1 or 0, and of
+    steps a part of 1 where every op is repeated.
+    """
+
+    reads: frozenset[str]
+    caches: frozenset[str]
+    writes: bool
+    kernels: int = 0
+    layers: int = 0
+    steps: float = 0.0
+
+
+def launches(program: Program | SpmdProgram) -> dict[str, Launch]:
+    """The launch of each op, by the value that it makes."""
+    copies = origins(program) if isinstance(program, SpmdProgram) else {}
+    region = program.body if isinstance(program, SpmdProgram) else as_steps(program.body)
+    nodes: list[_Node] = []
+    names: dict[str, tuple[str, ...]] = {}
+    stored: dict[str, Kind] = {}
+    handed_on = {copies.get(name, name) for name in program.results}
+    for placed in walk(region):
+        match placed.item:
+            case Stored(name, kind):
+                stored[name] = kind
+            case Repeat(_, _, carries, _):
+                handed_on |= {copies.get(n, n) for carry in carries for n in (carry.initial, carry.next)}
+            case Compute(op):
+                around = tuple((repeat.name, *(c.result for c in repeat.carries)) for repeat in placed.repeats)
+                nodes.append(_Node(with_operands(op, copies), around, placed.times))
+                names[op.result] = operand_names(op)
+    found = _Kernels(nodes, stored, frozenset(handed_on)).launches()
+    return {result: _by_names(found[result], operands, copies) for result, operands in names.items()}
+
+
+def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]) -> Launch:
+    """A launch with the copies that are read in place of what they are copies of."""
+    if not copies:
+        return launch
+    reads, caches = (
+        frozenset(name for name in operands if copies.get(name, name) in some) for some in (launch.reads, launch.caches)
+    )
+    return Launch(reads, caches, launch.writes, launch.kernels, launch.layers, launch.steps)
+
+
+class _Role(Enum):
+    MATMUL = auto()  # of two tensors or more, with a contraction
+    REDUCTION = auto()
+    POINTWISE = auto()
+
+
+@dataclass(frozen=True)
+class _Node:
+    """An op that reads originals; `region`: the repeats around it; `times`: how often it runs."""
+
+    op: Op
+    region: tuple[tuple[str, ...], ...]
+    times: int
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        return operand_names(self.op)
+
+    @cached_property
+    def role(self) -> _Role:
+        match self.op:
+            case Einsum(_, names, indices, output):
+                if all(i in output for each in indices for i in each):
+                    return _Role.POINTWISE
+                return _Role.MATMUL if len(names) > 1 else _Role.REDUCTION
+            case Reduce() | TopK():
+                return _Role.REDUCTION
+        return _Role.POINTWISE
+
+
+class _Kernels:
+    """The kernels of ops: sets of them, each in one region. Ops are numbered in an order that only what reads
+    what decides, so that makers come before readers."""
+
+    def __init__(self, nodes: Sequence[_Node], stored: Mapping[str, Kind], handed_on: frozenset[str]) -> None:
+        self.stored = stored
+        self.handed_on = handed_on
+        self.nodes = _in_order(nodes)
+        self.maker = {node.op.result: n for n, node in enumerate(self.nodes)}
+        self.readers: dict[str, list[int]] = {}
+        for n, node in enumerate(self.nodes):
+            for name in node.reads:
+                self.readers.setdefault(name, []).append(n)
+        self.weights = self._made_of(Kind.PARAM)
+        self.caches = self._made_of(Kind.CACHE)
+        self.constant = self._constant()
+        self.parent = list(range(len(self.nodes)))
+        self.attention = self._join_attention()
+        self._join_projections()
+        self._join_the_rest()
+
+    def launches(self) -> dict[str, Launch]:
+        """The launch of each op."""
+        out: dict[str, Launch] = {}
+        seen: set[tuple[int, str]] = set()
+        begun: set[object] = set()
+        head = min(range(len(self.nodes)), key=lambda n: (self.nodes[n].times, n), default=0)
+
+        def first(what: object) -> int:
+            new = what not in begun
+            begun.add(what)
+            return int(new)
+
+        for n, node in enumerate(self.nodes):
+            own, reads = self._kernel(n), set()
+            for name in node.reads:
+                if self.stored.get(name) is Kind.PARAM:
+                    reads.add(name)  # a weight is read by each that multiplies by it
+                elif (name in self.caches or self._from_afar(name, n)) and (own, name) not in seen:
+                    reads.add(name)
+                    seen.add((own, name))
+            free = n in self.constant
+            out[node.op.result] = Launch(
+                frozenset(reads),
+                frozenset(reads & self.caches) if node.role is _Role.MATMUL else frozenset(),
+                not free and self._read_elsewhere(n),
+                0 if free else first(own),
+                first(node.region) if node.region else 0,
+                1 / node.times if n == head else 0.0,
+            )
+        return out
+
+    def _made_of(self, kind: Kind) -> set[str]:
+        """The stored tensors of a kind, and what is made of them alone."""
+        found = {name for name, one in self.stored.items() if one is kind}
+        for node in self.nodes:
+            names = (node.op.cache,) if isinstance(node.op, Append) else node.reads
+            pointwise = node.role is _Role.POINTWISE and (kind is Kind.PARAM or isinstance(node.op, Append))
+            if pointwise and names and all(name in found for name in names):
+                found.add(node.op.result)
+        return found
+
+    def _constant(self) -> set[int]:
+        """The ops that no tensor enters into."""
+        found: set[int] = set()
+        for n, node in enumerate(self.nodes):
+            if all(self.maker.get(name) in found for name in node.reads):
+                found.add(n)
+        return found
+
+    def _makers(self, n: int) -> list[int]:
+        """The ops of the same region that make what op `n` reads, without constants; in order."""
+        found = {self.maker[name] for name in self.nodes[n].reads if name in self.maker}
+        return sorted(m for m in found - self.constant if self.nodes[m].region == self.nodes[n].region)
+
+    def _kernel(self, n: int) -> int:
+        while self.parent[n] != n:
+            self.parent[n] = self.parent[self.parent[n]]
+            n = self.parent[n]
+        return n
+
+    def _join(self, some: Sequence[int]) -> None:
+        for n in some:
+            self.parent[self._kernel(n)] = self._kernel(some[0])
+
+    def _weighs(self, n: int) -> bool:
+        """Whether a matmul multiplies by a weight."""
+        return any(name in self.weights for name in self.nodes[n].reads)
+
+    def _join_attention(self) -> set[int]:
+        """Matmuls without weights, each with the one before it where a reduction stands between them; and
+        what does."""
+        joined: set[int] = set()
+        for n, node in enumerate(self.nodes):
+            if node.role is not _Role.MATMUL or self._weighs(n):
+                continue
+            between, scores = self._between(n)
+            for m in scores:
+                after = {m}
+                for k in sorted(between):
+                    if after & set(self._makers(k)):
+                        after.add(k)
+                if any(self.nodes[k].role is _Role.REDUCTION for k in after):
+                    self._join([*sorted(after), n])
+                    joined |= after | {n}
+        return joined
+
+    def _between(self, n: int) -> tuple[set[int], list[int]]:
+        """The ops between a matmul and the matmuls before it, and those of these that have no weight."""
+        between: set[int] = set()
+        ends: set[int] = set()
+        waiting = self._makers(n)
+        while waiting:
+            m = waiting.pop()
+            if self.nodes[m].role is _Role.MATMUL:
+                ends.add(m)
+            elif m not in between:
+                between.add(m)
+                waiting += self._makers(m)
+        return between, sorted(m for m in ends if not self._weighs(m))
+
+    def _join_projections(self) -> None:
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for n, node in enumerate(self.nodes):
+            others = tuple(sorted(name for name in node.reads if name not in self.weights))
+            if node.role is _Role.MATMUL and self._weighs(n) and others:
+                groups.setdefault((node.region, others), []).append(n)
+        for group in groups.values():
+            self._join(group)
+
+    def _join_the_rest(self) -> None:
+        """Pointwise ops, each with what it follows, or with the one kernel that reads it; reductions with the
+        pointwise ops before them."""
+        rows: set[int] = set()  # that are no part of a matmul's kernel
+        waiting: set[int] = set()  # for the reductions that read them
+        for n, node in enumerate(self.nodes):
+            if n in self.constant or n in self.attention or node.role is _Role.MATMUL:
+                continue
+            makers = self._makers(n)
+            if node.role is _Role.REDUCTION:
+                self._join([n, *(m for m in makers if m in rows or m in waiting)])
+                rows.add(n)
+            elif self._only_reduced(n):
+                waiting.add(n)
+                self._join([n, *(m for m in makers if m in waiting or m in rows)])
+            elif makers:
+                last = max(makers)
+                self._join([last, n])
+                rows |= {n} & ({n} if last in rows else set())
+            else:
+                rows.add(n)
+        for n, node in enumerate(self.nodes):
+            kernels = {self._kernel(m) for m in self.readers.get(node.op.result, ())}
+            if node.op.result in self.weights and len(kernels) == 1 and not self._makers(n):
+                self._join([*kernels, n])
+
+    def _only_reduced(self, n: int) -> bool:
+        """Whether reductions of its region alone read what a pointwise op makes."""
+        result = self.nodes[n].op.result
+        readers = self.readers.get(result, [])
+        here = all(self.nodes[m].region == self.nodes[n].region for m in readers)
+        alone = all(self.nodes[m].role is _Role.REDUCTION and m not in self.attention for m in readers)
+        return bool(readers) and here and alone and result not in self.handed_on
+
+    def _from_afar(self, name: str, n: int) -> bool:
+        """Whether op `n` finds a value in HBM: one that another kernel makes, or that comes from outside."""
+        m = self.maker.get(name)
+        return m is None or (m not in self.constant and self._kernel(m) != self._kernel(n))
+
+    def _read_elsewhere(self, n: int) -> bool:
+        """Whether what op `n` makes has to be written. An append writes its entries, whoever reads them."""
+        node = self.nodes[n]
+        if isinstance(node.op, Append):
+            return False
+        readers = self.readers.get(node.op.result, ())
+        own = self._kernel(n)
+        return node.op.result in self.handed_on or any(self._kernel(m) != own for m in readers)
+
+
+def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
+    """Nodes by how many ops their longest chain of makers has, then by name."""
+    maker = {node.op.result: node for node in nodes}
+    depth: dict[str, int] = {}
+    for node in nodes:  # makers of one region, and of those around it, stand before their readers
+        depth[node.op.result] = 1 + max((depth[name] for name in node.reads if name in maker), default=0)
+    return sorted(nodes, key=lambda node: (depth[node.op.result], node.op.result))

@@ -1,0 +1,189 @@
+"""Figures fitted to tables: those that made a table come out again, and a table that cannot be is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from escc.compiler.calibrate.fit_tables import fit_protocols, fit_tables, shipped_model
+from escc.compiler.calibrate.tables import TimedCollective, read_collectives, read_matmuls, read_steps
+from escc.compiler.commands.main import app
+from escc.cost.hardware import Calibrated, Convention, Hardware, Protocols, Rule, load_engine
+from escc.cost.network import Network
+from escc.ir.collective import CollectiveKind
+from escc.ir.diagnostics import InputError, Span
+from escc.ir.mesh import Mesh
+
+H100 = Hardware.load("h100", datasheet=True)
+LINK = 450e9
+MADE = Protocols(5e-6, 1e-6, 0.25, 2e-5, 0.7)
+SIZES = [2**k for k in range(9, 30)]
+
+
+def time_of(kind: CollectiveKind, chips: int, size: float) -> float:
+    """What a network of such protocols takes for a collective of one whole of `size` bytes."""
+    chip = replace(H100, protocols=((kind, MADE),), convention=Convention.LINKS)
+    whole = kind is CollectiveKind.ALL_GATHER
+    held = (size / chips, size) if whole else (size, size / chips)
+    return float(Network(chip, Mesh((("x", chips),))).collective_s(kind, ("x",), *held))
+
+
+def collectives(kinds: Sequence[CollectiveKind], unit: float = 1.0) -> str:
+    rng = random.Random(1)
+    lines = ["gpu,op_name,num_gpus,bytes,us"]
+    for kind in kinds:
+        for chips in (2, 4, 8):
+            for size in SIZES:
+                seconds = time_of(kind, chips, size) * rng.uniform(0.98, 1.02)
+                lines.append(f"h100_sxm,{str(kind).replace('-', '_')},{chips},{size * unit:.0f},{seconds * 1e6:.4f}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"])
+def test_protocols_that_made_the_times_come_out(kind: str) -> None:
+    kinds = CollectiveKind(kind)
+    rows = [
+        TimedCollective(kinds, chips, size, time_of(kinds, chips, size), Span(1, 1))
+        for chips in (2, 4, 8)
+        for size in SIZES
+    ]
+    found, errors = fit_protocols(rows, H100)
+    assert abs(errors).max() < 0.01
+    assert found.start_s == pytest.approx(MADE.start_s, rel=0.05)
+    assert found.member_s == pytest.approx(MADE.member_s, rel=0.05)
+    assert (found.share, found.bulk_share) == pytest.approx((MADE.share, MADE.bulk_share), rel=0.05)
+
+
+def matmuls(figures: Calibrated, narrow_kernels: int = 2) -> str:
+    lines = ["gpu,gemm_dtype,m,n,k,us"]
+    chip = replace(H100, calibrated=figures)
+    for name, size, peak, kernels in (
+        ("bfloat16", 2, H100.peak_flops_per_s * figures.compute_efficiency, 1),
+        ("fp8", 1, (H100.peak_fp8_flops_per_s or 0) * (figures.fp8_efficiency or 0), narrow_kernels),
+    ):
+        for m in (1, 32, 512, 8192):
+            for n in (1024, 4096, 16384):
+                for k in (1024, 8192):
+                    moved = (m * k + k * n) * size + 2 * m * n
+                    seconds = kernels * figures.kernel_s + max(2 * m * n * k / peak, chip.memory_s(moved))
+                    lines.append(f"h100_sxm,{name},{m},{n},{k},{seconds * 1e6:.5f}")
+    return "\n".join(lines) + "\n"
+
+
+def test_figures_of_matmuls_come_out(tmp_path: Path) -> None:
+    made = Calibrated(Rule.MAX, 0.77, 0.85, kernel_s=4e-6, fp8_efficiency=0.5)
+    file = tmp_path / "gemm.csv"
+    file.write_text(matmuls(made))
+    found = fit_tables(H100, None, file, None)
+    fitted = found.hardware.calibrated
+    assert (fitted.compute_efficiency, fitted.hbm_efficiency) == pytest.approx((0.77, 0.85), rel=0.01)
+    assert (fitted.fp8_efficiency, fitted.kernel_s) == pytest.approx((0.5, 4e-6), rel=0.01)
+    assert found.sections[0].median < 0.01 and (found.sections[0].held_out or 0) < 0.02
+    assert found.hardware.name == "h100-measured"
+
+
+def test_what_the_rows_do_not_tell_is_said(tmp_path: Path) -> None:
+    lines = collectives([CollectiveKind.ALL_GATHER]).splitlines()
+    file = tmp_path / "nccl.csv"
+    file.write_text("\n".join(line for line in lines if ",8," in line or line.startswith("gpu")) + "\n")
+    [section] = fit_tables(H100, file, None, None).sections
+    assert any("not identified" in note and "8 chips" in note for note in section.notes)
+    small = tmp_path / "gemm.csv"
+    small.write_text("\n".join(["gpu,gemm_dtype,m,n,k,us", *(f"h100,bf16,1,1024,{k},4.0" for k in range(1, 9))]) + "\n")
+    [section] = fit_tables(H100, None, small, None).sections
+    assert any("compute_efficiency is not identified" in note for note in section.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("gpu,op_name,num_gpus,bytes\nh100,all_gather,8,1024\n", "column `us` is missing"),
+        ("gpu,op_name,num_gpus,bytes,us\nh100,all_gather,8,1024\n", "has 4 values"),
+        ("gpu,op_name,num_gpus,bytes,us\nh100,gather,8,1024,5\n", "no collective `gather`"),
+        ("gpu,op_name,num_gpus,bytes,us\nh100,all_gather,8,,5\n", "`bytes` must be a number"),
+        ("gpu,op_name,num_gpus,bytes,us\nh100,all_gather,8,1024,nan\n", "`us` must be a number"),
+        ("gpu,op_name,num_gpus,bytes,us\nb200,all_gather,8,1024,5\n", "no row of `h100`"),
+        ("gpu,op_name,num_gpus,bytes,us\nh100,all_gather,8,1073741824,2\n", "times what a link carries"),
+        ("gpu,op_name,num_gpus,bytes,us,busbw_GBs\nh100,all_gather,8,268435456,1457,322\n", "GB/s, and `busbw_GBs`"),
+    ],
+)
+def test_a_table_that_is_wrong_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "nccl.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_collectives(file, "h100", LINK)
+
+
+def test_sizes_in_elements_are_caught(tmp_path: Path) -> None:
+    file = tmp_path / "nccl.csv"
+    file.write_text(collectives([CollectiveKind.ALL_GATHER], unit=0.5))
+    with pytest.raises(InputError, match="not in elements"):
+        read_collectives(file, "h100", LINK)
+    file.write_text(collectives([CollectiveKind.ALL_GATHER]))
+    assert len(read_collectives(file, "h100", LINK)) == 3 * len(SIZES)
+
+
+def test_matmuls_quicker_than_the_peak_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "gemm.csv"
+    file.write_text("gpu,gemm_dtype,m,n,k,us\nh100,fp8,8192,8192,8192,100\n")
+    with pytest.raises(InputError, match="times the chip's peak"):
+        read_matmuls(file, "h100", 1979e12)
+
+
+STEPS = "model_path,system,gemm_quant_mode,isl,osl,batch_size,tp_size,attention_dp_size,tpot_ms\n"
+
+
+def test_steps_that_say_nothing_of_decoding_alone_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "steps.csv"
+    row = "meta-llama/Llama-3.1-8B,h100_sxm,bfloat16,{isl},{osl},8.0,{tp},{dp},7.5\n"
+    rows = [(1024, 8192, 1, 1), (8192, 1024, 1, 1), (1024, 8192, 2, 4)]
+    text = "".join(row.format(isl=isl, osl=osl, tp=tp, dp=dp) for isl, osl, tp, dp in rows)
+    file.write_text(STEPS + text + text.replace("Llama-3.1-8B", "gpt-oss-120b"))
+    found, left_out = read_steps(file, "h100", shipped_model)
+    assert [(row.model, row.batch, row.chips) for row in found] == [("llama-3-8b", 8, 1)] and left_out == 5
+
+
+def test_an_engine_comes_out_of_the_steps_that_it_takes(tmp_path: Path) -> None:
+    """Steps made by planning with known figures give these back."""
+    from escc.compiler.calibrate.fit_tables import step_of
+    from escc.compiler.calibrate.rows import plan_step
+    from escc.compiler.calibrate.tables import TimedStep
+    from escc.cost.estimate import estimate
+    from escc.ir.dtype import Dtype
+    from escc.ir.spmd import SpmdProgram
+
+    true = Hardware.load("h100").with_engine(replace(load_engine("vllm"), step_s=2e-3))
+    lines = []
+    for chips in (1, 2):
+        for batch in (4, 32, 64):
+            timed = TimedStep("llama-3-8b", Dtype.BF16, batch, chips, 1024, 8192, 1.0, Span(1, 1))
+            spmd = plan_step(step_of(timed), true)
+            assert isinstance(spmd, SpmdProgram)
+            seconds = estimate(spmd, true).totals().total_s
+            lines.append(f"Llama-3.1-8B,h100,bf16,1024,8192,{batch},{chips},1,{1e3 * seconds}\n")
+    file = tmp_path / "steps.csv"
+    file.write_text(STEPS + "".join(lines))
+    base = Hardware.load("h100-measured", datasheet=True)
+    found = fit_tables(base, None, None, file, engine=load_engine("vllm"))
+    assert found.engine is not None and found.engine.step_s == pytest.approx(2e-3, rel=0.02)
+    assert found.hardware.calibrated.attention_efficiency == pytest.approx(0.6778, rel=0.02)
+
+
+def test_the_command_writes_a_file_that_reads_back(tmp_path: Path) -> None:
+    table, out = tmp_path / "nccl.csv", tmp_path / "mine.toml"
+    table.write_text(collectives([CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE]))
+    argv = ["calibrate", "--hardware", "h100", "--collectives", str(table), "-o", str(out), "--source", "a \x07bench"]
+    ran = CliRunner().invoke(app, argv)
+    assert ran.exit_code == 0, ran.output
+    found = Hardware.load(str(out))
+    assert [kind for kind, _ in found.protocols] == [CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE]
+    assert not found.at_peaks
+    assert CliRunner().invoke(app, argv).exit_code == 1, "it is not written over"
+    torus = CliRunner().invoke(app, ["calibrate", "--hardware", "tpu-v4", "--collectives", str(table)])
+    assert torus.exit_code == 1 and "behind a switch" in torus.output

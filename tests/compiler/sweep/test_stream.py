@@ -1,0 +1,161 @@
+"""Streams of requests: the arithmetic of a steady state, and the best batch beside all batches."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from escc.compiler.commands.main import app
+from escc.compiler.plan.pipeline import compile_phases, parse
+from escc.compiler.plan.serving import Stream, of_stream, served
+from escc.compiler.sweep.stream import Limits, Request, Wanted, best_at, places, serve
+from escc.cost.hardware import Hardware, load_engine
+from escc.ir.diagnostics import InputError
+from escc.ir.dtype import Dtype
+from escc.ir.mesh import Mesh
+from escc.passes.choose import Options
+
+TEXT = """model "small"
+dim B, L, M
+dim E = 2048, F = 8192, H = 16, Q = 128
+param table: bf16[32000,E]
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wq, Wk, Wv: bf16[E,H,Q]
+  param Wo: bf16[H,Q,E]
+  param Wi: bf16[E,F]
+  param Wd: bf16[F,E]
+  cache keys, values: bf16[B,M,H,Q]
+  q[B,L,H,Q] = x[B,L,E] * Wq[E,H,Q]
+  k[B,L,H,Q] = x[B,L,E] * Wk[E,H,Q]
+  v[B,L,H,Q] = x[B,L,E] * Wv[E,H,Q]
+  ks = append(keys, k, L into M)
+  vs = append(values, v, L into M)
+  s[B,L,H,M] = q[B,L,H,Q] * ks[B,M,H,Q]
+  p = softmax(s / sqrt(size(Q)), over=M, mask=causal(L, M))
+  o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,H,Q]
+  a[B,L,E] = o[B,L,H,Q] * Wo[H,Q,E]
+  u[B,L,F] = x[B,L,E] * Wi[E,F]
+  h = gelu(u)
+  d[B,L,E] = h[B,L,F] * Wd[F,E]
+  return x + a + d
+}
+main(x: bf16[B,L,E]) { return repeat 8 layer(x) }
+phase prefill { B = 1, L = 64, M = 64 }
+phase decode  { B = 4, L = 1, M = 64 }
+"""
+PROGRAM = parse(TEXT.replace("param table: bf16[32000,E]\n", ""))
+H100 = Hardware.load("h100").with_engine(load_engine("vllm"))
+SMALL = replace(H100, hbm_bytes=2.5e9)  # so that memory binds
+
+
+def at(batch: int, hardware: Hardware = H100) -> tuple[float, float]:
+    """What a batch takes, planned by itself: the time of a token, and to the first."""
+    stream = Stream(2000, 500, batch)
+    options = Options(hardware)
+    found = served(compile_phases(of_stream(PROGRAM, stream), ["prefill", "decode"], Mesh.parse("2"), options), stream)
+    return found.token_s, found.first_token_s
+
+
+def request(limits: Limits, wanted: Wanted = Wanted.THROUGHPUT, batch: int | None = None) -> Request:
+    return Request(PROGRAM, 2000, 500, limits, wanted, batch=batch)
+
+
+def test_a_steady_state_by_hand() -> None:
+    stream = Stream(2000, 500, 10)
+    program = of_stream(PROGRAM, stream)
+    assert [(dict(p.sizes)["B"], dict(p.sizes)["L"], dict(p.sizes)["M"], p.calls) for p in program.phases] == [
+        (1, 2000, 2000, 10),
+        (10, 1, 2250, 500),
+    ]
+    compiled = compile_phases(program, ["prefill", "decode"], Mesh.parse("2"), Options(H100))
+    found = served(compiled, stream)
+    step_s, prompt_s = (compiled[k].estimate.totals().total_s for k in (1, 0))
+    handover_s = sum(handover.price for handover in compiled[0].plan.handovers)
+    assert found.token_s == pytest.approx(step_s + 10 / 500 * (prompt_s + handover_s), rel=1e-9)
+    assert found.first_token_s == pytest.approx(step_s + prompt_s + handover_s, rel=1e-9)
+    assert found.tokens_per_s == pytest.approx(10 / found.token_s)
+    caches = 2 * 8 * 10 * 2250 * 16 * 128 * 2 / 2  # of two chips
+    assert found.hbm_bytes > caches + 2 * 8 * 2000 * 16 * 128 * 2 / 2, "the caches of the prompt are there as well"
+
+
+def test_the_best_batch_is_the_largest_within_the_limit() -> None:
+    limit_s = at(40)[0] * 1.0001
+    [found] = serve(request(Limits(limit_s)), places([2], [H100], [None], [None]), jobs=1)
+    assert found.batch is not None and found.served is not None and found.proven
+    assert found.served.token_s == pytest.approx(at(found.batch)[0], rel=1e-6)
+    assert found.batch >= 40
+    beyond = [batch for batch in range(found.batch + 1, found.batch + 9) if at(batch)[0] <= limit_s]
+    assert not beyond, "a larger batch would do"
+    assert set(found.refused) >= {found.batch + 1, found.batch + 2}
+
+
+def test_memory_bounds_the_batch_with_the_caches_of_both() -> None:
+    [found] = serve(request(Limits()), places([2], [SMALL], [None], [None]), jobs=1)
+    assert found.batch is not None and found.served is not None
+    assert found.served.hbm_bytes <= SMALL.hbm_bytes
+    each = 2 * 8 * 2250 * 16 * 128 * 2 / 2
+    assert found.served.hbm_bytes + 3 * each > SMALL.hbm_bytes, "three more would not fit"
+    [narrow] = serve(request(Limits()), places([2], [SMALL], [None], [Dtype.INT8]), jobs=1)
+    assert narrow.batch is not None and narrow.batch > 1.5 * found.batch
+
+
+def test_what_cannot_be_met_says_why() -> None:
+    [found] = serve(request(Limits(1e-6)), places([2], [H100], [None], [None]), jobs=1)
+    assert found.served is None and "a token takes" in str(found.reason)
+    none = best_at(request(Limits()), places([3], [H100], [None], [None])[0])
+    assert none.served is None and "No slice of 3 chips" in str(none.reason)
+
+
+def test_places_are_ranked_by_what_is_wanted() -> None:
+    where = places([1, 2], [H100], [None], [None])
+    limits = Limits(at(8)[0])
+    most = serve(request(limits), where, jobs=1)
+    cheap = serve(request(limits, Wanted.COST), where, jobs=1)
+    quick = serve(request(Limits(), Wanted.LATENCY), where, jobs=1)
+    rates = [one.served.tokens_per_s if one.served else 0.0 for one in most]
+    assert rates == sorted(rates, reverse=True)
+    costs = [one.dollars_per_million if one.served else math.inf for one in cheap]
+    assert costs == sorted(costs)  # type: ignore[type-var]
+    assert quick[0].batch == 1 and quick[0].served is not None
+    assert quick[0].served.token_s == min(one.served.token_s for one in quick if one.served)
+
+
+def test_a_model_without_caches_serves_no_stream() -> None:
+    plain = parse(
+        'model "m"\ndim B = 8\nmain(x: bf16[B,B2]) { return x }\n'.replace("B2", "E").replace("B = 8", "B = 8, E = 8")
+    )
+    with pytest.raises(InputError, match="needs a model with caches"):
+        of_stream(plain, Stream(8, 8, 8))
+
+
+def test_the_command_prints_one_that_compiles_it_with_the_same_figures() -> None:
+    argv = ["sweep", "llama-3-8b", "--chips", "1", "--hardware", "h100", "--engine", "vllm", "--input", "500"]
+    argv += ["--output", "100", "--batch", "8"]
+    text = CliRunner().invoke(app, argv)
+    assert text.exit_code == 0, text.output
+    data = json.loads(CliRunner().invoke(app, [*argv, "--emit", "json"]).stdout)
+    token_s = data["places"][0]["served"]["token_s"]
+    command = next(line for line in text.stdout.splitlines() if line.startswith("  escc compile"))
+    compiled = CliRunner().invoke(app, command.split()[1:])
+    assert compiled.exit_code == 0, compiled.output
+    assert f"{1e3 * token_s:.4g} ms between the tokens" in compiled.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--input", "10"], "both `--input` and `--output`"),
+        (["--input", "10", "--output", "5", "-o", "x.jsonl"], "`-o` is of a grid"),
+        (["--input", "10", "--output", "5", "--batch", "1,2"], "one `--batch`"),
+        (["--input", "10", "--output", "5", "--max-first-token", "soon"], "`--max-first-token soon` is no time"),
+        (["--input", "10", "--output", "5", "--caches", "f33"], "`--caches` names `f33`"),
+        ([], "needs `--batch`"),
+    ],
+)
+def test_options_that_do_not_go_together(more: list[str], said: str) -> None:
+    ran = CliRunner().invoke(app, ["sweep", "llama-3-8b", "--chips", "8", "--hardware", "h100", *more])
+    assert ran.exit_code == 1 and said in ran.output

@@ -1,0 +1,387 @@
+"""Which ops run as one kernel and what goes through HBM between kernels, of models and of small programs by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import pytest
+from judge.generator import generate
+
+from escc.compiler.plan.pipeline import compile_phase, load, parse
+from escc.cost.hardware import Hardware
+from escc.cost.kernels import Launch, launches
+from escc.ir.mesh import Mesh
+from escc.ir.program import Op, Program, Region, Repeat, operand_names, walk
+from escc.ir.spmd import Compute, Move, SpmdProgram
+from escc.passes.choose import Options
+
+NONE = Launch(frozenset(), frozenset(), False)
+V4 = Hardware.of_paper("tpu-v4")
+
+
+def model(name: str, **sizes: int) -> Program:
+    return load(Path(name), sizes)
+
+
+def read(text: str) -> Program:
+    """A program of dims B, C, E, F, L and M."""
+    return parse(f'model "toy"\ndim B = 8, C = 8, E = 16, F = 32, L = 2, M = 64\n{text}')
+
+
+def found(program: Program, prefix: str = "") -> dict[str, Launch]:
+    """The launches of the ops whose names begin with `prefix`, without it, in program order."""
+    return {name.removeprefix(prefix): one for name, one in launches(program).items() if name.startswith(prefix)}
+
+
+def moved(some: Mapping[str, Launch], prefix: str = "") -> dict[str, set[str]]:
+    """What each op reads, of those that read."""
+    return {name: {value.removeprefix(prefix) for value in one.reads} for name, one in some.items() if one.reads}
+
+
+def written(some: Mapping[str, Launch]) -> set[str]:
+    return {name for name, one in some.items() if one.writes}
+
+
+def kernels(some: Iterable[Launch]) -> int:
+    return sum(one.kernels for one in some)
+
+
+# Models
+
+
+def test_a_layer_of_llama_is_seven_kernels() -> None:
+    layer = found(model("llama-3-70b"), "layer.")
+    assert kernels(layer.values()) == 7
+    # What goes from one to the next, in order: the norm, the queries (keys and values go to caches), what attention
+    # makes, the residual, the norm, the product of the activation, the residual.
+    assert written(layer) == {"n1", "rq", "o", "y", "n2", "h", "return"}
+    projected = moved(layer, "layer.")
+    # One of a kernel's ops reads what all of them do; weights are each op's own.
+    shared = {
+        value: [name for name, values in projected.items() if value in values]
+        for value in ("x", "n1", "rq", "o", "y", "n2", "h")
+    }
+    # x and y are read twice: by a norm, and by the sum.
+    assert {value: len(readers) for value, readers in shared.items()} == {
+        "x": 2,
+        "n1": 1,
+        "rq": 1,
+        "o": 1,
+        "y": 2,
+        "n2": 1,
+        "h": 1,
+    }
+    assert set(shared["x"]) == {"n1.square_sum", "y"} and set(shared["y"]) == {"n2.square_sum", "return"}
+    assert shared["n1"][0] in ("q", "k", "v") and shared["n2"][0] in ("u", "g")
+    weights = {name: values - set(shared) for name, values in projected.items() if values - set(shared)}
+    assert weights == {
+        "n1": {"scale1"},
+        "q": {"Wq"},
+        "k": {"Wk"},
+        "v": {"Wv"},
+        "ks": {"keys"},
+        "vs": {"values"},
+        "s": {"ks"},
+        "o": {"vs"},
+        "a": {"Wo"},
+        "n2": {"scale2"},
+        "u": {"Wi"},
+        "g": {"Wg"},
+        "d": {"Wd"},
+    }
+
+
+def test_the_bytes_of_a_layer_of_llama() -> None:
+    one = compile_phase(model("llama-3-70b", B=4), "decode", Mesh.parse("1"), Options(V4, capacity_bytes=inf))
+    layer = [op for op in one.estimate.ops if op.result.startswith("layer.")]
+    rows, context, wide, inner, heads, kv, head = 4, 8192, 8192, 28672, 64, 8, 128
+    weights = wide * (2 * heads * head + 2 * kv * head + 3 * inner + 2)
+    caches = 2 * rows * (context + 1) * kv * head  # all read, and one entry of each written
+    residuals = 6 * rows * wide  # x and y are read twice; y and the result are written
+    between = 2 * rows * (2 * wide + heads * head + heads * head + inner)  # two norms, queries, attention, h
+    assert sum(op.hbm_bytes for op in layer) == 2 * (weights + caches + residuals + between)
+
+
+def test_a_layer_of_palm_is_five_kernels() -> None:
+    layer = found(model("palm-540b"), "layer.")
+    # The norm; all projections of what it makes; attention; its output projection with the sum, which waits for
+    # the other branch; the down projection.
+    assert kernels(layer.values()) == 5
+    assert written(layer) == {"n", "rq", "h", "o", "d", "return"}
+    readers = [name for name, values in moved(layer, "layer.").items() if "n" in values]
+    assert len(readers) == 1 and readers[0] in ("q", "k", "v", "u", "g")
+    assert layer["return"].reads == {"layer.x", "layer.d"}
+
+
+def test_steps_and_layers_begin_once() -> None:
+    for name, repeats in (("llama-3-70b", 1), ("palm-540b", 1)):
+        some = launches(model(name))
+        assert sum(one.layers for one in some.values()) == repeats
+        assert [one.steps for one in some.values() if one.steps] == [1.0]
+
+
+def test_where_all_is_repeated_each_repetition_begins_a_part_of_a_step() -> None:
+    program = read("""
+    block layer(x: bf16[B,E]) -> bf16[B,E] { return exp(x) }
+    main(x: bf16[B,E]) { return repeat 5 layer(x) }
+    """)
+    (one,) = launches(program).values()
+    assert (one.kernels, one.layers, one.steps) == (1, 1, 0.2)
+
+
+# Small programs
+
+
+def test_a_lone_matmul_is_a_kernel() -> None:
+    program = read("""main(x: bf16[B,E]) {
+      param W: bf16[E,F]
+      u[B,F] = x[B,E] * W[E,F]
+      return u
+    }""")
+    assert launches(program) == {"u": Launch(frozenset({"x", "W"}), frozenset(), True, 1, 0, 1.0)}
+
+
+def test_pointwise_ops_after_a_matmul_are_of_its_kernel() -> None:
+    program = read("""main(x: bf16[B,E]) {
+      param W: bf16[E,F]
+      param b: bf16[F]
+      u[B,F] = x[B,E] * W[E,F]
+      h = gelu(u + b)
+      return h
+    }""")
+    some = launches(program)
+    assert kernels(some.values()) == 1
+    assert written(some) == {"h"}
+    assert set().union(*moved(some).values()) == {"x", "W", "b"}
+
+
+def test_a_chain_of_pointwise_ops_is_a_kernel() -> None:
+    program = read("""main(x: bf16[B,E], y: bf16[B,E]) {
+      a = exp(x)
+      b = tanh(a)
+      c = b + y
+      d = silu(c)
+      return d
+    }""")
+    some = launches(program)
+    assert kernels(some.values()) == 1
+    assert moved(some) == {"a": {"x"}, "c": {"y"}}
+    assert written(some) == {"d"}
+
+
+def test_a_value_that_two_kernels_read_is_written_once_and_read_by_each() -> None:
+    program = read("""main(x: bf16[B,E], y: bf16[B,E]) {
+      param W: bf16[E,F]
+      a = exp(x)
+      c[B,F] = a[B,E] * W[E,F]
+      d[B] = y[B,E] * a[B,E]
+      return c, d
+    }""")
+    some = launches(program)
+    assert written(some) == {"a", "c", "d"}
+    assert [name for name, values in moved(some).items() if "a" in values] == ["c", "d"]
+    assert kernels(some.values()) == 3
+
+
+def test_an_input_is_read_once_by_projections_and_by_a_softmax() -> None:
+    program = read("""main(x: bf16[B,E]) {
+      param W, V: bf16[E,F]
+      u[B,F] = x[B,E] * W[E,F]
+      g[B,F] = x[B,E] * V[E,F]
+      h = silu(g) * u
+      p = softmax(x, over=E)
+      return h, p
+    }""")
+    some = launches(program)
+    assert kernels(some.values()) == 2
+    assert sorted(name for name, one in some.items() if "x" in one.reads) == ["g", "p.max"]
+    assert written(some) == {"h", "p"}
+
+
+def test_a_softmax_that_is_not_in_attention_is_a_kernel() -> None:
+    program = read("""main(x: bf16[B,E]) {
+      param W: bf16[E,F]
+      u[B,F] = x[B,E] * W[E,F]
+      p = softmax(u, over=F)
+      return p
+    }""")
+    some = launches(program)
+    assert kernels(some.values()) == 2
+    assert written(some) == {"u", "p"}
+    assert moved(some)["u"] == {"x", "W"}
+    assert set().union(*(one.reads for name, one in some.items() if name != "u")) == {"u"}
+    assert [name for name, one in some.items() if "u" in one.reads] == ["p.max"]
+
+
+ATTENTION = """
+block attend(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wq, Wk, Wv, Wo: bf16[E,F]
+  cache keys, values: bf16[B,M,F]
+  q[B,L,F] = x[B,L,E] * Wq[E,F]
+  k[B,L,F] = x[B,L,E] * Wk[E,F]
+  v[B,L,F] = x[B,L,E] * Wv[E,F]
+  ks = append(keys, k, L into M)
+  vs = append(values, v, L into M)
+  s[B,L,M] = q[B,L,F] * ks[B,M,F]
+  p = softmax(s / sqrt(size(F)), over=M, mask=causal(L, M))
+  o[B,L,F] = p[B,L,M] * vs[B,M,F]
+  a[B,L,E] = o[B,L,F] * Wo[E,F]
+  return a
+}
+main(x: bf16[B,L,E]) { return repeat 3 attend(x) }
+"""
+
+
+def test_attention_reads_its_caches_once_and_its_scores_never() -> None:
+    some = found(read(ATTENTION), "attend.")
+    inside = {name: one for name, one in some.items() if name in ("s", "o") or name.startswith("p")}
+    assert kernels(inside.values()) == 1
+    # It reads queries and caches, and writes what it makes of them.
+    assert moved(inside, "attend.") == {"s": {"q", "ks"}, "o": {"vs"}}
+    assert written(inside) == {"o"}
+    assert {name: set(one.caches) for name, one in inside.items() if one.caches} == {
+        "s": {"attend.ks"},
+        "o": {"attend.vs"},
+    }
+    # Keys and values are written by the appends, of the kernel that makes them, and no more.
+    assert kernels(some.values()) == 3
+    assert written(some) - set(inside) == {"q", "a"}
+    assert all(not some[name].caches for name in ("ks", "vs"))
+
+
+def test_one_cache_of_keys_and_values_is_read_once() -> None:
+    text = ATTENTION.replace("cache keys, values:", "cache keys:").replace("  vs = append(values, v, L into M)\n", "")
+    text = text.replace("Wq, Wk, Wv, Wo", "Wq, Wk, Wo").replace("  v[B,L,F] = x[B,L,E] * Wv[E,F]\n", "")
+    some = found(read(text.replace("vs[B,M,F]", "ks[B,M,F]")), "attend.")
+    assert moved(some, "attend.")["s"] == {"q", "ks"}
+    assert not some["o"].reads and not some["o"].caches and some["o"].writes
+
+
+def test_scores_that_are_wanted_elsewhere_are_written() -> None:
+    text = ATTENTION.replace("-> bf16[B,L,E] {", "-> bf16[B,L,E] {\n  param Wm: bf16[M,E]").replace(
+        "return a", "m[B,L,E] = p[B,L,M] * Wm[M,E]\n  return a + m"
+    )
+    some = found(read(text), "attend.")
+    assert {"p", "o"} <= written(some) and "s" not in written(some)
+    assert "attend.p" in some["m"].reads
+
+
+def test_matmuls_without_a_softmax_between_them_are_kernels_of_their_own() -> None:
+    program = read("""main(q: bf16[B,E], k: bf16[M,E], v: bf16[M,F]) {
+      s[B,M] = q[B,E] * k[M,E]
+      r = silu(s)
+      o[B,F] = r[B,M] * v[M,F]
+      return o
+    }""")
+    some = launches(program)
+    assert kernels(some.values()) == 2
+    assert moved(some) == {"s": {"q", "k"}, "o": {"r", "v"}}
+    assert written(some) == {"r", "o"}
+
+
+def test_what_no_tensor_enters_into_costs_nothing() -> None:
+    program = model("llama-3-70b")
+    some = launches(program)
+    free, known = (
+        set(),
+        {placed.item.result: placed.item for placed in walk(program.body) if hasattr(placed.item, "result")},
+    )
+    for name, op in known.items():
+        if all(one in free for one in operand_names(op)):
+            free.add(name)
+    assert {"layer.rq.pos", "layer.rk.index", "layer.p.pos_q", "layer.p.pos_k", "z.place", "return.index"} <= free
+    assert {replace(some[name], steps=0.0) for name in free} == {NONE}
+    assert not any(one.reads & free for one in some.values())
+
+
+# Laws
+
+
+def shuffled(region: Region[Op], rng: random.Random) -> Region[Op]:
+    """The items in another order in which makers still stand before their readers."""
+
+    def needs(item: Op | Repeat[Op]) -> set[str]:
+        if isinstance(item, Repeat):
+            return {carry.initial for carry in item.carries}.union(*(needs(each) for each in item.body.items))
+        return set(operand_names(item))
+
+    def makes(item: Op | Repeat[Op]) -> set[str]:
+        return {carry.result for carry in item.carries} if isinstance(item, Repeat) else {item.result}
+
+    items = [replace(i, body=shuffled(i.body, rng)) if isinstance(i, Repeat) else i for i in region.items]
+    made, order = set().union(*map(makes, items)) if items else set(), []
+    while items:
+        ready = [item for item in items if not needs(item) & made]
+        order.append(rng.choice(ready))
+        items.remove(order[-1])
+        made -= makes(order[-1])
+    stored = rng.sample(region.stored, len(region.stored))
+    return Region(tuple(stored), tuple(order))
+
+
+def of_models() -> list[Program]:
+    return [model(name) for name in ("llama-3-70b", "palm-540b", "gpt-neox-20b")]
+
+
+def test_the_order_of_ops_does_not_matter() -> None:
+    rng, changed = random.Random(0), 0
+    for program in [*of_models(), *(generate(seed).program for seed in range(80))]:
+        for _ in range(3):
+            other = replace(program, body=shuffled(program.body, rng))
+            changed += other.body.items != program.body.items
+            assert launches(other) == launches(program)
+    assert changed > 60
+
+
+def as_originals(spmd: SpmdProgram) -> dict[str, Launch]:
+    """The launches of a sharded program, with what copies are copies of in their place."""
+    source: dict[str, str] = {}
+    for placed in walk(spmd.body):
+        if isinstance(placed.item, Move):
+            source[placed.item.result] = source.get(placed.item.operand, placed.item.operand)
+
+    def back(names: frozenset[str]) -> frozenset[str]:
+        return frozenset(source.get(name, name) for name in names)
+
+    return {name: replace(one, reads=back(one.reads), caches=back(one.caches)) for name, one in launches(spmd).items()}
+
+
+@pytest.mark.parametrize(("name", "phase"), [("llama-3-70b", "decode"), ("palm-540b", "prefill")])
+def test_a_sharded_model_runs_the_kernels_of_its_program(name: str, phase: str) -> None:
+    program = model(name)
+    spmd = compile_phase(program, phase, Mesh.parse("4x4"), Options(V4, capacity_bytes=inf)).spmd
+    assert sum(isinstance(placed.item, Move) for placed in walk(spmd.body)) > 3
+    assert as_originals(spmd) == launches(program)
+
+
+def test_sharded_programs_run_the_kernels_of_theirs() -> None:
+    moves = 0
+    for seed in range(40):
+        case = generate(seed)
+        spmd = compile_phase(case.program, "main", case.mesh, Options(V4, capacity_bytes=inf)).spmd
+        moves += sum(isinstance(placed.item, Move) for placed in walk(spmd.body))
+        assert as_originals(spmd) == launches(case.program), seed
+        # An op reads copies that it has as operands, no others.
+        for placed in walk(spmd.body):
+            if isinstance(placed.item, Compute):
+                op = placed.item.op
+                assert launches(spmd)[op.result].reads <= set(operand_names(op))
+    assert moves > 20
+
+
+def test_what_is_read_from_another_kernel_was_written_or_comes_from_outside() -> None:
+    for program in [*of_models(), *(generate(seed).program for seed in range(80))]:
+        some = launches(program)
+        appended = {placed.item.result for placed in walk(program.body) if type(placed.item).__name__ == "Append"}
+        read_ones = frozenset().union(*(one.reads for one in some.values()))
+        assert {name for name in read_ones & some.keys() if not some[name].writes} <= appended
+        ends = set(program.results)
+        for placed in walk(program.body):
+            if isinstance(placed.item, Repeat):
+                ends |= {name for carry in placed.item.carries for name in (carry.initial, carry.next)}
+        assert written(some) <= read_ones | ends
+        assert kernels(some.values()) >= 1

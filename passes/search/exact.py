@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
 MORE_SWEEPS = 6  # before the solver is asked, what it is asked shrinks
 APPROACHES, CLOSE = 12, 1e-6  # tries to come that close, relative, before the solver is asked
-NEAR = 0.1  # above the ascent's bound, where most plans are
+NEAR = (0.03, 0.1)  # above the ascent's bound, where most plans are
 GAIN = 0.5  # a try that raises the bound by less than this share of what is missing is the last
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 FAR = 1e30  # seconds: more than the difference of any two plans
@@ -113,10 +113,11 @@ class Limited(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Reduced:
-    """The integer program of what is left, and which choices its columns stand for."""
+    """The integer program of what is left, and which choices and arcs its columns stand for."""
 
     program: ChoiceProgram
     kept: list[Array]
+    arcs: Mapping[int, Mask]
 
     @property
     def model(self) -> Model:
@@ -140,12 +141,24 @@ class _Reduced:
         return frozenset(g for g, column in self.program.shared if answer.x[column] > INTEGRAL)
 
 
+@dataclass(frozen=True, eq=False)
+class _Left:
+    """The choices of each node, and the arcs of each tensor, that a plan of at most `price` may have, by the reduced
+    costs of a linear relaxation of what `ascent` allows."""
+
+    ascent: DualAscent
+    price: float
+    masks: Sequence[Mask]
+    arcs: Mapping[int, Mask]
+
+
 @dataclass
 class Prover:
     """Solves what the bounds leave. `solve_s` adds up the time spent in the solver."""
 
     problem: Problem
     solve_s: float = 0.0
+    _left: _Left | None = None
 
     def prove(self, ascent: DualAscent, known: Candidate, most_columns: int | None = None) -> Candidate:
         """The cheapest plan of those that `ascent` allows, or `known` if none is cheaper; its bound.
@@ -154,11 +167,16 @@ class Prover:
         """
         best = self._approach(ascent, known)
         best = replace(best, bound=min(best.price, ascent.bound()))
-        near = best.bound * (1 + NEAR)
-        if 0 < near < best.price:
+        least = best.bound
+        for near in (least * (1 + share) for share in NEAR):
+            if not 0 < near < best.price:
+                break
             # As if a plan of that price were known, which leaves far less to decide; most often there is a cheaper one.
             found = self._decide(ascent, best.at_most(near), most_columns)
-            best = found if found.price < near else replace(best, bound=found.bound)
+            if found.price < near:
+                best = found
+                break
+            best = replace(best, bound=found.bound)
         if best.price - best.bound <= self.problem.settings.gap * abs(best.price):
             return best
         return self._decide(ascent, best, most_columns)
@@ -175,7 +193,7 @@ class Prover:
         if most_columns is not None and len(reduced.model.cost) > most_columns:
             return best
         unit = _unit(best.price)
-        answer = self._solve(_relaxed(reduced.model))
+        relaxed = answer = self._solve(_relaxed(reduced.model))
         plan = self._plan(answer, reduced, ascent)
         if plan is None and answer.x is not None:
             plan = self._round(answer, reduced, ascent, best)
@@ -187,6 +205,7 @@ class Prover:
             plan = self._plan(answer, reduced, ascent)
             best = min(best, plan, key=lambda f: f.price) if plan else best
             best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
+        self._left = _left(ascent, best.price, reduced, relaxed, unit)
         return best
 
     def within(
@@ -249,27 +268,40 @@ class Prover:
         least memory and the plainest names; `best` where finding it would take long. `most_columns` as in `prove`,
         `limits` as in `within`.
         """
-        reduced = self._reduce(ascent, best, ties=True, limits=limits)
+        left = self._left if limits is None else None
+        known = left is not None and left.ascent is ascent and best.price <= left.price * (1 + 1e-12)
+        among = left if known else None
+        reduced = self._reduce(ascent, best, ties=True, limits=limits, among=among)
         if not reduced.possible or (most_columns is not None and len(reduced.model.cost) > most_columns):
             return best
         answer = self._solve(_relaxed(reduced.model))
         plan = self._plan(answer, reduced)
         if plan is None:
             limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best)
-            left = _fixed(reduced.model, answer, limit)
-            if np.count_nonzero(left.upper) > MOST_TIED:
+            fixed = _fixed(reduced.model, answer, limit)
+            if np.count_nonzero(fixed.upper) > MOST_TIED:
                 return best
-            plan = self._plan(self._solve(left), reduced)
+            plan = self._plan(self._solve(fixed), reduced)
         if plan is None or plan.price > best.price * (1 + 1e-3 * self.problem.settings.gap):
             return best
         return replace(plan, bound=min(best.bound, plan.price))
 
-    def _reduce(self, ascent: DualAscent, known: Candidate, ties: bool, limits: Limited | None = None) -> _Reduced:
+    def _reduce(
+        self,
+        ascent: DualAscent,
+        known: Candidate,
+        ties: bool,
+        limits: Limited | None = None,
+        among: _Left | None = None,
+    ) -> _Reduced:
         slack = min(known.price - ascent.bound() + 1e-9 * abs(known.price), FAR)
         alive, arcs = ascent.alive(slack)
         if self.problem.representatives is not None:
             node, mask = self.problem.representatives
             alive[node] &= mask
+        if among is not None:
+            alive = [own & mask for own, mask in zip(alive, among.masks, strict=True)]
+            arcs = {t: own & among.arcs.get(t, own) for t, own in arcs.items()}
         unit, tie = _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0)), TIE if ties else 0.0
         graph = restrict(self.problem.graph, alive)
         prices = [
@@ -287,7 +319,7 @@ class Prover:
         combined = limits is not None and limits.combined
         loads = [Load({n: size[alive[n]] for n, size in load.bytes.items()}, load.room) for load in loads]
         program = choice_program(graph, prices, flows, groups, loads, combined)
-        return _Reduced(program, [np.flatnonzero(k) for k in alive])
+        return _Reduced(program, [np.flatnonzero(k) for k in alive], arcs)
 
     def _solve(self, model: Model, nodes: int | None = None) -> Answer:
         answer = solve(model, self.problem.settings, nodes)
@@ -325,6 +357,26 @@ class Prover:
         inside = self._reduce(mixed, best, ties=False)
         exact = self._plan(self._solve(inside.model), inside, ascent) if inside.possible else None
         return min(best, exact, key=lambda f: f.price) if exact else best
+
+
+def _left(ascent: DualAscent, price: float, reduced: _Reduced, relaxed: Answer, unit: float) -> _Left | None:
+    """What a linear relaxation leaves of the choices of plans of at most `price`; None where it says nothing."""
+    if relaxed.reduced_costs is None:
+        return None
+    cheap = relaxed.bound + relaxed.reduced_costs <= price * unit * (1 + 1e-9)
+    masks = []
+    for n, (first, kept) in enumerate(zip(reduced.program.choice, reduced.kept, strict=True)):
+        mask = np.zeros(len(ascent.prices[n]), dtype=bool)
+        mask[kept[cheap[first : first + len(kept)]]] = True
+        masks.append(mask)
+    arcs = {}
+    for t, own in reduced.arcs.items():
+        firsts, some = reduced.program.flows[t], np.flatnonzero(own)
+        columns = [cheap[first : first + len(some)] for first in firsts]
+        left = columns[0] & np.any(columns[1:], axis=0) if len(columns) > 1 else columns[0]
+        arcs[t] = np.zeros(len(own), dtype=bool)
+        arcs[t][some[left]] = True
+    return _Left(ascent, price, masks, arcs)
 
 
 def _fixed(model: Model, relaxed: Answer, limit: float) -> Model:

@@ -31,11 +31,13 @@ ROOM = 1e3  # what there is of any memory in the solver's unit, far above its to
 @dataclass(frozen=True, eq=False)
 class ChoiceProgram:
     """The integer program of a graph: `choice[n]` is the first column of node n's choices; `shared` has each
-    group of collectives that may run as one, with its column."""
+    group of collectives that may run as one, with its column. `flows[t]`: the first columns of tensor t's arcs, where
+    they are paid if that is apart, and then for each use; none for a tensor that nothing reads."""
 
     model: Model
     choice: tuple[int, ...]
     shared: tuple[tuple[int, int], ...] = ()
+    flows: tuple[tuple[int, ...], ...] = ()
 
 
 def choice_program(
@@ -70,18 +72,20 @@ def choice_program(
     if combined:
         row = a.add_rows(1, 1.0, np.inf)
         a.add_entries(np.full(len(shared), row), np.array(list(shared.values()), dtype=np.int64), 1.0)
+    columns_of: list[tuple[int, ...]] = []
     for t, (tensor, flow) in enumerate(zip(graph.tensors, flows, strict=True)):
         if flow is None:
+            columns_of.append(())
             continue
         of = None if groups is None else groups.of[t]
         if groups is None or of is None or not (of >= 0).any():
-            _add_flows(a, tensor, choice, *flow)
+            columns_of.append(_add_flows(a, tensor, choice, *flow))
         else:
             arcs, price = flow
             apart = price - np.where(of >= 0, groups.latency_s[of], 0.0)
-            paid = _add_flows(a, tensor, choice, arcs, apart)
-            join(a, paid, of, groups, shared, alone=len(tensor.uses) > 1)
-    return ChoiceProgram(a.model(), tuple(choice), tuple(shared.items()))
+            columns_of.append(_add_flows(a, tensor, choice, arcs, apart))
+            join(a, columns_of[-1][0], of, groups, shared, alone=len(tensor.uses) > 1)
+    return ChoiceProgram(a.model(), tuple(choice), tuple(shared.items()), tuple(columns_of))
 
 
 def add_groups(a: Assembly, groups: Groups) -> dict[int, int]:
@@ -107,17 +111,18 @@ def join(a: Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[int,
     return apart
 
 
-def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> int:
+def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> tuple[int, ...]:
     """One flow for each use; with several uses, the arcs' prices are paid by shared columns.
 
-    The first of the columns by which the arcs are paid is returned.
+    The first of the columns by which the arcs are paid is returned, and if that is apart the first for each use.
     """
     shared = len(tensor.uses) > 1
     layouts, count = len(tensor.space), len(arcs)
     paid = a.add_columns(price, 1.0, True) if shared else None
-    flow = 0
+    firsts = [] if paid is None else [paid]
     for port in tensor.uses:
         flow = a.add_columns(np.zeros(count) if shared else price, 1.0, False)
+        firsts.append(flow)
         columns = np.arange(flow, flow + count)
         row = a.add_rows(layouts, 0.0, 0.0)
         a.add_entries(row + arcs.target, columns, 1.0)
@@ -129,4 +134,4 @@ def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, p
             bound = a.add_rows(count, -np.inf, 0.0)
             a.add_entries(bound + np.arange(count), columns, 1.0)
             a.add_entries(bound + np.arange(count), np.arange(paid, paid + count), -1.0)
-    return flow if paid is None else paid
+    return tuple(firsts)

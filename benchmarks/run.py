@@ -37,6 +37,12 @@ SWEEP = (
     *("--weights", "bf16,int8", "--phase", "decode"),
 )
 
+STREAM = (
+    *("llama-3-70b", "--chips", "8", "--hardware", "h100", "--engine", "vllm"),
+    *("--input", "7000", "--output", "1000", "--max-latency", "30ms"),
+)
+PAPER = ("--datasheet", "--network", "flat")  # the convention of the paper
+
 FIGURES = {
     "wall_s": "whole process, median s",
     "choose_s": "building and solving, median s",
@@ -118,20 +124,22 @@ def cases() -> tuple[Case, ...]:
     decode = (*palm, "decode")
     peak = ("peak_mb", 500.0)
     prefills = (
-        Case(f"prefill-{batch}", (*palm, "prefill", "--set", f"B={batch}"), (("solve_s", 10.0), peak))
+        Case(f"prefill-{batch}", (*palm, "prefill", "--set", f"B={batch}", *PAPER), (("solve_s", 10.0), peak))
         for batch in (1, 4, 8, 64, 512)
     )
-    four_axes = ("examples/palm-540b.esti", "--chips", "4x4x4x2", "--phase", "decode")
+    four_axes = ("examples/palm-540b.esti", "--chips", "4x4x4x2", "--phase", "decode", *PAPER)
     feed_forward = ("examples/feed-forward.esti", "--chips", "4x4x4", "--objective", "communication")
     return (
-        Case("decode", decode, (("wall_s", 1.5), ("choose_s", 0.5), peak)),
-        Case("decode-check", (*decode, "--check"), (peak,)),
+        Case("decode", decode, (peak,)),
+        Case("decode-paper", (*decode, *PAPER), (("wall_s", 1.5), ("choose_s", 0.5), peak)),
+        Case("decode-check", (*decode, *PAPER, "--check"), (peak,)),
         Case("decode-4x4x4x2", four_axes, (("wall_s", 8.0), peak)),
         *prefills,
         Case("feed-forward", feed_forward, (peak,)),
-        Case("decode-4-links", (*decode, "--set", "B=4", "--network", "links"), (("wall_s", 3.0), peak)),
-        Case("whole-model", ("palm-540b", "--chips", "4x4x4"), (("wall_s", 15.0), peak)),
-        Case("sweep", SWEEP, (("wall_s", 180.0), peak), "sweep", once=True),
+        Case("decode-4-links", (*decode, "--set", "B=4", "--datasheet"), (("wall_s", 3.0), peak)),
+        Case("whole-model", ("palm-540b", "--chips", "4x4x4", *PAPER), (("wall_s", 15.0), peak)),
+        Case("stream", STREAM, (("wall_s", 60.0), peak), "sweep", once=True),
+        Case("sweep", SWEEP, (("wall_s", 120.0), peak), "sweep", once=True),
     )
 
 

@@ -158,8 +158,8 @@ class Calibrated:
     `axes_at_once`: along how many axes of a torus a collective uses the links at once, None for all;
     over more it goes in stages. `kernel_s`: what a kernel takes beside its work. `attention_efficiency`: the
     share of the HBM rate at which caches are read, None where it is that of all else. `fp8_efficiency`: of the
-    fp8 peak, None where it is that of bf16. `error`: the root mean square of log(predicted / measured) over what
-    the figures were fitted to, 0 where nothing was.
+    peaks of fp8 and fp4, None where it is that of bf16. `error`: the root mean square of
+    log(predicted / measured) over what the figures were fitted to, 0 where nothing was.
     """
 
     op_rule: Rule = Rule.MAX
@@ -195,6 +195,7 @@ class Hardware:
     fabric: Torus | Switch
     peak_int8_ops_per_s: float | None = None
     peak_fp8_flops_per_s: float | None = None
+    peak_fp4_flops_per_s: float | None = None
     dollars_per_chip_hour: float | None = None
     priced_on: str | None = None
     between_bytes_per_s: float | None = None
@@ -264,9 +265,9 @@ class Hardware:
     def peak(self, dtype: Dtype = Dtype.BF16) -> float:
         """The flops a second that are reached in the arithmetic of a type; that of bf16 where the chip has no other."""
         found = self.calibrated
-        if dtype is Dtype.FP8 and self.peak_fp8_flops_per_s is not None:
-            share = found.compute_efficiency if found.fp8_efficiency is None else found.fp8_efficiency
-            return self.peak_fp8_flops_per_s * share
+        narrow = {Dtype.FP8: self.peak_fp8_flops_per_s, Dtype.FP4: self.peak_fp4_flops_per_s}.get(dtype)
+        if narrow is not None:
+            return narrow * (found.compute_efficiency if found.fp8_efficiency is None else found.fp8_efficiency)
         return self.peak_flops_per_s * found.compute_efficiency
 
     def compute_s(self, flops: Any, dtype: Dtype = Dtype.BF16) -> Any:

@@ -112,6 +112,7 @@ TABLES: Mapping[str, Mapping[str, Field]] = {
         "peak_flops_per_s": NUMBER,
         "peak_int8_ops_per_s": MAYBE,
         "peak_fp8_flops_per_s": MAYBE,
+        "peak_fp4_flops_per_s": MAYBE,
         "hbm_bytes": NUMBER,
         "hbm_bytes_per_s": NUMBER,
         "dollars_per_chip_hour": MAYBE,

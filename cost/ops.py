@@ -74,10 +74,10 @@ def work(op: Op, signature: Signature, values: Mapping[str, Value], launch: Laun
 
 
 def _arithmetic(op: Op, values: Mapping[str, Value]) -> Dtype:
-    """The type in which an op is done: of a matmul with fp8 operands fp8, whose other operands are brought to
-    it on the way; other narrow types are only stored."""
-    narrow = isinstance(op, Einsum) and any(values[name].dtype is Dtype.FP8 for name in op.operands)
-    return Dtype.FP8 if narrow else Dtype.BF16
+    """The type in which an op is done, where the chip has it: of a matmul with operands in fp8 or fp4 the narrower of
+    these, to which the other operands are brought on the way; whole numbers are only stored."""
+    types = {values[name].dtype for name in op.operands} if isinstance(op, Einsum) else set()
+    return next((dtype for dtype in (Dtype.FP4, Dtype.FP8) if dtype in types), Dtype.BF16)
 
 
 def _bytes(indices: Indices, value: Value, local: Local) -> Any:

@@ -12,6 +12,7 @@ class Dtype(StrEnum):
     BF16 = "bf16"
     F16 = "f16"
     FP8 = "fp8"
+    FP4 = "fp4"
     INT8 = "int8"
     INT4 = "int4"
     I32 = "i32"
@@ -22,4 +23,13 @@ class Dtype(StrEnum):
         return _BITS[self]
 
 
-_BITS = {Dtype.F32: 32, Dtype.BF16: 16, Dtype.F16: 16, Dtype.FP8: 8, Dtype.INT8: 8, Dtype.INT4: 4, Dtype.I32: 32}
+_BITS = {
+    Dtype.F32: 32,
+    Dtype.BF16: 16,
+    Dtype.F16: 16,
+    Dtype.FP8: 8,
+    Dtype.FP4: 4,
+    Dtype.INT8: 8,
+    Dtype.INT4: 4,
+    Dtype.I32: 32,
+}

@@ -127,7 +127,7 @@ class _Writer:
         name = self.new("w")
         kind, scale = self.kind(), ""
         if scaled and self.rng.random() < 0.15 and not {"H", "B", "L", "M"} & set(dims):
-            kind = self.rng.choice(["int8", "fp8"])
+            kind = self.rng.choice(["int8", "fp8", "fp4"])
             kept = [d for d in dims if self.rng.random() < 0.5]
             scale = f" * f32[{','.join(kept)}]" if self.rng.random() < 0.7 else ""
         self.lines.append(f"param {name}: {kind}[{','.join(dims)}]{scale}")

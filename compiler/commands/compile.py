@@ -203,7 +203,7 @@ def _stream(input_tokens: int | None, output_tokens: int | None, batch: int | No
     if len(missing) == len(given):
         return None
     if input_tokens is None or output_tokens is None or batch is None:
-        raise fail(f"A stream of requests needs {' and '.join(missing)} as well.")
+        raise fail(f"A stream of requests needs `{'` and `'.join(missing)}` as well.")
     return Stream(input_tokens, output_tokens, batch)
 
 

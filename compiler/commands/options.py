@@ -50,7 +50,7 @@ Price = Annotated[
     typer.Option("--price", metavar="DOLLARS", min=0.0, help="What a chip costs for an hour, in place of its file's."),
 ]
 Weights = Annotated[
-    Dtype | None, typer.Option(metavar="TYPE", help="Store the model's bf16 weights as int8, fp8 or int4.")
+    Dtype | None, typer.Option(metavar="TYPE", help="Store the model's bf16 weights as int8, fp8, fp4 or int4.")
 ]
 Caches = Annotated[Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 caches as int8 or fp8.")]
 Input = Annotated[

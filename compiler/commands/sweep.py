@@ -57,7 +57,9 @@ def sweep_command(
         str | None,
         typer.Option(metavar="LIST", help="Tokens of context after a step; without it as the phase has it."),
     ] = None,
-    weights: Annotated[str, typer.Option(metavar="LIST", help="Types of the weights: bf16, int8, fp8, int4.")] = "bf16",
+    weights: Annotated[
+        str, typer.Option(metavar="LIST", help="Types of the weights: bf16, int8, fp8, fp4, int4.")
+    ] = "bf16",
     caches: Annotated[
         str | None, typer.Option(metavar="LIST", help="Of a stream: types of the caches, bf16, int8, fp8.")
     ] = None,

@@ -116,7 +116,7 @@ def _rates(symbols: Symbols) -> dict[Symbol, str]:
     latencies = [symbol for symbol in (symbols.start, symbols.hop) if symbol is not None]
     rates = dict.fromkeys(symbols.rates.values(), "bytes/s") | dict.fromkeys(latencies, "s")
     rates |= {symbols.peak: "flop/s", symbols.hbm: "bytes/s"}
-    own = {symbols.fp8: "flop/s", symbols.caches: "bytes/s"}
+    own = {symbols.fp8: "flop/s", symbols.fp4: "flop/s", symbols.caches: "bytes/s"}
     return rates | {symbol: unit for symbol, unit in own.items() if symbol is not None}
 
 

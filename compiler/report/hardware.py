@@ -58,6 +58,8 @@ def _datasheet(chip: Hardware) -> Iterator[Row]:
         yield "int8", f"{_number(chip.peak_int8_ops_per_s / 1e12)} Top/s"
     if chip.peak_fp8_flops_per_s is not None:
         yield "fp8", f"{_number(chip.peak_fp8_flops_per_s / 1e12)} Tflop/s"
+    if chip.peak_fp4_flops_per_s is not None:
+        yield "fp4", f"{_number(chip.peak_fp4_flops_per_s / 1e12)} Tflop/s"
     yield "HBM", f"{_number(chip.hbm_bytes / 1e9)} GB at {_number(chip.hbm_bytes_per_s / 1e9)} GB/s"
     if chip.dollars_per_chip_hour is not None:
         on = f", {chip.priced_on}" if chip.priced_on else ""

@@ -80,9 +80,10 @@ def _infinite(expr: Expr) -> bool:
             return False
 
 
-DIGITS = {Dtype.F32: 24, Dtype.BF16: 8, Dtype.F16: 11, Dtype.FP8: 4}  # significant binary digits
-LEAST = {Dtype.F32: -126, Dtype.BF16: -126, Dtype.F16: -14, Dtype.FP8: -6}  # the smallest exponent of a normal number
-LARGEST_OF = {Dtype.FP8: 448.0, Dtype.F16: 65504.0}
+DIGITS = {Dtype.F32: 24, Dtype.BF16: 8, Dtype.F16: 11, Dtype.FP8: 4, Dtype.FP4: 2}  # significant binary digits
+# The smallest exponent of a normal number.
+LEAST = {Dtype.F32: -126, Dtype.BF16: -126, Dtype.F16: -14, Dtype.FP8: -6, Dtype.FP4: 0}
+LARGEST_OF = {Dtype.FP8: 448.0, Dtype.FP4: 6.0, Dtype.F16: 65504.0}
 INTEGERS = {Dtype.INT8: 127, Dtype.INT4: 7}
 SPREAD = 3  # standard deviations that the integers of a type hold
 

@@ -60,7 +60,7 @@ def grid(
 
 def read_types(text: str, option: str) -> tuple[tuple[Dtype, ...], tuple[Diagnostic, ...]]:
     """The types of weights, or of caches, in a list, and what is wrong with it."""
-    known = (Dtype.BF16, Dtype.INT8, Dtype.FP8, Dtype.INT4)
+    known = (Dtype.BF16, Dtype.INT8, Dtype.FP8, Dtype.FP4, Dtype.INT4)
     types: list[Dtype] = []
     found: list[Diagnostic] = []
     for name in (part.strip() for part in text.split(",")):

@@ -58,7 +58,8 @@ def _limits(limits: Limits) -> str:
 def _where(found: Found) -> str:
     place = found.place
     types = [f"{kind} {what}" for kind, what in ((place.weights, "weights"), (place.caches, "caches")) if kind]
-    return f"{place.chips} {place.hardware.chip} as {found.mesh}" + "".join(f", {one}" for one in types)
+    shape = "" if found.mesh == str(place.chips) else f" as {found.mesh}"
+    return f"{place.chips} {place.hardware.chip}{shape}" + "".join(f", {one}" for one in types)
 
 
 def _row(found: Found, best: bool) -> tuple[str, ...]:

@@ -49,9 +49,9 @@ class Symbols:
     """The symbols of a program's formulas, all positive.
 
     `rates`: what a chip can take in along each axis, in bytes/s as `hbm`; axes of one rate share a
-    symbol, and all do where a chip has one bandwidth. `peak` is in flop/s, `fp8` of arithmetic in fp8. `caches` is
-    the rate at which attention reads them. `start` and `hop`: seconds of latency of a collective and of a hop.
-    Those that do not count here, or are what others are, are None.
+    symbol, and all do where a chip has one bandwidth. `peak` is in flop/s, `fp8` and `fp4` of arithmetic in
+    these. `caches` is the rate at which attention reads them. `start` and `hop`: seconds of latency of a
+    collective and of a hop. Those that do not count here, or are what others are, are None.
     """
 
     dims: Mapping[str, Expr]
@@ -62,6 +62,7 @@ class Symbols:
     start: Symbol | None = None
     hop: Symbol | None = None
     fp8: Symbol | None = None
+    fp4: Symbol | None = None
     caches: Symbol | None = None
 
     @property
@@ -174,7 +175,7 @@ def symbolic(
 
 def _op(step: OpWork, symbols: Symbols) -> SymbolicOp:
     flops, traffic = sympy.sympify(step.work.flops), sympy.sympify(step.work.hbm_bytes)
-    peak = symbols.fp8 if symbols.fp8 is not None and step.work.dtype is Dtype.FP8 else symbols.peak
+    peak = {Dtype.FP8: symbols.fp8, Dtype.FP4: symbols.fp4}.get(step.work.dtype) or symbols.peak
     memory_s = traffic / symbols.hbm
     if symbols.caches is not None:
         caches = sympy.sympify(step.work.cache_bytes)
@@ -202,10 +203,16 @@ def _symbols(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, number
     dims = {d: sympy.Integer(sizes[d]) if d in numbers else Symbol(d, positive=True) for d in sizes}
     axes = {a: new(a.upper(), a) if len(a) == 1 else new(a) for a in spmd.mesh.names}
     own_rate = hardware.calibrated.attention_efficiency is not None
-    narrow = any(value.dtype is Dtype.FP8 for value in spmd.values) and hardware.peak_fp8_flops_per_s is not None
+    types = {value.dtype for value in spmd.values}
+    narrow = Dtype.FP8 in types and hardware.peak_fp8_flops_per_s is not None
+    narrower = Dtype.FP4 in types and hardware.peak_fp4_flops_per_s is not None
 
     def rates_of_ops() -> dict[str, Symbol | None]:
-        return {"fp8": new("peak8") if narrow else None, "caches": new("caches") if own_rate else None}
+        return {
+            "fp8": new("peak8") if narrow else None,
+            "fp4": new("peak4") if narrower else None,
+            "caches": new("caches") if own_rate else None,
+        }
 
     if bandwidth is not Bandwidth.LINKS:
         rate = new("bw" if bandwidth is Bandwidth.CHIP else "W")
@@ -247,6 +254,8 @@ def _sizes(
     figures[symbols.hbm] = 1 / sympy.Rational(hardware.memory_s(1.0))
     if symbols.fp8 is not None:
         figures[symbols.fp8] = 1 / sympy.Rational(hardware.compute_s(1.0, Dtype.FP8))
+    if symbols.fp4 is not None:
+        figures[symbols.fp4] = 1 / sympy.Rational(hardware.compute_s(1.0, Dtype.FP4))
     if symbols.caches is not None:
         figures[symbols.caches] = 1 / sympy.Rational(hardware.memory_s(1.0, 1.0))
     match bandwidth:

@@ -11,7 +11,7 @@ from .body import FLOATS, Body
 from .names import all_dims
 from .report import Refused
 
-QUANTISED = {dtype.value: dtype for dtype in (Dtype.INT8, Dtype.INT4, Dtype.FP8)}
+QUANTISED = {dtype.value: dtype for dtype in (Dtype.INT8, Dtype.INT4, Dtype.FP8, Dtype.FP4)}
 DTYPES = {dtype.value: dtype for dtype in Dtype}
 
 

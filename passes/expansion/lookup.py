@@ -146,7 +146,8 @@ def top_k(body: Body, targets: Sequence[str], given: Arguments) -> tuple[str, ..
     )
 
 
-LARGEST = {Dtype.INT8: 127.0, Dtype.INT4: 7.0, Dtype.FP8: 448.0}  # the largest magnitude of a quantised value
+# The largest magnitude of a quantised value.
+LARGEST = {Dtype.INT8: 127.0, Dtype.INT4: 7.0, Dtype.FP8: 448.0, Dtype.FP4: 6.0}
 
 
 def append(body: Body, target: str, given: Arguments) -> str:
@@ -201,7 +202,7 @@ def _quantise(body: Body, target: str, new: str, scale: str, dtype: Dtype, into:
     ratio = divide(where_equal(Operand(size), Const(0.0), largest), largest)
     step = body.emit(Map(body.fresh(f"{target}.step"), ratio), own, body.value(scale).dtype)
     entry = divide(Operand(new), Operand(step))
-    if dtype is not Dtype.FP8:
+    if dtype in (Dtype.INT8, Dtype.INT4):
         entry = Call("floor", (add(entry, Const(0.5)),))
     return body.emit(Map(body.fresh(f"{target}.quantised"), entry), dims, dtype), step
 

@@ -221,6 +221,9 @@ def test_fp8_has_a_peak_and_a_share_of_its_own() -> None:
     apart = replace(h100, calibrated=Calibrated(compute_efficiency=0.5, fp8_efficiency=0.25))
     assert (apart.compute_s(989e12), apart.compute_s(1979e12, Dtype.FP8)) == (2.0, 4.0)
     assert apart.work_s(Work(1979e12, 0, dtype=Dtype.FP8)) == 4.0
+    # Blackwell does fp4 in fp4; on Hopper weights in fp4 are brought to bf16.
+    b200 = Hardware.of_paper("b200")
+    assert (b200.compute_s(9000e12, Dtype.FP4), h100.compute_s(989e12, Dtype.FP4)) == (1.0, 1.0)
     # A chip without an fp8 peak does fp8 as bf16, whatever the share of one would be.
     older = replace(Hardware.of_paper("a100-80"), calibrated=Calibrated(fp8_efficiency=0.25))
     assert older.compute_s(312e12, Dtype.FP8) == older.compute_s(312e12) == 1.0

@@ -140,3 +140,11 @@ def test_symbols_do_as_numbers_do() -> None:
     assert sympy.simplify(found.flops - 2 * symbols["B"] * symbols["E"] * symbols["F"]) == 0
     rows, wide, out = (symbols[name] for name in "BEF")
     assert sympy.simplify(found.hbm_bytes - 2 * (wide * out + rows * wide + rows * out)) == 0
+
+
+@pytest.mark.parametrize(("dtype", "done_in"), [("fp8", Dtype.FP8), ("fp4", Dtype.FP4), ("int8", Dtype.BF16)])
+def test_a_matmul_is_done_in_the_narrowest_float_of_its_operands(dtype: str, done_in: Dtype) -> None:
+    values = VALUES | {"w": Value("w", ("E", "F"), Dtype(dtype))}
+    op = matmul("w")
+    found = work(op, signature(op, values), values, Launch(frozenset(), frozenset(), False, 1), SIZES.__getitem__)
+    assert found.dtype is done_in and found.kernels == (2 if done_in is Dtype.FP8 else 1)

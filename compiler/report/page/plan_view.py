@@ -191,7 +191,7 @@ def _symbols(explanation: Explanation) -> Iterator[tuple[Markup, str]]:
     for symbol, value in estimate.sizes.items():
         if symbol in rates:
             yield mathml(symbol), f"{float(value) / 1e9:.6g} GB/s"
-        elif symbol in (estimate.symbols.peak, estimate.symbols.fp8):
+        elif symbol in (estimate.symbols.peak, estimate.symbols.fp8, estimate.symbols.fp4):
             yield mathml(symbol), f"{float(value) / 1e12:.6g} Tflop/s"
         elif symbol in (estimate.symbols.start, estimate.symbols.hop):
             yield mathml(symbol), time_text(float(value))

@@ -142,6 +142,8 @@ def sweep_command(
         return
     if batch is None:
         raise fail("A grid needs `--batch`.", hint="or ask for a stream of requests by `--input` and `--output`")
+    if "," in hardware:
+        raise fail("A grid is of one chip.", hint="streams (`--input`, `--output`) are compared on several")
     wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
     chip = chip_of(hardware, datasheet, network, engine, price)
     sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from ...cost.hardware_file import MEASURED_KINDS
 from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
 from ...ir.dtype import Dtype
@@ -19,8 +20,9 @@ from ...ir.text.read import read_source
 from ..text.csv_lines import Cell, csv_lines
 
 MOST_ROWS = 50_000
+LARGEST = 1 << 40  # of a count
 MOST_FINDINGS = 50  # said at once
-KINDS = {kind.replace("-", ""): kind for kind in map(str, CollectiveKind)}  # as written without dashes
+KINDS = {kind.replace("-", ""): kind for kind in MEASURED_KINDS}  # as written without dashes
 DTYPES = {"bfloat16": Dtype.BF16, "bf16": Dtype.BF16, "half": Dtype.BF16, "float16": Dtype.BF16, "fp8": Dtype.FP8}
 WEIGHTS = {**DTYPES, "int8": Dtype.INT8}
 
@@ -109,8 +111,9 @@ class Row:
     def count(self, name: str) -> int:
         """A whole number of at least 1."""
         value = self.number(name)
-        if value != int(value):
-            self.complain(name, f"`{name}` must be a whole number, not `{self[name][:40]}`.")
+        if value != int(value) or value > LARGEST:
+            self.complain(name, f"`{name}` must be a whole number of at most 2^40, not `{self[name][:40]}`.")
+            return 1
         return max(1, int(value))
 
 
@@ -136,7 +139,8 @@ def read_collectives(
         kind, chips = CollectiveKind(KINDS[name]), row.count("num_gpus")
         timed = TimedCollective(kind, chips, row.number("bytes"), row.number("us") * 1e-6, row.place)
         if "busbw_GBs" in row.cells:
-            told, rate = float(row["busbw_GBs"] or 0), timed.sent_bytes / timed.seconds / 1e9
+            told = row.number("busbw_GBs", least=-1.0)  # 0 where it is rounded off
+            rate = timed.sent_bytes / timed.seconds / 1e9
             if told > 1 and not 0.8 < rate / told < 1.25:
                 message = f"The size and the time give {rate:.3g} GB/s, and `busbw_GBs` says {told:g}."
                 row.complain("bytes", message, "sizes are in bytes, not in elements, and times in microseconds")

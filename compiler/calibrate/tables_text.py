@@ -67,8 +67,8 @@ def tables_data(found: TablesFit) -> dict[str, object]:
     }
 
 
-def tables_files(found: TablesFit, chip: str, files: Mapping[str, str], source: str | None) -> dict[str, str]:
-    """The text of the chip's file, and where there is an engine its file, by their stems; `files`: the tables, by
+def tables_files(found: TablesFit, chip: str, files: Mapping[str, str], source: str | None) -> tuple[str, ...]:
+    """The text of the chip's file, and where there is an engine that of its file; `files`: the tables, by
     their options; `source`: where they come from, in words."""
     given = " ".join(f"--{option} {file}" for option, file in files.items())
     written = [f"Written by `escc calibrate --hardware {chip} {given}`."]
@@ -77,9 +77,9 @@ def tables_files(found: TablesFit, chip: str, files: Mapping[str, str], source: 
     fitted = [f"  {one.parameter.name}: {interval_of(one)}" for section in found.sections for one in section.fitted]
     calibrated = ["Fitted, with 95% intervals:", *fitted, *said]
     head = f"{chip}, calibrated. Sources: `{chip}` for datasheet and network; tables for what is calibrated."
-    out = {found.hardware.name: hardware_toml(found.hardware, [head, *origin, *written], calibrated)}
+    texts = [hardware_toml(found.hardware, [head, *origin, *written], calibrated)]
     if found.engine is not None:
         first = f"What {found.engine.name} takes beside the chips, as measured on {chip}."
         own = [line for line in said if line.startswith(("steps", "all-reduce of"))]
-        out[found.engine.name] = engine_toml(found.engine, [first, *origin, *written, *own])
-    return out
+        texts.append(engine_toml(found.engine, [first, *origin, *written, *own]))
+    return tuple(texts)

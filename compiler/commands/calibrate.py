@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -151,11 +152,17 @@ def _fit_tables(
 ) -> None:
     """Figures from tables, by their options; an engine's file goes beside that of the chip."""
     chip = Hardware.load(hardware, datasheet=True)
-    names = [] if path is None else [path.name, *([f"{engine}.toml"] if {"steps", "all-reduce"} & set(given) else [])]
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", engine):  # it names a file beside that of the chip
+        raise fail(f"`{engine[:60]}` is no name of an engine.", hint="letters, digits, `-` and `_`, as in `vllm`")
+    serves = Engine(engine) if {"steps", "all-reduce"} & set(given) else None
+    names = [] if path is None else [path.name, *([f"{engine}.toml"] if serves else [])]
+    if len(set(names)) < len(names):
+        raise fail(
+            f"The chip and the engine would both be written to `{names[0]}`.", hint="name the engine by `--engine`"
+        )
     if path is not None:
         _refuse(path, names, force)
     files = {name: Path(table) for name, table in given.items()}
-    serves = Engine(engine) if {"steps", "all-reduce"} & set(given) else None
     other = None if like is None else Hardware.load(like)
     kernels, taken = (files.get("collectives"), files.get("matmuls")), (files.get("steps"), files.get("all-reduce"))
     found = fit_tables(chip, *kernels, *taken, serves, other)
@@ -163,5 +170,5 @@ def _fit_tables(
     if path is not None:
         named = {option: table.name for option, table in files.items()}
         texts = tables_files(found, chip.name, named, source)
-        for written in write_files(path.parent, dict(zip(names, texts.values(), strict=True)), force):
+        for written in write_files(path.parent, dict(zip(names, texts, strict=True)), force):
             note(f"wrote {written}")

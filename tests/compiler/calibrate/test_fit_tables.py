@@ -108,6 +108,9 @@ def test_what_the_rows_do_not_tell_is_said(tmp_path: Path) -> None:
         ("gpu,op_name,num_gpus,bytes,us\nh100,gather,8,1024,5\n", "no collective `gather`"),
         ("gpu,op_name,num_gpus,bytes,us\nh100,all_gather,8,,5\n", "`bytes` must be a number"),
         ("gpu,op_name,num_gpus,bytes,us\nh100,all_gather,8,1024,nan\n", "`us` must be a number"),
+        ("gpu,op_name,num_gpus,bytes,us\nh100,permute,8,1024,5\n", "no collective `permute`"),
+        ("gpu,op_name,num_gpus,bytes,us,busbw_GBs\nh100,all_gather,8,1024,5,x\n", "`busbw_GBs` must be a number"),
+        ("gpu,op_name,num_gpus,bytes,us\nh100,all_gather,1e300,1024,5\n", "whole number of at most"),
         ("gpu,op_name,num_gpus,bytes,us\nb200,all_gather,8,1024,5\n", "no row of `h100`"),
         ("gpu,op_name,num_gpus,bytes,us\nh100,all_gather,8,1073741824,2\n", "times what a link carries"),
         ("gpu,op_name,num_gpus,bytes,us,busbw_GBs\nh100,all_gather,8,268435456,1457,322\n", "GB/s, and `busbw_GBs`"),
@@ -185,5 +188,9 @@ def test_the_command_writes_a_file_that_reads_back(tmp_path: Path) -> None:
     assert [kind for kind, _ in found.protocols] == [CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE]
     assert not found.at_peaks
     assert CliRunner().invoke(app, argv).exit_code == 1, "it is not written over"
+    for engine, said in (("../x", "no name of an engine"), ("mine", "both be written")):
+        both = [*argv, "--all-reduce", str(table), "--engine", engine, "--force"]
+        refused = CliRunner().invoke(app, both)
+        assert refused.exit_code == 1 and said in refused.output
     torus = CliRunner().invoke(app, ["calibrate", "--hardware", "tpu-v4", "--collectives", str(table)])
     assert torus.exit_code == 1 and "behind a switch" in torus.output

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ...cost.hardware import Convention, Hardware
+from ...cost.hardware import Convention
 from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
@@ -22,7 +22,7 @@ from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, re
 from ..sweep.grid import MOST, grid, read_numbers, read_types
 from ..sweep.points import Data, Record, Sweep
 from ..sweep.run import run_sweep
-from ..sweep.stream import Found, Limits, Request, Wanted, places, serve
+from ..sweep.stream import Limits, Request, Wanted, places, serve
 from ..sweep.stream_text import stream_data, stream_text
 from ..sweep.sweep_text import draw, sweep_text
 from ..text.extras import optional
@@ -117,36 +117,37 @@ def sweep_command(
     """Plan a model at every point of a grid, and say what is quickest and cheapest."""
     if emit in (Emit.PNG, Emit.SVG):
         optional("matplotlib", "A picture")  # before anything is planned
+    sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")
+    chosen = {name: chip_of(name, datasheet, network, engine, price) for name in map(str.strip, hardware.split(","))}
+    same = _same_options(datasheet, network, engine)
     if input_ is not None or output_tokens is not None:
         if input_ is None or output_tokens is None:
             raise fail("A stream has both `--input` and `--output` tokens.")
         for option, given in (("-o", output), ("--context", context), ("--max-cost", max_cost), ("--phase", phase)):
             if given is not None:
                 raise fail(f"`{option}` is of a grid, and `--input` asks for a stream of requests.")
+        if emit not in (Emit.TEXT, Emit.JSON):
+            raise fail(f"A stream is shown as text or JSON, not as {emit}.")
         limits = Limits(_time(max_latency, "--max-latency"), _time(max_first_token, "--max-first-token"))
-        found = load(Path(model), bindings(set_ or [], "--set"), (), bindings(pad or [], "--pad"))
-        request = Request(found, input_, output_tokens, limits, target, hbm_fraction, _batch(batch))
-        names = [name.strip() for name in hardware.split(",")]
-        chosen = [chip_of(name, datasheet, network, engine, price) for name in names]
-        where = places(_numbers(chips), chosen, _kinds(weights, "--weights"), _kinds(caches, "--caches"))
-        _streamed(
-            serve(request, where, jobs, scheduler),
-            request,
-            emit,
-            model,
-            dict(zip(chosen, names, strict=True)),
-            datasheet,
-            network,
-            engine,
+        program = load(Path(model), sizes, (), pads)
+        request = Request(program, input_, output_tokens, limits, target, hbm_fraction, _batch(batch), any_shape)
+        kinds = _kinds(weights, "--weights"), _kinds(caches, "--caches")
+        found = serve(request, places(_numbers(chips), list(chosen.values()), *kinds), jobs, scheduler)
+        named = {chip: name for name, chip in chosen.items()}
+        padded = [f"--set {dim}={size}" for dim, size in sizes.items()] + [f"--pad {d}={n}" for d, n in pads.items()]
+        first = [shlex.quote(model), f"--hardware {shlex.quote(named[found[0].place.hardware])}"]
+        say(
+            json.dumps(stream_data(request, found), indent=2) + "\n"
+            if emit is Emit.JSON
+            else stream_text(request, found, " ".join([*first, *same, *padded]))
         )
         return
     if batch is None:
         raise fail("A grid needs `--batch`.", hint="or ask for a stream of requests by `--input` and `--output`")
-    if "," in hardware:
+    if len(chosen) > 1:
         raise fail("A grid is of one chip.", hint="streams (`--input`, `--output`) are compared on several")
     wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
-    chip = chip_of(hardware, datasheet, network, engine, price)
-    sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")
+    chip = chosen[hardware.strip()]
     sweep = grid(Path(model), chip, (chips, batch, context, weights), phase, sizes, pads, hbm_fraction, any_shape)
     results = None if output is None else _results_file(output)
     beside = _beside(results, emit)
@@ -155,7 +156,8 @@ def sweep_command(
     records = run_sweep(sweep, results, jobs, scheduler)
     match emit:
         case Emit.TEXT:
-            say(sweep_text(sweep, records, wanted))
+            options = " ".join([shlex.quote(model), f"--hardware {shlex.quote(hardware.strip())}", *same])
+            say(sweep_text(sweep, records, wanted, options))
         case Emit.JSON:
             say(json.dumps(_data(sweep, records, wanted), indent=2) + "\n")
         case _:
@@ -201,27 +203,11 @@ def _kinds(text: str | None, option: str) -> tuple[Dtype | None, ...]:
     return tuple(None if kind is Dtype.BF16 else kind for kind in types)
 
 
-def _streamed(
-    found: Sequence[Found],
-    request: Request,
-    emit: Emit,
-    model: str,
-    names: Mapping[Hardware, str],
-    datasheet: bool,
-    network: Convention | None,
-    engine: str | None,
-) -> None:
-    """Show what places serve of a stream."""
-    if emit is Emit.JSON:
-        say(json.dumps(stream_data(request, found), indent=2) + "\n")
-        return
-    if emit is not Emit.TEXT:
-        raise fail(f"A stream is shown as text or JSON, not as {emit}.")
-    parts = [shlex.quote(model), f"--hardware {shlex.quote(names[found[0].place.hardware])}"]
-    parts += ["--datasheet"] if datasheet else []
+def _same_options(datasheet: bool, network: Convention | None, engine: str | None) -> list[str]:
+    """The options of this command that one which compiles a plan of it has to have as well."""
+    parts = ["--datasheet"] if datasheet else []
     parts += [f"--network {network}"] if network is not None else []
-    parts += [f"--engine {shlex.quote(engine)}"] if engine is not None else []
-    say(stream_text(request, found, " ".join(parts)))
+    return parts + ([f"--engine {shlex.quote(engine)}"] if engine is not None else [])
 
 
 def _results_file(text: str) -> Path:

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 
 from ...cost.estimate import estimate
-from ...cost.hardware import Hardware
+from ...cost.hardware import Hardware, Torus
 from ...cost.memory import memory
 from ...ir.diagnostics import InputError
 from ...ir.dtype import Dtype
@@ -23,6 +23,7 @@ from ...ir.program import Program
 from ...ir.spmd import SpmdProgram
 from ...passes.choose import Options
 from ...passes.expansion.expand import stored_as
+from ...passes.plan import Outcome
 from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases
 from ..plan.serving import Served, Stream, of_stream, served
@@ -102,6 +103,7 @@ class Request:
     wanted: Wanted
     hbm_fraction: float = 1.0
     batch: int | None = None
+    any_shape: bool = False
 
 
 def places(
@@ -133,23 +135,18 @@ def _rank(wanted: Wanted, found: Found) -> tuple[float, ...]:
             return (found.served.token_s, *tie)
 
 
-def shape_of(chips: int, hardware: Hardware) -> Mesh:
-    """The slice on which a stream is planned: of those offered that with the fewest axes behind switches, and the
-    one nearest to a cube on a torus."""
-    return min(
-        meshes_of(str(chips), hardware),
-        key=lambda mesh: (sum(size - 1 for size in mesh.sizes)) * _torus(hardware) or len(mesh.sizes),
-    )
-
-
-def _torus(hardware: Hardware) -> int:
-    return int(hasattr(hardware.fabric, "dimensions"))
+def shape_of(chips: int, hardware: Hardware, any_shape: bool = False) -> Mesh:
+    """The slice on which a stream is planned: of those offered, or with `any_shape` of all, that with the fewest
+    axes behind switches, and the one nearest to a cube on a torus."""
+    torus = isinstance(hardware.fabric, Torus)
+    shapes = meshes_of(str(chips), hardware, any_shape)
+    return min(shapes, key=lambda mesh: sum(size - 1 for size in mesh.sizes) if torus else len(mesh.sizes))
 
 
 def best_at(request: Request, place: Place) -> Found:
     """The best batch of one place."""
     try:
-        mesh = shape_of(place.chips, place.hardware)
+        mesh = shape_of(place.chips, place.hardware, request.any_shape)
     except InputError as error:
         return Found(place, str(place.chips), reason=error.diagnostics[0].message)
     search = _Search(request, place, mesh)
@@ -167,6 +164,7 @@ class _Search:
         self.capacity = capacity
         self.reserved = 0.0  # bytes of a chip, for a prompt that comes in while the caches of a batch are there
         self.plans: dict[int, tuple[Compilation, Served] | str] = {}
+        self.given: dict[int, float] = {}  # bytes of a chip that each phase of a batch's plan was given by itself
 
     def plan(self, batch: int) -> tuple[Compilation, Served] | None:
         """The plan of a batch that will do, None where there is none."""
@@ -196,7 +194,8 @@ class _Search:
         return compiled, figures
 
     def _compiled(self, program: Program, stream: Stream) -> tuple[Compilation, Served]:
-        options = Options(self.place.hardware, capacity_bytes=self.capacity - self.reserved)
+        self.given[stream.batch] = self.capacity - self.reserved
+        options = Options(self.place.hardware, capacity_bytes=self.given[stream.batch])
         names = [phase.name for phase in program.phases]
         compiled = compile_phases(program, names, self.mesh, options)
         return compiled, served(compiled, stream)
@@ -283,8 +282,8 @@ class _Search:
     def _found(self, batch: int, found: tuple[Compilation, Served]) -> Found:
         compiled, figures = found
         refused = tuple(sorted(b for b, one in self.plans.items() if b > batch and isinstance(one, str)))
-        proven = str(compiled.outcome) == "optimal"
-        share = (self.capacity - self.reserved) / self.place.hardware.hbm_bytes
+        proven = compiled.outcome is Outcome.OPTIMAL
+        share = self.given[batch] / self.place.hardware.hbm_bytes
         return Found(self.place, mesh_name(self.mesh), batch, figures, proven, refused, hbm_fraction=share)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import shlex
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from math import log10
 
 from ...ir.dtype import Dtype
 from ...ir.inert import visible
-from ..plan.pipeline import model_names, model_source
 from ..text.extras import optional
 from ..text.terminal import count_text, table, time_text
 from .answers import Answer, Target, answer, best_of, best_points, cost_of, cost_unit, frontier_of, plotted
@@ -24,8 +22,9 @@ FIGURES = ("latency", "tokens/s", "MFU", "HBM", "cost", "binds")
 LEFT = 3  # columns that are flush left
 
 
-def sweep_text(sweep: Sweep, records: Sequence[Record], target: Target | None) -> str:
-    """The points of a sweep, those of the frontier marked, with a plot; and the answer to `target`."""
+def sweep_text(sweep: Sweep, records: Sequence[Record], target: Target | None, options: str | None = None) -> str:
+    """The points of a sweep, those of the frontier marked, with a plot; and the answer to `target`, with the command
+    that compiles it where the `options` are given that it shares with that of the sweep."""
     best = set(best_points(sweep, records))
     lines = [f"Sweep of {sweep.source.name} on {sweep.hardware.name}"]
     rows = [_row(record, k in best) for k, record in enumerate(records) if record.latency_s]
@@ -41,7 +40,7 @@ def sweep_text(sweep: Sweep, records: Sequence[Record], target: Target | None) -
     if plot:
         lines += ["", f"Latency of a step (across) and {cost_unit(sweep)} (up)", *plot]
     if target is not None:
-        lines += ["", *_answered(sweep, answer(records, target), target)]
+        lines += ["", *_answered(sweep, answer(records, target), target, options)]
     return "\n".join(lines) + "\n"
 
 
@@ -104,7 +103,7 @@ def _cell(number: float, among: Sequence[float], count: int) -> int:
     return min(count - 1, int((number - min(among)) / span * count)) if span else count // 2
 
 
-def _answered(sweep: Sweep, found: Answer, target: Target) -> Iterator[str]:
+def _answered(sweep: Sweep, found: Answer, target: Target, options: str | None) -> Iterator[str]:
     wanted = []
     if target.latency_s is not None:
         wanted.append(f"{time_text(target.latency_s)} a step")
@@ -118,11 +117,12 @@ def _answered(sweep: Sweep, found: Answer, target: Target) -> Iterator[str]:
     yield f"  {what if found.met else 'None is; nearest comes'}: {found.record.point}, as {found.record.slice}:"
     cost = f"{count_text(cost_of(found.record) or 0.0)} {cost_unit(sweep)}"
     yield f"  {time_text(found.record.latency_s or 0.0)} a step, {cost}."
-    yield f"  {command(sweep, found.record)}"
+    if options is not None:
+        yield f"  {command(sweep, found.record, options)}"
 
 
-def command(sweep: Sweep, record: Record) -> str:
-    """The command that compiles the plan of a point, and prints its layouts."""
+def command(sweep: Sweep, record: Record, options: str) -> str:
+    """The command that compiles the plan of a point, and prints its layouts; `options`: the model and its chip."""
     point = record.point
     program = program_at(sweep, point)
     sizes = dict(program.phase(point.phase).sizes)
@@ -130,20 +130,13 @@ def command(sweep: Sweep, record: Record) -> str:
     given = [f"{dim}={sizes[dim]}" for dim in dims] + [f"{dim}={size}" for dim, size in sweep.settings]
     mesh = record.slice or str(point.chips)
     parts = [
-        f"escc compile {shlex.quote(sweep.source.name.removesuffix('.esti') if shipped(sweep) else sweep.source.name)}",
-        f"--chips {f'x={mesh}' if mesh.isdigit() else mesh} --phase {point.phase} --hardware {sweep.hardware.chip}",
+        f"escc compile {options} --chips {f'x={mesh}' if mesh.isdigit() else mesh} --phase {point.phase}",
         f"--set {','.join(given)}",
         *(f"--pad {dim}={size}" for dim, size in sweep.pads),
         *([f"--weights {point.weights}"] if point.weights is not Dtype.BF16 else []),
         *([f"--hbm-fraction {sweep.hbm_fraction!r}"] if sweep.hbm_fraction != 1.0 else []),
     ]
     return " ".join(parts)
-
-
-def shipped(sweep: Sweep) -> bool:
-    """Whether the model is one that is shipped."""
-    name = sweep.source.name.removesuffix(".esti")
-    return name in model_names() and model_source(name) == sweep.source
 
 
 INCHES = (8.0, 5.0)

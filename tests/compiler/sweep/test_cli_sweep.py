@@ -204,3 +204,15 @@ def test_wrong_options_are_said_all_at_once(model: str, options: tuple[str, ...]
     result = sweep(model, *(word for pair in grid.items() for word in pair))
     assert result.exit_code == 1
     assert all(text in result.stderr for text in said), result.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--datasheet",), ("--network", "flat", "--engine", "vllm")])
+def test_the_answer_names_a_command_that_takes_as_long(model: str, more: tuple[str, ...]) -> None:
+    grid = ("--chips", "8", "--batch", "16", "--context", "64", "--phase", "decode", "--weights", "int8")
+    found = sweep(model, *grid, *more, "--max-latency", "1s")
+    assert found.exit_code == 0, found.output
+    lines = found.stdout.splitlines()
+    command = next(line for line in lines if line.startswith("  escc compile"))
+    takes = lines[lines.index(command) - 1].split(" a step")[0].strip()
+    compiled = CliRunner().invoke(app, command.split()[1:])
+    assert compiled.exit_code == 0 and f"A step takes {takes}" in compiled.stdout

@@ -136,7 +136,7 @@ def test_a_model_without_caches_serves_no_stream() -> None:
 
 def test_the_command_prints_one_that_compiles_it_with_the_same_figures() -> None:
     argv = ["sweep", "llama-3-8b", "--chips", "1", "--hardware", "h100", "--engine", "vllm", "--input", "500"]
-    argv += ["--output", "100", "--batch", "8"]
+    argv += ["--output", "100", "--batch", "8", "--set", "E=2048", "--pad", "V=131072"]
     text = CliRunner().invoke(app, argv)
     assert text.exit_code == 0, text.output
     data = json.loads(CliRunner().invoke(app, [*argv, "--emit", "json"]).stdout)

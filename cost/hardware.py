@@ -232,7 +232,10 @@ class Hardware:
     @property
     def at_peaks(self) -> bool:
         """Whether nothing was measured, so that peaks count as if they were reached."""
-        return not self.calibrated.error
+        found = self.calibrated
+        return (
+            found.compute_efficiency == found.hbm_efficiency == found.network_efficiency == 1.0 and not self.protocols
+        )
 
     def with_network(self, convention: str | None) -> Hardware:
         """The same chip with its network seen by another convention, `flat` or `links`; None leaves its own."""
@@ -320,6 +323,11 @@ def _like(hardware: Hardware) -> Hardware:
     if hardware.measured_like is None:
         return hardware
     other = _preset(hardware.measured_like)
+    if other.at_peaks:
+        raise fail(
+            f"`measured_like` names {other.name}, of which nothing was measured.",
+            hint="name one that ends in `-measured`",
+        )
     error = max(other.calibrated.error, BORROWED_ERROR)
     return replace(hardware, calibrated=replace(other.calibrated, error=error), protocols=other.protocols)
 

@@ -9,8 +9,9 @@ collectives take, caches at a share of their own, and what the engine takes besi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,15 +214,24 @@ def _matmuls(rows: Sequence[TimedMatmul], hardware: Hardware) -> tuple[Hardware,
     base = _begun(hardware, wanted)
     done = fit(work, measured, base, wanted, smooth=SMOOTH)
     errors = work.seconds(done.hardware) / measured - 1
-    widths = sorted({row.m for row in rows})
-    left_out: list[float] = []
-    for width in widths if len(widths) > 2 else ():
-        kept = [k for k, row in enumerate(rows) if row.m != width]
-        left = [k for k, row in enumerate(rows) if row.m == width]
-        others = fit(work.take(kept), measured[kept], base, wanted, smooth=SMOOTH).hardware
-        left_out += (work.take(left).seconds(others) / measured[left] - 1).tolist()
+    refit = partial(fit, hardware=base, parameters=wanted, smooth=SMOOTH)
+    left_out = _held_out(work, measured, [row.m for row in rows], refit)
     found = replace(hardware, calibrated=replace(done.hardware.calibrated, error=hardware.calibrated.error))
-    return found, Section("matmuls", tuple(errors.tolist()), tuple(left_out), _open(done), done.fitted)
+    return found, Section("matmuls", tuple(errors.tolist()), left_out, _open(done), done.fitted)
+
+
+def _held_out(
+    work: Work, measured: Floats, groups: Sequence[int], refit: Callable[[Work, Floats], Fit]
+) -> tuple[float, ...]:
+    """The errors of each group of rows by figures that were fitted to the others; none of less than three groups."""
+    errors: list[float] = []
+    different = sorted(set(groups))
+    for group in different if len(different) > 2 else ():
+        kept = [k for k, one in enumerate(groups) if one != group]
+        left = [k for k, one in enumerate(groups) if one == group]
+        others = refit(work.take(kept), measured[kept]).hardware
+        errors += (work.take(left).seconds(others) / measured[left] - 1).tolist()
+    return tuple(errors)
 
 
 def _begun(hardware: Hardware, parameters: Sequence[Parameter]) -> Hardware:
@@ -245,13 +255,8 @@ def _steps(
     begun = _begun(served, (ATTENTION,))
     done = fit(work, measured, begun, wanted)
     errors = work.seconds(done.hardware) / measured - 1
-    degrees = sorted({row.chips for row in rows})
-    others: list[float] = []
-    for degree in degrees if len(degrees) > 2 else ():
-        kept = [k for k, row in enumerate(rows) if row.chips != degree]
-        left = [k for k, row in enumerate(rows) if row.chips == degree]
-        one = fit(work.take(kept), measured[kept], begun, wanted).hardware
-        others += (work.take(left).seconds(one) / measured[left] - 1).tolist()
+    refit = partial(fit, hardware=begun, parameters=wanted)
+    others = _held_out(work, measured, [row.chips for row in rows], refit)
     calibrated = replace(hardware.calibrated, attention_efficiency=done.hardware.calibrated.attention_efficiency)
     assert done.hardware.engine is not None, "it was given"
     spread = float(f"{float(np.sqrt(np.mean(np.log1p(errors) ** 2))):.{DIGITS}g}")
@@ -259,7 +264,7 @@ def _steps(
     if left_out:
         why = "of other models or types, with data parallelism, or with no more output than input"
         notes.append(f"{left_out} rows are left out: {why}")
-    section = Section("steps", tuple(errors.tolist()), tuple(others), tuple(notes), done.fitted)
+    section = Section("steps", tuple(errors.tolist()), others, tuple(notes), done.fitted)
     return replace(hardware, calibrated=calibrated), replace(done.hardware.engine, error=spread), section
 
 

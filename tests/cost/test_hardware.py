@@ -380,3 +380,17 @@ def test_all_that_is_wrong_is_said_at_once_in_source_order() -> None:
     text = GOOD.replace("1e15", "-1").replace("hbm_bytes_per_s", "hbm_bytes_per_ms").replace("chips = 8", "chips = 0")
     lines = [d.span.line for d in refused(text).diagnostics if d.span]
     assert lines == sorted(lines) == [2, 3, 5, 9]
+
+
+def test_a_file_may_name_a_chip_that_it_is_like_if_that_was_measured(tmp_path: Path) -> None:
+    text = resources.files("escc.cost.presets").joinpath("a100-80.toml").read_text(encoding="utf-8")
+    own = tmp_path / "mine.toml"
+    own.write_text(text.replace('name = "a100-80"', 'name = "mine"'))
+    assert Hardware.load(str(own)).protocols == Hardware.load("h100").protocols
+    assert Hardware.load(str(own), datasheet=True).at_peaks
+    own.write_text(text.replace('"h100-measured"', '"b200"'))
+    with pytest.raises(InputError, match="b200, of which nothing was measured"):
+        Hardware.load(str(own))
+    own.write_text(text.replace('op_rule = "max"', 'op_rule = "max"\nhbm_efficiency = 0.8'))
+    found = Hardware.load(str(own))
+    assert not found.at_peaks and found.calibrated.hbm_efficiency == 0.8, "what a file says of itself stands"

@@ -136,7 +136,7 @@ class CopiesProgram:
         if len(tensor.uses) > 1:  # no copy is made that is on no way
             self.compare(count, 0.0, np.inf, [(paid, -1.0), *((self.flow[port], 1.0) for port in tensor.uses)])
         if self.groups is not None and of is not None and joined:
-            self.apart[t] = join(self.a, paid, of, self.groups, self.shared, alone=True)
+            _, self.apart[t] = join(self.a, paid, of, self.groups, self.shared, alone=True)
 
     def along(self, tensor: Tensor, arcs: Arcs, flow: int, row: int) -> None:
         """In rows from `row` on, one for each layout: how much of a flow from the source ends there."""

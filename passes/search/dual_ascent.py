@@ -29,7 +29,7 @@ STEP = 0.5  # of what a tensor need not pay of a group's latency, how much it ha
 
 
 @dataclass(eq=False)
-class _Factor:
+class Factor:
     """A tensor, or some of its uses at a share of the price, as a function of the layouts at its
     ports: `potentials[0]` at the source, the others at the uses, all [layouts]. What a potential
     loses, the node at that port has gained."""
@@ -107,8 +107,8 @@ class DualAscent:
         self.alone = distances
         self.prices = [np.array(p) for p in prices]
         self.refund = 0.0
-        self.factors: list[_Factor] = []
-        self.ends: list[list[tuple[_Factor, int]]] = [[] for _ in graph.nodes]
+        self.factors: list[Factor] = []
+        self.ends: list[list[tuple[Factor, int]]] = [[] for _ in graph.nodes]
         for t, tensor in enumerate(graph.tensors):
             near = distances[t]
             if near is None:
@@ -117,7 +117,7 @@ class DualAscent:
             shared = near if len(bundles) == 1 else Distances(near.arcs, near.price / len(bundles))
             for bundle in bundles:
                 ports = (tensor.source, *bundle)
-                factor = _Factor(t, shared, ports, [_support(p, len(tensor.space)) for p in ports])
+                factor = Factor(t, shared, ports, [_support(p, len(tensor.space)) for p in ports])
                 self.factors.append(factor)
                 for i, port in enumerate(ports):
                     self.ends[port.node].append((factor, i))
@@ -165,7 +165,7 @@ class DualAscent:
     def sweep(self) -> None:
         """Once forward and once backward over the program."""
         order = sorted(range(len(self.factors)), key=lambda i: self.factors[i].ports[0].node)
-        made: dict[int, list[_Factor]] = {}
+        made: dict[int, list[Factor]] = {}
         for i in order:
             made.setdefault(self.factors[i].ports[0].node, []).append(self.factors[i])
         for node in range(len(self.prices)):
@@ -224,7 +224,7 @@ class DualAscent:
                 saved = (1 - self.shares[factor.tensor]) * self.groups.latency_s
                 factor.distances = alone.repriced(alone.price - np.where(of >= 0, saved[of], 0.0))
 
-    def _push(self, node: int, ends: list[tuple[_Factor, int]]) -> None:
+    def _push(self, node: int, ends: list[tuple[Factor, int]]) -> None:
         """Hand what the node's choices cost, in equal shares, to the tensors at `ends`."""
         costs = self.node_costs(node)
         for factor, i in ends:
@@ -235,7 +235,7 @@ class DualAscent:
             factor.potentials[i] = factor.potentials[i] + share
             self.given[node] = self.given[node] - share[rows]
 
-    def _pull(self, factor: _Factor, at_source: bool) -> None:
+    def _pull(self, factor: Factor, at_source: bool) -> None:
         """Hand what the tensor costs, in equal shares, to the nodes at its source or at its uses."""
         marginals = factor.marginals(at_source)
         for i, marginal in enumerate(marginals, start=0 if at_source else 1):
@@ -291,9 +291,9 @@ class DualAscent:
         for factor, i in self.ends[node]:
             factor.potentials[i] = point(factor.ports[i].rows[chosen[node]], len(factor.potentials[i]))
 
-    def _touching(self, node: int) -> list[tuple[_Factor, list[int]]]:
+    def _touching(self, node: int) -> list[tuple[Factor, list[int]]]:
         """The tensors that a node touches, each with all its ports there."""
-        found: dict[int, tuple[_Factor, list[int]]] = {}
+        found: dict[int, tuple[Factor, list[int]]] = {}
         for factor, i in self.ends[node]:
             found.setdefault(id(factor), (factor, []))[1].append(i)
         return list(found.values())

@@ -18,15 +18,14 @@ from .dual_ascent import DualAscent
 from .graph import Graph, restrict
 from .integer_program import ChoiceProgram, choice_program
 from .memory_bounds import Load
+from .row_worths import row_worths
 from .steiner import Distances
 from .tree_costs import Trees
 
 Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
-MORE_SWEEPS = 6  # before the solver is asked, what it is asked shrinks
-APPROACHES, CLOSE = 12, 1e-6  # tries to come that close, relative, before the solver is asked
-NEAR = (0.03, 0.1)  # above the ascent's bound, where most plans are
-GAIN = 0.5  # a try that raises the bound by less than this share of what is missing is the last
+MORE_SWEEPS = 6  # on the choices that a relaxation mixes
+NEAR = (0.05, 0.15)  # above the ascent's bound, where most plans are
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 FAR = 1e30  # seconds: more than the difference of any two plans
 NODES = 2_000  # of the solver's search among plans that keep to a limit
@@ -165,8 +164,7 @@ class Prover:
 
         A program of more than `most_columns` is not given to the solver; then the ascent's bound stands.
         """
-        best = self._approach(ascent, known)
-        best = replace(best, bound=min(best.price, ascent.bound()))
+        best = replace(known, bound=min(known.price, ascent.bound()))
         least = best.bound
         for near in (least * (1 + share) for share in NEAR):
             if not 0 < near < best.price:
@@ -193,7 +191,7 @@ class Prover:
         if most_columns is not None and len(reduced.model.cost) > most_columns:
             return best
         unit = _unit(best.price)
-        relaxed = answer = self._solve(_relaxed(reduced.model))
+        relaxed = answer = self._relax(reduced, ascent, unit)
         plan = self._plan(answer, reduced, ascent)
         if plan is None and answer.x is not None:
             plan = self._round(answer, reduced, ascent, best)
@@ -223,7 +221,7 @@ class Prover:
         best, left = known, reduced.model
         wrong: Candidate | None = None
         for relaxed in (True, False):
-            answer = self._solve(_relaxed(left) if relaxed else left, NODES)
+            answer = self._relax(reduced, ascent, unit) if relaxed else self._solve(left, NODES)
             if answer.none:
                 return replace(best, bound=best.price), None
             best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
@@ -242,25 +240,6 @@ class Prover:
                 break  # boxes settle it sooner
         return best, wrong
 
-    def _approach(self, ascent: DualAscent, known: Candidate) -> Candidate:
-        """Sweep on while that brings bound and plan together: less is left for the solver then. Where
-        it does no longer, the plan may be what is missing: round once more."""
-        best, before = known, ascent.bound()
-        for _ in range(APPROACHES):
-            missing = best.price - before
-            if missing <= CLOSE * abs(best.price):
-                break
-            for _ in range(MORE_SWEEPS):
-                ascent.sweep()
-            bound = ascent.bound()
-            if bound - before < GAIN * missing:
-                found = self.problem.found(ascent.round())
-                if found.price >= best.price:
-                    break
-                best = found
-            before = bound
-        return best
-
     def plainest(
         self, ascent: DualAscent, best: Candidate, most_columns: int | None = None, limits: Limited | None = None
     ) -> Candidate:
@@ -274,7 +253,7 @@ class Prover:
         reduced = self._reduce(ascent, best, ties=True, limits=limits, among=among)
         if not reduced.possible or (most_columns is not None and len(reduced.model.cost) > most_columns):
             return best
-        answer = self._solve(_relaxed(reduced.model))
+        answer = self._relax(reduced, ascent, _unit(best.price))
         plan = self._plan(answer, reduced)
         if plan is None:
             limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best)
@@ -321,8 +300,12 @@ class Prover:
         program = choice_program(graph, prices, flows, groups, loads, combined)
         return _Reduced(program, [np.flatnonzero(k) for k in alive], arcs)
 
-    def _solve(self, model: Model, nodes: int | None = None) -> Answer:
-        answer = solve(model, self.problem.settings, nodes)
+    def _relax(self, reduced: _Reduced, ascent: DualAscent, unit: float) -> Answer:
+        """The linear relaxation of what is left, from where the ascent has come."""
+        return self._solve(_relaxed(reduced.model), rows=row_worths(reduced.program, ascent, reduced.arcs, unit))
+
+    def _solve(self, model: Model, nodes: int | None = None, rows: Floats | None = None) -> Answer:
+        answer = solve(model, self.problem.settings, nodes, rows)
         self.solve_s += answer.seconds
         return answer
 
@@ -371,8 +354,9 @@ def _left(ascent: DualAscent, price: float, reduced: _Reduced, relaxed: Answer, 
         masks.append(mask)
     arcs = {}
     for t, own in reduced.arcs.items():
-        firsts, some = reduced.program.flows[t], np.flatnonzero(own)
-        columns = [cheap[first : first + len(some)] for first in firsts]
+        flows, some = reduced.program.flows[t], np.flatnonzero(own)
+        assert flows is not None, "what has arcs flows"
+        columns = [cheap[first : first + len(some)] for first in flows.columns]
         left = columns[0] & np.any(columns[1:], axis=0) if len(columns) > 1 else columns[0]
         arcs[t] = np.zeros(len(own), dtype=bool)
         arcs[t][some[left]] = True

@@ -10,7 +10,7 @@ which pays the latency; their arcs pay for the bytes alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +28,34 @@ Floats = NDArray[np.float64]
 ROOM = 1e3  # what there is of any memory in the solver's unit, far above its tolerances
 
 
+@dataclass(frozen=True)
+class Flows:
+    """The flows of a tensor in the program: the first of the columns in which its arcs are paid; for each use the
+    first of those of its flow (the same where there is one use), and of the rows that balance it at the layouts;
+    with several uses the first of the rows by which a flow runs over what is paid; the row of each group."""
+
+    paid: int
+    uses: tuple[int, ...]
+    balances: tuple[int, ...]
+    links: tuple[int, ...]
+    joins: Mapping[int, int]
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The first columns of the arcs: where they are paid, and if that is apart those of each use."""
+        return (self.paid, *self.uses) if self.links else self.uses
+
+
 @dataclass(frozen=True, eq=False)
 class ChoiceProgram:
-    """The integer program of a graph: `choice[n]` is the first column of node n's choices; `shared` has each
-    group of collectives that may run as one, with its column. `flows[t]`: the first columns of tensor t's arcs, where
-    they are paid if that is apart, and then for each use; none for a tensor that nothing reads."""
+    """The integer program of a graph: `choice[n]` is the first column of node n's choices, and row n takes one of them;
+    `shared` has each group of collectives that may run as one, with its column; `flows[t]` the flows of tensor t,
+    None for one that nothing reads."""
 
     model: Model
     choice: tuple[int, ...]
-    shared: tuple[tuple[int, int], ...] = ()
-    flows: tuple[tuple[int, ...], ...] = ()
+    shared: tuple[tuple[int, int], ...]
+    flows: tuple[Flows | None, ...]
 
 
 def choice_program(
@@ -72,20 +90,21 @@ def choice_program(
     if combined:
         row = a.add_rows(1, 1.0, np.inf)
         a.add_entries(np.full(len(shared), row), np.array(list(shared.values()), dtype=np.int64), 1.0)
-    columns_of: list[tuple[int, ...]] = []
+    flows_of: list[Flows | None] = []
     for t, (tensor, flow) in enumerate(zip(graph.tensors, flows, strict=True)):
         if flow is None:
-            columns_of.append(())
+            flows_of.append(None)
             continue
         of = None if groups is None else groups.of[t]
         if groups is None or of is None or not (of >= 0).any():
-            columns_of.append(_add_flows(a, tensor, choice, *flow))
+            flows_of.append(_add_flows(a, tensor, choice, *flow))
         else:
             arcs, price = flow
             apart = price - np.where(of >= 0, groups.latency_s[of], 0.0)
-            columns_of.append(_add_flows(a, tensor, choice, arcs, apart))
-            join(a, columns_of[-1][0], of, groups, shared, alone=len(tensor.uses) > 1)
-    return ChoiceProgram(a.model(), tuple(choice), tuple(shared.items()), tuple(columns_of))
+            own = _add_flows(a, tensor, choice, arcs, apart)
+            joins, _ = join(a, own.paid, of, groups, shared, alone=len(tensor.uses) > 1)
+            flows_of.append(replace(own, joins=joins))
+    return ChoiceProgram(a.model(), tuple(choice), tuple(shared.items()), tuple(flows_of))
 
 
 def add_groups(a: Assembly, groups: Groups) -> dict[int, int]:
@@ -95,36 +114,36 @@ def add_groups(a: Assembly, groups: Groups) -> dict[int, int]:
     return {g: first + n for n, g in enumerate(used)}
 
 
-def join(a: Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[int, int], alone: bool) -> dict[int, int]:
+def join(
+    a: Assembly, paid: int, of: Array, groups: Groups, shared: Mapping[int, int], alone: bool
+) -> tuple[dict[int, int], dict[int, int]]:
     """A tensor's arcs of a group run in its collective, one of them; if it may have more (`alone`),
-    the others pay the latency by themselves, and the columns that count these are returned. `paid`: the first column
-    of the arcs."""
-    apart = {}
+    the others pay the latency by themselves. `paid`: the first column of the arcs. Returned are the row of each group,
+    and the column that counts what pays by itself."""
+    rows, apart = {}, {}
     for g in np.unique(of[of >= 0]).tolist():
         own = np.flatnonzero(of == g)
-        row = a.add_rows(1, -np.inf, 0.0)
+        row = rows[g] = a.add_rows(1, -np.inf, 0.0)
         a.add_entries(np.full(len(own), row), paid + own, 1.0)
         a.add_entries(np.array([row]), np.array([shared[g]]), -1.0)
         if alone:
             extra = apart[g] = a.add_columns(groups.latency_s[[g]], float(len(own)), True)
             a.add_entries(np.array([row]), np.array([extra]), -1.0)
-    return apart
+    return rows, apart
 
 
-def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> tuple[int, ...]:
-    """One flow for each use; with several uses, the arcs' prices are paid by shared columns.
-
-    The first of the columns by which the arcs are paid is returned, and if that is apart the first for each use.
-    """
+def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> Flows:
+    """One flow for each use; with several uses, the arcs' prices are paid by shared columns."""
     shared = len(tensor.uses) > 1
     layouts, count = len(tensor.space), len(arcs)
     paid = a.add_columns(price, 1.0, True) if shared else None
-    firsts = [] if paid is None else [paid]
+    uses, balances, links = [], [], []
     for port in tensor.uses:
         flow = a.add_columns(np.zeros(count) if shared else price, 1.0, False)
-        firsts.append(flow)
+        uses.append(flow)
         columns = np.arange(flow, flow + count)
         row = a.add_rows(layouts, 0.0, 0.0)
+        balances.append(row)
         a.add_entries(row + arcs.target, columns, 1.0)
         a.add_entries(row + arcs.source, columns, -1.0)
         for end, sign in ((tensor.source, 1.0), (port, -1.0)):
@@ -132,6 +151,7 @@ def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, p
             a.add_entries(row + end.rows, np.arange(first, first + len(end.rows)), sign)
         if paid is not None:
             bound = a.add_rows(count, -np.inf, 0.0)
+            links.append(bound)
             a.add_entries(bound + np.arange(count), columns, 1.0)
             a.add_entries(bound + np.arange(count), np.arange(paid, paid + count), -1.0)
-    return tuple(firsts)
+    return Flows(uses[0] if paid is None else paid, tuple(uses), tuple(balances), tuple(links), {})

@@ -18,6 +18,8 @@ from ..layouts.reshard import Arcs
 from ..layouts.space import Array
 
 Floats = NDArray[np.float64]
+FEW_LAYOUTS = 256  # of which all pairs are settled at once
+OFTEN = 40  # vectors, after which that pays
 
 
 class Distances:
@@ -45,21 +47,37 @@ class Distances:
 
 
 class _Relaxation:
-    """Bellman and Ford with all arcs at once: paths are short, so few rounds settle it."""
+    """Bellman and Ford with all arcs at once: paths are short, so few rounds settle it. Where there are not many
+    layouts and much is asked, all pairs of them are settled once: [from, to], a sum and a minimum per question."""
 
     def __init__(self, source: Array, target: Array, price: Floats):
         self.order = np.argsort(target, kind="stable")
         self.source, self.price = source[self.order], price[self.order]
         self.ends, self.starts = np.unique(target[self.order], return_index=True)
+        self.asked, self.pairs = 0, None
+
+    asked: int
+    pairs: Floats | None
 
     def repriced(self, price: Floats) -> _Relaxation:
         other = copy(self)
         other.price = price[self.order]
+        other.asked, other.pairs = 0, None
         return other
 
     def __call__(self, values: Floats) -> Floats:
         if not len(self.ends):
             return values
+        count = values.shape[1]
+        if self.pairs is None and count <= FEW_LAYOUTS:
+            self.asked += len(values)
+            if self.asked > OFTEN:
+                self.pairs = self._settled(np.where(np.eye(count, dtype=bool), 0.0, np.inf))
+        if self.pairs is None:
+            return self._settled(values)
+        return np.stack([np.add(value[:, None], self.pairs).min(axis=0) for value in values])
+
+    def _settled(self, values: Floats) -> Floats:
         while True:
             best = np.minimum.reduceat(values[:, self.source] + self.price, self.starts, axis=1)
             old = values[:, self.ends]

@@ -213,11 +213,14 @@ def _kept_by_group(own: Floats, out: Array, group: Array, saved: Floats, legs: F
     `legs[a, w]`: what arc a and the direct way on to w cost; `via` the least of them.
     """
     keep = np.zeros(len(own), dtype=bool)
-    for g in np.unique(group[group >= 0]):
-        mine = group == g
-        least = np.minimum(via, (legs[mine] - saved[mine][:, None]).min(axis=0))
-        price = own[mine] - saved[mine]
-        keep[mine] = price <= least[out[mine]] * (1 - 1e-12)
+    some = np.flatnonzero(group >= 0)
+    if not len(some):
+        return keep
+    some = some[np.argsort(group[some], kind="stable")]
+    first = np.flatnonzero(np.diff(group[some], prepend=-1))
+    least = np.minimum(via, np.minimum.reduceat(legs[some] - saved[some][:, None], first, axis=0))
+    number = np.repeat(np.arange(len(first)), np.diff(first, append=len(some)))
+    keep[some] = own[some] - saved[some] <= least[number, out[some]] * (1 - 1e-12)
     return keep
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..layouts.space import Mask
-from ..plan import Cutoff
 from .detours import Detours
 from .dual_ascent import DualAscent, Floats
 from .exact import Candidate, Problem, Prover
@@ -129,12 +128,15 @@ class _Cut:
     at: float
 
 
-class _Search:
-    """The boxes that are left, the best plan so far, and the bound of what was given up."""
+class Boxes:
+    """Of one side the boxes that are left, the best plan so far, and the bound of what was given up. `below`: what a
+    plan must cost less than, and `elsewhere` whether another side has one that costs as much. `ascent` has settled on
+    the side without limits."""
 
     def __init__(self, side: Side, ascent: DualAscent, prover: Prover, below: float):
+        self.side, self.ascent = side, ascent
         self.problem, self.limits, self.detours = side.problem, side.limits, side.detours
-        self.prover, self.below = prover, below
+        self.prover, self.below, self.elsewhere = prover, below, False
         self.winner = ascent  # that of the box in which the best plan was found
         problem = self.problem
         self.best: Candidate | None = None
@@ -149,6 +151,26 @@ class _Search:
     def price(self) -> float:
         """That of the best plan so far, or what a plan must cost less than."""
         return self.below if self.best is None else min(self.below, self.best.price)
+
+    @property
+    def dives(self) -> bool:
+        """Whether any plan is of more interest than a better bound: while none is known."""
+        return self.best is None and not self.elsewhere
+
+    @property
+    def least(self) -> float:
+        """The least bound of the boxes that are left."""
+        return self.heap[0][0] if self.heap else np.inf
+
+    @property
+    def bound(self) -> float:
+        """The bound of all plans of the side, or the price of a known one."""
+        return min(self.price, self.given_up, self.least)
+
+    @property
+    def open(self) -> bool:
+        """Whether there is anything left to do."""
+        return self.least < self.price * (1 - self.problem.settings.gap) and self.read < self.most
 
     def reading(self, chosen: Sequence[int]) -> Candidate:
         """A plan that was read off."""
@@ -173,7 +195,7 @@ class _Search:
         ascent = parent.copy()
         for n, mask in enumerate(tight):
             ascent.allow(n, mask)
-        known, turns = self.best, FIRST_TURNS if self.best is None else TURNS
+        known, turns = self.best, FIRST_TURNS if self.dives else TURNS
         loads = self.limits.loads(tight)
         pressed = press(ascent, loads, self.reading, self.offered, turns, self.limits.combined)
         if pressed is not None and self.best is not known:
@@ -187,30 +209,27 @@ class _Search:
         box = _Box(tight, ascent, pressed.ascent, replace(pressed.plan, bound=bound), cuts)
         heapq.heappush(self.heap, (bound, self.entered, box))
 
-    def run(self) -> Candidate:
-        """Take the box of the least bound, prove its cheapest plan or split it, until none is left. Raises
-        Cutoff where no plan was found."""
+    def step(self) -> None:
+        """Take the box of the least bound, prove its cheapest plan or split it."""
         gap = self.problem.settings.gap
-        while self.heap and self.heap[0][0] < self.price * (1 - gap) and self.read < self.most:
-            bound, box = self.take()
-            if self.limits.fits(box.plan) or not box.cuts or box.cuts >= MOST_CUTS:
-                known = (
-                    (self.best or box.plan).at_most(self.below) if self.best else replace(box.plan, price=self.price)
-                )
-                found, wrong = self.prover.within(box.ascent, known, self.limits, MOST_COLUMNS)
-                bound = max(bound, found.bound)
-                if found.price < known.price and self.offered(found):
-                    self.winner = box.ascent
-                if bound >= self.price * (1 - gap):
-                    continue
-                box = replace(box, plan=replace(wrong or box.plan, bound=bound), cuts=0)
-            if self.best is None:
-                self.detour(box.plan, FEW_WAYS)
-            self.split(box)
-        left = self.heap[0][0] if self.heap else np.inf
-        if self.best is None:
-            raise Cutoff(min(self.below, self.given_up, left))
-        found = replace(self.best, bound=min(self.price, self.given_up, left))
+        bound, box = self.take()
+        if self.limits.fits(box.plan) or not box.cuts or box.cuts >= MOST_CUTS:
+            known = (self.best or box.plan).at_most(self.below) if self.best else replace(box.plan, price=self.price)
+            found, wrong = self.prover.within(box.ascent, known, self.limits, MOST_COLUMNS)
+            bound = max(bound, found.bound)
+            if found.price < known.price and self.offered(found):
+                self.winner = box.ascent
+            if bound >= self.price * (1 - gap):
+                return
+            box = replace(box, plan=replace(wrong or box.plan, bound=bound), cuts=0)
+        if self.dives:
+            self.detour(box.plan, FEW_WAYS)
+        self.split(box)
+
+    def plainest(self) -> Candidate:
+        """Of the plans of the price of the best of the side, the plainest."""
+        assert self.best is not None, "a plan has been found"
+        found = replace(self.best, bound=self.bound)
         plain = self.prover.plainest(self.winner, found, MOST_COLUMNS, self.limits)
         return plain if self.limits.fits(plain) else found
 
@@ -226,7 +245,7 @@ class _Search:
     def take(self) -> tuple[float, _Box]:
         """The box of the least bound, and its bound; while no plan is known the last one entered, in
         which most is less than it was."""
-        if self.best is None:
+        if self.dives:
             last = max(self.heap, key=lambda entry: entry[1])
             self.heap.remove(last)
             heapq.heapify(self.heap)
@@ -290,14 +309,26 @@ def _largest(sizes: Sequence[tuple[int, Floats]], box: _Box) -> _Cut | None:
     return best
 
 
-def branch_and_bound(side: Side, prover: Prover, ascent: DualAscent, least: float, below: float) -> Candidate:
-    """The cheapest plan of a side; `ascent` has settled on its problem without limits, and `least` is a bound of
-    it. Raises Cutoff where no plan was found that costs less than `below`."""
-    problem = side.problem
-    allowed = [np.ones(len(node.seconds), dtype=bool) for node in problem.graph.nodes]
-    if problem.representatives is not None:
-        node, mask = problem.representatives  # from here on boxes may tell alike axes apart
-        allowed[node] = mask
-    boxes = _Search(side, ascent, prover, below)
-    boxes.enter(allowed, ascent, least)
-    return boxes.run()
+def branch_and_bound(sides: Sequence[Boxes], least: float) -> None:
+    """Take turns at all plans, the `sides`, until nothing is left that may hold a cheaper one; `least` is a bound of
+    them. The side of the least bound is next: a plan that is found in one closes the boxes of all."""
+    for side in sides:
+        problem = side.problem
+        allowed = [np.ones(len(node.seconds), dtype=bool) for node in problem.graph.nodes]
+        if problem.representatives is not None:
+            node, mask = problem.representatives  # from here on boxes may tell alike axes apart
+            allowed[node] = mask
+        side.enter(allowed, side.ascent, least)
+        _share(side, sides)
+    while waiting := [side for side in sides if side.open]:
+        now = waiting[0] if waiting[0].dives else min(waiting, key=lambda side: side.least)
+        now.step()
+        _share(now, sides)
+
+
+def _share(found: Boxes, sides: Sequence[Boxes]) -> None:
+    """Tell all other sides what the best plan of one costs."""
+    if found.best is not None:
+        for side in sides:
+            if side is not found:
+                side.below, side.elsewhere = min(side.below, found.best.price), True

@@ -59,15 +59,18 @@ class Moves:
     def needed(self, graph: Graph) -> list[Array | None]:
         """For each tensor the arcs that a cheapest plan may need."""
         out: list[Array | None] = []
+        alike: dict[tuple[int, bytes, bytes], Array] = {}
         for t, (tensor, arcs, seconds) in enumerate(zip(graph.tensors, self.arcs, self.seconds, strict=True)):
-            of = None if self.groups is None else self.groups.of[t]
             if arcs is None:
                 out.append(None)
-            elif self.groups is None or of is None:
-                out.append(np.flatnonzero(needed(tensor.space.space, arcs, _tied(seconds))))
-            else:
-                saved = np.where(of >= 0, self.groups.latency_s[of], 0.0)
-                out.append(np.flatnonzero(needed(tensor.space.space, arcs, _tied(seconds), of, saved)))
+                continue
+            space = tensor.space.space
+            of = None if self.groups is None else self.groups.of[t]
+            saved = None if self.groups is None or of is None else np.where(of >= 0, self.groups.latency_s[of], 0.0)
+            key = id(space), seconds.tobytes(), b"" if of is None else of.tobytes()
+            if key not in alike:
+                alike[key] = np.flatnonzero(needed(space, arcs, _tied(seconds), of, saved))
+            out.append(alike[key])
         return out
 
 
@@ -75,11 +78,19 @@ def all_moves(program: Program, graph: Graph, network: Network) -> Moves:
     """Every collective of every tensor of `graph`, priced."""
     arcs: list[Arcs | None] = []
     seconds: list[Floats] = []
+    alike: dict[object, tuple[Arcs, Floats]] = {}
     for tensor in graph.tensors:
+        if not tensor.uses:
+            arcs.append(None)
+            seconds.append(np.zeros(0))
+            continue
         space = tensor.space.space
-        own = worthwhile(space, tensor.joins) if tensor.uses else None
+        key = id(space), tensor.joins, tensor.total_bytes
+        if key not in alike:
+            own = worthwhile(space, tensor.joins)
+            alike[key] = own, price_arcs(space, own, tensor.total_bytes, network.collective_s)
+        own, price = alike[key]
         arcs.append(own)
-        price = np.zeros(0) if own is None else price_arcs(space, own, tensor.total_bytes, network.collective_s)
         seconds.append(tensor.times * price)
     groups = find_groups(program, graph, arcs, network)
     return Moves(arcs, seconds, groups if len(groups.latency_s) else None)

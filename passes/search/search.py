@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ..plan import Cutoff
-from .branch_and_bound import Side, branch_and_bound
+from .branch_and_bound import Boxes, Side, branch_and_bound
 from .dual_ascent import DualAscent
 from .exact import Candidate, Problem, Prover
 from .limits import JointLimits, Limits
 from .settle import settle
 
 FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
-SWEEPS = 12  # brings the bound within a thousandth or so; more would only leave less to prove
+SWEEPS = 6  # brings the bound within some hundredths; more would leave less to prove, but take longer than proving it
 
 
 def search(
@@ -59,40 +59,34 @@ def search(
 def _sides(sides: Iterable[Side], prover: Prover, ascent: DualAscent, least: float, below: float) -> Candidate:
     """The cheapest plan of all sides. `ascent` has settled on the problem, and `least` is a bound of it. Raises
     Cutoff where none was found that costs less than `below`."""
+    every = [_boxes(side, prover, ascent, below) for side in sides]
+    branch_and_bound(every, least)
     best: Candidate | None = None
     bounds: list[float] = []
-    for side in sides:
-        own, start = prover, ascent
-        if side.problem is not prover.problem:
-            own, start = Prover(side.problem), _ascent(side.problem)
-            for _ in range(SWEEPS):
-                start.sweep()
-        most = below if best is None else min(below, best.price)
-        found, bound = _among(side, own, start, least, most)
+    known = [(side.best.price, n) for n, side in enumerate(every) if side.best is not None]
+    if known:
+        winner = every[min(known)[1]]
+        best = winner.plainest()
+    for side in every:
+        price, bound = below if best is None else best.price, side.bound
+        if bound < price * (1 - side.problem.settings.gap):
+            found, more = settle(side.side, side.prover, side.ascent, price)
+            best, bound = found or best, max(bound, more)
         bounds.append(bound)
-        best = found or best
-        if own is not prover:
-            prover.solve_s += own.solve_s
+    prover.solve_s += sum(side.prover.solve_s for side in every if side.prover is not prover)
     if best is None:
         raise Cutoff(min(bounds))
     return replace(best, bound=min(best.price, *bounds))
 
 
-def _among(
-    side: Side, prover: Prover, ascent: DualAscent, least: float, below: float
-) -> tuple[Candidate | None, float]:
-    """The cheapest plan of a side, None where none was found that costs less than `below`, and a bound of all."""
-    found: Candidate | None = None
-    try:
-        found = branch_and_bound(side, prover, ascent, least, below)
-        bound = found.bound
-    except Cutoff as beaten:
-        bound = beaten.bound
-    price = below if found is None else found.price
-    if bound < price * (1 - side.problem.settings.gap):
-        other, more = settle(side, prover, ascent, price)
-        found, bound = other or found, max(bound, more)
-    return found, bound
+def _boxes(side: Side, prover: Prover, ascent: DualAscent, below: float) -> Boxes:
+    """A side with an ascent that has settled on it; `ascent` is that of the whole problem."""
+    if side.problem is prover.problem:
+        return Boxes(side, ascent, prover, below)
+    start = _ascent(side.problem)
+    for _ in range(SWEEPS):
+        start.sweep()
+    return Boxes(side, start, Prover(side.problem), below)
 
 
 def _ascent(problem: Problem) -> DualAscent:

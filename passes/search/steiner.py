@@ -19,7 +19,7 @@ from ..layouts.space import Array
 
 Floats = NDArray[np.float64]
 FEW_LAYOUTS = 256  # of which all pairs are settled at once
-OFTEN = 40  # vectors, after which that pays
+OFTEN = 100  # vectors, after which that pays
 
 
 class Distances:

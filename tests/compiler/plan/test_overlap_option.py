@@ -131,7 +131,7 @@ def test_what_is_not_time_is_not_hidden(objective: Objective) -> None:
 def test_phases_planned_together_count_what_each_call_hides(tmp_path: Path) -> None:
     path = tmp_path / "two.esti"
     text = Path(FEED_FORWARD).read_text().replace("dim B = 512, L = 1", "dim B, L = 1")
-    path.write_text(text + "phase prefill { B = 65536 }\nphase decode { B = 512, calls = 64 }\n")
+    path.write_text(text + "phase prefill { B = 65536 }\nphase decode { B = 1024, calls = 64 }\n")
     program = load(path)
     compiled = compile_phases(program, BOTH, Mesh.parse("4x4"), OPTIONS)
     totals = [one.estimate.totals() for one in compiled]

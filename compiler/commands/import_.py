@@ -1,4 +1,4 @@
-"""`escc import`: a Hugging Face config as a model."""
+"""`escc import`: a Hugging Face config as a model, or a checkpoint as a model and the map of its weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from ...ir.text.read import parse, read_source
 from ...passes.expansion.expand import expand
 from ...passes.expansion.report import TooLarge
 from ..hf_import.architectures import CONFIG, config_file, read_config
+from ..hf_import.checkpoint import Checkpoint, dequantised, gguf_config, has_tensors, map_of, open_checkpoint
 from ..hf_import.json_text import MOST_BYTES, read_json
+from ..hf_import.weight_map import ENDING, map_text
 from ..hf_import.write import model_text
 from ..plan.pipeline import InternalError
 from ..report.hardware import parameter_count
@@ -39,24 +41,38 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 @reported
 def import_command(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A model's folder or config.json.", show_default=False)
+        str, typer.Argument(metavar="CONFIG", help="A model's folder, config.json or GGUF file.", show_default=False)
     ],
     output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the model into FILE (.esti).")
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the model into FILE (.esti), and what a checkpoint's weights are beside it (.weights).",
+        ),
     ] = None,
     dtype: Annotated[
         Weights | None, typer.Option(help="The type of the weights; without it, the one that the config names.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
 ) -> None:
-    """Turn the config of a Hugging Face model into a model of escc."""
+    """Turn the config of a Hugging Face model into a model of escc, and a checkpoint into a map of its weights too."""
+    names = [] if output is None else [Path(output).name, Path(output).with_suffix(ENDING).name]
     if output is not None:
-        if not Path(output).name:
-            raise fail(f"`{output}` names no file.")
-        refuse_existing(Path(output).parent, [Path(output).name], force)
-    path = config_file(Path(config))
-    document = read_json(read_source(path, MOST_BYTES))
-    text = model_text(read_config(document, None if dtype is None else Dtype(dtype)), _title(path))
+        if not Path(output).name or Path(output).suffix == ENDING:
+            raise fail(f"`{output}` names no file.", hint="name one that ends in `.esti`")
+        refuse_existing(Path(output).parent, names, force)
+    path = Path(config)
+    checkpoint = open_checkpoint(path) if has_tensors(path) else None
+    if checkpoint is not None and checkpoint.gguf:
+        document = read_json(gguf_config(path, checkpoint))
+    else:
+        path = config_file(path)
+        document = read_json(read_source(path, MOST_BYTES))
+    model = read_config(document, None if dtype is None else Dtype(dtype))
+    title = _title(path)
+    text = model_text(model, title)
     source = Source(output or "the imported model", text)
     try:
         program = expand(parse(source), source)
@@ -64,12 +80,22 @@ def import_command(
         raise fail(f"The model of `{path}` is too large. {error.diagnostics[0].message}") from None
     except InputError as error:
         raise InternalError(f"the model that was made of `{path}` is wrong: {error}") from error
+    files = {} if checkpoint is None else {ENDING: map_text(map_of(model, program, checkpoint), title)}
     if output is None:
         say(text)
     else:
-        write_files(Path(output).parent, {Path(output).name: text}, force)
-        say(f"wrote {output}\n")
+        written = dict(zip(names, [text, *files.values()], strict=False))
+        for made in write_files(Path(output).parent, written, force):
+            say(f"wrote {made}\n")
     note(f"{parameter_count(program) / 1e9:.2f}e9 parameters")
+    if checkpoint is not None:
+        _tell(checkpoint)
+
+
+def _tell(checkpoint: Checkpoint) -> None:
+    """Say what becomes of tensors that are kept in blocks."""
+    for kind, count in dequantised(checkpoint).items():
+        note(f"{count} tensors are kept as {kind}, and are read as plain numbers")
 
 
 def _title(path: Path) -> str:

@@ -1,4 +1,5 @@
-"""`escc run`: a model generates on virtual chips, and in JAX; its tokens must be those of the dense reference."""
+"""`escc run`: a model generates, shrunken on virtual chips beside the dense reference, or with the weights of a
+checkpoint by the emitted JAX modules."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from ...ir.mesh import Mesh
 from ...passes.choose import Options
 from ..jax.check import require_jax
 from ..plan.pipeline import load
+from ..run.answer import Planned, answer, plan_for, weights_of
+from ..run.answer_text import Prompts, answer_ids, answer_text, asked_of, npy
 from ..run.generate import prepare, run_prepared
 from ..run.generate_jax import (
     check_processes,
@@ -24,7 +27,8 @@ from ..run.generate_jax import (
     jax_disagreement,
     jax_text,
 )
-from ..text.terminal import complain, say
+from ..text.files import refuse_existing, write_files
+from ..text.terminal import complain, note, say
 from .main import reported
 from .options import Chip, Chips, Datasheet, EngineName, File, Net, Pins, Sets, bindings, chip_of
 
@@ -44,6 +48,28 @@ def run_command(
     file: File,
     chips: Chips,
     tokens: Annotated[int, typer.Option(metavar="N", help="How many each sequence gets, the first from prefill.")] = 16,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="A folder of safetensors files or a GGUF file, whose weights then answer."),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="To be continued; any number of them.")
+    ] = None,
+    prompt_file: Annotated[str | None, typer.Option(metavar="FILE", help="A prompt on each line.")] = None,
+    prompt_ids: Annotated[
+        list[str] | None, typer.Option(metavar="N,N,...", help="A prompt as token ids; any number of them.")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Places that are planned; as many as are needed by default.")
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, max=1e3, help="Of the draw of tokens by `--seed`; 0 takes the likeliest.")
+    ] = 0.0,
+    check: Annotated[bool, typer.Option("--check", help="Answer with the unsharded model too, and compare.")] = False,
+    logits: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the scores [step, prompt, token] of all steps (.npy).")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
     hardware: Chip = "tpu-v4",
     datasheet: Datasheet = False,
     network: Net = None,
@@ -61,11 +87,27 @@ def run_command(
         int, typer.Option(metavar="N", help="Of JAX, on this machine, which share the chips equally.")
     ] = 1,
 ) -> None:
-    """Generate with shrunken dims and random weights on virtual chips, and in JAX, and compare with the reference."""
+    """Generate with shrunken dims and random weights on virtual chips, and in JAX, and compare with the reference;
+    or with `--checkpoint` answer prompts, planned as they are, by the emitted modules on JAX devices."""
     mesh = Mesh.parse(chips)
     chip = chip_of(hardware, datasheet, network, engine)
     options = Options(chip, capacity_bytes=chip.hbm_bytes if memory else math.inf)
     program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []])
+    prompts = Prompts(tuple(prompt or ()), prompt_file, tuple(prompt_ids or ()))
+    if checkpoint is not None:
+        require_jax()
+        check_processes(mesh, processes)
+        asked = asked_of(prompts, Path(checkpoint), tokens, context, temperature, seed, logits is not None)
+        weights = weights_of(Path(file), program, Path(checkpoint))
+        if check and processes > 1:
+            raise fail("The unsharded model runs in one process.", hint="leave `--processes` out")
+        if logits is not None:
+            refuse_existing(Path(logits).parent, [Path(logits).name], force)
+        planned = plan_for(program, weights, Path(checkpoint), mesh, options, asked)
+        _answer(planned, processes, check, logits, force, texts=not prompts.ids)
+        return
+    if prompts.some or check or logits is not None:
+        raise fail("Prompts are answered with real weights.", hint="name them with `--checkpoint`")
     if backend is Backend.JAX:
         require_jax()
         check_processes(mesh, processes)
@@ -85,3 +127,15 @@ def run_command(
         wrong = jax_disagreement(done, found)
     if wrong is not None:
         raise fail(wrong)
+
+
+def _answer(planned: Planned, processes: int, check: bool, logits: str | None, force: bool, texts: bool) -> None:
+    """Run what is planned with real weights, and say what came of it."""
+    done = answer(planned, processes, check, stream=texts)
+    if done.scores is not None and logits is not None:
+        write_files(Path(logits).parent, {Path(logits).name: npy(done.scores)}, force)
+    if not texts:
+        say(answer_ids(planned.asked, done))
+    note(answer_text(planned, done))
+    if done.wrong:
+        raise fail(f"{done.wrong} tokens are not those of the unsharded model.")

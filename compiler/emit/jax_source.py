@@ -17,6 +17,8 @@ from ...ir.layout import format_layout
 from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Kind, Program, Region, Repeat, Take, walk
 from ...ir.spmd import SpmdProgram, Step, unsharded
+from ..hf_import import checkpoint_files
+from ..hf_import.weight_map import WeightMap
 from ..simulate.shrink import shrink
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
@@ -26,17 +28,19 @@ from .jax_tree import OWN, TREES, Leaf, Names, names_of
 # Nothing of a model stands in the first two lines, where Python looks for an encoding (PEP 263).
 TITLE = '"""A step of a model on the chips of a mesh, in JAX, with its collectives spelled out.'
 RUNTIME = Path(__file__).with_name("jax_runtime.py")
+CHECKPOINTS = Path(checkpoint_files.__file__)
 OLDEST = (0, 9)  # the first JAX whose gathers can say that their result is the same everywhere
 TOLERANCE = 1e-5  # of the largest element, in floats of 32 bits
 LEAST_SHOWN_US = 0.05
 
 
-def emit_jax(program: Program, spmd: SpmdProgram, cost: Estimate) -> str:
+def emit_jax(program: Program, spmd: SpmdProgram, cost: Estimate, weights: WeightMap | None = None) -> str:
     """The text of a Python file for one sharded phase of `program`; `cost` is what its comments say.
 
     It needs jax and numpy only. `build(mesh, cfg)` there gives the jitted step. Run as a program it
     prints the largest relative difference from the unsharded program, and exits with 1 when that is
-    more than rounding explains.
+    more than rounding explains. With `weights`, `load(checkpoint, mesh, cfg)` gives the parameters as they are in a
+    checkpoint.
     """
     helpers = _runtime()
     contexts = contexts_of(spmd)
@@ -62,7 +66,8 @@ def emit_jax(program: Program, spmd: SpmdProgram, cost: Estimate) -> str:
         *(_used(helpers, "\n".join(functions))),
         "\n".join(functions),
         _build(spmd, names, step),
-        _main(spmd, names),
+        *([] if weights is None else _load(names, weights)),
+        _main(spmd, names, weights is not None),
     ]
     text = "\n\n\n".join(parts)
     return f"{_header(spmd, cost)}\n\n{_imports(text)}\n\n\n{text}\n"
@@ -79,7 +84,12 @@ def _doc(names: Names) -> str:
 
 def _runtime() -> dict[str, str]:
     """The helper functions by name, as text."""
-    text = RUNTIME.read_text(encoding="utf-8")
+    return _functions(RUNTIME)
+
+
+def _functions(path: Path) -> dict[str, str]:
+    """The functions of a file by name, as text."""
+    text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     return {f.name: ast.get_source_segment(text, f) or "" for f in tree.body if isinstance(f, ast.FunctionDef)}
 
@@ -102,10 +112,11 @@ def _used(helpers: Mapping[str, str], text: str) -> list[str]:
 
 def _imports(text: str) -> str:
     """The imports that `text` needs."""
-    types = [name for name in ("Callable", "Iterator", "Sequence") if name in text]
+    types = [name for name in ("Callable", "Iterator", "Mapping", "Sequence") if name in text]
     standard = [f"from collections.abc import {', '.join(types)}"] if types else []
-    lines = ["import math"] if "math." in text else []
+    lines = [f"import {name}" for name in ("json", "math", "sys") if f"{name}." in text]
     lines += [*standard, "from dataclasses import dataclass", "from functools import partial"]
+    lines += ["from pathlib import Path"] if "Path(" in text else []
     lines += ["from typing import Any"] if ": Any" in text else []
     third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
     sharding = ["from jax.sharding import AxisType, NamedSharding", "from jax.sharding import PartitionSpec as P"]
@@ -257,7 +268,32 @@ def build(mesh, cfg: Config = FULL):
     return jax.jit(sharded{donated})'''
 
 
-def _main(spmd: SpmdProgram, names: Names) -> str:
+def _load(names: Names, weights: WeightMap) -> list[str]:
+    """What parameters are made of, and the functions that make them."""
+    lines = names.tree_lines(Kind.PARAM, lambda leaf: (literal(str(weights[leaf.value])), ""), "")
+    lines = [
+        f"# What each parameter is made of: a tensor of a checkpoint, and steps.\nWEIGHTS = {lines[0]}",
+        *lines[1:],
+    ]
+    load = '''def load(checkpoint: str, mesh, cfg: Config = FULL, tell: Callable[[str], None] = lambda name: None):
+    """The parameters from a folder of safetensors files or a GGUF file, in the layouts of PARAMS. Of each only what
+    the devices of this process hold is read, and `tell` is called with its name when it has been."""
+    found = checkpoint_tensors(checkpoint)
+    forms = tensors(cfg, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))[0]
+
+    def placed(line, form, spec):
+        def part(at):
+            return parameter_part(found, line, form.shape, form.dtype, at)
+
+        array = jax.make_array_from_callback(form.shape, NamedSharding(mesh, spec), part)
+        tell(line)
+        return array
+
+    return jax.tree.map(placed, WEIGHTS, forms, PARAMS)'''
+    return ["\n".join(lines), *_used(_functions(CHECKPOINTS), load), load]
+
+
+def _main(spmd: SpmdProgram, names: Names, loads: bool) -> str:
     filled = "".join(f", jnp.int32(SMALL.{names.fields[d]})" for d in names.contexts)
     arrays = f"(*tensors(SMALL, draw){filled})" if filled else "tensors(SMALL, draw)"
     return f'''def main() -> int:
@@ -287,6 +323,29 @@ def _main(spmd: SpmdProgram, names: Names) -> str:
     print(f"largest relative difference on {{mesh.size}} devices: {{worst:.2e}}")
     return 0 if worst <= {TOLERANCE} else 1
 
-
+{_run_loaded(spmd, names) if loads else ""}
 if __name__ == "__main__":
-    raise SystemExit(main())'''
+    raise SystemExit({'run(sys.argv[2]) if sys.argv[1:2] == ["--checkpoint"] else ' if loads else ""}main())'''
+
+
+def _run_loaded(spmd: SpmdProgram, names: Names) -> str:
+    """The function that runs a step with the weights of a checkpoint."""
+    trees = [name for name in names.arguments if name not in names.contexts.values()]
+    made = ", ".join("params" if name == "params" else f"empty[{at}]" for at, name in enumerate(trees))
+    filled = "".join(f", jnp.int32(FULL.{names.fields[d]})" for d in names.contexts)
+    return f'''
+def run(checkpoint: str) -> int:
+    """Load a checkpoint onto the devices at hand, and run a step with it, on zeros."""
+    mesh = make_mesh()
+    params = load(checkpoint, mesh, tell=lambda name: print(f"loaded {{name}}", file=sys.stderr))
+    every = tensors(FULL, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))
+
+    def zeros(form, spec):
+        return jax.device_put(np.zeros(form.shape, form.dtype), NamedSharding(mesh, spec))
+
+    empty = [None if at == 0 else jax.tree.map(zeros, forms, SPECS[at]) for at, forms in enumerate(every)]
+    out = build(mesh)({made}{filled})
+    print(jax.tree.map(lambda a: (a.shape, str(a.dtype)), out))
+    return 0
+
+'''

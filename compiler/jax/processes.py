@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import subprocess
@@ -18,24 +19,28 @@ MOST_SECONDS = 900
 BETWEEN_LOOKS_S = 0.02
 
 
-def run_processes(commands: Sequence[Sequence[str]], devices: int) -> None:
+def run_processes(commands: Sequence[Sequence[str]], devices: int, heard: bool = False) -> None:
     """Run Python with each of `commands` at once, the name of a module and its arguments.
 
-    `devices`: of each process. Raises InternalError, with what it said, when one does not end well.
+    `devices`: of each process, on the CPU unless JAX_PLATFORMS names another platform. `heard`: what the first writes
+    goes on to where this process writes, for as long as it takes. Raises InternalError, with what it said, when one
+    does not end well.
     """
     flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    platform = os.environ.get("JAX_PLATFORMS") or "cpu" if heard else "cpu"
+    environment = os.environ | {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags}
     with ExitStack() as open_until_the_end:
         running: list[tuple[subprocess.Popen[str], IO[str]]] = []
         open_until_the_end.callback(_end, running)
         for module, *arguments in commands:
             said = open_until_the_end.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
             command = [sys.executable, "-P", "-m", module, *arguments]
+            out = None if heard and not running else said
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment, text=True
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=said, env=environment, text=True
             )
             running.append((process, said))
-        _wait(running)
+        _wait(running, math.inf if heard else MOST_SECONDS)
 
 
 def free_address() -> str:
@@ -45,9 +50,9 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def _wait(running: Sequence[tuple[subprocess.Popen[str], IO[str]]]) -> None:
+def _wait(running: Sequence[tuple[subprocess.Popen[str], IO[str]]], limit_s: float) -> None:
     """Until all have ended well, or one has not."""
-    end = time.monotonic() + MOST_SECONDS
+    end = time.monotonic() + limit_s
     while time.monotonic() < end:
         codes = [process.poll() for process, _ in running]
         for code, (_, said) in zip(codes, running, strict=True):
@@ -57,7 +62,7 @@ def _wait(running: Sequence[tuple[subprocess.Popen[str], IO[str]]]) -> None:
         if all(code == 0 for code in codes):
             return
         time.sleep(BETWEEN_LOOKS_S)
-    raise InternalError(f"the emitted program did not end within {MOST_SECONDS} s")
+    raise InternalError(f"the emitted program did not end within {limit_s:.0f} s")
 
 
 def _error(said: str) -> str:

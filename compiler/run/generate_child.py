@@ -138,7 +138,7 @@ def _generated(told: Told, prefill: _Phase, decode: _Phase, stored: Mapping[str,
     return np.stack(chosen)
 
 
-def _end_at_once(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def end_at_once(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Say what went wrong and end. The usual way out would wait for the other processes, which wait for this one."""
     sys.__excepthook__(kind, error, trace)
     sys.stderr.flush()
@@ -146,5 +146,5 @@ def _end_at_once(kind: type[BaseException], error: BaseException, trace: Traceba
 
 
 if __name__ == "__main__":
-    sys.excepthook = _end_at_once
+    sys.excepthook = end_at_once
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -1,0 +1,164 @@
+"""A checkpoint: its config and tensors by name, and whether they are those of a weight map, before any is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...ir.diagnostics import Diagnostic, InputError, Source, fail
+from ...ir.program import Program
+from ..text.extras import optional
+from .checkpoint_files import checkpoint_tensors
+from .common import Transformer
+from .weight_map import Made, WeightMap, check_map, parameters, tensors_of
+from .weights import GGUF, style_of, weight_map
+
+PLAIN = {"F32", "F16", "BF16", "F64"}  # types of numbers that stand alone
+UNUSED = (  # ends of names of what a checkpoint may have besides weights, made of the config when a model is built
+    ".rotary_emb.inv_freq",
+    ".attn.bias",
+    ".attn.masked_bias",
+    ".attention.bias",
+    ".attention.masked_bias",
+    ".attention.rotary_emb.inv_freq",
+)
+HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")  # kept beside the table that it is tied to
+PREFIXES = ("model.", "transformer.", "gpt_neox.")  # that a checkpoint of the model without its head leaves out
+MOST_FINDINGS = 20
+GGUF_ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The tensors of a folder or GGUF file: `shapes` and `types` by name."""
+
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    types: Mapping[str, str]
+
+    @property
+    def gguf(self) -> bool:
+        """Whether it is a GGUF file."""
+        return self.path.suffix == ".gguf"
+
+
+def has_tensors(path: Path) -> bool:
+    """Whether a path is a checkpoint, and not a config alone. Raises InputError where a folder has weights that are
+    pickled only."""
+    if path.suffix == ".gguf":
+        return True
+    if not path.is_dir():
+        return False
+    if any(path.glob("*.safetensors")) or (path / "model.safetensors.index.json").exists():
+        return True
+    if any(path.glob("pytorch_model*.bin")):
+        hint = "save it as safetensors: `model.save_pretrained(FOLDER)` of transformers does"
+        raise fail(f"`{path}` has its weights pickled, and a pickle can run any code, so it is not read.", hint=hint)
+    return False
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """What a checkpoint has. Raises InputError where a file is cut short, lies about sizes, or is none."""
+    if path.suffix == ".gguf":
+        optional("gguf", "Reading a GGUF file")
+    try:
+        found = checkpoint_tensors(path)
+    except OSError as error:
+        raise fail(f"`{path}` cannot be read: {error.strerror or error}.") from None
+    except Exception as error:  # the library of GGUF raises whatever a wrong file leads it to
+        raise fail(f"`{path}` cannot be read: {str(error)[:200].rstrip('.') or type(error).__name__}.") from None
+    return Checkpoint(path, {n: shape for n, (shape, _, _) in found.items()}, {n: k for n, (_, k, _) in found.items()})
+
+
+def gguf_fields(path: Path) -> dict[str, Any]:
+    """The metadata of a GGUF file. Raises InputError where it cannot be read."""
+    reader = optional("gguf", "Reading a GGUF file").GGUFReader
+    try:
+        return {name: field.contents() for name, field in reader(path).fields.items()}
+    except OSError as error:
+        raise fail(f"`{path}` cannot be read: {error.strerror or error}.") from None
+    except Exception as error:
+        raise fail(f"`{path}` cannot be read: {str(error)[:200].rstrip('.') or type(error).__name__}.") from None
+
+
+def gguf_config(path: Path, tensors: Checkpoint) -> Source:
+    """The metadata of a GGUF file as a config. Raises InputError for an architecture that is not read."""
+    said = gguf_fields(path)
+    name = str(said.get("general.architecture"))
+    if name not in GGUF_ARCHITECTURES:
+        known = ", ".join(GGUF_ARCHITECTURES)
+        raise fail(f"`{path}` is of architecture `{name[:60]}`, of which no GGUF is read.", hint=f"known are {known}")
+    if "rope_freqs.weight" in tensors.shapes:
+        raise fail(f"`{path}` scales rope by a tensor, `rope_freqs.weight`, which is not read.")
+    names = {
+        "hidden_size": "embedding_length",
+        "intermediate_size": "feed_forward_length",
+        "num_hidden_layers": "block_count",
+        "num_attention_heads": "attention.head_count",
+        "num_key_value_heads": "attention.head_count_kv",
+        "max_position_embeddings": "context_length",
+        "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+        "rope_theta": "rope.freq_base",
+        "head_dim": "attention.key_length",
+    }
+    config: dict[str, Any] = {key: said[f"{name}.{own}"] for key, own in names.items() if f"{name}.{own}" in said}
+    config["model_type"] = GGUF_ARCHITECTURES[name]
+    config["vocab_size"] = tensors.shapes.get("token_embd.weight", (0,))[0]
+    config["tie_word_embeddings"] = "output.weight" not in tensors.shapes
+    if said.get(f"{name}.rope.scaling.type", "none") != "none":
+        config["rope_scaling"] = {
+            "rope_type": said[f"{name}.rope.scaling.type"],
+            "factor": said.get(f"{name}.rope.scaling.factor", 1.0),
+        }
+    kinds = set(tensors.types.values()) - {"F32"}
+    config["torch_dtype"] = {frozenset(): "float32", frozenset({"F16"}): "float16"}.get(frozenset(kinds), "bfloat16")
+    return Source(str(path), json.dumps(config, indent=2, default=str))
+
+
+def map_of(model: Transformer, program: Program, checkpoint: Checkpoint) -> WeightMap:
+    """The weight map of an imported model for a checkpoint. Raises InputError with every tensor that is missing, of
+    another shape or type, or that nothing is made of."""
+    if checkpoint.gguf:
+        # Files of Llama have what rope turns together side by side.
+        made = weight_map(model, replace(GGUF, halves=model.architecture != "llama"))
+    else:
+        made = {name: _called(one, checkpoint) for name, one in weight_map(model, style_of(model)).items()}
+    check_checkpoint(made, program, checkpoint)
+    return made
+
+
+def check_checkpoint(made: WeightMap, program: Program, checkpoint: Checkpoint) -> None:
+    """Raise InputError with every tensor of a checkpoint that is missing, of another shape or type than a map says,
+    or that nothing is made of."""
+    findings = check_map(made, program, checkpoint.shapes, checkpoint.path.name)
+    wanted = parameters(program)
+    used = {tensor for name, one in made.items() for tensor in tensors_of(one, wanted[name])}
+    for name in sorted(used & set(checkpoint.types)):
+        kind = checkpoint.types[name]
+        if not checkpoint.gguf and kind not in PLAIN:
+            findings.append(Diagnostic(f"`{name}` is of type {kind}, and quantised folders are not read."))
+    surplus = [n for n in checkpoint.shapes if n not in used and not n.endswith(UNUSED) and n not in HEADS]
+    findings += [Diagnostic(f"Nothing of the model is made of tensor `{name[:120]}`.") for name in surplus]
+    if findings:
+        more = len(findings) - MOST_FINDINGS
+        last = [Diagnostic(f"{more:,} tensors more are wrong.")] if more > 0 else []
+        raise InputError([*findings[:MOST_FINDINGS], *last])
+
+
+def dequantised(checkpoint: Checkpoint) -> dict[str, int]:
+    """How many tensors are kept as blocks of few bits, which are read as plain numbers, by type."""
+    kinds = [kind for kind in checkpoint.types.values() if kind not in PLAIN]
+    return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+
+def _called(one: Made, checkpoint: Checkpoint) -> Made:
+    """The same under the name that the checkpoint has for it: some leave out what names begin with."""
+    names: Sequence[str] = (
+        one.tensor,
+        *(one.tensor.removeprefix(p) for p in PREFIXES),
+        one.tensor.replace("embed_out", "lm_head"),
+    )
+    return next((Made(n, one.steps) for n in names if n.replace("{}", "0") in checkpoint.shapes), one)

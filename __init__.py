@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .compiler.plan.pipeline import InternalError, load, parse
     from .compiler.report.compiled_model import CompiledModel, compile
     from .compiler.report.explain_text import Explained, explain
+    from .compiler.run.answers import answers
     from .compiler.sweep.run import SweepResult, sweep
     from .cost.hardware import Hardware
     from .ir.diagnostics import EsccError, InputError
@@ -37,6 +38,7 @@ _HOMES = {
     "Outcome": "passes.plan",
     "Program": "ir.program",
     "SweepResult": "compiler.sweep.run",
+    "answers": "compiler.run.answers",
     "compile": "compiler.report.compiled_model",
     "explain": "compiler.report.explain_text",
     "load": "compiler.plan.pipeline",
@@ -56,6 +58,7 @@ __all__ = [
     "Outcome",
     "Program",
     "SweepResult",
+    "answers",
     "compile",
     "explain",
     "load",

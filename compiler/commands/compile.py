@@ -16,6 +16,7 @@ from ...passes.choose import Options, choose
 from ...passes.expansion.expand import stored_as
 from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
+from ..hf_import.weight_map import WeightMap, map_beside
 from ..plan.autopad import pad_auto, padding_text
 from ..plan.pipeline import load, select_phases
 from ..plan.serving import Stream, of_stream, served
@@ -62,13 +63,14 @@ class Solver(StrEnum):
 
 @dataclass(frozen=True)
 class _Writing:
-    """What is written, into which folder (None: onto standard output), whether over existing files, and how much of
-    a plan as text."""
+    """What is written, into which folder (None: onto standard output), whether over existing files, how much of
+    a plan as text, and what parameters are made of, for modules that load them."""
 
     emit: Emit
     folder: Path | None
     force: bool
     detail: Detail
+    weights: WeightMap | None
 
     def refuse(self, model: str, phases: tuple[str, ...]) -> None:
         """Raise InputError, before anything is planned, where it could not be written."""
@@ -91,9 +93,10 @@ class _Writing:
         if compiled.phases[0].checked is not None and (self.folder is not None or self.emit is not Emit.TEXT):
             note(checked_text(compiled.phases))
         if self.folder is None:
-            say(in_one(phases, self.emit, shapes, self.detail))
+            say(in_one(phases, self.emit, shapes, self.detail, self.weights))
             return
-        written = write_files(self.folder, in_files(phases, self.emit, shapes, self.detail), self.force)
+        texts = in_files(phases, self.emit, shapes, self.detail, self.weights)
+        written = write_files(self.folder, texts, self.force)
         say("".join(f"wrote {path}\n" for path in written))
 
 
@@ -179,7 +182,9 @@ def compile_command(
         say(stage_text(stop_after, model, phases, meshes[0], options))
         return
     detail = Detail.VERBOSE if verbose else Detail.PROGRAM if program or folder is not None else Detail.SUMMARY
-    writing = _Writing(emit, None if folder is None else Path(folder), force, detail)
+    as_kept = weights is None and not pad
+    made = map_beside(Path(file), model) if emit is Emit.JAX and as_kept else None
+    writing = _Writing(emit, None if folder is None else Path(folder), force, detail, made)
     writing.refuse(model.name, phases)
     paddings = None
     compiled = compile_model(model, meshes, options, phases, separate, check)

@@ -58,13 +58,14 @@ def import_command(
     force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
 ) -> None:
     """Turn the config of a Hugging Face model into a model of escc, and a checkpoint into a map of its weights too."""
-    names = [] if output is None else [Path(output).name, Path(output).with_suffix(ENDING).name]
+    names: list[str] = []
+    path = Path(config)
+    checkpoint = open_checkpoint(path) if has_tensors(path) else None
     if output is not None:
         if not Path(output).name or Path(output).suffix == ENDING:
             raise fail(f"`{output}` names no file.", hint="name one that ends in `.esti`")
+        names = [Path(output).name, *([] if checkpoint is None else [Path(output).with_suffix(ENDING).name])]
         refuse_existing(Path(output).parent, names, force)
-    path = Path(config)
-    checkpoint = open_checkpoint(path) if has_tensors(path) else None
     if checkpoint is not None and checkpoint.gguf:
         document = read_json(gguf_config(path, checkpoint))
     else:
@@ -84,7 +85,7 @@ def import_command(
     if output is None:
         say(text)
     else:
-        written = dict(zip(names, [text, *files.values()], strict=False))
+        written = dict(zip(names, [text, *files.values()], strict=True))
         for made in write_files(Path(output).parent, written, force):
             say(f"wrote {made}\n")
     note(f"{parameter_count(program) / 1e9:.2f}e9 parameters")

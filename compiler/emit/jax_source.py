@@ -116,6 +116,7 @@ def _imports(text: str) -> str:
     standard = [f"from collections.abc import {', '.join(types)}"] if types else []
     lines = [f"import {name}" for name in ("json", "math", "sys") if f"{name}." in text]
     lines += [*standard, "from dataclasses import dataclass", "from functools import partial"]
+    lines += ["from importlib import import_module"] if "import_module(" in text else []
     lines += ["from pathlib import Path"] if "Path(" in text else []
     lines += ["from typing import Any"] if ": Any" in text else []
     third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]

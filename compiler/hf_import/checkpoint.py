@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, fail
 from ...ir.program import Program
-from ..text.extras import optional
 from .checkpoint_files import checkpoint_tensors
 from .common import Transformer
 from .weight_map import Made, WeightMap, check_map, parameters, tensors_of
@@ -50,7 +51,7 @@ def has_tensors(path: Path) -> bool:
     pickled only."""
     if path.suffix == ".gguf":
         return True
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return False
     if any(path.glob("*.safetensors")) or (path / "model.safetensors.index.json").exists():
         return True
@@ -63,7 +64,7 @@ def has_tensors(path: Path) -> bool:
 def open_checkpoint(path: Path) -> Checkpoint:
     """What a checkpoint has. Raises InputError where a file is cut short, lies about sizes, or is none."""
     if path.suffix == ".gguf":
-        optional("gguf", "Reading a GGUF file")
+        _gguf()
     try:
         found = checkpoint_tensors(path)
     except OSError as error:
@@ -73,11 +74,20 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, {n: shape for n, (shape, _, _) in found.items()}, {n: k for n, (_, k, _) in found.items()})
 
 
+def _gguf() -> Any:
+    """The library that reads GGUF files. Raises InputError where it is missing."""
+    try:
+        return import_module("gguf")
+    except ModuleNotFoundError:
+        hint = "install it with `pip install 'escc[checkpoint]'`"
+        raise fail("Reading a GGUF file takes gguf, which is not installed.", hint=hint) from None
+
+
 def gguf_fields(path: Path) -> dict[str, Any]:
     """The metadata of a GGUF file. Raises InputError where it cannot be read."""
-    reader = optional("gguf", "Reading a GGUF file").GGUFReader
+    library = _gguf()
     try:
-        return {name: field.contents() for name, field in reader(path).fields.items()}
+        return {name: field.contents() for name, field in library.GGUFReader(path).fields.items()}
     except OSError as error:
         raise fail(f"`{path}` cannot be read: {error.strerror or error}.") from None
     except Exception as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,8 @@ def checkpoint_tensors(path: str | Path) -> dict[str, tuple[tuple[int, ...], str
                 file: Path = file, name: str = name, kind: str = kind, shape: Any = shape, begin: int = begin
             ) -> Any:
                 if kind == "BF16":
-                    import ml_dtypes  # comes with JAX
-
-                    return np.memmap(file, np.uint16, "r", begin, shape).view(ml_dtypes.bfloat16)
+                    narrow = import_module("ml_dtypes").bfloat16  # comes with JAX
+                    return np.memmap(file, np.uint16, "r", begin, shape).view(narrow)
                 if kind not in numpy_type:
                     raise ValueError(f"`{name}` is of type {kind}, which is not read here")
                 return np.memmap(file, numpy_type[kind], "r", begin, shape)
@@ -93,14 +93,13 @@ def checkpoint_tensors(path: str | Path) -> dict[str, tuple[tuple[int, ...], str
 
 def gguf_tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str, Any]]:
     """Every tensor of a GGUF file, as `checkpoint_tensors` gives it. Takes the package gguf."""
-    from gguf import GGUFReader, dequantize
-
+    gguf = import_module("gguf")
     found: dict[str, tuple[tuple[int, ...], str, Any]] = {}
-    for tensor in GGUFReader(path).tensors:
+    for tensor in gguf.GGUFReader(path).tensors:
         shape = tuple(int(n) for n in tensor.shape)[::-1]
 
         def made(tensor: Any = tensor, shape: Any = shape) -> Any:
-            return dequantize(tensor.data, tensor.tensor_type).reshape(shape)
+            return gguf.dequantize(tensor.data, tensor.tensor_type).reshape(shape)
 
         found[tensor.name] = shape, tensor.tensor_type.name, made
     return found

@@ -11,9 +11,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 from ...ir.program import Kind, Program, Repeat, Stored, walk
+from ...ir.text.read import read_source
 
 STEPS: Mapping[str, str] = {
     "transpose": "the two dims of a matrix exchanged",
@@ -24,7 +26,7 @@ STEPS: Mapping[str, str] = {
     "pairs": "the two halves of the last dim put beside each other, pair by pair, as rope turns them here",
 }
 _STEP = re.compile(r"transpose|heads [1-9]\d{0,8}|part [1-9]\d{0,8} of [1-9]\d{0,8}|(first|after) [1-9]\d{0,8}|pairs")
-_TENSOR = re.compile(r"[A-Za-z0-9_.\-]+(\{\}[A-Za-z0-9_.\-]+)*")
+_TENSOR = re.compile(r"[A-Za-z0-9_.\-]+(\{\}[A-Za-z0-9_.\-]*)*")
 ENDING = ".weights"
 
 
@@ -139,6 +141,12 @@ def read_map(source: Source, program: Program) -> WeightMap:
     if findings:
         raise InputError(findings)
     return {name: made[name] for name in wanted}
+
+
+def map_beside(model: Path, program: Program) -> WeightMap | None:
+    """The weight map beside the file of a model; None where there is none. Raises InputError where it is wrong."""
+    path = model.with_suffix(ENDING) if model.suffix else None
+    return read_map(read_source(path), program) if path is not None and path.is_file() else None
 
 
 def _objection(

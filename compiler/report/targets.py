@@ -9,6 +9,7 @@ from importlib import import_module
 from ..emit.jax_source import emit_jax
 from ..emit.numpy_source import emit_numpy
 from ..emit.specs import specs_json, specs_module
+from ..hf_import.weight_map import WeightMap
 from ..plan.compiled import Compilation
 from ..plan.shapes import Shape
 from ..text.files import file_stem
@@ -46,9 +47,16 @@ def file_names(model: str, phases: Sequence[str], emit: Emit) -> list[str]:
     return [*names, *map(_beside, names)] if emit is Emit.SPECS else names
 
 
-def in_one(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: Detail = Detail.PROGRAM) -> str:
-    """All phases as one text; `detail` says how much reports tell."""
-    whole = _each(compiled, emit, shapes, detail)
+def in_one(
+    compiled: Compilation,
+    emit: Emit,
+    shapes: Sequence[Shape],
+    detail: Detail = Detail.PROGRAM,
+    weights: WeightMap | None = None,
+) -> str:
+    """All phases as one text; `detail` says how much reports tell, and `weights` what parameters are made of, for
+    modules that load them."""
+    whole = _each(compiled, emit, shapes, detail, weights)
     if emit is not Emit.TEXT:
         return whole
     first = [f"{together_text(compiled)}\n"] if compiled.together else []
@@ -57,16 +65,20 @@ def in_one(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: D
 
 
 def in_files(
-    compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: Detail = Detail.PROGRAM
+    compiled: Compilation,
+    emit: Emit,
+    shapes: Sequence[Shape],
+    detail: Detail = Detail.PROGRAM,
+    weights: WeightMap | None = None,
 ) -> dict[str, str]:
-    """A text for each file. Of phases planned together each says what is proven of all."""
+    """A text for each file, as `in_one` has it. Of phases planned together each says what is proven of all."""
     if emit is Emit.HTML:
         [name] = file_names(compiled[0].program.name, [one.phase for one in compiled], emit)
         return {name: in_one(compiled, emit, shapes)}
     out = {}
     for one in compiled:
         name = file_stem(one.program.name, one.phase) + ENDINGS[emit]
-        text = _each(Compilation((one,)), emit, shapes, detail)
+        text = _each(Compilation((one,)), emit, shapes, detail, weights)
         out[name] = f"{text}\n\n{together_text(compiled)}\n" if emit is Emit.TEXT and compiled.together else text
         if emit is Emit.SPECS:
             out[_beside(name)] = specs_json(one.spmd)
@@ -78,14 +90,14 @@ def _beside(name: str) -> str:
     return name.removesuffix("py") + "json"
 
 
-def _each(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: Detail = Detail.PROGRAM) -> str:
+def _each(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: Detail, weights: WeightMap | None) -> str:
     match emit:
         case Emit.TEXT:
             return "\n\n".join(report(one, detail) for one in compiled)
         case Emit.NUMPY:
             return "\n".join(emit_numpy(one.program, one.spmd) for one in compiled)
         case Emit.JAX:
-            return "\n".join(emit_jax(one.program, one.spmd, one.estimate) for one in compiled)
+            return "\n".join(emit_jax(one.program, one.spmd, one.estimate, weights) for one in compiled)
         case Emit.SPECS:
             return "\n".join(specs_module(one.spmd) for one in compiled)
         case Emit.JSON:

@@ -18,13 +18,12 @@ import numpy as np
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Iota, Program, Take
-from ...ir.text.read import read_source
 from ...passes.choose import Options
 from ..emit.jax_function import contexts_of
 from ..emit.jax_source import emit_jax
 from ..emit.jax_tree import names_of
 from ..hf_import.checkpoint import check_checkpoint, open_checkpoint
-from ..hf_import.weight_map import ENDING, WeightMap, read_map
+from ..hf_import.weight_map import ENDING, WeightMap, map_beside
 from ..jax.processes import free_address, run_processes
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.pipeline import compile_phases
@@ -88,11 +87,10 @@ class Planned:
 def weights_of(model: Path, program: Program, checkpoint: Path) -> WeightMap:
     """The weight map beside a model. Raises InputError where there is none, or where it is not that of the
     checkpoint."""
-    path = model.with_suffix(ENDING)
-    if not path.is_file():
+    made = map_beside(model, program)
+    if made is None:
         hint = f"`escc import {checkpoint} -o {model.with_suffix('.esti').name}` writes both"
-        raise fail(f"There is no weight map `{path}` beside the model.", hint=hint)
-    made = read_map(read_source(path), program)
+        raise fail(f"There is no weight map `{model.with_suffix(ENDING)}` beside the model.", hint=hint)
     check_checkpoint(made, program, open_checkpoint(checkpoint))
     return made
 

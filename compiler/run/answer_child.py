@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 from rich.progress import Progress
@@ -45,8 +45,9 @@ def main(folder: Path, process: int, processes: int, address: str) -> None:
     done = _generated(told, sharded, writer)
     wrong = difference = None
     if told["check"]:
-        axes = modules["decode"].make_mesh().axis_names
-        one = jax.make_mesh((1,) * len(axes), axes, devices=jax.local_devices()[:1])
+        types = (AxisType.Auto,) * len(mesh.axis_names)
+        sizes = (1,) * len(mesh.axis_names)
+        one = jax.make_mesh(sizes, mesh.axis_names, axis_types=types, devices=jax.local_devices()[:1])
         wrong, difference = _compared(done, _generated(told, _Model(told, modules, one, alone=True, tell=False), None))
     if process == 0:
         if told["keep"]:

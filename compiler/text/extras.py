@@ -11,7 +11,6 @@ EXTRAS = {
     "scipy": "fit",
     "matplotlib": "draw",
     "distributed": "cluster",
-    "gguf": "checkpoint",
     "tokenizers": "checkpoint",
 }  # the extra of this package that installs another
 

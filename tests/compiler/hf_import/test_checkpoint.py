@@ -1,0 +1,167 @@
+"""Checkpoints that are whole import with a map of their weights; all others end in a sentence, nothing written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from saved_llama import HEAD, file_bytes, random_weights, save
+from typer.testing import CliRunner
+
+from escc.compiler.commands.main import app
+from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors, parameter_part
+from escc.compiler.hf_import.weight_map import Made, map_beside, read_map
+from escc.compiler.plan.pipeline import load
+from escc.ir.diagnostics import InputError, Source
+
+QUERY = "model.layers.1.self_attn.q_proj.weight"
+
+
+def imported(folder: Path, out: Path) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["import", str(folder), "-o", str(out / "model.esti")])
+    return done.exit_code, done.output
+
+
+def test_a_map_says_what_each_parameter_is_made_of(tmp_path: Path) -> None:
+    assert imported(save(tmp_path / "saved", random_weights()), tmp_path)[0] == 0
+    made = map_beside(tmp_path / "model.esti", load(tmp_path / "model.esti"))
+    assert made is not None
+    assert str(made["layer.Wq"]) == "model.layers.{}.self_attn.q_proj.weight | transpose | heads 6 | pairs"
+    assert str(made["Wu"]) == "lm_head.weight | transpose" and str(made["table"]) == "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_parts_of_parameters_are_those_of_the_whole(files: int, tmp_path: Path) -> None:
+    weights = random_weights()
+    found = checkpoint_tensors(save(tmp_path / "saved", weights, files))
+    line = "model.layers.{}.self_attn.q_proj.weight | transpose | heads 6 | pairs"
+    shape, rng = (2, 24, 2, 3, HEAD), np.random.default_rng(1)
+    each = []
+    for layer in range(2):
+        heads = weights[f"model.layers.{layer}.self_attn.q_proj.weight"].T.reshape(24, 6, HEAD)
+        each.append(np.stack(np.split(heads, 2, axis=-1), axis=-1).reshape(24, 2, 3, HEAD))
+    whole = np.stack(each)
+    for _ in range(20):
+        ends = [sorted(rng.integers(0, n + 1, 2)) for n in shape]
+        at = tuple(slice(int(a), int(b)) for a, b in ends)
+        if all(b > a for a, b in ends):
+            np.testing.assert_array_equal(parameter_part(found, line, shape, np.float32, at), whole[at])
+
+
+def without(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        tensors = random_weights()
+        del tensors[name]
+        save(folder, tensors)
+
+    return change
+
+
+def with_tensor(name: str, shape: tuple[int, ...]) -> Callable[[Path], None]:
+    return lambda folder: save(folder, random_weights() | {name: np.zeros(shape, np.float32)}) and None
+
+
+def cut(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def lying(folder: Path) -> None:
+    data = file_bytes({"a": np.zeros(4, np.float32)})
+    (folder / "model.safetensors").write_bytes(data.replace(b"[4]", b"[5]"))
+
+
+def huge_header(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes((2**62).to_bytes(8, "little") + b"{}")
+
+
+def no_header(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes((4).to_bytes(8, "little") + b"[[[[")
+
+
+def climbing(folder: Path) -> None:
+    index = {"weight_map": {QUERY: "../other/model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without(QUERY), f"has no tensor `{QUERY}`"),
+        (with_tensor("model.layers.0.extra.weight", (3,)), "Nothing of the model is made of tensor `model.layers.0.ex"),
+        (with_tensor(QUERY, (24, 48)), "which does not make `layer.Wq`"),
+        (with_tensor(QUERY, (24, 47)), "which does not make `layer.Wq`"),
+        (cut, "model.safetensors has"),
+        (lying, "bytes for `a`, and its shape takes others"),
+        (huge_header, "ends before its header does"),
+        (no_header, "has a header that is none of safetensors"),
+        (climbing, "which is no safetensors file of the folder"),
+        (pickled, "a pickle can run any code"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_written(
+    change: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    folder = save(tmp_path / "saved", random_weights())
+    change(folder)
+    code, output = imported(folder, tmp_path / "out")
+    assert code == 1 and message in " ".join(output.split()), output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_gguf_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(60))
+    code, output = imported(tmp_path / "model.gguf", tmp_path / "out")
+    assert code == 1 and "cannot be read" in output and not (tmp_path / "out").exists()
+
+
+def test_tensors_that_only_repeat_others_are_no_matter(tmp_path: Path) -> None:
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(4, np.float32)}
+    assert imported(save(tmp_path / "saved", random_weights() | extra), tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("layer.Wq", "A line is `PARAMETER = TENSOR | STEP | ...`."),
+        ("layer.Wq = ../x | transpose", "A line is `PARAMETER = TENSOR | STEP | ...`."),
+        ("layer.Wx = a", "The model has no parameter `layer.Wx`."),
+        ("layer.Wq = a", "`a` needs a `{}` for each repeat around `layer.Wq`."),
+        ("layer.Wq = a.{} | turn", "There is no step `turn`."),
+        ("layer.Wq = a.{} | heads 0", "There is no step `heads 0`."),
+        ("Wu = a\nWu = b", "`Wu` has a line already."),
+        ("Wu = a", "No line says what `table` is made of."),
+    ],
+)
+def test_lines_that_are_wrong_are_named(line: str, message: str, tmp_path: Path) -> None:
+    assert imported(save(tmp_path / "saved", random_weights()), tmp_path)[0] == 0
+    with pytest.raises(InputError) as caught:
+        read_map(Source("model.weights", line), load(tmp_path / "model.esti"))
+    assert message in [d.message for d in caught.value.diagnostics]
+
+
+@pytest.mark.parametrize(
+    ("steps", "shape", "made"),
+    [
+        (("transpose",), (3, 8), (8, 3)),
+        (("transpose", "heads 3"), (6, 4), (4, 3, 2)),
+        (("heads 2", "part 2 of 3"), (4, 12), (4, 2, 2)),
+        (("first 2", "pairs"), (5,), (2,)),
+        (("after 2",), (5,), (3,)),
+        (("heads 5",), (6,), None),
+        (("transpose",), (6,), None),
+        (("pairs",), (5,), None),
+        (("part 4 of 3",), (6,), None),
+        (("first 9",), (6,), None),
+    ],
+)
+def test_steps_have_shapes(steps: tuple[str, ...], shape: tuple[int, ...], made: tuple[int, ...] | None) -> None:
+    assert Made("a", steps).shape(shape) == made

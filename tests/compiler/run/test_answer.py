@@ -1,0 +1,137 @@
+"""Prompts answered with the weights of a checkpoint, against the same model written in NumPy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from saved_llama import CONFIG, continuation, random_weights, save, scores
+from typer.testing import CliRunner
+
+import escc
+from escc.compiler.commands.main import app
+from escc.compiler.plan.pipeline import load
+from escc.compiler.run.answer import Asked, Planned, answer, plan_for, weights_of
+from escc.cost.hardware import Hardware
+from escc.ir.diagnostics import InputError
+from escc.ir.mesh import Mesh
+from escc.passes.choose import Options
+
+PROMPTS = ((3, 1, 4, 1, 5, 9, 2), (6, 5), (2, 7, 1, 8, 2))
+TOKENS = 6
+ESCC = str(Path(sys.executable).with_name("escc"))
+STOP = int(str(CONFIG["eos_token_id"]))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("saved") / "model", random_weights(), files=2)
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("imported") / "model.esti"
+    done = CliRunner().invoke(app, ["import", str(checkpoint), "-o", str(path)])
+    assert done.exit_code == 0, done.output
+    return path
+
+
+def planned(model: Path, checkpoint: Path, mesh: str, asked: Asked) -> Planned:
+    program = load(model)
+    options = Options(Hardware.load("tpu-v4"))
+    return plan_for(program, weights_of(model, program, checkpoint), checkpoint, Mesh.parse(mesh), options, asked)
+
+
+@pytest.mark.parametrize("mesh", ["1", "2x3"])
+def test_prompts_of_several_lengths_go_on_as_alone(mesh: str, model: Path, checkpoint: Path) -> None:
+    asked = Asked(PROMPTS, TOKENS, stops=(STOP,), scores=True)
+    done = answer(planned(model, checkpoint, mesh, asked), 1, check=True, stream=False)
+    weights, shortest = random_weights(), min(map(len, PROMPTS))
+    assert done.wrong == 0 and done.difference is not None and done.difference < 1e-4
+    assert done.scores is not None and not done.full
+    for row, prompt in enumerate(PROMPTS):
+        tokens = continuation(weights, prompt, TOKENS)
+        assert list(done.tokens[row]) == tokens
+        for step in range(len(tokens)):
+            expected = scores(weights, [*prompt, *tokens[:step]])
+            np.testing.assert_allclose(done.scores[len(prompt) - shortest + step, row], expected, atol=1e-4)
+
+
+def test_two_processes_answer_as_one(model: Path, checkpoint: Path) -> None:
+    asked = Asked(PROMPTS, 3)
+    one, two = (answer(planned(model, checkpoint, "2x2", asked), n, check=False, stream=False) for n in (1, 2))
+    assert one.tokens == two.tokens
+
+
+def test_tokens_are_drawn_by_a_seed(model: Path, checkpoint: Path) -> None:
+    def drawn(seed: int) -> object:
+        asked = Asked(PROMPTS, TOKENS, temperature=5.0, seed=seed)
+        return answer(planned(model, checkpoint, "1", asked), 1, check=False, stream=False).tokens
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+def test_a_full_context_ends_it(model: Path, checkpoint: Path) -> None:
+    asked = Asked(((3, 1, 4),), 50, context=6)
+    done = answer(planned(model, checkpoint, "1", asked), 1, check=False, stream=False)
+    assert done.full and list(done.tokens[0]) == continuation(random_weights(), (3, 1, 4), 4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (Asked(((3, 1, 4),), 5, context=2), "A prompt has 3 tokens, and the context 2."),
+        (Asked(((3, 99),), 5), "Prompt 1 has token 99, and the model knows 23, from 0."),
+        (Asked(((3, -1),), 5), "Prompt 1 has token -1, and the model knows 23, from 0."),
+        (Asked(((),), 5), "Prompt 1 is empty."),
+        (Asked(((3,),), 0), "0 tokens cannot be generated."),
+        (Asked((), 5), "There are 0 prompts."),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(asked: Asked, message: str, model: Path, checkpoint: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        planned(model, checkpoint, "2", asked)
+    assert caught.value.diagnostics[0].message == message
+
+
+def test_the_command_prints_ids_and_writes_scores(model: Path, checkpoint: Path, tmp_path: Path) -> None:
+    command = ["run", str(model), "--checkpoint", str(checkpoint), "--chips", "2", "--tokens", "4", "--check"]
+    listed = ["--prompt-ids", "3,1,4,1,5", "--prompt-ids", "6,5", "--logits", str(tmp_path / "scores.npy")]
+    done = subprocess.run([ESCC, *command, *listed], capture_output=True, text=True, check=True)
+    weights = random_weights()
+    for line, prompt in zip(done.stdout.splitlines(), ((3, 1, 4, 1, 5), (6, 5)), strict=True):
+        tokens = continuation(weights, prompt, 4)
+        assert line == f"{' '.join(map(str, prompt))} -> {' '.join(map(str, tokens))}".rstrip()
+    assert "8 of 8 tokens are those of the unsharded model" in done.stderr
+    assert "a chip sent" in done.stderr
+    assert np.load(tmp_path / "scores.npy").shape == (7, 2, 23)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt-ids", "3,x"], "`3,x` is no list of token ids."),
+        ([], "There is no prompt."),
+        (["--prompt", "hello"], "has no `tokenizer.json`."),
+        (["--prompt", "hello", "--prompt-ids", "3"], "Prompts are texts or token ids, not both."),
+        (["--prompt-ids", "3", "--check", "--processes", "2"], "The unsharded model runs in one process."),
+    ],
+)
+def test_wrong_options_are_refused(arguments: list[str], message: str, model: Path, checkpoint: Path) -> None:
+    command = ["run", str(model), "--checkpoint", str(checkpoint), "--chips", "2", *arguments]
+    done = subprocess.run([ESCC, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and message in done.stderr
+
+
+def test_prompts_need_weights(model: Path) -> None:
+    command = ["run", str(model), "--chips", "2", "--prompt", "hello"]
+    done = subprocess.run([ESCC, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Prompts are answered with real weights." in done.stderr
+
+
+def test_scripts_get_ids_for_ids(model: Path, checkpoint: Path) -> None:
+    found = escc.answers(model, checkpoint, "2", [(3, 1, 4), (6, 5)], 4)
+    assert found == [tuple(continuation(random_weights(), prompt, 4)) for prompt in ((3, 1, 4), (6, 5))]

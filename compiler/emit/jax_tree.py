@@ -14,7 +14,21 @@ from .jax_text import CHOSEN, identifier
 
 TREES = {Kind.PARAM: "params", Kind.CACHE: "caches"}
 OWN = {"cfg", "carry", "stored", "mesh", "make", "build", "dense", "tensors", "main", "make_mesh", "Config", "FULL"}
-OWN |= {"SMALL", "PARAMS", "CACHES", "INPUTS", "OUTPUTS", "partial", "dataclass", "Callable", "Any", "specs"}
+OWN |= {
+    "WEIGHTS",
+    "load",
+    "run",
+    "SMALL",
+    "PARAMS",
+    "CACHES",
+    "INPUTS",
+    "OUTPUTS",
+    "partial",
+    "dataclass",
+    "Callable",
+    "Any",
+    "specs",
+}
 
 
 @dataclass(frozen=True)

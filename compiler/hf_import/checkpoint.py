@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,17 @@ UNUSED = (  # ends of names of what a checkpoint may have besides weights, made 
 HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")  # kept beside the table that it is tied to
 PREFIXES = ("model.", "transformer.", "gpt_neox.")  # that a checkpoint of the model without its head leaves out
 MOST_FINDINGS = 20
+GGUF_FIELDS = {  # of a config, by what GGUF calls them behind the name of the architecture
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+    "head_dim": "attention.key_length",
+}
 GGUF_ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
 
@@ -70,7 +82,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     except OSError as error:
         raise fail(f"`{path}` cannot be read: {error.strerror or error}.") from None
     except Exception as error:  # the library of GGUF raises whatever a wrong file leads it to
-        raise fail(f"`{path}` cannot be read: {str(error)[:200].rstrip('.') or type(error).__name__}.") from None
+        raise _damaged(path, error) from None
     return Checkpoint(path, {n: shape for n, (shape, _, _) in found.items()}, {n: k for n, (_, k, _) in found.items()})
 
 
@@ -83,15 +95,27 @@ def _gguf() -> Any:
         raise fail("Reading a GGUF file takes gguf, which is not installed.", hint=hint) from None
 
 
-def gguf_fields(path: Path) -> dict[str, Any]:
+def gguf_fields(path: Path) -> Mapping[str, Any]:
     """The metadata of a GGUF file. Raises InputError where it cannot be read."""
+    try:
+        return _fields(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        raise fail(f"`{path}` cannot be read: {error.strerror or error}.") from None
+
+
+@lru_cache(maxsize=1)  # lists of tokens take seconds
+def _fields(path: Path, changed: int) -> Mapping[str, Any]:
+    """The metadata of a file as it was when it last `changed`."""
     library = _gguf()
     try:
         return {name: field.contents() for name, field in library.GGUFReader(path).fields.items()}
-    except OSError as error:
-        raise fail(f"`{path}` cannot be read: {error.strerror or error}.") from None
     except Exception as error:
-        raise fail(f"`{path}` cannot be read: {str(error)[:200].rstrip('.') or type(error).__name__}.") from None
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    hint = "it is cut short, or damaged" if path.suffix == ".gguf" else None
+    return fail(f"`{path}` cannot be read: {str(error)[:200].rstrip('.') or type(error).__name__}.", hint=hint)
 
 
 def gguf_config(path: Path, tensors: Checkpoint) -> Source:
@@ -103,29 +127,32 @@ def gguf_config(path: Path, tensors: Checkpoint) -> Source:
         raise fail(f"`{path}` is of architecture `{name[:60]}`, of which no GGUF is read.", hint=f"known are {known}")
     if "rope_freqs.weight" in tensors.shapes:
         raise fail(f"`{path}` scales rope by a tensor, `rope_freqs.weight`, which is not read.")
-    names = {
-        "hidden_size": "embedding_length",
-        "intermediate_size": "feed_forward_length",
-        "num_hidden_layers": "block_count",
-        "num_attention_heads": "attention.head_count",
-        "num_key_value_heads": "attention.head_count_kv",
-        "max_position_embeddings": "context_length",
-        "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-        "rope_theta": "rope.freq_base",
-        "head_dim": "attention.key_length",
-    }
-    config: dict[str, Any] = {key: said[f"{name}.{own}"] for key, own in names.items() if f"{name}.{own}" in said}
+    own = {key.removeprefix(f"{name}."): value for key, value in said.items() if key.startswith(f"{name}.")}
+    _check_fields(path, own)
+    config: dict[str, Any] = {key: own[field] for key, field in GGUF_FIELDS.items() if field in own}
     config["model_type"] = GGUF_ARCHITECTURES[name]
     config["vocab_size"] = tensors.shapes.get("token_embd.weight", (0,))[0]
     config["tie_word_embeddings"] = "output.weight" not in tensors.shapes
-    if said.get(f"{name}.rope.scaling.type", "none") != "none":
-        config["rope_scaling"] = {
-            "rope_type": said[f"{name}.rope.scaling.type"],
-            "factor": said.get(f"{name}.rope.scaling.factor", 1.0),
-        }
+    if own.get("rope.scaling.type", "none") != "none":
+        config["rope_scaling"] = {"rope_type": own["rope.scaling.type"], "factor": own.get("rope.scaling.factor", 1.0)}
     kinds = set(tensors.types.values()) - {"F32"}
     config["torch_dtype"] = {frozenset(): "float32", frozenset({"F16"}): "float16"}.get(frozenset(kinds), "bfloat16")
     return Source(str(path), json.dumps(config, indent=2, default=str))
+
+
+def _check_fields(path: Path, own: Mapping[str, Any]) -> None:
+    """Raise InputError for a field of a model in GGUF that may change what it computes in a way that is not read."""
+    known = {*GGUF_FIELDS.values(), "vocab_size", "rope.scaling.type", "rope.scaling.factor"}
+    heads = own.get("attention.head_count")
+    width = own.get("attention.key_length")
+    if width is None and isinstance(heads, int) and heads and isinstance(own.get("embedding_length"), int):
+        width = own["embedding_length"] // heads
+    for name, value in own.items():
+        if name in ("rope.dimension_count", "attention.value_length"):
+            if value != width:
+                raise fail(f"`{path}` has `{name}` {value}, and heads of {width}, which is not read.")
+        elif name not in known:
+            raise fail(f"`{path}` has the field `{name[:80]}`, which is not understood, and may change the arithmetic.")
 
 
 def map_of(model: Transformer, program: Program, checkpoint: Checkpoint) -> WeightMap:

@@ -102,15 +102,15 @@ def plan_for(
     where there is no plan."""
     model = language_model(program)
     _check(model, asked)
-    longest = max(map(len, asked.prompts))
-    most = _most_places(program)
+    longest, most = max(map(len, asked.prompts)), _most_places(program)
     needed = longest + asked.tokens - 1
-    places = asked.context or min(_rounded(needed, mesh.chips), max(needed, most or needed))
+    if most is not None and max(longest, asked.context or 0) > most:
+        raise fail(f"The model has learned {most} positions, and {max(longest, asked.context or 0)} are asked for.")
+    wanted = asked.context or _rounded(needed, mesh.chips)
+    places = wanted if most is None else min(wanted, most)
     if longest > places:
         hint = f"plan for more with `--context {needed}`"
         raise fail(f"A prompt has {longest} tokens, and the context {places}.", hint=hint)
-    if most is not None and places > most:
-        raise fail(f"The model has learned {most} positions, and {places} are asked for.")
     sizes = {model.batch: len(asked.prompts), **dict.fromkeys(model.counted, places)}
     taken = {PREFILL: min(places, _rounded(longest, mesh.chips)), DECODE: 1}
     phases = tuple(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -123,6 +124,61 @@ def test_a_checkpoint_answers_on_eight_devices_as_in_transformers(
         assert list(found.tokens[row]) == tokens
         first = len(prompt) - shortest
         assert np.abs(found.scores[first : first + TOKENS, row] - scores).max() < LARGEST
+
+
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "model.layers.": "blk.",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.up_proj": "ffn_up",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def written_gguf(folder: Path, path: Path) -> None:
+    """The checkpoint of a folder as GGUF."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    config, writer = model.config, gguf.GGUFWriter(path, model.config.model_type)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(config.vocab_size)
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+    for name, tensor in model.state_dict().items():
+        for theirs, own in GGUF_NAMES.items():
+            name = name.replace(theirs, own)
+        writer.add_tensor(name, tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3"])
+def test_a_gguf_file_answers_as_in_transformers(name: str, tmp_path: Path) -> None:
+    saved(CASES[name], tmp_path / "saved", torch.float32, "1GB")
+    path = tmp_path / "model.gguf"
+    written_gguf(tmp_path / "saved", path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.float32).eval()
+    found = answered(imported(path, tmp_path), path, "2x2", Asked(PROMPTS, TOKENS))
+    assert [list(tokens) for tokens in found.tokens] == [continued(model, prompt, TOKENS)[0] for prompt in PROMPTS]
 
 
 @pytest.fixture(scope="module")

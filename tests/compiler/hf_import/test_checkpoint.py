@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from saved_llama import HEAD, file_bytes, random_weights, save
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
 from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors, parameter_part
-from escc.compiler.hf_import.weight_map import Made, map_beside, read_map
+from escc.compiler.hf_import.weight_map import Made, map_beside, parameters, read_map
 from escc.compiler.plan.pipeline import load
 from escc.ir.diagnostics import InputError, Source
 
@@ -165,3 +166,74 @@ def test_lines_that_are_wrong_are_named(line: str, message: str, tmp_path: Path)
 )
 def test_steps_have_shapes(steps: tuple[str, ...], shape: tuple[int, ...], made: tuple[int, ...] | None) -> None:
     assert Made("a", steps).shape(shape) == made
+
+
+def written_gguf(path: Path, architecture: str, more: dict[str, float]) -> None:
+    """The small Llama as GGUF: what rope turns together stands side by side there."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(2)
+    writer.add_context_length(64)
+    writer.add_embedding_length(24)
+    writer.add_feed_forward_length(20)
+    writer.add_head_count(6)
+    writer.add_head_count_kv(2)
+    writer.add_key_length(HEAD)
+    writer.add_layer_norm_rms_eps(1e-5)
+    for name, number in more.items():
+        writer.add_float32(f"{architecture}.{name}", number)
+    for name, array in random_weights().items():
+        for theirs, own in GGUF_NAMES.items():
+            name = name.replace(theirs, own)
+        if name.endswith(("attn_q.weight", "attn_k.weight")):
+            halves = array.reshape(-1, 2, HEAD // 2, array.shape[-1])
+            array = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(array.shape))
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "model.layers.": "blk.",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.": "attn_",
+    "_proj": "",
+    "mlp.": "ffn_",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def test_a_gguf_file_has_the_parameters_of_the_folder(tmp_path: Path) -> None:
+    folder = save(tmp_path / "saved", random_weights())
+    written_gguf(tmp_path / "model.gguf", "llama", {"rope.freq_base": 10000.0})
+    assert imported(folder, tmp_path / "a")[0] == imported(tmp_path / "model.gguf", tmp_path / "b")[0] == 0
+    first, second = (load(tmp_path / name / "model.esti") for name in "ab")
+    maps = [map_beside(tmp_path / name / "model.esti", p) for name, p in (("a", first), ("b", second))]
+    tensors = checkpoint_tensors(folder), checkpoint_tensors(tmp_path / "model.gguf")
+    assert maps[0] is not None and maps[1] is not None
+    for name, parameter in parameters(first).items():
+        shape = (*parameter.counts, *parameter.shape)
+        whole = tuple(slice(n) for n in shape)
+        found = [parameter_part(t, str(m[name]), shape, np.float32, whole) for t, m in zip(tensors, maps, strict=True)]
+        np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "message"),
+    [
+        ("llama", {"attention.sliding_window": 4.0}, "may change the arithmetic"),
+        ("llama", {"rope.dimension_count": 4.0}, "which is not read"),
+        ("mamba", {}, "is of architecture `mamba`"),
+    ],
+)
+def test_a_gguf_file_of_another_model_is_refused(
+    architecture: str, more: dict[str, float], message: str, tmp_path: Path
+) -> None:
+    written_gguf(tmp_path / "model.gguf", architecture, more)
+    code, output = imported(tmp_path / "model.gguf", tmp_path / "out")
+    assert code == 1 and message in " ".join(output.split()) and not (tmp_path / "out").exists()

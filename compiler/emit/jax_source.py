@@ -114,7 +114,7 @@ def _imports(text: str) -> str:
     """The imports that `text` needs."""
     types = [name for name in ("Callable", "Iterator", "Mapping", "Sequence") if name in text]
     standard = [f"from collections.abc import {', '.join(types)}"] if types else []
-    lines = [f"import {name}" for name in ("json", "math", "sys") if f"{name}." in text]
+    lines = [f"import {name}" for name in ("itertools", "json", "math", "sys") if f"{name}." in text]
     lines += [*standard, "from dataclasses import dataclass", "from functools import partial"]
     lines += ["from importlib import import_module"] if "import_module(" in text else []
     lines += ["from pathlib import Path"] if "Path(" in text else []
@@ -283,12 +283,15 @@ def _load(names: Names, weights: WeightMap) -> list[str]:
     forms = tensors(cfg, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))[0]
 
     def placed(line, form, spec):
-        def part(at):
-            return parameter_part(found, line, form.shape, form.dtype, at)
-
-        array = jax.make_array_from_callback(form.shape, NamedSharding(mesh, spec), part)
+        sharding = NamedSharding(mesh, spec)
+        places = sharding.addressable_devices_indices_map(form.shape)
+        own = {str(at): at for at in places.values()}
+        made = parameter_parts(found, line, form.shape, form.dtype, list(own.values()))
+        parts = dict(zip(own, made, strict=True))
         tell(line)
-        return array
+        shards = [jax.device_put(parts[str(at)], device, may_alias=False) for device, at in places.items()]
+        jax.block_until_ready(shards)  # what was read goes before more is
+        return jax.make_array_from_single_device_arrays(form.shape, sharding, shards)
 
     return jax.tree.map(placed, WEIGHTS, forms, PARAMS)'''
     return ["\n".join(lines), *_used(_functions(CHECKPOINTS), load), load]

@@ -7,9 +7,10 @@ https://github.com/huggingface/safetensors: a length, a header in JSON, the data
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -128,16 +129,52 @@ def tensor_view(tensor: Any, steps: list[str]) -> tuple[Any, Any]:
     return tensor, order
 
 
-def parameter_part(tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], dtype: Any, at: Any) -> Any:
-    """Of a parameter of `shape`, made as a line of a weight map says, what lies `at` these slices, as an array. With
-    `{}` in the tensor's name the first dims count the repetitions that it stands for."""
+def copy_part(part: Any, view: Any) -> None:
+    """Copy a view of a tensor into an array. What lies side by side in the one lies far apart in the other where it is
+    transposed, so that is done in blocks that a cache holds."""
+    near = [axis for axis, step in enumerate(view.strides) if step == view.itemsize and view.shape[axis] > 1]
+    if view.ndim < 2 or not near or near[-1] == view.ndim - 1:
+        part[...] = view
+        return
+    other = [range(1) if axis in (near[0], view.ndim - 1) else range(n) for axis, n in enumerate(view.shape)]
+    if math.prod(map(len, other)) > 4096:
+        part[...] = view
+        return
+    block = 64
+    for place in itertools.product(*other):
+        at = [slice(None) if axis == near[0] else place[axis] for axis in range(view.ndim - 1)]
+        for first in range(0, view.shape[-1], block):
+            some = (*at, slice(first, first + block))
+            part[some] = view[some]
+
+
+def parameter_parts(
+    tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], dtype: Any, places: Sequence[Any]
+) -> list[Any]:
+    """Of a parameter of `shape`, made as a line of a weight map says, what lies at each of `places`, tuples of slices,
+    as arrays; each tensor is made once for all. With `{}` in the tensor's name the first dims count the repetitions
+    that it stands for."""
     name, *steps = [part.strip() for part in line.split("|")]
-    if "{}" in name:
-        names = [name.replace("{}", str(place), 1) for place in range(shape[0])[at[0]]]
-        lines = [" | ".join([one, *steps]) for one in names]
-        return np.stack([parameter_part(tensors, one, shape[1:], dtype, at[1:]) for one in lines])
-    tensor, order = tensor_view(tensors[name][2](), steps)
-    tensor = tensor.reshape(shape)
-    if order is None:
-        return np.ascontiguousarray(tensor[tuple(at)], dtype)
-    return np.ascontiguousarray(tensor[(*at[:-1], order[at[-1]])], dtype)
+    parts = [np.empty([len(range(n)[part]) for n, part in zip(shape, at, strict=True)], dtype) for at in places]
+    counts = shape[: name.count("{}")]
+    for repetition in itertools.product(*map(range, counts)):
+        within = [
+            n
+            for n, at in enumerate(places)
+            if all(one in range(count)[part] for one, count, part in zip(repetition, counts, at, strict=False))
+        ]
+        if not within:
+            continue
+        called = name
+        for one in repetition:
+            called = called.replace("{}", str(one), 1)
+        tensor, order = tensor_view(tensors[called][2](), steps)
+        tensor = tensor.reshape(shape[len(counts) :])
+        for n in within:
+            at = places[n][len(counts) :]
+            view = tensor[at] if order is None else tensor[(*at[:-1], order[at[-1]])]
+            slot = tuple(
+                range(count)[part].index(one) for one, count, part in zip(repetition, counts, places[n], strict=False)
+            )
+            copy_part(parts[n][(*slot, ...)], view)
+    return parts

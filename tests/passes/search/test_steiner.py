@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from escc.passes.layouts.reshard import Arcs
-from escc.passes.search.steiner import Distances, cheapest_tree, inward_trees, outward_trees, point
+from escc.passes.search.steiner import OFTEN, Distances, cheapest_tree, inward_trees, outward_trees, point
 
 INF = float("inf")
 
@@ -104,3 +104,14 @@ def test_paths_run_along_the_arcs_and_not_against_them() -> None:
     near = Distances(arcs, np.array([1.0, 2.0]))
     assert near.forward(point(0, 3)[None])[0].tolist() == [0, 1, 3]
     assert near.backward(point(2, 3)[None])[0].tolist() == [3, 2, 0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_all_pairs_are_what_rounds_settle(seed: int) -> None:
+    near, again = graph(seed, 12, 30), graph(seed, 12, 30)
+    rng = np.random.default_rng(seed)
+    for _ in range(2 * OFTEN):
+        values = rng.choice([0.0, 1.0, 4.0, INF], size=(1, 12))
+        fresh = again.repriced(again.price)
+        np.testing.assert_array_equal(near.forward(values), fresh.forward(values))
+        np.testing.assert_array_equal(near.backward(values), fresh.backward(values))

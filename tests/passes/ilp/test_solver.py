@@ -1,0 +1,66 @@
+"""A linear program from where its rows are said to be worth something: the same optimum, solution and reduced costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from escc.passes.ilp.model import Model, shifted
+from escc.passes.ilp.solver import Settings, solve
+
+
+def random_program(seed: int) -> Model:
+    """A feasible program with rows of one value, of a range, and of one bound."""
+    rng = np.random.default_rng(seed)
+    columns, rows = 12, 7
+    matrix = np.where(rng.random((rows, columns)) < 0.5, rng.integers(-3, 4, (rows, columns)), 0).astype(float)
+    inside = rng.random(columns)
+    middle = matrix @ inside
+    kind = rng.integers(0, 4, rows)
+    low = np.where(kind == 3, -np.inf, middle - np.where(kind == 0, 0.0, rng.random(rows)))
+    high = np.where(kind == 2, np.inf, np.where(kind == 0, low, middle + rng.random(rows)))
+    row, column = np.nonzero(matrix)
+    return Model(
+        rng.normal(size=columns),
+        np.full(columns, 1.0),
+        np.zeros(columns, dtype=bool),
+        row,
+        column,
+        matrix[row, column],
+        low,
+        high,
+    )
+
+
+def worths(model: Model, seed: int) -> np.ndarray:
+    """Of a row without a lower bound at most nothing, of one without an upper bound at least nothing."""
+    worth = np.random.default_rng([seed, 1]).normal(size=len(model.low))
+    worth = np.where(np.isinf(model.low), -np.abs(worth), worth)
+    return np.where(np.isinf(model.high), np.abs(worth), worth)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_where_it_begins_changes_nothing(seed: int) -> None:
+    model = random_program(seed)
+    plain, near = solve(model, Settings()), solve(model, Settings(), rows=worths(model, seed))
+    assert plain.x is not None and near.x is not None
+    assert near.bound == pytest.approx(plain.bound, abs=1e-7) == pytest.approx(model.cost @ near.x, abs=1e-6)
+    assert len(near.x) == len(model.cost)
+    assert near.reduced_costs is not None and plain.reduced_costs is not None
+    np.testing.assert_allclose(near.reduced_costs, plain.reduced_costs, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_costs_are_less_by_what_is_taken_of_rows(seed: int) -> None:
+    model = random_program(seed)
+    worth = worths(model, seed)
+    near, taken = shifted(model, worth)
+    solution = solve(model, Settings()).x
+    assert solution is not None
+    matrix = np.zeros((len(model.low), len(model.cost)))
+    matrix[model.row, model.column] = model.coefficient
+    left = np.zeros(len(near.cost) - len(model.cost))
+    loose = np.flatnonzero((worth != 0) & (model.low != model.high))
+    ends = np.where(worth > 0, model.low, model.high)[loose]
+    left[:] = np.abs((matrix @ solution)[loose] - ends)
+    assert near.cost @ np.concatenate([solution, left]) + taken == pytest.approx(model.cost @ solution)

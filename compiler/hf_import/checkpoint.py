@@ -74,7 +74,13 @@ def has_tensors(path: Path) -> bool:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """What a checkpoint has. Raises InputError where a file is cut short, lies about sizes, or is none."""
+    """What a checkpoint has. Raises InputError where there is none, and where a file is cut short or lies about
+    sizes."""
+    hint = "a checkpoint is a folder with safetensors files, or a GGUF file"
+    if not os.path.lexists(path):
+        raise fail(f"There is no checkpoint `{path}`.", hint=hint)
+    if not has_tensors(path):
+        raise fail(f"`{path}` has no safetensors files.", hint=hint)
     if path.suffix == ".gguf":
         _gguf()
     try:

@@ -9,7 +9,7 @@ specification of GGUF (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .common import Transformer
 from .weight_map import Made, WeightMap
@@ -59,15 +59,10 @@ LLAMA = Style(
     query_norm="self_attn.q_norm",
     key_norm="self_attn.k_norm",
 )
-PHI = Style(
-    table="model.embed_tokens",
+PHI = replace(
+    LLAMA,
     norm="model.final_layernorm",
-    head="lm_head",
-    block="model.layers.{}.",
     norms=("input_layernorm", "input_layernorm"),
-    query="self_attn.q_proj",
-    key="self_attn.k_proj",
-    value="self_attn.v_proj",
     output="self_attn.dense",
     up="mlp.fc1",
     gate="",

@@ -126,6 +126,14 @@ def test_wrong_options_are_refused(arguments: list[str], message: str, model: Pa
     assert done.returncode == 1 and message in done.stderr
 
 
+def test_a_checkpoint_must_be_there(model: Path, tmp_path: Path) -> None:
+    asked = Asked(((3,),), 2)
+    for path, message in ((tmp_path / "none", "There is no checkpoint"), (tmp_path, "has no safetensors files.")):
+        with pytest.raises(InputError) as caught:
+            planned(model, path, "2", asked)
+        assert message in caught.value.diagnostics[0].message
+
+
 def test_prompts_need_weights(model: Path) -> None:
     command = ["run", str(model), "--chips", "2", "--prompt", "hello"]
     done = subprocess.run([ESCC, *command], capture_output=True, text=True, check=False)

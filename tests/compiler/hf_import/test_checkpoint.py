@@ -13,7 +13,7 @@ from saved_llama import HEAD, file_bytes, random_weights, save
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
-from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors, parameter_parts
+from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors, copy_part, parameter_parts
 from escc.compiler.hf_import.weight_map import Made, map_beside, parameters, read_map
 from escc.compiler.plan.pipeline import load
 from escc.ir.diagnostics import InputError, Source
@@ -52,6 +52,16 @@ def test_parts_of_parameters_are_those_of_the_whole(files: int, tmp_path: Path) 
             both = parameter_parts(found, line, shape, np.float32, [at, (slice(None),) * 5])
             np.testing.assert_array_equal(both[0], whole[at])
             np.testing.assert_array_equal(both[1], whole)
+
+
+@pytest.mark.parametrize("shape", [(130, 200), (130, 3, 70), (3, 70, 130), (5, 2, 3, 65)])
+def test_transposed_parts_are_copied_whole(shape: tuple[int, ...]) -> None:
+    tensor = np.random.default_rng(0).standard_normal((int(np.prod(shape[1:])), shape[0])).astype(np.float32)
+    views = [tensor.T.reshape(shape), tensor.T.reshape(shape)[1:4], np.ascontiguousarray(tensor.T).reshape(shape)]
+    for view in views:
+        part = np.full(view.shape, np.nan, np.float32)
+        copy_part(part, view)
+        np.testing.assert_array_equal(part, view)
 
 
 def without(name: str) -> Callable[[Path], None]:
@@ -102,6 +112,7 @@ def pickled(folder: Path) -> None:
         (with_tensor("model.layers.0.extra.weight", (3,)), "Nothing of the model is made of tensor `model.layers.0.ex"),
         (with_tensor(QUERY, (24, 48)), "which does not make `layer.Wq`"),
         (with_tensor(QUERY, (24, 47)), "which does not make `layer.Wq`"),
+        (with_tensor(QUERY, (24, 24)), "which does not make `layer.Wq`"),
         (cut, "model.safetensors has"),
         (lying, "bytes for `a`, and its shape takes others"),
         (huge_header, "ends before its header does"),

@@ -81,12 +81,11 @@ def import_command(
         raise fail(f"The model of `{path}` is too large. {error.diagnostics[0].message}") from None
     except InputError as error:
         raise InternalError(f"the model that was made of `{path}` is wrong: {error}") from error
-    files = {} if checkpoint is None else {ENDING: map_text(map_of(model, program, checkpoint), title)}
+    texts = [text] if checkpoint is None else [text, map_text(map_of(model, program, checkpoint), title)]
     if output is None:
         say(text)
     else:
-        written = dict(zip(names, [text, *files.values()], strict=True))
-        for made in write_files(Path(output).parent, written, force):
+        for made in write_files(Path(output).parent, dict(zip(names, texts, strict=True)), force):
             say(f"wrote {made}\n")
     note(f"{parameter_count(program) / 1e9:.2f}e9 parameters")
     if checkpoint is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,6 @@ UNUSED = (  # ends of names of what a checkpoint may have besides weights, made 
     ".attn.masked_bias",
     ".attention.bias",
     ".attention.masked_bias",
-    ".attention.rotary_emb.inv_freq",
 )
 HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")  # kept beside the table that it is tied to
 PREFIXES = ("model.", "transformer.", "gpt_neox.")  # that a checkpoint of the model without its head leaves out
@@ -183,12 +183,27 @@ def check_checkpoint(made: WeightMap, program: Program, checkpoint: Checkpoint) 
         kind = checkpoint.types[name]
         if not checkpoint.gguf and kind not in PLAIN:
             findings.append(Diagnostic(f"`{name}` is of type {kind}, and quantised folders are not read."))
+    if checkpoint.gguf:
+        findings += _unread_blocks(checkpoint)
     surplus = [n for n in checkpoint.shapes if n not in used and not n.endswith(UNUSED) and n not in HEADS]
     findings += [Diagnostic(f"Nothing of the model is made of tensor `{name[:120]}`.") for name in surplus]
     if findings:
         more = len(findings) - MOST_FINDINGS
         last = [Diagnostic(f"{more:,} tensors more are wrong.")] if more > 0 else []
         raise InputError([*findings[:MOST_FINDINGS], *last])
+
+
+def _unread_blocks(checkpoint: Checkpoint) -> list[Diagnostic]:
+    """The types of blocks that the library of GGUF does not make numbers of, found by making the smallest tensor of
+    each."""
+    tensors, found = checkpoint_tensors(checkpoint.path), []
+    for kind in sorted(set(checkpoint.types.values())):
+        name = min((n for n, k in checkpoint.types.items() if k == kind), key=lambda n: math.prod(checkpoint.shapes[n]))
+        try:
+            tensors[name][2]()
+        except Exception:  # it raises whatever its reader of that type does
+            found.append(Diagnostic(f"`{name}` is of type {kind}, of which no numbers can be made."))
+    return found
 
 
 def dequantised(checkpoint: Checkpoint) -> dict[str, int]:

@@ -77,7 +77,7 @@ def _of_gguf(library: Any, path: Path) -> Tokenizer:
         tokens, kinds = said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"]
         merges = [tuple(merge.split(" ", 1)) for merge in said["tokenizer.ggml.merges"]]
         made = library.Tokenizer(library.models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
-    except Exception as error:
+    except Exception as error:  # the library raises a bare one
         raise fail(f"The tokenizer of `{path}` cannot be read: {str(error)[:200]}.", hint=IDS) from None
     level = library.pre_tokenizers.ByteLevel(add_prefix_space=bool(said.get("tokenizer.ggml.add_space_prefix", False)))
     made.pre_tokenizer = library.pre_tokenizers.Sequence([*ahead[before], level])

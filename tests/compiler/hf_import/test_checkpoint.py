@@ -253,3 +253,14 @@ def test_a_gguf_file_of_another_model_is_refused(
     written_gguf(tmp_path / "model.gguf", architecture, more)
     code, output = imported(tmp_path / "model.gguf", tmp_path / "out")
     assert code == 1 and message in " ".join(output.split()) and not (tmp_path / "out").exists()
+
+
+def test_blocks_that_cannot_be_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> None:
+        raise NotImplementedError
+
+    written_gguf(tmp_path / "model.gguf", "llama", {})
+    monkeypatch.setattr(gguf, "dequantize", unknown)
+    code, output = imported(tmp_path / "model.gguf", tmp_path / "out")
+    assert code == 1 and "of which no numbers can be made" in " ".join(output.split())
+    assert not (tmp_path / "out").exists()

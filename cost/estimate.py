@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeVar
 
+from ..ir.chosen import kept_share
 from ..ir.collective import CollectiveKind, axes_of, kind
 from ..ir.program import Kind, Repeat, Signature, Stored, signature, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
@@ -123,9 +124,9 @@ class Scale:
         return math.prod((self.axis(a) for a in axes), start=1)
 
     def local_bytes(self, value: SpmdValue) -> Any:
-        """The bytes that a chip holds of a value, exactly; of one without dims too."""
+        """The bytes that a chip holds of a value, exactly; of a chosen one what is kept."""
         sizes = (self.local(d, axes) for d, axes in zip(value.dims, value.layout.dims, strict=True))
-        return math.prod(sizes, start=Fraction(value.dtype.bits, 8))
+        return math.prod(sizes, start=Fraction(value.dtype.bits, 8)) * kept_share(value.chosen, self.dim)
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,8 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
             case Compute(op):
                 sig = signature(op, plain)
                 local = {i: scale.local(i, axes) for i, axes in _splits(sig, op.result, spmd).items()}
-                yield OpWork(op.result, placed.times, work(op, sig, plain, launched[op.result], local.__getitem__))
+                done = work(op, sig, plain, launched[op.result], local.__getitem__, scale.dim)
+                yield OpWork(op.result, placed.times, done)
             case Move(result, operand, collective, joined):
                 axes = axes_of(collective, values[operand].layout)
                 before, after = (scale.local_bytes(values[n]) for n in (operand, result))

@@ -23,6 +23,7 @@ from functools import cached_property
 from ..ir.dataflow import origins
 from ..ir.program import (
     Append,
+    Choose,
     Einsum,
     Kind,
     Op,
@@ -113,7 +114,7 @@ class _Node:
                 if all(i in output for each in indices for i in each):
                     return _Role.POINTWISE
                 return _Role.MATMUL if len(names) > 1 else _Role.REDUCTION
-            case Reduce() | TopK():
+            case Reduce() | TopK() | Choose():
                 return _Role.REDUCTION
         return _Role.POINTWISE
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
+from ..ir.chosen import Chosen, kept_share
 from ..ir.dtype import Dtype
 from ..ir.expr import count_calls
 from ..ir.program import (
     Append,
+    Choose,
     Einsum,
     Iota,
     Kind,
@@ -27,6 +30,7 @@ from ..ir.program import (
     Sum,
     Take,
     TopK,
+    Use,
     Value,
     signature,
     walk,
@@ -54,19 +58,23 @@ class Work:
 FP8_KERNELS = 2  # of a matmul in fp8: one before it brings its operand to that type
 
 
-def work(op: Op, signature: Signature, values: Mapping[str, Value], launch: Launch, local: Local) -> Work:
-    """The work of `op` on one chip."""
-    done = flops(op, signature, local)
-    read = {u: _bytes(u.indices, values[u.value], local) for u in signature.uses if u.value in launch.reads}
+def work(op: Op, signature: Signature, values: Mapping[str, Value], launch: Launch, local: Local, whole: Local) -> Work:
+    """The work of `op` on one chip; `whole` gives the size of a dim on all chips together."""
+    done = flops(op, signature, local) * kept_share(_chosen(op, values), whole)
+    read = {
+        u: _bytes(u.indices, values[u.value], local, whole) * _met(u, op, values, local, whole)
+        for u in signature.uses
+        if u.value in launch.reads
+    }
     caches = sum((size for use, size in read.items() if use.value in launch.caches), start=0 * done)
-    written = _bytes(signature.result, values[op.result], local) if launch.writes else 0 * done
+    written = _bytes(signature.result, values[op.result], local, whole) if launch.writes else 0 * done
     match op:
         case Take(_, table, _, _):  # only the rows touched, not the table
-            rows = {use: _bytes(signature.result, values[table], local) for use in read if use.value == table}
+            rows = {use: _bytes(signature.result, values[table], local, whole) for use in read if use.value == table}
             read |= rows
         case Append(_, cache, _, _, _):
             read = {use: size for use, size in read.items() if use.value != cache}
-            written = _bytes(signature.uses[1].indices, values[cache], local)
+            written = _bytes(signature.uses[1].indices, values[cache], local, whole)
     moved = sum(read.values(), start=written)
     dtype = _arithmetic(op, values)
     kernels = launch.kernels * (FP8_KERNELS if dtype is Dtype.FP8 else 1)
@@ -80,8 +88,31 @@ def _arithmetic(op: Op, values: Mapping[str, Value]) -> Dtype:
     return next((dtype for dtype in (Dtype.FP4, Dtype.FP8) if dtype in types), Dtype.BF16)
 
 
-def _bytes(indices: Indices, value: Value, local: Local) -> Any:
-    return _size(indices, local) * value.dtype.bits / 8
+def _bytes(indices: Indices, value: Value, local: Local, whole: Local) -> Any:
+    return _size(indices, local) * value.dtype.bits / 8 * kept_share(value.chosen, whole)
+
+
+def _chosen(op: Op, values: Mapping[str, Value]) -> tuple[Chosen, ...]:
+    """By which masks the terms of an op are chosen: those of its result, and of a product those of its factors."""
+    if not isinstance(op, Einsum):
+        return values[op.result].chosen
+    every = {one.mask: one for name in op.operands for one in values[name].chosen}
+    wider = {mask for one in every.values() for mask in one.within}
+    return tuple(one for mask, one in every.items() if mask not in wider)
+
+
+def _met(use: Use, op: Op, values: Mapping[str, Value], local: Local, whole: Local) -> Any:
+    """Which part of an operand of a product is read: of weights of experts, those that some token on the chip chose.
+
+    `T` tokens that each choose `k` of `X` evenly meet the share 1 - (1 - k/X)^T of all.
+    """
+    found: Any = 1
+    for one in _chosen(op, values):
+        if one not in values[use.value].chosen and set(one.over) <= set(use.indices):
+            tokens = math.prod((local(d) for d in one.per if d not in use.indices), start=1)
+            missed = 1 - one.share(whole)
+            found = found * (1 - (float(missed) if isinstance(missed, Fraction) else missed) ** tokens)
+    return found
 
 
 def flops(op: Op, signature: Signature, local: Local) -> Any:
@@ -98,7 +129,7 @@ def flops(op: Op, signature: Signature, local: Local) -> Any:
             return len(names) * result
         case Reduce():
             return _size(signature.indices, local)
-        case TopK():
+        case TopK() | Choose():
             return _size(signature.uses[0].indices, local)  # one comparison for each key
         case Take() | Iota() | Append():
             return 0 * result
@@ -141,5 +172,6 @@ def model_flops(program: Program, phase: str) -> int:
             case Stored(name, Kind.PARAM):
                 parameters.add(name)
             case Einsum(_, names, _, _) as op if parameters & set(names):
-                total += placed.times * int(flops(op, signature(op, values), sizes.__getitem__))
+                done = flops(op, signature(op, values), sizes.__getitem__)
+                total += placed.times * int(done * kept_share(_chosen(op, values), lambda d: Fraction(sizes[d])))
     return total

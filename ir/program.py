@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from .chosen import Chosen
 from .dtype import Dtype
 from .expr import Call, Const, Context, Expr, Operand, Rotate, Size, linear_operands, operands, rename, rotated_dims
 from .layout import Layout, Reduction
@@ -20,11 +21,13 @@ from .layout import Layout, Reduction
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor: its name, its dims by name (no dim twice), its element type."""
+    """A tensor: its name, its dims by name (no dim twice), its element type, and of which of its entries all
+    others are zero."""
 
     name: str
     dims: tuple[str, ...]
     dtype: Dtype
+    chosen: tuple[Chosen, ...] = ()
 
 
 class Kind(StrEnum):
@@ -118,6 +121,19 @@ class TopK:
 
 
 @dataclass(frozen=True)
+class Choose:
+    """1 at the `keep` largest of `keys` over the dims `over`, 0 elsewhere; the result has the dims of `keys`.
+
+    Of equal keys the first in row-major order of `over` is kept.
+    """
+
+    result: str
+    keys: str
+    over: tuple[str, ...]
+    keep: int
+
+
+@dataclass(frozen=True)
 class Iota:
     """0, 1, 2, ... along `dim`, the result's only dim."""
 
@@ -142,7 +158,7 @@ class Append:
     target: str
 
 
-Op = Einsum | Map | Sum | Reduce | Take | TopK | Iota | Append
+Op = Einsum | Map | Sum | Reduce | Take | TopK | Choose | Iota | Append
 
 
 @dataclass(frozen=True)
@@ -316,6 +332,9 @@ def signature(op: Op, values: Mapping[str, Value]) -> Signature:
         case TopK(result, keys, picked, over, keep):
             uses = tuple(dict.fromkeys(Use(n, values[n].dims) for n in (keys, picked)))
             return Signature(uses, values[result].dims, over, whole=(*over, keep))
+        case Choose(_, keys, over, _):
+            dims = values[keys].dims
+            return Signature((Use(keys, dims),), dims, whole=over)
         case Iota(_, dim):
             return Signature((), (dim,))
         case Append(_, cache, new, source, _):
@@ -330,7 +349,7 @@ def operand_names(op: Op) -> tuple[str, ...]:
             return tuple(dict.fromkeys(names))
         case Map(_, expr):
             return operands(expr)
-        case Reduce(_, name, _):
+        case Reduce(_, name, _) | Choose(_, name, _, _):
             return (name,)
         case Take(_, table, ids, _):
             return (table, ids)
@@ -359,6 +378,8 @@ def with_operands(op: Op, names: Mapping[str, str]) -> Op:
             return replace(op, table=new(table), ids=new(ids))
         case TopK(_, keys, picked, _, _):
             return replace(op, keys=new(keys), picked=new(picked))
+        case Choose(_, keys, _, _):
+            return replace(op, keys=new(keys))
         case Append(_, cache, entries, _, _):
             return replace(op, cache=new(cache), new=new(entries))
         case Iota():
@@ -411,7 +432,7 @@ def is_whole(op: Op, known: Callable[[str], bool]) -> bool:
             return _whole(expr, known)
         case Reduce(_, name, _) | Take(_, name, _, _) | TopK(_, _, name, _, _) | Append(_, name, _, _, _):
             return integers(name)
-        case Iota():
+        case Iota() | Choose():
             return True
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .chosen import Chosen
 from .collective import Collective
 from .dtype import Dtype
 from .layout import Layout
@@ -23,11 +24,12 @@ class SpmdValue:
     dims: tuple[str, ...]
     dtype: Dtype
     layout: Layout
+    chosen: tuple[Chosen, ...] = ()
 
     @property
     def value(self) -> Value:
         """The value without its layout."""
-        return Value(self.name, self.dims, self.dtype)
+        return Value(self.name, self.dims, self.dtype, self.chosen)
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,6 @@ def as_steps(region: Region[Op]) -> Region[Step]:
 
 def unsharded(program: Program, phase: str, mesh: Mesh) -> SpmdProgram:
     """A program with every value whole on every chip, so that nothing ever moves."""
-    values = tuple(SpmdValue(v.name, v.dims, v.dtype, Layout(((),) * len(v.dims))) for v in program.values)
+    values = tuple(SpmdValue(v.name, v.dims, v.dtype, Layout(((),) * len(v.dims)), v.chosen) for v in program.values)
     sizes = program.phase(phase).sizes
     return SpmdProgram(program.name, phase, mesh, sizes, values, as_steps(program.body), program.results)

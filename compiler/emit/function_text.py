@@ -11,7 +11,22 @@ from ...ir.collective import (
 )
 from ...ir.expr import context_dims, operands
 from ...ir.inert import comment, literal
-from ...ir.program import Append, Einsum, Iota, Map, Op, Reduce, Region, Repeat, Sum, Take, TopK, Value, operand_names
+from ...ir.program import (
+    Append,
+    Choose,
+    Einsum,
+    Iota,
+    Map,
+    Op,
+    Reduce,
+    Region,
+    Repeat,
+    Sum,
+    Take,
+    TopK,
+    Value,
+    operand_names,
+)
 from ...ir.spmd import Compute, Move, Step
 from ...ir.verify.fused import together
 from .python_text import ExprText, align_text, letters, number_text
@@ -219,6 +234,10 @@ class FunctionText(ABC):
                 order = [*(d for d in held[keys] if d not in over), *over]
                 entries = ", ".join(align_text(self.names[n], held[n], order) for n in (keys, picked))
                 return f"top_k({entries}, {len(over)}, size[{literal(keep)}])"
+            case Choose(_, keys, over, keep):
+                order = [*(d for d in held[keys] if d not in over), *over]
+                entries = align_text(self.names[keys], held[keys], order)
+                return align_text(f"choose({entries}, {len(over)}, {keep})", order, dims)
             case Iota() | Append():
                 return self.special(op)
 

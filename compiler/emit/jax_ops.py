@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...ir.dtype import Dtype
 from ...ir.expr import Operand
 from ...ir.mesh import Mesh
-from ...ir.program import Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, operand_names
+from ...ir.program import Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, operand_names
 from ...ir.spmd import SpmdValue
 from .jax_text import (
     INTEGERS,
@@ -83,6 +83,13 @@ class Ops:
                 return _cast(align_text(text, rest, dims), dtypes[name], result.dtype)
             case Take(_, name, _, _) | TopK(_, _, name, _, _):
                 return _cast(self._lookup(op, texts, held, dims), dtypes[name], result.dtype)
+            case Choose(_, keys, over, keep):
+                order = [*(d for d in held[keys] if d not in over), *self.kept(over)]
+                rank = len(order) - len([d for d in held[keys] if d not in over])
+                if not rank:
+                    return f"jnp.ones({self.shape(result)}, {dtype_text(result.dtype)})"
+                text = f"kept({align_text(texts[keys], held[keys], order)}, {rank}, {keep}, {dtype_text(result.dtype)})"
+                return align_text(text, order, dims)
             case Iota():
                 return self._lookup(op, texts, held, dims)
         raise AssertionError(op)

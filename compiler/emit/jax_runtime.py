@@ -107,6 +107,13 @@ def largest(keys: jax.Array, picked: jax.Array, rank: int, count: int) -> jax.Ar
     return jnp.take_along_axis(jnp.broadcast_to(picked, keys.shape).reshape(*rest, -1), order, axis=-1)
 
 
+def kept(keys: jax.Array, rank: int, count: int, dtype: Any) -> jax.Array:
+    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept."""
+    flat = keys.reshape(*keys.shape[: keys.ndim - rank], -1)
+    _, order = lax.top_k(flat, count)
+    return jax.nn.one_hot(order, flat.shape[-1], dtype=dtype).sum(-2).reshape(keys.shape)
+
+
 def rotate(a: jax.Array, axis: int) -> jax.Array:
     """Pairs along `axis` turned by a right angle: (a, b) becomes (-b, a)."""
     pairs = jnp.moveaxis(a, axis, -1).reshape(*jnp.moveaxis(a, axis, -1).shape[:-1], -1, 2)

@@ -30,6 +30,7 @@ RUNTIME = (
     numpy_runtime._ordered,
     numpy_runtime.rotate,
     numpy_runtime.top_k,
+    numpy_runtime.choose,
     numpy_runtime.sigmoid,
     numpy_runtime.silu,
     numpy_runtime.gelu,

@@ -271,6 +271,15 @@ def top_k(keys: np.ndarray, picked: np.ndarray, rank: int, count: int) -> np.nda
     return np.take_along_axis(np.broadcast_to(picked, keys.shape).reshape(*rest, -1), order, axis=-1)
 
 
+def choose(keys: np.ndarray, rank: int, count: int) -> np.ndarray:
+    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept."""
+    rest = keys.shape[: keys.ndim - rank]
+    flat = keys.reshape(*rest, -1)
+    kept = np.zeros(flat.shape)
+    np.put_along_axis(kept, np.argsort(-flat, axis=-1, kind="stable")[..., :count], 1.0, axis=-1)
+    return kept.reshape(keys.shape)
+
+
 def sigmoid(a: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(-a)), without overflow."""
     return 0.5 * (1.0 + np.tanh(0.5 * a))

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size, operands
-from ...ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, signature
+from ...ir.program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, signature
 from ...ir.spmd import SpmdValue
-from .numpy_runtime import Mesh, gelu, rotate, sigmoid, silu, top_k
+from .numpy_runtime import Mesh, choose, gelu, rotate, sigmoid, silu, top_k
 
 Array = NDArray[Any]
 
@@ -177,6 +177,11 @@ def run_op(
                 len(over),
                 sizes[keep],
             )
+        case Choose(_, keys, over, keep):
+            have = values[keys].dims
+            order = [*(d for d in have if d not in over), *over]
+            kept = choose(Frame(tuple(order), (), sizes).align(env[keys], have), len(over), keep)
+            return frame.align(kept, order)
         case Iota(_, dim):
             return mesh.iota(sizes[dim], result.layout.dims[0])
         case Append(_, cache, new, source, target):

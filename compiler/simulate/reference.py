@@ -13,6 +13,7 @@ from ...ir.dtype import Dtype
 from ...ir.expr import operands
 from ...ir.program import (
     Append,
+    Choose,
     Einsum,
     Iota,
     Kind,
@@ -170,6 +171,8 @@ class _Run:
                 return frame.align(found, [*self.values[ids].dims, *(d for d in have if d not in over)])
             case TopK(_, keys, picked, over, keep):
                 return self.largest(env, keys, picked, over, self.sizes[keep])
+            case Choose(_, keys, over, keep):
+                return self.kept(env[keys], frame, over, keep)
             case Iota(_, dim):
                 return np.arange(self.sizes[dim], dtype=float)
             case Append(_, cache, new, source, target):
@@ -187,6 +190,17 @@ class _Run:
             order = sorted(range(len(key)), key=lambda place: (-key[place], place))
             found[i] = entry[order[:count]]
         return found.reshape(*frame.shape[: len(rest)], count)
+
+    def kept(self, keys: Array, frame: Frame, over: tuple[str, ...], count: int) -> Array:
+        """1 at the `count` largest of `keys`, row by row."""
+        axes = [frame.dims.index(d) for d in over]
+        rows = np.moveaxis(keys, axes, range(-len(axes), 0))
+        found = np.zeros(rows.shape)
+        for row in np.ndindex(rows.shape[: rows.ndim - len(axes)]):
+            order = sorted(np.ndindex(rows[row].shape), key=lambda place: (-rows[row][place], place))
+            for place in order[:count]:
+                found[row][place] = 1.0
+        return np.moveaxis(found, range(-len(axes), 0), axes)
 
     def append(
         self, cache: Array, frame: Frame, new: Array, new_dims: tuple[str, ...], source: str, target: str

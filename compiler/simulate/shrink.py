@@ -7,17 +7,19 @@ everything divides; so a transposed or swapped dim, or a wrong block, changes th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ...ir.choices import with_choices, with_sharded_choices
 from ...ir.expr import context_dims, sized_dims
-from ...ir.program import Append, Einsum, Map, Op, Program, Region, Repeat, Take, TopK, signature, walk
-from ...ir.spmd import SpmdProgram, Step
+from ...ir.program import Append, Choose, Einsum, Map, Op, Program, Region, Repeat, Take, TopK, signature, walk
+from ...ir.spmd import Compute, SpmdProgram, Step
 from .pointwise import Array
 
+MOST_KEPT = 2  # of what is chosen
 MOST_REPEATS = 2  # enough to show what a repetition hands to the next
 
 
@@ -38,14 +40,16 @@ def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str,
     than its source, a context than the entries whose places are counted, a table than the positions
     that pick its rows, what is picked from than the pick. A padded dim stays padded. A dim has one size
     in all the phases in which it is not 1. Repeats run
-    twice at most. Phases that are not among `spmds` are dropped. `margins`: by how much dims exceed what
-    they must exceed, or 0.
+    twice at most. Of what is chosen two are kept at most, of a multiple of these, and what chooses has enough
+    entries on each chip for all to be chosen as often. Phases that are not among `spmds` are dropped. `margins`: by
+    how much dims exceed what they must exceed, or 0.
     """
     classes = _classes(program, [d for d, _ in spmds[0].sizes])
     small = _assign(program, spmds, classes, margins or {})
     cut = tuple(_with_sizes(s, _shrunk(dict(s.sizes), classes, small, program.padding)) for s in spmds)
     phases = tuple(replace(program.phase(s.phase), sizes=s.sizes) for s in cut)
-    return Shrunken(replace(program, body=_cut_repeats(program.body), phases=phases), cut)
+    small_program = replace(program, body=_cut_repeats(program.body), phases=phases)
+    return Shrunken(with_choices(small_program), tuple(map(with_sharded_choices, cut)))
 
 
 def _shrunk(
@@ -65,7 +69,7 @@ def _cut_repeats(region: Region[Op]) -> Region[Op]:
     for item in region.items:
         if isinstance(item, Repeat):
             item = replace(item, count=min(item.count, MOST_REPEATS), body=_cut_repeats(item.body))
-        items.append(item)
+        items.append(_keeping_few(item) if isinstance(item, Choose) else item)
     return replace(region, items=tuple(items))
 
 
@@ -74,8 +78,14 @@ def _cut_spmd_repeats(region: Region[Step]) -> Region[Step]:
     for item in region.items:
         if isinstance(item, Repeat):
             item = replace(item, count=min(item.count, MOST_REPEATS), body=_cut_spmd_repeats(item.body))
+        if isinstance(item, Compute) and isinstance(item.op, Choose):
+            item = replace(item, op=_keeping_few(item.op))
         items.append(item)
     return replace(region, items=tuple(items))
+
+
+def _keeping_few(op: Choose) -> Choose:
+    return replace(op, keep=min(op.keep, MOST_KEPT))
 
 
 def _ops(program: Program) -> Iterator[Op]:
@@ -116,6 +126,7 @@ def _assign(
     values = program.table()
     pairs = {classes[d] for op in _ops(program) for d in signature(op, values).even}
     sources = _sources(program, classes)
+    rounds, waits = _rounds(program, classes)
     margin = {name: max(margins.get(d, 0) for d in classes if classes[d] == name) for name in ways}
     work = _work(program, ways, classes)
     named = [name for name in ways if name not in true.values()]
@@ -123,11 +134,11 @@ def _assign(
     sizes: dict[str, int] = {}
     while order:
         # A target waits for its sources; a cycle of appends is cut at the first dim in order.
-        name = next((n for n in order if not sources[n] & set(order)), order[0])
+        name = next((n for n in order if not (sources[n] | waits.get(n, set())) & set(order)), order[0])
         order.remove(name)
-        unit = ways[name] * (2 if name in pairs else 1)
+        unit = ways[name] * (2 if name in pairs else 1) * rounds(name, sizes)
         longer_than = max((sizes.get(source, 0) for source in sources[name]), default=0) + margin[name]
-        size = 2 * ways[name]
+        size = -(-2 * ways[name] // unit) * unit
         taken = _with_true(size, ways[name], unit, name in true)
         while taken[-1] <= longer_than or set(taken) & {1, *sizes.values()}:
             size += unit
@@ -175,6 +186,30 @@ def _sources(program: Program, classes: Mapping[str, str]) -> dict[str, set[str]
             case TopK(_, _, _, over, keep):
                 sources[classes[over[-1]]].add(classes[keep])
     return {name: longer_than - {name} for name, longer_than in sources.items()}
+
+
+def _rounds(
+    program: Program, classes: Mapping[str, str]
+) -> tuple[Callable[[str, Mapping[str, int]], int], dict[str, set[str]]]:
+    """By what the size of a class is to divide on every chip, once those that it waits for, given too, have theirs:
+    what is chosen from by what is kept, what chooses by how many of its entries choose all."""
+    kept, choosing = dict[str, int](), dict[str, tuple[list[str], int]]()
+    waits = dict[str, set[str]]()
+    values = program.table()
+    for op in _ops(program):
+        if isinstance(op, Choose):
+            over, keep = [classes[d] for d in op.over], min(op.keep, MOST_KEPT)
+            kept[over[-1]] = keep
+            for dim in values[op.keys].dims:
+                if classes[dim] not in over:
+                    choosing[classes[dim]] = over, keep
+                    waits.setdefault(classes[dim], set()).update(over)
+
+    def rounds(name: str, sizes: Mapping[str, int]) -> int:
+        over, keep = choosing.get(name, ([], 1))
+        return math.lcm(kept.get(name, 1), max(1, math.prod(sizes.get(o, 1) for o in over) // keep))
+
+    return rounds, waits
 
 
 def _work(program: Program, ways: Mapping[str, int], classes: Mapping[str, str]) -> dict[str, int]:

@@ -25,11 +25,12 @@ from ...ir.collective import (
 )
 from ...ir.dataflow import reads
 from ...ir.layout import Layout, Reduction
-from ...ir.program import Append, Region, Repeat, operand_names, walk
+from ...ir.program import Append, Choose, Region, Repeat, operand_names, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .finite import Watch
 from .numpy_runtime import Mesh
 from .pointwise import Array, run_op
+from .routing import Mask, even_mask, kept_entries
 from .traffic import elements_sent
 
 REDUCE = {Reduction.SUM: np.add, Reduction.MAX: np.maximum}
@@ -44,7 +45,7 @@ class ExecutionError(Exception):
 class MoveCount:
     """What one Move of the text sends.
 
-    `times`: how often it ran. `bytes_sent`: what the busiest chip sends each time.
+    `times`: how often it ran. `bytes_sent`: what the busiest chip sends each time, of a chosen value on average.
     """
 
     result: str
@@ -70,17 +71,19 @@ def run_spmd(
     contexts: Mapping[str, int] | None = None,
     watch: Sequence[str] = (),
     finite: Watch | None = None,
+    evenly: bool = False,
 ) -> Execution:
     """Run `spmd` on as many virtual chips as its mesh has.
 
     `stored`: whole arrays by name, one leading dim for each repeat around the tensor. `contexts`: how
     many places are filled, with this step's entries, along the dims of which not all are. `watch`:
     values that no repeat makes, returned beside the results, partial ones reduced. `finite` sees what
-    every op makes. Raises
+    every op makes. `evenly`: entries are not chosen by their numbers, but all as often. Raises
     ExecutionError when shards do not fit together, when a collective does not leave what the
-    result's layout declares, when copies of one value differ, or when a result is partial.
+    result's layout declares, when copies of one value differ, when a result is partial, or when a chosen
+    value is not zero beside what is kept.
     """
-    run = _Run(spmd, stored, contexts or {}, finite or Watch(spmd.mesh.names))
+    run = _Run(spmd, stored, contexts or {}, finite or Watch(spmd.mesh.names), evenly)
     with np.errstate(all="ignore"):
         return run.execution(watch)
 
@@ -91,8 +94,11 @@ class _Run:
     stored: Mapping[str, Array]
     contexts: Mapping[str, int]
     finite: Watch
+    evenly: bool
     versions: dict[str, list[Array]] = field(default_factory=dict)  # whole, by the append that made them
     times: dict[str, int] = field(default_factory=dict)  # executions, by the result of a Move
+    sent: dict[str, Fraction] = field(default_factory=dict)  # elements in all of these, of chosen values
+    masks: dict[str, Mask] = field(default_factory=dict)  # of the last repetition
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
@@ -167,11 +173,33 @@ class _Run:
             if not _same(self.whole(step.operand, env[step.operand]), self.whole(step.result, shards)):
                 does = describe(step.collective, value.dims)
                 raise ExecutionError(f"`{step.result}`: {does} does not leave what the layout says")
+            if value.chosen:
+                kept = kept_entries(value.dims, value.chosen, self.masks)
+                self.sent[step.result] = self.sent.get(step.result, Fraction(0)) + self.elements_sent(step, kept)
             return shards
+        if isinstance(step.op, Choose):
+            shards = self.choose(step.op, shards)
+        elif value.chosen:
+            self.check_kept(value, shards)
         self.finite.see(step.op, shards, {name: env[name] for name in operand_names(step.op)})
         if isinstance(step.op, Append):
             self.versions.setdefault(step.result, []).append(self.complete(step.result, shards))
         return shards
+
+    def choose(self, op: Choose, shards: Array) -> Array:
+        """What an op kept that chooses, noted for those that its mask is multiplied with."""
+        value = self.values[op.result]
+        if self.evenly:
+            shards = self.mesh.shard(even_mask(value.dims, self.sizes, op.over, op.keep), value.layout.dims)
+        own = next(one for one in value.chosen if one.mask == op.result)
+        self.masks[op.result] = Mask(own, value.dims, self.whole(op.result, shards))
+        return shards
+
+    def check_kept(self, value: SpmdValue, shards: Array) -> None:
+        """Raise ExecutionError where a chosen value is not zero beside what is kept."""
+        whole, kept = self.whole(value.name, shards), kept_entries(value.dims, value.chosen, self.masks)
+        if np.any(np.isfinite(whole) & (whole != 0) & (kept == 0)):
+            raise ExecutionError(f"`{value.name}` is not zero where `{value.chosen[0].mask}` keeps nothing")
 
     def move(self, collective: Collective, shards: Array, before: Layout) -> Array:
         """What the chips hold after a collective; `before` is what the operand's layout declares."""
@@ -217,9 +245,15 @@ class _Run:
 
     def bytes_sent(self, move: Move) -> Fraction:
         """What the busiest chip sends in one execution."""
+        value = self.values[move.result]
+        if value.chosen:
+            return self.sent[move.result] / self.times[move.result] * value.dtype.bits / 8
+        return self.elements_sent(move, None) * value.dtype.bits / 8
+
+    def elements_sent(self, move: Move, kept: Array | None) -> Fraction:
+        """The elements that the busiest chip sends in one execution, of a chosen value of those that are `kept`."""
         value, before = self.values[move.result], self.values[move.operand].layout
-        sent = elements_sent(self.spmd.mesh, self.shape(value), move.collective, before, value.layout)
-        return sent * value.dtype.bits / 8
+        return elements_sent(self.spmd.mesh, self.shape(value), move.collective, before, value.layout, kept)
 
 
 def _same(a: Array, b: Array) -> bool:

@@ -153,6 +153,12 @@ class ExprParser:
             raise self.wrong("a number")
         return sign * float(self.advance().text)
 
+    def whole(self) -> int:
+        """Take a whole number from 1 on."""
+        if not re.fullmatch(r"[1-9]\d{0,17}", self.token.text, re.ASCII):
+            raise self.wrong("a whole number")
+        return int(self.advance().text)
+
     def _product(self) -> Expr:
         left = self._unary()
         while self.token.text in ("*", "/"):

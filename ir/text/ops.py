@@ -2,7 +2,8 @@
 
 An einsum names indices in square brackets; the result's come after `->` where they are not its dims.
 A map is an expression. The others are calls: `sum(x, 0.5 * d)`, `max(s, over=H,M)`,
-`take(table, ids, over=V)`, `top_k(s, ids, keep=K, over=V)`, `iota(M)`, `append(keys, k, L into M)`.
+`take(table, ids, over=V)`, `top_k(s, ids, keep=K, over=V)`, `choose(s, keep=2, over=X)`, `iota(M)`,
+`append(keys, k, L into M)`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
+from ..program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
 from .expressions import NAME, ExprParser, format_expr, format_number
 
 
@@ -31,6 +32,8 @@ def format_op(op: Op, dims: Sequence[str]) -> str:
             return f"take({table}, {ids}, over={','.join(over)})"
         case TopK(_, keys, picked, over, keep):
             return f"top_k({keys}, {picked}, keep={keep}, over={','.join(over)})"
+        case Choose(_, keys, over, keep):
+            return f"choose({keys}, keep={keep}, over={','.join(over)})"
         case Iota(_, dim):
             return f"iota({dim})"
         case Append(_, cache, new, source, target):
@@ -62,6 +65,13 @@ def read_op(text: str, result: str, dims: tuple[str, ...]) -> Op:
             keep = words.name("a dim")
             _keyword(words, "over")
             op = TopK(result, keys, picked, words.names("a dim"), keep)
+            words.expect(")")
+        case ("choose", _):
+            (operand,) = _call(words, 1)
+            _keyword(words, "keep")
+            count = words.whole()
+            _keyword(words, "over")
+            op = Choose(result, operand, words.names("a dim"), count)
             words.expect(")")
         case ("iota", _):
             (dim,) = _call(words, 1)

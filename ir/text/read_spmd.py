@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..choices import with_sharded_choices
 from ..collective import (
     AllGather,
     AllReduce,
@@ -161,7 +162,9 @@ class _Parser:
         if self.found or self.mesh is None:
             raise InputError(self.found)
         region, sizes, values = self.frames[0].region(), tuple(self.sizes), tuple(self.values)
-        return SpmdProgram(self.name, self.phase, self.mesh, sizes, values, region, self.results or ())
+        return with_sharded_choices(
+            SpmdProgram(self.name, self.phase, self.mesh, sizes, values, region, self.results or ())
+        )
 
     def statement(self, line: _Line) -> None:
         """Read one statement, or raise _Wrong."""

@@ -18,7 +18,7 @@ from ..collective import LayoutError
 from ..expr import FUNCTIONS, Call, Const, Context, Expr, Operand, Rotate, Size, operands, rotated_dims
 from ..layout import Layout, Reduction, format_layout
 from ..mesh import Mesh
-from ..program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
+from ..program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
 from ..spmd import SpmdValue
 
 
@@ -83,6 +83,14 @@ def result_layout(op: Op, values: Mapping[str, SpmdValue], sizes: Mapping[str, i
                 raise LayoutError(f"every chip makes all of `{keep}`")
             rest = {d: axes for d, axes in splits.items() if d not in over}
             return _laid_out(declared.dims, rest | {keep: ()}, reads[1].layout.partial, Reduction.SUM, declared.layout)
+        case Choose(_, keys, over, _):
+            read = _Read(keys, values[keys].dims, values[keys].layout)
+            splits = _splits([read])
+            for dim in over:
+                if splits[dim]:
+                    raise LayoutError(f"`{dim}` is split, and the largest of a part are not those of the whole")
+            _check_complete(read, "parts of a sum are not ordered as the sum is")
+            return _laid_out(declared.dims, splits, set(), Reduction.SUM, declared.layout)
         case Iota(_, dim):
             return _laid_out((dim,), {}, set(), Reduction.SUM, declared.layout)
         case Append(_, cache, new, source, _):
@@ -252,6 +260,14 @@ def check_dims(op: Op, values: Mapping[str, SpmdValue], sizes: Mapping[str, int]
             _check_top_k(values[keys].dims, values[picked].dims, over, keep, result)
             if sizes[keep] > math.prod(sizes[d] for d in over):
                 raise LayoutError(f"there are fewer elements over {_axes(over)} than `{keep}` = {sizes[keep]}")
+        case Choose(_, keys, over, keep):
+            dims = values[keys].dims
+            if result != dims or not over or len(set(over)) != len(over) or not set(over) <= set(dims):
+                raise LayoutError(
+                    f"what is chosen over {_axes(over)} of dims {_axes(dims)} has not dims {_axes(result)}"
+                )
+            if not 1 <= keep <= math.prod(sizes[d] for d in over):
+                raise LayoutError(f"{keep} cannot be chosen over {_axes(over)}")
         case Iota(_, dim):
             if result != (dim,):
                 raise LayoutError(f"an iota along `{dim}` has that dim alone")

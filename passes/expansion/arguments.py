@@ -60,13 +60,14 @@ MINUS_INFINITY = Const(float("-inf"))
 @dataclass(frozen=True)
 class Arguments:
     """The arguments of a call, looked up. `over`: plain dims. `into`: the dims of `L into M`.
-    `keep`: the dim that counts what is kept. `causal`: the mask's dims. `base`, `scaling`: rope's.
+    `keep`: the dim that counts what is kept, `count`: its number. `causal`: the mask's dims. `base`, `scaling`: rope's.
     `epsilon`: a norm's. `dtype`: the result's, where the statement names one."""
 
     values: tuple[Expr, ...]
     over: tuple[str, ...] = ()
     into: tuple[str, str] | None = None
     keep: str | None = None
+    count: int | None = None
     causal: tuple[str, str] | None = None
     base: float = BASE
     scaling: Scaling | None = None
@@ -79,7 +80,8 @@ class Composite:
     """How a composite is called, what it gives (`meaning`, in a few words), and what expands it.
 
     `values`: names of its positional arguments, of which the last `optional` may be missing.
-    `required` and `allowed`: its keywords. `into`: whether the last argument is `L into M`. `results`:
+    `required` and `allowed`: its keywords. `into`: whether the last argument is `L into M`. `counts`:
+    whether `keep` is a number, and not a dim. `results`:
     what it gives. `build` takes a name for each result, and returns those of the values that it made.
     """
 
@@ -90,6 +92,7 @@ class Composite:
     allowed: tuple[str, ...] = ()
     optional: int = 0
     into: bool = False
+    counts: bool = False
     results: tuple[str, ...] = ("result",)
 
     def has(self, keyword: str) -> bool:

@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ...ir.choices import chosen_of, spread
+from ...ir.chosen import Chosen
 from ...ir.diagnostics import Span
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Expr, Operand, operands
 from ...ir.layout import Layout
-from ...ir.program import INTEGERS, Kind, Map, Op, Phase, Pin, PinKind, Region, Repeat, Stored, Value, is_whole
+from ...ir.program import (
+    INTEGERS,
+    Kind,
+    Map,
+    Op,
+    Phase,
+    Pin,
+    PinKind,
+    Region,
+    Repeat,
+    Stored,
+    Value,
+    is_whole,
+    operand_names,
+)
 from .dims import Constraint, DimTable, Extent
 from .report import Refused, Report
 
@@ -165,9 +181,22 @@ class Body:
         elif dtype in INTEGERS:
             hint = "make it of integers, or leave the dtype out"
             raise Refused(f"`{op.result}` is {dtype.value}, and what it is made of is not whole.", self.at, hint)
-        self.values[op.result] = Value(op.result, tuple(dims), dtype)
+        self.values[op.result] = Value(op.result, tuple(dims), dtype, self._chosen(op, tuple(dims)))
         self.items.append(op)
         return op.result
+
+    def _chosen(self, op: Op, dims: tuple[str, ...]) -> tuple[Chosen, ...]:
+        """How the result of an op is chosen. Raises Refused where nothing would be left out of what is made of a
+        chosen value."""
+        read = {name: self.value(name) for name in operand_names(op)}
+        known = {name: value.chosen for name, value in read.items()}
+        if wide := spread(op, known):
+            name, mask = wide
+            hint = f"multiply it by `{mask}`, so that it is 0 where nothing is chosen"
+            raise Refused(
+                f"`{op.result}` is not 0 where the chosen `{name}` is, so all of it would count.", self.at, hint
+            )
+        return chosen_of(op, known, {name: value.dims for name, value in read.items()} | {op.result: dims})
 
     def pin(self, kind: PinKind, value: str, layout: Layout, text: str) -> None:
         """Fix a layout of a value."""

@@ -27,7 +27,7 @@ from .arguments import (
 )
 from .body import Body
 from .dims import Even, size_expr
-from .lookup import append, argmax, last, positions, take, top_k
+from .lookup import append, argmax, choose, last, positions, take, top_k
 from .report import Refused
 
 
@@ -200,6 +200,13 @@ COMPOSITES = {
         "the largest, in order, and where they stand, as i32; as many as the dim `keep` has",
         required=("over", "keep"),
         results=("values", "ids"),
+    ),
+    "choose": Composite(
+        ("x",),
+        one(choose),
+        "1 at the largest, as many as `keep` says, and 0 elsewhere: what is multiplied by it is chosen",
+        required=("over", "keep"),
+        counts=True,
     ),
     "append": Composite(
         ("cache", "new"), one(append), "the cache with new entries at the end of its context", into=True

@@ -266,7 +266,16 @@ class Unpadded:
     why: str
 
 
-Constraint = AtMost | Even | Unpadded
+@dataclass(frozen=True)
+class Holds:
+    """The dims `over` have at least `count` elements in every phase."""
+
+    over: tuple[str, ...]
+    count: int
+    span: Span
+
+
+Constraint = AtMost | Even | Unpadded | Holds
 
 
 @dataclass(frozen=True)
@@ -298,6 +307,11 @@ def check_sizes(constraints: Iterable[Constraint], phases: Iterable[Phase], repo
                 case AtMost(small, large, span, hint) if sizes[small] > sizes[large]:
                     what = f"{small} = {sizes[small]} is more than {large} = {sizes[large]}"
                     report.add(f"In phase `{phase}`, {what}.", span, hint)
+                case Holds(over, count, span) if prod(sizes[d] for d in over) < count:
+                    have = " * ".join(f"{d} = {sizes[d]}" for d in over)
+                    report.add(
+                        f"In phase `{phase}`, {count} are kept of {have}.", span, "keep at most as many as there are"
+                    )
                 case Even(dim, span) if sizes[dim] % 2:
                     report.add(f"In phase `{phase}`, {dim} = {sizes[dim]} is odd, and pairs are turned.", span)
                 case _:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
+from ...ir.choices import with_choices
 from ...ir.dataflow import makes
 from ...ir.diagnostics import Source, Span
 from ...ir.dtype import Dtype
@@ -65,7 +66,8 @@ def expand(
     values = body.values | shared.values
     pins = (*shared.pins, *body.pins)
     region: Region[Op] = Region(stored, tuple(body.items))
-    return mask_padding(Program(name, tuple(values.values()), region, tuple(results), phases, pins, padding))
+    program = Program(name, tuple(values.values()), region, tuple(results), phases, pins, padding)
+    return with_choices(mask_padding(program))
 
 
 def _title(model: Model, report: Report) -> str:

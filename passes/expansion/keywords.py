@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 from ...ir.text.surface import Call, DimList, Expr, Ident, Into, Keyword, Name, Number
 from .arguments import BASE, EPSILON, SCALINGS, Arguments, Composite, Llama3, Scaling
-from .dims import DimTable
+from .dims import MAX_SIZE, DimTable
 from .report import Refused
 
 
@@ -25,7 +25,7 @@ KEYWORDS = {
     "at": Word("at=L into M", "where the entries along L stand: at the end of what is filled of M"),
     "base": Word("base=500000", f"the base of the frequencies; {BASE:g} without it"),
     "scaling": Word("scaling=linear(4)", "slows the frequencies down, for contexts longer than trained on"),
-    "keep": Word("keep=K", "the dim that counts what is kept; the result's last"),
+    "keep": Word("keep=K", "the dim that counts what is kept, `top_k`'s last; of `choose` a number, `keep=2`"),
 }
 
 Pair = tuple[str, str]
@@ -60,7 +60,8 @@ def with_keywords(given: Arguments, dims: DimTable, call: Call, composite: Compo
         given,
         over=_over(dims, found["over"]) if "over" in found else (),
         into=_at(dims, found["at"], name) if "at" in found else into,
-        keep=_counted(dims, found["keep"]) if "keep" in found else None,
+        keep=_counted(dims, found["keep"]) if "keep" in found and not composite.counts else None,
+        count=_count(found["keep"]) if "keep" in found and composite.counts else None,
         causal=_mask(dims, found["mask"]) if "mask" in found else None,
         base=_positive(found["base"]) if "base" in found else given.base,
         epsilon=_positive(found["eps"]) if "eps" in found else given.epsilon,
@@ -108,6 +109,13 @@ def _counted(dims: DimTable, keyword: Keyword) -> str:
     if not isinstance(keyword.value, Name):
         raise Refused("`keep=` takes a dim.", keyword.name.span)
     return dims.single(Ident(keyword.value.name, keyword.value.span), "`keep=`")
+
+
+def _count(keyword: Keyword) -> int:
+    value = keyword.value
+    if not isinstance(value, Number) or not value.value.is_integer() or not 1 <= value.value <= MAX_SIZE:
+        raise Refused("`keep=` takes a whole number from 1 on.", keyword.name.span, "write `keep=2`")
+    return int(value.value)
 
 
 def _at(dims: DimTable, keyword: Keyword, name: str) -> Pair:

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, Operand, Size
-from ...ir.program import Append, Einsum, Iota, Map, Reduce, Take, TopK
+from ...ir.program import Append, Choose, Einsum, Iota, Map, Reduce, Take, TopK
 from .arguments import Arguments, add, at_end, divide, fits, in_context, multiply, subtract, where_equal, without
 from .body import Body
-from .dims import AtMost, Unpadded, size_expr
+from .dims import AtMost, Holds, Unpadded, size_expr
 from .report import Refused
 
 
@@ -144,6 +144,17 @@ def top_k(body: Body, targets: Sequence[str], given: Arguments) -> tuple[str, ..
         body.emit(TopK(values_name, keys, keys, over, keep), dims, dtype),
         body.emit(TopK(ids_name, keys, ids, over, keep), dims, Dtype.I32),
     )
+
+
+def choose(body: Body, target: str, given: Arguments) -> str:
+    """1 at the largest elements over the dims `over`, as many as are to be kept, and 0 elsewhere. Of equal ones the
+    lowest place is kept."""
+    assert given.count is not None
+    keys = body.named(given.values[0], f"{target}.input")
+    without(body, body.value(keys).dims, given.over)
+    body.context.constraints += [Holds(given.over, given.count, body.at)]
+    dtype = given.dtype or body.floating([keys])
+    return body.emit(Choose(target, keys, given.over, given.count), body.value(keys).dims, dtype)
 
 
 # The largest magnitude of a quantised value.

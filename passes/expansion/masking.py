@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, Operand, Rotate, Size
-from ...ir.program import Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, TopK, Value
+from ...ir.program import Choose, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, TopK, Value
 from .pad_signs import Mask, PadSigns
 
 
@@ -111,7 +111,7 @@ def _reading(op: Op, names: Mapping[str, str]) -> Op:
             return replace(op, operands=tuple(names.get(n, n) for n in read))
         case Reduce(_, read, _):
             return replace(op, operand=names.get(read, read))
-        case TopK(_, keys, _, _, _):
+        case TopK(_, keys, _, _, _) | Choose(_, keys, _, _):
             return replace(op, keys=names.get(keys, keys))
         case _:
             return op

@@ -14,7 +14,7 @@ from operator import or_
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Expr, Operand, operands
-from ...ir.program import Append, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, TopK, Value
+from ...ir.program import Append, Choose, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, TopK, Value
 from .signs import BAD, LOW, NONE, NUMBER, POSITIVE, ZERO, Sign, added, evaluate, multiplied, of_constant
 
 LOWEST = float("-inf")
@@ -61,7 +61,7 @@ class PadSigns:
                 bad = {d for d in self._padded(result) if self._sum(names, coefficients, d, ()) & BAD}
                 read = [(n, d) for n in names for d in self._padded(n) if d in bad]
                 return tuple(Mask(n, d, 0.0) for n, d in read if self._read(n, d) & LOW)
-            case Reduce(_, name, over) | TopK(_, name, _, over, _):
+            case Reduce(_, name, over) | TopK(_, name, _, over, _) | Choose(_, name, over, _):
                 fill = LOWEST_INDEX if self.values[name].dtype is Dtype.I32 else LOWEST
                 return tuple(Mask(name, d, fill) for d in over if d in self.padded and self._read(name, d) != LOW)
             case _:
@@ -186,6 +186,8 @@ class PadSigns:
                 self._set(result, self.true[name], lambda d: self._read(name, d, masks))
             case TopK(result, _, picked, _, _):
                 self._set(result, self.true[picked], lambda d: self._read(picked, d))
+            case Choose(result, _, over, _):  # what is masked is never among the largest
+                self._set(result, ZERO | POSITIVE, lambda d: ZERO if d in over else ZERO | POSITIVE)
             case Take(result, table, _, _):
                 self._set(result, self.true[table], lambda d: self._read(table, d) | ZERO)
             case Iota(result, _):

@@ -47,7 +47,7 @@ class _Inserter:
 
     def define(self, name: str, layout: Layout, region: _Region) -> None:
         value = self.program.table()[name]
-        self.made[name] = SpmdValue(name, value.dims, value.dtype, layout)
+        self.made[name] = SpmdValue(name, value.dims, value.dtype, layout, value.chosen)
         self.home[name] = region
         self.copies[name, layout] = name
 
@@ -152,13 +152,13 @@ def _region(
         tree, value = trees[cache.value], table[cache.value]
         stored.append(cache)
         names = {tree.root: value.name}
-        made[value.name] = SpmdValue(value.name, value.dims, value.dtype, tree.root)
+        made[value.name] = SpmdValue(value.name, value.dims, value.dtype, tree.root, value.chosen)
         for leg in tree.legs:
             fresh = names[leg.before] + "'"
             while fresh in made:
                 fresh += "'"
             names[leg.after] = fresh
-            made[fresh] = SpmdValue(fresh, value.dims, value.dtype, leg.after)
+            made[fresh] = SpmdValue(fresh, value.dims, value.dtype, leg.after, value.chosen)
             items.append(Move(fresh, names[leg.before], leg.collective))
     for item in region.items:
         if isinstance(item, Repeat):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ...cost.hardware import Hardware
 from ...cost.kernels import Launch, launches
 from ...cost.ops import work
+from ...ir.chosen import kept_share
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, signature, walk
 from ..layouts.partial import PartialAxes, partial_axes
@@ -154,7 +155,8 @@ class _Builder:
 
     def total_bytes(self, value: str) -> float:
         v = self.values[value]
-        return float(np.prod([float(self.sizes[d]) for d in v.dims])) * v.dtype.bits / 8
+        whole = float(np.prod([float(self.sizes[d]) for d in v.dims])) * v.dtype.bits / 8
+        return whole * float(kept_share(v.chosen, self.sizes.__getitem__))
 
     def add_source(self, value: str, rows: Array, times: int) -> None:
         assert value not in self.sources, f"`{value}` is made twice"
@@ -195,7 +197,7 @@ class _Builder:
         keep = np.flatnonzero(np.stack([*reads, makes]).min(axis=0) >= 0)
         table = table.take(keep)
         local = {i: self.sizes[i] / table.ways[:, s] for s, i in enumerate(sig.indices)}
-        done = work(op, sig, self.values, self.launches[op.result], local.__getitem__)
+        done = work(op, sig, self.values, self.launches[op.result], local.__getitem__, self.sizes.__getitem__)
         seconds = times * np.broadcast_to(self.hardware.work_s(done), len(table))
         stored, stored_bytes = None, None
         for k, use in enumerate(sig.uses):

@@ -1,0 +1,89 @@
+"""How the values of a program are chosen, followed from the ops that choose to what is made of their masks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from .chosen import Chosen, vanishes
+from .expr import operands
+from .program import Choose, Einsum, Map, Op, Program, Region, Repeat, Stored, Sum, Value, walk
+from .spmd import Compute, Move, SpmdProgram, SpmdValue, as_steps
+
+Choices = Mapping[str, tuple[Chosen, ...]]  # by value; those of which all is kept may be left out
+
+
+def chosen_of(op: Op, known: Choices, dims: Mapping[str, tuple[str, ...]]) -> tuple[Chosen, ...]:
+    """How the result of an op is chosen. `known`: how what it reads is; `dims`: those of operands and result."""
+    match op:
+        case Choose(result, keys, over, keep):
+            within = tuple(dict.fromkeys(m for one in known.get(keys, ()) for m in (one.mask, *one.within)))
+            return (Chosen(result, over, tuple(d for d in dims[keys] if d not in over), keep, within),)
+        case Einsum(result, names, indices, output):
+            new = dict(zip(output, dims[result], strict=True))
+            found: list[Chosen | None] = []
+            for name, each in zip(names, indices, strict=True):
+                at = {d: new[i] for d, i in zip(dims[name], each, strict=True) if i in new}
+                found += [one.renamed(at) for one in known.get(name, ())]
+            return _narrowest(one for one in found if one is not None)
+        case Map(_, expr):
+            every = dict.fromkeys(one for name in operands(expr) for one in known.get(name, ()))
+            return _narrowest(one for one in every if vanishes(expr, _having(one, operands(expr), known)))
+        case Sum(_, names, _):
+            first, *others = (known.get(name, ()) for name in names)
+            return tuple(one for one in first if all(one in other for other in others))
+    return ()
+
+
+def _narrowest(found: Iterable[Chosen]) -> tuple[Chosen, ...]:
+    """Each once, without those that keep all that another keeps."""
+    every = tuple(dict.fromkeys(found))
+    wider = {mask for one in every for mask in one.within}
+    return tuple(one for one in every if one.mask not in wider)
+
+
+def spread(op: Op, known: Choices) -> tuple[str, str] | None:
+    """A chosen operand of a pointwise op and the mask of it that the result is not zero beside, so that all of it
+    would be kept; None where there is none."""
+    match op:
+        case Map(_, expr):
+            for name in operands(expr):
+                for one in known.get(name, ()):
+                    if not vanishes(expr, _having(one, operands(expr), known)):
+                        return name, one.mask
+        case Sum(_, names, _):
+            for name in names:
+                for one in known.get(name, ()):
+                    if not all(one in known.get(other, ()) for other in names):
+                        return name, one.mask
+    return None
+
+
+def _having(one: Chosen, names: Collection[str], known: Choices) -> frozenset[str]:
+    return frozenset(name for name in names if one in known.get(name, ()))
+
+
+def with_choices(program: Program) -> Program:
+    """The program, its values saying how they are chosen."""
+    known = _choices(as_steps(program.body), program.values)
+    return replace(program, values=tuple(replace(v, chosen=known.get(v.name, ())) for v in program.values))
+
+
+def with_sharded_choices(spmd: SpmdProgram) -> SpmdProgram:
+    """The sharded program, its values saying how they are chosen."""
+    known = _choices(spmd.body, spmd.values)
+    return replace(spmd, values=tuple(replace(v, chosen=known.get(v.name, ())) for v in spmd.values))
+
+
+def _choices(body: Region[Compute | Move], values: Collection[Value | SpmdValue]) -> Choices:
+    dims = {value.name: value.dims for value in values}
+    known: dict[str, tuple[Chosen, ...]] = {}
+    for placed in walk(body):
+        match placed.item:
+            case Move(result, operand):
+                known[result] = known.get(operand, ())
+            case Compute(op):
+                known[op.result] = chosen_of(op, known, dims)
+            case Stored() | Repeat():
+                pass
+    return known

@@ -1,0 +1,72 @@
+"""Chosen indices: of which values all is zero but the entries that an op `choose` picked, and what that makes of sizes.
+
+A mask is 1 at the entries that are kept, for each token those of its experts, and 0 elsewhere. What is multiplied by it
+is chosen too, and so is a pointwise result that is 0 wherever its chosen operands are. Only the kept entries of such a
+value are stored, sent and computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .expr import Call, Const, Context, Expr, Operand, Rotate, Size
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """That a value is zero but at the entries that the op which makes `mask` picked: `keep` of those along the dims
+    `over` for each element along the dims `per`. The value has all of these dims.
+
+    `within`: masks of the keys that were picked from, such as the groups of experts that were chosen first: what it
+    keeps, these keep.
+    """
+
+    mask: str
+    over: tuple[str, ...]
+    per: tuple[str, ...]
+    keep: int
+    within: tuple[str, ...] = ()
+
+    def share(self, size: Callable[[str], Any]) -> Any:
+        """The share of the entries that is kept, `size` being that of a dim."""
+        return self.keep / math.prod((size(d) for d in self.over), start=1)
+
+    def renamed(self, names: Mapping[str, str]) -> Chosen | None:
+        """The same of a value that calls its dims otherwise; None where it lacks one of them."""
+        if not names.keys() >= {*self.over, *self.per}:
+            return None
+        return replace(self, over=tuple(names[d] for d in self.over), per=tuple(names[d] for d in self.per))
+
+
+def kept_share(chosen: Collection[Chosen], size: Callable[[str], Any]) -> Any:
+    """The share of a value's entries that is kept, of several masks by each as if it were alone."""
+    return math.prod((one.share(size) for one in chosen), start=1)
+
+
+KEEP_ZERO = {"negate", "abs", "sqrt", "tanh", "relu", "silu", "gelu", "sin", "floor"}
+
+
+def vanishes(expr: Expr, zeros: Collection[str]) -> bool:
+    """Whether an expression is 0 wherever the operands `zeros` are, whatever the others are, if these are finite."""
+    match expr:
+        case Const(value):
+            return value == 0
+        case Operand(name):
+            return name in zeros
+        case Rotate(inner, _):
+            return vanishes(inner, zeros)
+        case Call("multiply", arguments):
+            return any(vanishes(a, zeros) for a in arguments)
+        case Call("divide", (above, _)):
+            return vanishes(above, zeros)
+        case Call("where", (_, *branches)):
+            return all(vanishes(b, zeros) for b in branches)
+        case Call("add" | "subtract" | "maximum" | "minimum", arguments):
+            return all(vanishes(a, zeros) for a in arguments)
+        case Call(function, (inner,)) if function in KEEP_ZERO:
+            return vanishes(inner, zeros)
+        case Call() | Size() | Context():
+            return False

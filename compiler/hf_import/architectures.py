@@ -11,14 +11,19 @@ from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic, InputError, Span, fail
 from ...ir.dtype import Dtype
-from .common import Transformer, check_at_rest, check_common, read_dtype
+from .common import check_at_rest, check_common, read_dtype
+from .description import Transformer
+from .experts import glm4_moe, gpt_oss, llama4, minimax_m2, mixtral, qwen2_moe, qwen3_moe
 from .fields import Fields
+from .gemma import gemma, gemma2, gemma3
 from .gpt import gpt2, gpt_neox, phi
 from .json_text import Document
-from .llama import gemma, llama, mistral, qwen2, qwen3
+from .latent import deepseek_v2, deepseek_v3
+from .llama import llama, mistral, qwen2, qwen3
 
 Reader = Callable[[Fields, Dtype], Transformer]
 
+LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class of the whole model
     "llama": ("LlamaForCausalLM", llama),
     "mistral": ("MistralForCausalLM", mistral),
@@ -28,7 +33,20 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "gpt2": ("GPT2LMHeadModel", gpt2),
     "gpt_neox": ("GPTNeoXForCausalLM", gpt_neox),
     "phi": ("PhiForCausalLM", phi),
+    "gemma2": ("Gemma2ForCausalLM", gemma2),
+    "gemma3_text": ("Gemma3ForCausalLM", gemma3),
+    "mixtral": ("MixtralForCausalLM", mixtral),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", qwen2_moe),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", qwen3_moe),
+    "glm4_moe": ("Glm4MoeForCausalLM", glm4_moe),
+    "minimax_m2": ("MiniMaxM2ForCausalLM", minimax_m2),
+    "gpt_oss": ("GptOssForCausalLM", gpt_oss),
+    "llama4_text": ("Llama4ForCausalLM", llama4),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", deepseek_v2),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", deepseek_v3),
+    "kimi_k2": ("DeepseekV3ForCausalLM", deepseek_v3),
 }
+OF_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "minimax_m2", "gpt_oss", "llama4_text", *LATENT)
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_OF_A_TOKEN = "num_experts_per_tok"
 
@@ -56,8 +74,8 @@ def _architecture(fields: Fields) -> str:
     experts = _experts(fields)
     if not isinstance(name, str):
         fields.refuse("model_type", "`model_type` names no architecture.", known)
-    elif experts is not None:
-        message = f"`{name[:60]}` is a mixture of experts (`{experts}`), and only dense models are imported."
+    elif experts is not None and name not in OF_EXPERTS:
+        message = f"`{name[:60]}` is a mixture of experts (`{experts}`) that is not understood."
         fields.refuse("model_type", message)
     elif name not in READERS:
         fields.refuse("model_type", f"Architecture `{name[:60]}` is not understood.", known)

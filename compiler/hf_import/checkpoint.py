@@ -14,8 +14,8 @@ from typing import Any
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, fail
 from ...ir.program import Program
-from .checkpoint_files import checkpoint_tensors
-from .common import Transformer
+from .checkpoint_files import checkpoint_tensors, tensor_called
+from .description import Transformer
 from .weight_map import Made, WeightMap, check_map, parameters, tensors_of
 from .weights import GGUF, style_of, weight_map
 
@@ -219,4 +219,4 @@ def _called(one: Made, checkpoint: Checkpoint) -> Made:
         *(one.tensor.removeprefix(p) for p in PREFIXES),
         one.tensor.replace("embed_out", "lm_head"),
     )
-    return next((Made(n, one.steps) for n in names if n.replace("{}", "0") in checkpoint.shapes), one)
+    return next((Made(n, one.steps) for n in names if tensor_called(n, [0] * 6) in checkpoint.shapes), one)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -106,6 +107,28 @@ def gguf_tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str, Any]]:
     return found
 
 
+def counters_of(name: str) -> int:
+    """How many counters the name of a tensor has: a `{}` for each, or letters from `a` on."""
+    letters = [ord(c) - ord("a") + 1 for place in re.findall(r"\{(.*?)\}", name) for c in place if c.isalpha()]
+    return max([name.count("{}"), *letters])
+
+
+def tensor_called(name: str, places: Sequence[int]) -> str:
+    """The name of a tensor where its counters stand at `places`: in `{6a+b+3}` the first is `a`."""
+    plain = iter(places)
+
+    def number(match: re.Match[str]) -> str:
+        if not match[1]:
+            return str(next(plain))
+        total = 0
+        for term in match[1].split("+"):
+            digits = term.rstrip("abcdef")
+            total += int(digits or 1) * (places[ord(term[-1]) - ord("a")] if term[-1].isalpha() else 1)
+        return str(total)
+
+    return re.sub(r"\{(.*?)\}", number, name)
+
+
 def tensor_view(tensor: Any, steps: list[str]) -> tuple[Any, Any]:
     """A tensor after the steps of a weight map, nothing of it read, and in which order its last dim is then."""
     order = None
@@ -122,6 +145,8 @@ def tensor_view(tensor: Any, steps: list[str]) -> tuple[Any, Any]:
                 tensor = tensor[..., : int(count)]
             case ["after", count]:
                 tensor = tensor[..., int(count) :]
+            case ["every", count, "from", first]:
+                tensor = tensor[..., int(first) - 1 :: int(count)]
             case ["pairs"]:
                 order = np.arange(tensor.shape[-1]).reshape(2, -1).T.reshape(-1)
             case _:
@@ -152,11 +177,11 @@ def parameter_parts(
     tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], dtype: Any, places: Sequence[Any]
 ) -> list[Any]:
     """Of a parameter of `shape`, made as a line of a weight map says, what lies at each of `places`, tuples of slices,
-    as arrays; each tensor is made once for all. With `{}` in the tensor's name the first dims count the repetitions
-    that it stands for."""
+    as arrays; each tensor is made once for all. The first dims are those that the counters in the tensor's name
+    count."""
     name, *steps = [part.strip() for part in line.split("|")]
     parts = [np.empty([len(range(n)[part]) for n, part in zip(shape, at, strict=True)], dtype) for at in places]
-    counts = shape[: name.count("{}")]
+    counts = shape[: counters_of(name)]
     for repetition in itertools.product(*map(range, counts)):
         within = [
             n
@@ -165,10 +190,7 @@ def parameter_parts(
         ]
         if not within:
             continue
-        called = name
-        for one in repetition:
-            called = called.replace("{}", str(one), 1)
-        tensor, order = tensor_view(tensors[called][2](), steps)
+        tensor, order = tensor_view(tensors[tensor_called(name, repetition)][2](), steps)
         tensor = tensor.reshape(shape[len(counts) :])
         for n in within:
             at = places[n][len(counts) :]

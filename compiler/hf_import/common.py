@@ -1,10 +1,9 @@
-"""The Transformer that configs describe, and the fields that several architectures have."""
+"""The fields that several architectures have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from ...ir.dtype import Dtype
 from ...passes.expansion.blocks import MAX_COUNT
@@ -47,7 +46,7 @@ def check_common(fields: Fields, head: str) -> None:
             fields.refuse("architectures", f"`architectures` does not name `{head}`, the one that is understood.")
     for name in ("quantization_config", "quantization", "compression_config"):
         fields.must_be(name, [{}], "quantised weights are not imported")
-    fields.must_be("auto_map", [], "the model is computed by code of its own, not by that of `transformers`")
+    _check_code(fields, head)
     for name in ("is_encoder_decoder", "add_cross_attention"):
         fields.must_be(name, [False], "only a decoder that stands alone is understood")
     fields.must_be("cross_attention_hidden_size", [], "only a decoder that stands alone is understood")
@@ -55,6 +54,16 @@ def check_common(fields: Fields, head: str) -> None:
         fields.flag("is_causal", True)
         fields.must_be("is_causal", [True], "only models in which a token sees none after it are understood")
     fields.must_be("pruned_heads", [{}], "pruned heads are not understood")
+
+
+def _check_code(fields: Fields, head: str) -> None:
+    """Code that comes with a checkpoint is not looked at; so the class that it has must be one of `transformers`."""
+    code = fields.part("auto_map")
+    if code is None:
+        return
+    node = code.get("AutoModelForCausalLM")
+    if node is None or not isinstance(node.value, str) or node.value.split(".")[-1] != head:
+        fields.refuse("auto_map", "`auto_map` is set: the model is computed by code of its own, not by `transformers`.")
 
 
 def check_at_rest(fields: Fields) -> None:
@@ -84,17 +93,30 @@ def read_activation(fields: Fields, name: str, default: str | None = None, exact
     return fields.choice(name, ACTIVATIONS if exact_gelu else {**ACTIVATIONS, "gelu": "gelu"}, default)
 
 
+FULL, WINDOW, CHUNK = "full_attention", "sliding_attention", "chunked_attention"
+
+
 def read_layers(fields: Fields, name: str) -> int:
     """How many blocks the model has, each of which attends to all earlier tokens."""
     layers = fields.count(name, most=MAX_COUNT)
-    node = fields.get("layer_types")
-    if node is not None:
-        kinds = [item.value for item in node.value] if isinstance(node.value, tuple) else [node.value]
-        if any(kind != "full_attention" for kind in kinds):
-            fields.refuse("layer_types", "`layer_types` names layers that are not `full_attention`.")
-        elif fields.complete and len(kinds) != layers:
-            fields.refuse("layer_types", f"`layer_types` has {len(kinds):,} layers, and `{name}` says {layers:,}.")
+    read_kinds(fields, layers, (FULL,), name)
     return layers
+
+
+def read_kinds(fields: Fields, layers: int, known: Sequence[str], name: str = "num_hidden_layers") -> list[str] | None:
+    """What attention each layer has, of the kinds that are `known`; None where the config does not say."""
+    node = fields.get("layer_types")
+    if node is None:
+        return None
+    kinds = [item.value for item in node.value] if isinstance(node.value, tuple) else [node.value]
+    if any(kind not in known for kind in kinds):
+        listed = " or ".join(f"`{kind}`" for kind in known)
+        fields.refuse("layer_types", f"`layer_types` names layers that are not {listed}.")
+    elif fields.complete and len(kinds) != layers:
+        fields.refuse("layer_types", f"`layer_types` has {len(kinds):,} layers, and `{name}` says {layers:,}.")
+    else:
+        return [str(kind) for kind in kinds]
+    return None
 
 
 @dataclass(frozen=True)
@@ -111,8 +133,9 @@ class Defaults:
     strict: bool = False
 
 
-def read_sizes(fields: Fields, defaults: Defaults) -> Sizes:
-    """The sizes, under the names that most architectures use."""
+def read_sizes(fields: Fields, defaults: Defaults, kinds: Sequence[str] | None = (FULL,)) -> Sizes:
+    """The sizes, under the names that most architectures use. `kinds`: of layers that `layer_types` may name; None
+    where the architecture reads it."""
     model_dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     null: int | Never = NEVER if defaults.strict else heads
     groups = fields.count("num_key_value_heads", defaults.kv_heads or heads, null)
@@ -123,8 +146,11 @@ def read_sizes(fields: Fields, defaults: Defaults) -> Sizes:
     else:
         head_dim = fields.count("head_dim", defaults.head_dim)
     divided(fields, "num_key_value_heads", heads, groups, "kv-heads")
+    layers = fields.count("num_hidden_layers", most=MAX_COUNT)
+    if kinds is not None:
+        read_kinds(fields, layers, kinds)
     return Sizes(
-        layers=read_layers(fields, "num_hidden_layers"),
+        layers=layers,
         model_dim=model_dim,
         heads=heads,
         kv_heads=groups,
@@ -139,81 +165,3 @@ def divided(fields: Fields, name: str, whole: int, parts: int, what: str) -> int
     if fields.complete and whole % parts:
         fields.refuse(name, f"{whole} does not divide into {parts} {what}.")
     return max(1, whole // parts)
-
-
-class Block(Enum):
-    """How attention and feed-forward stand to each other."""
-
-    SERIAL = "serial"  # one after the other, each with a norm
-    PARALLEL = "parallel"  # side by side, with one norm
-    PARALLEL_TWO_NORMS = "parallel, two norms"  # side by side, each with a norm
-
-
-@dataclass(frozen=True)
-class Norm:
-    """`function`: rmsnorm or layernorm. `bias`: whether it adds one. `offset`: its scale is stored less 1."""
-
-    function: str
-    epsilon: float
-    bias: bool = False
-    offset: bool = False
-
-
-@dataclass(frozen=True)
-class Rope:
-    """`turned`: how many elements of a head, an even number. `scaling`: as the language writes it."""
-
-    base: float
-    turned: int
-    scaling: str | None = None
-
-
-@dataclass(frozen=True)
-class Biases:
-    """Which of the matrices have one."""
-
-    qkv: bool = False
-    output: bool = False
-    feed_forward: bool = False
-    head: bool = False
-
-
-@dataclass(frozen=True)
-class Transformer:
-    """A model. `model_dim`, `ff_dim`, `head_dim`: widths. `kv_heads` divides `heads`. `places`: how many
-    positions are learned, 0 for none. `context`: the most tokens that it was made for. `gated`: whether
-    the feed-forward has a gate. `qk_norm`: whether queries and keys are normed head by head.
-    `scaled_scores`: whether scores are divided by the root of `head_dim`. `scaled_embedding`: whether
-    embeddings are multiplied by that of `model_dim`. `tied`: one table embeds and scores."""
-
-    architecture: str
-    dtype: Dtype
-    layers: int
-    model_dim: int
-    ff_dim: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    context: int
-    norm: Norm
-    block: Block
-    activation: str
-    gated: bool
-    tied: bool
-    biases: Biases = Biases()
-    rope: Rope | None = None
-    places: int = 0
-    qk_norm: bool = False
-    scaled_scores: bool = True
-    scaled_embedding: bool = False
-
-    @property
-    def grouped(self) -> bool:
-        """Whether several heads share keys and values, but not all of them."""
-        return 1 < self.kv_heads < self.heads
-
-    @property
-    def norms(self) -> int:
-        """How many norms a block has."""
-        return 1 if self.block is Block.PARALLEL else 2

@@ -76,12 +76,53 @@ class Fields:
         """A number above 0."""
         return self._read(name, default, NEVER, _positive, f"a number above 0 and at most {LARGEST:g}", 1.0)
 
+    def optional(self, name: str, default: float | None = None) -> float | None:
+        """A number above 0, or None. `default`: what it means that it is missing; null means None."""
+        entry = self.entries.get(name)
+        if entry is None:
+            self.known.add(name)
+            return default
+        return None if self.get(name) is None else self.number(name)
+
     def flag(self, name: str, default: bool) -> bool:
         """True or false. Null counts as false, but not where a missing field means true."""
         null: bool | Never = NEVER if default else False
         return self._read(
             name, default, null, lambda value: value if isinstance(value, bool) else None, "true or false", False
         )
+
+    def whole(self, name: str, default: int) -> int:
+        """A whole number from 0 on. `default`: what it means that it is missing; null counts as 0."""
+
+        def accepted(value: Value) -> int | None:
+            return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_SIZE else None
+
+        return self._read(name, default, 0, accepted, f"a whole number from 0 to {MAX_SIZE:,}", 0)
+
+    def places(self, name: str, count: int) -> set[int] | None:
+        """Numbers of layers, of which there are `count`, from 0; None where the field is missing or null."""
+        found = self._numbers(name, f"a list of layers from 0 to {count - 1:,}", lambda n: 0 <= n < count)
+        return None if found is None else set(found)
+
+    def flags(self, name: str, count: int) -> list[bool] | None:
+        """0 or 1 for each of `count` layers; None where the field is missing, null or empty."""
+        found = self._numbers(name, "a list of 0 and 1", lambda n: n in (0, 1))
+        if found and self.complete and len(found) != count:
+            self.refuse(name, f"`{name}` has {len(found):,} layers, and there are {count:,}.")
+            return None
+        return [n == 1 for n in found] if found else None
+
+    def _numbers(self, name: str, wanted: str, accept: Callable[[int], bool]) -> list[int] | None:
+        node = self.get(name)
+        if node is None:
+            return None
+        values = [item.value for item in node.value] if isinstance(node.value, tuple) else [node.value]
+        found = [v for v in values if isinstance(v, int) and not isinstance(v, bool) and accept(v)]
+        if len(found) == len(values):
+            return found
+        self.findings.append(Diagnostic(f"`{name}` must be {wanted}.", node.span, None, self.source))
+        self.complete = False
+        return None
 
     def choice(self, name: str, choices: Mapping[str, T], default: T | None = None, null: T | Never = NEVER) -> T:
         """What one of several words stands for."""

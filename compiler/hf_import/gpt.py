@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...ir.dtype import Dtype
 from ...passes.expansion.dims import MAX_SIZE
-from .common import Biases, Block, Defaults, Norm, Sizes, Transformer, divided, read_activation, read_layers, read_sizes
+from .common import Defaults, Sizes, divided, read_activation, read_layers, read_sizes
+from .description import Attention, Block, FeedForward, Layer, Norm, Transformer
 from .fields import Fields
 from .rotary import rope
 
@@ -27,25 +28,27 @@ def gpt2(fields: Fields, dtype: Dtype) -> Transformer:
     fields.must_be(
         "scale_attn_by_inverse_layer_idx", [False], "scores that are scaled layer by layer are not supported"
     )
-    return Transformer(
-        architecture="gpt2",
-        dtype=dtype,
-        layers=read_layers(fields, "n_layer"),
-        model_dim=model_dim,
-        ff_dim=fields.count("n_inner", 4 * model_dim, null=4 * model_dim),
+    attention = Attention(
         heads=heads,
         kv_heads=heads,
         head_dim=divided(fields, "n_head", model_dim, heads, "heads"),
+        bias=True,
+        output_bias=True,
+        scale=None if fields.flag("scale_attn_weights", True) else 1.0,
+    )
+    width = fields.count("n_inner", 4 * model_dim, null=4 * model_dim)
+    layers = read_layers(fields, "n_layer")
+    forward = FeedForward(width, read_activation(fields, "activation_function", "gelu"), gated=False, bias=True)
+    return Transformer(
+        architecture="gpt2",
+        dtype=dtype,
+        model_dim=model_dim,
         vocabulary=fields.count("vocab_size"),
         context=places,
         norm=Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True),
-        block=Block.SERIAL,
-        activation=read_activation(fields, "activation_function", "gelu"),
-        gated=False,
+        layers=(Layer(attention, forward),) * layers,
         tied=fields.flag("tie_word_embeddings", True),
-        biases=Biases(qkv=True, output=True, feed_forward=True),
         places=places,
-        scaled_scores=fields.flag("scale_attn_weights", True),
     )
 
 
@@ -64,25 +67,22 @@ def gpt_neox(fields: Fields, dtype: Dtype) -> Transformer:
         context=fields.count("max_position_embeddings", 2048),
     )
     bias, parallel = fields.flag("attention_bias", True), fields.flag("use_parallel_residual", True)
+    # Heads are as wide as divides the model, but rope takes its share of `head_dim` where a config has one.
+    turned = rope(fields, sizes, "rotary_emb_base", ("rotary_pct", 0.25), fields.count("head_dim", head_dim, head_dim))
+    attention = Attention(heads, heads, head_dim, turned, bias=bias, output_bias=bias)
+    forward = FeedForward(
+        fields.count("intermediate_size"), read_activation(fields, "hidden_act"), gated=False, bias=True
+    )
+    block = Block.PARALLEL_TWO_NORMS if parallel else Block.SERIAL
     return Transformer(
         architecture="gpt_neox",
         dtype=dtype,
-        layers=sizes.layers,
         model_dim=sizes.model_dim,
-        ff_dim=fields.count("intermediate_size"),
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim,
         vocabulary=sizes.vocabulary,
         context=sizes.context,
         norm=Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True),
-        block=Block.PARALLEL_TWO_NORMS if parallel else Block.SERIAL,
-        activation=read_activation(fields, "hidden_act"),
-        gated=False,
+        layers=(Layer(attention, forward, block),) * sizes.layers,
         tied=fields.flag("tie_word_embeddings", False),
-        biases=Biases(qkv=bias, output=bias, feed_forward=True),
-        # Heads are as wide as divides the model, but rope takes its share of `head_dim` where a config has one.
-        rope=rope(fields, sizes, "rotary_emb_base", ("rotary_pct", 0.25), fields.count("head_dim", head_dim, head_dim)),
     )
 
 
@@ -90,22 +90,18 @@ def phi(fields: Fields, dtype: Dtype) -> Transformer:
     """Phi 1 and 2: blocks side by side with one norm, rope on a part of each head."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
     fields.must_be("qk_layernorm", [False], "norms on queries and keys are not supported here")
+    turned = rope(fields, sizes, share=("partial_rotary_factor", 0.5))
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=True, output_bias=True)
+    activation = read_activation(fields, "hidden_act", "gelu")
+    forward = FeedForward(fields.count("intermediate_size", 8192), activation, gated=False, bias=True)
     return Transformer(
         architecture="phi",
         dtype=dtype,
-        layers=sizes.layers,
         model_dim=sizes.model_dim,
-        ff_dim=fields.count("intermediate_size", 8192),
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim,
         vocabulary=sizes.vocabulary,
         context=sizes.context,
         norm=Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True),
-        block=Block.PARALLEL,
-        activation=read_activation(fields, "hidden_act", "gelu"),
-        gated=False,
+        layers=(Layer(attention, forward, Block.PARALLEL),) * sizes.layers,
         tied=fields.flag("tie_word_embeddings", False),
-        biases=Biases(qkv=True, output=True, feed_forward=True, head=True),
-        rope=rope(fields, sizes, share=("partial_rotary_factor", 0.5)),
+        head_bias=True,
     )

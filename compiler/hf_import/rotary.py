@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .common import Rope, Sizes
+from .common import Sizes
+from .description import Rope
 from .fields import Fields
 
 KINDS = ("default", "linear", "llama3")
+
+
+def ropes_by_kind(fields: Fields, sizes: Sizes, bases: Mapping[str, tuple[str, float]], scaled: str) -> dict[str, Rope]:
+    """The rotary positions of layers of several kinds. `bases`: by kind the field with the base of the frequencies,
+    and the base where it is missing. `scaled`: the kind to which an older `rope_scaling` belongs."""
+    plain = {kind: _Said(fields.number(name, base), 1.0) for kind, (name, base) in bases.items()}
+    newer, older = fields.part("rope_parameters"), fields.part("rope_scaling")
+    found = dict(plain)
+    if older is not None and older.entries:
+        found[scaled] = _said(older, plain[scaled], sizes)
+    if newer is not None:
+        for kind in bases:
+            own = newer.part(kind)
+            if own is not None and own.entries:
+                found[kind] = _said(own, plain[kind], sizes)
+        newer.refuse_unknown()
+    return {
+        kind: Rope(said.base, _turned(fields, sizes.head_dim, sizes.head_dim, said.share, "head_dim"), said.scaling)
+        for kind, said in found.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -25,14 +47,15 @@ def rope(
     base: str = "rope_theta",
     share: tuple[str, float] | None = None,
     share_of: int | None = None,
+    default_base: float = 10000.0,
 ) -> Rope:
     """The rotary positions of a model.
 
     `base`: the field with the base of the frequencies. `share`: the field with the share of a head
     that is turned, and the share where it is missing; None: all of a head is turned. `share_of`: what
-    that is a share of, if not of a head.
+    that is a share of, if not of a head. `default_base`: where the config does not say.
     """
-    plain = _Said(fields.number(base, 10000.0), 1.0 if share is None else fields.number(*share))
+    plain = _Said(fields.number(base, default_base), 1.0 if share is None else fields.number(*share))
     found = plain
     parts = [(name, fields.part(name)) for name in ("rope_scaling", "rope_parameters")]
     said = [(name, _said(part, plain, sizes)) for name, part in parts if part is not None and part.entries]

@@ -2,7 +2,9 @@
 
 A line is `layer.Wq = model.layers.{}.self_attn.q_proj.weight | transpose | heads 32 | pairs`: `{}` counts the
 repetitions of a block, and the steps change the last dim, but for the first. What comes out is reshaped to the dims
-of the parameter.
+of the parameter. Where layers come in patterns, the number of one is made of several counters, `{6a+b+3}`: `a` counts
+the repetitions of the outermost block, the next letters those in it, and the letters behind these the first dims of the
+parameter itself, such as experts.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 from ...ir.program import Kind, Program, Repeat, Stored, walk
 from ...ir.text.read import read_source
+from .checkpoint_files import counters_of, tensor_called
 
 STEPS: Mapping[str, str] = {
     "transpose": "the two dims of a matrix exchanged",
@@ -23,10 +26,18 @@ STEPS: Mapping[str, str] = {
     "part I of N": "the I-th of N equal parts of the last dim",
     "first N": "the first N entries of the last dim",
     "after N": "all but the first N entries of the last dim",
+    "every N from I": "the I-th of each N entries of the last dim",
     "pairs": "the two halves of the last dim put beside each other, pair by pair, as rope turns them here",
 }
-_STEP = re.compile(r"transpose|heads [1-9]\d{0,8}|part [1-9]\d{0,8} of [1-9]\d{0,8}|(first|after) [1-9]\d{0,8}|pairs")
-_TENSOR = re.compile(r"[A-Za-z0-9_.\-]+(\{\}[A-Za-z0-9_.\-]*)*")
+_NUMBER = r"[1-9]\d{0,8}"
+_STEP = re.compile(
+    rf"transpose|heads {_NUMBER}|part {_NUMBER} of {_NUMBER}|(first|after) {_NUMBER}|"
+    rf"every {_NUMBER} from {_NUMBER}|pairs"
+)
+COUNTERS = "abcdef"
+_TERM = rf"(?:(?:{_NUMBER})?[{COUNTERS}]|{_NUMBER})"
+_PLACE = rf"\{{(?:{_TERM}(?:\+{_TERM})*)?\}}"
+_TENSOR = re.compile(rf"[A-Za-z0-9_.\-]+({_PLACE}[A-Za-z0-9_.\-]*)*")
 ENDING = ".weights"
 
 
@@ -41,17 +52,19 @@ class Made:
         return " | ".join((self.tensor, *self.steps))
 
     def of(self, places: Sequence[int]) -> str:
-        """The tensor's name in a repetition."""
-        name = self.tensor
-        for place in places:
-            name = name.replace("{}", str(place), 1)
-        return name
+        """The tensor's name where the counters stand so."""
+        return tensor_called(self.tensor, places)
+
+    @property
+    def counters(self) -> int:
+        """How many counters its name has."""
+        return counters_of(self.tensor)
 
     def shape(self, tensor: Sequence[int]) -> tuple[int, ...] | None:
         """The shape that comes out of a tensor; None where the steps do not go with it."""
         shape = tuple(tensor)
         for step in self.steps:
-            word, *numbers = (int(w) if w.isdigit() else w for w in step.replace("of ", "").split())
+            word, *numbers = (int(w) if w.isdigit() else w for w in re.sub("of |from ", "", step).split())
             if not shape:
                 return None
             last = shape[-1]
@@ -66,6 +79,8 @@ class Made:
                     shape = (*shape[:-1], n)
                 case ["after", int(n)] if n < last:
                     shape = (*shape[:-1], last - n)
+                case ["every", int(n), int(i)] if i <= n and last % n == 0:
+                    shape = (*shape[:-1], last // n)
                 case ["pairs"] if last % 2 == 0:
                     continue
                 case _:
@@ -159,7 +174,8 @@ def _objection(
         return f"The model has no parameter `{name[:60]}`.", did_you_mean(name, wanted)
     if name in made:
         return f"`{name}` has a line already.", None
-    if tensor.count("{}") != len(wanted[name].counts):
+    repeats = len(wanted[name].counts)
+    if not repeats <= counters_of(tensor) <= repeats + len(wanted[name].shape):
         return f"`{tensor}` needs a `{{}}` for each repeat around `{name}`.", None
     for step in steps:
         if not _STEP.fullmatch(step):
@@ -181,17 +197,19 @@ def check_map(made: WeightMap, program: Program, shapes: Mapping[str, Sequence[i
                 )
             else:
                 shape = one.shape(shapes[tensor])
-                if shape is None or not _splits(shape, parameter.shape):
-                    have, want = _listed(shapes[tensor]), _listed(parameter.shape)
+                made_here = parameter.shape[one.counters - len(parameter.counts) :]
+                if shape is None or not _splits(shape, made_here):
+                    have, want = _listed(shapes[tensor]), _listed(made_here)
                     message = f"`{tensor}` is {have}, which does not make `{name}` of {want}."
                     findings.append(Diagnostic(message, hint=f"it is made as `{one}`"))
     return findings
 
 
 def tensors_of(one: Made, parameter: Parameter) -> list[str]:
-    """The tensors that a parameter is made of, one for each repetition."""
+    """The tensors that a parameter is made of, one for each repetition, and for each entry along its first dims where
+    its name counts these too."""
     places: list[tuple[int, ...]] = [()]
-    for count in parameter.counts:
+    for count in (*parameter.counts, *parameter.shape)[: one.counters]:
         places = [(*p, i) for p in places for i in range(count)]
     return [one.of(p) for p in places]
 

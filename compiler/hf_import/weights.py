@@ -8,11 +8,29 @@ specification of GGUF (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from .common import Transformer
-from .weight_map import Made, WeightMap
+from .description import Attention, Experts, FeedForward, Latent, Layer, Norm, Norms, QueryNorm, Transformer
+from .weight_map import COUNTERS, Made, WeightMap
+from .write import Model
+
+
+@dataclass(frozen=True)
+class ExpertStyle:
+    """How a kind of checkpoint calls the parts of experts: what it chooses them by, what the names of each begin with,
+    its matrices; `fused`: what is made of tensors of all experts, where they are in such. `shared`: the one that all
+    tokens take, and what it is weighed by."""
+
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    each: str = "mlp.experts.{}"
+    up: str = "up_proj"
+    gate: str = "gate_proj"
+    down: str = "down_proj"
+    fused: Mapping[str, Made] = field(default_factory=dict)
+    shared: str = "mlp.shared_experts"
+    shared_gate: str = "mlp.shared_expert_gate"
 
 
 @dataclass(frozen=True)
@@ -41,8 +59,20 @@ class Style:
     by_head: bool = False
     from_to: bool = False
     halves: bool = True
+    other_norms: Mapping[Norms, tuple[str, ...]] = field(default_factory=lambda: OTHER_NORMS)
+    sinks: str = "self_attn.sinks"
+    experts: ExpertStyle = ExpertStyle()
 
 
+OTHER_NORMS: Mapping[Norms, tuple[str, ...]] = {
+    Norms.AFTER: ("post_attention_layernorm", "post_feedforward_layernorm"),
+    Norms.BOTH: (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
+}
 LLAMA = Style(
     table="model.embed_tokens",
     norm="model.norm",
@@ -117,60 +147,148 @@ GGUF = Style(
     query_norm="attn_q_norm",
     key_norm="attn_k_norm",
 )
-STYLES: Mapping[str, Style] = {"phi": PHI, "gpt_neox": NEOX, "gpt2": GPT2}  # by architecture; all others are as Llama
+MIXTRAL = replace(
+    LLAMA,
+    experts=ExpertStyle(
+        router="block_sparse_moe.gate",
+        correction="block_sparse_moe.e_score_correction_bias",
+        each="block_sparse_moe.experts.{}",
+        up="w3",
+        gate="w1",
+        down="w2",
+    ),
+)
+QWEN2_MOE = replace(LLAMA, experts=ExpertStyle(shared="mlp.shared_expert"))
+GPT_OSS = replace(
+    LLAMA,
+    experts=ExpertStyle(
+        router="mlp.router",
+        fused={
+            "Wi": Made("mlp.experts.gate_up_proj", ("every 2 from 2",)),
+            "Wg": Made("mlp.experts.gate_up_proj", ("every 2 from 1",)),
+            "Wd": Made("mlp.experts.down_proj"),
+            "bi": Made("mlp.experts.gate_up_proj_bias", ("every 2 from 2",)),
+            "bg": Made("mlp.experts.gate_up_proj_bias", ("every 2 from 1",)),
+            "bd": Made("mlp.experts.down_proj_bias"),
+        },
+    ),
+)
+LLAMA4 = replace(
+    LLAMA,
+    up="feed_forward.up_proj",
+    gate="feed_forward.gate_proj",
+    down="feed_forward.down_proj",
+    experts=ExpertStyle(
+        router="feed_forward.router",
+        fused={
+            "Wi": Made("feed_forward.experts.gate_up_proj", ("part 2 of 2",)),
+            "Wg": Made("feed_forward.experts.gate_up_proj", ("part 1 of 2",)),
+            "Wd": Made("feed_forward.experts.down_proj"),
+        },
+        shared="feed_forward.shared_expert",
+    ),
+)
+STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
+    "phi": PHI,
+    "gpt_neox": NEOX,
+    "gpt2": GPT2,
+    "mixtral": MIXTRAL,
+    "minimax_m2": MIXTRAL,
+    "qwen2_moe": QWEN2_MOE,
+    "gpt_oss": GPT_OSS,
+    "llama4_text": LLAMA4,
+}
 
 
 def weight_map(model: Transformer, style: Style) -> WeightMap:
     """What each parameter is made of, in the order in which the model declares them."""
     made = dict(_ends(model, style))
-    made |= {f"layer.{name}": Made(f"{style.block}{one.tensor}", one.steps) for name, one in _block(model, style)}
+    written = Model(model)
+    for placed in written.placed():
+        index = _index(placed.first, placed.strides)
+        for name, one in _layer(placed.kind, model.norm, style, len(placed.strides)):
+            made[f"{placed.prefix}{name}"] = Made(style.block.replace("{}", index) + one.tensor, one.steps)
     return made
 
 
+def _index(first: int, strides: Sequence[int]) -> str:
+    """The number of a layer by the counters of the repeats around it: `{}`, `{6a+b+3}`, `3`."""
+    if not strides:
+        return str(first)
+    if tuple(strides) == (1,) and first == 0:
+        return "{}"
+    terms = [f"{'' if n == 1 else n}{letter}" for n, letter in zip(strides, COUNTERS, strict=False)]
+    return "{" + "+".join([*terms, *([str(first)] if first else [])]) + "}"
+
+
 def _ends(model: Transformer, style: Style) -> Iterator[tuple[str, Made]]:
-    """What stands before and behind the blocks."""
+    """What stands before and behind the layers."""
     yield "table", Made(f"{style.table}.weight")
     if model.places:
         yield "places", Made(f"{style.places}.weight")
     if not model.tied:
         yield "Wu", Made(f"{style.head}.weight", ("transpose",))
-    if model.biases.head:
+    if model.head_bias:
         yield "bu", Made(f"{style.head}.bias")
-    yield from _norm(model, "", style.norm)
+    yield from _norm(model.norm, "", style.norm)
 
 
-def _norm(model: Transformer, number: str, module: str) -> Iterator[tuple[str, Made]]:
+def _norm(norm: Norm, number: str, module: str) -> Iterator[tuple[str, Made]]:
     yield f"scale{number}", Made(f"{module}.weight")
-    if model.norm.bias:
+    if norm.bias:
         yield f"bias{number}", Made(f"{module}.bias")
 
 
-def _block(model: Transformer, style: Style) -> Iterator[tuple[str, Made]]:
-    """The parameters of a block, their tensors without what their names begin with."""
-    for number, module in zip(("1", "2") if model.norms == 2 else ("",), style.norms, strict=False):
-        yield from _norm(model, number, module)
-    for letter in ("W", "b") if model.biases.qkv else ("W",):
+def _layer(layer: Layer, norm: Norm, style: Style, repeats: int) -> Iterator[tuple[str, Made]]:
+    """The parameters of a layer, their tensors without what their names begin with. `repeats`: how many are around
+    it."""
+    modules = style.norms if layer.norms is Norms.BEFORE else style.other_norms[layer.norms]
+    for number, module in zip(layer.scales, modules, strict=False):
+        yield from _norm(norm, number, module)
+    match layer.attention:
+        case Attention() as attention:
+            yield from _attention(attention, style)
+        case Latent() as latent:
+            yield from _latent(latent)
+    match layer.forward:
+        case FeedForward() as forward:
+            yield from _feed_forward(forward, style)
+        case Experts() as experts:
+            yield from _experts(experts, style.experts, repeats)
+
+
+def _attention(a: Attention, style: Style) -> Iterator[tuple[str, Made]]:
+    for letter in ("W", "b") if a.bias else ("W",):
         for at, (name, module, heads) in enumerate(
-            (("q", style.query, model.heads), ("k", style.key, model.kv_heads), ("v", style.value, model.kv_heads))
+            (("q", style.query, a.heads), ("k", style.key, a.kv_heads), ("v", style.value, a.kv_heads))
         ):
-            yield from _projection(model, style, (letter, name), module, heads, at + 1)
-    if model.qk_norm:
-        pairs = ("pairs",) if style.halves and model.rope is not None else ()
-        yield "scale_q", Made(f"{style.query_norm}.weight", pairs)
-        yield "scale_k", Made(f"{style.key_norm}.weight", pairs)
-    matrix = () if style.from_to else ("transpose",)
-    yield "Wo", Made(f"{style.output}.weight", matrix)
-    if model.biases.output:
+            yield from _projection(a, style, (letter, name), module, heads, at + 1)
+    pairs = ("pairs",) if style.halves and a.rope is not None and a.rope.halves else ()
+    for name, module, heads in (("q", style.query_norm, a.heads), ("k", style.key_norm, a.kv_heads)):
+        if a.query_norm is QueryNorm.HEAD:
+            whole = a.rope is None or a.rope.turned == a.head_dim
+            yield from _split(a, f"scale_{name}", Made(f"{module}.weight"), pairs, whole)
+        elif a.query_norm is QueryNorm.ALL:
+            one = Made(f"{module}.weight", (f"heads {heads}",))
+            yield from _split(a, f"scale_{name}", one, pairs, a.rope is None or a.rope.turned == a.head_dim)
+    if a.sinks:
+        yield "sinks", Made(f"{style.sinks}")
+    yield "Wo", Made(f"{style.output}.weight", () if style.from_to else ("transpose",))
+    if a.output_bias:
         yield "bo", Made(f"{style.output}.bias")
-    names = {"i": style.up, "g": style.gate, "d": style.down}
-    for name in ("i", "g", "d") if model.gated else ("i", "d"):
-        yield f"W{name}", Made(f"{names[name]}.weight", matrix)
-        if model.biases.feed_forward:
-            yield f"b{name}", Made(f"{names[name]}.bias")
+
+
+def _split(a: Attention, name: str, one: Made, pairs: tuple[str, ...], whole: bool) -> Iterator[tuple[str, Made]]:
+    """What goes along a head, in two where rope turns but some of it."""
+    if whole or a.rope is None:
+        yield name, Made(one.tensor, (*one.steps, *pairs))
+    else:
+        yield f"{name}r", Made(one.tensor, (*one.steps, f"first {a.rope.turned}", *pairs))
+        yield f"{name}n", Made(one.tensor, (*one.steps, f"after {a.rope.turned}"))
 
 
 def _projection(
-    model: Transformer, style: Style, called: tuple[str, str], module: str, heads: int, part: int
+    a: Attention, style: Style, called: tuple[str, str], module: str, heads: int, part: int
 ) -> Iterator[tuple[str, Made]]:
     """Queries, keys or values, the `part` of a fused module; what rope turns and the rest apart."""
     letter, name = called
@@ -182,14 +300,72 @@ def _projection(
         tensor, each = f"{style.fused}.{kind}", [*steps, f"heads {heads}", f"part {part} of 3"]
     else:
         tensor, each = f"{style.fused}.{kind}", [*steps, f"part {part} of 3", f"heads {heads}"]
-    pairs = ["pairs"] if style.halves else []
-    if name == "v" or model.rope is None:
-        yield f"{letter}{name}", Made(tensor, tuple(each))
-    elif model.rope.turned == model.head_dim:
-        yield f"{letter}{name}", Made(tensor, (*each, *pairs))
+    one = Made(tensor, tuple(each))
+    pairs = ("pairs",) if style.halves and a.rope is not None and a.rope.halves else ()
+    if name == "v" or a.rope is None:
+        yield f"{letter}{name}", one
     else:
-        yield f"{letter}{name}r", Made(tensor, (*each, f"first {model.rope.turned}", *pairs))
-        yield f"{letter}{name}n", Made(tensor, (*each, f"after {model.rope.turned}"))
+        yield from _split(a, f"{letter}{name}", one, pairs, a.rope.turned == a.head_dim)
+
+
+def _latent(a: Latent) -> Iterator[tuple[str, Made]]:
+    """Latent attention, as DeepSeek keeps it."""
+    heads, pairs = f"heads {a.heads}", ("pairs",) if a.rope.halves else ()
+    query = "self_attn.q_proj" if a.query_rank is None else "self_attn.q_b_proj"
+    both = "self_attn.kv_a_proj_with_mqa.weight"
+    if a.query_rank is not None:
+        yield "Wa", Made("self_attn.q_a_proj.weight", ("transpose",))
+        yield "scale_a", Made("self_attn.q_a_layernorm.weight")
+    yield "Wq", Made(f"{query}.weight", ("transpose", heads, f"first {a.head_dim}"))
+    yield "Wqr", Made(f"{query}.weight", ("transpose", heads, f"after {a.head_dim}", *pairs))
+    yield "Wc", Made(both, ("transpose", f"first {a.rank}"))
+    yield "Wkr", Made(both, ("transpose", f"after {a.rank}", *pairs))
+    yield "scale_c", Made("self_attn.kv_a_layernorm.weight")
+    yield "Wk", Made("self_attn.kv_b_proj.weight", ("transpose", heads, f"first {a.head_dim}"))
+    yield "Wv", Made("self_attn.kv_b_proj.weight", ("transpose", heads, f"after {a.head_dim}"))
+    yield "Wo", Made("self_attn.o_proj.weight", ("transpose",))
+
+
+def _feed_forward(forward: FeedForward, style: Style) -> Iterator[tuple[str, Made]]:
+    matrix = () if style.from_to else ("transpose",)
+    names = {"i": style.up, "g": style.gate, "d": style.down}
+    for letter in ("W", "b") if forward.bias else ("W",):
+        for name in ("i", "g", "d") if forward.gated else ("i", "d"):
+            if letter == "W":
+                yield f"W{name}", Made(f"{names[name]}.weight", matrix)
+            else:
+                yield f"b{name}", Made(f"{names[name]}.bias")
+
+
+def _experts(experts: Experts, style: ExpertStyle, repeats: int) -> Iterator[tuple[str, Made]]:
+    """Experts: each in tensors of its own, or all in one."""
+    yield "Wr", Made(f"{style.router}.weight", ("transpose",))
+    if experts.router.bias:
+        yield "br", Made(f"{style.router}.bias")
+    if experts.router.correction:
+        yield "correction", Made(style.correction)
+    at = _expert_index(experts, repeats)
+    names = {"i": style.up, "g": style.gate, "d": style.down}
+    for name in "igd":
+        if style.fused:
+            yield f"W{name}", style.fused[f"W{name}"]
+        else:
+            yield f"W{name}", Made(f"{style.each.replace('{}', at)}.{names[name]}.weight", ("transpose",))
+    if experts.bias:
+        yield from ((f"b{name}", style.fused[f"b{name}"]) for name in "igd")
+    if experts.shared:
+        yield "Wsi", Made(f"{style.shared}.up_proj.weight", ("transpose",))
+        yield "Wsg", Made(f"{style.shared}.gate_proj.weight", ("transpose",))
+        yield "Wsd", Made(f"{style.shared}.down_proj.weight", ("transpose",))
+        if experts.shared_gate:
+            yield "Ws", Made(f"{style.shared_gate}.weight")
+
+
+def _expert_index(experts: Experts, repeats: int) -> str:
+    """The number of an expert by the counters behind those of the repeats: of experts in groups there are two."""
+    first, second = COUNTERS[repeats], COUNTERS[repeats + 1]
+    groups = experts.router.groups[0]
+    return "{" + first + "}" if groups == 1 else "{" + f"{experts.count // groups}{first}+{second}" + "}"
 
 
 def style_of(model: Transformer) -> Style:

@@ -130,6 +130,11 @@ def where_equal(a: Expr, b: Expr, then: Expr) -> Expr:
     return Call("where", (Call("equal", (a, b)), then, a))
 
 
+def where(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
+    """`then` where the condition is not 0, `otherwise` elsewhere."""
+    return Call("where", (condition, then, otherwise))
+
+
 def fits(body: Body, new: str, context: str) -> AtMost:
     """The constraint that the entries along `new` fit in `context`."""
     return AtMost(new, context, body.at, f"`{context}` counts the context with this step's tokens")

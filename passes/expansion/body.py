@@ -169,8 +169,9 @@ class Body:
         if kind is Kind.CACHE:
             self.caches.add(value.name)
 
-    def emit(self, op: Op, dims: Sequence[str], dtype: Dtype) -> str:
-        """Add an op, whose result has these dims and this dtype; returns the result's name.
+    def emit(self, op: Op, dims: Sequence[str], dtype: Dtype, spreads: bool = False) -> str:
+        """Add an op, whose result has these dims and this dtype; returns the result's name. `spreads`: whether all of
+        the result may count though an operand is chosen.
 
         Raises Refused where integers would be made of what is not whole.
         """
@@ -181,16 +182,16 @@ class Body:
         elif dtype in INTEGERS:
             hint = "make it of integers, or leave the dtype out"
             raise Refused(f"`{op.result}` is {dtype.value}, and what it is made of is not whole.", self.at, hint)
-        self.values[op.result] = Value(op.result, tuple(dims), dtype, self._chosen(op, tuple(dims)))
+        self.values[op.result] = Value(op.result, tuple(dims), dtype, self._chosen(op, tuple(dims), spreads))
         self.items.append(op)
         return op.result
 
-    def _chosen(self, op: Op, dims: tuple[str, ...]) -> tuple[Chosen, ...]:
+    def _chosen(self, op: Op, dims: tuple[str, ...], spreads: bool) -> tuple[Chosen, ...]:
         """How the result of an op is chosen. Raises Refused where nothing would be left out of what is made of a
         chosen value."""
         read = {name: self.value(name) for name in operand_names(op)}
         known = {name: value.chosen for name, value in read.items()}
-        if wide := spread(op, known):
+        if not spreads and (wide := spread(op, known)):
             name, mask = wide
             hint = f"multiply it by `{mask}`, so that it is 0 where nothing is chosen"
             raise Refused(

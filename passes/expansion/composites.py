@@ -202,11 +202,13 @@ COMPOSITES = {
         results=("values", "ids"),
     ),
     "choose": Composite(
-        ("x",),
+        ("x", "among"),
         one(choose),
-        "1 at the largest, as many as `keep` says, and 0 elsewhere: what is multiplied by it is chosen",
+        "1 at the largest, as many as `keep` says, and 0 elsewhere: what is multiplied by it is chosen; of those that "
+        "the mask `among` keeps",
         required=("over", "keep"),
         counts=True,
+        optional=1,
     ),
     "append": Composite(
         ("cache", "new"), one(append), "the cache with new entries at the end of its context", into=True

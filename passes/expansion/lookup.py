@@ -11,7 +11,20 @@ from dataclasses import replace
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, Operand, Size
 from ...ir.program import Append, Choose, Einsum, Iota, Map, Reduce, Take, TopK
-from .arguments import Arguments, add, at_end, divide, fits, in_context, multiply, subtract, where_equal, without
+from .arguments import (
+    MINUS_INFINITY,
+    Arguments,
+    add,
+    at_end,
+    divide,
+    fits,
+    in_context,
+    multiply,
+    subtract,
+    where,
+    where_equal,
+    without,
+)
 from .body import Body
 from .dims import AtMost, Holds, Unpadded, size_expr
 from .report import Refused
@@ -148,9 +161,14 @@ def top_k(body: Body, targets: Sequence[str], given: Arguments) -> tuple[str, ..
 
 def choose(body: Body, target: str, given: Arguments) -> str:
     """1 at the largest elements over the dims `over`, as many as are to be kept, and 0 elsewhere. Of equal ones the
-    lowest place is kept."""
+    lowest place is kept. With a mask as second argument, of those that it keeps."""
     assert given.count is not None
     keys = body.named(given.values[0], f"{target}.input")
+    if len(given.values) == 2:
+        among = body.named(given.values[1], f"{target}.among")
+        held = where(Operand(among), Operand(keys), MINUS_INFINITY)
+        dims = body.cover([keys, among])
+        keys = body.emit(Map(body.fresh(f"{target}.held"), held), dims, body.floating([keys]), spreads=True)
     without(body, body.value(keys).dims, given.over)
     body.context.constraints += [Holds(given.over, given.count, body.at)]
     dtype = given.dtype or body.floating([keys])

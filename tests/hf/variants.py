@@ -32,6 +32,53 @@ NEOX: Config = SIZES | {"model_type": "gpt_neox", "num_attention_heads": 3, "hid
 PHI: Config = SIZES | {"model_type": "phi", "num_attention_heads": 3}
 GPT2: Config = {"model_type": "gpt2", "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 32, "vocab_size": 23}
 
+MOE: Config = SIZES | {"num_key_value_heads": 2, "num_experts_per_tok": 2}
+MIXTRAL: Config = MOE | {"model_type": "mixtral", "num_local_experts": 4}
+QWEN3_MOE: Config = MOE | {"model_type": "qwen3_moe", "head_dim": 6, "num_experts": 5, "moe_intermediate_size": 10}
+QWEN2_MOE: Config = MOE | {
+    "model_type": "qwen2_moe",
+    "num_experts": 5,
+    "moe_intermediate_size": 10,
+    "shared_expert_intermediate_size": 14,
+}
+GLM4_MOE: Config = MOE | {
+    "model_type": "glm4_moe",
+    "head_dim": 8,
+    "n_routed_experts": 6,
+    "moe_intermediate_size": 10,
+    "num_hidden_layers": 3,
+}
+MINIMAX: Config = MOE | {"model_type": "minimax_m2", "head_dim": 8, "num_local_experts": 6, "rotary_dim": 4}
+DEEPSEEK: Config = SIZES | {
+    "model_type": "deepseek_v3",
+    "num_key_value_heads": 6,
+    "num_hidden_layers": 3,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 10,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+    "n_routed_experts": 8,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 10,
+}
+DEEPSEEK_V2: Config = DEEPSEEK | {"model_type": "deepseek_v2", "n_group": None, "topk_group": None}
+GEMMA2: Config = SIZES | {"model_type": "gemma2", "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 5}
+GEMMA3: Config = GEMMA2 | {"model_type": "gemma3_text", "num_hidden_layers": 7}
+GPT_OSS: Config = MOE | {"model_type": "gpt_oss", "head_dim": 8, "num_local_experts": 5, "sliding_window": 5}
+LLAMA4: Config = MOE | {
+    "model_type": "llama4_text",
+    "head_dim": 8,
+    "num_local_experts": 4,
+    "num_hidden_layers": 4,
+    "intermediate_size_mlp": 14,
+    "attention_chunk_size": 5,
+    "num_experts_per_tok": 1,
+}
+
 # What a config says beside its sizes, from none of it to all of it; the first of each says as little as may be.
 VARIANTS: Mapping[str, Config] = {
     "llama, least": SIZES | {"model_type": "llama"},
@@ -85,4 +132,27 @@ VARIANTS: Mapping[str, Config] = {
     "phi, grouped": PHI | {"num_key_value_heads": 1, "partial_rotary_factor": 0.75, "head_dim": 16},
     "phi, tied": PHI | {"tie_word_embeddings": True, "hidden_act": "silu", "rope_theta": 50.0},
     "phi, rope scaled": PHI | {"rope_scaling": {**LINEAR, "partial_rotary_factor": 0.25}, "num_key_value_heads": None},
+    "mixtral, least": MIXTRAL,
+    "mixtral, tied, one expert": MIXTRAL | {"tie_word_embeddings": True, "num_experts_per_tok": 1},
+    "mixtral, wide heads": MIXTRAL | {"head_dim": 8, "rope_theta": 50.0},
+    "qwen3_moe, least": QWEN3_MOE,
+    "qwen3_moe, weights add to 1": QWEN3_MOE | {"norm_topk_prob": True, "attention_bias": True},
+    "qwen3_moe, dense layers": QWEN3_MOE | {"num_hidden_layers": 5, "mlp_only_layers": [0, 2, 4]},
+    "qwen3_moe, every other": QWEN3_MOE | {"num_hidden_layers": 4, "decoder_sparse_step": 2},
+    "qwen2_moe, least": QWEN2_MOE,
+    "qwen2_moe, weights add to 1": QWEN2_MOE | {"norm_topk_prob": True},
+    "qwen2_moe, without biases": QWEN2_MOE | {"qkv_bias": False, "tie_word_embeddings": True},
+    "glm4_moe, least": GLM4_MOE,
+    "glm4_moe, norms and biases": GLM4_MOE | {"use_qk_norm": True, "attention_bias": True, "n_shared_experts": 2},
+    "glm4_moe, groups": GLM4_MOE | {"n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5},
+    "minimax_m2, least": MINIMAX,
+    "minimax_m2, rope on all": MINIMAX | {"rotary_dim": 8},
+    "minimax_m2, published fields": MINIMAX | {"use_qk_norm": True, "scoring_func": "sigmoid", "rope_theta": 5e3},
+    "deepseek_v3, least": DEEPSEEK,
+    "deepseek_v3, one group, whole queries": DEEPSEEK | {"n_group": 1, "topk_group": 1, "q_lora_rank": None},
+    "deepseek_v3, weights as they are": DEEPSEEK | {"norm_topk_prob": False, "first_k_dense_replace": 0},
+    "deepseek_v3, halves": DEEPSEEK | {"rope_interleave": False, "n_shared_experts": 2},
+    "deepseek_v2, greedy": DEEPSEEK_V2 | {"topk_method": "greedy"},
+    "deepseek_v2, groups": DEEPSEEK_V2 | {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
+    "deepseek_v2, whole queries": DEEPSEEK_V2 | {"q_lora_rank": None, "routed_scaling_factor": 3.0},
 }

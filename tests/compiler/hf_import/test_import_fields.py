@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from escc.compiler.hf_import.architectures import READERS, read_config
-from escc.compiler.hf_import.common import Transformer
+from escc.compiler.hf_import.description import Transformer
 from escc.compiler.hf_import.json_text import read_json
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype

@@ -1,0 +1,224 @@
+"""The Transformers that configs describe: what each layer computes, and what stands before and behind the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ...ir.dtype import Dtype
+
+
+class Block(Enum):
+    """How attention and feed-forward stand to each other."""
+
+    SERIAL = "serial"  # one after the other, each with a norm
+    PARALLEL = "parallel"  # side by side, with one norm
+    PARALLEL_TWO_NORMS = "parallel, two norms"  # side by side, each with a norm
+
+
+class Norms(Enum):
+    """Where the norms of a serial block stand."""
+
+    BEFORE = "before"  # what they norm goes into attention and feed-forward
+    AFTER = "after"  # what comes out of these is normed, and then added
+    BOTH = "both"
+
+
+class QueryNorm(Enum):
+    """How queries and keys are normed."""
+
+    NONE = "none"
+    HEAD = "head"  # head by head, all by the same scale
+    ALL = "all"  # all heads together
+    PLAIN = "plain"  # head by head, without a scale, after rope has turned them
+
+
+@dataclass(frozen=True)
+class Norm:
+    """`function`: rmsnorm or layernorm. `bias`: whether it adds one. `offset`: its scale is stored less 1."""
+
+    function: str
+    epsilon: float
+    bias: bool = False
+    offset: bool = False
+
+
+@dataclass(frozen=True)
+class Rope:
+    """`turned`: how many elements of a head, an even number. `scaling`: as the language writes it. `halves`: whether
+    a checkpoint keeps the two that are turned together half of what is turned apart."""
+
+    base: float
+    turned: int
+    scaling: str | None = None
+    halves: bool = True
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Heads with keys and values of their own, or of groups of them. `kv_heads` divides `heads`. `bias`: of queries,
+    keys and values; `output_bias`: of what comes out. `window`: how many tokens back a query sees, itself among them;
+    `chunk`: how long the pieces are in which tokens see each other. `scale`: what scores are multiplied by, None for
+    1 over the root of `head_dim`. `cap`: between what and its negative they are pressed. `sinks`: whether each head
+    has a score that nothing is behind. `heated`: by how much queries grow, and after how many places each, where
+    they do."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope: Rope | None = None
+    bias: bool = False
+    output_bias: bool = False
+    query_norm: QueryNorm = QueryNorm.NONE
+    window: int | None = None
+    chunk: int | None = None
+    scale: float | None = None
+    cap: float | None = None
+    sinks: bool = False
+    heated: tuple[float, float] | None = None
+
+    @property
+    def grouped(self) -> bool:
+        """Whether several heads share keys and values, but not all of them."""
+        return 1 < self.kv_heads < self.heads
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Keys and values made of a narrow one that all heads share (DeepSeek-V2, arXiv:2405.04434, section 2.1).
+
+    `query_rank`: how wide what queries are made of is, None where they are made of the whole; `rank`: what keys and
+    values are made of. `head_dim`: of a key, beside the `rope.turned` elements that have a position; `value_dim`: of
+    a value. `scale`: what scores are multiplied by. `epsilon`: of the norms of the narrow ones.
+    """
+
+    heads: int
+    query_rank: int | None
+    rank: int
+    head_dim: int
+    value_dim: int
+    rope: Rope
+    scale: float
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """`width`: its own. `gated`: whether one projection is multiplied by the activation of another."""
+
+    width: int
+    activation: str
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Router:
+    """How experts are chosen and weighed. `scores`: softmax over all, or sigmoid of each. `normalised`: whether the
+    weights of those chosen add to 1. `factor`: what they are multiplied by. `bias`: whether the scores have one;
+    `correction`: whether one is added to them to choose by, and not to weigh. `groups`: into how many groups the
+    experts go, and of how many groups those chosen are."""
+
+    scores: str
+    normalised: bool
+    factor: float = 1.0
+    bias: bool = False
+    correction: bool = False
+    groups: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """`chosen` of `count` feed-forwards for each token, and maybe one that all tokens go through.
+
+    `limit`: gates are at most that, and what they multiply is between it and its negative and 1 more, and `alpha` is
+    what a gate is multiplied by in its sigmoid (gpt-oss); None for a plain gate. `before`: whether tokens are weighed
+    before they go through an expert. `shared_gate`: whether the shared one is weighed by a sigmoid.
+    """
+
+    count: int
+    chosen: int
+    width: int
+    activation: str
+    router: Router
+    bias: bool = False
+    limit: float | None = None
+    alpha: float = 1.0
+    before: bool = False
+    shared: int = 0
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer. `residual`: what its two parts are multiplied by before they are added."""
+
+    attention: Attention | Latent
+    forward: FeedForward | Experts
+    block: Block = Block.SERIAL
+    norms: Norms = Norms.BEFORE
+    residual: float = 1.0
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """The numbers that its norms bear, in the order in which they stand."""
+        if self.block is Block.PARALLEL:
+            return ("",)
+        return ("1", "2", "3", "4") if self.norms is Norms.BOTH else ("1", "2")
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A model. `context`: the most tokens that it was made for. `norm`: what all its norms are like. `layers`: each
+    of them, from the first. `tied`: one table embeds and scores. `places`: how many positions are learned, 0 for
+    none. `embedding`: what embeddings are multiplied by, as the language writes it. `head_bias`: whether scores have
+    one. `logit_scale`: what they are multiplied by; `logit_cap`: between what and its negative they are pressed."""
+
+    architecture: str
+    dtype: Dtype
+    model_dim: int
+    vocabulary: int
+    context: int
+    norm: Norm
+    layers: tuple[Layer, ...]
+    tied: bool
+    places: int = 0
+    embedding: str = ""
+    head_bias: bool = False
+    logit_scale: float = 1.0
+    logit_cap: float | None = None
+
+    @property
+    def kinds(self) -> tuple[Layer, ...]:
+        """Its layers that differ."""
+        return tuple(dict.fromkeys(self.layers))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Layers that follow each other: `kinds` one by one, `times` over, from layer `first` on."""
+
+    kinds: tuple[Layer, ...]
+    times: int
+    first: int
+
+
+def runs_of(layers: Sequence[Layer]) -> list[Run]:
+    """Layers as runs that repeat, as few as may be: patterns such as five of one kind and one of another, what stands
+    before them, and what is left behind them."""
+    found: list[Run] = []
+    at = 0
+    while at < len(layers):
+        best = (1, 1)
+        for period in range(1, (len(layers) - at) // 2 + 1):
+            times = 1
+            while list(layers[at + times * period : at + (times + 1) * period]) == list(layers[at : at + period]):
+                times += 1
+            # What repeats covers most; of those that cover as much the shortest.
+            if times > 1 and times * period > best[0] * best[1]:
+                best = (period, times)
+        period, times = best
+        found.append(Run(tuple(layers[at : at + period]), times, at))
+        at += period * times
+    return found

@@ -1,0 +1,236 @@
+"""Mixtures of experts with attention as Llama has it: Mixtral, Qwen MoE, GLM-4 MoE, MiniMax-M2, gpt-oss, Llama 4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...ir.dtype import Dtype
+from .common import CHUNK, FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
+from .description import Attention, Experts, FeedForward, Layer, QueryNorm, Router, Transformer
+from .fields import Fields
+from .llama import heads_of, read_window, stacked, uniform
+from .rotary import rope
+
+TRAINING = ("router_jitter_noise", "router_aux_loss_coef", "output_router_logits", "aux_loss_alpha", "seq_aux")
+DRAFTS = ("num_nextn_predict_layers", "num_mtp_layers", "use_mtp", "mtp_transformer_layers", "num_mtp_modules")
+
+
+def check_counts(fields: Fields, names: Sequence[str], chosen: str, count: int, kept: int) -> None:
+    """Note more experts of a token than there are, and names of one number that differ. `names`: of their count."""
+    fields.inert((*TRAINING, *DRAFTS, "ep_size"))  # what follows the model to guess tokens is none of it
+    for name in names:
+        if fields.get(name) is not None and fields.count(name) != count:
+            fields.refuse(name, f"`{name}` is another count of experts than {count:,}.")
+    if fields.complete and kept > count:
+        fields.refuse(chosen, f"A token takes {kept:,} experts, and there are {count:,}.")
+
+
+def mixtral(fields: Fields, dtype: Dtype) -> Transformer:
+    """Mixtral: softmax over all experts, the weights of those chosen add to 1."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072))
+    turned = rope(fields, sizes, default_base=1e6)
+    window = read_window(fields, sizes, None)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, window=window)
+    count, kept = fields.count("num_local_experts", 8), fields.count("num_experts_per_tok", 2)
+    check_counts(fields, ("num_experts",), "num_experts_per_tok", count, kept)
+    width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
+    experts = Experts(count, kept, width, activation, Router("softmax", normalised=True))
+    return uniform(fields, "mixtral", dtype, sizes, attention, experts, epsilon=1e-5)
+
+
+def minimax_m2(fields: Fields, dtype: Dtype) -> Transformer:
+    """MiniMax-M2: sigmoid scores with a correction, norms over all heads, rope on a part of each head."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=128, context=196608))
+    fields.must_be("use_qk_norm", [True], "only models with norms on queries and keys are known")
+    fields.must_be("qk_norm_type", ["per_layer"], "only norms over all heads of a layer are known")
+    fields.must_be("scoring_func", ["sigmoid"], "only sigmoid scores are known")
+    fields.must_be("use_routing_bias", [True], "only scores with a correction are known")
+    fields.must_be("shared_intermediate_size", [0], "no expert that all tokens take is known here")
+    node = fields.get("rotary_dim")
+    share = 1.0 if node is None else fields.count("rotary_dim") / sizes.head_dim
+    turned = rope(fields, sizes, share=("partial_rotary_factor", share), default_base=5e6)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, query_norm=QueryNorm.ALL)
+    count, kept = fields.count("num_local_experts", 256), fields.count("num_experts_per_tok", 8)
+    check_counts(fields, ("num_experts",), "num_experts_per_tok", count, kept)
+    width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
+    experts = Experts(count, kept, width, activation, Router("sigmoid", normalised=True, correction=True))
+    return uniform(fields, "minimax_m2", dtype, sizes, attention, experts)
+
+
+def qwen2_moe(fields: Fields, dtype: Dtype) -> Transformer:
+    """Qwen 2 MoE: an expert that all tokens take, weighed by a sigmoid."""
+    sizes = read_sizes(fields, Defaults(kv_heads=16, head_dim=None, context=32768))
+    attention = replace(heads_of(fields, sizes), bias=fields.flag("qkv_bias", True))
+    shared = fields.count("shared_expert_intermediate_size", 5632)
+    experts = replace(_qwen_experts(fields, 60, 4, 1408), shared=shared, shared_gate=True)
+    return _sparse(fields, "qwen2_moe", dtype, sizes, attention, experts)
+
+
+def qwen3_moe(fields: Fields, dtype: Dtype) -> Transformer:
+    """Qwen 3 MoE: norms on queries and keys."""
+    sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=None, context=32768))
+    bias = fields.flag("attention_bias", False)
+    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.HEAD)
+    return _sparse(fields, "qwen3_moe", dtype, sizes, attention, _qwen_experts(fields, 128, 8, 768))
+
+
+def _qwen_experts(fields: Fields, count: int, kept: int, width: int) -> Experts:
+    """Experts weighed by their softmax, where the config does not say so many, of that width."""
+    fields.must_be("use_sliding_window", [False], "windows are not known here")
+    fields.inert(["sliding_window", "max_window_layers"])
+    name = "num_experts" if "num_experts" in fields.entries else "num_local_experts"
+    count, kept = fields.count(name, count), fields.count("num_experts_per_tok", kept)
+    check_counts(fields, ("num_local_experts",), "num_experts_per_tok", count, kept)
+    activation = read_activation(fields, "hidden_act", "silu")
+    router = Router("softmax", normalised=fields.flag("norm_topk_prob", False))
+    return Experts(count, kept, fields.count("moe_intermediate_size", width), activation, router)
+
+
+def _sparse(
+    fields: Fields, architecture: str, dtype: Dtype, sizes: Sizes, attention: Attention, experts: Experts
+) -> Transformer:
+    """A model whose layers have experts, but for those that are said to have none."""
+    step, dense = fields.count("decoder_sparse_step", 1), fields.places("mlp_only_layers", sizes.layers) or set()
+    sparse = [at not in dense and (at + 1) % step == 0 for at in range(sizes.layers)]
+    fields.inert(["intermediate_size"])
+    forward = None if all(sparse) else FeedForward(fields.count("intermediate_size"), experts.activation)
+    layers = tuple(Layer(attention, experts if one or forward is None else forward) for one in sparse)
+    return stacked(fields, architecture, dtype, sizes, layers)
+
+
+def glm4_moe(fields: Fields, dtype: Dtype) -> Transformer:
+    """GLM-4 MoE: the first layers are dense; sigmoid scores with a correction, rope on half of each head."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072))
+    turned = rope(fields, sizes, share=("partial_rotary_factor", 0.5))
+    norm = QueryNorm.HEAD if fields.flag("use_qk_norm", False) else QueryNorm.NONE
+    bias = fields.flag("attention_bias", False)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, query_norm=norm)
+    experts = corrected(fields, (128, 8, 1408), 1.0, (1, 1))
+    return after_dense(fields, "glm4_moe", dtype, sizes, attention, experts, 1, epsilon=1e-5)
+
+
+def corrected(fields: Fields, sizes: tuple[int, int, int], factor: float, groups: tuple[int, int]) -> Experts:
+    """Experts chosen by sigmoid scores with a correction, in groups. `sizes`: their count, how many a token takes,
+    and their width; `factor`, `groups`: where the config does not say."""
+    fields.must_be("scoring_func", ["sigmoid"], "only sigmoid scores are known")
+    fields.must_be("topk_method", ["noaux_tc"], "only scores with a correction are known")
+    fields.must_be("moe_layer_freq", [1], "only experts in each layer after the first dense ones are known")
+    count, kept = fields.count("n_routed_experts", sizes[0]), fields.count("num_experts_per_tok", sizes[1])
+    check_counts(fields, ("num_local_experts", "num_experts"), "num_experts_per_tok", count, kept)
+    activation = read_activation(fields, "hidden_act", "silu")
+    width = fields.count("moe_intermediate_size", sizes[2])
+    router = Router(
+        "sigmoid",
+        normalised=fields.flag("norm_topk_prob", True),
+        factor=fields.number("routed_scaling_factor", factor),
+        correction=True,
+        groups=read_groups(fields, count, kept, groups),
+    )
+    shared = width * fields.count("n_shared_experts", 1)
+    return Experts(count, kept, width, activation, router, shared=shared)
+
+
+def read_groups(fields: Fields, count: int, kept: int, default: tuple[int, int]) -> tuple[int, int]:
+    """Into how many groups experts go, and of how many the experts of a token are."""
+    groups, chosen = fields.count("n_group", default[0], null=1), fields.count("topk_group", default[1], null=1)
+    if fields.complete and count % groups:
+        fields.refuse("n_group", f"{count:,} experts do not go into {groups:,} groups.")
+    elif fields.complete and (chosen > groups or chosen * (count // groups) < kept):
+        message = f"{chosen:,} of {groups:,} groups do not hold the {kept:,} experts of a token."
+        fields.refuse("topk_group", message)
+    elif fields.complete and groups > 1 and count // groups < 2:
+        fields.refuse("n_group", "A group is chosen by its two best experts, and has fewer.")
+    return groups, chosen
+
+
+def after_dense(
+    fields: Fields,
+    architecture: str,
+    dtype: Dtype,
+    sizes: Sizes,
+    attention: Layer | Attention,
+    experts: Experts,
+    first: int,
+    epsilon: float = 1e-6,
+) -> Transformer:
+    """A model whose first layers are dense, as many as the config says, or `first`. `epsilon`: where it does not
+    say."""
+    dense = fields.whole("first_k_dense_replace", first)
+    fields.inert(["intermediate_size"])
+    own = attention if isinstance(attention, Layer) else Layer(attention, experts)
+    forward = None if dense == 0 else FeedForward(fields.count("intermediate_size"), experts.activation)
+    layers = tuple(
+        replace(own, forward=forward if forward is not None and at < dense else experts) for at in range(sizes.layers)
+    )
+    return stacked(fields, architecture, dtype, sizes, layers, epsilon=epsilon)
+
+
+def gpt_oss(fields: Fields, dtype: Dtype) -> Transformer:
+    """gpt-oss: every other layer looks through a window, sinks, biases, gates that are limited."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=64, context=131072), kinds=None)
+    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
+    kinds = kinds or [FULL if at % 2 else WINDOW for at in range(sizes.layers)]
+    fields.must_be("hidden_act", ["silu"], "its experts have an activation of their own")
+    bias = fields.flag("attention_bias", True)
+    attention = Attention(
+        sizes.heads,
+        sizes.kv_heads,
+        sizes.head_dim,
+        rope(fields, sizes, default_base=150000.0),
+        bias=bias,
+        output_bias=bias,
+        sinks=True,
+    )
+    fields.inert(["initial_context_length"])  # an older name of what the scaling of rope says
+    count, kept = fields.count("num_local_experts", 128), fields.count("num_experts_per_tok", 4)
+    check_counts(fields, ("num_experts",), "num_experts_per_tok", count, kept)
+    if fields.get("experts_per_token") is not None and fields.count("experts_per_token") != kept:
+        fields.refuse("experts_per_token", f"`experts_per_token` is not {kept}, as `num_experts_per_tok` is.")
+    experts = Experts(
+        count,
+        kept,
+        fields.count("intermediate_size"),
+        "silu",
+        Router("softmax", normalised=True, bias=True),
+        bias=True,
+        limit=fields.number("swiglu_limit", 7.0),
+        alpha=fields.number("swiglu_alpha", 1.702),
+    )
+    window = read_window(fields, sizes, 128)
+    layers = tuple(Layer(replace(attention, window=window if k == WINDOW else None), experts) for k in kinds)
+    return stacked(fields, "gpt_oss", dtype, sizes, layers, epsilon=1e-5)
+
+
+def llama4(fields: Fields, dtype: Dtype) -> Transformer:
+    """The text of Llama 4: three layers of four see pieces of the context, the others all of it and no positions."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=128, context=131072), kinds=None)
+    interval = fields.count("no_rope_layer_interval", 4)
+    ropes = fields.flags("no_rope_layers", sizes.layers) or [
+        (at + 1) % interval != 0 for at in range(sizes.layers)
+    ]  # 1 where a layer has rope, for all its name
+    kinds = read_kinds(fields, sizes.layers, (FULL, CHUNK)) or [CHUNK if one else FULL for one in ropes]
+    bias = fields.flag("attention_bias", False)
+    grows = fields.flag("attn_temperature_tuning", True)
+    heated = (fields.number("attn_scale", 0.1), fields.number("floor_scale", 8192.0))
+    norm = QueryNorm.PLAIN if fields.flag("use_qk_norm", True) else QueryNorm.NONE
+    turned = replace(rope(fields, sizes, default_base=500000.0), halves=False)
+    chunk = fields.count("attention_chunk_size", 8192, null=sizes.context)
+    plain = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, bias=bias, output_bias=bias)
+
+    def attention(at: int) -> Attention:
+        reach = chunk if kinds[at] == CHUNK and chunk < sizes.context else None
+        if ropes[at]:
+            return replace(plain, rope=turned, query_norm=norm, chunk=reach)
+        return replace(plain, chunk=reach, heated=heated if grows else None)
+
+    step = fields.count("interleave_moe_layer_step", 1)
+    sparse = fields.places("moe_layers", sizes.layers) or set(range(step - 1, sizes.layers, step))
+    count, kept = fields.count("num_local_experts", 16), fields.count("num_experts_per_tok", 1)
+    check_counts(fields, (), "num_experts_per_tok", count, kept)
+    width, activation = fields.count("intermediate_size", 8192), read_activation(fields, "hidden_act", "silu")
+    router = Router("sigmoid", normalised=False)
+    experts = Experts(count, kept, width, activation, router, before=True, shared=width)
+    dense = FeedForward(fields.count("intermediate_size_mlp", 16384), activation)
+    layers = tuple(Layer(attention(at), experts if at in sparse else dense) for at in range(sizes.layers))
+    return stacked(fields, "llama4_text", dtype, sizes, layers, epsilon=1e-5)

@@ -1,0 +1,107 @@
+"""Models with latent attention and experts: DeepSeek V2 and V3, and what is built like them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ...ir.dtype import Dtype
+from .common import Sizes, read_activation, read_kinds
+from .description import Experts, Latent, Layer, Router, Transformer
+from .experts import after_dense, check_counts, corrected, read_groups
+from .fields import Fields
+from .rotary import rope
+
+NARROW_EPSILON = 1e-6  # of the norms of the narrow values, whatever that of the others is
+
+
+def deepseek_v3(fields: Fields, dtype: Dtype) -> Transformer:
+    """DeepSeek V3 and R1, Kimi-K2: experts chosen in groups by sigmoid scores with a correction."""
+    sizes = _sizes(fields, 4096)
+    latent = _latent(fields, sizes, 1536, interleaved=fields.flag("rope_interleave", True), mscale=True)
+    experts = corrected(fields, (256, 8, 2048), 2.5, (8, 4))
+    return _model(fields, "deepseek_v3", dtype, sizes, latent, experts, 3)
+
+
+def deepseek_v2(fields: Fields, dtype: Dtype) -> Transformer:
+    """DeepSeek V2: experts weighed by their softmax, those of the best groups or all."""
+    sizes = _sizes(fields, 2048)
+    latent = _latent(fields, sizes, 1536, interleaved=True, mscale=False)
+    fields.must_be("scoring_func", ["softmax"], "only softmax scores are known")
+    fields.must_be("norm_topk_prob", [False], "here weights are not made to add to 1")
+    fields.must_be("moe_layer_freq", [1], "only experts in each layer after the first dense ones are known")
+    count, kept = fields.count("n_routed_experts", 64), fields.count("num_experts_per_tok", 6)
+    check_counts(fields, ("num_local_experts", "num_experts"), "num_experts_per_tok", count, kept)
+    method = fields.choice("topk_method", {"greedy": False, "group_limited_greedy": True}, False)
+    groups = read_groups(fields, count, kept, (1, 1)) if method else (1, 1)
+    fields.inert(["n_group", "topk_group"])
+    activation = read_activation(fields, "hidden_act", "silu")
+    width = fields.count("moe_intermediate_size", 1407)
+    router = Router("softmax", False, factor=fields.number("routed_scaling_factor", 1.0), groups=groups)
+    shared = width * fields.count("n_shared_experts", 2)
+    experts = Experts(count, kept, width, activation, router, shared=shared)
+    return _model(fields, "deepseek_v2", dtype, sizes, latent, experts, 0)
+
+
+def _sizes(fields: Fields, context: int) -> Sizes:
+    """The sizes; `head_dim`: of what rope turns, as these models have it."""
+    heads, turned = fields.count("num_attention_heads"), fields.count("qk_rope_head_dim", 64)
+    fields.inert(["num_key_value_heads", "head_dim", "qk_head_dim"])  # all heads have keys of their own
+    layers = fields.count("num_hidden_layers", most=2**20)
+    read_kinds(fields, layers, ("full_attention",))
+    return Sizes(
+        layers=layers,
+        model_dim=fields.count("hidden_size"),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=turned,
+        vocabulary=fields.count("vocab_size"),
+        context=fields.count("max_position_embeddings", context),
+    )
+
+
+def _latent(fields: Fields, sizes: Sizes, query_rank: int, interleaved: bool, mscale: bool) -> Latent:
+    """Latent attention. `interleaved`: whether rope turns neighbours in the checkpoint; `mscale`: whether a scaled
+    rope also scales the scores."""
+    fields.must_be("attention_bias", [False], "biases of latent attention are not known")
+    turned = rope(fields, sizes)
+    head_dim, rank = fields.count("qk_nope_head_dim", 128), fields.count("kv_lora_rank", 512)
+    scale = (head_dim + sizes.head_dim) ** -0.5
+    return Latent(
+        heads=sizes.heads,
+        query_rank=None if _none(fields, "q_lora_rank") else fields.count("q_lora_rank", query_rank),
+        rank=rank,
+        head_dim=head_dim,
+        value_dim=fields.count("v_head_dim", 128),
+        rope=replace(turned, halves=not interleaved),
+        scale=scale * _magnified(fields) ** 2 if mscale else scale,
+        epsilon=NARROW_EPSILON,
+    )
+
+
+def _none(fields: Fields, name: str) -> bool:
+    return name in fields.entries and fields.get(name) is None
+
+
+def _magnified(fields: Fields) -> float:
+    """By what yarn makes queries and keys larger, where the config says `mscale_all_dim`."""
+    for name in ("rope_parameters", "rope_scaling"):
+        node = fields.get(name)
+        if node is not None and isinstance(node.value, dict):
+            said = {key: entry.node.value for key, entry in node.value.items()}
+            all_dims, factor = said.get("mscale_all_dim"), said.get("factor")
+            kind = said.get("rope_type") or said.get("type") or "default"
+            if (
+                kind != "default"
+                and isinstance(all_dims, int | float)
+                and isinstance(factor, int | float)
+                and factor > 1
+            ):
+                return 0.1 * all_dims * math.log(factor) + 1.0
+    return 1.0
+
+
+def _model(
+    fields: Fields, architecture: str, dtype: Dtype, sizes: Sizes, latent: Latent, experts: Experts, first: int
+) -> Transformer:
+    return after_dense(fields, architecture, dtype, sizes, Layer(latent, experts), experts, first)

@@ -15,6 +15,7 @@ from ...ir.program import Einsum, Iota, Map, Reduce
 from .arguments import (
     MINUS_INFINITY,
     Arguments,
+    Causal,
     Composite,
     add,
     divide,
@@ -48,15 +49,21 @@ def softmax(body: Body, target: str, given: Arguments) -> str:
     return body.emit(Map(target, share), dims, given.dtype or dtype)
 
 
-def _masked(body: Body, target: str, x: Expr, causal: tuple[str, str]) -> str:
-    """x, and minus infinity where the key stands after the query."""
+def _masked(body: Body, target: str, x: Expr, causal: Causal) -> str:
+    """x, and minus infinity where the key stands after the query, or before all that the query sees.
+
+    The first place that a query sees is worked out once for the query, and not for each of its scores.
+    """
     dims, dtype = body.cover(operands(x)), body.floating(operands(x))
-    query, key = causal
-    for dim in causal:
+    for dim in (causal.query, causal.key):
         if dim not in dims:
             raise Refused(f"The mask is over dim `{dim}`, which the scores do not have.", body.at)
-    own = in_context(body, f"{target}.pos_q", query, key)
-    other = Operand(body.emit(Iota(body.fresh(f"{target}.pos_k"), key), (key,), Dtype.F32))
+    own = in_context(body, f"{target}.pos_q", causal.query, causal.key)
+    other = Operand(body.emit(Iota(body.fresh(f"{target}.pos_k"), causal.key), (causal.key,), Dtype.F32))
+    first = causal.first(own)
+    if first is not None:
+        start = Operand(body.emit(Map(body.fresh(f"{target}.first"), first), (causal.query,), Dtype.F32))
+        x = Call("where", (Call("less_equal", (start, other)), x, MINUS_INFINITY))
     seen = Call("where", (Call("less_equal", (other, own)), x, MINUS_INFINITY))
     return body.emit(Map(body.fresh(f"{target}.masked"), seen), dims, dtype)
 

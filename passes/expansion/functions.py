@@ -11,14 +11,16 @@ from dataclasses import dataclass, fields
 
 from .arguments import SCALINGS
 from .composites import COMPOSITES
+from .keywords import NARROWING
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function without keywords: the names of its arguments, and in a few words what it gives."""
+    """A function: the names of its arguments, in a few words what it gives, and the keywords that it may take."""
 
     arguments: tuple[str, ...]
     meaning: str
+    allowed: tuple[str, ...] = ()
 
 
 # Element by element; values broadcast by dim names.
@@ -48,7 +50,10 @@ NUMBERS: Mapping[str, Function] = {
 }
 # What only the keywords take that are named with them.
 KEYWORD_VALUES: Mapping[str, tuple[str, Function]] = {
-    "causal": ("mask", Function(("L", "M"), "query l stands at context(M) - L + l, and sees the keys up to there")),
+    "causal": (
+        "mask",
+        Function(("L", "M"), "query l stands at context(M) - L + l, and sees the keys up to there", NARROWING),
+    ),
     "linear": (
         "scaling",
         Function(tuple(f.name for f in fields(SCALINGS["linear"])), "all frequencies are divided by `factor`"),
@@ -102,7 +107,7 @@ def entries() -> Iterator[Entry]:
             name, one.values, one.meaning, one.required, one.allowed, one.into, one.optional, results=one.results
         )
     for name, (keyword, function) in KEYWORD_VALUES.items():
-        yield Entry(name, function.arguments, function.meaning, keyword=keyword)
+        yield Entry(name, function.arguments, function.meaning, allowed=function.allowed, keyword=keyword)
 
 
 def listing(blocks: Iterable[str]) -> str:

@@ -85,7 +85,8 @@ class Causal:
 @dataclass(frozen=True)
 class Arguments:
     """The arguments of a call, looked up. `over`: plain dims. `into`: the dims of `L into M`.
-    `keep`: the dim that counts what is kept, `count`: its number. `causal`: the mask. `base`, `scaling`: rope's.
+    `keep`: the dim that counts what is kept, `count`: its number. `causal`: the mask. `sink`: the score that is given
+    to nothing. `base`, `scaling`: rope's.
     `epsilon`: a norm's. `dtype`: the result's, where the statement names one."""
 
     values: tuple[Expr, ...]
@@ -94,6 +95,7 @@ class Arguments:
     keep: str | None = None
     count: int | None = None
     causal: Causal | None = None
+    sink: Expr | None = None
     base: float = BASE
     scaling: Scaling | None = None
     epsilon: float = EPSILON

@@ -35,18 +35,38 @@ from .report import Refused
 def softmax(body: Body, target: str, given: Arguments) -> str:
     """exp(x - max) / sum over the dims `over`; with a causal mask only up to the own position.
 
-    A fully masked row gives zeros: its maximum counts as 0, its sum as 1.
+    A fully masked row gives zeros: its maximum counts as 0, its sum as 1. A sink is one score more for the maximum and
+    the sum, whose share goes to nothing; it is added to them once they are complete.
     """
     x = given.values[0]
     dims, dtype = body.cover(operands(x)), body.floating(operands(x))
     scores = body.named(x, f"{target}.input") if given.causal is None else _masked(body, target, x, given.causal)
     rest = without(body, dims, given.over)
+    sink = None if given.sink is None else _sink(body, target, given.sink, rest)
     top = Operand(body.emit(Reduce(body.fresh(f"{target}.max"), scores, given.over), rest, Dtype.F32))
-    shifted = subtract(Operand(scores), where_equal(top, MINUS_INFINITY, Const(0.0)))
-    exp = body.emit(Map(body.fresh(f"{target}.exp"), Call("exp", (shifted,))), dims, dtype)
-    total = body.emit(Einsum(body.fresh(f"{target}.sum"), (exp,), (dims,), rest), rest, Dtype.F32)
-    share = divide(Operand(exp), where_equal(Operand(total), Const(0.0), Const(1.0)))
+    if sink is not None:
+        top = Operand(body.emit(Map(body.fresh(f"{target}.top"), Call("maximum", (top, sink))), rest, Dtype.F32))
+    shift = where_equal(top, MINUS_INFINITY, Const(0.0))
+    exp = body.emit(Map(body.fresh(f"{target}.exp"), Call("exp", (subtract(Operand(scores), shift),))), dims, dtype)
+    total = Operand(body.emit(Einsum(body.fresh(f"{target}.sum"), (exp,), (dims,), rest), rest, Dtype.F32))
+    if sink is not None:
+        more = add(total, Call("exp", (subtract(sink, shift),)))
+        total = Operand(body.emit(Map(body.fresh(f"{target}.total"), more), rest, Dtype.F32))
+    share = divide(Operand(exp), where_equal(total, Const(0.0), Const(1.0)))
     return body.emit(Map(target, share), dims, given.dtype or dtype)
+
+
+def _sink(body: Body, target: str, sink: Expr, rest: tuple[str, ...]) -> Expr:
+    """A sink as a value or a number, once it is known to have no dims beyond those of the sums."""
+    if not operands(sink):
+        return sink
+    body.floating(operands(sink))
+    value = body.named(sink, f"{target}.sink")
+    for dim in body.value(value).dims:
+        if dim not in rest:
+            has = ", ".join(f"`{d}`" for d in rest) or "none"
+            raise Refused(f"The sink has dim `{dim}`, which the sums do not have.", body.at, f"their dims are {has}")
+    return Operand(value)
 
 
 def _masked(body: Body, target: str, x: Expr, causal: Causal) -> str:
@@ -164,7 +184,7 @@ def largest(body: Body, target: str, given: Arguments) -> str:
 
 COMPOSITES = {
     "softmax": Composite(
-        ("x",), one(softmax), "exp(x) over its sum along the dims `over`", required=("over",), allowed=("mask",)
+        ("x",), one(softmax), "exp(x) over its sum along the dims `over`", required=("over",), allowed=("mask", "sink")
     ),
     "rmsnorm": Composite(
         ("x", "scale"),

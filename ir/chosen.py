@@ -46,7 +46,7 @@ def kept_share(chosen: Collection[Chosen], size: Callable[[str], Any]) -> Any:
     return math.prod((one.share(size) for one in chosen), start=1)
 
 
-KEEP_ZERO = {"negate", "abs", "sqrt", "tanh", "relu", "silu", "gelu", "sin", "floor"}
+KEEP_ZERO = {"negate", "abs", "sqrt", "tanh", "erf", "relu", "silu", "gelu", "gelu_exact", "sin", "floor"}
 
 
 def vanishes(expr: Expr, zeros: Collection[str]) -> bool:

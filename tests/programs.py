@@ -13,7 +13,7 @@ from escc.ir.mesh import Mesh
 
 SIZES = [1, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 24, 30]
 FIXED = "EFGHQ"
-TAME = ["tanh", "sigmoid", "gelu", "silu", "relu", "abs"]
+TAME = ["tanh", "erf", "sigmoid", "gelu", "gelu_exact", "silu", "relu", "abs"]
 WILD = ["exp", "log", "sqrt", "rsqrt"]
 NUMBERS = ["0", "1", "2", "0.5", "3", "-2", "size(E)", "sqrt(size(F))", "1 / size(E)", "silu(2)", "-0.0"]
 WILD_NUMBERS = ["3e9", "1e12", "1 / 0", "log(0)", "exp(1000)", "sqrt(-1)", "power(0, -1)", "1 / (size(E) - size(E))"]

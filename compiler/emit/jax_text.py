@@ -43,9 +43,11 @@ CALLS = {
     "sqrt": "jnp.sqrt({})",
     "rsqrt": "lax.rsqrt({})",
     "tanh": "jnp.tanh({})",
+    "erf": "lax.erf({})",
     "sigmoid": "jax.nn.sigmoid({})",
     "silu": "jax.nn.silu({})",
     "gelu": "jax.nn.gelu({})",
+    "gelu_exact": "jax.nn.gelu({}, approximate=False)",
     "relu": "jax.nn.relu({})",
     "abs": "jnp.abs({})",
     "sin": "jnp.sin({})",
@@ -55,7 +57,8 @@ CALLS = {
     "minimum": "jnp.minimum({}, {})",
     "power": "jnp.power({}, {})",
 }
-INEXACT = {"rsqrt", "sigmoid", "silu", "gelu", "power", "floor"}  # what JAX does not make of integers by itself
+# What JAX does not make of integers by itself.
+INEXACT = {"rsqrt", "erf", "sigmoid", "silu", "gelu", "gelu_exact", "power", "floor"}
 OF_POSITIVE = {  # of numbers, known when the file is traced, that are above 0
     "log": "math.log({})",
     "sqrt": "math.sqrt({})",
@@ -67,6 +70,7 @@ OF_NUMBERS = {  # of other numbers, which may end beyond the floats, where Pytho
     "sqrt": "float(np.sqrt({}))",
     "rsqrt": "float(np.divide(1.0, np.sqrt({})))",
     "tanh": "float(np.tanh({}))",
+    "erf": "math.erf({})",
     "sin": "float(np.sin({}))",
     "cos": "float(np.cos({}))",
     "abs": "abs({})",

@@ -31,9 +31,11 @@ RUNTIME = (
     numpy_runtime.rotate,
     numpy_runtime.top_k,
     numpy_runtime.choose,
+    numpy_runtime.erf,
     numpy_runtime.sigmoid,
     numpy_runtime.silu,
     numpy_runtime.gelu,
+    numpy_runtime.gelu_exact,
     numpy_runtime.difference,
 )
 

@@ -280,6 +280,12 @@ def choose(keys: np.ndarray, rank: int, count: int) -> np.ndarray:
     return kept.reshape(keys.shape)
 
 
+def erf(a: np.ndarray) -> np.ndarray:
+    """The error function, element by element: NumPy has none of its own."""
+    result: np.ndarray = np.vectorize(math.erf, otypes=[float])(a)
+    return result
+
+
 def sigmoid(a: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(-a)), without overflow."""
     return 0.5 * (1.0 + np.tanh(0.5 * a))
@@ -295,6 +301,12 @@ def gelu(a: np.ndarray) -> np.ndarray:
     """The Gaussian error linear unit in its tanh approximation."""
     inner = math.sqrt(2.0 / math.pi) * (a + 0.044715 * a * a * a)
     result: np.ndarray = 0.5 * a * (1.0 + np.tanh(inner))
+    return result
+
+
+def gelu_exact(a: np.ndarray) -> np.ndarray:
+    """The Gaussian error linear unit; 1 + erf(x) is taken as erfc(-x), which keeps its digits far below zero."""
+    result: np.ndarray = 0.5 * a * np.vectorize(math.erfc, otypes=[float])(a * -math.sqrt(0.5))
     return result
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size, operands
 from ...ir.program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, signature
 from ...ir.spmd import SpmdValue
-from .numpy_runtime import Mesh, choose, gelu, rotate, sigmoid, silu, top_k
+from .numpy_runtime import Mesh, choose, erf, gelu, gelu_exact, rotate, sigmoid, silu, top_k
 
 Array = NDArray[Any]
 
@@ -34,9 +34,11 @@ APPLY: Mapping[str, Callable[..., Array]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda a: 1.0 / np.sqrt(a),
     "tanh": np.tanh,
+    "erf": erf,
     "sigmoid": sigmoid,
     "silu": silu,
     "gelu": gelu,
+    "gelu_exact": gelu_exact,
     "relu": lambda a: np.maximum(a, 0.0),
     "abs": np.abs,
     "sin": np.sin,

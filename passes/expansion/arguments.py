@@ -58,9 +58,35 @@ MINUS_INFINITY = Const(float("-inf"))
 
 
 @dataclass(frozen=True)
+class Causal:
+    """A mask by places: a query sees the keys up to its own place.
+
+    `window`: of these the last so many. `chunk`: those of its own chunk, where a context is cut into chunks of so
+    many places.
+    """
+
+    query: str
+    key: str
+    window: int | None = None
+    chunk: int | None = None
+
+    def first(self, own: Expr) -> Expr | None:
+        """The first place that the query at place `own` sees; None where that is the first of all."""
+        starts: list[Expr] = []
+        if self.window is not None:
+            starts.append(subtract(own, Const(self.window - 1.0)))
+        if self.chunk is not None:
+            # Half a place more keeps the quotient off whole numbers, to which it may be rounded from below.
+            number = Call("floor", (divide(add(own, Const(0.5)), Const(float(self.chunk))),))
+            starts.append(multiply(number, Const(float(self.chunk))))
+        return Call("maximum", tuple(starts)) if len(starts) == 2 else starts[0] if starts else None
+
+
+@dataclass(frozen=True)
 class Arguments:
     """The arguments of a call, looked up. `over`: plain dims. `into`: the dims of `L into M`.
-    `keep`: the dim that counts what is kept, `count`: its number. `causal`: the mask's dims. `base`, `scaling`: rope's.
+    `keep`: the dim that counts what is kept, `count`: its number. `causal`: the mask. `sink`: the score that is given
+    to nothing. `base`, `scaling`: rope's.
     `epsilon`: a norm's. `dtype`: the result's, where the statement names one."""
 
     values: tuple[Expr, ...]
@@ -68,7 +94,8 @@ class Arguments:
     into: tuple[str, str] | None = None
     keep: str | None = None
     count: int | None = None
-    causal: tuple[str, str] | None = None
+    causal: Causal | None = None
+    sink: Expr | None = None
     base: float = BASE
     scaling: Scaling | None = None
     epsilon: float = EPSILON

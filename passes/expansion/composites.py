@@ -15,6 +15,7 @@ from ...ir.program import Einsum, Iota, Map, Reduce
 from .arguments import (
     MINUS_INFINITY,
     Arguments,
+    Causal,
     Composite,
     add,
     divide,
@@ -34,29 +35,55 @@ from .report import Refused
 def softmax(body: Body, target: str, given: Arguments) -> str:
     """exp(x - max) / sum over the dims `over`; with a causal mask only up to the own position.
 
-    A fully masked row gives zeros: its maximum counts as 0, its sum as 1.
+    A fully masked row gives zeros: its maximum counts as 0, its sum as 1. A sink is one score more for the maximum and
+    the sum, whose share goes to nothing; it is added to them once they are complete.
     """
     x = given.values[0]
     dims, dtype = body.cover(operands(x)), body.floating(operands(x))
     scores = body.named(x, f"{target}.input") if given.causal is None else _masked(body, target, x, given.causal)
     rest = without(body, dims, given.over)
+    sink = None if given.sink is None else _sink(body, target, given.sink, rest)
     top = Operand(body.emit(Reduce(body.fresh(f"{target}.max"), scores, given.over), rest, Dtype.F32))
-    shifted = subtract(Operand(scores), where_equal(top, MINUS_INFINITY, Const(0.0)))
-    exp = body.emit(Map(body.fresh(f"{target}.exp"), Call("exp", (shifted,))), dims, dtype)
-    total = body.emit(Einsum(body.fresh(f"{target}.sum"), (exp,), (dims,), rest), rest, Dtype.F32)
-    share = divide(Operand(exp), where_equal(Operand(total), Const(0.0), Const(1.0)))
+    if sink is not None:
+        top = Operand(body.emit(Map(body.fresh(f"{target}.top"), Call("maximum", (top, sink))), rest, Dtype.F32))
+    shift = where_equal(top, MINUS_INFINITY, Const(0.0))
+    exp = body.emit(Map(body.fresh(f"{target}.exp"), Call("exp", (subtract(Operand(scores), shift),))), dims, dtype)
+    total = Operand(body.emit(Einsum(body.fresh(f"{target}.sum"), (exp,), (dims,), rest), rest, Dtype.F32))
+    if sink is not None:
+        more = add(total, Call("exp", (subtract(sink, shift),)))
+        total = Operand(body.emit(Map(body.fresh(f"{target}.total"), more), rest, Dtype.F32))
+    share = divide(Operand(exp), where_equal(total, Const(0.0), Const(1.0)))
     return body.emit(Map(target, share), dims, given.dtype or dtype)
 
 
-def _masked(body: Body, target: str, x: Expr, causal: tuple[str, str]) -> str:
-    """x, and minus infinity where the key stands after the query."""
+def _sink(body: Body, target: str, sink: Expr, rest: tuple[str, ...]) -> Expr:
+    """A sink as a value or a number, once it is known to have no dims beyond those of the sums."""
+    if not operands(sink):
+        return sink
+    body.floating(operands(sink))
+    value = body.named(sink, f"{target}.sink")
+    for dim in body.value(value).dims:
+        if dim not in rest:
+            has = ", ".join(f"`{d}`" for d in rest) or "none"
+            raise Refused(f"The sink has dim `{dim}`, which the sums do not have.", body.at, f"their dims are {has}")
+    return Operand(value)
+
+
+def _masked(body: Body, target: str, x: Expr, causal: Causal) -> str:
+    """x, and minus infinity where the key stands after the query, or before all that the query sees.
+
+    The first place that a query sees is worked out once for the query, and not for each of its scores.
+    """
     dims, dtype = body.cover(operands(x)), body.floating(operands(x))
-    query, key = causal
-    for dim in causal:
+    for dim in (causal.query, causal.key):
         if dim not in dims:
             raise Refused(f"The mask is over dim `{dim}`, which the scores do not have.", body.at)
-    own = in_context(body, f"{target}.pos_q", query, key)
-    other = Operand(body.emit(Iota(body.fresh(f"{target}.pos_k"), key), (key,), Dtype.F32))
+    own = in_context(body, f"{target}.pos_q", causal.query, causal.key)
+    other = Operand(body.emit(Iota(body.fresh(f"{target}.pos_k"), causal.key), (causal.key,), Dtype.F32))
+    first = causal.first(own)
+    if first is not None:
+        start = Operand(body.emit(Map(body.fresh(f"{target}.first"), first), (causal.query,), Dtype.F32))
+        x = Call("where", (Call("less_equal", (start, other)), x, MINUS_INFINITY))
     seen = Call("where", (Call("less_equal", (other, own)), x, MINUS_INFINITY))
     return body.emit(Map(body.fresh(f"{target}.masked"), seen), dims, dtype)
 
@@ -157,7 +184,7 @@ def largest(body: Body, target: str, given: Arguments) -> str:
 
 COMPOSITES = {
     "softmax": Composite(
-        ("x",), one(softmax), "exp(x) over its sum along the dims `over`", required=("over",), allowed=("mask",)
+        ("x",), one(softmax), "exp(x) over its sum along the dims `over`", required=("over",), allowed=("mask", "sink")
     ),
     "rmsnorm": Composite(
         ("x", "scale"),

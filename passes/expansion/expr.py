@@ -7,6 +7,7 @@ Refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Call as Apply
@@ -16,9 +17,11 @@ from ...ir.program import Map, Sum
 from ...ir.text.surface import (
     Binary,
     Call,
+    DimList,
     Expr,
     Indexed,
     Into,
+    Keyword,
     Name,
     Negate,
     Number,
@@ -29,7 +32,7 @@ from .body import Body
 from .composites import COMPOSITES
 from .dims import Unpadded, size_expr
 from .functions import GATES, NUMBERS, POINTWISE
-from .keywords import check_words, dim_arguments, positional_arguments, with_keywords
+from .keywords import VALUES, check_words, dim_arguments, positional_arguments, with_keywords
 from .report import Refused, plural
 
 OPERATORS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
@@ -256,4 +259,15 @@ def _arguments(body: Body, call: Call, composite: Composite, target: str, dtype:
         raise Refused(message, call.span, hint)
     values = zip(positional, composite.values, strict=False)
     given = Arguments(tuple(_pointwise(body, _expression(a), f"{target}.{n}") for a, n in values), dtype=dtype)
-    return with_keywords(given, body.context.dims, call, composite, into)
+    given = with_keywords(given, body.context.dims, call, composite, into)
+    for keyword in call.keywords:
+        if keyword.name.name in VALUES:
+            given = replace(given, sink=_pointwise(body, _taken(keyword), f"{target}.{keyword.name.name}"))
+    return given
+
+
+def _taken(keyword: Keyword) -> Expr:
+    """The value of a keyword that takes one."""
+    if isinstance(keyword.value, Into | DimList):
+        raise Refused(f"`{keyword.name.name}=` takes a value, or a number.", keyword.name.span)
+    return keyword.value

@@ -11,14 +11,16 @@ from dataclasses import dataclass, fields
 
 from .arguments import SCALINGS
 from .composites import COMPOSITES
+from .keywords import NARROWING
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function without keywords: the names of its arguments, and in a few words what it gives."""
+    """A function: the names of its arguments, in a few words what it gives, and the keywords that it may take."""
 
     arguments: tuple[str, ...]
     meaning: str
+    allowed: tuple[str, ...] = ()
 
 
 # Element by element; values broadcast by dim names.
@@ -28,9 +30,11 @@ POINTWISE: Mapping[str, Function] = {
     "sqrt": Function(("x",), "the square root"),
     "rsqrt": Function(("x",), "1 / sqrt(x)"),
     "tanh": Function(("x",), "the hyperbolic tangent"),
+    "erf": Function(("x",), "the error function"),
     "sigmoid": Function(("x",), "1 / (1 + exp(-x))"),
     "silu": Function(("x",), "x * sigmoid(x)"),
     "gelu": Function(("x",), "x * Phi(x), Phi by its usual approximation with tanh"),
+    "gelu_exact": Function(("x",), "x * Phi(x), Phi(x) being (1 + erf(x / sqrt(2))) / 2"),
     "relu": Function(("x",), "maximum(x, 0)"),
     "abs": Function(("x",), "the magnitude"),
     "maximum": Function(("a", "b"), "the larger of two"),
@@ -46,7 +50,10 @@ NUMBERS: Mapping[str, Function] = {
 }
 # What only the keywords take that are named with them.
 KEYWORD_VALUES: Mapping[str, tuple[str, Function]] = {
-    "causal": ("mask", Function(("L", "M"), "query l stands at context(M) - L + l, and sees the keys up to there")),
+    "causal": (
+        "mask",
+        Function(("L", "M"), "query l stands at context(M) - L + l, and sees the keys up to there", NARROWING),
+    ),
     "linear": (
         "scaling",
         Function(tuple(f.name for f in fields(SCALINGS["linear"])), "all frequencies are divided by `factor`"),
@@ -100,7 +107,7 @@ def entries() -> Iterator[Entry]:
             name, one.values, one.meaning, one.required, one.allowed, one.into, one.optional, results=one.results
         )
     for name, (keyword, function) in KEYWORD_VALUES.items():
-        yield Entry(name, function.arguments, function.meaning, keyword=keyword)
+        yield Entry(name, function.arguments, function.meaning, allowed=function.allowed, keyword=keyword)
 
 
 def listing(blocks: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from ...ir.text.surface import Call, DimList, Expr, Ident, Into, Keyword, Name, Number
-from .arguments import BASE, EPSILON, SCALINGS, Arguments, Composite, Llama3, Scaling
+from .arguments import BASE, EPSILON, SCALINGS, Arguments, Causal, Composite, Llama3, Scaling
 from .dims import MAX_SIZE, DimTable
 from .report import Refused
 
@@ -21,12 +21,20 @@ class Word:
 KEYWORDS = {
     "over": Word("over=E", "the dim that the function goes over, or several: `over=[E, F]`"),
     "mask": Word("mask=causal(L, M)", "which scores count; those of a row that sees nothing become zeros"),
+    "sink": Word("sink=z", "a score more for every sum, and for its maximum, whose share is given to nothing"),
+    "window": Word("window=128", "a query sees its own place and those before it, so many together"),
+    "chunk": Word(
+        "chunk=8192", "a query sees its own chunk alone, of those into which the context is cut, so many places each"
+    ),
     "eps": Word("eps=1e-5", f"what a norm adds to the variance; {EPSILON:g} without it"),
     "at": Word("at=L into M", "where the entries along L stand: at the end of what is filled of M"),
     "base": Word("base=500000", f"the base of the frequencies; {BASE:g} without it"),
     "scaling": Word("scaling=linear(4)", "slows the frequencies down, for contexts longer than trained on"),
     "keep": Word("keep=K", "the dim that counts what is kept, `top_k`'s last; of `choose` a number, `keep=2`"),
 }
+
+VALUES = ("sink",)  # keywords that take a value, or a number
+NARROWING = ("window", "chunk")  # what `causal` takes
 
 Pair = tuple[str, str]
 
@@ -112,9 +120,10 @@ def _counted(dims: DimTable, keyword: Keyword) -> str:
 
 
 def _count(keyword: Keyword) -> int:
-    value = keyword.value
+    value, name = keyword.value, keyword.name.name
     if not isinstance(value, Number) or not value.value.is_integer() or not 1 <= value.value <= MAX_SIZE:
-        raise Refused("`keep=` takes a whole number from 1 on.", keyword.name.span, "write `keep=2`")
+        example = "keep=2" if name == "keep" else KEYWORDS[name].example
+        raise Refused(f"`{name}=` takes a whole number from 1 on.", keyword.name.span, f"write `{example}`")
     return int(value.value)
 
 
@@ -128,14 +137,24 @@ def _into(dims: DimTable, into: Into, name: str) -> Pair:
     return dims.single(into.source, f"`{name}`"), dims.single(into.target, f"`{name}`")
 
 
-def _mask(dims: DimTable, keyword: Keyword) -> Pair:
-    if not isinstance(keyword.value, Call) or keyword.value.function.name != "causal":
+def _mask(dims: DimTable, keyword: Keyword) -> Causal:
+    call = keyword.value
+    if not isinstance(call, Call) or call.function.name != "causal":
         raise Refused("`mask=` takes `causal(L, M)`.", keyword.name.span)
-    query, key = dim_arguments(keyword.value, 2)
+    narrowed: dict[str, int] = {}
+    for word in call.keywords:
+        name = word.name.name
+        if name not in NARROWING:
+            hint = f"it takes {', '.join(f'`{known}=`' for known in NARROWING)}"
+            raise Refused(f"`causal` has no keyword `{name}`.", word.name.span, hint)
+        if name in narrowed:
+            raise Refused(f"The keyword `{name}` is given twice.", word.name.span)
+        narrowed[name] = _count(word)
+    query, key = dim_arguments(replace(call, keywords=()), 2)
     if query.name == key.name:
         hint = f"declare an alias for the keys, `dim {key.name}2 = {key.name}`"
         raise Refused("`causal` takes two different dims.", key.span, hint)
-    return dims.single(query, "`causal`"), dims.single(key, "`causal`")
+    return Causal(dims.single(query, "`causal`"), dims.single(key, "`causal`"), **narrowed)
 
 
 def _positive(keyword: Keyword) -> float:

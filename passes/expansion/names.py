@@ -21,6 +21,7 @@ from ...ir.text.surface import (
 from .body import Body
 from .composites import COMPOSITES
 from .functions import FUNCTIONS, KEYWORD_VALUES, NUMBERS, listing
+from .keywords import VALUES
 
 
 def known(body: Body, node: Expr | Repeated | Into | DimList) -> bool:
@@ -122,7 +123,9 @@ def _has(function: str, keyword: Keyword) -> bool:
 
 
 def _keyword(body: Body, keyword: Keyword) -> bool:
-    """The names in a keyword's value: dims, also as the arguments of `causal`."""
+    """The names in a keyword's value: mostly dims, also as the arguments of `causal`."""
+    if keyword.name.name in VALUES:
+        return known(body, keyword.value)
     match keyword.value:
         case Name(name, span):
             return dim(body, Ident(name, span))

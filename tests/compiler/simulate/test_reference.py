@@ -45,9 +45,11 @@ TRUTH = {
     "sqrt": lambda a: math.sqrt(a) if a >= 0 else None,
     "rsqrt": lambda a: a**-0.5 if a > 0 else None,
     "tanh": math.tanh,
+    "erf": math.erf,
     "sigmoid": lambda a: 1 / (1 + math.exp(-a)),
     "silu": lambda a: a / (1 + math.exp(-a)),
     "gelu": lambda a: a / 2 * (1 + math.tanh((2 / math.pi) ** 0.5 * (a + 0.044715 * a**3))),
+    "gelu_exact": lambda a: a / 2 * math.erfc(-a / math.sqrt(2)),
     "relu": lambda a: max(a, 0),
     "abs": abs,
     "sin": math.sin,
@@ -71,6 +73,21 @@ def test_every_function_is_what_its_name_says(function: str) -> None:
         expected = TRUTH[function](*(float(a) for a in here))
         if expected is not None:
             assert actual[i] == pytest.approx(expected, rel=1e-14, abs=1e-15)
+
+
+def test_the_exact_gelu_keeps_its_digits_far_below_zero() -> None:
+    x = -12.0
+    tail = math.exp(-x * x / 2) / math.sqrt(2 * math.pi)  # of the normal distribution, by its asymptotic series
+    phi = tail / -x * sum((-1) ** n * math.prod(range(1, 2 * n, 2)) / x ** (2 * n) for n in range(16))
+    assert APPLY["gelu_exact"](np.array([x]))[0] == pytest.approx(x * phi, rel=1e-13)
+    assert APPLY["gelu_exact"](np.zeros((0, 3))).shape == (0, 3)
+
+
+def test_the_error_function_of_any_shape() -> None:
+    x = np.array([[-np.inf, -1e-300, 0.0], [1e-9, 0.5, np.inf]])
+    expected = [[-1.0, -2e-300 / math.sqrt(math.pi), 0.0], [2e-9 / math.sqrt(math.pi), 0.5204998778130465, 1.0]]
+    np.testing.assert_allclose(APPLY["erf"](x), expected, rtol=1e-15)
+    assert np.isnan(APPLY["erf"](np.array(np.nan))) and APPLY["erf"](np.zeros((2, 0))).shape == (2, 0)
 
 
 def test_the_logistic_does_not_overflow() -> None:

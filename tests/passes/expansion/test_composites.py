@@ -19,6 +19,15 @@ SIZES = {"B": 2, "L": 3, "M": 5, "E": 4, "V": 7}
 SIZES |= {"S": 3, "W": 6, "K": 4, "N": 2}
 LETTERS = {name: name.lower() for name in SIZES}
 
+
+def erf(a: Array) -> Array:
+    return np.asarray(np.vectorize(math.erf)(a))
+
+
+def exact_gelu(a: Array) -> Array:
+    return np.asarray(0.5 * a * (1 + erf(a / math.sqrt(2))))
+
+
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     "add": np.add,
     "subtract": np.subtract,
@@ -29,7 +38,9 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda a: 1 / np.sqrt(a),
     "silu": lambda a: a / (1 + np.exp(-a)),
-    "gelu": lambda a: 0.5 * a * (1 + np.vectorize(math.erf)(a / math.sqrt(2))),
+    "gelu": lambda a: 0.5 * a * (1 + np.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a**3))),
+    "erf": erf,
+    "gelu_exact": exact_gelu,
     "sin": np.sin,
     "cos": np.cos,
     "floor": np.floor,
@@ -249,3 +260,4 @@ def test_gates() -> None:
     inputs = "g: f32[B,E], u: f32[B,E]"
     np.testing.assert_allclose(run("return swiglu(g, u)", inputs, g=g, u=u), g / (1 + np.exp(-g)) * u)
     np.testing.assert_allclose(run("return geglu(g, u)", inputs, g=g, u=u), FUNCTIONS["gelu"](g) * u)
+    np.testing.assert_allclose(run("return gelu_exact(g) * erf(u)", inputs, g=g, u=u), exact_gelu(g) * erf(u))

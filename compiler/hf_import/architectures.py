@@ -7,23 +7,25 @@ What a missing field means, or null in a field, is what it means to the library 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic, InputError, Span, fail
 from ...ir.dtype import Dtype
 from .common import check_at_rest, check_common, read_dtype
 from .description import Transformer
-from .experts import glm4_moe, gpt_oss, llama4, minimax_m2, mixtral, qwen2_moe, qwen3_moe
+from .experts import glm4_moe, gpt_oss, llama4, minimax_m2, mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe
 from .fields import Fields
 from .gemma import gemma, gemma2, gemma3
 from .gpt import gpt2, gpt_neox, phi
 from .json_text import Document
-from .latent import deepseek_v2, deepseek_v3
-from .llama import llama, mistral, qwen2, qwen3
+from .latent import deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa
+from .llama import llama, mistral, qwen2, qwen2_vl, qwen3, qwen3_vl
+from .quantised import read_quantised
 
 Reader = Callable[[Fields, Dtype], Transformer]
 
-LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2")
 READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class of the whole model
     "llama": ("LlamaForCausalLM", llama),
     "mistral": ("MistralForCausalLM", mistral),
@@ -33,6 +35,10 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "gpt2": ("GPT2LMHeadModel", gpt2),
     "gpt_neox": ("GPTNeoXForCausalLM", gpt_neox),
     "phi": ("PhiForCausalLM", phi),
+    "qwen2_vl_text": ("Qwen2VLForConditionalGeneration", qwen2_vl),
+    "qwen2_5_vl_text": ("Qwen2_5_VLForConditionalGeneration", qwen2_vl),
+    "qwen3_vl_text": ("Qwen3VLForConditionalGeneration", qwen3_vl),
+    "qwen3_vl_moe_text": ("Qwen3VLMoeForConditionalGeneration", qwen3_vl_moe),
     "gemma2": ("Gemma2ForCausalLM", gemma2),
     "gemma3_text": ("Gemma3ForCausalLM", gemma3),
     "mixtral": ("MixtralForCausalLM", mixtral),
@@ -44,26 +50,74 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "llama4_text": ("Llama4ForCausalLM", llama4),
     "deepseek_v2": ("DeepseekV2ForCausalLM", deepseek_v2),
     "deepseek_v3": ("DeepseekV3ForCausalLM", deepseek_v3),
+    "deepseek_v32": ("DeepseekV32ForCausalLM", deepseek_v32),
+    "glm_moe_dsa": ("GlmMoeDsaForCausalLM", glm_moe_dsa),
     "kimi_k2": ("DeepseekV3ForCausalLM", deepseek_v3),
 }
-OF_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "minimax_m2", "gpt_oss", "llama4_text", *LATENT)
+TOWERS = {  # models with a part for text, by what that is where it does not say
+    "llama4": "llama4_text",
+    "gemma3": "gemma3_text",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "mistral3": "mistral",
+    "llava": "llama",
+    "llava_next": "llama",
+    "kimi_k25": "deepseek_v3",
+}
+OF_EXPERTS = (
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "glm4_moe",
+    "minimax_m2",
+    "gpt_oss",
+    "llama4_text",
+    "qwen3_vl_moe_text",
+    *LATENT,
+)
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_OF_A_TOKEN = "num_experts_per_tok"
 
 
 def read_config(document: Document, dtype: Dtype | None = None) -> Transformer:
-    """The model that a config describes, its weights of `dtype` or of the type that the config names.
+    """The model that a config describes, its weights of `dtype` or of the type that the config names; of a model with
+    several parts the one that reads and writes text.
 
     Raises InputError with every field that is wrong, missing, or not understood.
     """
-    fields = Fields(document.source, document.entries, Span(1, 1))
-    head, read = READERS[_architecture(fields)]
-    check_common(fields, head)
-    model = read(fields, read_dtype(fields, dtype))
+    whole = Fields(document.source, document.entries, Span(1, 1))
+    fields, kind = _text_part(whole)
+    head, read = READERS[kind]
+    check_common(fields, head if fields is whole else None)
+    quantised = read_quantised(fields) or (None if fields is whole else read_quantised(whole))
+    named = read_dtype(fields, dtype)
+    if fields is not whole:
+        named = read_dtype(whole, dtype) if fields.get("dtype") is None and fields.get("torch_dtype") is None else named
+        tied = whole.get("tie_word_embeddings")
+        if "tie_word_embeddings" not in fields.entries and tied is not None:
+            fields = fields.with_entry("tie_word_embeddings", whole.entries["tie_word_embeddings"])
+    model = replace(read(fields, named), quantised=quantised)
     check_at_rest(fields)
     fields.refuse_unknown()
     fields.finish()
     return model
+
+
+def _text_part(whole: Fields) -> tuple[Fields, str]:
+    """The fields of the part of a model that reads and writes text, and its architecture."""
+    node = whole.get("model_type")
+    part = whole.part("text_config") if node is not None and node.value in TOWERS else None
+    if part is None:
+        return whole, _architecture(whole)
+    part.inert(["model_type"])
+    own = part.get("model_type")
+    kind = str(own.value) if own is not None else TOWERS[str(node.value) if node is not None else ""]
+    if kind not in READERS:
+        part.refuse("model_type", f"Architecture `{kind[:60]}` is not understood.", f"known are {', '.join(READERS)}")
+        part.finish()
+    return part, kind
 
 
 def _architecture(fields: Fields) -> str:

@@ -36,17 +36,17 @@ class Sizes:
     context: int
 
 
-def check_common(fields: Fields, head: str) -> None:
-    """Note what is wrong with the fields that any config may have. `head`: the class of the whole model."""
+def check_common(fields: Fields, head: str | None) -> None:
+    """Note what is wrong with the fields that any config may have. `head`: the class of the whole model; None of a
+    part of one."""
     fields.inert(INERT)
     node = fields.get("architectures")
-    if node is not None:
+    if node is not None and head is not None:
         named = [item.value for item in node.value] if isinstance(node.value, tuple) else [node.value]
         if named and head not in named:
             fields.refuse("architectures", f"`architectures` does not name `{head}`, the one that is understood.")
-    for name in ("quantization_config", "quantization", "compression_config"):
-        fields.must_be(name, [{}], "quantised weights are not imported")
-    _check_code(fields, head)
+    if head is not None:
+        _check_code(fields, head)
     for name in ("is_encoder_decoder", "add_cross_attention"):
         fields.must_be(name, [False], "only a decoder that stands alone is understood")
     fields.must_be("cross_attention_hidden_size", [], "only a decoder that stands alone is understood")
@@ -87,9 +87,7 @@ def read_activation(fields: Fields, name: str, default: str | None = None, exact
     """
     node = fields.get(name)
     if node is not None and node.value == "gelu" and exact_gelu:
-        hint = "where the tanh approximation will do, write `gelu_pytorch_tanh`"
-        fields.refuse(name, f"`{name}` is the exact gelu, which the language does not have.", hint)
-        return "gelu"
+        return "gelu_exact"
     return fields.choice(name, ACTIVATIONS if exact_gelu else {**ACTIVATIONS, "gelu": "gelu"}, default)
 
 

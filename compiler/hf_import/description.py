@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ...ir.dtype import Dtype
+from .quantised import Quantised
 
 
 class Block(Enum):
@@ -85,12 +86,25 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class Indexer:
+    """Which tokens attention sees: the `keep` of the highest scores of narrow heads, which have a cache of their own
+    (DeepSeek-V3.2, section 2.1). `heads`, `head_dim`: theirs; rope turns the first elements of each."""
+
+    heads: int
+    head_dim: int
+    keep: int
+    rope: Rope
+    epsilon: float = 1e-6
+
+
+@dataclass(frozen=True)
 class Latent:
     """Keys and values made of a narrow one that all heads share (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
     `query_rank`: how wide what queries are made of is, None where they are made of the whole; `rank`: what keys and
     values are made of. `head_dim`: of a key, beside the `rope.turned` elements that have a position; `value_dim`: of
-    a value. `scale`: what scores are multiplied by. `epsilon`: of the norms of the narrow ones.
+    a value. `scale`: what scores are multiplied by. `epsilon`: of the norms of the narrow ones. `indexer`: what chooses
+    the tokens that are seen, None for all.
     """
 
     heads: int
@@ -101,6 +115,7 @@ class Latent:
     rope: Rope
     scale: float
     epsilon: float
+    indexer: Indexer | None = None
 
 
 @dataclass(frozen=True)
@@ -173,7 +188,8 @@ class Transformer:
     """A model. `context`: the most tokens that it was made for. `norm`: what all its norms are like. `layers`: each
     of them, from the first. `tied`: one table embeds and scores. `places`: how many positions are learned, 0 for
     none. `embedding`: what embeddings are multiplied by, as the language writes it. `head_bias`: whether scores have
-    one. `logit_scale`: what they are multiplied by; `logit_cap`: between what and its negative they are pressed."""
+    one. `logit_scale`: what they are multiplied by; `logit_cap`: between what and its negative they are pressed.
+    `quantised`: how matrices are stored in few bits."""
 
     architecture: str
     dtype: Dtype
@@ -188,6 +204,7 @@ class Transformer:
     head_bias: bool = False
     logit_scale: float = 1.0
     logit_cap: float | None = None
+    quantised: Quantised | None = None
 
     @property
     def kinds(self) -> tuple[Layer, ...]:

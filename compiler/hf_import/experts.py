@@ -75,6 +75,11 @@ def qwen3_moe(fields: Fields, dtype: Dtype) -> Transformer:
     return _sparse(fields, "qwen3_moe", dtype, sizes, attention, _qwen_experts(fields, 128, 8, 768))
 
 
+def qwen3_vl_moe(fields: Fields, dtype: Dtype) -> Transformer:
+    """The text of Qwen 3 VL MoE: Qwen 3 MoE, for text alone."""
+    return replace(qwen3_moe(fields, dtype), architecture="qwen3_vl_moe_text")
+
+
 def _qwen_experts(fields: Fields, count: int, kept: int, width: int) -> Experts:
     """Experts weighed by their softmax, where the config does not say so many, of that width."""
     fields.must_be("use_sliding_window", [False], "windows are not known here")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span
@@ -149,6 +149,10 @@ class Fields:
             self.refuse(name, f"`{name}` must be an object.")
             return None
         return Fields(self.source, node.value, node.span, self.findings)
+
+    def with_entry(self, name: str, entry: Entry) -> Fields:
+        """The same fields and one more; findings are shared."""
+        return replace(self, entries={**self.entries, name: entry})
 
     def refuse_unknown(self) -> None:
         """Note the fields that have not been read, of very many the first. Null says nothing in an unknown field."""

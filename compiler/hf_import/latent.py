@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...ir.dtype import Dtype
 from .common import Sizes, read_activation, read_kinds
-from .description import Experts, Latent, Layer, Router, Transformer
+from .description import Experts, Indexer, Latent, Layer, Rope, Router, Transformer
 from .experts import after_dense, check_counts, corrected, read_groups
 from .fields import Fields
 from .rotary import rope
@@ -21,6 +21,37 @@ def deepseek_v3(fields: Fields, dtype: Dtype) -> Transformer:
     latent = _latent(fields, sizes, 1536, interleaved=fields.flag("rope_interleave", True), mscale=True)
     experts = corrected(fields, (256, 8, 2048), 2.5, (8, 4))
     return _model(fields, "deepseek_v3", dtype, sizes, latent, experts, 3)
+
+
+def deepseek_v32(fields: Fields, dtype: Dtype) -> Transformer:
+    """DeepSeek V3.2: an indexer chooses the tokens that each one sees."""
+    sizes = _sizes(fields, 163840)
+    latent = _latent(fields, sizes, 1536, interleaved=True, mscale=True)
+    latent = replace(latent, indexer=_indexer(fields, latent.rope, 64, halves=True))
+    experts = corrected(fields, (256, 8, 2048), 2.5, (8, 4))
+    return _model(fields, "deepseek_v32", dtype, sizes, latent, experts, 3)
+
+
+def glm_moe_dsa(fields: Fields, dtype: Dtype) -> Transformer:
+    """GLM-5: DeepSeek V3.2 with other sizes, every layer of which chooses the tokens that it sees."""
+    sizes = _sizes(fields, 202752)
+    latent = _latent(fields, sizes, 2048, interleaved=True, mscale=True)
+    fields.must_be("rope_interleave", [True], "only pairs that stand side by side are known here")
+    fields.must_be("indexer_rope_interleave", [True], "only pairs that stand side by side are known here")
+    latent = replace(latent, indexer=_indexer(fields, latent.rope, 32, halves=False))
+    fields.must_be("mlp_bias", [False], "biases of feed-forwards are not known here")
+    experts = corrected(fields, (256, 8, 2048), 2.5, (1, 1))
+    return _model(fields, "glm_moe_dsa", dtype, sizes, latent, experts, 3, epsilon=1e-5)
+
+
+def _indexer(fields: Fields, turned: Rope, heads: int, halves: bool) -> Indexer:
+    """What chooses the tokens. `heads`: where the config does not say. `halves`: as of rope."""
+    for name in ("index_topk_freq", "index_skip_topk_offset"):
+        fields.must_be(name, [1] if name == "index_topk_freq" else [2], "layers that share a choice are not known")
+    fields.must_be("index_topk_pattern", [], "layers that share a choice are not known")
+    keep = fields.count("index_topk", 2048)
+    own = replace(turned, halves=halves)
+    return Indexer(fields.count("index_n_heads", heads), fields.count("index_head_dim", 128), keep, own)
 
 
 def deepseek_v2(fields: Fields, dtype: Dtype) -> Transformer:
@@ -48,7 +79,7 @@ def _sizes(fields: Fields, context: int) -> Sizes:
     heads, turned = fields.count("num_attention_heads"), fields.count("qk_rope_head_dim", 64)
     fields.inert(["num_key_value_heads", "head_dim", "qk_head_dim"])  # all heads have keys of their own
     layers = fields.count("num_hidden_layers", most=2**20)
-    read_kinds(fields, layers, ("full_attention",))
+    read_kinds(fields, layers, ("full_attention", "indexed_attention"))
     return Sizes(
         layers=layers,
         model_dim=fields.count("hidden_size"),
@@ -102,6 +133,13 @@ def _magnified(fields: Fields) -> float:
 
 
 def _model(
-    fields: Fields, architecture: str, dtype: Dtype, sizes: Sizes, latent: Latent, experts: Experts, first: int
+    fields: Fields,
+    architecture: str,
+    dtype: Dtype,
+    sizes: Sizes,
+    latent: Latent,
+    experts: Experts,
+    first: int,
+    epsilon: float = 1e-6,
 ) -> Transformer:
-    return after_dense(fields, architecture, dtype, sizes, Layer(latent, experts), experts, first)
+    return after_dense(fields, architecture, dtype, sizes, Layer(latent, experts), experts, first, epsilon)

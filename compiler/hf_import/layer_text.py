@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
-from .description import Attention, Block, Experts, FeedForward, Latent, Layer, Norm, Norms, QueryNorm, Rope, Router
-from .rotary import number_text
+from .description import (
+    Indexer,
+    Attention,
+    Block,
+    Experts,
+    FeedForward,
+    Latent,
+    Layer,
+    Norm,
+    Norms,
+    QueryNorm,
+    Rope,
+    Transformer,
+)
+from .dims import Dims, ForwardDims, forward_dims
+from .expert_text import Tensor, expert_lines, expert_tensors, router_lines
+from .index_text import index_lines, index_tensors
+from .quantised import Quantised
+from .rotary import number_text, rope_text
 
 HEADS = "heads"  # the line on which they stand, without a note
 WIDE = ("correction",)  # parameters that stay in f32: a rounding would choose other experts
-Tensor = tuple[str, str]  # a name, and dims as the language lists them
-
-
-@dataclass
-class Dims:
-    """The dims of a model: a name for every size that layers ask for, with a number where a name has another size.
-
-    `declared`: by note the names that stand on one line, and of each its size or its factors."""
-
-    declared: dict[str, dict[str, str]] = field(default_factory=dict)
-    sizes: dict[str, str] = field(default_factory=dict)
-
-    def name(self, wanted: str, size: int | str, note: str = "") -> str:
-        """The name of a dim of a size, or of a product, like the one that is wanted; `note` says what it is."""
-        number, name = 1, wanted
-        while self.sizes.get(name, str(size)) != str(size):
-            number += 1
-            name = f"{wanted}{number}"
-        if name not in self.sizes:
-            self.sizes[name] = str(size)
-            self.declared.setdefault(note, {})[name] = str(size)
-        return name
-
-    def lines(self) -> Iterator[tuple[str, str]]:
-        """The declarations, a line for each note: products behind their factors, on lines of their own."""
-        for note, dims in self.declared.items():
-            plain = [f"{name} = {size}" for name, size in dims.items() if "*" not in size]
-            products = [f"{name} = {size}" for name, size in dims.items() if "*" in size]
-            for text in ([", ".join(plain)] if plain else []) + products:
-                yield f"dim {text}", note
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ class HeadDims:
 @dataclass(frozen=True)
 class LatentDims:
     """The dims of latent attention: of heads, of what queries and of what keys and values are made of, of keys beside
-    what is turned, of that, and of values."""
+    what is turned, of that, and of values; of an indexer its heads, and what is not turned of them."""
 
     heads: str
     query: str
@@ -78,19 +65,8 @@ class LatentDims:
     key: str
     turned: str
     value: str
-
-
-@dataclass(frozen=True)
-class ForwardDims:
-    """The dims of a feed-forward: its width; of experts their number, and as groups with so many in each, of which
-    the best ones count; and the width of the shared one."""
-
-    width: str
-    experts: str = ""
-    groups: str = ""
-    each: str = ""
-    best: str = ""
-    shared: str = ""
+    index_heads: str = ""
+    index_rest: str = ""
 
 
 def attention_dims(attention: Attention | Latent, dims: Dims) -> HeadDims | LatentDims:
@@ -104,6 +80,7 @@ def attention_dims(attention: Attention | Latent, dims: Dims) -> HeadDims | Late
             dims.name("Q", a.head_dim),
             dims.name("R", rope.turned, "of a query or key: what rope turns, beside Q"),
             dims.name("U", a.value_dim),
+            *_index_dims(a.indexer, dims),
         )
     head = dims.name("Q", attention.head_dim)
     if attention.grouped:
@@ -117,6 +94,13 @@ def attention_dims(attention: Attention | Latent, dims: Dims) -> HeadDims | Late
     return HeadDims(heads, kv, head, _parts(attention, head, dims))
 
 
+def _index_dims(indexer: Indexer | None, dims: Dims) -> tuple[str, ...]:
+    if indexer is None:
+        return ()
+    note = "heads of the indexer, and what rope leaves of them"
+    return dims.name("I", indexer.heads, note), dims.name("N", indexer.head_dim - indexer.rope.turned, note)
+
+
 def _parts(attention: Attention, head: str, dims: Dims) -> tuple[Part, ...]:
     """The parts of queries and keys: two where rope turns but some of a head."""
     rope = attention.rope
@@ -125,21 +109,6 @@ def _parts(attention: Attention, head: str, dims: Dims) -> tuple[Part, ...]:
     note = "of a query or key: what rope turns, and the rest"
     turned, rest = dims.name("R", rope.turned, note), dims.name("N", attention.head_dim - rope.turned, note)
     return Part("r", turned, True), Part("n", rest, False)
-
-
-def forward_dims(forward: FeedForward | Experts, dims: Dims) -> ForwardDims:
-    """The dims of a feed-forward, declared."""
-    if isinstance(forward, FeedForward):
-        return ForwardDims(dims.name("F", forward.width))
-    groups, note = forward.router.groups[0], f"experts, of which each token takes {forward.chosen}"
-    width = dims.name("T", forward.width, "the width of an expert")
-    shared = dims.name("S", forward.shared, "the width of the expert that all tokens take") if forward.shared else ""
-    if groups == 1:
-        return ForwardDims(width, dims.name("X", forward.count, note), shared=shared)
-    grouped = "groups of experts, and how many are in each"
-    group, each = dims.name("Z", groups, grouped), dims.name("Y", forward.count // groups, grouped)
-    best = dims.name("J", 2, "the experts by which a group is chosen") if forward.router.correction else ""
-    return ForwardDims(width, dims.name("X", f"{group} * {each}", note), group, each, best, shared)
 
 
 def declarations(kind: str, tensors: Iterable[Tensor], dtype: Dtype) -> Iterator[str]:
@@ -176,14 +145,17 @@ class LayerText:
     dtype: Dtype
     attention: HeadDims | LatentDims
     forward: ForwardDims
+    quantised: Quantised | None = None
 
     def block(self, name: str) -> Iterator[str]:
         """The lines of the layer as a block."""
         layer, dtype = self.layer, self.dtype.value
         yield f"block {name}(x: {dtype}[B,L,E]) -> {dtype}[B,L,E] {{"
-        plain = [tensor for tensor in self.parameters() if tensor[0] not in WIDE]
-        yield from _indented(declarations("param", plain, self.dtype))
-        yield from _indented(declarations("param", [t for t in self.parameters() if t[0] in WIDE], Dtype.F32))
+        by_type: dict[Dtype, list[Tensor]] = {self.dtype: []}
+        for tensor in self.parameters():
+            by_type.setdefault(self._stored_as(tensor[0]), []).append(tensor)
+        for stored, tensors in by_type.items():
+            yield from _indented(declarations("param", tensors, stored))
         yield from _indented(declarations("cache", self._caches(), self.dtype))
         yield ""
         yield from _indented(self._serial() if layer.block is Block.SERIAL else self._parallel())
@@ -193,6 +165,16 @@ class LayerText:
         """The parameters of the layer, in the order in which they are declared."""
         norms = [tensor for number in self.layer.scales for tensor in norm_tensors(self.norm, number)]
         return [*norms, *self._attention_tensors(), *self._forward_tensors()]
+
+    def _stored_as(self, name: str) -> Dtype:
+        """The type of a parameter: matrices may be stored in few bits, but for those that choose experts."""
+        if name in WIDE:
+            return Dtype.F32
+        if self.quantised is None or not name.startswith("W") or name in ("Wr", "Ws"):
+            return self.dtype
+        attention = name in {tensor for tensor, _ in self._attention_tensors()}
+        narrow = self.quantised.attention if attention else self.quantised.forward
+        return self.quantised.dtype if narrow else self.dtype
 
     def _serial(self) -> Iterator[str]:
         layer = self.layer
@@ -251,8 +233,10 @@ class LayerText:
         match self.layer.attention, self.attention:
             case Attention() as a, HeadDims() as d:
                 yield from _head_tensors(a, d)
-            case Latent(), LatentDims() as d:
+            case Latent() as latent, LatentDims() as d:
                 yield from _latent_tensors(d)
+                if latent.indexer is not None:
+                    yield from index_tensors(d.query or "E", d.turned, d.index_heads, d.index_rest)
 
     def _caches(self) -> Iterator[Tensor]:
         match self.attention:
@@ -263,6 +247,9 @@ class LayerText:
             case LatentDims() as d:
                 yield "latents", f"B,M,{d.narrow}"
                 yield "keys", f"B,M,{d.turned}"
+                if d.index_heads:
+                    yield "index_r", f"B,M,{d.turned}"
+                    yield "index_n", f"B,M,{d.index_rest}"
 
     def _attention(self, n: str) -> Iterator[str]:
         match self.layer.attention, self.attention:
@@ -276,15 +263,15 @@ class LayerText:
             case FeedForward() as forward:
                 yield from _feed_forward_tensors(forward, self.forward.width)
             case Experts() as experts:
-                yield from _expert_tensors(experts, self.forward)
+                yield from expert_tensors(experts, self.forward)
 
     def _forward(self, n: str) -> Iterator[str]:
         match self.layer.forward:
             case FeedForward() as forward:
                 yield from _feed_forward_lines(forward, self.forward.width, n)
             case Experts() as experts:
-                yield from _router_lines(experts.router, experts.chosen, self.forward, n)
-                yield from _expert_lines(experts, self.forward, n)
+                yield from router_lines(experts.router, experts.chosen, self.forward, n)
+                yield from expert_lines(experts, self.forward, n)
 
 
 def _indented(lines: Iterable[str]) -> Iterator[str]:
@@ -408,12 +395,6 @@ def _normed_parts(a: Attention, d: HeadDims, norm: Norm) -> Iterator[str]:
             yield f"n{name} = ({value}) * root_{letter} * {scale}"
 
 
-def rope_text(rope: Rope, text: str, dim: str) -> str:
-    """A query or key turned by where it stands."""
-    scaling = f", scaling={rope.scaling}" if rope.scaling else ""
-    return f"rope({text}, over={dim}, at=L into M, base={number_text(rope.base)}{scaling})"
-
-
 def _latent_tensors(d: LatentDims) -> Iterator[Tensor]:
     wide = d.query or "E"
     if d.query:
@@ -443,10 +424,14 @@ def _latent_lines(a: Latent, d: LatentDims, n: str) -> Iterator[str]:
     yield f"rkr = {rope_text(a.rope, 'kr', d.turned)}"
     yield f"cs = append(latents, {_norm(plain, 'c', 'scale_c', d.narrow)}, L into M)"
     yield "krs = append(keys, rkr, L into M)"
+    mask, among = "", ""
+    if a.indexer is not None:
+        yield from index_lines(a.indexer, (of, wide), n, d.turned, d.index_heads, d.index_rest)
+        mask, among = "mi[B,L,M] * ", ", among=mi"
     key = f"Wk[{d.narrow},{h},{d.key}]"
-    yield f"sn[B,L,{h},M] = q[B,L,{h},{d.key}] * {key} * cs[B,M,{d.narrow}]"
-    yield f"sr[B,L,{h},M] = rqr[B,L,{h},{d.turned}] * krs[B,M,{d.turned}]"
-    yield f"p = softmax((sn + sr) * {number_text(a.scale)}, over=M, mask=causal(L, M))"
+    yield f"sn[B,L,{h},M] = {mask}q[B,L,{h},{d.key}] * {key} * cs[B,M,{d.narrow}]"
+    yield f"sr[B,L,{h},M] = {mask}rqr[B,L,{h},{d.turned}] * krs[B,M,{d.turned}]"
+    yield f"p = softmax((sn + sr) * {number_text(a.scale)}, over=M, mask=causal(L, M){among})"
     yield f"o[B,L,{h},{d.value}] = p[B,L,{h},M] * cs[B,M,{d.narrow}] * Wv[{d.narrow},{h},{d.value}]"
     yield f"a[B,L,E] = o[B,L,{h},{d.value}] * Wo[{h},{d.value},E]"
 
@@ -472,87 +457,8 @@ def _feed_forward_lines(forward: FeedForward, width: str, n: str) -> Iterator[st
     yield f"d[B,L,E] = h[B,L,{width}] * Wd[{width},E]"
 
 
-def _expert_tensors(experts: Experts, d: ForwardDims) -> Iterator[Tensor]:
-    x, t = d.experts, d.width
-    yield "Wr", f"E,{x}"
-    if experts.router.bias:
-        yield "br", x
-    if experts.router.correction:
-        yield "correction", x
-    yield from ((f"W{name}", f"{x},E,{t}") for name in "ig")
-    yield "Wd", f"{x},{t},E"
-    if experts.bias:
-        yield from ((f"b{name}", f"{x},{t}") for name in "ig")
-        yield "bd", f"{x},E"
-    if experts.shared:
-        yield from ((f"Ws{name}", f"E,{d.shared}") for name in "ig")
-        yield "Wsd", f"{d.shared},E"
-        if experts.shared_gate:
-            yield "Ws", "E"
-
-
-def _router_lines(router: Router, chosen: int, d: ForwardDims, n: str) -> Iterator[str]:
-    """The mask `m` of the experts that each token takes, and their weights `w`."""
-    x = d.experts
-    yield f"r: f32[B,L,{x}] = {n}[B,L,E] * Wr[E,{x}]"
-    scores = "r + br" if router.bias else "r"
-    yield f"rp = softmax({scores}, over={x})" if router.scores == "softmax" else f"rp = sigmoid({scores})"
-    keys = "rp + correction" if router.correction else "rp"
-    groups, kept = router.groups
-    if groups > 1 and kept < groups:
-        yield f"rv = {keys}"
-        yield from _group_lines(router, d)
-        yield f"m = choose(rv, mg, over={x}, keep={chosen})"
-    else:
-        yield f"m = choose({keys}, over={x}, keep={chosen})"
-    weights = f"m * rp / sum(m * rp, over={x})" if router.normalised else "m * rp"
-    yield f"w = {weights}" + (f" * {number_text(router.factor)}" if router.factor != 1 else "")
-
-
-def _group_lines(router: Router, d: ForwardDims) -> Iterator[str]:
-    """The mask `mg` of the groups: those whose two best experts are best together, or of one whose best is."""
-    if router.correction:
-        yield f"best, ids = top_k(rv, over={d.each}, keep={d.best})"
-        yield f"rg = sum(best, over={d.best})"
-    else:
-        yield f"rg = max(rv, over={d.each})"
-    yield f"mg = choose(rg, over={d.groups}, keep={router.groups[1]})"
-
-
-def _expert_lines(experts: Experts, d: ForwardDims, n: str) -> Iterator[str]:
-    """What the experts make of a token, `e`, and what the shared one does, `sd`."""
-    x, t = d.experts, d.width
-    yield f"t[B,L,{x},E] = {'w' if experts.before else 'm'}[B,L,{x}] * {n}[B,L,E]"
-    for name, weight in (("u", "i"), ("g", "g")):
-        yield f"{name}[B,L,{x},{t}] = t[B,L,{x},E] * W{weight}[{x},E,{t}]"
-        if experts.bias:
-            yield f"{name}b[B,L,{x},{t}] = m[B,L,{x}] * b{weight}[{x},{t}]"
-    u, g = ("u + ub", "g + gb") if experts.bias else ("u", "g")
-    if experts.limit is None:
-        yield f"h = {experts.activation}({g}) * {f'({u})' if experts.bias else u}"
-    else:
-        most = number_text(experts.limit)
-        yield f"gl = minimum({g}, {most})"
-        yield f"h = (maximum(minimum({u}, {most}), -{most}) + 1) * gl * sigmoid(gl * {number_text(experts.alpha)})"
-    yield f"d[B,L,{x},E] = h[B,L,{x},{t}] * Wd[{x},{t},E]"
-    if experts.before:
-        yield f"e[B,L,E] = d[B,L,{x},E]"
-    else:
-        yield f"e[B,L,E] = w[B,L,{x}] * d[B,L,{x},E]"
-    if experts.bias:
-        yield f"eb[B,L,E] = w[B,L,{x}] * bd[{x},E]"
-    if experts.shared:
-        s = d.shared
-        yield f"su[B,L,{s}] = {n}[B,L,E] * Wsi[E,{s}]"
-        yield f"sg[B,L,{s}] = {n}[B,L,E] * Wsg[E,{s}]"
-        yield f"sh = {experts.activation}(sg) * su"
-        yield f"sd[B,L,E] = sh[B,L,{s}] * Wsd[{s},E]"
-        if experts.shared_gate:
-            yield f"sw[B,L] = {n}[B,L,E] * Ws[E]"
-            yield "sdw = sd * sigmoid(sw)"
-
-
-def text_of(layer: Layer, norm: Norm, dtype: Dtype, dims: Dims) -> LayerText:
-    """A layer with its dims declared."""
+def text_of(layer: Layer, model: Transformer, dims: Dims) -> LayerText:
+    """A layer of a model, with its dims declared."""
     forward = forward_dims(layer.forward, dims)
-    return LayerText(layer, norm, dtype, attention_dims(layer.attention, dims), forward)
+    attention = attention_dims(layer.attention, dims)
+    return LayerText(layer, model.norm, model.dtype, attention, forward, model.quantised)

@@ -42,6 +42,16 @@ def qwen3(fields: Fields, dtype: Dtype) -> Transformer:
     return windowed(fields, "qwen3", dtype, sizes, attention)
 
 
+def qwen2_vl(fields: Fields, dtype: Dtype) -> Transformer:
+    """The text of Qwen 2 VL: Qwen 2, for text alone, whose three positions are one."""
+    return replace(qwen2(fields, dtype), architecture="qwen2_vl_text")
+
+
+def qwen3_vl(fields: Fields, dtype: Dtype) -> Transformer:
+    """The text of Qwen 3 VL: Qwen 3, for text alone, whose three positions are one."""
+    return replace(qwen3(fields, dtype), architecture="qwen3_vl_text")
+
+
 def heads_of(fields: Fields, sizes: Sizes) -> Attention:
     """Attention with rope on all of each head."""
     return Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, rope(fields, sizes))

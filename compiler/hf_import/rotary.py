@@ -10,6 +10,7 @@ from .description import Rope
 from .fields import Fields
 
 KINDS = ("default", "linear", "llama3")
+SECTIONS = ("mrope_section", "mrope_interleaved")  # how positions in time and space share a head; text has but one
 
 
 def ropes_by_kind(fields: Fields, sizes: Sizes, bases: Mapping[str, tuple[str, float]], scaled: str) -> dict[str, Rope]:
@@ -78,6 +79,7 @@ def _said(part: Fields, plain: _Said, sizes: Sizes) -> _Said:
     """What an object says, and of what it says nothing what stands beside it."""
     scaling = _scaling(part, sizes.context)
     base, share = part.number("rope_theta", plain.base), part.number("partial_rotary_factor", plain.share)
+    part.inert(SECTIONS)
     part.refuse_unknown()
     return _Said(base, share, scaling)
 
@@ -93,6 +95,12 @@ def number_text(number: float) -> str:
     if number.is_integer() and number < 1e15:
         return str(int(number))
     return repr(number).replace("e-0", "e-").replace("e+", "e")
+
+
+def rope_text(rope: Rope, text: str, dim: str) -> str:
+    """A query or key turned by where it stands."""
+    scaling = f", scaling={rope.scaling}" if rope.scaling else ""
+    return f"rope({text}, over={dim}, at=L into M, base={number_text(rope.base)}{scaling})"
 
 
 def _turned(fields: Fields, head_dim: int, share_of: int, share: float, where: str) -> int:
@@ -115,7 +123,7 @@ def _scaling(fields: Fields, context: int) -> str | None:
     if newer is not None and older is not None and newer.value != older.value:
         fields.refuse("type", "`type` and `rope_type` differ.")
     match kind:
-        case "default":
+        case "default" | "mrope":
             return None
         case "linear":
             fields.inert(["original_max_position_embeddings"])

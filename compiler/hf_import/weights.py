@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .description import Attention, Experts, FeedForward, Latent, Layer, Norm, Norms, QueryNorm, Transformer
+from .description import Attention, Experts, FeedForward, Indexer, Latent, Layer, Norm, Norms, QueryNorm, Transformer
 from .weight_map import COUNTERS, Made, WeightMap
 from .write import Model
 
@@ -323,7 +323,23 @@ def _latent(a: Latent) -> Iterator[tuple[str, Made]]:
     yield "scale_c", Made("self_attn.kv_a_layernorm.weight")
     yield "Wk", Made("self_attn.kv_b_proj.weight", ("transpose", heads, f"first {a.head_dim}"))
     yield "Wv", Made("self_attn.kv_b_proj.weight", ("transpose", heads, f"after {a.head_dim}"))
+    if a.indexer is not None:
+        yield from _indexer(a.indexer)
     yield "Wo", Made("self_attn.o_proj.weight", ("transpose",))
+
+
+def _indexer(indexer: Indexer) -> Iterator[tuple[str, Made]]:
+    heads, turned = f"heads {indexer.heads}", f"first {indexer.rope.turned}"
+    rest, pairs = f"after {indexer.rope.turned}", ("pairs",) if indexer.rope.halves else ()
+    module = "self_attn.indexer"
+    yield "Wiqr", Made(f"{module}.wq_b.weight", ("transpose", heads, turned, *pairs))
+    yield "Wiqn", Made(f"{module}.wq_b.weight", ("transpose", heads, rest))
+    yield "Wikr", Made(f"{module}.wk.weight", ("transpose", turned, *pairs))
+    yield "Wikn", Made(f"{module}.wk.weight", ("transpose", rest))
+    for name, kind in (("scale", "weight"), ("bias", "bias")):
+        yield f"{name}_ikr", Made(f"{module}.k_norm.{kind}", (turned, *pairs))
+        yield f"{name}_ikn", Made(f"{module}.k_norm.{kind}", (rest,))
+    yield "Wiw", Made(f"{module}.weights_proj.weight", ("transpose",))
 
 
 def _feed_forward(forward: FeedForward, style: Style) -> Iterator[tuple[str, Made]]:

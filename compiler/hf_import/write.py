@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .description import Attention, Experts, Latent, Layer, Run, Transformer, runs_of
-from .layer_text import HEADS, Dims, LayerText, declarations, norm_tensors, norm_text, text_of
+from .dims import Dims
+from .layer_text import HEADS, LayerText, declarations, norm_tensors, norm_text, text_of
 from .rotary import number_text
 
 BATCH, CONTEXT, CALLS = 64, 2048, 64  # what the phases are made for, to be changed at will
@@ -31,9 +32,7 @@ class Model:
         self.model = model
         self.dims = Dims()
         self.dims.name("E", model.model_dim)
-        self.texts: dict[Layer, LayerText] = {
-            kind: text_of(kind, model.norm, model.dtype, self.dims) for kind in model.kinds
-        }
+        self.texts: dict[Layer, LayerText] = {kind: text_of(kind, model, self.dims) for kind in model.kinds}
         self.dims.name("V", model.vocabulary)
         if model.places:
             self.dims.name("P", model.places, "places that have a learned position")
@@ -102,6 +101,8 @@ class Model:
         ropes = [layer.attention.rope for layer in model.kinds if layer.attention.rope is not None]
         if any(rope.halves for rope in ropes):
             yield "# Rope turns neighbours (2i, 2i+1) of a head; the checkpoint keeps such a pair half a head apart."
+        if model.quantised is not None:
+            yield "# Matrices are stored as in the checkpoint; the scales of their blocks are left out."
         if model.norm.offset:
             yield "# The scales of norms are less 1, as in the checkpoint."
         yield f'model "{title}"'

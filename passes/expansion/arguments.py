@@ -96,6 +96,7 @@ class Arguments:
     count: int | None = None
     causal: Causal | None = None
     sink: Expr | None = None
+    among: Expr | None = None
     base: float = BASE
     scaling: Scaling | None = None
     epsilon: float = EPSILON

@@ -15,7 +15,6 @@ from ...ir.program import Einsum, Iota, Map, Reduce
 from .arguments import (
     MINUS_INFINITY,
     Arguments,
-    Causal,
     Composite,
     add,
     divide,
@@ -23,12 +22,13 @@ from .arguments import (
     multiply,
     one,
     subtract,
+    where,
     where_equal,
     without,
 )
 from .body import Body
 from .dims import Even, size_expr
-from .lookup import append, argmax, choose, last, positions, take, top_k
+from .lookup import append, argmax, choose, last, masked, positions, take, top_k
 from .report import Refused
 
 
@@ -36,18 +36,30 @@ def softmax(body: Body, target: str, given: Arguments) -> str:
     """exp(x - max) / sum over the dims `over`; with a causal mask only up to the own position.
 
     A fully masked row gives zeros: its maximum counts as 0, its sum as 1. A sink is one score more for the maximum and
-    the sum, whose share goes to nothing; it is added to them once they are complete.
+    the sum, whose share goes to nothing; it is added to them once they are complete. `among`: a mask of the scores
+    that count.
     """
     x = given.values[0]
     dims, dtype = body.cover(operands(x)), body.floating(operands(x))
-    scores = body.named(x, f"{target}.input") if given.causal is None else _masked(body, target, x, given.causal)
+    among = None if given.among is None else Operand(body.named(given.among, f"{target}.among"))
+    if among is not None:
+        body.cover([*operands(x), among.name])
+        x = where(among, x, MINUS_INFINITY)
+    if given.causal is not None:
+        scores = masked(body, target, x, given.causal, spreads=among is not None)
+    elif among is not None:
+        scores = body.emit(Map(body.fresh(f"{target}.masked"), x), dims, dtype, spreads=True)
+    else:
+        scores = body.named(x, f"{target}.input")
     rest = without(body, dims, given.over)
     sink = None if given.sink is None else _sink(body, target, given.sink, rest)
     top = Operand(body.emit(Reduce(body.fresh(f"{target}.max"), scores, given.over), rest, Dtype.F32))
     if sink is not None:
         top = Operand(body.emit(Map(body.fresh(f"{target}.top"), Call("maximum", (top, sink))), rest, Dtype.F32))
     shift = where_equal(top, MINUS_INFINITY, Const(0.0))
-    exp = body.emit(Map(body.fresh(f"{target}.exp"), Call("exp", (subtract(Operand(scores), shift),))), dims, dtype)
+    power: Expr = Call("exp", (subtract(Operand(scores), shift),))
+    power = power if among is None else multiply(among, power)  # 0 there already, and seen to be
+    exp = body.emit(Map(body.fresh(f"{target}.exp"), power), dims, dtype)
     total = Operand(body.emit(Einsum(body.fresh(f"{target}.sum"), (exp,), (dims,), rest), rest, Dtype.F32))
     if sink is not None:
         more = add(total, Call("exp", (subtract(sink, shift),)))
@@ -67,25 +79,6 @@ def _sink(body: Body, target: str, sink: Expr, rest: tuple[str, ...]) -> Expr:
             has = ", ".join(f"`{d}`" for d in rest) or "none"
             raise Refused(f"The sink has dim `{dim}`, which the sums do not have.", body.at, f"their dims are {has}")
     return Operand(value)
-
-
-def _masked(body: Body, target: str, x: Expr, causal: Causal) -> str:
-    """x, and minus infinity where the key stands after the query, or before all that the query sees.
-
-    The first place that a query sees is worked out once for the query, and not for each of its scores.
-    """
-    dims, dtype = body.cover(operands(x)), body.floating(operands(x))
-    for dim in (causal.query, causal.key):
-        if dim not in dims:
-            raise Refused(f"The mask is over dim `{dim}`, which the scores do not have.", body.at)
-    own = in_context(body, f"{target}.pos_q", causal.query, causal.key)
-    other = Operand(body.emit(Iota(body.fresh(f"{target}.pos_k"), causal.key), (causal.key,), Dtype.F32))
-    first = causal.first(own)
-    if first is not None:
-        start = Operand(body.emit(Map(body.fresh(f"{target}.first"), first), (causal.query,), Dtype.F32))
-        x = Call("where", (Call("less_equal", (start, other)), x, MINUS_INFINITY))
-    seen = Call("where", (Call("less_equal", (other, own)), x, MINUS_INFINITY))
-    return body.emit(Map(body.fresh(f"{target}.masked"), seen), dims, dtype)
 
 
 def _sum(body: Body, base: str, factors: tuple[str, ...], over: Sequence[str], dtype: Dtype) -> str:
@@ -184,7 +177,11 @@ def largest(body: Body, target: str, given: Arguments) -> str:
 
 COMPOSITES = {
     "softmax": Composite(
-        ("x",), one(softmax), "exp(x) over its sum along the dims `over`", required=("over",), allowed=("mask", "sink")
+        ("x",),
+        one(softmax),
+        "exp(x) over its sum along the dims `over`",
+        required=("over",),
+        allowed=("mask", "sink", "among"),
     ),
     "rmsnorm": Composite(
         ("x", "scale"),
@@ -229,13 +226,12 @@ COMPOSITES = {
         results=("values", "ids"),
     ),
     "choose": Composite(
-        ("x", "among"),
+        ("x",),
         one(choose),
-        "1 at the largest, as many as `keep` says, and 0 elsewhere: what is multiplied by it is chosen; of those that "
-        "the mask `among` keeps",
+        "1 at the largest, as many as `keep` says, and 0 elsewhere: what is multiplied by it is chosen",
         required=("over", "keep"),
+        allowed=("mask", "among"),
         counts=True,
-        optional=1,
     ),
     "append": Composite(
         ("cache", "new"), one(append), "the cache with new entries at the end of its context", into=True

@@ -132,6 +132,7 @@ def _contracted(body: Body, whole: Einsum, units: Sequence[Sequence[Factor]], wi
     phases = body.context.phases
     if not 3 <= len(units) <= MOST or not phases:
         return [whole]
+    masks, units = _masks(body, whole, units)
     units = _beside(units)
     if len(units) < 3:
         return [whole]
@@ -146,6 +147,7 @@ def _contracted(body: Body, whole: Einsum, units: Sequence[Sequence[Factor]], wi
         first, second = (list(part) for part in free)
         factors = [first[0], second[0], *first[1:], *second[1:]]
         name = name or body.fresh(f"{whole.result}.part{len(steps) + 1}")
+        factors += masks if name == whole.result else []
         steps.append(Einsum(name, tuple(n for n, _ in factors), tuple(i for _, i in factors), of.indices))
         return [(name, of.indices)]
 
@@ -159,6 +161,20 @@ def _contracted(body: Body, whole: Einsum, units: Sequence[Sequence[Factor]], wi
         )
 
     return steps if operations(steps) < operations([whole]) else [whole]
+
+
+def _masks(body: Body, whole: Einsum, units: Sequence[Sequence[Factor]]) -> tuple[list[Factor], list[Sequence[Factor]]]:
+    """The factors that are masks all of whose indices the result has, and the others. A mask goes into the last
+    product, so that only what it keeps is made there."""
+    masks, others = list[Factor](), list[Sequence[Factor]]()
+    for unit in units:
+        (name, indices), *scales = unit
+        own = any(one.mask == name for one in body.value(name).chosen)
+        if own and not scales and set(indices) <= set(whole.output):
+            masks.append((name, indices))
+        else:
+            others.append(unit)
+    return masks, others
 
 
 def _beside(units: Sequence[Sequence[Factor]]) -> list[list[Factor]]:

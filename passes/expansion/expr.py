@@ -262,7 +262,8 @@ def _arguments(body: Body, call: Call, composite: Composite, target: str, dtype:
     given = with_keywords(given, body.context.dims, call, composite, into)
     for keyword in call.keywords:
         if keyword.name.name in VALUES:
-            given = replace(given, sink=_pointwise(body, _taken(keyword), f"{target}.{keyword.name.name}"))
+            value = _pointwise(body, _taken(keyword), f"{target}.{keyword.name.name}")
+            given = replace(given, sink=value) if keyword.name.name == "sink" else replace(given, among=value)
     return given
 
 

@@ -37,6 +37,7 @@ POINTWISE: Mapping[str, Function] = {
     "gelu_exact": Function(("x",), "x * Phi(x), Phi(x) being (1 + erf(x / sqrt(2))) / 2"),
     "relu": Function(("x",), "maximum(x, 0)"),
     "abs": Function(("x",), "the magnitude"),
+    "floor": Function(("x",), "the largest whole number that is not above x"),
     "maximum": Function(("a", "b"), "the larger of two"),
     "minimum": Function(("a", "b"), "the smaller of two"),
     "power": Function(("a", "b"), "a to the b"),

@@ -21,6 +21,7 @@ class Word:
 KEYWORDS = {
     "over": Word("over=E", "the dim that the function goes over, or several: `over=[E, F]`"),
     "mask": Word("mask=causal(L, M)", "which scores count; those of a row that sees nothing become zeros"),
+    "among": Word("among=m", "a mask, as `choose` makes them: what it leaves out does not count"),
     "sink": Word("sink=z", "a score more for every sum, and for its maximum, whose share is given to nothing"),
     "window": Word("window=128", "a query sees its own place and those before it, so many together"),
     "chunk": Word(
@@ -33,7 +34,7 @@ KEYWORDS = {
     "keep": Word("keep=K", "the dim that counts what is kept, `top_k`'s last; of `choose` a number, `keep=2`"),
 }
 
-VALUES = ("sink",)  # keywords that take a value, or a number
+VALUES = ("sink", "among")  # keywords that take a value, or a number
 NARROWING = ("window", "chunk")  # what `causal` takes
 
 Pair = tuple[str, str]

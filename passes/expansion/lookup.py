@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...ir.dtype import Dtype
-from ...ir.expr import Call, Const, Expr, Operand, Size
+from ...ir.expr import Call, Const, Expr, Operand, Size, operands
 from ...ir.program import Append, Choose, Einsum, Iota, Map, Reduce, Take, TopK
 from .arguments import (
     MINUS_INFINITY,
     Arguments,
+    Causal,
     add,
     at_end,
     divide,
@@ -159,16 +160,38 @@ def top_k(body: Body, targets: Sequence[str], given: Arguments) -> tuple[str, ..
     )
 
 
+def masked(body: Body, target: str, x: Expr, causal: Causal, spreads: bool = False) -> str:
+    """x, and minus infinity where the key stands after the query, or before all that the query sees.
+
+    The first place that a query sees is worked out once for the query, and not for each of its scores. `spreads`: as
+    of an emitted op.
+    """
+    dims, dtype = body.cover(operands(x)), body.floating(operands(x))
+    for dim in (causal.query, causal.key):
+        if dim not in dims:
+            raise Refused(f"The mask is over dim `{dim}`, which the scores do not have.", body.at)
+    own = in_context(body, f"{target}.pos_q", causal.query, causal.key)
+    other = Operand(body.emit(Iota(body.fresh(f"{target}.pos_k"), causal.key), (causal.key,), Dtype.F32))
+    first = causal.first(own)
+    if first is not None:
+        start = Operand(body.emit(Map(body.fresh(f"{target}.first"), first), (causal.query,), Dtype.F32))
+        x = Call("where", (Call("less_equal", (start, other)), x, MINUS_INFINITY))
+    seen = Call("where", (Call("less_equal", (other, own)), x, MINUS_INFINITY))
+    return body.emit(Map(body.fresh(f"{target}.masked"), seen), dims, dtype, spreads)
+
+
 def choose(body: Body, target: str, given: Arguments) -> str:
     """1 at the largest elements over the dims `over`, as many as are to be kept, and 0 elsewhere. Of equal ones the
-    lowest place is kept. With a mask as second argument, of those that it keeps."""
+    lowest place is kept. `among`: a mask of those that may be; `causal`: a mask as of softmax."""
     assert given.count is not None
     keys = body.named(given.values[0], f"{target}.input")
-    if len(given.values) == 2:
-        among = body.named(given.values[1], f"{target}.among")
+    if given.among is not None:
+        among = body.named(given.among, f"{target}.among")
         held = where(Operand(among), Operand(keys), MINUS_INFINITY)
         dims = body.cover([keys, among])
         keys = body.emit(Map(body.fresh(f"{target}.held"), held), dims, body.floating([keys]), spreads=True)
+    if given.causal is not None:
+        keys = masked(body, target, Operand(keys), given.causal, spreads=True)
     without(body, body.value(keys).dims, given.over)
     body.context.constraints += [Holds(given.over, given.count, body.at)]
     dtype = given.dtype or body.floating([keys])

@@ -1,0 +1,65 @@
+"""The dims of a model that is written: a name for every size, and those of its feed-forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .description import Experts, FeedForward
+
+
+@dataclass
+class Dims:
+    """The dims of a model: a name for every size that layers ask for, with a number where a name has another size.
+
+    `declared`: by note the names that stand on one line, and of each its size or its factors."""
+
+    declared: dict[str, dict[str, str]] = field(default_factory=dict)
+    sizes: dict[str, str] = field(default_factory=dict)
+
+    def name(self, wanted: str, size: int | str, note: str = "") -> str:
+        """The name of a dim of a size, or of a product, like the one that is wanted; `note` says what it is."""
+        number, name = 1, wanted
+        while self.sizes.get(name, str(size)) != str(size):
+            number += 1
+            name = f"{wanted}{number}"
+        if name not in self.sizes:
+            self.sizes[name] = str(size)
+            self.declared.setdefault(note, {})[name] = str(size)
+        return name
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """The declarations, a line for each note: products behind their factors, on lines of their own."""
+        for note, dims in self.declared.items():
+            plain = [f"{name} = {size}" for name, size in dims.items() if "*" not in size]
+            products = [f"{name} = {size}" for name, size in dims.items() if "*" in size]
+            for text in ([", ".join(plain)] if plain else []) + products:
+                yield f"dim {text}", note
+
+
+@dataclass(frozen=True)
+class ForwardDims:
+    """The dims of a feed-forward: its width; of experts their number, and as groups with so many in each, of which
+    the best ones count; and the width of the shared one."""
+
+    width: str
+    experts: str = ""
+    groups: str = ""
+    each: str = ""
+    best: str = ""
+    shared: str = ""
+
+
+def forward_dims(forward: FeedForward | Experts, dims: Dims) -> ForwardDims:
+    """The dims of a feed-forward, declared."""
+    if isinstance(forward, FeedForward):
+        return ForwardDims(dims.name("F", forward.width))
+    groups, note = forward.router.groups[0], f"experts, of which each token takes {forward.chosen}"
+    width = dims.name("T", forward.width, "the width of an expert")
+    shared = dims.name("S", forward.shared, "the width of the expert that all tokens take") if forward.shared else ""
+    if groups == 1:
+        return ForwardDims(width, dims.name("X", forward.count, note), shared=shared)
+    grouped = "groups of experts, and how many are in each"
+    group, each = dims.name("Z", groups, grouped), dims.name("Y", forward.count // groups, grouped)
+    best = dims.name("J", 2, "the experts by which a group is chosen") if forward.router.correction else ""
+    return ForwardDims(width, dims.name("X", f"{group} * {each}", note), group, each, best, shared)

@@ -1,0 +1,91 @@
+"""A mixture of experts as lines of the surface language: whom each token takes, and what these make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .description import Experts, Router
+from .dims import ForwardDims
+from .rotary import number_text
+
+Tensor = tuple[str, str]  # a name, and dims as the language lists them
+
+
+def expert_tensors(experts: Experts, d: ForwardDims) -> Iterator[Tensor]:
+    x, t = d.experts, d.width
+    yield "Wr", f"E,{x}"
+    if experts.router.bias:
+        yield "br", x
+    if experts.router.correction:
+        yield "correction", x
+    yield from ((f"W{name}", f"{x},E,{t}") for name in "ig")
+    yield "Wd", f"{x},{t},E"
+    if experts.bias:
+        yield from ((f"b{name}", f"{x},{t}") for name in "ig")
+        yield "bd", f"{x},E"
+    if experts.shared:
+        yield from ((f"Ws{name}", f"E,{d.shared}") for name in "ig")
+        yield "Wsd", f"{d.shared},E"
+        if experts.shared_gate:
+            yield "Ws", "E"
+
+
+def router_lines(router: Router, chosen: int, d: ForwardDims, n: str) -> Iterator[str]:
+    """The mask `m` of the experts that each token takes, and their weights `w`."""
+    x = d.experts
+    yield f"r: f32[B,L,{x}] = {n}[B,L,E] * Wr[E,{x}]"
+    scores = "r + br" if router.bias else "r"
+    yield f"rp = softmax({scores}, over={x})" if router.scores == "softmax" else f"rp = sigmoid({scores})"
+    keys = "rp + correction" if router.correction else "rp"
+    groups, kept = router.groups
+    if groups > 1 and kept < groups:
+        yield f"rv = {keys}"
+        yield from _group_lines(router, d)
+        yield f"m = choose(rv, among=mg, over={x}, keep={chosen})"
+    else:
+        yield f"m = choose({keys}, over={x}, keep={chosen})"
+    weights = f"m * rp / sum(m * rp, over={x})" if router.normalised else "m * rp"
+    yield f"w = {weights}" + (f" * {number_text(router.factor)}" if router.factor != 1 else "")
+
+
+def _group_lines(router: Router, d: ForwardDims) -> Iterator[str]:
+    """The mask `mg` of the groups: those whose two best experts are best together, or of one whose best is."""
+    if router.correction:
+        yield f"best, ids = top_k(rv, over={d.each}, keep={d.best})"
+        yield f"rg = sum(best, over={d.best})"
+    else:
+        yield f"rg = max(rv, over={d.each})"
+    yield f"mg = choose(rg, over={d.groups}, keep={router.groups[1]})"
+
+
+def expert_lines(experts: Experts, d: ForwardDims, n: str) -> Iterator[str]:
+    """What the experts make of a token, `e`, and what the shared one does, `sd`."""
+    x, t = d.experts, d.width
+    yield f"t[B,L,{x},E] = {'w' if experts.before else 'm'}[B,L,{x}] * {n}[B,L,E]"
+    for name, weight in (("u", "i"), ("g", "g")):
+        yield f"{name}[B,L,{x},{t}] = t[B,L,{x},E] * W{weight}[{x},E,{t}]"
+        if experts.bias:
+            yield f"{name}b[B,L,{x},{t}] = m[B,L,{x}] * b{weight}[{x},{t}]"
+    u, g = ("u + ub", "g + gb") if experts.bias else ("u", "g")
+    if experts.limit is None:
+        yield f"h = {experts.activation}({g}) * {f'({u})' if experts.bias else u}"
+    else:
+        most = number_text(experts.limit)
+        yield f"gl = minimum({g}, {most})"
+        yield f"h = (maximum(minimum({u}, {most}), -{most}) + 1) * gl * sigmoid(gl * {number_text(experts.alpha)})"
+    yield f"d[B,L,{x},E] = h[B,L,{x},{t}] * Wd[{x},{t},E]"
+    if experts.before:
+        yield f"e[B,L,E] = d[B,L,{x},E]"
+    else:
+        yield f"e[B,L,E] = w[B,L,{x}] * d[B,L,{x},E]"
+    if experts.bias:
+        yield f"eb[B,L,E] = w[B,L,{x}] * bd[{x},E]"
+    if experts.shared:
+        s = d.shared
+        yield f"su[B,L,{s}] = {n}[B,L,E] * Wsi[E,{s}]"
+        yield f"sg[B,L,{s}] = {n}[B,L,E] * Wsg[E,{s}]"
+        yield f"sh = {experts.activation}(sg) * su"
+        yield f"sd[B,L,E] = sh[B,L,{s}] * Wsd[{s},E]"
+        if experts.shared_gate:
+            yield f"sw[B,L] = {n}[B,L,E] * Ws[E]"
+            yield "sdw = sd * sigmoid(sw)"

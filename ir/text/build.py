@@ -10,6 +10,7 @@ from lark import Token, Tree
 from ..diagnostics import Span
 from ..program import Kind
 from .surface import (
+    Argument,
     Binary,
     Binding,
     Block,
@@ -31,6 +32,7 @@ from .surface import (
     Name,
     Negate,
     Number,
+    Numbers,
     Parameter,
     PhaseText,
     Repeated,
@@ -171,10 +173,20 @@ def _call(tree: Tree[Token]) -> Call:
     arguments = [_as_tree(c) for c in rest]
     return Call(
         _ident(function),
-        tuple(_into(a) if a.data == "into" else _expr(a) for a in arguments if a.data != "keyword"),
+        tuple(_argument(a) for a in arguments if a.data != "keyword"),
         tuple(_keyword(a) for a in arguments if a.data == "keyword"),
         _span(tree),
     )
+
+
+def _argument(tree: Tree[Token]) -> Argument:
+    match tree.data:
+        case "into":
+            return _into(tree)
+        case "numbers":
+            return Numbers(tuple(float(_as_token(_as_tree(c).children[0])) for c in tree.children), _span(tree))
+        case _:
+            return _expr(tree)
 
 
 def _keyword(tree: Tree[Token]) -> Keyword:

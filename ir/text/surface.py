@@ -92,6 +92,14 @@ class DimList:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """`[1, 1.02]` as an argument."""
+
+    values: tuple[float, ...]
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
 class Keyword:
     """`name=value` in a call."""
 
@@ -104,12 +112,13 @@ class Call:
     """A function, a composite or a block, applied. Positional arguments come first."""
 
     function: Ident
-    arguments: tuple[Expr | Into, ...]
+    arguments: tuple[Argument, ...]
     keywords: tuple[Keyword, ...]
     span: Span = field(compare=False)
 
 
 Expr = Number | Name | Indexed | Negate | Binary | Call
+Argument = Expr | Into | Numbers
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .surface import (
+    Argument,
     Binary,
     Block,
     Call,
@@ -24,6 +25,7 @@ from .surface import (
     Name,
     Negate,
     Number,
+    Numbers,
     Parameter,
     PhaseText,
     Repeated,
@@ -116,7 +118,7 @@ def _expr(expr: Expr, least: int) -> str:
     """The expression, in parentheses when it binds less tightly than `least`."""
     match expr:
         case Number(value):
-            return str(int(value)) if value.is_integer() and value < 1e15 else repr(value)
+            return _number(value)
         case Name(name):
             return name
         case Indexed(value, indices):
@@ -133,8 +135,14 @@ def _expr(expr: Expr, least: int) -> str:
             return text if level >= least else f"({text})"
 
 
-def _argument(value: Expr | Into | DimList) -> str:
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() and value < 1e15 else repr(value)
+
+
+def _argument(value: Argument | DimList) -> str:
     match value:
+        case Numbers(values):
+            return "[" + ", ".join(map(_number, values)) + "]"
         case Into(source, target):
             return f"{source.name} into {target.name}"
         case DimList(dims):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Context, Expr, Operand, Size
@@ -15,41 +15,24 @@ from .report import Refused
 
 
 @dataclass(frozen=True)
-class Linear:
-    """All frequencies are divided by `factor`."""
+class Turned:
+    """What rope turns: the pairs along `dim`, with their number in `pair`, for a result called `target`."""
 
-    factor: float
-
-    def slowed(self, frequency: Expr) -> Expr:
-        """The frequencies, radians per position, after scaling."""
-        return Call("divide", (frequency, Const(self.factor)))
-
-
-@dataclass(frozen=True)
-class Llama3:
-    """Frequencies that turn less than `low` times within `original` positions are divided by `factor`.
-
-    Those that turn more than `high` times stay; between, the share that stays grows linearly. `low`
-    is below `high`.
-    """
-
-    factor: float
-    low: float
-    high: float
-    original: float
-
-    def slowed(self, frequency: Expr) -> Expr:
-        """The frequencies, radians per position, after scaling."""
-        turns = Call("multiply", (frequency, Const(self.original / math.tau)))
-        ramp = Call("divide", (Call("subtract", (turns, Const(self.low))), Const(self.high - self.low)))
-        kept = Call("maximum", (Const(0.0), Call("minimum", (Const(1.0), ramp))))
-        divided = Call("divide", (Call("subtract", (Const(1.0), kept)), Const(self.factor)))
-        return Call("multiply", (frequency, Call("add", (kept, divided))))
+    target: str
+    dim: str
+    base: float
+    pair: Expr
 
 
-Scaling = Linear | Llama3
+class Scaling(Protocol):
+    """What becomes of rope's frequencies. cos and sin are multiplied by `attention`."""
 
-SCALINGS: Mapping[str, type[Linear] | type[Llama3]] = {"linear": Linear, "llama3": Llama3}
+    @property
+    def attention(self) -> float: ...
+
+    def slowed(self, body: Body, frequency: Expr, turned: Turned) -> Expr:
+        """The frequencies, radians per position, after scaling. Raises Refused where they cannot be scaled."""
+        ...
 
 
 BASE = 10000.0  # of rope's frequencies, unless `base=` says otherwise

@@ -16,6 +16,7 @@ from .arguments import (
     MINUS_INFINITY,
     Arguments,
     Composite,
+    Turned,
     add,
     divide,
     in_context,
@@ -126,7 +127,8 @@ def _normed(body: Body, target: str, x: str, expr: Expr, dtype: Dtype | None) ->
 def rope(body: Body, target: str, given: Arguments) -> str:
     """Pairs (2i, 2i+1) along `over` turned by position * base^(-2i/size), positions from `at`.
 
-    With a `scaling`, the frequencies base^(-2i/size) are slowed down as it says.
+    With a `scaling`, the frequencies base^(-2i/size) are slowed down as it says. By its attention factor cos and sin
+    are multiplied together, once for each result.
     """
     assert given.into is not None
     (dim,) = given.over if len(given.over) == 1 else ("",)
@@ -144,13 +146,15 @@ def rope(body: Body, target: str, given: Arguments) -> str:
     frequency: Expr = Call("power", (Const(given.base), exponent))
     if given.scaling is not None:
         plain = body.emit(Map(body.fresh(f"{target}.plain"), frequency), (dim,), Dtype.F32)
-        slowed = Map(body.fresh(f"{target}.frequency"), given.scaling.slowed(Operand(plain)))
-        frequency = Operand(body.emit(slowed, (dim,), Dtype.F32))
+        slowed = given.scaling.slowed(body, Operand(plain), Turned(target, dim, given.base, pair))
+        frequency = Operand(body.emit(Map(body.fresh(f"{target}.frequency"), slowed), (dim,), Dtype.F32))
     angle = multiply(position, frequency)
     turned = add(
         multiply(Operand(x), Call("cos", (angle,))),
         multiply(Rotate(Operand(x), dim), Call("sin", (angle,))),
     )
+    if given.scaling is not None and given.scaling.attention != 1:
+        turned = multiply(Const(given.scaling.attention), turned)
     return body.emit(Map(target, turned), body.value(x).dims, given.dtype or body.floating([x]))
 
 

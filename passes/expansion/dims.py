@@ -258,6 +258,15 @@ class Even:
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """In every phase `dim` must have `count` pairs, for each of which there is a factor."""
+
+    dim: str
+    count: int
+    span: Span
+
+
+@dataclass(frozen=True)
 class Unpadded:
     """The size of `dim` must be its true one; `why` says so after "padded, and"."""
 
@@ -275,7 +284,7 @@ class Holds:
     span: Span
 
 
-Constraint = AtMost | Even | Unpadded | Holds
+Constraint = AtMost | Even | Pairs | Unpadded | Holds
 
 
 @dataclass(frozen=True)
@@ -314,5 +323,9 @@ def check_sizes(constraints: Iterable[Constraint], phases: Iterable[Phase], repo
                     )
                 case Even(dim, span) if sizes[dim] % 2:
                     report.add(f"In phase `{phase}`, {dim} = {sizes[dim]} is odd, and pairs are turned.", span)
+                case Pairs(dim, count, span) if sizes[dim] // 2 != count:
+                    have = f"{dim} = {sizes[dim]} has {sizes[dim] // 2} pairs"
+                    message = f"In phase `{phase}`, {have}, and there are {count} factors of `longrope`."
+                    report.add(message, span, "give as many factors as there are pairs")
                 case _:
                     pass

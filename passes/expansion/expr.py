@@ -15,6 +15,7 @@ from ...ir.expr import Const, Context, Operand, operands
 from ...ir.expr import Expr as Arithmetic
 from ...ir.program import Map, Sum
 from ...ir.text.surface import (
+    Argument,
     Binary,
     Call,
     DimList,
@@ -25,6 +26,7 @@ from ...ir.text.surface import (
     Name,
     Negate,
     Number,
+    Numbers,
 )
 from .arguments import Arguments, Composite, multiply
 from .blocks import call_block
@@ -74,7 +76,7 @@ def arguments(body: Body, call: Call, base: str) -> list[str]:
         raise Refused("A block takes no keywords.", call.keywords[0].name.span)
     names: list[str] = []
     for number, argument in enumerate(call.arguments, 1):
-        if isinstance(argument, Into):
+        if isinstance(argument, Into | Numbers):
             raise Refused("A block takes values.", argument.span)
         if isinstance(argument, Name) and body.scale(_value(body, argument.name)) is None:
             names.append(_value(body, argument.name))
@@ -144,9 +146,11 @@ def _applied(body: Body, call: Call, base: str) -> Arithmetic:
     return Apply(name, tuple(inner))
 
 
-def _expression(node: Expr | Into) -> Expr:
+def _expression(node: Argument) -> Expr:
     if isinstance(node, Into):
         raise Refused(f"`{node.source.name} into {node.target.name}` has no place here.", node.span)
+    if isinstance(node, Numbers):
+        raise Refused("A list of numbers has no place here.", node.span)
     return node
 
 
@@ -181,7 +185,7 @@ def _terms(node: Expr, sign: float) -> list[tuple[float, Expr]]:
             return [(sign, node)]
 
 
-def _reads(node: Expr | Into) -> bool:
+def _reads(node: Argument) -> bool:
     """Whether an expression reads a value."""
     match node:
         case Name() | Indexed():

@@ -7,20 +7,22 @@ keywords take. `entries` lists all of them, for messages and for the reference i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from .arguments import SCALINGS
 from .composites import COMPOSITES
 from .keywords import NARROWING
+from .scalings import ARGUMENTS
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function: the names of its arguments, in a few words what it gives, and the keywords that it may take."""
+    """A function: the names of its arguments, of which the last `optional` may be missing, in a few words what it
+    gives, and the keywords that it may take."""
 
     arguments: tuple[str, ...]
     meaning: str
     allowed: tuple[str, ...] = ()
+    optional: int = 0
 
 
 # Element by element; values broadcast by dim names.
@@ -55,16 +57,32 @@ KEYWORD_VALUES: Mapping[str, tuple[str, Function]] = {
         "mask",
         Function(("L", "M"), "query l stands at context(M) - L + l, and sees the keys up to there", NARROWING),
     ),
-    "linear": (
-        "scaling",
-        Function(tuple(f.name for f in fields(SCALINGS["linear"])), "all frequencies are divided by `factor`"),
-    ),
+    "linear": ("scaling", Function(ARGUMENTS["linear"], "all frequencies are divided by `factor`")),
     "llama3": (
         "scaling",
         Function(
-            tuple(f.name for f in fields(SCALINGS["llama3"])),
+            ARGUMENTS["llama3"],
             "frequencies of less than `low` turns in `original` positions are divided by `factor`, those of more "
             "than `high` stay; between them the share that stays grows linearly",
+        ),
+    ),
+    "yarn": (
+        "scaling",
+        Function(
+            ARGUMENTS["yarn"],
+            "frequencies of less than `beta_slow` turns in `original` positions are divided by `factor`, those of more "
+            "than `beta_fast` stay; between them the share that stays falls linearly from pair to pair, from and to "
+            "whole pairs, with the word `exact` from and to fractions of them; cos and sin are multiplied by "
+            "`attention`, without it 0.1 * log(factor) + 1",
+            optional=2,
+        ),
+    ),
+    "longrope": (
+        "scaling",
+        Function(
+            ARGUMENTS["longrope"],
+            "the frequency of each pair is divided by its own of the `factors`, a list such as `[1, 1.02]`; cos and "
+            "sin are multiplied by `attention`",
         ),
     ),
 }
@@ -108,7 +126,8 @@ def entries() -> Iterator[Entry]:
             name, one.values, one.meaning, one.required, one.allowed, one.into, one.optional, results=one.results
         )
     for name, (keyword, function) in KEYWORD_VALUES.items():
-        yield Entry(name, function.arguments, function.meaning, allowed=function.allowed, keyword=keyword)
+        given = function.arguments, function.meaning
+        yield Entry(name, *given, allowed=function.allowed, optional=function.optional, keyword=keyword)
 
 
 def listing(blocks: Iterable[str]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from ...ir.text.surface import Call, DimList, Expr, Ident, Into, Keyword, Name, Number
-from .arguments import BASE, EPSILON, SCALINGS, Arguments, Causal, Composite, Llama3, Scaling
+from ...ir.text.surface import Argument, Call, DimList, Ident, Into, Keyword, Name, Number, Numbers
+from .arguments import BASE, EPSILON, Arguments, Causal, Composite, Scaling
 from .dims import MAX_SIZE, DimTable
 from .report import Refused
+from .scalings import ARGUMENTS, Linear, Llama3, LongRope, Yarn, yarn_attention
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,7 @@ def dim_arguments(call: Call, count: int) -> list[Ident]:
     return names
 
 
-def positional_arguments(
-    dims: DimTable, call: Call, composite: Composite
-) -> tuple[tuple[Expr | Into, ...], Pair | None]:
+def positional_arguments(dims: DimTable, call: Call, composite: Composite) -> tuple[tuple[Argument, ...], Pair | None]:
     """The values of a call, and the dims of the `L into M` that some composites take last."""
     if not composite.into:
         return call.arguments, None
@@ -166,14 +166,50 @@ def _positive(keyword: Keyword) -> float:
 
 def _scaling(keyword: Keyword) -> Scaling:
     call = keyword.value
-    if not isinstance(call, Call) or call.function.name not in SCALINGS or call.keywords:
+    if not isinstance(call, Call) or call.function.name not in ARGUMENTS or call.keywords:
         hint = "write `scaling=linear(4)` or `scaling=llama3(8, 1, 4, 8192)`"
-        raise Refused("`scaling=` takes `linear` or `llama3`.", keyword.name.span, hint)
-    kind = SCALINGS[call.function.name]
-    numbers = [a.value for a in call.arguments if isinstance(a, Number) and a.value > 0]
-    if len(numbers) != len(call.arguments) or len(numbers) != len(fields(kind)):
-        names = ", ".join(f"`{field.name}`" for field in fields(kind))
-        raise Refused(f"`{call.function.name}` takes numbers above 0: {names}.", call.span)
-    if kind is Llama3 and numbers[1] >= numbers[2]:
-        raise Refused("The low frequency factor of `llama3` is below the high one.", call.span)
-    return kind(*numbers)
+        raise Refused("`scaling=` takes `linear`, `llama3`, `yarn` or `longrope`.", keyword.name.span, hint)
+    match call.function.name:
+        case "linear" as name:
+            return Linear(*_above_zero(call, call.arguments, ARGUMENTS[name]))
+        case "llama3" as name:
+            factor, low, high, original = _above_zero(call, call.arguments, ARGUMENTS[name])
+            if low >= high:
+                raise Refused("The low frequency factor of `llama3` is below the high one.", call.span)
+            return Llama3(factor, low, high, original)
+        case "yarn":
+            return _yarn(call)
+        case _:
+            return _longrope(call)
+
+
+def _yarn(call: Call) -> Yarn:
+    arguments = list(call.arguments)
+    exact = bool(arguments) and isinstance(arguments[-1], Name) and arguments[-1].name == "exact"
+    if exact:
+        arguments.pop()
+    names = ARGUMENTS["yarn"][: 5 if len(arguments) > 4 else 4]
+    factor, fast, slow, original, *given = _above_zero(call, arguments, names)
+    if fast < slow:
+        raise Refused("The fast beta of `yarn` is not below the slow one.", call.span)
+    return Yarn(factor, fast, slow, original, given[0] if given else yarn_attention(factor), exact)
+
+
+def _above_zero(call: Call, arguments: Sequence[Argument], names: Sequence[str]) -> list[float]:
+    """The numbers of a call, one for each of the names."""
+    numbers = [a.value for a in arguments if isinstance(a, Number) and a.value > 0]
+    if len(numbers) != len(arguments) or len(numbers) != len(names):
+        listed = ", ".join(f"`{name}`" for name in names)
+        more = "; the word `exact` may stand behind them" if call.function.name == "yarn" else ""
+        raise Refused(f"`{call.function.name}` takes numbers above 0: {listed}{more}.", call.span)
+    return numbers
+
+
+def _longrope(call: Call) -> LongRope:
+    match call.arguments:
+        case (Number(attention), Numbers(factors)) if attention > 0 and min(factors) > 0:
+            return LongRope(attention, factors)
+    hint = "write `scaling=longrope(1.19, [1, 1.02, 1.05])`"
+    raise Refused(
+        "`longrope` takes the attention factor, and a number above 0 for each pair in a list.", call.span, hint
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...ir.text.surface import (
+    Argument,
     Binary,
     Call,
     DimList,
@@ -16,21 +17,23 @@ from ...ir.text.surface import (
     Name,
     Negate,
     Number,
+    Numbers,
     Repeated,
 )
 from .body import Body
 from .composites import COMPOSITES
 from .functions import FUNCTIONS, KEYWORD_VALUES, NUMBERS, listing
 from .keywords import VALUES
+from .scalings import ARGUMENTS
 
 
-def known(body: Body, node: Expr | Repeated | Into | DimList) -> bool:
+def known(body: Body, node: Argument | Repeated | DimList) -> bool:
     """Whether every name in `node` is declared and rightly so; notes those that are not.
 
     Names whose definition was wrong make the answer False without another finding.
     """
     match node:
-        case Number():
+        case Number() | Numbers():
             return True
         case Name(name, span):
             return _value(body, Ident(name, span))
@@ -105,7 +108,7 @@ def _call(body: Body, call: Call) -> bool:
     return all(checks)
 
 
-def _argument(body: Body, function: str, node: Expr | Into) -> bool:
+def _argument(body: Body, function: str, node: Argument) -> bool:
     """The names in an argument. To a composite dims go by keyword, or as `L into M`, never by place."""
     composite = COMPOSITES.get(function)
     if composite is None or not isinstance(node, Name) or node.name not in body.context.dims:
@@ -123,9 +126,11 @@ def _has(function: str, keyword: Keyword) -> bool:
 
 
 def _keyword(body: Body, keyword: Keyword) -> bool:
-    """The names in a keyword's value: mostly dims, also as the arguments of `causal`."""
+    """The names in a keyword's value: mostly dims, also as the arguments of `causal`. A scaling has none."""
     if keyword.name.name in VALUES:
         return known(body, keyword.value)
+    if isinstance(keyword.value, Call) and keyword.value.function.name in ARGUMENTS:
+        return True
     match keyword.value:
         case Name(name, span):
             return dim(body, Ident(name, span))
@@ -135,5 +140,5 @@ def _keyword(body: Body, keyword: Keyword) -> bool:
             return known(body, other)
 
 
-def _dims(body: Body, arguments: Sequence[Expr | Into]) -> list[bool]:
+def _dims(body: Body, arguments: Sequence[Argument]) -> list[bool]:
     return [dim(body, Ident(a.name, a.span)) if isinstance(a, Name) else known(body, a) for a in arguments]

@@ -64,9 +64,24 @@ def vanishes(expr: Expr, zeros: Collection[str]) -> bool:
             return vanishes(above, zeros)
         case Call("where", (_, *branches)):
             return all(vanishes(b, zeros) for b in branches)
-        case Call("add" | "subtract" | "maximum" | "minimum", arguments):
+        case Call("add" | "subtract", arguments):
             return all(vanishes(a, zeros) for a in arguments)
+        case Call("maximum" | "minimum" as which, arguments):
+            bounds = [_number(a) for a in arguments if not vanishes(a, zeros)]
+            within = all(n is not None and (n <= 0 if which == "maximum" else n >= 0) for n in bounds)
+            return within and len(bounds) < len(arguments)
         case Call(function, (inner,)) if function in KEEP_ZERO:
             return vanishes(inner, zeros)
         case Call() | Size() | Context():
             return False
+
+
+def _number(expr: Expr) -> float | None:
+    """The value of a number, with its sign; None of anything else."""
+    match expr:
+        case Const(value):
+            return value
+        case Call("negate", (inner,)):
+            found = _number(inner)
+            return None if found is None else -found
+    return None

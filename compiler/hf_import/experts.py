@@ -182,7 +182,7 @@ def gpt_oss(fields: Fields, dtype: Dtype) -> Transformer:
         sizes.heads,
         sizes.kv_heads,
         sizes.head_dim,
-        rope(fields, sizes, default_base=150000.0),
+        rope(fields, sizes, default_base=150000.0, default_scaling="yarn(32, 32, 1, 4096, exact)"),
         bias=bias,
         output_bias=bias,
         sinks=True,

@@ -112,6 +112,16 @@ class Fields:
             return None
         return [n == 1 for n in found] if found else None
 
+    def numbers(self, name: str) -> list[float]:
+        """A list of numbers above 0."""
+        node = self.get(name)
+        values = [item.value for item in node.value] if node is not None and isinstance(node.value, tuple) else []
+        found = [n for n in map(_positive, values) if n is not None]
+        if not values or len(found) != len(values):
+            self.refuse(name, f"`{name}` must be a list of numbers above 0.")
+            self.complete = False
+        return found
+
     def _numbers(self, name: str, wanted: str, accept: Callable[[int], bool]) -> list[int] | None:
         node = self.get(name)
         if node is None:

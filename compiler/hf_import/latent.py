@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from ...ir.dtype import Dtype
@@ -10,7 +9,7 @@ from .common import Sizes, read_activation, read_kinds
 from .description import Experts, Indexer, Latent, Layer, Rope, Router, Transformer
 from .experts import after_dense, check_counts, corrected, read_groups
 from .fields import Fields
-from .rotary import rope
+from .rotary import magnified, rope
 
 NARROW_EPSILON = 1e-6  # of the norms of the narrow values, whatever that of the others is
 
@@ -122,13 +121,8 @@ def _magnified(fields: Fields) -> float:
             said = {key: entry.node.value for key, entry in node.value.items()}
             all_dims, factor = said.get("mscale_all_dim"), said.get("factor")
             kind = said.get("rope_type") or said.get("type") or "default"
-            if (
-                kind != "default"
-                and isinstance(all_dims, int | float)
-                and isinstance(factor, int | float)
-                and factor > 1
-            ):
-                return 0.1 * all_dims * math.log(factor) + 1.0
+            if kind != "default" and isinstance(all_dims, int | float) and isinstance(factor, int | float) and all_dims:
+                return magnified(float(factor), float(all_dims))
     return 1.0
 
 

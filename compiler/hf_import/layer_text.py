@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
 from .description import (
-    Indexer,
     Attention,
     Block,
     Experts,
     FeedForward,
+    Indexer,
     Latent,
     Layer,
     Norm,
     Norms,
     QueryNorm,
-    Rope,
     Transformer,
 )
 from .dims import Dims, ForwardDims, forward_dims
@@ -371,7 +370,7 @@ def _positioned(a: Attention, d: HeadDims, norm: Norm, name: str, part: Part) ->
     if a.rope is not None and part.turned:
         text = rope_text(a.rope, text, part.dim)
     if a.query_norm is QueryNorm.PLAIN:
-        text = _norm(Norm("rmsnorm", norm.epsilon), text, "1", part.dim, epsilon=1e-6)
+        text = _norm(Norm("rmsnorm", norm.epsilon), text, "1", part.dim)
     return text
 
 

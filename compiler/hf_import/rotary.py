@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from .common import Sizes
 from .description import Rope
 from .fields import Fields
 
-KINDS = ("default", "linear", "llama3")
+KINDS = ("default", "linear", "llama3", "yarn", "longrope")
 SECTIONS = ("mrope_section", "mrope_interleaved")  # how positions in time and space share a head; text has but one
 
 
@@ -49,14 +50,17 @@ def rope(
     share: tuple[str, float] | None = None,
     share_of: int | None = None,
     default_base: float = 10000.0,
+    default_scaling: str | None = None,
 ) -> Rope:
     """The rotary positions of a model.
 
     `base`: the field with the base of the frequencies. `share`: the field with the share of a head
     that is turned, and the share where it is missing; None: all of a head is turned. `share_of`: what
-    that is a share of, if not of a head. `default_base`: where the config does not say.
+    that is a share of, if not of a head. `default_base`, `default_scaling`: where the config does
+    not say.
     """
-    plain = _Said(fields.number(base, default_base), 1.0 if share is None else fields.number(*share))
+    own_share = 1.0 if share is None else fields.number(*share)
+    plain = _Said(fields.number(base, default_base), own_share, default_scaling)
     found = plain
     parts = [(name, fields.part(name)) for name in ("rope_scaling", "rope_parameters")]
     said = [(name, _said(part, plain, sizes)) for name, part in parts if part is not None and part.entries]
@@ -135,7 +139,42 @@ def _scaling(fields: Fields, context: int) -> str | None:
             if fields.complete and numbers[1] >= numbers[2]:
                 fields.refuse(names[1], f"`{names[1]}` must be below `{names[2]}`.")
             return f"llama3({', '.join(map(number_text, numbers))})"
+        case "yarn":
+            return _yarn(fields, context)
+        case "longrope" | "su":
+            return _longrope(fields, context)
     fields.inert(fields.entries)  # one finding is enough
     shown = f"`{kind[:40]}`" if isinstance(kind, str) else "of this type"
     fields.refuse(name, f"Rope scaling {shown} is not supported.", f"supported are {', '.join(KINDS)}")
     return None
+
+
+def _yarn(fields: Fields, context: int) -> str:
+    """YaRN (arXiv:2309.00071), as `transformers` takes its numbers."""
+    factor = fields.number("factor")
+    fast, slow = fields.optional("beta_fast") or 32.0, fields.optional("beta_slow") or 1.0
+    original = fields.number("original_max_position_embeddings", float(context))
+    numbers = [factor, fast, slow, original]
+    attention = fields.optional("attention_factor")
+    scale, all_dims = fields.optional("mscale"), fields.optional("mscale_all_dim")
+    if attention is None and scale and all_dims:
+        attention = magnified(factor, scale) / magnified(factor, all_dims)
+    words = [*map(number_text, numbers), *([number_text(attention)] if attention is not None else [])]
+    return f"yarn({', '.join([*words, *([] if fields.flag('truncate', True) else ['exact'])])})"
+
+
+def magnified(factor: float, by: float = 1.0) -> float:
+    """By what YaRN makes queries and keys larger."""
+    return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _longrope(fields: Fields, context: int) -> str:
+    """LongRoPE (arXiv:2402.13753), with the factors of contexts up to that of the first training."""
+    short = fields.numbers("short_factor")
+    fields.numbers("long_factor")
+    original = fields.number("original_max_position_embeddings", float(context))
+    factor = fields.optional("factor") or context / original
+    attention = fields.optional("attention_factor")
+    if attention is None:
+        attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return f"longrope({number_text(attention)}, [{', '.join(map(number_text, short))}])"

@@ -40,7 +40,8 @@ def float64(kind: str) -> Iterator[None]:
 
     Without this, norms, rotary angles and softmax are float32 there, whatever the weights are.
     """
-    importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")  # read only when first wanted, otherwise
+    module = kind.removesuffix("_text")
+    importlib.import_module(f"transformers.models.{module}.modeling_{module}")  # read only when first wanted, otherwise
     before, wide = torch.get_default_dtype(), _Wide()
     torch.set_default_dtype(torch.float64)
     with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):

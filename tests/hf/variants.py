@@ -66,6 +66,14 @@ DEEPSEEK: Config = SIZES | {
     "moe_intermediate_size": 10,
 }
 DEEPSEEK_V2: Config = DEEPSEEK | {"model_type": "deepseek_v2", "n_group": None, "topk_group": None}
+YARN: Config = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+DEEPSEEK_V32: Config = DEEPSEEK | {
+    "model_type": "deepseek_v32",
+    "index_topk": 4,
+    "index_n_heads": 16,  # of few heads all may score 0, and which of equal ones come first is not said
+    "index_head_dim": 10,
+}
+GLM_DSA: Config = DEEPSEEK_V32 | {"model_type": "glm_moe_dsa", "n_group": 1, "topk_group": 1}
 GEMMA2: Config = SIZES | {"model_type": "gemma2", "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 5}
 GEMMA3: Config = GEMMA2 | {"model_type": "gemma3_text", "num_hidden_layers": 7}
 GPT_OSS: Config = MOE | {"model_type": "gpt_oss", "head_dim": 8, "num_local_experts": 5, "sliding_window": 5}
@@ -155,4 +163,25 @@ VARIANTS: Mapping[str, Config] = {
     "deepseek_v2, greedy": DEEPSEEK_V2 | {"topk_method": "greedy"},
     "deepseek_v2, groups": DEEPSEEK_V2 | {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
     "deepseek_v2, whole queries": DEEPSEEK_V2 | {"q_lora_rank": None, "routed_scaling_factor": 3.0},
+    "deepseek_v3, yarn": DEEPSEEK | {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}},
+    "deepseek_v32, least": DEEPSEEK_V32,
+    "deepseek_v32, yarn": DEEPSEEK_V32 | {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}},
+    "deepseek_v32, all tokens": DEEPSEEK_V32 | {"index_topk": 13},
+    "glm_moe_dsa, least": GLM_DSA,
+    "glm_moe_dsa, one token": GLM_DSA | {"index_topk": 1},
+    "glm_moe_dsa, groups": GLM_DSA | {"n_group": 4, "topk_group": 2},
+    "gemma2, least": GEMMA2,
+    "gemma2, uncapped": GEMMA2 | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    "gemma2, own scale": GEMMA2 | {"query_pre_attn_scalar": 20, "attention_bias": True, "tie_word_embeddings": False},
+    "gemma3_text, least": GEMMA3,
+    "gemma3_text, older rope": GEMMA3 | {"rope_theta": 77.0, "rope_scaling": LINEAR, "rope_local_base_freq": 30.0},
+    "gemma3_text, other pattern": GEMMA3 | {"sliding_window_pattern": 3, "query_pre_attn_scalar": 9},
+    "gpt_oss, least": GPT_OSS,
+    "gpt_oss, plain rope": GPT_OSS | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+    "gpt_oss, layers named": GPT_OSS
+    | {"layer_types": ["full_attention", "sliding_attention"], "swiglu_limit": 0.5, "attention_bias": False},
+    "llama4_text, least": LLAMA4,
+    "llama4_text, without norms": LLAMA4 | {"use_qk_norm": False, "attn_temperature_tuning": False},
+    "llama4_text, every other": LLAMA4
+    | {"interleave_moe_layer_step": 2, "no_rope_layer_interval": 2, "floor_scale": 3, "attention_bias": True},
 }

@@ -19,6 +19,7 @@ from .fields import Fields
 from .gemma import gemma, gemma2, gemma3
 from .gpt import gpt2, gpt_neox, phi
 from .json_text import Document
+from .kin import cohere, cohere2, granite, ministral, olmo2, olmo3, phi3, smollm3, starcoder2
 from .latent import deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa
 from .llama import llama, mistral, qwen2, qwen2_vl, qwen3, qwen3_vl
 from .quantised import read_quantised
@@ -39,6 +40,15 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "qwen2_5_vl_text": ("Qwen2_5_VLForConditionalGeneration", qwen2_vl),
     "qwen3_vl_text": ("Qwen3VLForConditionalGeneration", qwen3_vl),
     "qwen3_vl_moe_text": ("Qwen3VLMoeForConditionalGeneration", qwen3_vl_moe),
+    "ministral": ("MinistralForCausalLM", ministral),
+    "phi3": ("Phi3ForCausalLM", phi3),
+    "olmo2": ("Olmo2ForCausalLM", olmo2),
+    "olmo3": ("Olmo3ForCausalLM", olmo3),
+    "granite": ("GraniteForCausalLM", granite),
+    "smollm3": ("SmolLM3ForCausalLM", smollm3),
+    "starcoder2": ("Starcoder2ForCausalLM", starcoder2),
+    "cohere": ("CohereForCausalLM", cohere),
+    "cohere2": ("Cohere2ForCausalLM", cohere2),
     "gemma2": ("Gemma2ForCausalLM", gemma2),
     "gemma3_text": ("Gemma3ForCausalLM", gemma3),
     "mixtral": ("MixtralForCausalLM", mixtral),

@@ -162,12 +162,12 @@ def after_dense(
     """A model whose first layers are dense, as many as the config says, or `first`. `epsilon`: where it does not
     say."""
     dense = fields.whole("first_k_dense_replace", first)
+    words = fields.words("mlp_layer_types", ("dense", "sparse"), sizes.layers)
+    sparse = [word == "sparse" for word in words] if words else [at >= dense for at in range(sizes.layers)]
     fields.inert(["intermediate_size"])
     own = attention if isinstance(attention, Layer) else Layer(attention, experts)
-    forward = None if dense == 0 else FeedForward(fields.count("intermediate_size"), experts.activation)
-    layers = tuple(
-        replace(own, forward=forward if forward is not None and at < dense else experts) for at in range(sizes.layers)
-    )
+    forward = None if all(sparse) else FeedForward(fields.count("intermediate_size"), experts.activation)
+    layers = tuple(replace(own, forward=experts if one or forward is None else forward) for one in sparse)
     return stacked(fields, architecture, dtype, sizes, layers, epsilon=epsilon)
 
 

@@ -7,7 +7,7 @@ rather than skipped. Every finding carries the place of the field.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -111,6 +111,18 @@ class Fields:
             self.refuse(name, f"`{name}` has {len(found):,} layers, and there are {count:,}.")
             return None
         return [n == 1 for n in found] if found else None
+
+    def words(self, name: str, known: Sequence[str], count: int) -> list[str] | None:
+        """One of the `known` words for each of `count` layers; None where the field is missing or null."""
+        node = self.get(name)
+        if node is None:
+            return None
+        values = [item.value for item in node.value] if isinstance(node.value, tuple) else [node.value]
+        if all(value in known for value in values) and (len(values) == count or not self.complete):
+            return [str(value) for value in values]
+        listed = " or ".join(f"`{word}`" for word in known)
+        self.refuse(name, f"`{name}` must say {listed} for each of the {count:,} layers.")
+        return None
 
     def numbers(self, name: str) -> list[float]:
         """A list of numbers above 0."""

@@ -68,7 +68,7 @@ def _sandwiched(
         scale=fields.number("query_pre_attn_scalar", 256.0) ** -0.5,
         cap=fields.optional("attn_logit_softcapping", caps[0]),
     )
-    fields.inert(["cache_implementation"])
+    fields.inert(["cache_implementation", "_sliding_window_pattern"])  # the latter is what `layer_types` came from
     activation = read_activation(fields, "hidden_activation", "gelu", exact_gelu=False)
     forward = FeedForward(fields.count("intermediate_size"), activation)
     reach = {FULL: None, WINDOW: window if window < sizes.context else None}

@@ -68,6 +68,8 @@ TRAINING = (
     "resid_pdrop",
     "embd_pdrop",
     "attn_pdrop",
+    "embedding_dropout",
+    "residual_dropout",
     "attention_probs_dropout_prob",
     "hidden_dropout_prob",
     "router_aux_loss_coef",

@@ -26,7 +26,7 @@ def deepseek_v32(fields: Fields, dtype: Dtype) -> Transformer:
     """DeepSeek V3.2: an indexer chooses the tokens that each one sees."""
     sizes = _sizes(fields, 163840)
     latent = _latent(fields, sizes, 1536, interleaved=True, mscale=True)
-    latent = replace(latent, indexer=_indexer(fields, latent.rope, 64, halves=True))
+    latent = replace(latent, indexer=_indexer(fields, sizes.layers, latent.rope, 64, halves=True))
     experts = corrected(fields, (256, 8, 2048), 2.5, (8, 4))
     return _model(fields, "deepseek_v32", dtype, sizes, latent, experts, 3)
 
@@ -37,17 +37,18 @@ def glm_moe_dsa(fields: Fields, dtype: Dtype) -> Transformer:
     latent = _latent(fields, sizes, 2048, interleaved=True, mscale=True)
     fields.must_be("rope_interleave", [True], "only pairs that stand side by side are known here")
     fields.must_be("indexer_rope_interleave", [True], "only pairs that stand side by side are known here")
-    latent = replace(latent, indexer=_indexer(fields, latent.rope, 32, halves=False))
+    latent = replace(latent, indexer=_indexer(fields, sizes.layers, latent.rope, 32, halves=False))
     fields.must_be("mlp_bias", [False], "biases of feed-forwards are not known here")
     experts = corrected(fields, (256, 8, 2048), 2.5, (1, 1))
     return _model(fields, "glm_moe_dsa", dtype, sizes, latent, experts, 3, epsilon=1e-5)
 
 
-def _indexer(fields: Fields, turned: Rope, heads: int, halves: bool) -> Indexer:
+def _indexer(fields: Fields, layers: int, turned: Rope, heads: int, halves: bool) -> Indexer:
     """What chooses the tokens. `heads`: where the config does not say. `halves`: as of rope."""
     for name in ("index_topk_freq", "index_skip_topk_offset"):
         fields.must_be(name, [1] if name == "index_topk_freq" else [2], "layers that share a choice are not known")
     fields.must_be("index_topk_pattern", [], "layers that share a choice are not known")
+    fields.words("indexer_types", ("full",), layers)
     keep = fields.count("index_topk", 2048)
     own = replace(turned, halves=halves)
     return Indexer(fields.count("index_n_heads", heads), fields.count("index_head_dim", 128), keep, own)

@@ -16,8 +16,8 @@ SECTIONS = ("mrope_section", "mrope_interleaved")  # how positions in time and s
 
 def ropes_by_kind(fields: Fields, sizes: Sizes, bases: Mapping[str, tuple[str, float]], scaled: str) -> dict[str, Rope]:
     """The rotary positions of layers of several kinds. `bases`: by kind the field with the base of the frequencies,
-    and the base where it is missing. `scaled`: the kind to which an older `rope_scaling` belongs."""
-    plain = {kind: _Said(fields.number(name, base), 1.0) for kind, (name, base) in bases.items()}
+    empty for none, and the base where it is missing. `scaled`: the kind to which an older `rope_scaling` belongs."""
+    plain = {kind: _Said(fields.number(name, base) if name else base, 1.0) for kind, (name, base) in bases.items()}
     newer, older = fields.part("rope_parameters"), fields.part("rope_scaling")
     found = dict(plain)
     if older is not None and older.entries:
@@ -51,19 +51,20 @@ def rope(
     share_of: int | None = None,
     default_base: float = 10000.0,
     default_scaling: str | None = None,
+    original: int | None = None,
 ) -> Rope:
     """The rotary positions of a model.
 
     `base`: the field with the base of the frequencies. `share`: the field with the share of a head
     that is turned, and the share where it is missing; None: all of a head is turned. `share_of`: what
     that is a share of, if not of a head. `default_base`, `default_scaling`: where the config does
-    not say.
+    not say. `original`: the positions of the first training, where they do not stand with the scaling.
     """
     own_share = 1.0 if share is None else fields.number(*share)
     plain = _Said(fields.number(base, default_base), own_share, default_scaling)
     found = plain
     parts = [(name, fields.part(name)) for name in ("rope_scaling", "rope_parameters")]
-    said = [(name, _said(part, plain, sizes)) for name, part in parts if part is not None and part.entries]
+    said = [(name, _said(part, plain, sizes, original)) for name, part in parts if part is not None and part.entries]
     if said:
         found = said[0][1]
     if len(said) == 2 and said[0][1] != said[1][1]:
@@ -79,9 +80,9 @@ def rope(
     )
 
 
-def _said(part: Fields, plain: _Said, sizes: Sizes) -> _Said:
+def _said(part: Fields, plain: _Said, sizes: Sizes, original: int | None = None) -> _Said:
     """What an object says, and of what it says nothing what stands beside it."""
-    scaling = _scaling(part, sizes.context)
+    scaling = _scaling(part, sizes.context, original)
     base, share = part.number("rope_theta", plain.base), part.number("partial_rotary_factor", plain.share)
     part.inert(SECTIONS)
     part.refuse_unknown()
@@ -116,7 +117,7 @@ def _turned(fields: Fields, head_dim: int, share_of: int, share: float, where: s
     return head_dim
 
 
-def _scaling(fields: Fields, context: int) -> str | None:
+def _scaling(fields: Fields, context: int, original: int | None = None) -> str | None:
     """The scaling of the frequencies, as the language writes it; None for none.
 
     `context`: the most positions of the model, from which it was not extended unless that is said.
@@ -142,7 +143,7 @@ def _scaling(fields: Fields, context: int) -> str | None:
         case "yarn":
             return _yarn(fields, context)
         case "longrope" | "su":
-            return _longrope(fields, context)
+            return _longrope(fields, context, original)
     fields.inert(fields.entries)  # one finding is enough
     shown = f"`{kind[:40]}`" if isinstance(kind, str) else "of this type"
     fields.refuse(name, f"Rope scaling {shown} is not supported.", f"supported are {', '.join(KINDS)}")
@@ -168,11 +169,11 @@ def magnified(factor: float, by: float = 1.0) -> float:
     return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _longrope(fields: Fields, context: int) -> str:
+def _longrope(fields: Fields, context: int, known: int | None) -> str:
     """LongRoPE (arXiv:2402.13753), with the factors of contexts up to that of the first training."""
     short = fields.numbers("short_factor")
     fields.numbers("long_factor")
-    original = fields.number("original_max_position_embeddings", float(context))
+    original = fields.number("original_max_position_embeddings", float(known or context))
     factor = fields.optional("factor") or context / original
     attention = fields.optional("attention_factor")
     if attention is None:

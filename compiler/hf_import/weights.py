@@ -37,14 +37,15 @@ class ExpertStyle:
 class Style:
     """How a kind of checkpoint calls and keeps things. `block`: what the names of a block's tensors begin with.
     `fused`: the one module of queries, keys and values, None where they stand apart, and `by_head` whether it has
-    them head by head. `from_to`: whether matrices are [from, to]. `halves`: whether what rope turns together lies half
+    them head by head; `stacked`: one that has them one behind the other, of widths of their own. `gate_up`: the one
+    module of both. `from_to`: whether matrices are [from, to]. `halves`: whether what rope turns together lies half
     of that apart."""
 
     table: str
     norm: str
     head: str
     block: str
-    norms: tuple[str, str]
+    norms: tuple[str, ...]
     query: str
     key: str
     value: str
@@ -57,6 +58,8 @@ class Style:
     key_norm: str = ""
     fused: str | None = None
     by_head: bool = False
+    stacked: str | None = None
+    gate_up: str | None = None
     from_to: bool = False
     halves: bool = True
     other_norms: Mapping[Norms, tuple[str, ...]] = field(default_factory=lambda: OTHER_NORMS)
@@ -195,6 +198,10 @@ STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "mixtral": MIXTRAL,
     "minimax_m2": MIXTRAL,
     "qwen2_moe": QWEN2_MOE,
+    "phi3": replace(LLAMA, stacked="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),
+    "starcoder2": replace(LLAMA, up="mlp.c_fc", gate="", down="mlp.c_proj"),
+    "cohere": replace(LLAMA, norms=("input_layernorm",)),
+    "cohere2": replace(LLAMA, norms=("input_layernorm",)),
     "gpt_oss": GPT_OSS,
     "llama4_text": LLAMA4,
 }
@@ -294,7 +301,11 @@ def _projection(
     letter, name = called
     kind = "weight" if letter == "W" else "bias"
     steps = ["transpose"] if letter == "W" and not style.from_to else []
-    if style.fused is None:
+    if style.stacked is not None:
+        before = (0, a.heads, a.heads + a.kv_heads)[part - 1] * a.head_dim
+        cut = [*([f"after {before}"] if before else []), *([f"first {heads * a.head_dim}"] if name != "v" else [])]
+        tensor, each = f"{style.stacked}.{kind}", [*steps, *cut, f"heads {heads}"]
+    elif style.fused is None:
         tensor, each = f"{module}.{kind}", [*steps, f"heads {heads}"]
     elif style.by_head:
         tensor, each = f"{style.fused}.{kind}", [*steps, f"heads {heads}", f"part {part} of 3"]
@@ -344,6 +355,11 @@ def _indexer(indexer: Indexer) -> Iterator[tuple[str, Made]]:
 
 def _feed_forward(forward: FeedForward, style: Style) -> Iterator[tuple[str, Made]]:
     matrix = () if style.from_to else ("transpose",)
+    if style.gate_up is not None:
+        yield "Wi", Made(f"{style.gate_up}.weight", ("transpose", "part 2 of 2"))
+        yield "Wg", Made(f"{style.gate_up}.weight", ("transpose", "part 1 of 2"))
+        yield "Wd", Made(f"{style.down}.weight", ("transpose",))
+        return
     names = {"i": style.up, "g": style.gate, "d": style.down}
     for letter in ("W", "b") if forward.bias else ("W",):
         for name in ("i", "g", "d") if forward.gated else ("i", "d"):

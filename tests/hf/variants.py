@@ -77,6 +77,14 @@ GLM_DSA: Config = DEEPSEEK_V32 | {"model_type": "glm_moe_dsa", "n_group": 1, "to
 GEMMA2: Config = SIZES | {"model_type": "gemma2", "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 5}
 GEMMA3: Config = GEMMA2 | {"model_type": "gemma3_text", "num_hidden_layers": 7}
 GPT_OSS: Config = MOE | {"model_type": "gpt_oss", "head_dim": 8, "num_local_experts": 5, "sliding_window": 5}
+MINISTRAL: Config = SIZES | {"model_type": "ministral", "num_key_value_heads": 2, "head_dim": 4, "sliding_window": 5}
+PHI3: Config = SIZES | {"model_type": "phi3", "pad_token_id": 0}
+OLMO2: Config = SIZES | {"model_type": "olmo2"}
+OLMO3: Config = SIZES | {"model_type": "olmo3", "sliding_window": 5, "num_hidden_layers": 5}
+GRANITE: Config = SIZES | {"model_type": "granite", "num_key_value_heads": 2}
+SMOLLM3: Config = SIZES | {"model_type": "smollm3", "num_key_value_heads": 2, "num_hidden_layers": 5, "pad_token_id": 0}
+STARCODER2: Config = SIZES | {"model_type": "starcoder2"}
+COHERE: Config = SIZES | {"model_type": "cohere"}
 LLAMA4: Config = MOE | {
     "model_type": "llama4_text",
     "head_dim": 8,
@@ -184,4 +192,42 @@ VARIANTS: Mapping[str, Config] = {
     "llama4_text, without norms": LLAMA4 | {"use_qk_norm": False, "attn_temperature_tuning": False},
     "llama4_text, every other": LLAMA4
     | {"interleave_moe_layer_step": 2, "no_rope_layer_interval": 2, "floor_scale": 3, "attention_bias": True},
+    "ministral, least": MINISTRAL,
+    "ministral, wide window": MINISTRAL | {"sliding_window": 64},
+    "ministral, layers named": MINISTRAL | {"layer_types": ["sliding_attention", "full_attention"]},
+    "phi3, least": PHI3,
+    "phi3, part of a head, window": PHI3
+    | {"partial_rotary_factor": 0.5, "sliding_window": 4, "num_key_value_heads": 2},
+    "phi3, longrope": PHI3
+    | {
+        "original_max_position_embeddings": 32,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0]},
+    },
+    "olmo2, least": OLMO2,
+    "olmo2, grouped, biases": OLMO2 | {"num_key_value_heads": 2, "attention_bias": True},
+    "olmo2, tied": OLMO2 | {"tie_word_embeddings": True, "rope_theta": 77.0},
+    "olmo3, least": OLMO3,
+    "olmo3, scaled": OLMO3 | {"rope_scaling": YARN, "rope_theta": 99.0},
+    "olmo3, grouped": OLMO3 | {"num_key_value_heads": 3, "num_hidden_layers": 9},
+    "granite, least": GRANITE,
+    "granite, all multipliers": GRANITE
+    | {
+        "embedding_multiplier": 12.0,
+        "attention_multiplier": 0.015625,
+        "residual_multiplier": 0.22,
+        "logits_scaling": 8.0,
+    },
+    "granite, biases, tied": GRANITE | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    "smollm3, least": SMOLLM3,
+    "smollm3, window": SMOLLM3 | {"use_sliding_window": True, "sliding_window": 4, "no_rope_layer_interval": 2},
+    "smollm3, layers named": SMOLLM3 | {"no_rope_layers": [0, 1, 1, 0, 1], "tie_word_embeddings": False},
+    "starcoder2, least": STARCODER2,
+    "starcoder2, window": STARCODER2 | {"sliding_window": 4, "tie_word_embeddings": False},
+    "starcoder2, no biases": STARCODER2 | {"use_bias": False, "norm_epsilon": 1e-2},
+    "cohere, least": COHERE,
+    "cohere, grouped, biases": COHERE | {"num_key_value_heads": 2, "attention_bias": True},
+    "cohere, own scale": COHERE | {"logit_scale": 0.5, "rope_theta": 50.0},
+    "cohere2, least": COHERE | {"model_type": "cohere2", "sliding_window": 4, "num_hidden_layers": 5},
+    "cohere2, other pattern": COHERE | {"model_type": "cohere2", "sliding_window": 4, "sliding_window_pattern": 2},
+    "cohere2, no window": COHERE | {"model_type": "cohere2", "sliding_window": 64, "num_key_value_heads": 3},
 }

@@ -1,0 +1,160 @@
+"""What is built like Llama but for a norm, a window or a multiplier: Phi-3, OLMo, Granite, SmolLM3, Cohere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...ir.dtype import Dtype
+from .common import FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
+from .description import Attention, Block, FeedForward, Layer, Norm, Norms, QueryNorm, Transformer
+from .fields import Fields
+from .llama import feed_forward, heads_of, read_window, stacked, uniform
+from .rotary import number_text, rope, ropes_by_kind
+
+
+def ministral(fields: Fields, dtype: Dtype) -> Transformer:
+    """Ministral: Mistral, some of whose layers look through a window."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072), kinds=None)
+    window = read_window(fields, sizes, 4096)
+    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW)) or [WINDOW] * sizes.layers
+    layers = _windowed(heads_of(fields, sizes), feed_forward(fields), kinds, window)
+    return stacked(fields, "ministral", dtype, sizes, layers)
+
+
+def _windowed(
+    attention: Attention, forward: FeedForward, kinds: Sequence[str], window: int | None
+) -> tuple[Layer, ...]:
+    return tuple(Layer(replace(attention, window=window if k == WINDOW else None), forward) for k in kinds)
+
+
+def phi3(fields: Fields, dtype: Dtype) -> Transformer:
+    """Phi-3 and Phi-4: rope on a part of each head, scaled pair by pair where it is; fused projections."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
+    original = fields.count("original_max_position_embeddings", 4096)
+    turned = rope(fields, sizes, share=("partial_rotary_factor", 1.0), original=original)
+    window = read_window(fields, sizes, None)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, window=window)
+    return uniform(fields, "phi3", dtype, sizes, attention, feed_forward(fields), epsilon=1e-5)
+
+
+def olmo2(fields: Fields, dtype: Dtype) -> Transformer:
+    """OLMo 2: norms behind attention and feed-forward, and over all heads of queries and keys."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
+    bias = fields.flag("attention_bias", False)
+    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.ALL)
+    layers = (Layer(attention, feed_forward(fields), norms=Norms.AFTER),) * sizes.layers
+    return stacked(fields, "olmo2", dtype, sizes, layers, epsilon=1e-5)
+
+
+def olmo3(fields: Fields, dtype: Dtype) -> Transformer:
+    """OLMo 3: OLMo 2, three layers of four looking through a window; only the others scale their rope."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048), kinds=None)
+    bias = fields.flag("attention_bias", False)
+    # `transformers` takes `rope_theta` for the layers that see all tokens alone.
+    turned = ropes_by_kind(fields, sizes, {FULL: ("rope_theta", 5e5), WINDOW: ("", 5e5)}, FULL)
+    plain = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, bias=bias, output_bias=bias)
+    attention, forward = replace(plain, query_norm=QueryNorm.ALL), feed_forward(fields)
+    window = read_window(fields, sizes, 4096)
+    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
+    kinds = kinds or [FULL if (at + 1) % 4 == 0 else WINDOW for at in range(sizes.layers)]
+    reach = {FULL: None, WINDOW: window}
+    layers = tuple(
+        Layer(replace(attention, rope=turned[k], window=reach[k]), forward, norms=Norms.AFTER) for k in kinds
+    )
+    return stacked(fields, "olmo3", dtype, sizes, layers, epsilon=1e-5)
+
+
+def granite(fields: Fields, dtype: Dtype) -> Transformer:
+    """Granite: embeddings, scores, residuals and logits are multiplied by numbers of the config."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
+    bias = fields.flag("attention_bias", False)
+    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias)
+    attention = replace(attention, scale=fields.number("attention_multiplier", 1.0))
+    forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
+    layer = Layer(attention, forward, residual=fields.number("residual_multiplier", 1.0))
+    model = stacked(fields, "granite", dtype, sizes, (layer,) * sizes.layers)
+    factor = fields.number("embedding_multiplier", 1.0)
+    embedding = "" if factor == 1 else number_text(factor)
+    return replace(model, embedding=embedding, logit_scale=1 / fields.number("logits_scaling", 1.0))
+
+
+def smollm3(fields: Fields, dtype: Dtype) -> Transformer:
+    """SmolLM3: every fourth layer has no positions."""
+    sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=None, context=32768), kinds=None)
+    every = fields.count("no_rope_layer_interval", 4)
+    ropes = fields.flags("no_rope_layers", sizes.layers)  # 1 where a layer has rope, for all its name
+    ropes = ropes or [(at + 1) % every != 0 for at in range(sizes.layers)]
+    bias, used = fields.flag("attention_bias", False), fields.flag("use_sliding_window", False)
+    window = read_window(fields, sizes, None) if used else None
+    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
+    kinds = kinds or [WINDOW if used and window is not None and not one else FULL for one in ropes]
+    fields.inert(["sliding_window", "max_window_layers"])
+    turned = rope(fields, sizes, default_base=2e6)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, bias=bias, output_bias=bias)
+    forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
+    layers = tuple(
+        Layer(replace(attention, rope=turned if one else None, window=window if k == WINDOW else None), forward)
+        for one, k in zip(ropes, kinds, strict=True)
+    )
+    return stacked(fields, "smollm3", dtype, sizes, layers, tied=True)
+
+
+def starcoder2(fields: Fields, dtype: Dtype) -> Transformer:
+    """StarCoder 2: layernorm, biases, a plain feed-forward, and maybe a window."""
+    sizes = read_sizes(fields, Defaults(kv_heads=2, head_dim=None, context=4096))
+    bias, window = fields.flag("use_bias", True), read_window(fields, sizes, None)
+    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, window=window)
+    width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "gelu")
+    layer = Layer(attention, FeedForward(width, activation, gated=False, bias=bias))
+    norm = Norm("layernorm", fields.number("norm_epsilon", 1e-5), bias=True)
+    return _layernormed(fields, "starcoder2", dtype, sizes, (layer,) * sizes.layers, norm)
+
+
+def cohere(fields: Fields, dtype: Dtype) -> Transformer:
+    """Command R: attention and feed-forward side by side, rope that turns neighbours, scaled logits."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=8192))
+    fields.must_be("use_qk_norm", [False], "norms of each head by scales of its own are not known")
+    bias = fields.flag("attention_bias", False)
+    turned = replace(rope(fields, sizes, default_base=5e5), halves=False)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
+    return _parallel(fields, "cohere", dtype, sizes, [attention] * sizes.layers)
+
+
+def cohere2(fields: Fields, dtype: Dtype) -> Transformer:
+    """Command R7B and A: three layers of four look through a window, the others have no positions."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=8192), kinds=None)
+    every = fields.count("sliding_window_pattern", 4)
+    bias, window = fields.flag("attention_bias", False), read_window(fields, sizes, 4096)
+    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
+    kinds = kinds or [FULL if (at + 1) % every == 0 else WINDOW for at in range(sizes.layers)]
+    turned = replace(rope(fields, sizes), halves=False)
+    plain = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, bias=bias, output_bias=bias)
+    near = replace(plain, rope=turned, window=window)
+    fields.inert(["cache_implementation", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct"])
+    return _parallel(fields, "cohere2", dtype, sizes, [near if k == WINDOW else plain for k in kinds])
+
+
+def _parallel(
+    fields: Fields, architecture: str, dtype: Dtype, sizes: Sizes, attentions: Sequence[Attention]
+) -> Transformer:
+    forward = feed_forward(fields)
+    layers = tuple(Layer(attention, forward, Block.PARALLEL) for attention in attentions)
+    norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5))
+    model = _layernormed(fields, architecture, dtype, sizes, layers, norm)
+    return replace(model, logit_scale=fields.number("logit_scale", 0.0625))
+
+
+def _layernormed(
+    fields: Fields, architecture: str, dtype: Dtype, sizes: Sizes, layers: tuple[Layer, ...], norm: Norm
+) -> Transformer:
+    return Transformer(
+        architecture=architecture,
+        dtype=dtype,
+        model_dim=sizes.model_dim,
+        vocabulary=sizes.vocabulary,
+        context=sizes.context,
+        norm=norm,
+        layers=layers,
+        tied=fields.flag("tie_word_embeddings", True),
+    )

@@ -93,7 +93,10 @@ def _bytes(indices: Indices, value: Value, local: Local, whole: Local) -> Any:
 
 
 def _chosen(op: Op, values: Mapping[str, Value]) -> tuple[Chosen, ...]:
-    """By which masks the terms of an op are chosen: those of its result, and of a product those of its factors."""
+    """By which masks the terms of an op are chosen: those of its result, of a product those of its factors, and of
+    an op that chooses those of its keys, all of which it compares."""
+    if isinstance(op, Choose):
+        return values[op.keys].chosen
     if not isinstance(op, Einsum):
         return values[op.result].chosen
     every = {one.mask: one for name in op.operands for one in values[name].chosen}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -20,10 +21,10 @@ def chosen_of(op: Op, known: Choices, dims: Mapping[str, tuple[str, ...]]) -> tu
             within = tuple(dict.fromkeys(m for one in known.get(keys, ()) for m in (one.mask, *one.within)))
             return (Chosen(result, over, tuple(d for d in dims[keys] if d not in over), keep, within),)
         case Einsum(result, names, indices, output):
-            new = dict(zip(output, dims[result], strict=True))
+            new = dict(zip(output, dims[result], strict=False))
             found: list[Chosen | None] = []
-            for name, each in zip(names, indices, strict=True):
-                at = {d: new[i] for d, i in zip(dims[name], each, strict=True) if i in new}
+            for name, each in zip(names, indices, strict=False):
+                at = {d: new[i] for d, i in zip(dims[name], each, strict=False) if i in new}
                 found += [one.renamed(at) for one in known.get(name, ())]
             return _narrowest(one for one in found if one is not None)
         case Map(_, expr):
@@ -76,7 +77,8 @@ def with_sharded_choices(spmd: SpmdProgram) -> SpmdProgram:
 
 
 def _choices(body: Region[Compute | Move], values: Collection[Value | SpmdValue]) -> Choices:
-    dims = {value.name: value.dims for value in values}
+    # Of a text as it was read a value or a dim may be missing, which others say.
+    dims = defaultdict[str, tuple[str, ...]](tuple, {value.name: value.dims for value in values})
     known: dict[str, tuple[Chosen, ...]] = {}
     for placed in walk(body):
         match placed.item:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from escc.ir.choices import with_choices, with_sharded_choices
 from escc.ir.collective import Collective
 from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Const, Expr, Operand, rename
@@ -18,6 +19,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import (
     Append,
     Carry,
+    Choose,
     Einsum,
     Kind,
     Map,
@@ -102,14 +104,15 @@ class Build:
         stored, items = self.regions[0]
         body = Region(tuple(stored), tuple(items))
         values = tuple(self.values.values())
-        return SpmdProgram("case", "run", self.mesh, tuple(self.sizes.items()), values, body, results)
+        spmd = SpmdProgram("case", "run", self.mesh, tuple(self.sizes.items()), values, body, results)
+        return with_sharded_choices(spmd)
 
     def program(self, *results: str) -> Program:
         """The dense program: the collectives erased."""
         values = tuple(v.value for v in self.values.values() if v.name not in self.origin)
         names = tuple(self.origin.get(r, r) for r in results)
         phases = (Phase("run", tuple(self.sizes.items())),)
-        return Program("case", values, self._dense(self.spmd(*results).body), names, phases)
+        return with_choices(Program("case", values, self._dense(self.spmd(*results).body), names, phases))
 
     def _dense(self, region: Region[Step]) -> Region[Op]:
         items: list[Op | Repeat[Op]] = []
@@ -141,6 +144,8 @@ class Build:
                 return replace(op, operand=old(op.operand))
             case Take():
                 return replace(op, table=old(op.table), ids=old(op.ids))
+            case Choose():
+                return replace(op, keys=old(op.keys))
             case TopK():
                 return replace(op, keys=old(op.keys), picked=old(op.picked))
             case Append():

@@ -13,7 +13,7 @@ from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Const, Expr, Operand, Rotate, Size
 from escc.ir.layout import Layout, Reduction
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value
+from escc.ir.program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value
 
 SIZES = {"B": 4, "E": 6, "F": 12, "G": 12, "H": 12, "L": 2, "M": 4, "Q": 4, "U": 1, "V": 6, "T": 3}
 SMALL = ("2", "2x2")
@@ -111,6 +111,8 @@ CASES = [
     Case("places of the largest", TopK("r", "a", "b", ("M",), "T"), (("a", "MF"), ("b", "M"), ("r", "FT"))),
     Case("picked by others", TopK("r", "a", "b", ("M",), "L"), (("a", "FM"), ("b", "MF"), ("r", "FL"))),
     Case("the largest of two dims", TopK("r", "a", "b", ("M", "T"), "T"), (("a", "MBT"), ("b", "TM"), ("r", "BT"))),
+    Case("chosen", Choose("r", "a", ("M",), 2), (("a", "BMQ"), ("r", "BMQ")), SMALL),
+    Case("chosen of two dims", Choose("r", "a", ("M", "T"), 3), (("a", "MFT"), ("r", "MFT"))),
     Case("iota", Iota("r", "F"), (("r", "F"),)),
     Case("append", Append("r", "a", "b", "L", "M"), (("a", "BMQ"), ("b", "BLQ"), ("r", "BMQ")), SMALL),
     Case("append of one", Append("r", "a", "b", "U", "M"), (("a", "MF"), ("b", "UF"), ("r", "MF"))),

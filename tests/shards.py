@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from escc.ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size
 from escc.ir.layout import Layout, Reduction
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value, operand_names
+from escc.ir.program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value, operand_names
 
 Array = NDArray[np.float64]
 Chip = dict[str, int]
@@ -157,6 +157,18 @@ def run(
                 pairs = sorted(zip(-key[row], range(len(key[row])), entry[row], strict=True))[: sizes[keep]]
                 found[(*row, slice(0, len(pairs)))] = [e for _, _, e in pairs]
             return found
+        case Choose(_, keys, over, keep):
+            ((_, key),) = reads.items()
+            axes = [values[keys].dims.index(d) for d in over]
+            rows = np.moveaxis(key, axes, range(-len(axes), 0))
+            if math.prod(rows.shape[rows.ndim - len(axes) :]) < keep:
+                raise NotLocal
+            kept = np.zeros(rows.shape)
+            for row in np.ndindex(rows.shape[: rows.ndim - len(axes)]):
+                places = sorted(np.ndindex(rows[row].shape), key=lambda at: (-rows[row][at], at))
+                for at in places[:keep]:
+                    kept[row][at] = 1.0
+            return np.moveaxis(kept, range(-len(axes), 0), axes)
         case Iota():
             return np.arange(result_block[0].start, result_block[0].stop, dtype=float)
         case Append(_, cache, new, source, target):
@@ -261,7 +273,7 @@ def combinations(
     ]
     results = list(all_layouts(result_shape, mesh, reductions))
     # What a chip makes does not hang on the result's layout.
-    blind = isinstance(op, Einsum | Reduce | Take | TopK | Append)
+    blind = isinstance(op, Einsum | Reduce | Take | TopK | Choose | Append)
     for picked in itertools.product(*ready):
         made: list[Array | None] | None = None
         for result in results:

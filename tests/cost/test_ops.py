@@ -41,7 +41,7 @@ def launch(*reads: str, writes: bool = False, caches: frozenset[str] = frozenset
 
 def done(op: Op, *reads: str, writes: bool = False, values: Mapping[str, Value] = VALUES, **more: int) -> Work:
     local = (SIZES | more).__getitem__
-    return work(op, signature(op, values), values, launch(*reads, writes=writes), local)
+    return work(op, signature(op, values), values, launch(*reads, writes=writes), local, local)
 
 
 def matmul(weights: str) -> Einsum:
@@ -65,7 +65,7 @@ def test_what_attention_reads_from_caches_is_counted_apart_as_well() -> None:
     scores = Einsum("s", ("u", "after"), (("B", "F"), ("B", "M", "F")), ("B", "M"))
     values = VALUES | {"s": Value("s", ("B", "M"), Dtype.BF16)}
     read = launch("u", "after", writes=True, caches=frozenset({"after"}))
-    found = work(scores, signature(scores, values), values, read, SIZES.__getitem__)
+    found = work(scores, signature(scores, values), values, read, SIZES.__getitem__, SIZES.__getitem__)
     cache = 8 * 20 * 12
     assert found == Work(2 * 8 * 20 * 12, cache + 8 * 12 * 2 + 8 * 20 * 2, cache)
 
@@ -73,7 +73,7 @@ def test_what_attention_reads_from_caches_is_counted_apart_as_well() -> None:
 def test_kernels_layers_and_steps_are_those_of_the_launch() -> None:
     started = Launch(frozenset(), frozenset(), False, kernels=1, layers=1, steps=0.25)
     op = matmul("w")
-    found = work(op, signature(op, VALUES), VALUES, started, SIZES.__getitem__)
+    found = work(op, signature(op, VALUES), VALUES, started, SIZES.__getitem__, SIZES.__getitem__)
     assert (found.kernels, found.layers, found.steps) == (1, 1, 0.25)
 
 
@@ -136,7 +136,8 @@ def test_an_append_writes_what_is_new_in_the_type_of_the_cache() -> None:
 def test_symbols_do_as_numbers_do() -> None:
     symbols = {name: sympy.Symbol(name, positive=True) for name in SIZES}
     op = matmul("w")
-    found = work(op, signature(op, VALUES), VALUES, launch("w", "x", writes=True), symbols.__getitem__)
+    local = symbols.__getitem__
+    found = work(op, signature(op, VALUES), VALUES, launch("w", "x", writes=True), local, local)
     assert sympy.simplify(found.flops - 2 * symbols["B"] * symbols["E"] * symbols["F"]) == 0
     rows, wide, out = (symbols[name] for name in "BEF")
     assert sympy.simplify(found.hbm_bytes - 2 * (wide * out + rows * wide + rows * out)) == 0
@@ -146,5 +147,6 @@ def test_symbols_do_as_numbers_do() -> None:
 def test_a_matmul_is_done_in_the_narrowest_float_of_its_operands(dtype: str, done_in: Dtype) -> None:
     values = VALUES | {"w": Value("w", ("E", "F"), Dtype(dtype))}
     op = matmul("w")
-    found = work(op, signature(op, values), values, Launch(frozenset(), frozenset(), False, 1), SIZES.__getitem__)
+    local = SIZES.__getitem__
+    found = work(op, signature(op, values), values, Launch(frozenset(), frozenset(), False, 1), local, local)
     assert found.dtype is done_in and found.kernels == (2 if done_in is Dtype.FP8 else 1)

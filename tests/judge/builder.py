@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from escc.ir.choices import with_choices
 from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Const, Expr, Operand, operands
 from escc.ir.program import (
     Append,
     Carry,
+    Choose,
     Einsum,
     Iota,
     Kind,
@@ -100,6 +102,10 @@ class Builder:
         dims = [*(d for d in self.dims(keys) if d not in over), keep]
         return self._op(TopK(self._value("k", dims, self.values[picked].dtype), keys, picked, tuple(over), keep))
 
+    def choose(self, keys: str, over: str, keep: int) -> str:
+        """1 at the largest of `keys`, 0 elsewhere."""
+        return self._op(Choose(self._value("o", self.dims(keys), self._dtype()), keys, tuple(over), keep))
+
     def iota(self, dim: str) -> str:
         """Positions along a dim."""
         return self._op(Iota(self._value("i", dim, Dtype.I32), dim))
@@ -134,7 +140,7 @@ class Builder:
         ((stored, items),) = self._regions
         phase = Phase("main", tuple(self.sizes.items()))
         body = Region(tuple(stored), tuple(items))
-        return Program("generated", tuple(self.values.values()), body, tuple(results), (phase,))
+        return with_choices(Program("generated", tuple(self.values.values()), body, tuple(results), (phase,)))
 
     def _dtype(self) -> Dtype:
         return self.rng.choice([Dtype.BF16, Dtype.BF16, Dtype.BF16, Dtype.F32])

@@ -14,6 +14,7 @@ from functools import cache
 from escc.cost.kernels import launches
 from escc.ir.program import Append, Kind, Op, Repeat, Stored, walk
 
+from .chosen import followed, share
 from .generator import Case
 from .layouts import Place, complete, moves, parts, places
 from .rules import LINK, Strategy, strategies, uses
@@ -34,6 +35,7 @@ class Exhaustive:
         self.repeats: list[tuple[Repeat[Op], int]] = []
         self.born: dict[str, int] = {}  # value -> how often it is made
         self.launches = launches(case.program)
+        self.masks = followed(case.program)
         self.memory: dict[str, str] = {}
         self.free: list[str] = []  # stored tensors
         for placed in self.placed:
@@ -63,7 +65,10 @@ class Exhaustive:
 
     def options(self) -> list[list[Strategy]]:
         """The strategies of each op."""
-        return [strategies(op, self.values, self.sizes, self.mesh, self.launches[op.result]) for op, _ in self.ops]
+        return [
+            strategies(op, self.values, self.sizes, self.mesh, self.launches[op.result], self.masks)
+            for op, _ in self.ops
+        ]
 
     def carried(self) -> list[str]:
         """The carries, by their names inside."""
@@ -127,13 +132,17 @@ class Exhaustive:
         return fixed + best
 
     def bytes(self, value: str, place: Place) -> float:
-        return math.prod(self.shape(value)) * self.values[value].dtype.bits / 8 / parts(place, self.mesh)
+        return self.weight(value) / parts(place, self.mesh)
+
+    def weight(self, value: str) -> float:
+        kept = share(self.masks.get(value, ()), self.sizes)
+        return math.prod(self.shape(value)) * self.values[value].dtype.bits / 8 * kept
 
     def reach(self, value: str, root: Place, goals: Goals) -> float:
         """The least time to hold something of every goal, paying each copy once."""
         key = (value, root, goals)
         if key not in self.known:
-            unit = math.prod(self.shape(value)) * self.values[value].dtype.bits / 8 / LINK * self.born[value]
+            unit = self.weight(value) / LINK * self.born[value]
             self.known[key] = fewest_bytes(self.shape(value), self.mesh, root, goals) * unit
         return self.known[key]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 from escc.ir.layout import Layout
 from escc.ir.mesh import Mesh
@@ -32,7 +33,12 @@ def few_ops(seed: int, ops: int, pinned: bool) -> Case:
     program = builder.program(_unread(builder, values))
     mesh = Mesh(tuple(zip("xyz", rng.choice(MESHES), strict=False)))
     case = Case(program, mesh, None, f"{ops} ops, seed {seed}")
-    return Case(program, mesh, None, case.label, _ends(case, rng)) if pinned else case
+    return pinned_ends(case, seed) if pinned else case
+
+
+def pinned_ends(case: Case, seed: int) -> Case:
+    """The same with random layouts for what is stored and handed out, and no limit of memory."""
+    return replace(case, capacity_bytes=None, ends=_ends(case, random.Random(seed)))
 
 
 def pins(case: Case) -> tuple[Pin, ...]:

@@ -10,7 +10,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Kind, Program, Stored, walk
 
 from .builder import Builder
-from .families import FAMILIES
+from .families import FAMILIES, Family
 from .layouts import Place
 
 LETTERS = "BLMEFHKQV"
@@ -34,22 +34,23 @@ class Case:
         return [self.ends[value]] if value in self.ends else list(free)
 
 
-def generate(seed: int) -> Case:
+def generate(seed: int, families: Mapping[str, Family] = FAMILIES) -> Case:
     """The case of a seed. Consecutive seeds go through the families in turn."""
     rng = random.Random(seed)
-    label = list(FAMILIES)[seed % len(FAMILIES)]
+    label = list(families)[seed % len(families)]
     builder = Builder(rng, _sizes(rng))
-    program = builder.program(FAMILIES[label](builder))
+    program = builder.program(families[label](builder))
     mesh = _mesh(rng, 2 if _heavy(label, program) else 3)
     capacity = _capacity(rng, program, mesh) if rng.random() < 0.35 else None
     return Case(program, mesh, capacity, label)
 
 
 def _heavy(label: str, program: Program) -> bool:
-    """Whether three axes are too many for the judge: wide fans, and those that share a parameter too."""
+    """Whether three axes are too many for the judge: wide fans, those that share a parameter too, and what has
+    three dims for every expert and back."""
     read = [name for item in program.body.items if isinstance(item, Einsum) for name in item.operands]
     params = {s.value for s in program.body.stored if s.kind is Kind.PARAM}
-    return label == "fan5" or (label.startswith("fan") and any(read.count(p) > 1 for p in params))
+    return label in ("fan5", "back", "whole") or (label.startswith("fan") and any(read.count(p) > 1 for p in params))
 
 
 def _mesh(rng: random.Random, most: int) -> Mesh:

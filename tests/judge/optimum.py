@@ -17,6 +17,7 @@ import numpy as np
 from escc.cost.kernels import Launch, launches
 from escc.ir.program import Append, Carry, Kind, Op, Region, Repeat, Stored, Value
 
+from .chosen import Masks, followed, share
 from .flows import Flow, arborescence
 from .generator import Case
 from .layouts import Place, complete, distances, parts, places
@@ -33,6 +34,7 @@ class _Net:
     sizes: Mapping[str, int]
     mesh: tuple[int, ...]
     launches: dict[str, Launch]
+    masks: dict[str, Masks]
     domains: dict[str, list[Place]] = field(default_factory=dict)
     tables: list[Table] = field(default_factory=list)
     flows: dict[str, Flow] = field(default_factory=dict)
@@ -48,7 +50,8 @@ class _Net:
         return tuple(self.sizes[d] for d in self.values[value].dims)
 
     def weight(self, value: str) -> float:
-        return math.prod(self.shape(value)) * self.values[value].dtype.bits / 8
+        kept = share(self.masks.get(value, ()), self.sizes)
+        return math.prod(self.shape(value)) * self.values[value].dtype.bits / 8 * kept
 
     def begin(self, value: str, root: str, times: int, top: bool = False) -> None:
         """A value that is there, `times` over, in the layout of column `root`."""
@@ -81,7 +84,8 @@ def optimum(case: Case) -> float:
 
 def _network(case: Case) -> _Net:
     phase = case.program.phase("main")
-    net = _Net(case, case.program.table(), dict(phase.sizes), case.mesh.sizes, launches(case.program))
+    masks = followed(case.program)
+    net = _Net(case, case.program.table(), dict(phase.sizes), case.mesh.sizes, launches(case.program), masks)
     _region(net, case.program.body, 1)
     for value in case.program.results:
         net.end(value, case.stored(value, complete(net.shape(value), net.mesh)))
@@ -125,7 +129,7 @@ def _op(net: _Net, op: Op, times: int) -> None:
     read = [net.orders[value] for value, _ in uses(op, net.values)]
     ways = [
         way
-        for way in strategies(op, net.values, net.sizes, net.mesh, net.launches[op.result])
+        for way in strategies(op, net.values, net.sizes, net.mesh, net.launches[op.result], net.masks)
         if all(place in known for place, known in zip(way.uses, read, strict=True))
     ]
     choice = f"strategy {op.result}"

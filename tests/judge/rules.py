@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from escc.cost.kernels import Launch
 from escc.ir.expr import count_calls, linear_operands, operands, rotated_dims
-from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value
+from escc.ir.program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value
 
+from .chosen import Masks, met, share, terms
 from .layouts import Order, Place, arrangements, ways
 
 FLOPS = 275e12  # a second, each chip
@@ -76,6 +77,8 @@ def _facts(op: Op, values: Mapping[str, Value]) -> _Facts:
             compared = values[op.keys].dims
             fixed = frozenset({*op.over, op.keep})
             return _Facts(read, result, lambda n: math.prod(n[d] for d in compared), whole=fixed)
+        case Choose():
+            return _Facts((whole(op.keys),), result, elements, whole=frozenset(op.over))
         case Iota():
             return _Facts((), result, lambda n: 0)
         case Append():
@@ -103,11 +106,22 @@ def _index_sizes(facts: _Facts, op: Op, values: Mapping[str, Value], sizes: Mapp
     return found
 
 
-def _bytes(op: Op, facts: _Facts, local: Mapping[str, int], values: Mapping[str, Value], launch: Launch) -> float:
+def _bytes(
+    op: Op,
+    facts: _Facts,
+    local: Mapping[str, int],
+    values: Mapping[str, Value],
+    launch: Launch,
+    sizes: Mapping[str, int],
+    masks: Mapping[str, Masks],
+) -> float:
     """What the op reads from and writes to HBM."""
+    every = terms(op, masks)
 
     def size(name: str, indices: tuple[str, ...]) -> float:
-        return math.prod(local[i] for i in indices) * values[name].dtype.bits / 8
+        own = masks.get(name, frozenset())
+        kept = share(own, sizes) * (met(every, own, indices, local, sizes) if name != op.result else 1.0)
+        return math.prod(local[i] for i in indices) * values[name].dtype.bits / 8 * kept
 
     total = size(op.result, facts.result) if launch.writes else 0.0
     for name, indices in facts.uses:
@@ -125,6 +139,7 @@ def strategies(
     sizes: Mapping[str, int],
     mesh: tuple[int, ...],
     launch: Launch,
+    masks: Mapping[str, Masks],
 ) -> list[Strategy]:
     """All ways to run `op`, the cheapest of those that look alike from outside."""
     facts = _facts(op, values)
@@ -135,6 +150,7 @@ def strategies(
     contracted = {i for i in names if i not in facts.result}
     if isinstance(op, Append):
         contracted = set()
+    worked = share(terms(op, masks), sizes)
     best: dict[tuple[tuple[Place, ...], Place], float] = {}
     for orders, bins in arrangements(mesh, len(names), 1 + len(extra)):
         on: dict[str, Order] = dict(zip(names, orders, strict=True))
@@ -153,6 +169,7 @@ def strategies(
         )
         open_axes = {a for i in contracted for a in on[i]} | {a for a, b in enumerate(bins) if b > 0}
         key = (read, placed(facts.result, frozenset(open_axes)))
-        seconds = max(facts.flops(local) / FLOPS, _bytes(op, facts, local, values, launch) / HBM)
+        moved = _bytes(op, facts, local, values, launch, sizes, masks)
+        seconds = max(facts.flops(local) * worked / FLOPS, moved / HBM)
         best[key] = min(best.get(key, math.inf), seconds)
     return [Strategy(read, result, seconds) for (read, result), seconds in best.items()]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from judge.builder import Builder, call
+from judge.chosen_families import CHOSEN
 from judge.exhaustive import Exhaustive, fewest_bytes
 from judge.families import FAMILIES
 from judge.flows import Flow, arborescence
@@ -182,6 +183,37 @@ def test_agrees_with_trying_everything(axes: tuple[int, ...], seeds: range, most
             tried += 1
             assert optimum(case) == pytest.approx(everything.best(), rel=1e-12, abs=0), (seed, case.label)
     assert tried >= least
+
+
+@pytest.mark.parametrize(
+    ("axes", "seeds", "least"), [((2,), range(42), 20), ((4,), range(42, 84), 18), ((3,), range(84, 126), 20)]
+)
+def test_agrees_with_trying_everything_where_there_is_a_choice(axes: tuple[int, ...], seeds: range, least: int) -> None:
+    mesh, tried = Mesh(tuple(zip("xyz", axes, strict=False))), 0
+    for seed in seeds:
+        case = dataclasses.replace(generate(seed, CHOSEN), mesh=mesh)
+        everything = Exhaustive(case)
+        if everything.count() <= 1500:
+            tried += 1
+            assert optimum(case) == pytest.approx(everything.best(), rel=1e-12, abs=0), (seed, case.label)
+    assert tried >= least
+
+
+def test_what_is_chosen_is_worked_sent_and_read_for_what_is_kept() -> None:
+    b = build(B=4096, K=8, E=64, F=3)
+    m = b.choose(b.input("BK"), "K", 2)
+    u = b.einsum("BKF", b.einsum("BKE", m, b.input("BE")), b.param("KEF"))
+    # One chip: keys and tokens are read, a quarter of the tokens' copies is written and read, of which 3 come out.
+    # The weights are all met; the arithmetic hides behind the memory.
+    tokens = 4096 * 8 * 2 + 4096 * 64 * 2 + 4096 * 8 * 64 * 2 / 4
+    matrix = 4096 * 8 * 64 * 2 / 4 + 8 * 64 * 3 * 2 + 4096 * 8 * 3 * 2 / 4
+    assert solve(b, [u], 1) == exactly((tokens + matrix) / HBM)
+    b = build(B=1, K=8, E=64, F=3000)
+    e = b.einsum("BKE", b.choose(b.input("BK"), "K", 2), b.input("BE"))
+    u = b.einsum("BKF", e, b.param("KEF"))
+    # One token reads the weights of two experts of the eight.
+    first = 8 * 2 + 64 * 2 + 8 * 64 * 2 / 4  # the keys, all of them, and the token; its copies
+    assert solve(b, [u], 1) == exactly((first + 8 * 64 * 2 / 4 + 8 * 64 * 3000 * 2 / 4 + 8 * 3000 * 2 / 4) / HBM)
 
 
 @pytest.mark.parametrize("uses", [1, 2, 3, 4, 5])

@@ -6,8 +6,9 @@ import math
 from collections import Counter
 
 import pytest
+from judge.chosen_families import CHOSEN
 from judge.families import FAMILIES
-from judge.few_ops import few_ops, pins
+from judge.few_ops import few_ops, pinned_ends, pins
 from judge.generator import Case, generate
 from judge.optimum import optimum
 
@@ -22,6 +23,7 @@ from escc.passes.choose import Options, choose
 from escc.passes.lower.insert import insert
 
 CASES_EACH = 16  # 320 in all
+CHOSEN_EACH = 6
 RELATIVE, ABSOLUTE_S = 1e-9, 1e-15
 
 
@@ -63,6 +65,18 @@ def test_the_search_finds_the_optimum_and_its_plan_runs(family: str) -> None:
         case = generate(seed)
         assert case.label == family
         compare(case, seed)
+
+
+@pytest.mark.parametrize("family", CHOSEN)
+@pytest.mark.parametrize("pinned", [False, True])
+def test_the_search_finds_the_optimum_of_what_is_chosen(family: str, pinned: bool) -> None:
+    first = list(CHOSEN).index(family)
+    for seed in range(first, CHOSEN_EACH * len(CHOSEN), len(CHOSEN)):
+        case = generate(seed, CHOSEN)
+        assert case.label == family
+        case = pinned_ends(case, seed) if pinned else case
+        text = compare(case, seed)
+        assert "choose(" in text or not text
 
 
 @pytest.mark.parametrize(("ops", "pinned", "cases", "least"), [(2, True, 60, 2), (3, True, 30, 1), (3, False, 30, 0)])

@@ -10,13 +10,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from escc.ir.choices import with_sharded_choices
 from escc.ir.collective import AllGather, AllReduce, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.expr import FUNCTIONS, Call, Const, Context, Expr, Operand, Rotate, Size
 from escc.ir.layout import Layout, Reduction
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Carry, Einsum, Iota, Kind, Map, Op, Reduce, Region, Repeat, Stored, Sum, Take, TopK
+from escc.ir.program import (
+    Append,
+    Carry,
+    Choose,
+    Einsum,
+    Iota,
+    Kind,
+    Map,
+    Op,
+    Reduce,
+    Region,
+    Repeat,
+    Stored,
+    Sum,
+    Take,
+    TopK,
+)
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from escc.ir.text.expressions import ExprError, ExprParser, format_expr
 from escc.ir.text.read_spmd import parse_spmd
@@ -183,7 +200,7 @@ def ops(draw: st.DrawFn, result: str, rank_dims: tuple[str, ...], names: list[st
     """Any op that makes `result`, whether or not its operands fit."""
     name, dim = st.sampled_from(names), st.sampled_from(dims)
     indices = st.lists(dim, max_size=3).map(tuple)
-    match draw(st.integers(0, 7)):
+    match draw(st.integers(0, 8)):
         case 0:
             factors = draw(st.lists(st.tuples(name, indices), min_size=1, max_size=3))
             output = draw(st.just(rank_dims) | indices)
@@ -202,6 +219,9 @@ def ops(draw: st.DrawFn, result: str, rank_dims: tuple[str, ...], names: list[st
         case 6:
             over = tuple(draw(st.lists(dim, min_size=1, max_size=2)))
             return TopK(result, draw(name), draw(name), over, draw(dim))
+        case 7:
+            over = tuple(draw(st.lists(dim, min_size=1, max_size=2)))
+            return Choose(result, draw(name), over, draw(st.integers(1, 10**18 - 1)))
     return Map(result, draw(exprs(name, dims)))
 
 
@@ -251,7 +271,7 @@ def programs(draw: st.DrawFn) -> SpmdProgram:
     name, phase = draw(st.text(max_size=8)), draw(NAMES | st.text(max_size=5))
     body = region(0)
     results = tuple(draw(st.lists(st.sampled_from(names), max_size=3)))
-    return SpmdProgram(name, phase, mesh, sizes, tuple(values), body, results)
+    return with_sharded_choices(SpmdProgram(name, phase, mesh, sizes, tuple(values), body, results))
 
 
 @settings(max_examples=150, deadline=None)

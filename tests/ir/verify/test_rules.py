@@ -13,7 +13,7 @@ from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Context, Operand, Rotate, Size
 from escc.ir.layout import parse_layout
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
+from escc.ir.program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK
 from escc.ir.spmd import SpmdValue
 from escc.ir.verify.rules import check_op
 
@@ -96,6 +96,11 @@ APPEND = Append("r", "a", "b", "L", "M")
         (TopK("r", "a", "b", ("M",), "T"), ["a MF partialsum-x", "b M", "r FT"], "parts of a sum are not ordered"),
         (TopK("r", "a", "b", ("M",), "T"), ["a MF", "b M partialmax-x", "r FT"], "`b` is a partial max"),
         (TopK("r", "a", "b", ("F",), "Q"), ["a MF", "b M", "r MQ_x"], "every chip makes all of `Q`"),
+        (Choose("r", "a", ("M",), 2), ["a BM_x", "r BM_x"], "`M` is split, and the largest of a part are not those"),
+        (Choose("r", "a", ("M", "Q"), 2), ["a MQ_x", "r MQ_x"], "`Q` is split, and the largest of a part"),
+        (Choose("r", "a", ("M",), 2), ["a BM partialsum-x", "r BM"], "parts of a sum are not ordered"),
+        (Choose("r", "a", ("M",), 2), ["a BM partialmax-x", "r BM"], "parts of a sum are not ordered"),
+        (Choose("r", "a", ("M",), 2), ["a BM", "r BM_x"], "it leaves its result in BM, not in BM_x"),
         (Iota("r", "F"), ["r F partialsum-x"], "it leaves its result in F, not in F partialsum-x"),
         (APPEND, ["a BMQ_x", "b BLQ", "r BMQ_x"], "index `Q` is split by x in one operand and by nothing in another"),
         (APPEND, ["a BM_xQ", "b BL_xQ", "r BM_xQ"], "axis `x` splits `M` in one operand and `L` in another"),
@@ -138,6 +143,12 @@ def test_a_result_dim_that_nothing_reads_is_free_but_for_axes_in_use() -> None:
         (TopK("r", "a", "a", ("M",), "F"), ["a MF", "r FF"], "`F` elements cannot be picked over M of dims M, F"),
         (TopK("r", "a", "a", ("M",), "T"), ["a MF", "r TF"], "what is picked over M of dims M, F has not dims T, F"),
         (TopK("r", "a", "a", ("M",), "E"), ["a MF", "r FE"], "there are fewer elements over M than `E` = 6"),
+        (Choose("r", "a", ("M",), 2), ["a BM", "r MB"], "what is chosen over M of dims B, M has not dims M, B"),
+        (Choose("r", "a", ("F",), 2), ["a BM", "r BM"], "what is chosen over F of dims B, M has not dims B, M"),
+        (Choose("r", "a", (), 1), ["a BM", "r BM"], "of dims B, M has not dims B, M"),
+        (Choose("r", "a", ("M", "M"), 2), ["a BM", "r BM"], "what is chosen over M, M of dims B, M"),
+        (Choose("r", "a", ("M",), 5), ["a BM", "r BM"], "5 cannot be chosen over M"),
+        (Choose("r", "a", ("M",), 0), ["a BM", "r BM"], "0 cannot be chosen over M"),
         (Iota("r", "F"), ["r BF"], "an iota along `F` has that dim alone"),
         (APPEND, ["a BMQ", "b BLH", "r BMQ"], "has not the dims of `a` with `L` in the place of `M`"),
         (Append("r", "a", "b", "F", "M"), ["a M", "b F", "r M"], "`F` = 12 entries do not fit in `M` = 4"),

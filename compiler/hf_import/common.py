@@ -16,6 +16,8 @@ ACTIVATIONS: Mapping[str, str] = {
     "silu": "silu",
     "swish": "silu",
     "relu": "relu",
+    "gelu": "gelu_exact",
+    "gelu_python": "gelu_exact",
     "gelu_new": "gelu",
     "gelu_fast": "gelu",
     "gelu_pytorch_tanh": "gelu",
@@ -76,11 +78,6 @@ def read_activation(fields: Fields, name: str, default: str | None = None, exact
 
     `exact_gelu`: whether `gelu` is the exact one, and not the tanh approximation.
     """
-    node = fields.get(name)
-    if node is not None and node.value == "gelu" and exact_gelu:
-        hint = "where the tanh approximation will do, write `gelu_pytorch_tanh`"
-        fields.refuse(name, f"`{name}` is the exact gelu, which the language does not have.", hint)
-        return "gelu"
     return fields.choice(name, ACTIVATIONS if exact_gelu else {**ACTIVATIONS, "gelu": "gelu"}, default)
 
 

@@ -223,8 +223,12 @@ class _Writer:
         x = self.some()
         over = self.over(x)
         if over:
-            mask = ", mask=causal(L, M)" if {"L", "M"} <= set(self.floats[x]) and self.rng.random() < 0.7 else ""
-            self.set(self.new(), self.floats[x], f"softmax({x}, over=[{','.join(over)}]{mask})")
+            narrow = self.rng.choice(["", ", window=2", ", chunk=3"])
+            causal = {"L", "M"} <= set(self.floats[x]) and self.rng.random() < 0.7
+            mask = f", mask=causal(L, M{narrow})" if causal else ""
+            rest = tuple(d for d in self.floats[x] if d not in over)
+            sink = f", sink={self.param(rest)}" if self.rng.random() < 0.3 else ""
+            self.set(self.new(), self.floats[x], f"softmax({x}, over=[{','.join(over)}]{mask}{sink})")
 
     def norm(self) -> None:
         x = self.some()

@@ -15,6 +15,8 @@ ACTIVATIONS: Mapping[str, str] = {
     "silu": "silu",
     "swish": "silu",
     "relu": "relu",
+    "gelu": "gelu_exact",
+    "gelu_python": "gelu_exact",
     "gelu_new": "gelu",
     "gelu_fast": "gelu",
     "gelu_pytorch_tanh": "gelu",
@@ -85,9 +87,6 @@ def read_activation(fields: Fields, name: str, default: str | None = None, exact
 
     `exact_gelu`: whether `gelu` is the exact one, and not the tanh approximation.
     """
-    node = fields.get(name)
-    if node is not None and node.value == "gelu" and exact_gelu:
-        return "gelu_exact"
     return fields.choice(name, ACTIVATIONS if exact_gelu else {**ACTIVATIONS, "gelu": "gelu"}, default)
 
 

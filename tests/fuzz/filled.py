@@ -78,6 +78,9 @@ MODELS: Mapping[str, Callable[[], str]] = {
     "one expression, padded": lambda: OPEN.replace("A = 4", "A = 3 pad 4")
     + f"b={tree('x', 12)}\nc=softmax(b,over=A)\n"
     + CLOSE,
+    "a table": lambda: filled(
+        OPEN + "b=rope(x,over=B,at=A into C,scaling=longrope(1,[1", ",{k}", "]))\n" + CLOSE, 2
+    ),
     "softmaxes": lambda: filled(OPEN, "b{k}=softmax(x,over=B)\n", CLOSE, 10),
     "softmaxes, padded": lambda: filled(
         OPEN.replace("B = 4", "B = 3 pad 4"), "b{k}=softmax(x,over=B)\n", CLOSE, 10, 1_500

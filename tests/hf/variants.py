@@ -136,6 +136,7 @@ VARIANTS: Mapping[str, Config] = {
     | {"n_inner": 20, "scale_attn_weights": False, "layer_norm_epsilon": 0.1, "activation_function": "relu"},
     "gpt2, untied": GPT2 | {"tie_word_embeddings": False, "n_inner": None, "reorder_and_upcast_attn": True, "n_ctx": 7},
     "gpt_neox, least": NEOX,
+    "gpt_neox, the exact gelu": NEOX | {"hidden_act": "gelu"},
     "gpt_neox, serial": NEOX | {"use_parallel_residual": False, "rotary_pct": 1.0, "hidden_act": "gelu_fast"},
     "gpt_neox, no biases, tied": NEOX | {"attention_bias": False, "tie_word_embeddings": True, "rotary_emb_base": 50},
     "gpt_neox, kv-heads": NEOX | {"num_key_value_heads": 1, "layer_norm_eps": 1e-2},

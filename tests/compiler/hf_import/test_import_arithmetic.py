@@ -79,6 +79,7 @@ CONFIGS: dict[str, Config] = {
     "gpt_neox": COMMON | {"model_type": "gpt_neox", "num_attention_heads": 2, "rotary_pct": 0.34, "hidden_act": "relu"},
     "gpt_neox, serial": COMMON
     | {"model_type": "gpt_neox", "use_parallel_residual": False, "rotary_pct": 1.0, "hidden_act": "gelu_fast"},
+    "gpt_neox, exact": COMMON | {"model_type": "gpt_neox", "rotary_pct": 1.0, "hidden_act": "gelu"},
     "phi": COMMON | {"model_type": "phi", "num_attention_heads": 3, "num_key_value_heads": 1, "hidden_act": "gelu_new"},
 }
 
@@ -125,6 +126,10 @@ def tanh_gelu(x: Array) -> Array:
     return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def exact_gelu(x: Array) -> Array:
+    return np.asarray(x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))))
+
+
 def silu(x: Array) -> Array:
     return x / (1 + np.exp(-x))
 
@@ -136,6 +141,7 @@ def relu(x: Array) -> Array:
 FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "silu": silu,
     "relu": relu,
+    "gelu": exact_gelu,
     "gelu_new": tanh_gelu,
     "gelu_fast": tanh_gelu,
 }

@@ -82,6 +82,15 @@ def test_the_activation_of_gemma_is_its_hidden_act(act: object, older: object, a
     assert read(config("gemma", hidden_act=act, hidden_activation=older)).activation == activation
 
 
+@pytest.mark.parametrize(
+    ("act", "activation"),
+    [("gelu", "gelu_exact"), ("gelu_python", "gelu_exact"), ("gelu_new", "gelu"), ("gelu_pytorch_tanh", "gelu")],
+)
+def test_which_gelu_is_the_exact_one(act: str, activation: str) -> None:
+    assert read(config("llama", hidden_act=act)).activation == activation
+    assert read(config("gpt_neox", hidden_act=act)).activation == activation
+
+
 def test_gpt_neox_has_a_key_and_a_value_for_each_head_as_wide_as_divides_the_model() -> None:
     model = read(config("gpt_neox", num_key_value_heads=1, head_dim=4, rotary_pct=0.5))
     assert (model.kv_heads, model.head_dim) == (32, 2)

@@ -41,6 +41,8 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "gelu": lambda a: 0.5 * a * (1 + np.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a**3))),
     "erf": erf,
     "gelu_exact": exact_gelu,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
     "sin": np.sin,
     "cos": np.cos,
     "floor": np.floor,
@@ -261,3 +263,10 @@ def test_gates() -> None:
     np.testing.assert_allclose(run("return swiglu(g, u)", inputs, g=g, u=u), g / (1 + np.exp(-g)) * u)
     np.testing.assert_allclose(run("return geglu(g, u)", inputs, g=g, u=u), FUNCTIONS["gelu"](g) * u)
     np.testing.assert_allclose(run("return gelu_exact(g) * erf(u)", inputs, g=g, u=u), exact_gelu(g) * erf(u))
+
+
+def test_numbers_clamp() -> None:
+    x = 9 * data("B", "E")
+    assert np.abs(x).max() > 7
+    np.testing.assert_array_equal(run("return minimum(maximum(x, -7), 7)", "x: f32[B,E]", x=x), np.clip(x, -7, 7))
+    np.testing.assert_array_equal(run("return minimum(7, x)", "x: f32[B,E]", x=x), np.minimum(x, 7))

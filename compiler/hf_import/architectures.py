@@ -16,7 +16,7 @@ from .common import check_at_rest, check_common, read_dtype
 from .description import Transformer
 from .experts import glm4_moe, gpt_oss, llama4, minimax_m2, mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe
 from .fields import Fields
-from .gemma import gemma, gemma2, gemma3
+from .gemma import gemma, gemma2, gemma3, gemma4
 from .gpt import gpt2, gpt_neox, phi
 from .json_text import Document
 from .kin import cohere, cohere2, granite, ministral, olmo2, olmo3, phi3, smollm3, starcoder2
@@ -51,6 +51,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "cohere2": ("Cohere2ForCausalLM", cohere2),
     "gemma2": ("Gemma2ForCausalLM", gemma2),
     "gemma3_text": ("Gemma3ForCausalLM", gemma3),
+    "gemma4_text": ("Gemma4ForCausalLM", gemma4),
     "mixtral": ("MixtralForCausalLM", mixtral),
     "qwen2_moe": ("Qwen2MoeForCausalLM", qwen2_moe),
     "qwen3_moe": ("Qwen3MoeForCausalLM", qwen3_moe),
@@ -67,6 +68,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
 TOWERS = {  # models with a part for text, by what that is where it does not say
     "llama4": "llama4_text",
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
     "qwen2_vl": "qwen2_vl_text",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen3_vl": "qwen3_vl_text",
@@ -84,6 +86,7 @@ OF_EXPERTS = (
     "minimax_m2",
     "gpt_oss",
     "llama4_text",
+    "gemma4_text",
     "qwen3_vl_moe_text",
     *LATENT,
 )

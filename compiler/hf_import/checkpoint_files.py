@@ -130,12 +130,13 @@ def tensor_called(name: str, places: Sequence[int]) -> str:
 
 
 def tensor_view(tensor: Any, steps: list[str]) -> tuple[Any, Any]:
-    """A tensor after the steps of a weight map, nothing of it read, and in which order its last dim is then."""
-    order = None
+    """A tensor after the steps of a weight map, nothing of it read, and in which order a dim of it is to be: that, and
+    which one, counted from the last, which is -1."""
+    order, axis = None, -1
     for step in steps:
         match step.split():
             case ["transpose"]:
-                tensor = tensor.T
+                tensor = np.swapaxes(tensor, -1, -2)
             case ["heads", count]:
                 tensor = tensor.reshape(*tensor.shape[:-1], int(count), -1)
             case ["part", which, "of", count]:
@@ -147,11 +148,13 @@ def tensor_view(tensor: Any, steps: list[str]) -> tuple[Any, Any]:
                 tensor = tensor[..., int(count) :]
             case ["every", count, "from", first]:
                 tensor = tensor[..., int(first) - 1 :: int(count)]
+            case ["roll"]:
+                tensor, axis = np.moveaxis(tensor, 0, -1), axis - 1
             case ["pairs"]:
                 order = np.arange(tensor.shape[-1]).reshape(2, -1).T.reshape(-1)
             case _:
                 raise ValueError(f"there is no step `{step}`")
-    return tensor, order
+    return tensor, None if order is None else (order, axis)
 
 
 def copy_part(part: Any, view: Any) -> None:
@@ -194,7 +197,10 @@ def parameter_parts(
         tensor = tensor.reshape(shape[len(counts) :])
         for n in within:
             at = places[n][len(counts) :]
-            view = tensor[at] if order is None else tensor[(*at[:-1], order[at[-1]])]
+            index = list(at)
+            if order is not None:
+                index[order[1]] = order[0][at[order[1]]]
+            view = tensor[tuple(index)]
             slot = tuple(
                 range(count)[part].index(one) for one, count, part in zip(repetition, counts, places[n], strict=False)
             )

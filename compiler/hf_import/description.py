@@ -63,7 +63,8 @@ class Attention:
     `chunk`: how long the pieces are in which tokens see each other. `scale`: what scores are multiplied by, None for
     1 over the root of `head_dim`. `cap`: between what and its negative they are pressed. `sinks`: whether each head
     has a score that nothing is behind. `heated`: by how much queries grow, and after how many places each, where
-    they do."""
+    they do. `value_norm`: whether values are normed, without a scale; `shared_value`: whether they are made by the
+    projection of keys."""
 
     heads: int
     kv_heads: int
@@ -78,6 +79,8 @@ class Attention:
     cap: float | None = None
     sinks: bool = False
     heated: tuple[float, float] | None = None
+    value_norm: bool = False
+    shared_value: bool = False
 
     @property
     def grouped(self) -> bool:
@@ -133,7 +136,8 @@ class Router:
     """How experts are chosen and weighed. `scores`: softmax over all, or sigmoid of each. `normalised`: whether the
     weights of those chosen add to 1. `factor`: what they are multiplied by. `bias`: whether the scores have one;
     `correction`: whether one is added to them to choose by, and not to weigh. `groups`: into how many groups the
-    experts go, and of how many groups those chosen are."""
+    experts go, and of how many groups those chosen are. `own_norm`: whether it has a norm of its
+    own, times the root of the width; `per_expert`: whether weights are multiplied by a number of each expert."""
 
     scores: str
     normalised: bool
@@ -141,6 +145,8 @@ class Router:
     bias: bool = False
     correction: bool = False
     groups: tuple[int, int] = (1, 1)
+    own_norm: bool = False
+    per_expert: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,20 +173,24 @@ class Experts:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer. `residual`: what its two parts are multiplied by before they are added."""
+    """One layer. `residual`: what its two parts are multiplied by before they are added. `beside`: experts beside the
+    feed-forward, each with norms of their own. `scaled`: whether the whole is multiplied by a number."""
 
     attention: Attention | Latent
     forward: FeedForward | Experts
     block: Block = Block.SERIAL
     norms: Norms = Norms.BEFORE
     residual: float = 1.0
+    beside: Experts | None = None
+    scaled: bool = False
 
     @property
     def scales(self) -> tuple[str, ...]:
         """The numbers that its norms bear, in the order in which they stand."""
         if self.block is Block.PARALLEL:
             return ("",)
-        return ("1", "2", "3", "4") if self.norms is Norms.BOTH else ("1", "2")
+        more = ("5", "6", "7") if self.beside is not None else ()
+        return ("1", "2", "3", "4", *more) if self.norms is Norms.BOTH else ("1", "2")
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,20 @@ from .rotary import number_text
 Tensor = tuple[str, str]  # a name, and dims as the language lists them
 
 
-def expert_tensors(experts: Experts, d: ForwardDims) -> Iterator[Tensor]:
+def expert_tensors(experts: Experts, d: ForwardDims, tag: str = "") -> Iterator[Tensor]:
+    """The parameters of experts; `tag` begins the names of their matrices."""
     x, t = d.experts, d.width
     yield "Wr", f"E,{x}"
     if experts.router.bias:
         yield "br", x
     if experts.router.correction:
         yield "correction", x
-    yield from ((f"W{name}", f"{x},E,{t}") for name in "ig")
-    yield "Wd", f"{x},{t},E"
+    if experts.router.own_norm:
+        yield "scale_r", "E"
+    if experts.router.per_expert:
+        yield "scale_x", x
+    yield from ((f"W{tag}{name}", f"{x},E,{t}") for name in "ig")
+    yield f"W{tag}d", f"{x},{t},E"
     if experts.bias:
         yield from ((f"b{name}", f"{x},{t}") for name in "ig")
         yield "bd", f"{x},E"
@@ -45,6 +50,7 @@ def router_lines(router: Router, chosen: int, d: ForwardDims, n: str) -> Iterato
     else:
         yield f"m = choose({keys}, over={x}, keep={chosen})"
     weights = f"m * rp / sum(m * rp, over={x})" if router.normalised else "m * rp"
+    weights += " * scale_x" if router.per_expert else ""
     yield f"w = {weights}" + (f" * {number_text(router.factor)}" if router.factor != 1 else "")
 
 
@@ -58,26 +64,26 @@ def _group_lines(router: Router, d: ForwardDims) -> Iterator[str]:
     yield f"mg = choose(rg, over={d.groups}, keep={router.groups[1]})"
 
 
-def expert_lines(experts: Experts, d: ForwardDims, n: str) -> Iterator[str]:
-    """What the experts make of a token, `e`, and what the shared one does, `sd`."""
+def expert_lines(experts: Experts, d: ForwardDims, n: str, tag: str = "") -> Iterator[str]:
+    """What the experts make of a token, `e`, and what the shared one does, `sd`; `tag` as of their parameters."""
     x, t = d.experts, d.width
     yield f"t[B,L,{x},E] = {'w' if experts.before else 'm'}[B,L,{x}] * {n}[B,L,E]"
     for name, weight in (("u", "i"), ("g", "g")):
-        yield f"{name}[B,L,{x},{t}] = t[B,L,{x},E] * W{weight}[{x},E,{t}]"
+        yield f"{tag}{name}[B,L,{x},{t}] = t[B,L,{x},E] * W{tag}{weight}[{x},E,{t}]"
         if experts.bias:
             yield f"{name}b[B,L,{x},{t}] = m[B,L,{x}] * b{weight}[{x},{t}]"
-    u, g = ("u + ub", "g + gb") if experts.bias else ("u", "g")
+    u, g = ("u + ub", "g + gb") if experts.bias else (f"{tag}u", f"{tag}g")
     if experts.limit is None:
-        yield f"h = {experts.activation}({g}) * {f'({u})' if experts.bias else u}"
+        yield f"{tag}h = {experts.activation}({g}) * {f'({u})' if experts.bias else u}"
     else:
         most = number_text(experts.limit)
         yield f"gl = minimum({g}, {most})"
         yield f"h = (maximum(minimum({u}, {most}), -{most}) + 1) * gl * sigmoid(gl * {number_text(experts.alpha)})"
-    yield f"d[B,L,{x},E] = h[B,L,{x},{t}] * Wd[{x},{t},E]"
+    yield f"{tag}d[B,L,{x},E] = {tag}h[B,L,{x},{t}] * W{tag}d[{x},{t},E]"
     if experts.before:
-        yield f"e[B,L,E] = d[B,L,{x},E]"
+        yield f"e[B,L,E] = {tag}d[B,L,{x},E]"
     else:
-        yield f"e[B,L,E] = w[B,L,{x}] * d[B,L,{x},E]"
+        yield f"e[B,L,E] = w[B,L,{x}] * {tag}d[B,L,{x},E]"
     if experts.bias:
         yield f"eb[B,L,E] = w[B,L,{x}] * bd[{x},E]"
     if experts.shared:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ir.dtype import Dtype
-from .common import FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
-from .description import Attention, FeedForward, Layer, Norms, QueryNorm, Rope, Transformer
+from .common import FULL, WINDOW, Defaults, Sizes, divided, read_activation, read_kinds, read_sizes
+from .description import Attention, Experts, FeedForward, Layer, Norms, QueryNorm, Rope, Router, Transformer
+from .experts import check_counts
 from .fields import Fields
 from .llama import feed_forward, heads_of, stacked, uniform
 from .rotary import rope, ropes_by_kind
@@ -39,6 +40,94 @@ def gemma3(fields: Fields, dtype: Dtype) -> Transformer:
     turned = ropes_by_kind(fields, sizes, {FULL: ("rope_theta", 1e6), WINDOW: ("rope_local_base_freq", 1e4)}, FULL)
     every = fields.count("sliding_window_pattern", 6)
     return _sandwiched(fields, "gemma3_text", dtype, sizes, turned, every, QueryNorm.HEAD, (None, None))
+
+
+def gemma4(fields: Fields, dtype: Dtype) -> Transformer:
+    """The text of Gemma 4: layers that see all tokens have wider heads, fewer kv-heads, values that are keys without
+    their norm, and rope on the first pairs; experts may stand beside the feed-forward."""
+    sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=256, context=131072, strict=True), kinds=None)
+    _refuse_unread(fields)
+    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
+    kinds = kinds or [FULL if (at + 1) % 6 == 0 else WINDOW for at in range(sizes.layers)]
+    kinds[-1] = FULL
+    bias, shared = fields.flag("attention_bias", False), fields.flag("attention_k_eq_v", False)
+    window = fields.count("sliding_window", 512, null=sizes.context)
+    wide, few = _wide_heads(fields, sizes, {str(at) for at, kind in enumerate(kinds) if kind == FULL})
+    near, far = _ropes(fields, sizes, wide)
+    common = Attention(
+        sizes.heads, sizes.kv_heads, sizes.head_dim, near, bias, bias, QueryNorm.HEAD, scale=1.0, value_norm=True
+    )
+    heads = few if shared else sizes.kv_heads
+    divided(fields, "num_global_key_value_heads", sizes.heads, heads, "kv-heads")
+    attention = {
+        WINDOW: replace(common, window=window if window < sizes.context else None),
+        FULL: replace(common, kv_heads=heads, head_dim=wide, rope=far, shared_value=shared),
+    }
+    activation = read_activation(fields, "hidden_activation", "gelu", exact_gelu=False)
+    forward = FeedForward(fields.count("intermediate_size", 9216), activation)
+    experts = _experts_beside(fields, activation) if fields.flag("enable_moe_block", False) else None
+    fields.inert(["num_experts", "top_k_experts", "moe_intermediate_size"])
+    layers = tuple(Layer(attention[k], forward, norms=Norms.BOTH, beside=experts, scaled=True) for k in kinds)
+    model = stacked(fields, "gemma4_text", dtype, sizes, layers, tied=True)
+    return replace(model, embedding=SCALED, logit_cap=fields.optional("final_logit_softcapping"))
+
+
+def _wide_heads(fields: Fields, sizes: Sizes, full: set[str]) -> tuple[int, int]:
+    """The width of a head, and the number of kv-heads, of the layers that see all tokens, `full` by their numbers. A
+    config says it for all of them, or for each."""
+    part = fields.part("per_layer_config")
+    if part is None or not part.entries:
+        wide = fields.count("global_head_dim", sizes.head_dim if part is not None else 512)
+        return wide, fields.count("num_global_key_value_heads", sizes.kv_heads, null=sizes.kv_heads)
+    fields.inert(["global_head_dim", "num_global_key_value_heads"])
+    found = set[tuple[int, int]]()
+    for number in part.entries:
+        own = part.part(number)
+        if own is not None:
+            found.add((own.count("head_dim", sizes.head_dim), own.count("num_key_value_heads", sizes.kv_heads)))
+            own.refuse_unknown()
+    if part.entries.keys() != full or len(found) != 1:
+        fields.refuse("per_layer_config", "`per_layer_config` is not the same for all layers that see all tokens.")
+    return max(found, default=(sizes.head_dim, sizes.kv_heads))
+
+
+def _refuse_unread(fields: Fields) -> None:
+    """Note the parts of Gemma 4 that are not known."""
+    fields.must_be("use_bidirectional_attention", ["vision"], "only texts whose tokens see none after them are known")
+    for name in ("num_kv_shared_layers", "hidden_size_per_layer_input"):
+        fields.must_be(name, [0], "that is not known here")
+        if name not in fields.entries and name == "hidden_size_per_layer_input":
+            fields.refuse(name, f"Without `{name}` each layer has embeddings of its own, which are not known here.")
+    fields.must_be("use_double_wide_mlp", [False], "that is not known here")
+    fields.inert(["vocab_size_per_layer_input"])
+
+
+def _ropes(fields: Fields, sizes: Sizes, wide: int) -> tuple[Rope, Rope]:
+    """The rotary positions of layers with a window, and of those that see all tokens."""
+    part = fields.part("rope_parameters")
+    near = far = None
+    share, bases = 0.25, {WINDOW: 1e4, FULL: 1e6}
+    if part is not None:
+        near, far = part.part(WINDOW), part.part(FULL)
+        part.refuse_unknown()
+    for kind, own in ((WINDOW, near), (FULL, far)):
+        if own is None:
+            continue
+        own.must_be("rope_type", ["default" if kind == WINDOW else "proportional"], "that scaling is not known here")
+        bases[kind] = own.number("rope_theta", bases[kind])
+        if kind == FULL:
+            share = own.number("partial_rotary_factor", 1.0)
+        own.refuse_unknown()
+    pairs = int(share * wide // 2)
+    scaling = None if pairs == wide // 2 else f"first({pairs})"
+    return Rope(bases[WINDOW], sizes.head_dim), Rope(bases[FULL], wide, scaling)
+
+
+def _experts_beside(fields: Fields, activation: str) -> Experts:
+    count, kept = fields.count("num_experts"), fields.count("top_k_experts")
+    check_counts(fields, (), "top_k_experts", count, kept)
+    router = Router("softmax", normalised=True, own_norm=True, per_expert=True)
+    return Experts(count, kept, fields.count("moe_intermediate_size"), activation, router)
 
 
 def _sandwiched(

@@ -144,6 +144,7 @@ class LayerText:
     dtype: Dtype
     attention: HeadDims | LatentDims
     forward: ForwardDims
+    beside: ForwardDims
     quantised: Quantised | None = None
 
     def block(self, name: str) -> Iterator[str]:
@@ -200,7 +201,24 @@ class LayerText:
                 yield ""
                 yield f"n3 = {norm_text(self.norm, 'y', '3')}"
                 yield from self._forward("n3")
-                yield f"return y + {norm_text(self.norm, forward, '4')}"
+                if layer.beside is not None:
+                    yield from self._beside(layer.beside, forward)
+                    forward = "f1 + f2"
+                whole = f"y + {norm_text(self.norm, forward, '4')}"
+                yield f"return ({whole}) * factor" if layer.scaled else f"return {whole}"
+
+    def _beside(self, experts: Experts, forward: str) -> Iterator[str]:
+        """Experts beside the feed-forward, with norms of their own."""
+        yield f"f1 = {norm_text(self.norm, forward, '5')}"
+        yield ""
+        yield f"n6 = {norm_text(self.norm, 'y', '6')}"
+        scores = "n6"
+        if experts.router.own_norm:
+            yield f"nr = {_norm(self.norm, 'y', 'scale_r', 'E')} / sqrt(size(E))"
+            scores = "nr"
+        yield from router_lines(experts.router, experts.chosen, self.beside, scores)
+        yield from expert_lines(experts, self.beside, "n6", "x")
+        yield f"f2 = {norm_text(self.norm, 'e', '7')}"
 
     def _parallel(self) -> Iterator[str]:
         first, second = ("n", "n") if self.layer.block is Block.PARALLEL else ("n1", "n2")
@@ -263,6 +281,10 @@ class LayerText:
                 yield from _feed_forward_tensors(forward, self.forward.width)
             case Experts() as experts:
                 yield from expert_tensors(experts, self.forward)
+        if self.layer.beside is not None:
+            yield from expert_tensors(self.layer.beside, self.beside, "x")
+        if self.layer.scaled:
+            yield "factor", ""
 
     def _forward(self, n: str) -> Iterator[str]:
         match self.layer.forward:
@@ -277,19 +299,19 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
     return (f"  {line}" if line else "" for line in lines)
 
 
-def _columns(d: HeadDims) -> list[Tensor]:
+def _columns(a: Attention, d: HeadDims) -> list[Tensor]:
     """The projections into queries, keys and values, with the dims of what each gives."""
     return [
         *((f"q{part.suffix}", f"{d.heads},{part.dim}") for part in d.parts),
         *((f"k{part.suffix}", d.key(part.dim)) for part in d.parts),
-        ("v", d.key(d.head)),
+        *([] if a.shared_value else [("v", d.key(d.head))]),
     ]
 
 
 def _head_tensors(a: Attention, d: HeadDims) -> Iterator[Tensor]:
-    yield from ((f"W{name}", f"E,{dims}") for name, dims in _columns(d))
+    yield from ((f"W{name}", f"E,{dims}") for name, dims in _columns(a, d))
     if a.bias:
-        yield from ((f"b{name}", dims) for name, dims in _columns(d))
+        yield from ((f"b{name}", dims) for name, dims in _columns(a, d))
     if a.query_norm is QueryNorm.HEAD:
         yield from ((f"scale_{name}{part.suffix}", part.dim) for part in d.parts for name in "qk")
     elif a.query_norm is QueryNorm.ALL:
@@ -308,7 +330,8 @@ def _head_lines(a: Attention, d: HeadDims, norm: Norm, n: str) -> Iterator[str]:
         for name, dims in ((f"q{part.suffix}", f"{d.heads},{part.dim}"), (f"k{part.suffix}", d.key(part.dim))):
             yield f"{name}[B,L,{dims}] = {n}[B,L,E] * W{name}[E,{dims}]"
             made[name] = _positioned(a, d, norm, name, part)
-    yield f"v[B,L,{d.key(d.head)}] = {n}[B,L,E] * Wv[E,{d.key(d.head)}]"
+    if not a.shared_value:
+        yield f"v[B,L,{d.key(d.head)}] = {n}[B,L,E] * Wv[E,{d.key(d.head)}]"
     if a.query_norm in (QueryNorm.ALL, QueryNorm.HEAD) and len(d.parts) > 1:
         yield from _normed_parts(a, d, norm)
     final = {name: name if expression == name else f"r{name}" for name, expression in made.items()}
@@ -319,7 +342,10 @@ def _head_lines(a: Attention, d: HeadDims, norm: Norm, n: str) -> Iterator[str]:
         yield from _heated(a.heated, final, d)
     for part in d.parts:
         yield f"k{part.suffix}s = append(keys{part.suffix}, {final[f'k{part.suffix}']}, L into M)"
-    yield f"vs = append(values, {'v + bv' if a.bias else 'v'}, L into M)"
+    value = "k" if a.shared_value else "v"
+    value += f" + b{value}" if a.bias else ""
+    value = _norm(norm, value, "1", d.head) if a.value_norm else value
+    yield f"vs = append(values, {value}, L into M)"
     for part in d.parts:
         keys = f"k{part.suffix}s[B,M,{d.key(part.dim)}]"
         yield f"s{part.suffix}[B,L,{d.heads},M] = {final[f'q{part.suffix}']}[B,L,{d.heads},{part.dim}] * {keys}"
@@ -460,4 +486,5 @@ def text_of(layer: Layer, model: Transformer, dims: Dims) -> LayerText:
     """A layer of a model, with its dims declared."""
     forward = forward_dims(layer.forward, dims)
     attention = attention_dims(layer.attention, dims)
-    return LayerText(layer, model.norm, model.dtype, attention, forward, model.quantised)
+    beside = forward if layer.beside is None else forward_dims(layer.beside, dims)
+    return LayerText(layer, model.norm, model.dtype, attention, forward, beside, model.quantised)

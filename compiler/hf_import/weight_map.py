@@ -21,18 +21,19 @@ from ...ir.text.read import read_source
 from .checkpoint_files import counters_of, tensor_called
 
 STEPS: Mapping[str, str] = {
-    "transpose": "the two dims of a matrix exchanged",
+    "transpose": "the last two dims exchanged",
     "heads N": "the last dim split into N heads",
     "part I of N": "the I-th of N equal parts of the last dim",
     "first N": "the first N entries of the last dim",
     "after N": "all but the first N entries of the last dim",
     "every N from I": "the I-th of each N entries of the last dim",
+    "roll": "the first dim put behind the others",
     "pairs": "the two halves of the last dim put beside each other, pair by pair, as rope turns them here",
 }
 _NUMBER = r"[1-9]\d{0,8}"
 _STEP = re.compile(
     rf"transpose|heads {_NUMBER}|part {_NUMBER} of {_NUMBER}|(first|after) {_NUMBER}|"
-    rf"every {_NUMBER} from {_NUMBER}|pairs"
+    rf"every {_NUMBER} from {_NUMBER}|roll|pairs"
 )
 COUNTERS = "abcdef"
 _TERM = rf"(?:(?:{_NUMBER})?[{COUNTERS}]|{_NUMBER})"
@@ -69,8 +70,8 @@ class Made:
                 return None
             last = shape[-1]
             match [word, *numbers]:
-                case ["transpose"] if len(shape) == 2:
-                    shape = shape[::-1]
+                case ["transpose"] if len(shape) >= 2:
+                    shape = (*shape[:-2], shape[-1], shape[-2])
                 case ["heads", int(n)] if last % n == 0:
                     shape = (*shape[:-1], n, last // n)
                 case ["part", int(i), int(n)] if i <= n and last % n == 0:
@@ -79,6 +80,8 @@ class Made:
                     shape = (*shape[:-1], n)
                 case ["after", int(n)] if n < last:
                     shape = (*shape[:-1], last - n)
+                case ["roll"] if len(shape) >= 2:
+                    shape = (*shape[1:], shape[0])
                 case ["every", int(n), int(i)] if i <= n and last % n == 0:
                     shape = (*shape[:-1], last // n)
                 case ["pairs"] if last % 2 == 0:

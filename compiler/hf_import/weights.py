@@ -31,6 +31,8 @@ class ExpertStyle:
     fused: Mapping[str, Made] = field(default_factory=dict)
     shared: str = "mlp.shared_experts"
     shared_gate: str = "mlp.shared_expert_gate"
+    router_scale: str = "router.scale"
+    per_expert: str = "router.per_expert_scale"
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ OTHER_NORMS: Mapping[Norms, tuple[str, ...]] = {
         "post_attention_layernorm",
         "pre_feedforward_layernorm",
         "post_feedforward_layernorm",
+        "post_feedforward_layernorm_1",
+        "pre_feedforward_layernorm_2",
+        "post_feedforward_layernorm_2",
     ),
 }
 LLAMA = Style(
@@ -191,6 +196,17 @@ LLAMA4 = replace(
         shared="feed_forward.shared_expert",
     ),
 )
+GEMMA4 = replace(
+    LLAMA,
+    experts=ExpertStyle(
+        router="router.proj",
+        fused={
+            "Wi": Made("experts.gate_up_proj", ("transpose", "part 2 of 2")),
+            "Wg": Made("experts.gate_up_proj", ("transpose", "part 1 of 2")),
+            "Wd": Made("experts.down_proj", ("transpose",)),
+        },
+    ),
+)
 STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "phi": PHI,
     "gpt_neox": NEOX,
@@ -204,6 +220,7 @@ STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "cohere2": replace(LLAMA, norms=("input_layernorm",)),
     "gpt_oss": GPT_OSS,
     "llama4_text": LLAMA4,
+    "gemma4_text": GEMMA4,
 }
 
 
@@ -262,13 +279,16 @@ def _layer(layer: Layer, norm: Norm, style: Style, repeats: int) -> Iterator[tup
             yield from _feed_forward(forward, style)
         case Experts() as experts:
             yield from _experts(experts, style.experts, repeats)
+    if layer.beside is not None:
+        yield from _experts(layer.beside, style.experts, repeats, "x")
+    if layer.scaled:
+        yield "factor", Made("layer_scalar")
 
 
 def _attention(a: Attention, style: Style) -> Iterator[tuple[str, Made]]:
+    modules = (("q", style.query, a.heads), ("k", style.key, a.kv_heads), ("v", style.value, a.kv_heads))
     for letter in ("W", "b") if a.bias else ("W",):
-        for at, (name, module, heads) in enumerate(
-            (("q", style.query, a.heads), ("k", style.key, a.kv_heads), ("v", style.value, a.kv_heads))
-        ):
+        for at, (name, module, heads) in enumerate(modules[:2] if a.shared_value else modules):
             yield from _projection(a, style, (letter, name), module, heads, at + 1)
     pairs = ("pairs",) if style.halves and a.rope is not None and a.rope.halves else ()
     for name, module, heads in (("q", style.query_norm, a.heads), ("k", style.key_norm, a.kv_heads)):
@@ -280,7 +300,10 @@ def _attention(a: Attention, style: Style) -> Iterator[tuple[str, Made]]:
             yield from _split(a, f"scale_{name}", one, pairs, a.rope is None or a.rope.turned == a.head_dim)
     if a.sinks:
         yield "sinks", Made(f"{style.sinks}")
-    yield "Wo", Made(f"{style.output}.weight", () if style.from_to else ("transpose",))
+    matrix: tuple[str, ...] = () if style.from_to else ("transpose",)
+    if a.shared_value and pairs:  # values lie as keys do
+        matrix = (f"heads {a.heads}", *pairs, "roll")
+    yield "Wo", Made(f"{style.output}.weight", matrix)
     if a.output_bias:
         yield "bo", Made(f"{style.output}.bias")
 
@@ -369,20 +392,24 @@ def _feed_forward(forward: FeedForward, style: Style) -> Iterator[tuple[str, Mad
                 yield f"b{name}", Made(f"{names[name]}.bias")
 
 
-def _experts(experts: Experts, style: ExpertStyle, repeats: int) -> Iterator[tuple[str, Made]]:
-    """Experts: each in tensors of its own, or all in one."""
+def _experts(experts: Experts, style: ExpertStyle, repeats: int, tag: str = "") -> Iterator[tuple[str, Made]]:
+    """Experts: each in tensors of its own, or all in one; `tag` begins the names of their matrices."""
     yield "Wr", Made(f"{style.router}.weight", ("transpose",))
     if experts.router.bias:
         yield "br", Made(f"{style.router}.bias")
     if experts.router.correction:
         yield "correction", Made(style.correction)
+    if experts.router.own_norm:
+        yield "scale_r", Made(style.router_scale)
+    if experts.router.per_expert:
+        yield "scale_x", Made(style.per_expert)
     at = _expert_index(experts, repeats)
     names = {"i": style.up, "g": style.gate, "d": style.down}
     for name in "igd":
         if style.fused:
-            yield f"W{name}", style.fused[f"W{name}"]
+            yield f"W{tag}{name}", style.fused[f"W{name}"]
         else:
-            yield f"W{name}", Made(f"{style.each.replace('{}', at)}.{names[name]}.weight", ("transpose",))
+            yield f"W{tag}{name}", Made(f"{style.each.replace('{}', at)}.{names[name]}.weight", ("transpose",))
     if experts.bias:
         yield from ((f"b{name}", style.fused[f"b{name}"]) for name in "igd")
     if experts.shared:

@@ -58,6 +58,7 @@ KEYWORD_VALUES: Mapping[str, tuple[str, Function]] = {
         Function(("L", "M"), "query l stands at context(M) - L + l, and sees the keys up to there", NARROWING),
     ),
     "linear": ("scaling", Function(ARGUMENTS["linear"], "all frequencies are divided by `factor`")),
+    "first": ("scaling", Function(ARGUMENTS["first"], "only the first pairs turn, as many as are said")),
     "llama3": (
         "scaling",
         Function(

@@ -9,7 +9,7 @@ from ...ir.text.surface import Argument, Call, DimList, Ident, Into, Keyword, Na
 from .arguments import BASE, EPSILON, Arguments, Causal, Composite, Scaling
 from .dims import MAX_SIZE, DimTable
 from .report import Refused
-from .scalings import ARGUMENTS, Linear, Llama3, LongRope, Yarn, yarn_attention
+from .scalings import ARGUMENTS, First, Linear, Llama3, LongRope, Yarn, yarn_attention
 
 
 @dataclass(frozen=True)
@@ -168,10 +168,15 @@ def _scaling(keyword: Keyword) -> Scaling:
     call = keyword.value
     if not isinstance(call, Call) or call.function.name not in ARGUMENTS or call.keywords:
         hint = "write `scaling=linear(4)` or `scaling=llama3(8, 1, 4, 8192)`"
-        raise Refused("`scaling=` takes `linear`, `llama3`, `yarn` or `longrope`.", keyword.name.span, hint)
+        raise Refused("`scaling=` takes `linear`, `first`, `llama3`, `yarn` or `longrope`.", keyword.name.span, hint)
     match call.function.name:
         case "linear" as name:
             return Linear(*_above_zero(call, call.arguments, ARGUMENTS[name]))
+        case "first" as name:
+            (pairs,) = _above_zero(call, call.arguments, ARGUMENTS[name])
+            if not pairs.is_integer():
+                raise Refused("`first` takes a whole number of pairs.", call.span)
+            return First(pairs)
         case "llama3" as name:
             factor, low, high, original = _above_zero(call, call.arguments, ARGUMENTS[name])
             if low >= high:

@@ -91,6 +91,18 @@ def yarn_attention(factor: float) -> float:
     return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
+@dataclass(frozen=True)
+class First:
+    """The first `pairs` turn as they would, the others not at all."""
+
+    pairs: float
+    attention: float = 1.0
+
+    def slowed(self, body: Body, frequency: Expr, turned: Turned) -> Expr:
+        """The frequencies, radians per position, after scaling."""
+        return _below(turned.pair, int(self.pairs), frequency, Const(0.0))
+
+
 PART = 64  # numbers of a table in one expression, which is to stay within what its text may hold
 
 
@@ -142,6 +154,7 @@ def _clamped(expr: Expr) -> Expr:
 # What stands in a call in `scaling=`. Of `yarn` the last two may be missing.
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "linear": ("factor",),
+    "first": ("pairs",),
     "llama3": ("factor", "low", "high", "original"),
     "yarn": ("factor", "beta_fast", "beta_slow", "original", "attention", "exact"),
     "longrope": ("attention", "factors"),

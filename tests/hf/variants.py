@@ -85,6 +85,7 @@ GRANITE: Config = SIZES | {"model_type": "granite", "num_key_value_heads": 2}
 SMOLLM3: Config = SIZES | {"model_type": "smollm3", "num_key_value_heads": 2, "num_hidden_layers": 5, "pad_token_id": 0}
 STARCODER2: Config = SIZES | {"model_type": "starcoder2"}
 COHERE: Config = SIZES | {"model_type": "cohere"}
+GEMMA4: Config = GEMMA2 | {"model_type": "gemma4_text", "global_head_dim": 8, "hidden_size_per_layer_input": 0}
 LLAMA4: Config = MOE | {
     "model_type": "llama4_text",
     "head_dim": 8,
@@ -231,4 +232,15 @@ VARIANTS: Mapping[str, Config] = {
     "cohere2, least": COHERE | {"model_type": "cohere2", "sliding_window": 4, "num_hidden_layers": 5},
     "cohere2, other pattern": COHERE | {"model_type": "cohere2", "sliding_window": 4, "sliding_window_pattern": 2},
     "cohere2, no window": COHERE | {"model_type": "cohere2", "sliding_window": 64, "num_key_value_heads": 3},
+    "gemma4_text, least": GEMMA4,
+    "gemma4_text, experts": GEMMA4
+    | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 10},
+    "gemma4_text, keys are values": GEMMA4
+    | {
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+        "global_head_dim": 16,
+        "final_logit_softcapping": 3.0,
+        "num_hidden_layers": 7,
+    },
 }

@@ -9,7 +9,7 @@ from helpers_exec import Build, call
 
 from escc.ir.collective import AllGather, AllReduce, AllToAll, Permute, ReduceScatter, Slice
 from escc.ir.layout import parse_layout
-from escc.ir.program import Append, Carry, Kind, Program, Reduce, Sum, Take
+from escc.ir.program import Append, Carry, Choose, Kind, Program, Reduce, Sum, Take
 from escc.ir.spmd import Move, SpmdProgram
 
 
@@ -117,6 +117,48 @@ def caches_of_one_dim() -> tuple[Program, SpmdProgram]:
     return b.program("old", "older", "both"), b.spmd("old", "older", "both")
 
 
+def experts() -> tuple[Program, SpmdProgram]:
+    """Tokens that go to their experts and come back, by exchanges."""
+    b = Build("2x2", B=8, L=1, X=6, E=4, F=10)
+    b.stored("x", "B_xyLE", Kind.INPUT)
+    b.stored("Wr", "EX")
+    b.stored("Wi", "X_xEF_y")
+    b.stored("Wd", "X_xF_yE")
+    b.einsum("s", "BLE,EX->BLX", "x", "Wr", layout="B_xyLX", dtype="f32")
+    b.op(Choose("m", "s", ("X",), 2), "B_xyLX", "f32")
+    b.map("w", call("multiply", "m", "s"), "B_xyLX", "f32")
+    b.einsum("e", "BLX,BLE->BLXE", "m", "x", layout="B_xyLXE")
+    b.move("e'", "e", AllGather(("y",), 0), "B_xLXE")
+    b.move("e''", "e'", AllToAll(("x",), 0, 2), "BLX_xE")
+    b.einsum("u", "BLXE,XEF->BLXF", "e''", "Wi", layout="BLX_xF_y")
+    b.map("h", call("gelu", "u"), "BLX_xF_y")
+    b.einsum("d", "BLXF,XFE->BLXE", "h", "Wd", layout="BLX_xE partialsum-y")
+    b.move("d'", "d", AllToAll(("x",), 2, 0), "B_xLXE partialsum-y")
+    b.move("d''", "d'", ReduceScatter(("y",), 0), "B_xyLXE")
+    b.einsum("z", "BLX,BLXE->BLE", "w", "d''", layout="B_xyLE")
+    return b.program("z", "m"), b.spmd("z", "m")
+
+
+def experts_in_groups() -> tuple[Program, SpmdProgram]:
+    """Groups chosen first and experts among them, of tokens that all chips have; the sums are completed."""
+    b = Build("2x2", B=6, N=4, Y=2, E=3)
+    b.stored("x", "BE", Kind.INPUT)
+    b.stored("s", "B_xNY_y", Kind.INPUT, "f32")
+    b.stored("W", "N_xY_yE")
+    b.op(Reduce("best", "s", ("Y",)), "B_xN partialmax-y", "f32")
+    b.move("best'", "best", AllReduce(("y",)), "B_xN")
+    b.op(Choose("g", "best'", ("N",), 2), "B_xN", "f32")
+    b.map("q", call("multiply", "g", call("exp", "s")), "B_xNY_y", "f32")
+    b.move("q'", "q", AllGather(("y",), 2), "B_xNY")
+    b.op(Choose("m", "q'", ("Y", "N"), 3), "B_xNY", "f32")
+    b.move("all", "m", AllGather(("x",), 0), "BNY")
+    b.move("some", "all", Slice(("x",), 1), "BN_xY")
+    b.move("own", "some", Slice(("y",), 2), "BN_xY_y")
+    b.einsum("z", "BNY,BE,NYE->BE", "own", "x", "W", layout="BE partialsum-xy")
+    b.move("z'", "z", AllReduce(("x", "y")), "BE")
+    return b.program("z'", "g"), b.spmd("z'", "g")
+
+
 OTHERS: dict[str, Callable[[], tuple[Program, SpmdProgram]]] = {
     "one row": one_row,
     "caches of one dim": caches_of_one_dim,
@@ -124,4 +166,6 @@ OTHERS: dict[str, Callable[[], tuple[Program, SpmdProgram]]] = {
     "reduced together": reduced_together,
     "permuted and cut": permuted_and_cut,
     "nested": nested,
+    "experts": experts,
+    "experts in groups": experts_in_groups,
 }

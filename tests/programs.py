@@ -6,6 +6,7 @@ dim and more, repeats, padding, numbers alone, several phases; and meshes of odd
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ WILD_PAIRS = ["{x} / {y}", "power({x}, {y})"]
 KINDS = [
     *("product", "product", "product", "number", "unary", "binary", "binary", "sum", "reduce", "softmax", "norm"),
     *("take", "take", "argmax", "top_k", "top_k", "last", "positions", "append", "append", "repeat", "gate", "scalar"),
+    *("experts", "experts"),
 ]
 
 
@@ -63,6 +65,7 @@ class _Writer:
     arguments: list[str] = field(default_factory=list)
     floats: dict[str, tuple[str, ...]] = field(default_factory=dict)
     ids: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
+    chosen: list[str] = field(default_factory=list)
     count: int = 0
 
     def __post_init__(self) -> None:
@@ -83,7 +86,7 @@ class _Writer:
             self.input(self.dims(3))
         for _ in range(self.rng.randint(1, 7)):
             getattr(self, self.rng.choice(KINDS))()
-        made = [*self.floats, *self.ids]
+        made = [*self.floats, *self.ids, *self.chosen]
         results = self.rng.sample(made, min(len(made), self.rng.randint(1, 3)))
         if made[-1] not in results:
             results.append(made[-1])
@@ -278,6 +281,34 @@ class _Writer:
             dims = (*(d for d in self.floats[x] if d not in over), "K")
             self.floats[values] = dims
             self.ids[ids] = (dims, () if set(over) & {"B", "L", "M"} else over)
+
+    def experts(self) -> None:
+        """A mask, products with it, something pointwise, and a product that sums what was chosen from, or not."""
+        x, k = self.some(), self.rng.randint(1, 3)
+        over = self.over(x, 2)
+        if self.wild or not over or math.prod(self.smallest(d) for d in over) < k:
+            return
+        mask, e = self.new("m"), self.new("e")
+        self.lines.append(f"{mask} = choose({x}, over=[{','.join(over)}], keep={k})")
+        y = self.rng.choice([n for n in self.floats if len({*self.floats[n], *self.floats[x]}) <= 4])
+        dims = self.shuffled(self.union(x, y))
+        self.lines.append(f"{e}[{dims}] = {mask}[{','.join(self.floats[x])}] * {y}[{','.join(self.floats[y])}]")
+        bent = self.rng.choice(["relu({e})", "silu({e}) * {e}", "{e} * 3", "exp({e} / 9) * {m}", "{e} - tanh({e})"])
+        h = self.new("h")
+        self.lines.append(f"{h} = {bent.format(e=e, m=mask)}")
+        self.chosen += [mask, e, h]
+        every = self.union(x, y)
+        weights = tuple(dict.fromkeys([*over, *self.dims(1, "EFGQ")]))
+        out = tuple(d for d in dict.fromkeys((*every, *weights)) if d not in over or self.rng.random() < 0.2)[:4]
+        name, w = self.new(), self.param(weights)
+        self.lines.append(f"{name}[{','.join(out)}] = {h}[{dims}] * {w}[{','.join(weights)}]")
+        if set(self.floats[x]) <= set(out):
+            self.chosen.append(name)
+        else:
+            self.floats[name] = out
+
+    def shuffled(self, dims: tuple[str, ...]) -> str:
+        return ",".join(self.rng.sample(dims, len(dims)))
 
     def last(self) -> None:
         x = self.some()

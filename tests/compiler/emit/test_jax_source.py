@@ -53,6 +53,8 @@ BROKEN = [
     ("softmax over a split index", "own_positions(cfg.M", "0 * own_positions(cfg.M"),
     ("cache append", 'filled_M, ("y", "x")', 'filled_M, ("x", "y")'),
     ("rope", "rotate(q, -1)", "rotate(q, -2)"),
+    ("experts", "kept(s, 1, 2", "kept(s, 1, 1"),
+    ("experts in groups", "kept(q.transpose(0, 2, 1), 2, 3", "kept(q, 2, 3"),
     ("partial max", "lax.pmax(", "lax.psum("),
     ("embedded", "lax.axis_index(axes) == 0", "lax.axis_index(axes) >= 0"),
     ("permuted and cut", 'permute(p, ("x", "y"), ("y", "x"))', "p"),

@@ -74,7 +74,7 @@ def test_emitted_jax_modules_run(tmp_path: Path) -> None:
 def test_the_generator_makes_all_that_it_is_said_to() -> None:
     models = [generate(seed) for seed in range(300)]
     text = "\n".join(model.text for model in models)
-    words = ("top_k", "argmax", "take", "append", "last", "positions", "repeat", "softmax", "rmsnorm", "pad", "int8")
+    words = ("top_k", "argmax", "take", "append", "last", "positions", "repeat", "softmax", "rmsnorm", "pad", "choose")
     assert all(word in text for word in words)
     assert all(part in text for part in ("f32[]", "phase two", "phase decode", "over=[V,W]", "swiglu(("))
     assert re.search(r"cache c\d+: \w+\[M\]", text)

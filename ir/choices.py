@@ -76,6 +76,16 @@ def with_sharded_choices(spmd: SpmdProgram) -> SpmdProgram:
     return replace(spmd, values=tuple(replace(v, chosen=known.get(v.name, ())) for v in spmd.values))
 
 
+def with_all_kept(spmd: SpmdProgram) -> SpmdProgram:
+    """The sharded program as if nothing were chosen: of every value all entries count."""
+    return replace(spmd, values=tuple(replace(value, chosen=()) for value in spmd.values))
+
+
+def chooses(spmd: SpmdProgram) -> bool:
+    """Whether entries of some value are chosen."""
+    return any(value.chosen for value in spmd.values)
+
+
 def _choices(body: Region[Compute | Move], values: Collection[Value | SpmdValue]) -> Choices:
     # Of a text as it was read a value or a dim may be missing, which others say.
     dims = defaultdict[str, tuple[str, ...]](tuple, {value.name: value.dims for value in values})

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...cost.estimate import Estimate
+from ...ir.choices import chooses
 from ...ir.inert import comment, docstring, literal
 from ...ir.layout import format_layout
 from ...ir.mesh import Mesh
@@ -133,6 +134,12 @@ def _header(spmd: SpmdProgram, cost: Estimate) -> str:
         "B_yzLE_x), the MB that a chip sends in it, and its estimated time. Dims of size 1 are dropped inside a step.",
         "Run as a program, this file compares the step with the unsharded program at small sizes, on CPU devices.",
     ]
+    if chooses(spmd):
+        sentences.insert(
+            1,
+            "Of chosen values, such as those of experts, this file computes and sends all entries, with zeros for those "
+            "that are not kept; the estimate, the MB and the times beside the steps count what is kept.",
+        )
     if cost.loops:
         hidden = f"That hides {totals.hidden_s * 1e3:.4g} ms, which the estimate leaves out."
         what = "chips pass blocks on by ppermute, and meanwhile make einsums of those that they have"

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
 from ...cost.estimate import Transfer as Planned
+from ...ir.choices import chooses, with_all_kept
 from ...ir.collective import CollectiveKind, join_axes
 from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
@@ -148,7 +149,7 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
         module, final = (collectives_of(text, spmd.mesh) for text in texts)
     except ModuleError as error:
         raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
-    wanted = planned(spmd, compiled.estimate)
+    wanted = planned(with_all_kept(spmd), compiled.estimate)  # as it is emitted
     report = JaxReport(spmd.mesh.chips, wide, other if narrow else None, dense, wanted, module, _kinds(final))
     if not report.agrees and report.narrow is not None and finite.first is None:
         finite.largest = {name: LARGEST_F16 if v.dtype is Dtype.F16 else LARGEST_F32 for name, v in values.items()}
@@ -281,6 +282,9 @@ def _lines(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
     counted, wanted = (float(sent_bytes(which)) for which in (report.module, report.planned))
     verdict = "as planned" if report.equal else f"NOT the {wanted:,.15g} planned"
     yield f"  {counted:,.15g} bytes in all, {verdict}"
+    if chooses(compiled.spmd):
+        kept = float(sent_bytes(planned(compiled.spmd, compiled.estimate)))
+        yield f"  Chosen values go whole here; of what is kept of them the plan counts {kept:,.15g} bytes."
     yield f"  in the final module: {', '.join(f'{n} {kind}' for kind, n in sorted(report.final.items())) or 'none'}"
 
 

@@ -30,6 +30,7 @@ DECODES = [
     ("palm-540b", "decode"),
     ("palm-540b-plain", "decode"),
     ("megatron-530b", "decode"),
+    ("experts", "decode"),
 ]
 NO_LIMIT = 1e18  # bytes a chip: odd meshes are too small for the whole models
 

@@ -137,8 +137,8 @@ def _header(spmd: SpmdProgram, cost: Estimate) -> str:
     if chooses(spmd):
         sentences.insert(
             1,
-            "Of chosen values, such as those of experts, this file computes and sends all entries, with zeros for those "
-            "that are not kept; the estimate, the MB and the times beside the steps count what is kept.",
+            "Of chosen values, such as those of experts, this file computes and sends all entries, with zeros for "
+            "those not kept; the estimate, the MB and the times beside the steps count what is kept.",
         )
     if cost.loops:
         hidden = f"That hides {totals.hidden_s * 1e3:.4g} ms, which the estimate leaves out."

@@ -28,6 +28,8 @@ KEYWORDS = {
     "keep": Word("keep=K", "the dim that counts what is kept, `top_k`'s last; of `choose` a number, `keep=2`"),
 }
 
+KEEP_COUNT = "keep=2"  # where it is a number, and not a dim
+
 Pair = tuple[str, str]
 
 
@@ -91,7 +93,8 @@ def _keywords(call: Call, composite: Composite) -> dict[str, Keyword]:
         found[word] = keyword
     for word in composite.required:
         if word not in found:
-            raise Refused(f"`{name}` needs `{word}=`.", call.span, f"write `{name}(..., {KEYWORDS[word].example})`")
+            example = KEEP_COUNT if word == "keep" and composite.counts else KEYWORDS[word].example
+            raise Refused(f"`{name}` needs `{word}=`.", call.span, f"write `{name}(..., {example})`")
     return found
 
 
@@ -114,7 +117,7 @@ def _counted(dims: DimTable, keyword: Keyword) -> str:
 def _count(keyword: Keyword) -> int:
     value = keyword.value
     if not isinstance(value, Number) or not value.value.is_integer() or not 1 <= value.value <= MAX_SIZE:
-        raise Refused("`keep=` takes a whole number from 1 on.", keyword.name.span, "write `keep=2`")
+        raise Refused("`keep=` takes a whole number from 1 on.", keyword.name.span, f"write `{KEEP_COUNT}`")
     return int(value.value)
 
 

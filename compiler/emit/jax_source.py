@@ -115,7 +115,9 @@ def _imports(text: str) -> str:
     """The imports that `text` needs."""
     types = [name for name in ("Callable", "Iterator", "Mapping", "Sequence") if name in text]
     standard = [f"from collections.abc import {', '.join(types)}"] if types else []
-    lines = [f"import {name}" for name in ("itertools", "json", "math", "re", "sys") if f"{name}." in text]
+    lines = [
+        f"import {name}" for name in ("itertools", "json", "math", "re", "sys") if re.search(rf"\b{name}\.\w", text)
+    ]
     lines += [*standard, "from dataclasses import dataclass", "from functools import partial"]
     lines += ["from importlib import import_module"] if "import_module(" in text else []
     lines += ["from pathlib import Path"] if "Path(" in text else []

@@ -38,6 +38,7 @@ KEYWORDS = {
 
 VALUES = ("sink", "among")  # keywords that take a value, or a number
 NARROWING = ("window", "chunk")  # what `causal` takes
+KEEP_COUNT = "keep=2"  # where it is a number, and not a dim
 
 Pair = tuple[str, str]
 
@@ -100,7 +101,8 @@ def _keywords(call: Call, composite: Composite) -> dict[str, Keyword]:
         found[word] = keyword
     for word in composite.required:
         if word not in found:
-            raise Refused(f"`{name}` needs `{word}=`.", call.span, f"write `{name}(..., {KEYWORDS[word].example})`")
+            example = KEEP_COUNT if word == "keep" and composite.counts else KEYWORDS[word].example
+            raise Refused(f"`{name}` needs `{word}=`.", call.span, f"write `{name}(..., {example})`")
     return found
 
 
@@ -123,7 +125,7 @@ def _counted(dims: DimTable, keyword: Keyword) -> str:
 def _count(keyword: Keyword) -> int:
     value, name = keyword.value, keyword.name.name
     if not isinstance(value, Number) or not value.value.is_integer() or not 1 <= value.value <= MAX_SIZE:
-        example = "keep=2" if name == "keep" else KEYWORDS[name].example
+        example = KEEP_COUNT if name == "keep" else KEYWORDS[name].example
         raise Refused(f"`{name}=` takes a whole number from 1 on.", keyword.name.span, f"write `{example}`")
     return int(value.value)
 

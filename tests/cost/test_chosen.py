@@ -1,0 +1,119 @@
+"""Bytes, flops and HBM traffic of a small mixture of experts, by sums written out here; and formulas as numbers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from escc.cost.estimate import estimate, local_bytes, predict
+from escc.cost.formulas.symbolic import symbolic
+from escc.cost.hardware import Hardware
+from escc.cost.ops import model_flops
+from escc.ir.diagnostics import Source
+from escc.ir.program import Program
+from escc.ir.spmd import SpmdProgram
+from escc.ir.text.read import parse
+from escc.ir.text.read_spmd import parse_spmd
+from escc.ir.verify.verify import verify
+from escc.passes.expansion.expand import expand
+
+V4 = Hardware.of_paper("tpu-v4")
+B, E, X, F, K = 8, 16, 8, 32, 2  # tokens, model, experts, hidden features; experts of a token
+BX, BY = 4, 2  # chips along x and y
+
+MODEL = f"""
+dim B = {B}, E = {E}, X = {X}, F = {F}
+main(x: bf16[B,E]) {{
+  param Wr: bf16[E,X]
+  param Wi: bf16[X,E,F]
+  param Wd: int8[X,F,E]
+  s: f32[B,X] = x[B,E] * Wr[E,X]
+  m = choose(s, over=X, keep={K})
+  e[B,X,E] = m[B,X] * x[B,E]
+  u[B,X,F] = e[B,X,E] * Wi[X,E,F]
+  h = gelu(u)
+  d[B,X,E] = h[B,X,F] * Wd[X,F,E]
+  y[B,E] = m[B,X] * d[B,X,E]
+  return y
+}}
+"""
+SHARDED = f"""sharded "program" main on x={BX} y={BY}
+sizes B={B} E={E} X={X} F={F}
+input x: bf16 B_xE
+param Wr: bf16 EX
+param Wi: bf16 X_xEF_y
+param Wd: int8 X_xF_yE
+s   f32  B_xX                 = x[B,E] * Wr[E,X]
+m   f32  B_xX                 = choose(s, keep={K}, over=X)
+e   f32 B_xXE                = m[B,X] * x[B,E]
+e'  f32 BX_xE                = all-to-all(x) B->X of e
+u   f32 BX_xF_y              = e'[B,X,E] * Wi[X,E,F]
+h   f32 BX_xF_y              = gelu(u)
+d   f32 BX_xE partialsum-y   = h[B,X,F] * Wd[X,F,E]
+d'  f32 B_xXE partialsum-y   = all-to-all(x) X->B of d
+d'' f32 B_xXE                = all-reduce(y) of d'
+y   f32 B_xE                 = m[B,X] * d''[B,X,E]
+return y
+"""
+
+
+def model() -> Program:
+    source = Source("model.esti", MODEL)
+    return expand(parse(source), source)
+
+
+def sharded() -> SpmdProgram:
+    spmd = parse_spmd(Source("model.spmd", SHARDED))
+    verify(spmd, model())
+    return spmd
+
+
+def test_a_chip_holds_and_sends_what_is_kept() -> None:
+    spmd = sharded()
+    values = spmd.table()
+    copies = Fraction(B * K, BX)  # of tokens, on each chip
+    for name, elements in {"e": copies * E, "e'": copies * E, "u": copies * F / BY, "d": copies * E}.items():
+        assert local_bytes(values[name], spmd) == elements * 4, name
+    assert local_bytes(values["s"], spmd) == B * X / BX * 4
+    assert local_bytes(values["m"], spmd) == copies * 4
+    exchanged = copies * E * 4 * (BX - 1) / BX
+    assert predict(spmd) == (exchanged, exchanged, 2 * copies * E * 4 * (BY - 1) / BY)
+
+
+def test_flops_are_those_of_what_is_kept() -> None:
+    done = {op.result: op.flops for op in estimate(sharded(), V4).ops}
+    copies = B * K / BX
+    assert done["s"] == 2 * B / BX * E * X
+    assert done["m"] == B / BX * X  # one comparison for each score
+    assert done["e"] == 2 * copies * E
+    assert done["u"] == 2 * copies * E * F / BY
+    assert done["d"] == 2 * copies * F / BY * E
+    assert done["y"] == 2 * copies * E
+    assert model_flops(model(), "main") == 2 * B * E * X + 2 * 2 * B * K * E * F
+
+
+def test_weights_are_read_of_the_experts_that_a_token_chose() -> None:
+    read = {op.result: op.hbm_bytes for op in estimate(sharded(), V4).ops}
+    copies, met = B * K / BX, 1 - (1 - K / X) ** B  # all tokens may meet the experts of a chip
+    weights = X / BX * E * F / BY
+    # The tokens' copies are read as they came, and what the matmul makes is written after gelu.
+    assert read["u"] == pytest.approx(copies * E * 4 + weights * 2 * met, rel=1e-12)
+    assert read["h"] == pytest.approx(copies * F / BY * 4, rel=1e-12)
+    assert read["d"] == pytest.approx(copies * F / BY * 4 + weights * 1 * met + copies * E * 4, rel=1e-12)
+    # What chooses reads every score that the product before it made.
+    assert read["s"] == pytest.approx(B / BX * E * 2 + E * X * 2 + B / BX * X * 4, rel=1e-12)
+    assert read["m"] + read["e"] == pytest.approx(
+        B / BX * X * 4 + copies * 4 + B / BX * E * 2 + copies * E * 4, rel=1e-12
+    )
+
+
+def test_formulas_come_to_the_figures() -> None:
+    spmd = sharded()
+    formulas, figures = symbolic(spmd, V4), estimate(spmd, V4)
+    for move, sent in zip(formulas.moves, figures.moves, strict=True):
+        assert formulas.value(move.bytes_sent) == pytest.approx(sent.bytes_sent, rel=1e-12)
+    for op, done in zip(formulas.ops, figures.ops, strict=True):
+        assert formulas.value(op.flops) == pytest.approx(done.flops, rel=1e-12)
+        assert formulas.value(op.hbm_bytes) == pytest.approx(done.hbm_bytes, rel=1e-12)
+    assert str(formulas.moves[0].bytes_sent) == "8*B*E*(x - 1)/x**2"  # two copies of 4 bytes, however many experts

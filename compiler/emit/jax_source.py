@@ -7,6 +7,7 @@ program unsharded, with which it compares itself at small sizes when it is run.
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path

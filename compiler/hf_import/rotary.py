@@ -137,8 +137,10 @@ def _scaling(fields: Fields, context: int, original: int | None = None) -> str |
             names = ("factor", "low_freq_factor", "high_freq_factor")
             numbers = [fields.number(name) for name in names]
             numbers.append(fields.number("original_max_position_embeddings", float(context)))
-            if fields.complete and numbers[1] >= numbers[2]:
-                fields.refuse(names[1], f"`{names[1]}` must be below `{names[2]}`.")
+            if fields.complete and numbers[1] > numbers[2]:
+                fields.refuse(names[1], f"`{names[1]}` must not be above `{names[2]}`.")
+            if numbers[1] == numbers[2]:  # between the two nothing turns
+                numbers[2] = math.nextafter(numbers[2], math.inf)
             return f"llama3({', '.join(map(number_text, numbers))})"
         case "yarn":
             return _yarn(fields, context)

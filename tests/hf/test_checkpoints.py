@@ -12,7 +12,26 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from hf.variants import GEMMA, GPT2, LLAMA, MISTRAL, NEOX, PHI, QWEN2, QWEN3
+from hf.variants import (
+    DEEPSEEK,
+    DEEPSEEK_V32,
+    GEMMA,
+    GEMMA3,
+    GEMMA4,
+    GPT2,
+    GPT_OSS,
+    LLAMA,
+    LLAMA4,
+    MINIMAX,
+    MISTRAL,
+    MIXTRAL,
+    NEOX,
+    PHI,
+    PHI3,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from typer.testing import CliRunner
@@ -60,6 +79,18 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "gpt2": GPT2,
     "gpt_neox": NEOX,
     "phi": PHI,
+    "phi3": PHI3 | {"num_key_value_heads": 2},
+    "gemma3": GEMMA3,
+    "gemma4": GEMMA4
+    | {"attention_k_eq_v": True, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2}
+    | {"moe_intermediate_size": 10},
+    "mixtral": MIXTRAL,
+    "qwen3_moe, dense layers": QWEN3_MOE | {"num_hidden_layers": 5, "mlp_only_layers": [0, 2, 4]},
+    "minimax_m2": MINIMAX,
+    "gpt_oss": GPT_OSS,
+    "llama4": LLAMA4,
+    "deepseek_v3": DEEPSEEK,
+    "deepseek_v32": DEEPSEEK_V32,
 }
 
 

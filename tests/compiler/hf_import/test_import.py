@@ -194,7 +194,7 @@ def test_the_type_of_the_weights(tmp_path: Path, named: object, asked: str | Non
         ({"rope_scaling": {"type": "linear", "rope_type": "default"}}, "20:5", "`type` and `rope_type` differ."),
         ({"rope_scaling": {"type": "linear"}}, "19:19", "The field `factor` is missing."),
         ({"rope_scaling": {"type": "linear", "factor": 2, "mscale": 1}}, "22:5", "`mscale` is not understood"),
-        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4}}, "22:5", "`low_freq_factor` must be below"),
+        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4.5}}, "22:5", "`low_freq_factor` must not be above"),
         ({"rope_scaling": LINEAR, "rope_parameters": LLAMA3}, "19:3", "`rope_parameters` say different things"),
         ({"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}, "19:3", "Rope turns all of a head"),
         ({"is_causal": False}, "19:3", "`is_causal` is set"),

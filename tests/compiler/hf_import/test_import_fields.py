@@ -28,10 +28,20 @@ OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said besi
     "gpt_neox": {"hidden_act": "gelu_new", "rotary_pct": 1.0},
     "phi": {"partial_rotary_factor": 1.0},
     "glm4_moe": {"partial_rotary_factor": 1.0},
+    "gemma4_text": {"hidden_size_per_layer_input": 0},
 }
 
 
-PATTERNED = ("gemma2", "gemma3_text", "gpt_oss", "llama4_text", "olmo3", "cohere2", "ministral")  # have kinds of layers
+PATTERNED = (
+    "gemma2",
+    "gemma3_text",
+    "gemma4_text",
+    "gpt_oss",
+    "llama4_text",
+    "olmo3",
+    "cohere2",
+    "ministral",
+)  # have kinds of layers
 
 
 def read(text: str, dtype: Dtype | None = None) -> Transformer:

@@ -18,7 +18,9 @@ from escc.passes.choose import Options
 
 # Parameters as published, in the papers of PaLM (table 1: 8.63, 62.50 and 540.35 billion), Megatron-Turing
 # NLG (530 billion), Llama 2 (13.0), Llama 3 (8.03, 70.6), GPT-3 (175) and GPT-NeoX (20.6). The last two of
-# PaLM are variants that "Efficiently Scaling Transformer Inference" keeps at about 540 billion.
+# PaLM are variants that "Efficiently Scaling Transformer Inference" keeps at about 540 billion. Those with experts,
+# and of Qwen 3 and Gemma 3 (without what sees images), are of the papers and model cards; of DeepSeek-V3 and Kimi-K2
+# without the layers that guess further tokens.
 PUBLISHED = {
     "palm-8b": 8.63e9,
     "palm-62b": 62.50e9,
@@ -31,6 +33,14 @@ PUBLISHED = {
     "llama-3-70b": 70.6e9,
     "gpt-3-175b": 175e9,
     "gpt-neox-20b": 20.6e9,
+    "deepseek-v3": 671e9,
+    "kimi-k2": 1.026e12,
+    "qwen3-235b-a22b": 235e9,
+    "qwen3-32b": 32.8e9,
+    "mixtral-8x7b": 46.7e9,
+    "gpt-oss-120b": 116.8e9,
+    "llama-4-scout": 107.8e9,
+    "gemma-3-27b": 27.0e9,
 }
 NO_LIMIT = 1e18  # bytes a chip: eight chips are too few for the largest
 

@@ -72,8 +72,14 @@ def test_the_epsilon_of_a_norm_can_be_chosen() -> None:
     [
         ("rmsnorm(x, w, over=E, eps=0)", "`eps=` takes a number above 0."),
         ("rope(x, over=E, at=L into M, base=0)", "`base=` takes a number above 0."),
-        ("rope(x, over=E, at=L into M, scaling=4)", "`scaling=` takes `linear`, `llama3`, `yarn` or `longrope`."),
-        ("rope(x, over=E, at=L into M, scaling=ntk(4))", "`scaling=` takes `linear`, `llama3`, `yarn` or `longrope`."),
+        (
+            "rope(x, over=E, at=L into M, scaling=4)",
+            "`scaling=` takes `linear`, `first`, `llama3`, `yarn` or `longrope`.",
+        ),
+        (
+            "rope(x, over=E, at=L into M, scaling=ntk(4))",
+            "`scaling=` takes `linear`, `first`, `llama3`, `yarn` or `longrope`.",
+        ),
         ("rope(x, over=E, at=L into M, scaling=linear(E))", "`linear` takes numbers above 0: `factor`."),
         ("rope(x, over=E, at=L into M, scaling=linear())", "`linear` takes numbers above 0: `factor`."),
         ("rope(x, over=E, at=L into M, scaling=linear(0))", "`linear` takes numbers above 0: `factor`."),

@@ -35,8 +35,9 @@ def expert_tensors(experts: Experts, d: ForwardDims, tag: str = "") -> Iterator[
             yield "Ws", "E"
 
 
-def router_lines(router: Router, chosen: int, d: ForwardDims, n: str) -> Iterator[str]:
-    """The mask `m` of the experts that each token takes, and their weights `w`."""
+def router_lines(router: Router, chosen: int, d: ForwardDims, n: str, dtype: str) -> Iterator[str]:
+    """The mask `m` of the experts that each token takes, and their weights `w`. Scores are in f32; what they are
+    multiplied into has `dtype`, and so have these."""
     x = d.experts
     yield f"r: f32[B,L,{x}] = {n}[B,L,E] * Wr[E,{x}]"
     scores = "r + br" if router.bias else "r"
@@ -46,12 +47,12 @@ def router_lines(router: Router, chosen: int, d: ForwardDims, n: str) -> Iterato
     if groups > 1 and kept < groups:
         yield f"rv = {keys}"
         yield from _group_lines(router, d)
-        yield f"m = choose(rv, among=mg, over={x}, keep={chosen})"
+        yield f"m: {dtype} = choose(rv, among=mg, over={x}, keep={chosen})"
     else:
-        yield f"m = choose({keys}, over={x}, keep={chosen})"
+        yield f"m: {dtype} = choose({keys}, over={x}, keep={chosen})"
     weights = f"m * rp / sum(m * rp, over={x})" if router.normalised else "m * rp"
     weights += " * scale_x" if router.per_expert else ""
-    yield f"w = {weights}" + (f" * {number_text(router.factor)}" if router.factor != 1 else "")
+    yield f"w: {dtype} = {weights}" + (f" * {number_text(router.factor)}" if router.factor != 1 else "")
 
 
 def _group_lines(router: Router, d: ForwardDims) -> Iterator[str]:

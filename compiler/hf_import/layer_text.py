@@ -216,7 +216,7 @@ class LayerText:
         if experts.router.own_norm:
             yield f"nr = {_norm(self.norm, 'y', 'scale_r', 'E')} / sqrt(size(E))"
             scores = "nr"
-        yield from router_lines(experts.router, experts.chosen, self.beside, scores)
+        yield from router_lines(experts.router, experts.chosen, self.beside, scores, self.dtype.value)
         yield from expert_lines(experts, self.beside, "n6", "x")
         yield f"f2 = {norm_text(self.norm, 'e', '7')}"
 
@@ -291,7 +291,7 @@ class LayerText:
             case FeedForward() as forward:
                 yield from _feed_forward_lines(forward, self.forward.width, n)
             case Experts() as experts:
-                yield from router_lines(experts.router, experts.chosen, self.forward, n)
+                yield from router_lines(experts.router, experts.chosen, self.forward, n, self.dtype.value)
                 yield from expert_lines(experts, self.forward, n)
 
 

@@ -61,7 +61,8 @@ def file_bytes(tensors: Mapping[str, Array]) -> bytes:
     header, data = {}, b""
     for name, array in tensors.items():
         offsets = [len(data), len(data) + array.nbytes]
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": offsets}
+        kind = "F8_E4M3" if array.dtype.name == "float8_e4m3fn" else "F32"
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": offsets}
         data += array.tobytes()
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data

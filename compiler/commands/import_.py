@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -72,6 +73,8 @@ def import_command(
         path = config_file(path)
         document = read_json(read_source(path, MOST_BYTES))
     model = read_config(document, None if dtype is None else Dtype(dtype))
+    if checkpoint is not None:  # what is loaded is plain numbers, whatever they are kept as
+        model = replace(model, quantised=None)
     title = _title(path)
     text = model_text(model, title)
     source = Source(output or "the imported model", text)

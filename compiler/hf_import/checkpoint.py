@@ -29,6 +29,7 @@ UNUSED = (  # ends of names of what a checkpoint may have besides weights, made 
 )
 HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")  # kept beside the table that it is tied to
 PREFIXES = ("model.", "transformer.", "gpt_neox.")  # that a checkpoint of the model without its head leaves out
+SCALES = ("_scale_inv", "_scale")  # what the names of scales have behind those of their tensors
 MOST_FINDINGS = 20
 GGUF_FIELDS = {  # of a config, by what GGUF calls them behind the name of the architecture
     "hidden_size": "embedding_length",
@@ -169,6 +170,7 @@ def map_of(model: Transformer, program: Program, checkpoint: Checkpoint) -> Weig
         made = weight_map(model, replace(GGUF, halves=model.architecture != "llama"))
     else:
         made = {name: _called(one, checkpoint) for name, one in weight_map(model, style_of(model)).items()}
+        made = {name: _scaled(one, checkpoint) for name, one in made.items()}
     check_checkpoint(made, program, checkpoint)
     return made
 
@@ -179,10 +181,15 @@ def check_checkpoint(made: WeightMap, program: Program, checkpoint: Checkpoint) 
     findings = check_map(made, program, checkpoint.shapes, checkpoint.path.name)
     wanted = parameters(program)
     used = {tensor for name, one in made.items() for tensor in tensors_of(one, wanted[name])}
+    scales = {t: t + one.scale for n, one in made.items() if one.scale for t in tensors_of(one, wanted[n])}
+    for name, scale in scales.items():
+        findings += _wrong_scale(checkpoint, name, scale)
+    used |= set(scales.values())
     for name in sorted(used & set(checkpoint.types)):
         kind = checkpoint.types[name]
-        if not checkpoint.gguf and kind not in PLAIN:
-            findings.append(Diagnostic(f"`{name}` is of type {kind}, and quantised folders are not read."))
+        if not checkpoint.gguf and kind not in PLAIN and name not in scales:
+            hint = "of quantised folders those of fp8 with scales of blocks are read"
+            findings.append(Diagnostic(f"`{name}` is of type {kind}, and such are not read.", hint=hint))
     if checkpoint.gguf:
         findings += _unread_blocks(checkpoint)
     surplus = [n for n in checkpoint.shapes if n not in used and not n.endswith(UNUSED) and n not in HEADS]
@@ -191,6 +198,18 @@ def check_checkpoint(made: WeightMap, program: Program, checkpoint: Checkpoint) 
         more = len(findings) - MOST_FINDINGS
         last = [Diagnostic(f"{more:,} tensors more are wrong.")] if more > 0 else []
         raise InputError([*findings[:MOST_FINDINGS], *last])
+
+
+def _wrong_scale(checkpoint: Checkpoint, name: str, scale: str) -> list[Diagnostic]:
+    """What is wrong with the scales of a tensor: as many along each dim as it has blocks, or one."""
+    if name not in checkpoint.shapes or scale not in checkpoint.shapes:
+        return [Diagnostic(f"`{checkpoint.path.name}` has no tensor `{scale}`, the scales of `{name}`.")]
+    shape, blocks = checkpoint.shapes[name], checkpoint.shapes[scale]
+    fits = len(blocks) <= len(shape) and all(
+        n == -(-size // 128) or (n and size % n == 0) for size, n in zip(shape, blocks, strict=False)
+    )
+    listed = "x".join(map(str, blocks))
+    return [] if fits else [Diagnostic(f"The scales `{scale}`, {listed}, are not those of blocks of `{name}`.")]
 
 
 def _unread_blocks(checkpoint: Checkpoint) -> list[Diagnostic]:
@@ -210,6 +229,14 @@ def dequantised(checkpoint: Checkpoint) -> dict[str, int]:
     """How many tensors are kept as blocks of few bits, which are read as plain numbers, by type."""
     kinds = [kind for kind in checkpoint.types.values() if kind not in PLAIN]
     return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+
+def _scaled(one: Made, checkpoint: Checkpoint) -> Made:
+    """The same times the scales that the checkpoint has of its blocks, where it is kept in fp8."""
+    first = tensor_called(one.tensor, [0] * 6)
+    narrow = checkpoint.types.get(first) == "F8_E4M3"
+    scale = next((s for s in SCALES if narrow and first + s in checkpoint.shapes), None)
+    return one if scale is None else Made(one.tensor, (f"scaled {scale}", *one.steps))
 
 
 def _called(one: Made, checkpoint: Checkpoint) -> Made:

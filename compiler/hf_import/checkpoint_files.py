@@ -23,6 +23,7 @@ def header_of(path: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:
     """The type, shape and place in the file of each tensor of a safetensors file. Raises ValueError where the
     header does not say what the file has."""
     bytes_of = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+    bytes_of["F8_E4M3"] = 1
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -83,6 +84,9 @@ def checkpoint_tensors(path: str | Path) -> dict[str, tuple[tuple[int, ...], str
                 if kind == "BF16":
                     narrow = import_module("ml_dtypes").bfloat16  # comes with JAX
                     return np.memmap(file, np.uint16, "r", begin, shape).view(narrow)
+                if kind == "F8_E4M3":
+                    byte = import_module("ml_dtypes").float8_e4m3fn
+                    return np.memmap(file, np.uint8, "r", begin, shape).view(byte)
                 if kind not in numpy_type:
                     raise ValueError(f"`{name}` is of type {kind}, which is not read here")
                 return np.memmap(file, numpy_type[kind], "r", begin, shape)
@@ -105,6 +109,19 @@ def gguf_tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str, Any]]:
 
         found[tensor.name] = shape, tensor.tensor_type.name, made
     return found
+
+
+def scaled_tensor(tensor: Any, scale: Any) -> Any:
+    """A tensor of few bits as plain numbers: each block of it times its own scale. Blocks are of 128 places along a dim
+    where that gives as many as there are scales, else of as many as divide it."""
+    wide = np.asarray(tensor).astype(np.float32)
+    scale = (
+        np.asarray(scale).astype(np.float32).reshape(*np.shape(scale), *(1 for _ in range(wide.ndim - np.ndim(scale))))
+    )
+    for axis, (size, count) in enumerate(zip(wide.shape, scale.shape, strict=True)):
+        block = 128 if -(-size // 128) == count else -(-size // count)
+        scale = np.repeat(scale, block, axis)[tuple(slice(0, size if i == axis else None) for i in range(wide.ndim))]
+    return wide * scale
 
 
 def counters_of(name: str) -> int:
@@ -193,7 +210,11 @@ def parameter_parts(
         ]
         if not within:
             continue
-        tensor, order = tensor_view(tensors[tensor_called(name, repetition)][2](), steps)
+        called = tensor_called(name, repetition)
+        whole = tensors[called][2]()
+        if steps[:1] and steps[0].startswith("scaled "):
+            whole = scaled_tensor(whole, tensors[called + steps[0].split()[1]][2]())
+        tensor, order = tensor_view(whole, [step for step in steps if not step.startswith("scaled ")])
         tensor = tensor.reshape(shape[len(counts) :])
         for n in within:
             at = places[n][len(counts) :]

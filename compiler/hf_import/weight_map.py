@@ -21,6 +21,7 @@ from ...ir.text.read import read_source
 from .checkpoint_files import counters_of, tensor_called
 
 STEPS: Mapping[str, str] = {
+    "scaled S": "numbers of few bits, block by block times the tensor of that name with S behind it",
     "transpose": "the last two dims exchanged",
     "heads N": "the last dim split into N heads",
     "part I of N": "the I-th of N equal parts of the last dim",
@@ -32,7 +33,7 @@ STEPS: Mapping[str, str] = {
 }
 _NUMBER = r"[1-9]\d{0,8}"
 _STEP = re.compile(
-    rf"transpose|heads {_NUMBER}|part {_NUMBER} of {_NUMBER}|(first|after) {_NUMBER}|"
+    rf"scaled _[a-z_]{{1,40}}|transpose|heads {_NUMBER}|part {_NUMBER} of {_NUMBER}|(first|after) {_NUMBER}|"
     rf"every {_NUMBER} from {_NUMBER}|roll|pairs"
 )
 COUNTERS = "abcdef"
@@ -57,6 +58,11 @@ class Made:
         return tensor_called(self.tensor, places)
 
     @property
+    def scale(self) -> str:
+        """What stands behind the names of its tensors in those of their scales; empty where they have none."""
+        return next((step.split()[1] for step in self.steps if step.startswith("scaled ")), "")
+
+    @property
     def counters(self) -> int:
         """How many counters its name has."""
         return counters_of(self.tensor)
@@ -68,6 +74,8 @@ class Made:
             word, *numbers = (int(w) if w.isdigit() else w for w in re.sub("of |from ", "", step).split())
             if not shape:
                 return None
+            if word == "scaled":
+                continue
             last = shape[-1]
             match [word, *numbers]:
                 case ["transpose"] if len(shape) >= 2:

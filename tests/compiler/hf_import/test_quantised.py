@@ -1,0 +1,113 @@
+"""Weights in few bits: what a config says of them becomes types, and tensors in fp8 are read as plain numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from saved_llama import CONFIG, file_bytes, random_weights, save
+from typer.testing import CliRunner
+
+from escc.compiler.commands.main import app
+from escc.compiler.hf_import.architectures import read_config
+from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors, parameter_parts, scaled_tensor
+from escc.compiler.hf_import.json_text import read_json
+from escc.compiler.hf_import.write import model_text
+from escc.ir.diagnostics import Source
+
+Array = np.ndarray
+MODULES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj")
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+GROUPS = {"group_0": {"weights": {"type": "int", "num_bits": 4}, "targets": ["Linear"]}}
+
+
+def text(quantised: dict[str, Any], **more: Any) -> str:
+    config = CONFIG | {"torch_dtype": "bfloat16", "quantization_config": quantised} | more
+    return model_text(read_config(read_json(Source("config.json", json.dumps(config)))), "small")
+
+
+@pytest.mark.parametrize(
+    ("quantised", "dtype"),
+    [
+        (FP8, "fp8"),
+        ({"quant_method": "fbgemm_fp8"}, "fp8"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4"),
+        ({"quant_method": "awq", "bits": 8}, "int8"),
+        ({"quant_method": "compressed-tensors", "config_groups": GROUPS}, "int4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"),
+    ],
+)
+def test_matrices_of_layers_have_the_type_that_a_config_says(quantised: dict[str, Any], dtype: str) -> None:
+    found = text(quantised)
+    assert re.findall(r"param W\w+(?:, W\w+)*: (\w+)\[E,[HKF]", found) == [dtype] * 3
+    assert "param table: bf16" in found and "param Wu: bf16" in found and "param scale1, scale2: bf16" in found
+
+
+def test_what_is_left_out_stays_plain() -> None:
+    found = text(FP8 | {"modules_to_not_convert": ["model.layers.0.self_attn", "lm_head"]})
+    assert "param Wq: bf16[" in found and "param Wd: fp8[" in found
+
+
+def narrow(rng: np.random.Generator, weights: dict[str, Array]) -> dict[str, Array]:
+    """The matrices of layers in fp8, with a scale for each block."""
+    found = dict(weights)
+    for name, array in weights.items():
+        if any(f"{module}." in name for module in MODULES):
+            blocks = tuple(-(-n // 128) for n in array.shape)
+            found[name] = array.astype(ml_dtypes.float8_e4m3fn)
+            found[f"{name}_scale_inv"] = rng.uniform(0.5, 2.0, blocks).astype(np.float32)
+    return found
+
+
+def test_tensors_in_fp8_are_read_times_the_scales_of_their_blocks(tmp_path: Path) -> None:
+    tensors = narrow(np.random.default_rng(3), random_weights())
+    folder = save(tmp_path / "saved", tensors)
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": FP8}))
+    done = CliRunner().invoke(app, ["import", str(folder), "-o", str(tmp_path / "model.esti")])
+    assert done.exit_code == 0, done.output
+    assert "10 tensors are kept as F8_E4M3, and are read as plain numbers" in done.output
+    assert "fp8" not in (tmp_path / "model.esti").read_text()
+    line = "model.layers.{}.mlp.up_proj.weight | scaled _scale_inv | transpose"
+    assert re.search(rf"layer\.Wi += {re.escape(line)}\n", (tmp_path / "model.weights").read_text())
+    [found] = parameter_parts(checkpoint_tensors(folder), line, (2, 24, 20), np.float32, [(slice(None),) * 3])
+    for layer in range(2):
+        name = f"model.layers.{layer}.mlp.up_proj.weight"
+        wanted = tensors[name].astype(np.float32) * tensors[f"{name}_scale_inv"][0, 0]
+        np.testing.assert_array_equal(found[layer], wanted.T)
+
+
+@pytest.mark.parametrize("shape", [(256, 384), (300, 130), (128, 5)])
+def test_scales_are_of_blocks_of_128(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    tensor, scale = rng.standard_normal(shape), rng.uniform(1, 2, tuple(-(-n // 128) for n in shape))
+    found = scaled_tensor(tensor, scale)
+    for i in range(shape[0]):
+        for j in range(0, shape[1], 7):
+            assert found[i, j] == np.float32(tensor[i, j]) * np.float32(scale[i // 128, j // 128])
+    rows = rng.uniform(1, 2, (shape[0], 1))
+    np.testing.assert_array_equal(scaled_tensor(tensor, rows), tensor.astype(np.float32) * rows.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (None, "is of type F8_E4M3, and such are not read"),
+        (np.ones((7, 1), np.float32), "7x1, are not those of blocks of"),
+    ],
+)
+def test_scales_that_are_missing_or_of_other_blocks_are_said(tmp_path: Path, wrong: Array | None, said: str) -> None:
+    tensors = narrow(np.random.default_rng(3), random_weights())
+    for layer in range(2):
+        scale = f"model.layers.{layer}.mlp.up_proj.weight_scale_inv"
+        tensors.pop(scale) if wrong is None else tensors.update({scale: wrong})
+    folder = save(tmp_path / "saved", tensors)
+    (folder / "model.safetensors").write_bytes(file_bytes(tensors))
+    done = CliRunner().invoke(app, ["import", str(folder), "-o", str(tmp_path / "model.esti")])
+    assert done.exit_code == 1 and said in done.output
+    assert not (tmp_path / "model.esti").exists()

@@ -144,7 +144,7 @@ def test_a_checkpoint_answers_on_eight_devices_as_in_transformers(
     saved(CASES[name], tmp_path / "saved", dtype, "4KB" if in_several else "1GB")
     assert (len(list((tmp_path / "saved").glob("*.safetensors"))) > 1) == in_several
     model = AutoModelForCausalLM.from_pretrained(
-        tmp_path / "saved", dtype=torch.float32, attn_implementation="eager"
+        tmp_path / "saved", dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     ).eval()
     asked = Asked(PROMPTS, TOKENS, scores=True)
     found = answered(imported(tmp_path / "saved", tmp_path), tmp_path / "saved", "2x4", asked)

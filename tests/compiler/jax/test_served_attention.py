@@ -53,7 +53,6 @@ phase prefill {{ L = 8 }}
 phase decode {{ L = 1, calls = 4 }}
 """
 CASES = {
-    "a window and yarn": {"pairs": "8", "scaling": "yarn(8, 4, 1, 64)", "mask": ", window=5"},
     "a chunk and yarn, padded": {
         "pairs": "6 pad 8",
         "scaling": "yarn(8, 4, 1, 64, exact)",
@@ -91,7 +90,7 @@ def test_chips_compute_what_one_does(name: str, tmp_path: Path) -> None:
 
 def test_a_sink_joins_the_maximum_and_the_sum_of_all_chips() -> None:
     """The context is split, so both are partial before the sink comes to them, and complete with it."""
-    for one in compiled("a window and yarn"):
+    for one in compiled("a chunk and yarn, padded"):
         layouts = {value.name: str(value.layout) for value in one.spmd.values}
         assert any(name.startswith("layer.p.max") and "partial" in text for name, text in layouts.items())
         made = [text for name, text in layouts.items() if name.startswith(("layer.p.top", "layer.p.total"))]

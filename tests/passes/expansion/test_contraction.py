@@ -133,3 +133,21 @@ def test_a_pin_of_the_result_is_that_of_the_whole() -> None:
     plan = choose(program, "once", Mesh.parse("2x2"), Options(Hardware.of_paper("tpu-v4")))
     [made] = [op.layout for op in plan.phases[0].ops if op.result == "y"]
     assert made.dims == (("x",), ("y",))
+
+
+def test_a_mask_goes_into_the_last_product() -> None:
+    """So only what it keeps is made there, and read of what it is multiplied with."""
+    text = """
+dim B = 2, L = 1, M = 64, H = 4, Q = 8, C = 16
+main(q: bf16[B,L,H,Q], c: bf16[B,M,C], i: bf16[B,L,M]) {
+  param W: bf16[C,H,Q]
+  m = choose(i, over=M, keep=4)
+  s[B,L,H,M] = m[B,L,M] * q[B,L,H,Q] * W[C,H,Q] * c[B,M,C]
+  return s
+}
+"""
+    source = Source("masked.esti", text)
+    program = expand(parse(source), source)
+    products = [item for item in program.body.items if isinstance(item, Einsum)]
+    assert [set(op.operands) for op in products] == [{"q", "W"}, {"s.part1", "c", "m"}]
+    assert [one.mask for one in program.table()["s"].chosen] == ["m"]

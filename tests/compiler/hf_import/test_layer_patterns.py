@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_every_tensor_of_every_layer_is_taken_once(name: str) -> None:
 def test_every_expert_has_its_own_tensors(name: str, count: int) -> None:
     model = described(name)
     wanted, made = parameters(program_of(model)), weight_map(model, style_of(model))
-    found = [t for p, one in made.items() if p.endswith("experts.Wd") for t in tensors_of(one, wanted[p])]
+    found = [t for p, one in made.items() if re.search(r"experts(:\d+)?\.Wd$", p) for t in tensors_of(one, wanted[p])]
     sparse = [at for at, layer in enumerate(model.layers) if not isinstance(layer.forward, FeedForward)]
     named = (f"model.layers.{at}.mlp.experts.{n}.down_proj.weight" for at in sparse for n in range(count))
     assert sorted(found) == sorted(named)

@@ -9,7 +9,7 @@ from ...ir.dtype import Dtype
 from .common import FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
 from .description import Attention, Block, FeedForward, Layer, Norm, Norms, QueryNorm, Transformer
 from .fields import Fields
-from .llama import feed_forward, heads_of, read_window, stacked, uniform
+from .llama import feed_forward, heads_of, normed, read_window, stacked, uniform
 from .rotary import number_text, rope, ropes_by_kind
 
 
@@ -108,7 +108,7 @@ def starcoder2(fields: Fields, dtype: Dtype) -> Transformer:
     width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "gelu")
     layer = Layer(attention, FeedForward(width, activation, gated=False, bias=bias))
     norm = Norm("layernorm", fields.number("norm_epsilon", 1e-5), bias=True)
-    return _layernormed(fields, "starcoder2", dtype, sizes, (layer,) * sizes.layers, norm)
+    return normed(fields, "starcoder2", dtype, sizes, (layer,) * sizes.layers, norm, tied=True)
 
 
 def cohere(fields: Fields, dtype: Dtype) -> Transformer:
@@ -141,20 +141,5 @@ def _parallel(
     forward = feed_forward(fields)
     layers = tuple(Layer(attention, forward, Block.PARALLEL) for attention in attentions)
     norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5))
-    model = _layernormed(fields, architecture, dtype, sizes, layers, norm)
+    model = normed(fields, architecture, dtype, sizes, layers, norm, tied=True)
     return replace(model, logit_scale=fields.number("logit_scale", 0.0625))
-
-
-def _layernormed(
-    fields: Fields, architecture: str, dtype: Dtype, sizes: Sizes, layers: tuple[Layer, ...], norm: Norm
-) -> Transformer:
-    return Transformer(
-        architecture=architecture,
-        dtype=dtype,
-        model_dim=sizes.model_dim,
-        vocabulary=sizes.vocabulary,
-        context=sizes.context,
-        norm=norm,
-        layers=layers,
-        tied=fields.flag("tie_word_embeddings", True),
-    )

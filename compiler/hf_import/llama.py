@@ -86,13 +86,27 @@ def stacked(
     epsilon: float = 1e-6,
 ) -> Transformer:
     """A model of layers with rmsnorm. `tied`, `epsilon`: where the config does not say."""
+    norm = Norm("rmsnorm", fields.number("rms_norm_eps", epsilon))
+    return normed(fields, architecture, dtype, sizes, layers, norm, tied)
+
+
+def normed(
+    fields: Fields,
+    architecture: str,
+    dtype: Dtype,
+    sizes: Sizes,
+    layers: tuple[Layer, ...],
+    norm: Norm,
+    tied: bool,
+) -> Transformer:
+    """A model of layers with any norm. `tied`: where the config does not say."""
     return Transformer(
         architecture=architecture,
         dtype=dtype,
         model_dim=sizes.model_dim,
         vocabulary=sizes.vocabulary,
         context=sizes.context,
-        norm=Norm("rmsnorm", fields.number("rms_norm_eps", epsilon)),
+        norm=norm,
         layers=layers,
         tied=fields.flag("tie_word_embeddings", tied),
     )

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ..ir.chosen import kept_share
 from ..ir.collective import CollectiveKind, axes_of, kind
-from ..ir.program import Kind, Repeat, Signature, Stored, signature, walk
+from ..ir.program import Kind, Repeat, Signature, Stored, sets_of, signature, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..ir.verify.fused import walk_loops
 from .hardware import Hardware
@@ -131,7 +131,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class StoredBytes:
-    """A stored tensor: the bytes on a chip, of one repetition."""
+    """A stored tensor: the bytes on a chip, of one repetition. `times`: how many of them there are."""
 
     value: str
     times: int
@@ -189,7 +189,8 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
     for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, which):
-                yield StoredBytes(name, placed.times, which, scale.local_bytes(values[name]))
+                held = placed.times * sets_of(which, spmd.micro_batches)
+                yield StoredBytes(name, held, which, scale.local_bytes(values[name]))
             case Compute(op):
                 sig = signature(op, plain)
                 local = {i: scale.local(i, axes) for i, axes in _splits(sig, op.result, spmd).items()}

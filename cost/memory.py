@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from ..ir.program import Append, Kind, Region, Repeat, Stored, operand_names, walk
+from ..ir.program import Append, Kind, Region, Repeat, Stored, operand_names, sets_of, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from ..ir.verify.fused import together
 from .estimate import local_bytes
@@ -85,7 +85,8 @@ def memory(spmd: SpmdProgram) -> MemoryUse:
         match placed.item:
             case Stored(name, kind) if kind is not Kind.INPUT:
                 group = stored if placed.repeats else shared
-                group.append((name, placed.times * local_bytes(values[name], spmd)))
+                held = placed.times * sets_of(kind, spmd.micro_batches)
+                group.append((name, held * local_bytes(values[name], spmd)))
     worst = max(points(spmd), key=lambda point: point.bytes)  # the first of the largest
     return MemoryUse(tuple(stored), tuple(shared), worst)
 

@@ -37,12 +37,12 @@ class Axis:
 
 
 def place_axes(mesh: Mesh, hardware: Hardware) -> dict[str, Axis]:
-    """Each axis of `mesh`, by name, on its level.
+    """Each axis of `mesh`, by name, on its level; those of a part as they lie in the whole.
 
     Raises InputError when the torus has too few dimensions or chips for the mesh, or when axes join
     nodes and the hardware has no figure for that.
     """
-    near = [(name, size) for name, size in mesh.axes if name not in FAR_NAMES]
+    near = [(name, size) for name, size in mesh.part_of or mesh.axes if name not in FAR_NAMES]
     match hardware.fabric:
         case Torus() as torus:
             placed = _on_torus(near, torus, hardware.name)

@@ -27,7 +27,7 @@ def reads(item: Op | Step | Repeat[Op] | Repeat[Step]) -> tuple[str, ...]:
             return operand_names(op)
 
 
-def defined(region: Region[Step]) -> list[str]:
+def defined(region: Region[Op] | Region[Step]) -> list[str]:
     """The values of a region in the order in which they are defined."""
     names = [stored.value for stored in region.stored]
     for item in region.items:

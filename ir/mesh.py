@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .diagnostics import fail
 
@@ -17,10 +17,12 @@ class Mesh:
     """Ordered axes as (name, size) pairs.
 
     Invariants: at least one axis; names differ and are lower-case identifiers; sizes are at least 1.
-    A mesh of one axis of size 1 is legal: it is one chip.
+    A mesh of one axis of size 1 is legal: it is one chip. `part_of`: all axes of the mesh that these chips are a
+    part of, such as a stage of a pipeline; none where they are all there are.
     """
 
     axes: tuple[tuple[str, int], ...]
+    part_of: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         assert self.axes, "a mesh has at least one axis"
@@ -29,10 +31,13 @@ class Mesh:
 
     @classmethod
     def parse(cls, text: str) -> Mesh:
-        """The mesh of `4x4x4` (axes x, y, z, ...) or of `node=2,gpu=8` (named axes).
+        """The mesh of `4x4x4` (axes x, y, z, ...) or of `node=2,gpu=8` (named axes); `gpu=8 of node=2,gpu=8` is a part.
 
         Raises InputError when the text is neither.
         """
+        part, of, whole = text.partition(" of ")
+        if of:
+            return replace(cls.parse(part), part_of=cls.parse(whole).axes)
         plain = re.fullmatch(r"\d+(x\d+)*", text.strip())
         named = re.fullmatch(r"[a-z][a-z0-9_]*=\d+([, ]\s*[a-z][a-z0-9_]*=\d+)*", text.strip())
         if plain:
@@ -84,8 +89,14 @@ class Mesh:
         sizes = dict(self.axes)
         return math.prod(sizes[a] for a in axes)
 
+    def without(self, axis: str) -> Mesh:
+        """The chips at one place of an axis. Of a mesh that has no other axis one chip is left."""
+        rest = tuple((name, size) for name, size in self.axes if name != axis)
+        return Mesh(rest or (("chip", 1),), self.part_of or self.axes)
+
     def __str__(self) -> str:
-        return " ".join(f"{name}={size}" for name, size in self.axes)
+        axes, whole = (" ".join(f"{name}={size}" for name, size in some) for some in (self.axes, self.part_of))
+        return f"{axes} of {whole}" if whole else axes
 
 
 def _number(digits: str) -> int:

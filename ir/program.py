@@ -203,11 +203,12 @@ class Repeat(Generic[Item]):
 @dataclass(frozen=True)
 class Phase:
     """A size for every dim, padded where the program's `padding` says so, and how often the phase runs
-    for one batch."""
+    for one batch. `micro_batches`: how many batches of these sizes take turns; each has caches of its own."""
 
     name: str
     sizes: tuple[tuple[str, int], ...]
     calls: int = 1
+    micro_batches: int = 1
 
 
 class PinKind(StrEnum):
@@ -224,7 +225,7 @@ class Pin:
 
     STORED: the stored layout of `value`. USE: the layout in which the op that makes `op` reads
     `value`. RESULT: the layout in which the op that makes `value` leaves it. `text` is how the
-    person wrote it, for messages.
+    person wrote it, for messages. `phase`: where it holds, if not in all phases.
     """
 
     kind: PinKind
@@ -232,6 +233,7 @@ class Pin:
     op: str | None
     layout: Layout
     text: str
+    phase: str | None = None
 
 
 @dataclass(frozen=True)
@@ -384,6 +386,11 @@ def with_operands(op: Op, names: Mapping[str, str]) -> Op:
             return replace(op, cache=new(cache), new=new(entries))
         case Iota():
             return op
+
+
+def sets_of(kind: Kind, micro_batches: int) -> int:
+    """How often a chip holds a stored tensor where batches take turns: a cache once for each of them."""
+    return micro_batches if kind is Kind.CACHE else 1
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ Step = Compute | Move
 class SpmdProgram:
     """One phase of a program on one mesh.
 
-    `sizes` binds every dim. Invariants: see passes in ir.verify, which checks them all.
+    `sizes` binds every dim. `micro_batches`: as of a phase. Invariants: see passes in ir.verify, which checks them all.
     """
 
     name: str
@@ -84,6 +84,7 @@ class SpmdProgram:
     values: tuple[SpmdValue, ...]
     body: Region[Step]
     results: tuple[str, ...]
+    micro_batches: int = 1
 
     def table(self) -> dict[str, SpmdValue]:
         """The values by name."""
@@ -102,5 +103,5 @@ def as_steps(region: Region[Op]) -> Region[Step]:
 def unsharded(program: Program, phase: str, mesh: Mesh) -> SpmdProgram:
     """A program with every value whole on every chip, so that nothing ever moves."""
     values = tuple(SpmdValue(v.name, v.dims, v.dtype, Layout(((),) * len(v.dims)), v.chosen) for v in program.values)
-    sizes = program.phase(phase).sizes
-    return SpmdProgram(program.name, phase, mesh, sizes, values, as_steps(program.body), program.results)
+    bound, body = program.phase(phase), as_steps(program.body)
+    return SpmdProgram(program.name, phase, mesh, bound.sizes, values, body, program.results, bound.micro_batches)

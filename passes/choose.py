@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..cost.hardware import Hardware
 from ..cost.network import Network
+from ..cost.stages import NO_PASSING, Passing
 from ..ir.mesh import Mesh
 from ..ir.program import Phase, Pin, Program
 from ..ir.spmd import SpmdProgram
@@ -51,7 +52,7 @@ class Options:
     gathered copies; None takes the hardware's. `stored_bytes` bounds parameters and caches alone.
     `pins` hold beside those of the program. `overlap`: whether steps of the program that is made of the
     plan are put into loops; the choice does not count on what they hide. `below`: only plans that cost
-    less are looked for.
+    less are looked for. `passing`: what a stage of a pipeline pays for results that it hands to the next one.
     """
 
     hardware: Hardware
@@ -62,6 +63,7 @@ class Options:
     settings: Settings = field(default_factory=Settings)
     overlap: bool = False
     below: float = math.inf
+    passing: Passing = NO_PASSING
 
     @property
     def capacity(self) -> float:
@@ -82,8 +84,9 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
     pins = (*program.pins, *options.pins)
 
     def graph_of(phase: str) -> Graph:
-        found = build_graph(program, phase, mesh, options.hardware)
-        found = apply_pins(found, pins, dict(program.phase(phase).sizes), mesh)
+        found = build_graph(program, phase, mesh, options.hardware, options.passing)
+        held = [pin for pin in pins if pin.phase in (None, phase)]
+        found = apply_pins(found, held, dict(program.phase(phase).sizes), mesh)
         most = min(options.capacity, options.stored_bytes)
         if least_bytes(found) > most:
             raise does_not_fit(found, mesh, options.hardware.name, most, most == options.hardware.hbm_bytes)

@@ -357,3 +357,40 @@ class _Writer:
             f"{name} = repeat {self.rng.choice([1, 2, 3, 7])} {block}({start})",
         ]
         self.floats[name] = dims
+
+
+# A decoder of five layers with caches and a tied table, in two phases.
+TINY_DECODER = """
+model "tiny"
+dim B, L, M
+dim E = 64, F = 128, H = 4, Q = 16, V = 96
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wq, Wk, Wv: bf16[E,H,Q]
+  param Wo: bf16[H,Q,E]
+  param Wi: bf16[E,F]
+  param Wd: bf16[F,E]
+  cache keys, values: bf16[B,M,H,Q]
+  q[B,L,H,Q] = x[B,L,E] * Wq[E,H,Q]
+  k[B,L,H,Q] = x[B,L,E] * Wk[E,H,Q]
+  v[B,L,H,Q] = x[B,L,E] * Wv[E,H,Q]
+  ks = append(keys, k, L into M)
+  vs = append(values, v, L into M)
+  s[B,L,H,M] = q[B,L,H,Q] * ks[B,M,H,Q]
+  p = softmax(s, over=M, mask=causal(L, M))
+  o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,H,Q]
+  a[B,L,E] = o[B,L,H,Q] * Wo[H,Q,E]
+  u[B,L,F] = a[B,L,E] * Wi[E,F]
+  h = relu(u)
+  d[B,L,E] = h[B,L,F] * Wd[F,E]
+  return x + d
+}
+main(tokens: i32[B,L]) {
+  param table: bf16[V,E]
+  x = take(table, tokens, over=V)
+  y = repeat 5 layer(x)
+  logits[B,L,V] = y[B,L,E] * table[V,E]
+  return logits
+}
+phase prefill { B = 4, L = 32, M = 32 }
+phase decode { B = 4, L = 1, M = 32, calls = 8 }
+"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,8 +21,11 @@ from ..plan.autopad import pad_auto, padding_text
 from ..plan.pipeline import load, select_phases
 from ..plan.serving import Stream, of_stream, served
 from ..plan.shapes import meshes_to_compile, ranking
+from ..plan.staged import Staged, Try, tries
 from ..report.compiled_model import CompiledModel, compile_model
 from ..report.served import served_text
+from ..report.staged_targets import staged_files, staged_in_one
+from ..report.staged_text import tries_text
 from ..report.stages import Stage, stage_text
 from ..report.targets import ALONE, Emit, file_names, in_files, in_one
 from ..report.text import Detail, checked_text, sharing_text
@@ -39,15 +42,19 @@ from .options import (
     File,
     Input,
     Least,
+    MicroBatches,
     Net,
     Output,
     Overlap,
     Pins,
     Price,
     Sets,
+    Stages,
     Weights,
     bindings,
     chip_of,
+    counts_by_phase,
+    stages_of,
 )
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -99,6 +106,20 @@ class _Writing:
         written = write_files(self.folder, texts, self.force)
         say("".join(f"wrote {path}\n" for path in written))
 
+    def show_staged(self, staged: Staged, found: Sequence[Try]) -> None:
+        """Print or write a pipeline, after what was tried."""
+        if self.folder is not None:
+            texts = staged_files(staged, found, self.emit, self.detail)
+            written = write_files(self.folder, texts, self.force)
+            say("".join(f"wrote {path}\n" for path in written))
+        else:
+            say(staged_in_one(staged, found, self.emit, self.detail))
+        for n, stage in enumerate(staged.stages):
+            if not stage.sound:
+                note(f"escc: internal error: stage {n + 1} does not do what the model says.")
+        if not staged.sound:
+            raise typer.Exit(BUG)
+
 
 @app.command("compile")
 @reported
@@ -124,6 +145,8 @@ def compile_command(
     batch: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Of a stream of requests: how many are decoded at once.")
     ] = None,
+    stages: Stages = None,
+    micro_batches: MicroBatches = None,
     objective: Least = Objective.TIME,
     solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
     overlap: Overlap = False,
@@ -187,7 +210,18 @@ def compile_command(
     writing = _Writing(emit, None if folder is None else Path(folder), force, detail, made)
     writing.refuse(model.name, phases)
     paddings = None
-    compiled = compile_model(model, meshes, options, phases, separate, check)
+    wanted = stages_of(stages, micro_batches)
+    if stages is not None:
+        counts = counts_by_phase(micro_batches or [], phases)
+        found = tries(model, phases, meshes, options, wanted, counts, check)
+        if isinstance(found[0].found, Staged):
+            writing.show_staged(found[0].found, found)
+            return
+        assert found[0].found is not None
+        compiled = CompiledModel(found[0].found, ())
+        (say if emit is Emit.TEXT else note)(tries_text(found) + "\n")
+    else:
+        compiled = compile_model(model, meshes, options, phases, separate, check)
     if "auto" in (pad or []):
         auto = pad_auto(lambda more: loaded({**pads, **more}), phases, compiled.mesh, options, separate)
         again = compile_model(auto.program, [compiled.mesh], options, phases, separate, check)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ...cost.hardware import Convention, Hardware, load_engine
-from ...ir.diagnostics import Diagnostic, InputError
+from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...passes.plan import Objective
 
@@ -77,6 +77,18 @@ Overlap = Annotated[
         "layouts stay those of the plan without.",
     ),
 ]
+Stages = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|N",
+        help="Divide the layers over N stages, along an axis of N chips; with `auto` along any, or none, whichever "
+        "is quickest.",
+    ),
+]
+MicroBatches = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PHASE=N", help="In stages, divide a phase's batch by so much. May be repeated."),
+]
 Least = Annotated[Objective, typer.Option(help="What the plan has least of.")]
 
 
@@ -90,6 +102,37 @@ def chip_of(
     """The chip that the options of a command name. Raises InputError as `Hardware.load` and `load_engine` do."""
     chip = Hardware.load(hardware, datasheet).with_network(network).with_price(price or None)
     return chip if engine is None else chip.with_engine(load_engine(engine))
+
+
+MOST_STAGES = 1 << 20
+
+
+def stages_of(text: str | None, micro_batches: Sequence[str] | None) -> int | None:
+    """How many stages an option asks for; None where it is `auto`. Raises InputError for what is no count, and where
+    micro-batches are asked for without it."""
+    if text is None and micro_batches:
+        raise fail("Micro-batches are those of stages.", hint="add `--stages auto`, or how many")
+    if text in (None, "auto"):
+        return None
+    assert text is not None
+    if not re.fullmatch(r"[1-9][0-9]{0,6}", text) or int(text) > MOST_STAGES:
+        raise fail(f"`--stages {text[:60]}` is no count.", hint="write `--stages auto`, or a count, as `--stages 4`")
+    return int(text)
+
+
+def counts_by_phase(texts: Sequence[str], phases: Sequence[str]) -> dict[str, int]:
+    """The micro-batches that `prefill=8` and the like give. Raises InputError for what gives none, and for what is no
+    phase."""
+    found: dict[str, int] = {}
+    for text in texts:
+        name, _, digits = text.partition("=")
+        if name not in phases:
+            hint = did_you_mean(name, phases) or f"the phases are {', '.join(phases)}"
+            raise fail(f"`--micro-batches {text[:60]}` names no phase that is compiled.", hint=hint)
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", digits):
+            raise fail(f"`--micro-batches {text[:60]}` gives no count.", hint=f"write `--micro-batches {name}=8`")
+        found[name] = int(digits)
+    return found
 
 
 def bindings(texts: Sequence[str], option: str) -> dict[str, int]:

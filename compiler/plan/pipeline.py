@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ...compiler import models
 from ...cost.estimate import Estimate, estimate, predict
+from ...cost.stages import passed_s
 from ...ir.diagnostics import Diagnostic, EsccError, InputError, Source, did_you_mean, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Program, walk
@@ -155,7 +156,8 @@ def compile_plan(program: Program, plan: Plan, options: Options, run: bool = Fal
         except InputError as error:
             raise InternalError(f"the plan of phase `{phase.phase}` does not verify: {error}") from error
         cost = estimate(spmd, options.hardware)
-        _confirm(phase.price, _objective(cost, plan.objective))
+        handed_s = passed_s(spmd, program.results, options.passing)
+        _confirm(phase.price, _objective(cost, plan.objective) + handed_s)
         if options.overlap:
             spmd = _overlapped(program, spmd, options)
             cost = estimate(spmd, options.hardware)
@@ -211,7 +213,9 @@ def _confirm_whole(program: Program, plan: Plan, compiled: Sequence[CompiledPhas
         _confirm(handover.price, estimate(spmd, options.hardware).totals().comm_s)
         whole += calls[handover.before] * handover.price
     timed = Objective.TIME if memory_is_limit(plan) else plan.objective
-    whole += math.fsum(calls[one.phase] * _objective(one.estimate, timed) for one in compiled)
+    for one in compiled:
+        handed_s = passed_s(one.spmd, program.results, options.passing)
+        whole += calls[one.phase] * (_objective(one.estimate, timed) + handed_s)
     _confirm(plan.price, whole)
 
 

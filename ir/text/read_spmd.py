@@ -140,6 +140,7 @@ class _Parser:
         self.sizes: list[tuple[str, int]] = []
         self.values: list[SpmdValue] = []
         self.frames = [_Frame()]
+        self.micro_batches = 1
         self.results: tuple[str, ...] | None = None
 
     def program(self) -> SpmdProgram:
@@ -163,7 +164,7 @@ class _Parser:
             raise InputError(self.found)
         region, sizes, values = self.frames[0].region(), tuple(self.sizes), tuple(self.values)
         return with_sharded_choices(
-            SpmdProgram(self.name, self.phase, self.mesh, sizes, values, region, self.results or ())
+            SpmdProgram(self.name, self.phase, self.mesh, sizes, values, region, self.results or (), self.micro_batches)
         )
 
     def statement(self, line: _Line) -> None:
@@ -194,6 +195,8 @@ class _Parser:
             self.results = tuple(re.split(" *, *", match["names"])) if match["names"] else ()
         elif re.match(r"sizes\b", text):
             self.read_sizes(text)
+        elif match := re.fullmatch(r"micro-batches +(?P<count>[1-9][0-9]{0,8})", text, re.ASCII):
+            self.micro_batches = int(match["count"])
         else:
             hint = (
                 "write `NAME DTYPE LAYOUT = OPERATION`, `param NAME: DTYPE LAYOUT`, `repeat N NAME {` or `return NAME`"

@@ -9,6 +9,7 @@
     return u'
 
 A line that ends in an operator, a comma or `=` goes on in the next; from `#` on, a line is comment.
+Where batches take turns, each with caches of its own, `micro-batches 4` after the sizes says how many.
 A step marked by `+` runs as one with the step before it, one marked by `~` in one loop with it.
 """
 
@@ -98,6 +99,8 @@ def print_spmd(
     phase = spmd.phase if re.fullmatch(PHASE, spmd.phase, re.ASCII) else json.dumps(spmd.phase)
     lines = [f"sharded {json.dumps(spmd.name)} {phase} on {spmd.mesh}"]
     lines += _filled("sizes", [f"{dim}={size}" for dim, size in spmd.sizes])
+    if spmd.micro_batches > 1:
+        lines.append(f"micro-batches {spmd.micro_batches}")
     lines += _Printer(spmd.table(), annotations or {}, folds or {}).region(spmd.body, "")
     lines += _wrapped(" ".join(["return", ", ".join(spmd.results)]).rstrip(), "")
     return "\n".join(lines) + "\n"

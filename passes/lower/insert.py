@@ -122,8 +122,9 @@ def insert(program: Program, plan: Plan) -> tuple[SpmdProgram, ...]:
         results = tuple(inserter.copy(name, handed[name]) for name in program.results)
         body = replace(main, items=(*main.items, *extra.items))
         values = tuple(inserter.made[name] for name in defined(body))
-        sizes = program.phase(phase.phase).sizes
-        whole = SpmdProgram(program.name, phase.phase, plan.mesh, sizes, values, body, results)
+        bound = program.phase(phase.phase)
+        shared = bound.micro_batches
+        whole = SpmdProgram(program.name, phase.phase, plan.mesh, bound.sizes, values, body, results, shared)
         out.append(join_steps(whole, inserter.groups, phase.apart))
     return tuple(out)
 

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from ...cost.hardware import Hardware
 from ...cost.kernels import Launch, launches
 from ...cost.ops import work
+from ...cost.stages import NO_PASSING, Passing
 from ...ir.chosen import kept_share
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, signature, walk
+from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, sets_of, signature, walk
 from ..layouts.partial import PartialAxes, partial_axes
 from ..layouts.space import Array, Mask, TensorSpace, tensor_space, too_large
 from ..layouts.strategies import StrategyTable, live_axes, strategies
@@ -143,6 +144,8 @@ class _Builder:
     partial: PartialAxes
     whole: Mapping[str, tuple[str, ...]]
     launches: Mapping[str, Launch]
+    micro_batches: int
+    passing: Passing
     nodes: list[Node] = field(default_factory=list)
     sources: dict[str, Port] = field(default_factory=dict)
     uses: dict[str, list[Port]] = field(default_factory=dict)
@@ -183,10 +186,14 @@ class _Builder:
         if isinstance(item, Stored):
             stored = item.value
             if item.kind is not Kind.INPUT:
-                stored_bytes = made[item.value] * self.total_bytes(item.value) / shards
+                sets = sets_of(item.kind, self.micro_batches)
+                stored_bytes = sets * made[item.value] * self.total_bytes(item.value) / shards
+        seconds = np.zeros(len(choices))
+        if isinstance(item, Result) and item.value in self.passing.values:
+            seconds = np.asarray(self.passing.seconds(self.total_bytes(item.value) / shards))
         # Of layouts that serve alike the one that holds least is taken, then the plainest.
         rank = 0.9 * (1 - _share(np.log2(shards))) + 0.1 * _share(rows.inversions())
-        self.nodes.append(Node(item, np.zeros(len(choices)), rank, stored, stored_bytes))
+        self.nodes.append(Node(item, seconds, rank, stored, stored_bytes))
 
     def add_op(self, op: Op, times: int) -> None:
         """A node for an op that runs `times` times."""
@@ -206,7 +213,8 @@ class _Builder:
                 assert isinstance(op, Append)
                 self.add_source(use.value, reads[k][keep], times)
                 shards = self.space(use.value).space.shards[reads[k][keep]]
-                stored, stored_bytes = use.value, times * self.total_bytes(use.value) / shards
+                sets = times * sets_of(Kind.CACHE, self.micro_batches)
+                stored, stored_bytes = use.value, sets * self.total_bytes(use.value) / shards
             else:
                 self.add_use(use.value, reads[k][keep])
         self.add_source(op.result, makes[keep], times)
@@ -220,16 +228,18 @@ def _share(numbers: Array | Floats) -> Floats:
     return np.asarray(numbers / max(1, numbers.max(initial=0)), dtype=np.float64)
 
 
-def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware) -> Graph:
-    """The graph of `phase`, without pins.
+def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware, passing: Passing = NO_PASSING) -> Graph:
+    """The graph of `phase`, without pins. `passing`: what results cost that a stage hands to the next one.
 
     Raises InputError when the mesh has more axes than can be searched, KeyError when the program has
     no such phase.
     """
-    sizes = dict(program.phase(phase).sizes)
+    bound = program.phase(phase)
+    sizes = dict(bound.sizes)
     whole = {p.item.value: p.item.whole for p in walk(program.body) if isinstance(p.item, Stored)}
     partial = partial_axes(program, sizes, mesh)
-    builder = _Builder(program, sizes, mesh, hardware, program.table(), partial, whole, launches(program))
+    launched, shared = launches(program), bound.micro_batches
+    builder = _Builder(program, sizes, mesh, hardware, program.table(), partial, whole, launched, shared, passing)
     appended = frozenset(p.item.cache for p in walk(program.body) if isinstance(p.item, Append))
     for placed in walk(program.body):
         match placed.item:

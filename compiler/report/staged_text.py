@@ -1,0 +1,121 @@
+"""A pipeline as text and as data: what each phase takes, what each stage has, and what was tried beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...passes.plan import Outcome
+from ..plan.shapes import mesh_name
+from ..plan.staged import Staged, Try, least_bound, outcome_of
+from ..text.terminal import count_text, size_text, table, time_text
+
+
+def tries_text(found: Sequence[Try]) -> str:
+    """What was tried, the quickest first, as a table."""
+    rows = [("mesh", "stages", "micro-batches", "all calls", "beside the best")]
+    for one in found:
+        along = "-" if one.axis is None else f"{one.mesh.size(one.axis)} along {one.axis}"
+        if one.found is None:
+            rows.append((mesh_name(one.mesh), along, "-", "-", one.reason or ""))
+            continue
+        rounds = one.found.plan.rounds if isinstance(one.found, Staged) else ()
+        micro = ", ".join(str(each.micro_batches) for _, each in rounds) or "-"
+        beside = f"{one.price / found[0].price:.3f}"
+        rows.append((mesh_name(one.mesh), along, micro, time_text(one.price), beside))
+    return "\n".join(["Pipelines, quickest first", *table(rows, 3)]) + "\n"
+
+
+def staged_text(staged: Staged, found: Sequence[Try]) -> str:
+    """The pipeline: its phases and its stages, and whether it is proven quickest of what was tried."""
+    return "\n".join(_staged(staged, found)) + "\n"
+
+
+def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
+    plan = staged.plan
+    inner = staged.stages[0][0].spmd.mesh
+    chips = ", ".join(f"{name}={size}" for name, size in inner.axes)
+    yield f"Pipeline of {json.dumps(staged.program.name)}: {len(plan.stages)} stages along {plan.axis} of {plan.mesh}"
+    yield f"  each stage on {chips}; a stage's time is that of a micro-batch, handed on to the next"
+    yield ""
+    rows: list[tuple[str, ...]] = [("", "calls", "micro-batches", "slowest stage", "all stages", "all calls", "idle")]
+    for phase, rounds in plan.rounds:
+        seconds = staged.stages_s(phase)
+        times = [time_text(each) for each in (max(seconds), sum(seconds), staged.phase_s(phase))]
+        rows.append((phase, str(rounds.calls), str(rounds.micro_batches), *times, f"{staged.idle_share(phase):.1%}"))
+    yield from table(rows, 1)
+    yield ""
+    named = [f"{phase} {what}" for phase, _ in plan.rounds for what in ("takes", "hands on")]
+    rows = [("stage", "layers", *named, "stored", "in all", "of the HBM")]
+    for n, (stage, planned) in enumerate(zip(staged.stages, plan.stages, strict=True)):
+        cells = []
+        for phase, _ in plan.rounds:
+            passed = staged.passed_bytes(n, phase)
+            cells += [time_text(planned.seconds(phase)), size_text(passed) if passed else "-"]
+        most = max((one.memory for one in stage), key=lambda held: held.total_bytes)
+        held, whole = float(most.stored_bytes), float(most.total_bytes)
+        share = whole / stage[0].hardware.hbm_bytes
+        held_texts = f"{held / 1e9:.2f} GB", f"{whole / 1e9:.2f} GB", f"{share:.1%}"
+        rows.append((str(n + 1), str(planned.stage.layers), *cells, *held_texts))
+    yield from table(rows, 0)
+    yield ""
+    outcome, gap = outcome_of(found)
+    yield f"  objective  {time_text(plan.price, 6)}: all calls of all phases"
+    yield f"  bound      {time_text(least_bound(found), 6)}"
+    if outcome is Outcome.OPTIMAL:
+        yield "  status     optimal: proven within a gap of 1e-9"
+    else:
+        yield f"  status     feasible: the optimum may be up to {gap:.2%} lower"
+    yield from _rates(staged)
+    for phase, error in staged.errors:
+        yield f"  checked {phase}: micro-batches through virtual chips, error {error:.0e} beside the model"
+
+
+def _rates(staged: Staged) -> Iterator[str]:
+    """Tokens a second of each phase."""
+    for phase, rounds in staged.plan.rounds:
+        tokens = sum(one.prediction.tokens for one in staged.stages[0] if one.phase == phase)
+        made = tokens * rounds.micro_batches * rounds.calls
+        yield f"  {phase}: {made:,} tokens, {count_text(made / staged.phase_s(phase))} a second"
+
+
+def staged_data(staged: Staged, found: Sequence[Try]) -> dict[str, Any]:
+    """The pipeline for JSON, without its stages' plans."""
+    plan = staged.plan
+    outcome, gap = outcome_of(found)
+    return {
+        "model": staged.program.name,
+        "mesh": dict(plan.mesh.axes),
+        "axis": plan.axis,
+        "objective_s": plan.price,
+        "bound_s": least_bound(found),
+        "status": str(outcome),
+        "gap": gap,
+        "phases": [
+            {
+                "phase": phase,
+                "calls": rounds.calls,
+                "micro_batches": rounds.micro_batches,
+                "waits": rounds.wait,
+                "seconds": staged.phase_s(phase),
+                "idle_share": staged.idle_share(phase),
+                "stages_s": list(staged.stages_s(phase)),
+                "passed_bytes": [staged.passed_bytes(n, phase) for n in range(len(staged.stages))],
+            }
+            for phase, rounds in plan.rounds
+        ],
+        "layers": [one.stage.layers for one in plan.stages],
+        "received": [list(one.stage.received) for one in plan.stages],
+        "passed": [list(one.stage.passed) for one in plan.stages],
+        "tried": [
+            {
+                "mesh": dict(one.mesh.axes),
+                "axis": one.axis,
+                "seconds": one.price if one.found is not None else None,
+                "gap": one.gap if one.found is not None else None,
+                "reason": one.reason,
+            }
+            for one in found
+        ],
+    }

@@ -1,0 +1,349 @@
+"""The choice of a pipeline along one axis of a mesh: layers for each stage, micro-batches for each phase, layouts.
+
+Every stage has the chips at one place of the axis. What is minimised is the time of all calls of all phases by
+`cost.stages`. Micro-batches are tried in the order of what they take at the least, up to where that is more than
+what has been found. For each the stages are planned by the search that plans whole programs, with phases weighted as
+a pipeline of even stages does; layers are moved between stages as long as that helps, and what is passed on lies
+in the layouts that are cheapest among those that the stages would have by themselves. The bound holds
+for all micro-batches and layouts, also for those that differ from boundary to boundary, and for layers divided as
+evenly as they can be, or as the plan has them; of few layers for all divisions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from heapq import heappop, heappush
+from itertools import combinations, pairwise, product
+
+from ...cost.network import Network
+from ...cost.stages import Passing, Rounds
+from ...ir.diagnostics import fail
+from ...ir.layout import Layout, format_layout
+from ...ir.mesh import Mesh
+from ...ir.program import Append, Pin, PinKind, Program, walk
+from ..choose import Options, choose
+from ..lower.insert import insert
+from ..plan import NoPlan, Objective, Outcome, Plan, relative_gap
+from .divide import Stage, divide, layer_programs, layers_of, turns
+
+FEW_DIVISIONS = 8  # of layers over stages, of which all are tried
+MOST_BOUNDARIES = 16  # ways for values to lie between stages, of which all are tried
+NEAR = 1e-3  # of the time: less is not worth as many more plans
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage and its plan. `options`: those under which it was planned, with pins at its boundaries."""
+
+    stage: Stage
+    plan: Plan
+    options: Options
+
+    def seconds(self, phase: str) -> float:
+        """What a micro-batch takes in it, with handing on its results and, where another phase follows, its caches."""
+        own = next(one for one in self.plan.phases if one.phase == phase)
+        return own.price + sum(one.price for one in self.plan.handovers if one.before == phase)
+
+
+@dataclass(frozen=True)
+class StagedPlan:
+    """A pipeline along `axis` of `mesh`. `rounds`: how often each phase runs, in how many micro-batches. `price`:
+    seconds of all calls of all phases; `bound`: what every pipeline along this axis takes at the least."""
+
+    mesh: Mesh
+    axis: str
+    rounds: tuple[tuple[str, Rounds], ...]
+    stages: tuple[PlannedStage, ...]
+    price: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """How far the price may lie above the optimum, relative to the price."""
+        return relative_gap(self.price, self.bound)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether it is proven cheapest."""
+        return Outcome.of(self.gap)
+
+
+def rounds_of(program: Program, phase: str, micro_batches: int) -> Rounds:
+    """How often a phase runs. A call waits for the one before it where it goes on with what that left in a cache: its
+    new entries do not fill the cache."""
+    bound = program.phase(phase)
+    sizes = dict(bound.sizes)
+    appends = [placed.item for placed in walk(program.body) if isinstance(placed.item, Append)]
+    wait = any(sizes[op.source] < sizes[op.target] for op in appends)
+    return Rounds(bound.calls, micro_batches, wait)
+
+
+def choose_stages(
+    program: Program,
+    phases: Sequence[str],
+    mesh: Mesh,
+    axis: str,
+    batch: str,
+    options: Options,
+    micro_batches: Mapping[str, int] | None = None,
+) -> StagedPlan:
+    """The cheapest pipeline along `axis` that is found, with a bound. `batch`: the dim that counts sequences, which
+    micro-batches divide; `micro_batches`: how many are asked for, by phase; others are chosen.
+
+    Raises InputError where there are fewer layers than stages, or a batch does not divide as asked; NoPlan where no
+    division fits into the chips.
+    """
+    ways = mesh.size(axis)
+    if layers_of(program) < ways:
+        count = layers_of(program)
+        layers = "one layer" if count == 1 else f"{count} layers"
+        raise fail(f"{ways} stages along `{axis}` are more than the model's {layers}.", hint="take fewer stages")
+    if options.objective is not Objective.TIME:
+        raise fail(f"Stages are chosen by time, and `{options.objective}` is asked for.")
+    search = _Search(program, tuple(phases), mesh, axis, batch, options)
+    return search.best(search.splits(micro_batches or {}))
+
+
+@dataclass(frozen=True)
+class _Split:
+    """How each phase's batch is divided."""
+
+    rounds: tuple[tuple[str, Rounds], ...]
+
+    def seconds(self, of: Mapping[str, Sequence[float]]) -> float:
+        """Seconds of all calls; `of`: what a micro-batch of each phase takes in each stage."""
+        return math.fsum(rounds.seconds(math.fsum(of[phase]), max(of[phase])) for phase, rounds in self.rounds)
+
+
+Boundary = tuple[tuple[str, tuple[Layout, ...]], ...]  # for each phase the layouts of what is passed on
+
+
+@dataclass
+class _Search:
+    program: Program
+    phases: tuple[str, ...]
+    mesh: Mesh
+    axis: str
+    batch: str
+    options: Options
+    plans: dict[tuple[Program, Boundary | None, Boundary | None], PlannedStage] = field(default_factory=dict)
+    layer_bounds: dict[tuple[tuple[str, Rounds], ...], tuple[tuple[int, float], ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ways = self.mesh.size(self.axis)
+        self.inner = self.mesh.without(self.axis)
+        self.layers = layers_of(self.program)
+
+    @cached_property
+    def passing(self) -> Passing:
+        """What handing on costs, of no values yet."""
+        network = Network(self.options.hardware, self.mesh)
+        rate = network.passing_bytes_per_s(self.axis, both_ways=False)
+        return Passing(frozenset(), float(network.start_s + network.hop_s), float(1 / rate))
+
+    def splits(self, asked: Mapping[str, int]) -> list[_Split]:
+        """The ways to divide the batches. Raises InputError where one does not divide as asked."""
+        every = []
+        for phase in self.phases:
+            size = dict(self.program.phase(phase).sizes)[self.batch]
+            counts = [n for n in range(1, size + 1) if size % n == 0]
+            if asked.get(phase, 1) not in counts:
+                raise fail(
+                    f"{asked[phase]} micro-batches do not divide the batch of phase `{phase}`, {self.batch} = {size}.",
+                    hint=f"it divides by {', '.join(map(str, counts[:12]))}",
+                )
+            every.append([(phase, rounds_of(self.program, phase, asked.get(phase, m))) for m in counts])
+        return [_Split(rounds) for rounds in dict.fromkeys(product(*every))]
+
+    def timed(self, program: Program, rounds: Sequence[tuple[str, Rounds]]) -> Program:
+        """A program in micro-batches, its phases weighted as a pipeline of even stages weights them."""
+        found = {phase: (each.micro_batches, each.weight(self.ways)) for phase, each in rounds}
+        return turns(program, self.batch, found)
+
+    def layers_s(self, rounds: tuple[tuple[str, Rounds], ...]) -> float:
+        """What a pipeline takes at the least for its layers alone: some stage has the mean of them, or one more.
+
+        A layer is planned by itself. Where all layers are alike it has its part of what the largest stage may store.
+        """
+        if rounds not in self.layer_bounds:
+            found = []
+            parts = layer_programs(self.program)
+            part = self.options.capacity / (self.layers // self.ways) if len(parts) == 1 else math.inf
+            for count, layer in parts:
+                free = replace(self.options, capacity_bytes=math.inf, pins=())
+                timed, names = self.timed(layer, rounds), [phase for phase, _ in rounds]
+                try:
+                    plan = choose(timed, names, self.inner, replace(free, stored_bytes=part))
+                except NoPlan:  # so many layers fit nowhere; which stage is too large is said of the stage
+                    plan = choose(timed, names, self.inner, free)
+                weight = rounds[0][1].weight(self.ways) if len(rounds) == 1 else 1
+                found.append((count, weight * plan.bound))
+            self.layer_bounds[rounds] = tuple(found)
+        layers = self.layer_bounds[rounds]
+        largest = -(-self.layers // self.ways) * min(seconds for _, seconds in layers)
+        return max(math.fsum(count * seconds for count, seconds in layers) / self.ways, largest)
+
+    def best(self, splits: Sequence[_Split]) -> StagedPlan:
+        """The best pipeline of some ways to divide batches. Raises NoPlan where none fits.
+
+        Each way has a bound: of the layers of each phase, then of those of all phases, then of the stages as they
+        would be by themselves. The one with the least is looked at more closely, until that is a pipeline.
+        """
+        queue: list[tuple[float, int, int, StagedPlan | None]] = []
+        for n, split in enumerate(splits):
+            heappush(queue, (math.fsum(self.layers_s((one,)) for one in split.rounds), n, 0, None))
+        best: StagedPlan | None = None
+        refused: NoPlan | None = None
+        bound = math.inf
+        while queue and (best is None or queue[0][0] < best.price):
+            least, n, looks, plan = heappop(queue)
+            try:
+                match looks:
+                    case 0:
+                        heappush(queue, (max(least, self.layers_s(splits[n].rounds)), n, 1, None))
+                    case 1:
+                        plan = self.divided(splits[n])
+                        heappush(queue, (max(least, plan.bound), n, 2, plan))
+                    case _:
+                        assert plan is not None
+                        found = self.aligned(splits[n], plan)
+                        bound = min(bound, least)
+                        best = found if best is None or found.price < best.price else best
+            except NoPlan as error:
+                refused = refused or error
+        if best is None:
+            assert refused is not None
+            raise refused
+        return replace(best, bound=min([bound, best.price, *(least for least, *_ in queue)]))
+
+    def divided(self, split: _Split) -> StagedPlan:
+        """The best division of layers that is found for some micro-batches, values passed on in any layouts, with a
+        bound of that division. Raises NoPlan where none fits."""
+        most, more = divmod(self.layers, self.ways)
+        inner_first = sorted(range(self.ways), key=lambda n: (n in (0, self.ways - 1), n))
+        layers = [most + (inner_first.index(n) < more) for n in range(self.ways)]
+        if math.comb(self.layers - 1, self.ways - 1) <= FEW_DIVISIONS:
+            return self.of_all(split)
+        best = self.at(split, tuple(layers))
+        while True:
+            moved = self.moved(split, best)
+            if moved is None or moved.price >= best.price:
+                return best
+            best = moved
+
+    def of_all(self, split: _Split) -> StagedPlan:
+        """The best of all divisions, with the least bound of any."""
+        found, refused = list[StagedPlan](), list[NoPlan]()
+        for cuts in combinations(range(1, self.layers), self.ways - 1):
+            layers = tuple(end - start for start, end in pairwise((0, *cuts, self.layers)))
+            try:
+                found.append(self.at(split, layers))
+            except NoPlan as error:
+                refused.append(error)
+        if not found:
+            raise refused[0]
+        return replace(min(found, key=lambda one: one.price), bound=min(one.bound for one in found))
+
+    def moved(self, split: _Split, plan: StagedPlan) -> StagedPlan | None:
+        """The plan with one layer of the slowest stage in the quickest one; None where that is no gain."""
+        seconds = {phase: [one.seconds(phase) for one in plan.stages] for phase, _ in split.rounds}
+        busy = [
+            math.fsum(r.weight(self.ways) * seconds[phase][n] for phase, r in split.rounds) for n in range(self.ways)
+        ]
+        slow, quick = busy.index(max(busy)), busy.index(min(busy))
+        layers = [one.stage.layers for one in plan.stages]
+        if layers[slow] == 1:
+            return None
+        for each in seconds.values():
+            layer_s = each[slow] / layers[slow]
+            each[slow], each[quick] = each[slow] - layer_s, each[quick] + layer_s
+        if split.seconds(seconds) >= plan.price:
+            return None
+        layers[slow], layers[quick] = layers[slow] - 1, layers[quick] + 1
+        try:
+            return self.at(split, tuple(layers))
+        except NoPlan:
+            return None
+
+    def at(self, split: _Split, layers: tuple[int, ...], boundaries: Sequence[Boundary] = ()) -> StagedPlan:
+        """A division of layers with the plans of its stages, whose `boundaries` are free where they are not given."""
+        between: Sequence[Boundary | None] = boundaries or [None] * (self.ways - 1)
+        cuts = (None, *between, None)
+        parts = divide(self.timed(self.program, split.rounds), layers)
+        stages = tuple(self.stage(part, cuts[n], cuts[n + 1]) for n, part in enumerate(parts))
+        price = split.seconds({phase: [one.seconds(phase) for one in stages] for phase in self.phases})
+        bound = math.fsum(one.plan.bound for one in stages) / self.ways  # by the mean of the stages
+        if len(split.rounds) == 1:
+            bound = split.seconds({self.phases[0]: [one.plan.bound for one in stages]})
+        return StagedPlan(self.mesh, self.axis, split.rounds, stages, price, min(bound, price))
+
+    def stage(self, stage: Stage, before: Boundary | None, after: Boundary | None) -> PlannedStage:
+        """The plan of a stage; those of equal ones are made once."""
+        key = stage.program, before, after
+        if key not in self.plans:
+            pins = tuple(pin for pin in self.options.pins if _about(pin, stage.program))
+            for names, boundary in ((stage.received, before), (stage.passed, after)):
+                for phase, layouts in boundary or ():
+                    pins += tuple(_pin(stage.program, n, one, phase) for n, one in zip(names, layouts, strict=True))
+            passing = replace(self.passing, values=frozenset(stage.passed))
+            options = replace(self.options, pins=pins, passing=passing)
+            self.plans[key] = PlannedStage(stage, choose(stage.program, self.phases, self.inner, options), options)
+        return self.plans[key]
+
+    def aligned(self, split: _Split, plan: StagedPlan) -> StagedPlan:
+        """The plan with stages that hand on values as the next ones take them: alike at all boundaries, then at each
+        by itself as long as that helps, and may help by more than NEAR."""
+        layers = tuple(one.stage.layers for one in plan.stages)
+        tried = self._boundaries(plan)
+        best: tuple[StagedPlan, list[Boundary]] | None = None
+        refused: NoPlan | None = None
+
+        def attempt(boundaries: list[Boundary]) -> None:
+            nonlocal best, refused
+            try:
+                found = self.at(split, layers, boundaries)
+            except NoPlan as error:
+                refused = refused or error
+                return
+            if best is None or found.price < best[0].price:
+                best = found, boundaries
+
+        for one in tried:
+            attempt([one] * (self.ways - 1))
+        before = None
+        while best is not None and best is not before and best[0].price > plan.price * (1 + NEAR):
+            before = best
+            for cut, one in product(range(self.ways - 1), tried):
+                if best[1][cut] != one:
+                    attempt([*best[1][:cut], one, *best[1][cut + 1 :]])
+        if best is None:
+            assert refused is not None
+            raise refused
+        return best[0]
+
+    def _boundaries(self, plan: StagedPlan) -> list[Boundary]:
+        """The ways for values to lie between stages that are tried: as the stages by themselves have them."""
+        seen: dict[str, dict[tuple[Layout, ...], None]] = {phase: {} for phase in self.phases}
+        for one in plan.stages:
+            for phase, spmd in zip(self.phases, insert(one.stage.program, one.plan), strict=True):
+                values = spmd.table()
+                results = dict(zip(one.stage.program.results, spmd.results, strict=True))
+                for names in (one.stage.received, tuple(results[name] for name in one.stage.passed)):
+                    if names:
+                        seen[phase].setdefault(tuple(values[name].layout for name in names))
+        every = [[(phase, layouts) for layouts in seen[phase]] for phase in self.phases]
+        return [tuple(one) for one in product(*every)][:MOST_BOUNDARIES]
+
+
+def _about(pin: Pin, program: Program) -> bool:
+    table = program.table()
+    return pin.value in table and (pin.op is None or pin.op in table)
+
+
+def _pin(program: Program, name: str, layout: Layout, phase: str) -> Pin:
+    """A value between stages lies so in a phase."""
+    text = f"{name}: {format_layout(program.table()[name].dims, layout)}"
+    return Pin(PinKind.STORED, name, None, layout, text, phase)

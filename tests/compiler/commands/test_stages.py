@@ -1,0 +1,103 @@
+"""`escc compile --stages`: what it prints and writes of a pipeline, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from programs import TINY_DECODER
+from typer.testing import CliRunner, Result
+
+from escc.compiler.commands.main import app
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "golden" / "written"
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """Compiles the tiny decoder, a file of a folder of its own, with some arguments."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.esti").write_text(TINY_DECODER)
+
+    def invoke(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["compile", "tiny.esti", "--hardware", "h100", *arguments])
+
+    return invoke
+
+
+def test_a_pipeline_is_told_by_phases_and_stages(compiled, update_golden):
+    found = compiled("--chips", "node=2,gpu=2", "--stages", "2", "--micro-batches", "prefill=4", "--check")
+    assert found.exit_code == 0, found.output
+    golden = GOLDEN / "pipeline.txt"
+    if update_golden:
+        golden.write_text(found.stdout)
+    assert found.stdout == golden.read_text()
+
+
+def test_auto_tries_every_axis_and_none(compiled):
+    found = compiled("--chips", "node=2,gpu=4", "--stages", "auto", "--phase", "decode")
+    assert found.exit_code == 0, found.output
+    table = found.stdout.split("\n\n")[0]
+    assert table.startswith("Pipelines, quickest first")
+    assert all(text in table for text in ("2 along node", "4 along gpu", " - "))
+    assert "Plan of" in found.stdout or "Pipeline of" in found.stdout
+
+
+def test_stages_are_written_to_files_of_their_own(compiled, tmp_path):
+    arguments = ["--chips", "2x2", "--stages", "2", "--phase", "decode", "-o", "out"]
+    for emit in ("text", "json", "jax"):
+        assert compiled(*arguments, "--emit", emit).exit_code == 0
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"tiny_pipeline.json", "tiny_pipeline.txt", "tiny_pipeline_jax.json"} <= names
+    assert {f"tiny_stage_{n}_decode_jax.py" for n in (1, 2)} <= names
+    data = json.loads((tmp_path / "out" / "tiny_pipeline.json").read_text())
+    assert sum(data["layers"]) == 5 and data["axis"] == "x"
+    assert data["passed"][0] and data["received"][1] and not data["passed"][1]
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert compiled(*arguments).exit_code == 1  # they are there already
+    assert before == {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+
+def test_data_has_the_pipeline_and_the_plans_of_its_stages(compiled):
+    counts = ["--micro-batches", "decode=4", "--micro-batches", "prefill=2"]
+    found = compiled("--chips", "2x2", "--stages", "2", *counts, "--emit", "json")
+    data = json.loads(found.stdout)
+    decode = next(one for one in data["pipeline"]["phases"] if one["phase"] == "decode")
+    assert decode["micro_batches"] == 4 and decode["waits"]
+    slowest, all_s = max(decode["stages_s"]), sum(decode["stages_s"])
+    calls = decode["calls"]
+    expected = (calls - 1) * max(all_s, 4 * slowest) + all_s + 3 * slowest
+    assert decode["seconds"] == pytest.approx(expected)
+    assert len(data["stages"]) == 2
+    assert data["pipeline"]["objective_s"] == pytest.approx(sum(p["seconds"] for p in data["pipeline"]["phases"]))
+
+
+def test_stages_along_an_axis_of_a_count_of_chips(compiled):
+    found = compiled("--chips", "4", "--stages", "2", "--phase", "decode")
+    assert found.exit_code == 0, found.output
+    assert "2 stages along" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--chips", "2x2", "--stages", "3"], "No axis of `x=2 y=2` has 3 chips"),
+        (["--chips", "2x2", "--stages", "none"], "`--stages none` is no count"),
+        (["--chips", "2x2", "--stages", "-1"], "`--stages -1` is no count"),
+        (["--chips", "8x2", "--stages", "8"], "8 stages along `x` are more than the model's 5 layers"),
+        (["--chips", "2x2", "--micro-batches", "decode=2"], "Micro-batches are those of stages"),
+        (["--chips", "2x2", "--stages", "2", "--micro-batches", "decode=3"], "do not divide the batch"),
+        (["--chips", "2x2", "--stages", "2", "--micro-batches", "decod=2"], "names no phase"),
+        (["--chips", "2x2", "--stages", "2", "--micro-batches", "decode=0"], "gives no count"),
+        (["--chips", "2x2", "--stages", "2", "--objective", "memory"], "Stages are chosen by time"),
+        (["--chips", "2x2", "--stages", "2", "--overlap"], "Loops are not made in stages"),
+        (["--chips", "2x2", "--stages", "2", "--emit", "jax"], "each a program of its own"),
+    ],
+)
+def test_what_cannot_be_is_said(compiled, arguments, said):
+    found = compiled(*arguments)
+    assert found.exit_code == 1, found.output
+    assert said in found.stderr
+    assert "Traceback" not in found.output

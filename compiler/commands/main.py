@@ -38,6 +38,7 @@ LATE = {
     "validate": ".validate",
     "calibrate": ".calibrate",
     "sweep": ".sweep",
+    "schedule": ".schedule",
 }
 
 

@@ -68,8 +68,8 @@ class Staged:
         sizes = self.program.true_sizes(dict(self.compiled.spmd.sizes)) | self._sizes(batch, new, context)
         return np.asarray(product_flops(self.program, sizes), dtype=np.float64)
 
-    def held_bytes(self, tokens: float, cached_tokens: float) -> float:
-        """About what a chip holds while a batch of so many tokens runs beside so many that are cached."""
+    def held_bytes(self, tokens: Floats, cached_tokens: Floats) -> Floats:
+        """About what a chip holds while batches of so many tokens run, each beside so many that are cached."""
         spmd, use = self.compiled.spmd, self.compiled.memory
         kinds = {p.item.value: p.item.kind for p in walk(spmd.body) if isinstance(p.item, Stored)}
         caches = sum(float(size) for name, size in (*use.stored, *use.shared) if kinds[name] is Kind.CACHE)
@@ -117,13 +117,13 @@ def staged(program: Program, mesh: Mesh, stages: int, hardware: Hardware, length
     if size % stages:
         hint = f"name a mesh whose first axis {stages} divides"
         raise fail(f"{stages} stages do not divide axis `{first}` of {size} chips.", hint=hint)
+    # Odd numbers, so that no layout counts on divisions that batches of other sizes do not have.
+    batch, length = max(1, PLANNED_TOKENS // length) | 1, length | 1
+    planned = of_batches(_shortened(program, stages), batch, length, length)
     layers = sum(item.count for item in program.body.items if isinstance(item, Repeat))
     if stages > max(1, layers):
         raise fail(f"The model has {layers} layers, and cannot be divided into {stages} stages.")
     own = Mesh(((first, size // stages), *rest))
-    # Odd numbers, so that no layout counts on divisions that batches of other sizes do not have.
-    batch, length = max(1, PLANNED_TOKENS // length) | 1, length | 1
-    planned = of_batches(_shortened(program, stages), batch, length, length)
     compiled = compile_phase(planned, planned.phases[0].name, own, Options(hardware))
     return Staged(program, stages, mesh, compiled)
 

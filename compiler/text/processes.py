@@ -74,6 +74,15 @@ def completed(
                 pool.shutdown(cancel_futures=True)
 
 
+def counted(items: Sequence[T], what: str) -> Iterator[T]:
+    """The items, each counted when the next one is asked for; `what` is said beside the bar."""
+    with _progress() as progress:
+        count = _Count(progress, what, 0, len(items))
+        for item in items:
+            yield item
+            count.advance()
+
+
 def _numbered(function: Callable[[T], R], item: tuple[int, T]) -> tuple[int, R]:
     """What a function makes of an item, with the item's number."""
     number, given = item

@@ -22,11 +22,13 @@ from ....ir.inert import visible
 from ...plan.compiled import Compilation, CompiledPhase
 from ...plan.shapes import Shape
 from ...sweep.answers import Frontier, Spot, best_of, plotted
-from ...text.terminal import LAYOUT
+from ...sweep.schedule import Rung, Schedule
+from ...text.terminal import LAYOUT, count_text
 from ..explain import explain_phase
 from ..explain_text import Explained
 from ..text import seconds_of, time_text
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
+from .pipeline import draw_pipeline
 from .plan_view import proof, view
 
 
@@ -105,6 +107,37 @@ def frontier_page(title: str, frontier: Frontier) -> str:
         best=best,
         missing=sum(not plotted(point) for point in points),
         details=lambda point: _details(point, frontier),
+    )
+
+
+def schedule_page(found: Schedule, rungs: Sequence[Rung] = ()) -> str:
+    """The page of a schedule of requests; `rungs`: what it takes without some of its steps."""
+    work, best = found.work, found.best
+    requests = len(work.requests.endings)
+    facts = [
+        ("all of it", time_text(best.total_s)),
+        ("requests a second", count_text(requests / best.total_s)),
+        ("chips", f"{work.mesh.chips} {work.hardware.chip}"),
+        ("layers of each stage", ", ".join(map(str, found.layers))),
+        ("stages wait", f"{max(0.0, best.timeline.bubbles):.1%}"),
+        ("padding", f"{best.padding / best.tokens:.1%}"),
+        ("tokens of padding saved", f"{found.padding_saved:,}"),
+    ]
+
+    def details(number: int) -> str:
+        batch = best.batches[number]
+        sizes = f"{len(batch.members)} x {batch.new} tokens" + (f" after {batch.cached}" if batch.cached else "")
+        return f"batch {number}, {batch.runs}: {sizes}"
+
+    return _render(
+        "schedule.html",
+        title=f"Schedule of {requests:,} requests, {work.program.name}",
+        facts=facts,
+        warnings=[warning.message for warning in found.warnings],
+        drawing=draw_pipeline(best),
+        details=details,
+        rungs=rungs,
+        longest_s=max((rung.scheduled.total_s for rung in rungs), default=1.0),
     )
 
 

@@ -1,0 +1,190 @@
+"""A schedule of requests as text, as JSON, and its batches as comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...passes.batches.batches import Batch, Runs
+from ...passes.batches.pipeline import even_s
+from ..plan.shapes import mesh_name
+from ..sweep.schedule import PLAIN_REQUESTS, SATURATED, Rates, Rung, Schedule, Scheduled
+from ..text.lengths import Lengths
+from ..text.terminal import count_text, table, time_text
+
+COLUMNS = ("batch", "runs", "part", "cached", "tokens", "member")
+
+
+def schedule_text(found: Schedule, rungs: Sequence[Rung]) -> str:
+    """A schedule in figures; with `rungs` also what it takes without some of its steps."""
+    work, best = found.work, found.best
+    requests, contexts = len(work.requests.endings), len(work.requests.contexts)
+    stages = ", ".join(map(str, found.layers))
+    lines = [f'Schedule of {requests:,} requests in {contexts:,} contexts, model "{work.program.name}"']
+    lines += [
+        f"  chips      {mesh_name(work.mesh)} {work.hardware.name}"
+        + (f" in {work.stages} stages of {stages} layers" if work.stages > 1 else ""),
+        f"  batches    of {found.threshold:,} tokens at least{'' if found.rates is None else ', found'}",
+    ]
+    if found.context_threshold is not None:
+        origin = "" if work.context_threshold else ", found"
+        lines.append(f"  contexts   in parts that share {found.context_threshold:,} tokens at least{origin}")
+    held, capacity = found.held_bytes / 1e9, work.hardware.hbm_bytes / 1e9
+    lines += [
+        f"  memory     about {held:.1f} GB of {capacity:.1f} GB",
+        "",
+        f"  All of it takes {time_text(best.total_s)}: {count_text(requests / best.total_s)} requests a second.",
+        *_waiting(found),
+        f"  Of {best.tokens:,} tokens {best.padding:,} are padding, {_share(best.padding, best.tokens)}.",
+        f"  {found.padding_saved:,} are saved: {PLAIN_REQUESTS} requests at a time, in the order of the file, have "
+        f"{found.plain.padding:,} of {found.plain.tokens:,}.",
+        "",
+        *table([("", "batches", "sequences", "tokens each", "tokens", "padding"), *_kinds(best.batches)], 1),
+        *_short(best.batches),
+    ]
+    if found.rates is not None:
+        lines += ["", *_rates(found.rates)]
+    if rungs:
+        lines += [
+            "",
+            "Step by step",
+            *table([("", "time", "batches", "tokens", "padding", "bubbles"), *_rungs(rungs)], 1),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _waiting(found: Schedule) -> Iterator[str]:
+    """What stages wait, beside what they would with batches that are alike."""
+    best = found.best
+    if found.work.stages > 1:
+        even = even_s(len(best.batches), best.seconds.mean(axis=1))
+        share = f"{best.timeline.bubbles:.1%}"
+        yield f"  Stages wait for {share} of that; with batches all alike it would take {time_text(even)}."
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}"
+
+
+def _kinds(batches: Sequence[Batch]) -> Iterator[tuple[str, ...]]:
+    for kind in Runs:
+        own = [batch for batch in batches if batch.runs is kind]
+        if own:
+            yield (
+                str(kind),
+                f"{len(own):,}",
+                _range([len(batch.members) for batch in own]),
+                _range([batch.new for batch in own]),
+                f"{sum(batch.tokens for batch in own):,}",
+                f"{sum(batch.tokens - batch.own for batch in own):,}",
+            )
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _short(batches: Sequence[Batch]) -> Iterator[str]:
+    """What is below its threshold, because nothing is left to fill it with."""
+    for kind in Runs:
+        own = [batch for batch in batches if batch.runs is kind and batch.short]
+        if own:
+            tokens = sum(batch.tokens for batch in own)
+            which = "batch stays" if len(own) == 1 else "batches stay"
+            yield f"  {len(own):,} {which} below the threshold of {kind}: no more fill them ({tokens:,} tokens)."
+
+
+def _rates(rates: Rates) -> Iterator[str]:
+    yield "Tflop/s of a chip, by the length of sequences (down) and how many a batch has (across)"
+    rows = [("", *(f"{n:,}" for n in rates.batches))]
+    for length, row in zip(rates.lengths, rates.flops_per_s, strict=True):
+        rows.append((f"{length:,}", *(f"{rate / 1e12:.1f}" for rate in row)))
+    yield from table(rows, 1)
+    yield f"  The threshold of a batch is where {SATURATED:.0%} of the best are reached."
+
+
+def _rungs(rungs: Sequence[Rung]) -> Iterator[tuple[str, ...]]:
+    for rung in rungs:
+        one = rung.scheduled
+        yield (
+            rung.name,
+            time_text(one.total_s),
+            f"{len(one.batches):,}",
+            f"{one.tokens:,}",
+            _share(one.padding, one.tokens),
+            f"{max(0.0, one.timeline.bubbles):.1%}",
+        )
+
+
+def schedule_data(found: Schedule, rungs: Sequence[Rung], lengths: Lengths) -> str:
+    """A schedule as JSON: its figures, and each batch with its members, requests by their lines and contexts by their
+    ids."""
+    work, best = found.work, found.best
+    data: dict[str, Any] = {
+        "model": work.program.name,
+        "hardware": work.hardware.name,
+        "mesh": dict(work.mesh.axes),
+        "stages": work.stages,
+        "layers": list(found.layers),
+        "threshold_tokens": found.threshold,
+        "context_threshold_tokens": found.context_threshold,
+        "hbm_bytes": found.held_bytes,
+        **_figures(best),
+        "padding_saved_tokens": found.padding_saved,
+    }
+    if found.rates is not None:
+        data["rates"] = {
+            "lengths": list(found.rates.lengths),
+            "batches": list(found.rates.batches),
+            "flops_per_s": found.rates.flops_per_s.tolist(),
+        }
+    if rungs:
+        data["ladder"] = [{"name": rung.name, **_figures(rung.scheduled)} for rung in rungs]
+    timeline = best.timeline
+    data["batches"] = [
+        {
+            "runs": str(batch.runs),
+            "part": batch.part,
+            "cached": batch.cached,
+            "tokens": batch.new,
+            "members": _members(batch, lengths),
+            "short": batch.short,
+            "starts_s": timeline.starts[:, n].tolist(),
+            "ends_s": timeline.ends[:, n].tolist(),
+        }
+        for n, batch in enumerate(best.batches)
+    ]
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _figures(one: Scheduled) -> dict[str, Any]:
+    return {
+        "total_s": one.total_s,
+        "bubbles": max(0.0, one.timeline.bubbles),
+        "tokens": one.tokens,
+        "padding_tokens": one.padding,
+        "batch_count": len(one.batches),
+    }
+
+
+def _members(batch: Batch, lengths: Lengths) -> list[str] | list[int]:
+    if batch.runs is Runs.CONTEXTS:
+        return [lengths.names[n] for n in batch.members]
+    return [lengths.endings[n][2] for n in batch.members]
+
+
+def schedule_csv(found: Schedule, lengths: Lengths) -> str:
+    """The batches of a schedule in order, a line for each of their members: a request by its line, a context by its id.
+    `tokens`: what each member takes, padded, after `cached` ones."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for number, batch in enumerate(found.best.batches):
+        part = "" if batch.part is None else batch.part
+        rows = ((number, batch.runs, part, batch.cached, batch.new, member) for member in _members(batch, lengths))
+        writer.writerows(rows)
+    return out.getvalue()

@@ -1,0 +1,239 @@
+"""Requests scheduled: the thresholds of their batches, the batches, and what these take in the stages of a pipeline.
+
+A threshold is a count of tokens from which a batch keeps the chips busy. Where none is given, that of a batch is read
+off the plan: the least count at which it reaches nearly the flops a second that it ever reaches; and that of the shared
+tokens of a part of the contexts is the multiple of it with which all takes the least time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...cost.hardware import Hardware
+from ...cost.unit_times import Floats
+from ...ir.diagnostics import Diagnostic
+from ...ir.mesh import Mesh
+from ...ir.program import Program
+from ...passes.batches.batches import (
+    Batch,
+    Divide,
+    Requests,
+    Runs,
+    by_count,
+    by_longest,
+    by_shortest,
+    in_file_order,
+    shared_contexts,
+    whole_requests,
+)
+from ...passes.batches.pipeline import Timeline, run
+from ..plan.batch_times import Staged, staged
+from ..text.processes import counted
+
+SATURATED = 0.9  # of the best rate: what a batch at its threshold reaches
+MOST_TOKENS = 1 << 16  # of a batch, in the table of rates
+MULTIPLES = (1, 2, 4, 8, 16)  # of a batch's threshold, that are tried for the contexts of a part
+PLAIN_CONTEXTS, PLAIN_REQUESTS = 128, 32  # in batches that are divided by their count, to compare with
+
+
+@dataclass(frozen=True)
+class Work:
+    """Requests, the model that runs them, and on what. `threshold`, `context_threshold`: tokens, None to be found."""
+
+    requests: Requests
+    program: Program
+    hardware: Hardware
+    mesh: Mesh
+    stages: int = 1
+    threshold: int | None = None
+    context_threshold: int | None = None
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What batches of `batches` sequences of `lengths` tokens reach: flops a second of a chip,
+    [lengths, batches]."""
+
+    lengths: tuple[int, ...]
+    batches: tuple[int, ...]
+    flops_per_s: Floats
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """Batches in the order in which they run, what each takes in each stage, [stages, batches] seconds, and when."""
+
+    batches: tuple[Batch, ...]
+    seconds: Floats
+    timeline: Timeline
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.timeline.seconds
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that are run, padding included."""
+        return sum(batch.tokens for batch in self.batches)
+
+    @property
+    def padding(self) -> int:
+        """Those of them that stand for nothing."""
+        return self.tokens - sum(batch.own for batch in self.batches)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What a schedule takes that does without some of the steps to the best one."""
+
+    name: str
+    scheduled: Scheduled
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The batches of some work under the thresholds that hold. `context_threshold`: None where no contexts are shared.
+    `rates`: what the threshold of a batch was read off, None where it was given. `plain`: the same requests in the
+    order of the file, a fixed number at a time."""
+
+    work: Work
+    plan: Staged
+    threshold: int
+    context_threshold: int | None
+    rates: Rates | None
+    best: Scheduled
+    plain: Scheduled
+
+    @property
+    def padding_saved(self) -> int:
+        """Tokens of padding that the requests in the order of the file have more."""
+        return self.plain.padding - self.best.padding
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        """How many layers each stage has."""
+        return self.plan.layers(*_sizes(self.best.batches))
+
+    @cached_property
+    def held_bytes(self) -> float:
+        """About the most that a chip holds."""
+        return _held_bytes(self.plan, self.best.batches)
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """What a user should know."""
+        found = []
+        capacity = self.work.hardware.hbm_bytes
+        if self.held_bytes > capacity:
+            message = f"A batch with its caches takes about {self.held_bytes / 1e9:.1f} GB of {capacity / 1e9:.1f} GB."
+            found.append(Diagnostic(message, hint="lower the thresholds", severity="warning"))
+        return tuple(found)
+
+
+def schedule(work: Work) -> Schedule:
+    """The best batches of some work. Raises InputError where the model does not fit, or does not run in such stages."""
+    lengths = work.requests.lengths
+    plan = staged(work.program, work.mesh, work.stages, work.hardware, round(sum(lengths) / len(lengths)))
+    rates, threshold = None, work.threshold
+    if threshold is None:
+        rates = _rates(plan, lengths)
+        threshold = _saturated(plan, lengths)
+    context_threshold, best = _best(work, plan, threshold)
+    plain = _timed(plan, in_file_order(work.requests, PLAIN_REQUESTS))
+    return Schedule(work, plan, threshold, context_threshold, rates, best, plain)
+
+
+def ladder(found: Schedule) -> tuple[Rung, ...]:
+    """What the same work takes without some of the steps to its schedule, the plainest first: all chips on every batch
+    in place of stages, requests in the order of the file, batches by count."""
+    work, plan, rungs = found.work, found.plan, list[Rung]()
+    requests, plain = work.requests, in_file_order(work.requests, PLAIN_REQUESTS)
+    if plan.stages > 1:
+        lengths = requests.lengths
+        whole = staged(work.program, work.mesh, 1, work.hardware, round(sum(lengths) / len(lengths)))
+        rungs.append(Rung(f"all chips at once, {PLAIN_REQUESTS} requests each", _timed(whole, plain)))
+    where = f"in {plan.stages} stages" if plan.stages > 1 else "all chips at once"
+    rungs.append(Rung(f"{where}, {PLAIN_REQUESTS} requests each", found.plain))
+    by_tokens = by_longest(found.threshold)
+    rungs.append(Rung("batches by length", _timed(plan, whole_requests(requests, by_tokens))))
+    if found.context_threshold is None:
+        return tuple(rungs)
+    by_shared, plainly = by_shortest(found.context_threshold), by_count(PLAIN_CONTEXTS)
+    steps: list[tuple[str, Divide, Divide, int | None]] = [
+        ("shared contexts", plainly, by_count(PLAIN_REQUESTS), None),
+        ("contexts by length", by_shared, by_count(PLAIN_REQUESTS), None),
+        ("endings by length", by_shared, by_tokens, None),
+        ("contexts in mini-batches", by_shared, by_tokens, found.threshold),
+    ]
+    for name, contexts, endings, mini in steps:
+        rungs.append(Rung(name, _timed(plan, _joined(requests, contexts, endings, mini))))
+    return tuple(rungs)
+
+
+def _best(work: Work, plan: Staged, threshold: int) -> tuple[int | None, Scheduled]:
+    """The threshold of contexts, None where none are shared, and the batches."""
+    requests = work.requests
+    if not requests.shared:
+        return None, _timed(plan, whole_requests(requests, by_longest(threshold)))
+    tried = [work.context_threshold] if work.context_threshold else [n * threshold for n in MULTIPLES]
+    found = []
+    for tokens in counted(tried, "scheduling"):
+        batches = _joined(requests, by_shortest(tokens), by_longest(threshold), threshold)
+        found.append((tokens, _timed(plan, batches)))
+    capacity = work.hardware.hbm_bytes
+    return min(found, key=lambda each: (_held_bytes(plan, each[1].batches) > capacity, each[1].total_s))
+
+
+def _joined(requests: Requests, contexts: Divide, endings: Divide, mini_tokens: int | None) -> tuple[Batch, ...]:
+    return tuple(batch for part in shared_contexts(requests, contexts, endings, mini_tokens) for batch in part)
+
+
+def _sizes(batches: Sequence[Batch]) -> tuple[Floats, Floats, Floats]:
+    """Sequences, new tokens and context of batches."""
+    rows = [(len(batch.members), batch.new, batch.cached + batch.new) for batch in batches]
+    batch, new, context = np.array(rows, dtype=np.float64).T
+    return batch, new, context
+
+
+def _timed(plan: Staged, batches: Sequence[Batch]) -> Scheduled:
+    """Batches with what they take."""
+    seconds = plan.seconds(*_sizes(batches))
+    return Scheduled(tuple(batches), seconds, run(seconds))
+
+
+def _held_bytes(plan: Staged, batches: Sequence[Batch]) -> float:
+    """About the most that a chip holds: the cache of a part, beside its largest batch."""
+    cached: dict[int | None, int] = {}
+    for batch in batches:
+        if batch.runs is Runs.CONTEXTS:
+            cached[batch.part] = cached.get(batch.part, 0) + batch.tokens
+    tokens = np.array([(batch.tokens, cached.get(batch.part, 0)) for batch in batches], dtype=np.float64)
+    return float(plan.held_bytes(*tokens.T).max())
+
+
+def _rate(plan: Staged, batch: Floats, length: Floats) -> Floats:
+    """Flops a second of each of the chips that work on a batch."""
+    sizes = batch, length, length
+    busy_s: Floats = plan.seconds(*sizes).sum(axis=0)
+    return plan.flops(*sizes) / (busy_s * (plan.chips // plan.stages))
+
+
+def _rates(plan: Staged, lengths: Sequence[int]) -> Rates:
+    """The rates of batches by powers of two, at lengths below which a quarter, a half and three quarters are."""
+    some = tuple(sorted({int(n) for n in np.quantile(np.array(lengths), (0.25, 0.5, 0.75), method="nearest")}))
+    batches = tuple(1 << power for power in range((MOST_TOKENS // some[0]).bit_length() or 1))
+    rows = [_rate(plan, np.array(batches, dtype=np.float64), np.full(len(batches), float(n))) for n in some]
+    return Rates(some, batches, np.array(rows))
+
+
+def _saturated(plan: Staged, lengths: Sequence[int]) -> int:
+    """The least tokens of a batch of middling length that reaches SATURATED of the best rate up to MOST_TOKENS."""
+    length = int(np.quantile(np.array(lengths), 0.5, method="nearest"))
+    batch = np.arange(1, max(1, MOST_TOKENS // length) + 1, dtype=np.float64)
+    rates = _rate(plan, batch, np.full(len(batch), float(length)))
+    return int(batch[np.argmax(rates >= SATURATED * rates.max())]) * length

@@ -1,0 +1,42 @@
+"""The document of schedules: what it says of each step, beside what was measured, is what is predicted."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def schedules() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("schedules", ROOT / "benchmarks" / "schedules.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["schedules"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_lengths_have_the_published_figures(schedules: ModuleType) -> None:
+    requests = schedules.requests_of(schedules.hellaswag())
+    assert len(requests.contexts) == 10_042 and len(requests.endings) == 4 * 10_042
+    mean = [sum(each) / len(each) for each in (requests.contexts, [n for _, n in requests.endings], requests.lengths)]
+    assert mean == pytest.approx([56, 33, 89], abs=0.5) and max(requests.lengths) == 170
+    assert schedules.hellaswag() != schedules.hellaswag(seed=2)
+
+
+def test_the_document_is_what_is_predicted_and_its_steps_are_as_measured(schedules: ModuleType) -> None:
+    given, found = schedules.scheduled(), schedules.scheduled(None, None)
+    assert schedules.document(given, found) == schedules.DOCUMENT.read_text()
+    predicted = [rung.scheduled.total_s for rung in schedules.ladder(given)]
+    ratios = [one / other for one, other in zip(predicted, schedules.MEASURED_S, strict=True)]
+    assert max(ratios) / min(ratios) < 1.25
+    for first, following in pairwise(predicted):
+        assert following < 1.01 * first
+    assert predicted[6] == min(predicted)

@@ -7,6 +7,7 @@ largest stage has, with what stands before and after them. Which layers a stage 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import fsum
 
 import numpy as np
 
@@ -68,15 +69,19 @@ class Staged:
         sizes = self.program.true_sizes(dict(self.compiled.spmd.sizes)) | self._sizes(batch, new, context)
         return np.asarray(product_flops(self.program, sizes), dtype=np.float64)
 
-    def held_bytes(self, tokens: Floats, cached_tokens: Floats) -> Floats:
-        """About what a chip holds while batches of so many tokens run, each beside so many that are cached."""
+    def held_bytes(self, tokens: Floats, cached_tokens: Floats, layers: int) -> Floats:
+        """About what a chip of a stage with so many layers holds while batches of so many tokens run, each beside so
+        many that are cached."""
         spmd, use = self.compiled.spmd, self.compiled.memory
-        kinds = {p.item.value: p.item.kind for p in walk(spmd.body) if isinstance(p.item, Stored)}
-        caches = sum(float(size) for name, size in (*use.stored, *use.shared) if kinds[name] is Kind.CACHE)
+        caches = {p.item.value for p in walk(spmd.body) if isinstance(p.item, Stored) and p.item.kind is Kind.CACHE}
+        more = layers / max(1, _layers(self.compiled.program))  # than was planned for
+        stored = [(name, more * float(size)) for name, size in use.stored]
+        stored += [(name, float(size)) for name, size in use.shared]
+        cache_bytes = fsum(size for name, size in stored if name in caches)
         sizes, dims = dict(spmd.sizes), serving(self.program)
         planned = sizes[dims.batch] * sizes[dims.context or dims.batch]
-        beside = float(use.worst.bytes) * tokens + caches * (tokens + cached_tokens)
-        return float(use.stored_bytes) - caches + beside / planned
+        beside = float(use.worst.bytes) * tokens + cache_bytes * (tokens + cached_tokens)
+        return fsum(size for name, size in stored if name not in caches) + beside / planned
 
     def _sizes(self, batch: Floats, new: Floats, context: Floats) -> dict[str, Floats]:
         dims = serving(self.program)
@@ -120,12 +125,17 @@ def staged(program: Program, mesh: Mesh, stages: int, hardware: Hardware, length
     # Odd numbers, so that no layout counts on divisions that batches of other sizes do not have.
     batch, length = max(1, PLANNED_TOKENS // length) | 1, length | 1
     planned = of_batches(_shortened(program, stages), batch, length, length)
-    layers = sum(item.count for item in program.body.items if isinstance(item, Repeat))
+    layers = _layers(program)
     if stages > max(1, layers):
         raise fail(f"The model has {layers} layers, and cannot be divided into {stages} stages.")
     own = Mesh(((first, size // stages), *rest))
     compiled = compile_phase(planned, planned.phases[0].name, own, Options(hardware))
     return Staged(program, stages, mesh, compiled)
+
+
+def _layers(program: Program) -> int:
+    """The repetitions of all repeats."""
+    return sum(item.count for item in program.body.items if isinstance(item, Repeat))
 
 
 def _shortened(program: Program, stages: int) -> Program:

@@ -36,6 +36,7 @@ from ..text.processes import counted
 
 SATURATED = 0.9  # of the best rate: what a batch at its threshold reaches
 MOST_TOKENS = 1 << 16  # of a batch, in the table of rates
+MOST_LENGTH = 128  # of the sequences by which a threshold is found: it is a multiple of their length
 MULTIPLES = (1, 2, 4, 8, 16)  # of a batch's threshold, that are tried for the contexts of a part
 PLAIN_CONTEXTS, PLAIN_REQUESTS = 128, 32  # in batches that are divided by their count, to compare with
 
@@ -213,7 +214,8 @@ def _held_bytes(plan: Staged, batches: Sequence[Batch]) -> float:
         if batch.runs is Runs.CONTEXTS:
             cached[batch.part] = cached.get(batch.part, 0) + batch.tokens
     tokens = np.array([(batch.tokens, cached.get(batch.part, 0)) for batch in batches], dtype=np.float64)
-    return float(plan.held_bytes(*tokens.T).max())
+    own, beside = tokens.T
+    return float(plan.held_bytes(own, beside, max(plan.layers(*_sizes(batches)))).max())
 
 
 def _rate(plan: Staged, batch: Floats, length: Floats) -> Floats:
@@ -232,8 +234,9 @@ def _rates(plan: Staged, lengths: Sequence[int]) -> Rates:
 
 
 def _saturated(plan: Staged, lengths: Sequence[int]) -> int:
-    """The least tokens of a batch of middling length that reaches SATURATED of the best rate up to MOST_TOKENS."""
-    length = int(np.quantile(np.array(lengths), 0.5, method="nearest"))
+    """The least tokens of a batch that reaches SATURATED of the best rate up to MOST_TOKENS: of sequences of middling
+    length, or where those are long of MOST_LENGTH."""
+    length = min(int(np.quantile(np.array(lengths), 0.5, method="nearest")), MOST_LENGTH)
     batch = np.arange(1, max(1, MOST_TOKENS // length) + 1, dtype=np.float64)
     rates = _rate(plan, batch, np.full(len(batch), float(length)))
     return int(batch[np.argmax(rates >= SATURATED * rates.max())]) * length

@@ -157,6 +157,17 @@ def measurements(rng: random.Random, folder: Path) -> Case:
     return Case(("calibrate", _file(folder, "m.csv", made), "--hardware", "h100", "-o", str(folder / "o.toml")), made)
 
 
+LENGTHS = "id,context,ending\n" + "".join(f"c{n // 4},{12 + n // 4 * 7},{3 + n % 5}\n" for n in range(40))
+
+
+def lengths(rng: random.Random, folder: Path) -> Case:
+    """A file of requests, scheduled."""
+    made = _broken(rng, [LENGTHS])
+    file, model = _file(folder, "l.csv", made), _file(folder, "m.esti", TINY)
+    form = rng.choice(["text", "csv", "json"])
+    return Case(("schedule", file, model, "--chips", "2", "--emit", form, *rng.choice([(), ("--theta", "90")])), made)
+
+
 def config(rng: random.Random, folder: Path) -> Case:
     """A config of Hugging Face's, imported."""
     texts = [json.dumps(CONFIG, indent=2), json.dumps(GPT2, indent=2)]
@@ -229,6 +240,7 @@ KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     "pins": pins,
     "hardware": hardware,
     "measurements": measurements,
+    "lengths": lengths,
     "config": config,
     "results": results,
     "mesh": mesh,

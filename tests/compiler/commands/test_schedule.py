@@ -132,6 +132,14 @@ def test_what_fills_no_batch_is_said(tmp_path: Path) -> None:
     assert "1 batch stays below the threshold of endings" in result.stdout
 
 
+def test_what_does_not_fit_beside_its_caches_is_said(lengths: Path) -> None:
+    """26.6 kB a layer for each token that is cached, 15 layers, beside 16.3 GB of weights."""
+    small = data(lengths, MODEL, *STAGED, "--theta", "1000", "--theta-context", "3000")
+    large = schedule(lengths, MODEL, *STAGED, "--theta", "40000", "--theta-context", "3000")
+    assert 16.3e9 < small["hbm_bytes"] < 25e9
+    assert large.exit_code == 0 and "warning: A batch with its caches takes about" in large.stderr
+
+
 def test_csv_has_a_line_for_each_member(lengths: Path, tmp_path: Path) -> None:
     out = tmp_path / "out" / "b.csv"
     result = schedule(lengths, MODEL, *STAGED, "--theta", "2048", "--emit", "csv", "-o", out)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from escc.compiler.plan.pipeline import load
-from escc.compiler.sweep.schedule import Schedule, Work, ladder, schedule
+from escc.compiler.sweep.schedule import Job, Schedule, ladder, schedule
 from escc.compiler.text.lengths import parse_lengths
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
@@ -69,7 +69,7 @@ def requests_of(text: str) -> Requests:
 
 def scheduled(threshold: int | None = THRESHOLD, context_threshold: int | None = CONTEXT_THRESHOLD) -> Schedule:
     """The schedule of such lengths, by thresholds that are given or found."""
-    work = Work(
+    job = Job(
         requests_of(hellaswag()),
         load(MODEL),
         Hardware.load(CHIP),
@@ -78,12 +78,12 @@ def scheduled(threshold: int | None = THRESHOLD, context_threshold: int | None =
         threshold,
         context_threshold,
     )
-    return schedule(work)
+    return schedule(job)
 
 
 def document(given: Schedule, found: Schedule) -> str:
     """The steps as Markdown."""
-    lengths = given.work.requests.lengths
+    lengths = given.job.requests.lengths
     rungs, others = ladder(given), ladder(found)
     lines = [
         "# Schedules",

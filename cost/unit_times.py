@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.program import Repeat, walk
-from ..ir.spmd import SpmdProgram, Step
+from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from .estimate import OpWork, Scale, StoredBytes, Transfer, step_costs
 from .hardware import Hardware
 from .network import Network
@@ -69,10 +69,10 @@ def _units(spmd: SpmdProgram) -> list[tuple[Repeat[Step] | None, list[str]]]:
         match placed.item:
             case Repeat() as repeat if outer is None:
                 found.append((repeat, []))
-            case item if hasattr(item, "result"):
+            case Compute() | Move() as step:
                 if not found or found[-1][0] is not outer:
                     found.append((outer, []))
-                found[-1][1].append(item.result)
+                found[-1][1].append(step.result)
     return found
 
 

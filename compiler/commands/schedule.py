@@ -14,7 +14,7 @@ from ...passes.batches.batches import Requests
 from ..plan.pipeline import load
 from ..report.page.render import schedule_page
 from ..report.schedule import schedule_csv, schedule_data, schedule_text
-from ..sweep.schedule import Rung, Schedule, Work, ladder, schedule
+from ..sweep.schedule import Job, Rung, Schedule, ladder, schedule
 from ..text.files import refuse_existing, write_files
 from ..text.lengths import Lengths, read_lengths
 from ..text.terminal import complain, note, say
@@ -94,7 +94,7 @@ def schedule_command(
     program = load(model, bindings(set_ or [], "--set"))
     read = read_lengths(Path(lengths))
     requests = Requests(read.contexts, tuple((context, ending) for context, ending, _ in read.endings))
-    found = schedule(Work(requests, program, chip, mesh, stages, theta, theta_context))
+    found = schedule(Job(requests, program, chip, mesh, stages, theta, theta_context))
     rungs = ladder(found) if steps else ()
     complain(found.warnings)
     content = _content(emit, found, rungs, read)

@@ -20,19 +20,19 @@ COLUMNS = ("batch", "runs", "part", "cached", "tokens", "member")
 
 def schedule_text(found: Schedule, rungs: Sequence[Rung]) -> str:
     """A schedule in figures; with `rungs` also what it takes without some of its steps."""
-    work, best = found.work, found.best
-    requests, contexts = len(work.requests.endings), len(work.requests.contexts)
+    job, best = found.job, found.best
+    requests, contexts = len(job.requests.endings), len(job.requests.contexts)
     stages = ", ".join(map(str, found.layers))
-    lines = [f'Schedule of {requests:,} requests in {contexts:,} contexts, model "{work.program.name}"']
+    lines = [f'Schedule of {requests:,} requests in {contexts:,} contexts, model "{job.program.name}"']
     lines += [
-        f"  chips      {mesh_name(work.mesh)} {work.hardware.name}"
-        + (f" in {work.stages} stages of {stages} layers" if work.stages > 1 else ""),
+        f"  chips      {mesh_name(job.mesh)} {job.hardware.name}"
+        + (f" in {job.stages} stages of {stages} layers" if job.stages > 1 else ""),
         f"  batches    of {found.threshold:,} tokens at least{'' if found.rates is None else ', found'}",
     ]
     if found.context_threshold is not None:
-        origin = "" if work.context_threshold else ", found"
+        origin = "" if job.context_threshold else ", found"
         lines.append(f"  contexts   in parts that share {found.context_threshold:,} tokens at least{origin}")
-    held, capacity = found.held_bytes / 1e9, work.hardware.hbm_bytes / 1e9
+    held, capacity = found.held_bytes / 1e9, job.hardware.hbm_bytes / 1e9
     lines += [
         f"  memory     about {held:.1f} GB of {capacity:.1f} GB",
         "",
@@ -59,7 +59,7 @@ def schedule_text(found: Schedule, rungs: Sequence[Rung]) -> str:
 def _waiting(found: Schedule) -> Iterator[str]:
     """What stages wait, beside what they would with batches that are alike."""
     best = found.best
-    if found.work.stages > 1:
+    if found.job.stages > 1:
         even = even_s(len(best.batches), best.seconds.mean(axis=1))
         share = f"{best.timeline.bubbles:.1%}"
         yield f"  Stages wait for {share} of that; with batches all alike it would take {time_text(even)}."
@@ -123,12 +123,12 @@ def _rungs(rungs: Sequence[Rung]) -> Iterator[tuple[str, ...]]:
 def schedule_data(found: Schedule, rungs: Sequence[Rung], lengths: Lengths) -> str:
     """A schedule as JSON: its figures, and each batch with its members, requests by their lines and contexts by their
     ids."""
-    work, best = found.work, found.best
+    job, best = found.job, found.best
     data: dict[str, Any] = {
-        "model": work.program.name,
-        "hardware": work.hardware.name,
-        "mesh": dict(work.mesh.axes),
-        "stages": work.stages,
+        "model": job.program.name,
+        "hardware": job.hardware.name,
+        "mesh": dict(job.mesh.axes),
+        "stages": job.stages,
         "layers": list(found.layers),
         "threshold_tokens": found.threshold,
         "context_threshold_tokens": found.context_threshold,

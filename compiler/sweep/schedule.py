@@ -42,7 +42,7 @@ PLAIN_CONTEXTS, PLAIN_REQUESTS = 128, 32  # in batches that are divided by their
 
 
 @dataclass(frozen=True)
-class Work:
+class Job:
     """Requests, the model that runs them, and on what. `threshold`, `context_threshold`: tokens, None to be found."""
 
     requests: Requests
@@ -98,11 +98,11 @@ class Rung:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The batches of some work under the thresholds that hold. `context_threshold`: None where no contexts are shared.
+    """The batches of a job under the thresholds that hold. `context_threshold`: None where no contexts are shared.
     `rates`: what the threshold of a batch was read off, None where it was given. `plain`: the same requests in the
     order of the file, a fixed number at a time."""
 
-    work: Work
+    job: Job
     plan: Staged
     threshold: int
     context_threshold: int | None
@@ -129,34 +129,34 @@ class Schedule:
     def warnings(self) -> tuple[Diagnostic, ...]:
         """What a user should know."""
         found = []
-        capacity = self.work.hardware.hbm_bytes
+        capacity = self.job.hardware.hbm_bytes
         if self.held_bytes > capacity:
             message = f"A batch with its caches takes about {self.held_bytes / 1e9:.1f} GB of {capacity / 1e9:.1f} GB."
             found.append(Diagnostic(message, hint="lower the thresholds", severity="warning"))
         return tuple(found)
 
 
-def schedule(work: Work) -> Schedule:
-    """The best batches of some work. Raises InputError where the model does not fit, or does not run in such stages."""
-    lengths = work.requests.lengths
-    plan = staged(work.program, work.mesh, work.stages, work.hardware, round(sum(lengths) / len(lengths)))
-    rates, threshold = None, work.threshold
+def schedule(job: Job) -> Schedule:
+    """The best batches of some job. Raises InputError where the model does not fit, or does not run in such stages."""
+    lengths = job.requests.lengths
+    plan = staged(job.program, job.mesh, job.stages, job.hardware, round(sum(lengths) / len(lengths)))
+    rates, threshold = None, job.threshold
     if threshold is None:
         rates = _rates(plan, lengths)
         threshold = _saturated(plan, lengths)
-    context_threshold, best = _best(work, plan, threshold)
-    plain = _timed(plan, in_file_order(work.requests, PLAIN_REQUESTS))
-    return Schedule(work, plan, threshold, context_threshold, rates, best, plain)
+    context_threshold, best = _best(job, plan, threshold)
+    plain = _timed(plan, in_file_order(job.requests, PLAIN_REQUESTS))
+    return Schedule(job, plan, threshold, context_threshold, rates, best, plain)
 
 
 def ladder(found: Schedule) -> tuple[Rung, ...]:
-    """What the same work takes without some of the steps to its schedule, the plainest first: all chips on every batch
+    """What the same job takes without some of the steps to its schedule, the plainest first: all chips on every batch
     in place of stages, requests in the order of the file, batches by count."""
-    work, plan, rungs = found.work, found.plan, list[Rung]()
-    requests, plain = work.requests, in_file_order(work.requests, PLAIN_REQUESTS)
+    job, plan, rungs = found.job, found.plan, list[Rung]()
+    requests, plain = job.requests, in_file_order(job.requests, PLAIN_REQUESTS)
     if plan.stages > 1:
         lengths = requests.lengths
-        whole = staged(work.program, work.mesh, 1, work.hardware, round(sum(lengths) / len(lengths)))
+        whole = staged(job.program, job.mesh, 1, job.hardware, round(sum(lengths) / len(lengths)))
         rungs.append(Rung(f"all chips at once, {PLAIN_REQUESTS} requests each", _timed(whole, plain)))
     where = f"in {plan.stages} stages" if plan.stages > 1 else "all chips at once"
     rungs.append(Rung(f"{where}, {PLAIN_REQUESTS} requests each", found.plain))
@@ -176,17 +176,17 @@ def ladder(found: Schedule) -> tuple[Rung, ...]:
     return tuple(rungs)
 
 
-def _best(work: Work, plan: Staged, threshold: int) -> tuple[int | None, Scheduled]:
+def _best(job: Job, plan: Staged, threshold: int) -> tuple[int | None, Scheduled]:
     """The threshold of contexts, None where none are shared, and the batches."""
-    requests = work.requests
+    requests = job.requests
     if not requests.shared:
         return None, _timed(plan, whole_requests(requests, by_longest(threshold)))
-    tried = [work.context_threshold] if work.context_threshold else [n * threshold for n in MULTIPLES]
+    tried = [job.context_threshold] if job.context_threshold else [n * threshold for n in MULTIPLES]
     found = []
     for tokens in counted(tried, "scheduling"):
         batches = _joined(requests, by_shortest(tokens), by_longest(threshold), threshold)
         found.append((tokens, _timed(plan, batches)))
-    capacity = work.hardware.hbm_bytes
+    capacity = job.hardware.hbm_bytes
     return min(found, key=lambda each: (_held_bytes(plan, each[1].batches) > capacity, each[1].total_s))
 
 

@@ -112,12 +112,12 @@ def frontier_page(title: str, frontier: Frontier) -> str:
 
 def schedule_page(found: Schedule, rungs: Sequence[Rung] = ()) -> str:
     """The page of a schedule of requests; `rungs`: what it takes without some of its steps."""
-    work, best = found.work, found.best
-    requests = len(work.requests.endings)
+    job, best = found.job, found.best
+    requests = len(job.requests.endings)
     facts = [
         ("all of it", time_text(best.total_s)),
         ("requests a second", count_text(requests / best.total_s)),
-        ("chips", f"{work.mesh.chips} {work.hardware.chip}"),
+        ("chips", f"{job.mesh.chips} {job.hardware.chip}"),
         ("layers of each stage", ", ".join(map(str, found.layers))),
         ("stages wait", f"{max(0.0, best.timeline.bubbles):.1%}"),
         ("padding", f"{best.padding / best.tokens:.1%}"),
@@ -131,7 +131,7 @@ def schedule_page(found: Schedule, rungs: Sequence[Rung] = ()) -> str:
 
     return _render(
         "schedule.html",
-        title=f"Schedule of {requests:,} requests, {work.program.name}",
+        title=f"Schedule of {requests:,} requests, {job.program.name}",
         facts=facts,
         warnings=[warning.message for warning in found.warnings],
         drawing=draw_pipeline(best),

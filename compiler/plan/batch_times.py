@@ -29,7 +29,7 @@ PLANNED_TOKENS = 4096  # about as many as the batch has for which layouts are ch
 
 
 @dataclass(frozen=True)
-class Staged:
+class BatchTimes:
     """`program`: the model, whole. `compiled`: the plan of a stage, on the chips that it has."""
 
     program: Program
@@ -85,7 +85,7 @@ class Staged:
 
     def _sizes(self, batch: Floats, new: Floats, context: Floats) -> dict[str, Floats]:
         dims = serving(self.program)
-        assert dims.context is not None, "`staged` refuses models without caches"
+        assert dims.context is not None, "`batch_times` refuses models without caches"
         return {dims.batch: batch, dims.context: context, **dict.fromkeys(dims.new, new)}
 
     def _units(self, batch: Floats, new: Floats, context: Floats) -> tuple[Unit, ...]:
@@ -112,7 +112,7 @@ class Staged:
         return np.asarray(Network(self.hardware, mesh).collective_s(CollectiveKind.PERMUTE, (axis,), size, size))
 
 
-def staged(program: Program, mesh: Mesh, stages: int, hardware: Hardware, length: int) -> Staged:
+def batch_times(program: Program, mesh: Mesh, stages: int, hardware: Hardware, length: int) -> BatchTimes:
     """The plan of a model over `stages`, which divide the mesh's first axis, for sequences of about `length` tokens.
 
     Raises InputError where they do not divide it, where there are more stages than layers, where the model takes no
@@ -130,7 +130,7 @@ def staged(program: Program, mesh: Mesh, stages: int, hardware: Hardware, length
         raise fail(f"The model has {layers} layers, and cannot be divided into {stages} stages.")
     own = Mesh(((first, size // stages), *rest))
     compiled = compile_phase(planned, planned.phases[0].name, own, Options(hardware))
-    return Staged(program, stages, mesh, compiled)
+    return BatchTimes(program, stages, mesh, compiled)
 
 
 def _layers(program: Program) -> int:

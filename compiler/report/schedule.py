@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ...cost.stages import Rounds
 from ...passes.batches.batches import Batch, Runs
-from ...passes.batches.pipeline import even_s
 from ..plan.shapes import mesh_name
 from ..sweep.schedule import PLAIN_REQUESTS, SATURATED, Rates, Rung, Schedule, Scheduled
 from ..text.lengths import Lengths
@@ -60,7 +60,8 @@ def _waiting(found: Schedule) -> Iterator[str]:
     """What stages wait, beside what they would with batches that are alike."""
     best = found.best
     if found.job.stages > 1:
-        even = even_s(len(best.batches), best.seconds.mean(axis=1))
+        slowest = float(best.seconds.mean(axis=1).max())
+        even = Rounds(1, len(best.batches), wait=False).seconds(found.job.stages * slowest, slowest)
         share = f"{best.timeline.bubbles:.1%}"
         yield f"  Stages wait for {share} of that; with batches all alike it would take {time_text(even)}."
 

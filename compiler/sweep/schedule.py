@@ -31,7 +31,7 @@ from ...passes.batches.batches import (
     whole_requests,
 )
 from ...passes.batches.pipeline import Timeline, run
-from ..plan.batch_times import Staged, staged
+from ..plan.batch_times import BatchTimes, batch_times
 from ..text.processes import counted
 
 SATURATED = 0.9  # of the best rate: what a batch at its threshold reaches
@@ -103,7 +103,7 @@ class Schedule:
     order of the file, a fixed number at a time."""
 
     job: Job
-    plan: Staged
+    plan: BatchTimes
     threshold: int
     context_threshold: int | None
     rates: Rates | None
@@ -139,7 +139,7 @@ class Schedule:
 def schedule(job: Job) -> Schedule:
     """The best batches of some job. Raises InputError where the model does not fit, or does not run in such stages."""
     lengths = job.requests.lengths
-    plan = staged(job.program, job.mesh, job.stages, job.hardware, round(sum(lengths) / len(lengths)))
+    plan = batch_times(job.program, job.mesh, job.stages, job.hardware, round(sum(lengths) / len(lengths)))
     rates, threshold = None, job.threshold
     if threshold is None:
         rates = _rates(plan, lengths)
@@ -156,7 +156,7 @@ def ladder(found: Schedule) -> tuple[Rung, ...]:
     requests, plain = job.requests, in_file_order(job.requests, PLAIN_REQUESTS)
     if plan.stages > 1:
         lengths = requests.lengths
-        whole = staged(job.program, job.mesh, 1, job.hardware, round(sum(lengths) / len(lengths)))
+        whole = batch_times(job.program, job.mesh, 1, job.hardware, round(sum(lengths) / len(lengths)))
         rungs.append(Rung(f"all chips at once, {PLAIN_REQUESTS} requests each", _timed(whole, plain)))
     where = f"in {plan.stages} stages" if plan.stages > 1 else "all chips at once"
     rungs.append(Rung(f"{where}, {PLAIN_REQUESTS} requests each", found.plain))
@@ -176,7 +176,7 @@ def ladder(found: Schedule) -> tuple[Rung, ...]:
     return tuple(rungs)
 
 
-def _best(job: Job, plan: Staged, threshold: int) -> tuple[int | None, Scheduled]:
+def _best(job: Job, plan: BatchTimes, threshold: int) -> tuple[int | None, Scheduled]:
     """The threshold of contexts, None where none are shared, and the batches."""
     requests = job.requests
     if not requests.shared:
@@ -201,13 +201,13 @@ def _sizes(batches: Sequence[Batch]) -> tuple[Floats, Floats, Floats]:
     return batch, new, context
 
 
-def _timed(plan: Staged, batches: Sequence[Batch]) -> Scheduled:
+def _timed(plan: BatchTimes, batches: Sequence[Batch]) -> Scheduled:
     """Batches with what they take."""
     seconds = plan.seconds(*_sizes(batches))
     return Scheduled(tuple(batches), seconds, run(seconds))
 
 
-def _held_bytes(plan: Staged, batches: Sequence[Batch]) -> float:
+def _held_bytes(plan: BatchTimes, batches: Sequence[Batch]) -> float:
     """About the most that a chip holds: the cache of a part, beside its largest batch."""
     cached: dict[int | None, int] = {}
     for batch in batches:
@@ -218,14 +218,14 @@ def _held_bytes(plan: Staged, batches: Sequence[Batch]) -> float:
     return float(plan.held_bytes(own, beside, max(plan.layers(*_sizes(batches)))).max())
 
 
-def _rate(plan: Staged, batch: Floats, length: Floats) -> Floats:
+def _rate(plan: BatchTimes, batch: Floats, length: Floats) -> Floats:
     """Flops a second of each of the chips that work on a batch."""
     sizes = batch, length, length
     busy_s: Floats = plan.seconds(*sizes).sum(axis=0)
     return plan.flops(*sizes) / (busy_s * (plan.chips // plan.stages))
 
 
-def _rates(plan: Staged, lengths: Sequence[int]) -> Rates:
+def _rates(plan: BatchTimes, lengths: Sequence[int]) -> Rates:
     """The rates of batches by powers of two, at lengths below which a quarter, a half and three quarters are."""
     some = tuple(sorted({int(n) for n in np.quantile(np.array(lengths), (0.25, 0.5, 0.75), method="nearest")}))
     batches = tuple(1 << power for power in range((MOST_TOKENS // some[0]).bit_length() or 1))
@@ -233,7 +233,7 @@ def _rates(plan: Staged, lengths: Sequence[int]) -> Rates:
     return Rates(some, batches, np.array(rows))
 
 
-def _saturated(plan: Staged, lengths: Sequence[int]) -> int:
+def _saturated(plan: BatchTimes, lengths: Sequence[int]) -> int:
     """The least tokens of a batch that reaches SATURATED of the best rate up to MOST_TOKENS: of sequences of middling
     length, or where those are long of MOST_LENGTH."""
     length = min(int(np.quantile(np.array(lengths), 0.5, method="nearest")), MOST_LENGTH)

@@ -60,8 +60,8 @@ class Timeline:
 
 def run(seconds: Floats) -> Timeline:
     """Batches run in order through stages: [stages, batches] seconds each, all above 0. A stage begins a batch when it
-    has ended the one before it, and the stage before it this one. With equal times t of m batches in P stages all
-    takes (m + P - 1) t."""
+    has ended the one before it, and the stage before it this one. With equal times
+    it takes what `cost.stages` says."""
     stages, batches = seconds.shape
     starts, arrives = np.empty_like(seconds), np.zeros(batches)
     for stage in range(stages):
@@ -71,8 +71,3 @@ def run(seconds: Floats) -> Timeline:
         starts[stage] = ends - seconds[stage]
         arrives = ends
     return Timeline(starts, starts + seconds)
-
-
-def even_s(batches: int, slowest: Sequence[float] | Floats) -> float:
-    """Seconds of batches that are all alike: (m + P - 1) times the slowest of P stages, whose times are given."""
-    return (batches + len(slowest) - 1) * float(max(slowest))

@@ -8,7 +8,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from escc.passes.batches.pipeline import balance, even_s, run
+from escc.cost.stages import Rounds
+from escc.passes.batches.pipeline import balance, run
 
 
 def by_events(seconds: list[list[float]]) -> float:
@@ -55,5 +56,9 @@ def test_a_thousand_schedules_are_as_simulated() -> None:
 @pytest.mark.parametrize(("stages", "batches"), [(1, 1), (1, 7), (4, 1), (4, 9)])
 def test_batches_that_are_alike_take_what_the_formula_says(stages: int, batches: int) -> None:
     found = run(np.full((stages, batches), 0.25))
-    assert found.seconds == pytest.approx(even_s(batches, [0.25] * stages)) == (batches + stages - 1) * 0.25
+    assert (
+        found.seconds
+        == pytest.approx(Rounds(1, batches, wait=False).seconds(0.25 * stages, 0.25))
+        == (batches + stages - 1) * 0.25
+    )
     assert found.bubbles == pytest.approx((stages - 1) / (batches + stages - 1))

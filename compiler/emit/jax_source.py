@@ -36,19 +36,29 @@ TOLERANCE = 1e-5  # of the largest element, in floats of 32 bits
 LEAST_SHOWN_US = 0.05
 
 
-def emit_jax(program: Program, spmd: SpmdProgram, cost: Estimate, weights: WeightMap | None = None) -> str:
+def step_names(spmd: SpmdProgram) -> Names:
+    """What the module of a program calls things."""
+    return names_of(spmd, contexts_of(spmd), _runtime())
+
+
+def emit_jax(
+    program: Program,
+    spmd: SpmdProgram,
+    cost: Estimate,
+    weights: WeightMap | None = None,
+    small: SpmdProgram | None = None,
+) -> str:
     """The text of a Python file for one sharded phase of `program`; `cost` is what its comments say.
 
     It needs jax and numpy only. `build(mesh, cfg)` there gives the jitted step. Run as a program it
     prints the largest relative difference from the unsharded program, and exits with 1 when that is
     more than rounding explains. With `weights`, `load(checkpoint, mesh, cfg)` gives the parameters as they are in a
-    checkpoint.
+    checkpoint. `small`: the program at the sizes at which it is compared, where these are not its own.
     """
     helpers = _runtime()
-    contexts = contexts_of(spmd)
-    names = names_of(spmd, contexts, helpers)
+    names = step_names(spmd)
     step = identifier(spmd.phase, {*names.reserved, *names.inputs.values()}) if spmd.phase not in OWN else "step"
-    small = dict(shrink(program, [spmd]).spmds[0].sizes)
+    small = small or shrink(program, [spmd]).spmds[0]
     both_ways = frozenset(loop.first for loop in cost.loops if loop.halves == 2)
     body = FunctionText(spmd, names, _notes(cost), both_ways).write()
     whole = unsharded(program, spmd.phase, Mesh((("x", 1),)))
@@ -62,7 +72,7 @@ def emit_jax(program: Program, spmd: SpmdProgram, cost: Estimate, weights: Weigh
         *dense,
     ]
     parts = [
-        _config(spmd, names, small),
+        _config(spmd, names, dict(small.sizes)),
         _specs(spmd, names),
         _tensors(program, spmd, names),
         *(_used(helpers, "\n".join(functions))),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...ir.diagnostics import fail
+from ..emit.jax_pipeline import StageModule, emit_pipeline
+from ..emit.jax_source import emit_jax
 from ..plan.staged import Staged, Try
+from ..simulate.shrink import shrink
 from ..text.files import file_stem
 from .json import json_text
 from .staged_text import staged_data, staged_text, tries_text
@@ -42,6 +46,27 @@ def staged_files(staged: Staged, found: Sequence[Try], emit: Emit, detail: Detai
     else:  # beside modules too: what each stage gets of the one before
         data = json.dumps(staged_data(staged, found), indent=2) + "\n"
         texts = {f"{stem}{'' if emit is Emit.JSON else f'_{emit}'}.json": data}
+    if emit is Emit.JAX:
+        return texts | _modules(staged)
     for stage in staged.stages:
         texts |= in_files(stage, emit, (), detail)
+    return texts
+
+
+def _modules(staged: Staged) -> dict[str, str]:
+    """A JAX module for each stage and phase, and for each phase the one that runs them, all at one set of small sizes."""
+    texts: dict[str, str] = {}
+    for n, (phase, _) in enumerate(staged.plan.rounds):
+        stages = [stage[n] for stage in staged.stages]
+        bound = replace(staged.program.phase(phase), sizes=stages[0].spmd.sizes)
+        whole = replace(staged.program, phases=(bound,))
+        smalls = shrink(whole, [one.spmd for one in stages]).spmds
+        modules = []
+        for one, small, planned in zip(stages, smalls, staged.plan.stages, strict=True):
+            file = file_stem(one.program.name, phase) + "_jax"
+            texts[f"{file}.py"] = emit_jax(one.program, one.spmd, one.estimate, small=small)
+            modules.append(StageModule(file, one.spmd, planned.stage.received))
+        texts[file_stem(staged.program.name, "pipeline", phase) + "_jax.py"] = emit_pipeline(
+            staged.program.name, modules
+        )
     return texts

@@ -54,7 +54,7 @@ def staged_files(staged: Staged, found: Sequence[Try], emit: Emit, detail: Detai
 
 
 def _modules(staged: Staged) -> dict[str, str]:
-    """A JAX module for each stage and phase, and for each phase the one that runs them, all at one set of small sizes."""
+    """A JAX module for each stage and phase, and for each phase the one that runs them, at the same small sizes."""
     texts: dict[str, str] = {}
     for n, (phase, _) in enumerate(staged.plan.rounds):
         stages = [stage[n] for stage in staged.stages]
@@ -66,7 +66,6 @@ def _modules(staged: Staged) -> dict[str, str]:
             file = file_stem(one.program.name, phase) + "_jax"
             texts[f"{file}.py"] = emit_jax(one.program, one.spmd, one.estimate, small=small)
             modules.append(StageModule(file, one.spmd, planned.stage.received))
-        texts[file_stem(staged.program.name, "pipeline", phase) + "_jax.py"] = emit_pipeline(
-            staged.program.name, modules
-        )
+        name = staged.program.name
+        texts[f"{file_stem(name, 'pipeline', phase)}_jax.py"] = emit_pipeline(name, modules)
     return texts

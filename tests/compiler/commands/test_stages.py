@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,15 @@ def test_what_cannot_be_is_said(compiled, arguments, said):
     assert found.exit_code == 1, found.output
     assert said in found.stderr
     assert "Traceback" not in found.output
+
+
+@pytest.mark.parametrize(("mesh", "stages"), [("2x2", "2"), ("3x1", "3")])
+def test_the_jax_module_of_a_pipeline_gives_what_its_stages_do_unsharded(compiled, mesh, stages):
+    pytest.importorskip("jax")
+    arguments = ["--chips", mesh, "--stages", stages, "--phase", "decode", "--micro-batches", "decode=2"]
+    assert compiled(*arguments, "--emit", "jax", "-o", "out").exit_code == 0
+    ran = subprocess.run(
+        [sys.executable, "out/tiny_pipeline_decode_jax.py"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "largest relative difference" in ran.stdout

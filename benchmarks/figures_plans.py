@@ -23,6 +23,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Einsum, Kind, Pin, PinKind, Program, walk
 from escc.ir.spmd import SpmdProgram
 from escc.passes.choose import Options
+from escc.passes.expansion.orders import in_order
 
 Programs = Mapping[Step, SpmdProgram]
 
@@ -116,7 +117,7 @@ def fits(spmd: SpmdProgram, hardware: Hardware) -> bool:
 @lru_cache(maxsize=64)
 def flops(model: str, phase: str, batch: int, tokens: int, context: int) -> int:
     """The arithmetic of a model in one step, without padding."""
-    return model_flops(load(Path(model), {"B": batch, "L": tokens, "M": context}), phase)
+    return model_flops(in_order(load(Path(model), {"B": batch, "L": tokens, "M": context}), phase), phase)
 
 
 def mfu(step: Step, seconds: float, hardware: Hardware) -> float:

@@ -10,6 +10,7 @@ from ..ir.collective import Collective
 from ..ir.diagnostics import Diagnostic, EsccError, InputError
 from ..ir.layout import Layout
 from ..ir.mesh import Mesh
+from ..ir.program import Program
 
 PROVEN = 1e-9  # a relative gap that counts as none
 
@@ -95,9 +96,11 @@ class PhasePlan:
     bound: seconds for time and communication, bytes for memory. Of the time of one of several phases
     planned together nothing is proven, only of that of all of them: its bound is None. `apart`: no two
     projections run as one, so that ops keep the order of the source; together they may hold more at once.
+    `program`: what is planned, its products in the order that is chosen.
     """
 
     phase: str
+    program: Program
     ops: tuple[OpPlan, ...]
     trees: tuple[Tree, ...]
     carries: tuple[tuple[str, Layout], ...]

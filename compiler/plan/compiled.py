@@ -23,8 +23,8 @@ from ..simulate.check import ERROR_TOLERANCE, CheckReport
 class CompiledPhase:
     """One phase, compiled: the plan, the verified sharded program, and what it costs.
 
-    `program` is the one that was compiled, with all pins that hold. `checked`: what a run showed,
-    None where none was asked for. `warnings`: what a user should know, and may well want.
+    `program` is the one that was compiled, with all pins that hold, its products as they are written.
+    `checked`: what a run showed, None where none was asked for. `warnings`: what a user should know, and may well want.
     `overlapped`: whether loops were looked for, in which some steps hide others.
     """
 
@@ -66,7 +66,7 @@ class CompiledPhase:
     @cached_property
     def prediction(self) -> Prediction:
         """What one step takes."""
-        return predict_phase(self.program, self.spmd, self.estimate, self.hardware)
+        return predict_phase(self.phase_plan.program, self.spmd, self.estimate, self.hardware)
 
     @cached_property
     def memory(self) -> MemoryUse:

@@ -27,6 +27,7 @@ from ...ir.text.read import read_source
 from ...ir.verify.verify import verify
 from ...passes.choose import Options, choose
 from ...passes.expansion.expand import expand
+from ...passes.expansion.orders import Orders
 from ...passes.lower.insert import insert, spell_handovers
 from ...passes.overlap.overlap import overlap
 from ...passes.plan import Objective, Plan
@@ -95,8 +96,15 @@ def load(
     if phase is not None:
         select_phases(program, phase)
     for path in map(Path, pins):
-        program = replace(program, pins=merge_pins(program.pins, parse_pins(read_source(path), program)))
+        program = with_pins(program, read_source(path))
     return program
+
+
+def with_pins(program: Program, source: Source) -> Program:
+    """The program with the pins of a file, which may name what only some of its phases make. Raises InputError."""
+    orders = Orders(program)
+    found = parse_pins(source, *(orders.ordered(phase.name) for phase in program.phases))
+    return replace(program, pins=merge_pins(program.pins, found))
 
 
 @checked
@@ -150,16 +158,16 @@ def compile_plan(program: Program, plan: Plan, options: Options, run: bool = Fal
     Raises InternalError when the result does not hold together.
     """
     out = []
-    for spmd, phase in zip(insert(program, plan), plan.phases, strict=True):
+    for spmd, phase in zip(insert(plan), plan.phases, strict=True):
         try:
-            verify(spmd, program)
+            verify(spmd, phase.program)
         except InputError as error:
             raise InternalError(f"the plan of phase `{phase.phase}` does not verify: {error}") from error
         cost = estimate(spmd, options.hardware)
         handed_s = passed_s(spmd, program.results, options.passing)
         _confirm(phase.price, _objective(cost, plan.objective) + handed_s)
         if options.overlap:
-            spmd = _overlapped(program, spmd, options)
+            spmd = _overlapped(phase.program, spmd, options)
             cost = estimate(spmd, options.hardware)
         checked = run_check(program, spmd) if run else None
         warnings = (*idle_axes(program, phase.phase, plan.mesh), *_not_finite(phase.phase, checked))
@@ -205,7 +213,7 @@ def _confirm_whole(program: Program, plan: Plan, compiled: Sequence[CompiledPhas
     """Compare what was minimised over several phases with what their programs and handovers cost."""
     calls = {phase.name: phase.calls for phase in program.phases}
     whole = 0.0
-    for spmd, handover in zip(spell_handovers(program, plan), plan.handovers, strict=True):
+    for spmd, handover in zip(spell_handovers(plan), plan.handovers, strict=True):
         try:
             verify(spmd)
         except InputError as error:

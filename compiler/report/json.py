@@ -63,7 +63,7 @@ def phase_data(compiled: CompiledPhase) -> Data:
         "gap": plan.gap,
         "build_s": compiled.plan.timing.build_s,
         "solve_s": compiled.plan.timing.solve_s,
-        "model_flops": model_flops(compiled.program, compiled.phase),
+        "model_flops": model_flops(plan.program, compiled.phase),
         "mfu": compiled.prediction.mfu,
         "prediction": _prediction(compiled),
         "totals": _totals(cost.totals(), hidden),

@@ -13,6 +13,7 @@ from ...ir.program import Program
 from ...ir.spmd import unsharded
 from ...ir.text.write_spmd import print_spmd
 from ...passes.choose import Options, choose
+from ...passes.expansion.orders import in_order
 from ...passes.lower.insert import insert
 from ...passes.plan import Plan, Tree
 
@@ -28,17 +29,18 @@ class Stage(StrEnum):
 def stage_text(stage: Stage, program: Program, phases: Sequence[str], mesh: Mesh, options: Options) -> str:
     """What a stage gives of each phase. Raises InputError when no plan fits."""
     if stage is Stage.EXPAND:
-        return "\n".join(print_spmd(unsharded(program, phase, mesh)) for phase in phases)
+        return "\n".join(print_spmd(unsharded(in_order(program, phase), phase, mesh)) for phase in phases)
     plan = choose(program, phases, mesh, options)
     if stage is Stage.INSERT:
-        return "\n".join(map(print_spmd, insert(program, plan)))
-    return "\n".join(_choice(program, plan))
+        return "\n".join(map(print_spmd, insert(plan)))
+    return "\n".join(_choice(plan))
 
 
-def _choice(program: Program, plan: Plan) -> Iterator[str]:
+def _choice(plan: Plan) -> Iterator[str]:
     """A plan: where everything lies, in which layouts ops run, and over which collectives their results move."""
-    dims = {value.name: value.dims for value in program.values}
-    yield f"choice {json.dumps(program.name)} on {plan.mesh}, least {plan.objective}: {plan.price!r}, {plan.outcome}"
+    dims = {value.name: value.dims for phase in plan.phases for value in phase.program.values}
+    name = plan.phases[0].program.name
+    yield f"choice {json.dumps(name)} on {plan.mesh}, least {plan.objective}: {plan.price!r}, {plan.outcome}"
     for name, layout in plan.stored:
         yield f"stored {name}: {format_layout(dims[name], layout)}"
     for phase in plan.phases:

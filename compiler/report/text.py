@@ -353,7 +353,7 @@ def _together(compiled: Compilation) -> Iterator[str]:
     rows.append(("together", "", "", time_text(compiled.price)))
     yield "Phases together: each parameter stored once, caches handed on"
     yield from table(rows, left=1)
-    for spmd in spell_handovers(compiled[0].program, plan):
+    for spmd in spell_handovers(plan):
         yield f"  caches from {spmd.phase}: {_moved(spmd)}"
     if any(one.estimate.loops for one in compiled):
         yield "  of times, what loops hide is taken off; the plan is chosen and proven by those before that"

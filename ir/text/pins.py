@@ -19,20 +19,21 @@ from dataclasses import dataclass, field
 
 from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
 from ..layout import Layout, parse_layout
-from ..program import Op, Pin, PinKind, Program, Repeat, Stored, Value, operand_names, walk
+from ..program import Pin, PinKind, Program, Repeat, Stored, Value, operand_names, walk
 
 MAX_FINDINGS = 20  # reported at once; each may be compared with every name
 
 _LINE = re.compile(r"(?P<kind>\S+)(?:\s+(?P<name>\S+)(?:\s+(?P<layout>.*\S))?)?\s*")
 
 
-def parse_pins(source: Source, program: Program) -> tuple[Pin, ...]:
-    """The pins of a file, for the values of `program`.
+def parse_pins(source: Source, *programs: Program) -> tuple[Pin, ...]:
+    """The pins of a file, for the values of a program; of several, which run one model in their own ways, for those
+    of any.
 
     Raises InputError with a finding for every line that is no pin, names no value, op or result, or
     has a layout that the value cannot have, and for what is pinned twice.
     """
-    names = _Names.of(program)
+    names = _Names.of(programs)
     pins: dict[tuple[PinKind, str, str | None], Pin] = {}
     findings: list[Diagnostic] = []
     for number, line in enumerate(source.text.split("\n"), 1):
@@ -94,19 +95,23 @@ class _Names:
     values: dict[str, Value]
     results: dict[str, None]
     stored: dict[str, None] = field(default_factory=dict)
-    ops: dict[str, Op] = field(default_factory=dict)
+    ops: dict[str, tuple[str, ...]] = field(default_factory=dict)  # what the op that makes a value reads
 
     @classmethod
-    def of(cls, program: Program) -> _Names:
-        names = cls(program.table(), dict.fromkeys(program.results))
-        for placed in walk(program.body):
-            match placed.item:
-                case Stored(value):
-                    names.stored[value] = None
-                case Repeat():
-                    pass
-                case op:
-                    names.ops[op.result] = op
+    def of(cls, programs: Sequence[Program]) -> _Names:
+        names = cls({}, {})
+        for program in programs:
+            names.values |= program.table()
+            names.results |= dict.fromkeys(program.results)
+            for placed in walk(program.body):
+                match placed.item:
+                    case Stored(value):
+                        names.stored[value] = None
+                    case Repeat():
+                        pass
+                    case op:
+                        read = (*names.ops.get(op.result, ()), *operand_names(op))
+                        names.ops[op.result] = tuple(dict.fromkeys(read))
         return names
 
 
@@ -167,14 +172,14 @@ def _use(name: str, place: Span, names: _Names) -> tuple[str, str]:
         if op not in names.ops or not rest:
             continue
         seen = op
-        reads = operand_names(names.ops[op])
+        reads = names.ops[op]
         found = [v for v in reads if v == rest] or [v for v in reads if v.endswith(f".{rest}")]
         if len(found) == 1:
             return op, found[0]
         if found:
             raise fail(f"`{name[:64]}` may be any of {_listed(found)}.", place, "write more of the name")
     if seen is not None:
-        reads = operand_names(names.ops[seen])
+        reads = names.ops[seen]
         raise fail(f"The op of `{seen}` reads no `{name[len(seen) + 1 :][:64]}`.", place, f"it reads {_listed(reads)}")
     guess = did_you_mean(name.rpartition(".")[0], names.ops)
     raise fail(f"`{name[:64]}` names no op and operand.", place, guess or "write `use layer.u.Wi ...`")

@@ -16,7 +16,6 @@ from ...ir.program import (
     Kind,
     Map,
     Op,
-    Phase,
     Pin,
     PinKind,
     Region,
@@ -61,7 +60,7 @@ class Context:
 
     `shared`: the tensors that are declared outside of blocks; None for one whose declaration is
     wrong. `scales`: of the quantised ones among them. `blocks`: the names of all blocks; `templates`:
-    those expanded so far. `phases`: those with a size for every dim. `made`: how many values there are.
+    those expanded so far. `made`: how many values there are.
     """
 
     report: Report
@@ -72,7 +71,6 @@ class Context:
     blocks: set[str] = field(default_factory=set)
     templates: dict[str, Template] = field(default_factory=dict)
     constraints: list[Constraint] = field(default_factory=list)
-    phases: tuple[Phase, ...] = ()
     extents: dict[Extent, None] = field(default_factory=dict)
     made: int = 0
 

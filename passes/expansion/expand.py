@@ -47,7 +47,6 @@ def expand(
     texts = [item for item in model.items if isinstance(item, PhaseText)]
     phases = bind_phases(context.dims, texts, settings or {}, report)
     phases = tuple(bound for bound in phases if bound.name == phase) or phases
-    context.phases = phases
     context.blocks = {item.name.name for item in model.items if isinstance(item, Block)}
     shared = _shared(model, context)
     for item in model.items:

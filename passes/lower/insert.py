@@ -104,10 +104,11 @@ class _Inserter:
         return with_operands(op, {value: name for (value, _), name in names.items()})
 
 
-def insert(program: Program, plan: Plan) -> tuple[SpmdProgram, ...]:
+def insert(plan: Plan) -> tuple[SpmdProgram, ...]:
     """The sharded program of each phase of a plan."""
     out = []
     for phase in plan.phases:
+        program = phase.program
         inserter = _Inserter(
             program,
             {o.result: o for o in phase.ops},
@@ -129,9 +130,10 @@ def insert(program: Program, plan: Plan) -> tuple[SpmdProgram, ...]:
     return tuple(out)
 
 
-def spell_handovers(program: Program, plan: Plan) -> tuple[SpmdProgram, ...]:
+def spell_handovers(plan: Plan) -> tuple[SpmdProgram, ...]:
     """The sharded program of each handover of a plan."""
     out = []
+    program = plan.phases[0].program  # caches are the same in all phases
     for handover in plan.handovers:
         trees = {tree.value: tree for tree in handover.trees}
         made: dict[str, SpmdValue] = {}

@@ -12,7 +12,7 @@ Parameters and caches are left alone: combined, their gathered copies would all 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,17 +92,19 @@ class Groups:
         )
 
 
-def find_groups(program: Program, graph: Graph, arcs: Sequence[Arcs | None], network: Network) -> Groups:
-    """The groups of all arcs: those of at least two tensors, whose latency is more than nothing."""
-    ready = levels(program)
+def find_groups(programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Arcs | None], network: Network) -> Groups:
+    """The groups of all arcs: those of at least two tensors, whose latency is more than nothing. `programs`: what each
+    phase runs."""
+    ready = {phase: levels(program) for phase, program in programs.items()}
     keys: list[tuple[list[Key | None], Array] | None] = []
     members: dict[Key, set[int]] = {}
     for t, (tensor, own) in enumerate(zip(graph.tensors, arcs, strict=True)):
         moving = isinstance(tensor.phase, Handover)
-        if own is None or moving or tensor.value.name not in ready or len(tensor.uses) > USES:
+        level = None if moving else ready[str(tensor.phase)].get(tensor.value.name)
+        if own is None or level is None or len(tensor.uses) > USES:
             keys.append(None)
             continue
-        found, index = _keys(tensor, own, *ready[tensor.value.name])
+        found, index = _keys(tensor, own, *level)
         keys.append((found, index))
         for key in found:
             if key is not None:

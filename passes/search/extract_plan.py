@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...ir.layout import Layout
-from ...ir.program import Carry, Phase, Stored
+from ...ir.program import Carry, Phase, Program, Stored
 from ..layouts.reshard import KINDS, collective
 from ..plan import HandoverPlan, Leg, Objective, OpPlan, PhasePlan, Tree
 from .combinable import ALONE
@@ -17,9 +17,17 @@ from .tree_costs import TreeCosts, Trees
 
 
 def read_phase(
-    phase: str, calls: int, moves: Moves, trees: Trees, problem: Problem, found: Candidate, objective: Objective
+    phase: str,
+    program: Program,
+    calls: int,
+    moves: Moves,
+    trees: Trees,
+    problem: Problem,
+    found: Candidate,
+    objective: Objective,
 ) -> PhasePlan:
-    """The plan of a phase, called `calls` times, in what `found` is; its trees come from `trees` of all `moves`."""
+    """The plan of a phase, which runs `program` and is called `calls` times, in what `found` is; its trees come
+    from `trees` of all `moves`."""
     chosen, graph = found.chosen, problem.graph
     own = {t.value.name: t for t in graph.tensors if t.phase == phase}
     ops, carries, results = [], [], []
@@ -50,7 +58,7 @@ def read_phase(
         shown = view(graph, phase)
         nodes = ((n.stored_bytes, c) for n, c in zip(shown.nodes, chosen, strict=True))
         price, bound = sum(float(size[c]) for size, c in nodes if size is not None), least_bytes(shown)
-    return PhasePlan(phase, tuple(ops), legs, tuple(carries), tuple(results), price, bound)
+    return PhasePlan(phase, program, tuple(ops), legs, tuple(carries), tuple(results), price, bound)
 
 
 def read_handovers(

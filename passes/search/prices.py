@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,8 +74,8 @@ class Moves:
         return out
 
 
-def all_moves(program: Program, graph: Graph, network: Network) -> Moves:
-    """Every collective of every tensor of `graph`, priced."""
+def all_moves(programs: Mapping[str, Program], graph: Graph, network: Network) -> Moves:
+    """Every collective of every tensor of `graph`, priced. `programs`: what each of its phases runs."""
     arcs: list[Arcs | None] = []
     seconds: list[Floats] = []
     alike: dict[object, tuple[Arcs, Floats]] = {}
@@ -92,7 +92,7 @@ def all_moves(program: Program, graph: Graph, network: Network) -> Moves:
         own, price = alike[key]
         arcs.append(own)
         seconds.append(tensor.times * price)
-    groups = find_groups(program, graph, arcs, network)
+    groups = find_groups(programs, graph, arcs, network)
     return Moves(arcs, seconds, groups if len(groups.latency_s) else None)
 
 

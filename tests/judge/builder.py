@@ -28,6 +28,7 @@ from escc.ir.program import (
     TopK,
     Value,
 )
+from escc.passes.expansion.orders import in_order
 
 
 class Builder:
@@ -136,11 +137,12 @@ class Builder:
         return [c.result for c in carries]
 
     def program(self, results: Sequence[str]) -> Program:
-        """The finished program, with one phase `main`."""
+        """The finished program, with one phase `main`, and its products in an order: another is no other layout."""
         ((stored, items),) = self._regions
         phase = Phase("main", tuple(self.sizes.items()))
         body = Region(tuple(stored), tuple(items))
-        return with_choices(Program("generated", tuple(self.values.values()), body, tuple(results), (phase,)))
+        whole = Program("generated", tuple(self.values.values()), body, tuple(results), (phase,))
+        return in_order(with_choices(whole), "main")
 
     def _dtype(self) -> Dtype:
         return self.rng.choice([Dtype.BF16, Dtype.BF16, Dtype.BF16, Dtype.F32])

@@ -48,7 +48,7 @@ def planned(
     """A plan that has been proven, verified, run, and priced anew."""
     options = Options(HARDWARE, objective, capacity_bytes=capacity)
     plan = choose(layer, phase or layer.phases[0].name, Mesh.parse(mesh), options)
-    (spmd,) = insert(layer, plan)
+    (spmd,) = insert(plan)
     verify(spmd, layer)
     report = check(layer, spmd, predict)
     assert report.max_error <= 1e-9
@@ -242,7 +242,7 @@ from escc.passes.lower.insert import insert
 source = read_source(Path(sys.argv[1]))
 program = expand(parse(source), source, {})
 plan = choose(program, "decode", Mesh.parse("4x4x4"), Options(Hardware.of_paper("tpu-v4")))
-print(print_spmd(insert(program, plan)[0]), plan.phases[0].price.hex(), plan.phases[0].bound.hex())
+print(print_spmd(insert(plan)[0]), plan.phases[0].price.hex(), plan.phases[0].bound.hex())
 """
 
 
@@ -309,7 +309,7 @@ def test_blocks_among_zeros_send_least(text: str, pins: str, sent_bytes: float) 
     layer, mesh = program(text), Mesh.parse("2x4")
     held = parse_pins(Source("test.pins", pins), layer)
     plan = choose(layer, "main", mesh, Options(HARDWARE, Objective.COMMUNICATION, pins=held))
-    (spmd,) = insert(layer, plan)
+    (spmd,) = insert(plan)
     verify(spmd, layer)
     assert check(layer, spmd, predict).equal
     assert estimate(spmd, HARDWARE).totals().bytes_sent == sent_bytes

@@ -41,7 +41,7 @@ def searched(case: Case, seed: int) -> tuple[float, SpmdProgram | None, CheckRep
     except InputError:
         return math.inf, None, None
     assert plan.phases[0].gap <= RELATIVE
-    (spmd,) = insert(case.program, plan)
+    (spmd,) = insert(plan)
     verify(spmd, case.program)
     return plan.phases[0].price, spmd, check(case.program, spmd, predict, seed)
 

@@ -114,7 +114,7 @@ def planned(text: str, mesh: str, keep: int, pins: str = "", stored_bytes: float
     options = Options(V4, capacity_bytes=math.inf, stored_bytes=stored_bytes, pins=fixed)
     plan = choose(program, "main", Mesh.parse(mesh), options)
     assert plan.phases[0].gap <= 1e-9
-    (spmd,) = insert(program, plan)
+    (spmd,) = insert(plan)
     verify(spmd, program)
     report = check(program, spmd, predict)
     assert report.max_error <= 1e-9

@@ -93,7 +93,7 @@ def planned(b: int, pins: str | None) -> tuple[Plan, SpmdProgram]:
         pins=fixed,
     )
     plan = choose(layer, layer.phases[0].name, MESH, options)
-    (spmd,) = insert(layer, plan)
+    (spmd,) = insert(plan)
     verify(spmd, layer)
     return plan, spmd
 

@@ -51,7 +51,7 @@ def planned(program: Program, mesh: str, options: Options) -> tuple[Plan, float]
         plan = choose(program, [phase.name for phase in program.phases], Mesh.parse(mesh), options)
     except InputError as error:
         return "was found" not in error.diagnostics[0].message
-    held = max(float(memory(spmd).total_bytes) for spmd in insert(program, plan))
+    held = max(float(memory(spmd).total_bytes) for spmd in insert(plan))
     assert held <= options.capacity
     compile_plan(program, plan, options)  # verified, and priced as planned
     return plan, held
@@ -109,6 +109,6 @@ def test_a_large_problem_has_a_plan_after_a_look_or_two(monkeypatch: pytest.Monk
     monkeypatch.setattr(boxes, "MOST_COLUMNS", 0)
     program = load(EXAMPLES / "palm-540b.esti")
     plan = choose(program, "prefill", Mesh.parse("4x4x4"), Options(HARDWARE))
-    (spmd,) = insert(program, plan)
+    (spmd,) = insert(plan)
     assert memory(spmd).total_bytes <= HARDWARE.hbm_bytes
     assert 1e-9 < plan.gap < 0.01

@@ -38,7 +38,7 @@ def test_the_expanded_program_reads_back() -> None:
 
 def test_the_inserted_program_reads_back_and_verifies() -> None:
     found = parse_spmd(Source("inserted", stage(Stage.INSERT)))
-    [spmd] = insert(PROGRAM, choose(PROGRAM, ["decode"], MESH, OPTIONS))
+    [spmd] = insert(choose(PROGRAM, ["decode"], MESH, OPTIONS))
     assert found == spmd
     verify(found, PROGRAM)
 

@@ -39,7 +39,7 @@ def cost(pins: str, form: Form = Form.EXACT, bandwidth: Bandwidth = Bandwidth.CH
     fixed = parse_pins(read_source(EXAMPLES / "pins" / f"{pins}.pins"), layer)
     hardware = Hardware.of_paper("tpu-v4")
     plan = choose(layer, "main", Mesh.parse("4x4x4"), Options(hardware, Objective.COMMUNICATION, pins=fixed))
-    (spmd,) = insert(layer, plan)
+    (spmd,) = insert(plan)
     return symbolic(spmd, hardware, form, bandwidth).comm_s
 
 

@@ -42,7 +42,7 @@ def test_formulas_come_to_the_figures(file: str, phase: str, mesh: str) -> None:
     source = read_source(ROOT / file)
     program = expand(parse(source), source)
     plan = choose(program, phase, Mesh.parse(mesh), Options(V4, capacity_bytes=1e15))
-    (spmd,) = insert(program, plan)
+    (spmd,) = insert(plan)
     formulas, figures = symbolic(spmd, V4), estimate(spmd, V4)
     assert len(formulas.moves) == len(figures.moves)
     assert len(formulas.ops) == len(figures.ops) > 0

@@ -34,7 +34,7 @@ def layout(text: str) -> Layout:
 
 
 def plan(layer: Program, **parts: tuple[object, ...]) -> Plan:
-    phase = PhasePlan("main", parts["ops"], parts["trees"], parts.get("carries", ()), parts["results"], 0.0, 0.0)  # type: ignore[arg-type]
+    phase = PhasePlan("main", layer, parts["ops"], parts["trees"], parts.get("carries", ()), parts["results"], 0.0, 0.0)  # type: ignore[arg-type]
     return Plan(MESH, Objective.TIME, (), (phase,), Timing(0.0, 0.0))
 
 
@@ -48,7 +48,6 @@ TWICE = program("dim B = 8, E = 4\nmain(x: bf16[B,E]) {\n  y = exp(x)\n  z = tan
 def test_a_copy_stands_before_its_first_use_and_serves_all() -> None:
     split, whole = layout("B_xE"), layout("BE")
     spmd = insert(
-        TWICE,
         plan(
             TWICE,
             ops=(
@@ -81,7 +80,6 @@ def test_a_value_from_outside_is_moved_once_and_outside() -> None:
     names = {v.name.rpartition(".")[2]: v.name for v in CAPTURED.values}
     (result,) = CAPTURED.results
     spmd = insert(
-        CAPTURED,
         plan(
             CAPTURED,
             ops=(OpPlan(names["y"], (split, whole), whole),),
@@ -111,7 +109,7 @@ def test_moves_are_used_and_stand_where_they_are_needed(path: Path, mesh: str) -
     phase = layer.phases[-1].name
     options = Options(Hardware.of_paper("tpu-v4"), capacity_bytes=float("inf"))
     found = choose(layer, phase, Mesh.parse(mesh), options)
-    (spmd,) = insert(layer, found)
+    (spmd,) = insert(found)
     verify(spmd, layer)
     legs = sum(len(tree.legs) for tree in found.phases[0].trees)
     moves = [placed.item for placed in walk(spmd.body) if isinstance(placed.item, Move)]
@@ -161,15 +159,14 @@ def test_each_phase_of_a_plan_is_spelled_out() -> None:
     trees = tuple(Tree(v, split, ()) for v in ("x", "y", "z", "w"))
     one = plan(TWICE, ops=ops, trees=trees, results=(("w", split), ("y", split)))
     two = Plan(one.mesh, one.objective, one.stored, one.phases * 2, one.timing)
-    assert len(insert(TWICE, two)) == 2
-    assert insert(TWICE, two)[0] == insert(TWICE, one)[0]
+    assert len(insert(two)) == 2
+    assert insert(two)[0] == insert(one)[0]
 
 
 def test_a_partial_result_is_completed_by_the_tree() -> None:
     layer = program("dim B = 8, E = 4\nmain(x: bf16[B,E]) {\n  y[E] = x[B,E]\n  return y\n}")
     partial, whole = layout("E partialsum-x"), layout("E")
     spmd = insert(
-        layer,
         plan(
             layer,
             ops=(OpPlan("y", (layout("B_xE"),), partial),),

@@ -61,7 +61,7 @@ def test_every_capacity_gives_the_least_price_within_it(seed: int) -> None:
         except InputError:
             assert least == math.inf
             continue
-        cost = estimate(insert(limited.program, plan)[0], HARDWARE)
+        cost = estimate(insert(plan)[0], HARDWARE)
         assert sum(stored for _, stored in cost.stored_bytes) <= limited.capacity_bytes
         assert plan.phases[0].price == pytest.approx(least, rel=1e-9, abs=1e-15)
         assert plan.phases[0].gap <= 1e-9
@@ -74,7 +74,7 @@ def test_a_capacity_of_exactly_what_is_needed_is_enough() -> None:
     for seed in CASES[:20]:
         case = dataclasses.replace(generate(seed), mesh=SQUARE)
         free = choose(case.program, "main", SQUARE, Options(HARDWARE, capacity_bytes=math.inf))
-        taken = sum(b for _, b in estimate(insert(case.program, free)[0], HARDWARE).stored_bytes)
+        taken = sum(b for _, b in estimate(insert(free)[0], HARDWARE).stored_bytes)
         again = choose(case.program, "main", SQUARE, limit(taken))
         assert again.phases[0].price == pytest.approx(free.phases[0].price, rel=1e-12)
         tried += 1
@@ -87,6 +87,6 @@ def test_the_least_fits_and_one_byte_less_does_not() -> None:
     program = expand(parse(source), source, {})
     least = 64 * 64 * 2 / 4
     plan = choose(program, "main", SQUARE, limit(least))
-    assert estimate(insert(program, plan)[0], HARDWARE).stored_bytes == (("W", least),)
+    assert estimate(insert(plan)[0], HARDWARE).stored_bytes == (("W", least),)
     with pytest.raises(InputError):
         choose(program, "main", SQUARE, limit(least - 1))

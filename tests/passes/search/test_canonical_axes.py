@@ -11,6 +11,7 @@ from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.ir.layout import Layout, format_layout, parse_layout
 from escc.ir.mesh import Mesh
+from escc.ir.program import Program, Region
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options, choose
 from escc.passes.lower.insert import insert
@@ -26,7 +27,16 @@ def layout(text: str) -> Layout:
 
 def stored(text: str) -> Plan:
     root = layout(text)
-    phase = PhasePlan("main", (OpPlan("u", (root,), root),), (Tree("W", root, ()),), (), (), 1.0, 1.0)
+    phase = PhasePlan(
+        "main",
+        Program("p", (), Region((), ()), (), ()),
+        (OpPlan("u", (root,), root),),
+        (Tree("W", root, ()),),
+        (),
+        (),
+        1.0,
+        1.0,
+    )
     return Plan(Mesh.parse("4x4x4"), Objective.TIME, (("W", root),), (phase,), Timing(0.0, 0.0))
 
 
@@ -52,6 +62,6 @@ def test_a_chosen_plan_has_the_plainest_names_and_its_price(seed: int) -> None:
     plan = choose(case.program, "main", case.mesh, Options(HARDWARE, capacity_bytes=float("inf")))
     alike = [a for a in case.mesh.names if case.mesh.size(a) == 2]
     assert with_plainest_axes(plan, [alike]) == plan
-    (spmd,) = insert(case.program, plan)
+    (spmd,) = insert(plan)
     verify(spmd, case.program)
     assert estimate(spmd, HARDWARE).totals().total_s == pytest.approx(plan.phases[0].price, rel=1e-9)

@@ -77,7 +77,7 @@ def planned(latency_s: float, mesh: str, text: str = LAYER) -> tuple[Plan, SpmdP
     source = program(text)
     options = Options(hardware(latency_s))
     plan = choose(source, "decode", Mesh.parse(mesh), options)
-    (spmd,) = insert(source, plan)
+    (spmd,) = insert(plan)
     verify(spmd, source)
     assert estimate(spmd, options.hardware).totals().total_s == pytest.approx(plan.phases[0].price, rel=1e-9)
     return plan, spmd, source
@@ -233,7 +233,7 @@ def test_a_small_batch_takes_no_more_collectives_than_a_fused_block_by_hand() ->
     chip = Hardware.load("tpu-v4", datasheet=True).with_network("links")
     assert chip.calibrated.collective_latency_s == 17e-6
     plan = choose(source, "decode", Mesh.parse("4x4x4"), Options(chip))
-    (spmd,) = insert(source, plan)
+    (spmd,) = insert(plan)
     assert plan.phases[0].gap <= 1e-9
     layer = [c for c in estimate(spmd, chip).moves if c.times == 118 and c.bytes_sent and not c.joined]
     assert len(layer) == 1

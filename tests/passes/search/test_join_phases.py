@@ -141,14 +141,14 @@ def test_programs_and_handovers_cost_what_was_planned(mesh: str) -> None:
     calls = {phase.name: phase.calls for phase in layer.phases}
     total = 0.0
     stored = []
-    for spmd, phase in zip(insert(layer, plan), plan.phases, strict=True):
+    for spmd, phase in zip(insert(plan), plan.phases, strict=True):
         verify(spmd, layer)
         price = estimate(spmd, HARDWARE).totals().total_s
         assert price == pytest.approx(phase.price, rel=1e-9)
         total += calls[phase.phase] * price
         stored.append({v.name: v.layout for v in spmd.values if v.name in WEIGHTS})
     assert stored[0] == stored[1], "each parameter is stored once"
-    for spmd, handover in zip(spell_handovers(layer, plan), plan.handovers, strict=True):
+    for spmd, handover in zip(spell_handovers(plan), plan.handovers, strict=True):
         verify(spmd)
         price = estimate(spmd, HARDWARE).totals().comm_s
         assert price == pytest.approx(handover.price, rel=1e-9, abs=1e-18)
@@ -204,12 +204,12 @@ def test_memory_binds_in_every_phase(share: float) -> None:
     free = choose(layer, ["prefill", "decode"], Mesh.parse("2x2"), FREE)
     most = max(
         float(use)
-        for spmd in insert(layer, choose(layer, ["prefill", "decode"], Mesh.parse("1"), FREE))
+        for spmd in insert(choose(layer, ["prefill", "decode"], Mesh.parse("1"), FREE))
         for use in [sum(size for _, size in estimate(spmd, HARDWARE).stored_bytes)]
     )
     tight = choose(layer, ["prefill", "decode"], Mesh.parse("2x2"), Options(HARDWARE, stored_bytes=share * most))
     assert tight.price >= free.price * (1 - 1e-9)
-    for spmd in insert(layer, tight):
+    for spmd in insert(tight):
         assert sum(size for _, size in estimate(spmd, HARDWARE).stored_bytes) <= share * most * (1 + 1e-9)
 
 

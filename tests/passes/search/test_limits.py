@@ -62,7 +62,7 @@ def compare(program: Program, mesh: Mesh, patience: int) -> tuple[int, int, int]
             assert least == math.inf, capacity
             none += 1
             continue
-        (spmd,) = insert(program, plan)
+        (spmd,) = insert(plan)
         verify(spmd, program)
         phase = plan.phases[0]
         assert memory(spmd).total_bytes <= capacity
@@ -151,7 +151,7 @@ def test_projections_run_apart_where_together_they_hold_too_much() -> None:
     def peak(capacity: float) -> tuple[int, float]:
         plan = choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=capacity))
         assert plan.phases[0].gap <= 1e-9
-        (spmd,) = insert(program, plan)
+        (spmd,) = insert(plan)
         joined = [s.item for s in walk(spmd.body) if isinstance(s.item, Compute) and s.item.joined]
         return len(joined), float(memory(spmd).total_bytes)
 
@@ -167,7 +167,7 @@ def test_least_memory_keeps_to_the_capacity_as_well() -> None:
 
     def planned(capacity: float) -> tuple[float, float, float]:
         plan = choose(program, "main", mesh, Options(HARDWARE, Objective.MEMORY, capacity_bytes=capacity))
-        (spmd,) = insert(program, plan)
+        (spmd,) = insert(plan)
         use = memory(spmd)
         return float(use.stored_bytes), float(use.total_bytes), estimate(spmd, HARDWARE).totals().total_s
 
@@ -200,7 +200,7 @@ def test_a_copy_is_made_another_way_where_the_cheapest_holds_too_much() -> None:
     def planned(capacity: float) -> tuple[float, float, list[str]]:
         plan = choose(program, "main", Mesh.parse("2"), Options(HARDWARE, capacity_bytes=capacity, pins=pins))
         assert plan.phases[0].gap <= 1e-9
-        (spmd,) = insert(program, plan)
+        (spmd,) = insert(plan)
         verify(spmd, program)
         kinds = [kind(s.item.collective) for s in walk(spmd.body) if isinstance(s.item, Move)]
         return plan.price, float(memory(spmd).total_bytes), kinds
@@ -221,7 +221,7 @@ def test_ways_that_were_not_tried_prove_nothing(monkeypatch: pytest.MonkeyPatch)
     program = expanded(TWICE)
     pins = tuple(parse_pins(Source("a.pins", "stored x BE_x"), program))
     mesh, options = Mesh.parse("2"), Options(HARDWARE, capacity_bytes=math.inf, pins=pins)
-    (spmd,) = insert(program, choose(program, "main", mesh, options))
+    (spmd,) = insert(choose(program, "main", mesh, options))
     options = replace(options, capacity_bytes=float(memory(spmd).total_bytes) - 1)
     assert choose(program, "main", mesh, options).phases[0].gap <= 1e-9
     monkeypatch.setattr(boxes, "MOST_WAYS", 0)

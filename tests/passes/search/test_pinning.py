@@ -40,7 +40,7 @@ def planned(pins: str, mesh: str = "2x2", text: str = TEXT) -> Plan:
     fixed = parse_pins(Source("test.pins", pins), layer)
     options = Options(Hardware.of_paper("tpu-v4"), Objective.TIME, pins=fixed)
     plan = choose(layer, layer.phases[0].name, Mesh.parse(mesh), options)
-    verify(insert(layer, plan)[0], layer)
+    verify(insert(plan)[0], layer)
     return plan
 
 

@@ -15,6 +15,7 @@ from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import _relaxed
 from escc.passes.search.graph import build_graph
 from escc.passes.search.integer_program import choice_program
+from escc.passes.search.join_phases import join_phases
 from escc.passes.search.prices import all_moves
 from escc.passes.search.row_worths import row_worths
 from escc.passes.search.steiner import Distances
@@ -25,8 +26,8 @@ from escc.passes.search.steiner import Distances
 def test_no_column_costs_less_than_it_takes(model: str, sweeps: int) -> None:
     hardware = Hardware.load("tpu-v4")
     program, mesh = load(model), Mesh.parse("4")
-    graph = build_graph(program, "decode", mesh, hardware)
-    moves = all_moves(program, graph, Network(hardware, mesh))
+    graph = join_phases([build_graph(program, "decode", mesh, hardware)], [program.phase("decode")])
+    moves = all_moves({"decode": program}, graph, Network(hardware, mesh))
     assert moves.groups is not None
     near = [None if a is None else Distances(a, s) for a, s in zip(moves.arcs, moves.seconds, strict=True)]
     prices = [node.seconds for node in graph.nodes]

@@ -121,11 +121,11 @@ def test_the_price_decides_among_orders_of_about_as_many_operations(batch: int, 
 
 
 def test_a_pin_may_name_what_only_one_phase_makes() -> None:
-    program, mesh = deepseek(), Mesh.parse("2")
-    pinned = with_pins(program, Source("a.pins", "result experts.sn.part2 BLH_xC"))
+    program, mesh = parse(LATENT), Mesh.parse("2")
+    pinned = with_pins(program, Source("a.pins", "result s.part2 BLH_xC"))
     plan = choose(pinned, ["prefill", "decode"], mesh, OPTIONS)
     prefill, decode = ({op.result: op.layout for op in phase.ops} for phase in plan.phases)
-    assert decode["experts.sn.part2"].dims == ((), (), ("x",), ())
-    assert "experts.sn.part2" not in prefill
-    with pytest.raises(InputError, match=r"no value `experts\.sn\.part9`"):
-        with_pins(program, Source("a.pins", "result experts.sn.part9 BLHC"))
+    assert decode["s.part2"].dims == ((), (), ("x",), ())
+    assert "s.part2" not in prefill
+    with pytest.raises(InputError, match=r"no value `s\.part9`"):
+        with_pins(program, Source("a.pins", "result s.part9 BLHC"))

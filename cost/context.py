@@ -19,12 +19,12 @@ def max_context(
 
     `layouts` gives the stored layout of every cache; dims other than the context have the sizes of
     `phase`. The context of a cache is the dim that an append writes along. A cache that nothing is
-    appended to takes its bytes first. The answer is rounded down to whole tokens on every chip.
+    appended to, or that wraps, takes its bytes first. The answer is rounded down to whole tokens on every chip.
     Raises KeyError for an unknown phase or a cache without a layout, InputError when no cache grows.
     """
     values, sizes = program.table(), dict(program.phase(phase).sizes)
     placed = list(walk(program.body))
-    context = {p.item.cache: p.item.target for p in placed if isinstance(p.item, Append)}
+    context = {p.item.cache: p.item.target for p in placed if isinstance(p.item, Append) and not p.item.context}
     room = Fraction(fraction) * Fraction(hbm_bytes)
     per_token, ways = Fraction(0), 1
     for p in placed:

@@ -196,8 +196,8 @@ def token_dims(program: Program) -> tuple[str, ...]:
                 found |= dict.fromkeys(values[name].dims)
             case Stored(name, Kind.PARAM):
                 other |= set(values[name].dims)
-            case Append(_, _, _, _, target):
-                other.add(target)
+            case Append(_, _, _, _, target, context):
+                other |= {target, context or target}
     return tuple(dim for dim in found if dim not in other)
 
 

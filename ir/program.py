@@ -149,6 +149,9 @@ class Append:
     being the size of `source`, and C = `context(target)` counting the context with this step's
     entries: the size of `target` unless whoever runs the program says less. The result has the cache's
     dims, and always the cache's layout.
+
+    With a `context` the cache wraps: C = `context(context)`, and the entry of place p takes the slot p modulo the
+    size of `target`, in which an entry of earlier may stand.
     """
 
     result: str
@@ -156,6 +159,12 @@ class Append:
     new: str
     source: str
     target: str
+    context: str | None = None
+
+    @property
+    def counted(self) -> str:
+        """The dim along which the places of entries are counted."""
+        return self.context or self.target
 
 
 Op = Einsum | Map | Sum | Reduce | Take | TopK | Choose | Iota | Append

@@ -227,13 +227,14 @@ class FunctionText:
         whole, dims = scope.stacked[op.cache], self.ops.kept(value.dims)
         axes = value.layout.dims[value.dims.index(op.target)]
         renamed = [op.target if d == op.source else d for d in self.ops.kept(new.dims)]
-        end, entries = self.names.contexts[op.target], f"cfg.{self.names.fields[op.source]}"
+        end, entries = self.names.contexts[op.counted], f"cfg.{self.names.fields[op.source]}"
         text = scope.texts[op.new]
         if new.dtype is not value.dtype:
             text += f".astype({dtype_text(value.dtype)})"
-        if axes:
+        if axes or op.context:
             block, at = block_text(text, renamed, dims, 0), f", ({', '.join(scope.index)},)" if scope.index else ""
-            call = f"append({whole}, {block}, {end}, {axes_text(axes)}, {dims.index(op.target)}{at})"
+            helper = "append_wrapping" if op.context else "append"
+            call = f"{helper}({whole}, {block}, {end}, {axes_text(axes)}, {dims.index(op.target)}{at})"
         else:
             block = block_text(text, renamed, dims, len(scope.index))
             places = [*scope.index, *(f"{end} - {entries}" if d == op.target else "0" for d in dims)]
@@ -309,8 +310,8 @@ def contexts_of(spmd: SpmdProgram) -> list[str]:
     found: list[str] = []
     for op in _ops(spmd.body):
         match op:
-            case Append(target=dim):
-                found.append(dim)
+            case Append():
+                found.append(op.counted)
             case Map(_, expr) if operands(expr) or context_dims(expr):
                 found += sorted(context_dims(expr))
     return list(dict.fromkeys(found))

@@ -80,6 +80,21 @@ def append(
     return lax.dynamic_update_slice(cache, jnp.where(mine, taken, held), corner)
 
 
+def append_wrapping(
+    cache: jax.Array, new: jax.Array, end: jax.Array, axes: Sequence[str], axis: int, at: tuple[jax.Array, ...] = ()
+) -> jax.Array:
+    """`new` takes the places before `end` of a context: place p the slot p modulo those of `cache[at]` along `axis`,
+    split by `axes`. The owners write."""
+    local, entries = cache.shape[len(at) + axis], new.shape[axis]
+    ways, block = (lax.axis_size(axes), lax.axis_index(axes)) if axes else (1, 0)
+    entry = (block * local + jnp.arange(local) - (end - entries)) % (local * ways)
+    corner = (*at, *(0 for _ in range(new.ndim)))
+    shape = [*(1 for _ in at), *new.shape[:axis], local, *new.shape[axis + 1 :]]
+    taken = jnp.take(new, jnp.clip(entry, 0, entries - 1), axis=axis).reshape(shape)
+    mine = jnp.expand_dims(entry < entries, [i for i in range(new.ndim) if i != axis])
+    return lax.dynamic_update_slice(cache, jnp.where(mine, taken, lax.dynamic_slice(cache, corner, shape)), corner)
+
+
 def take(table: jax.Array, ids: jax.Array, dims: Sequence[int], axes: Sequence[Sequence[str]]) -> jax.Array:
     """Rows of `table`, each of whose `dims` is split by its `axes`: zeros for rows that lie on other chips.
 

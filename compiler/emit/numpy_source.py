@@ -26,6 +26,7 @@ from .python_text import identifiers
 TITLE = "# A sharded program in plain NumPy, with the chips as leading axes of arrays, and the dense one beside it.\n#"
 RUNTIME = (
     numpy_runtime.Mesh,
+    numpy_runtime.append_wrapping,
     numpy_runtime.project,
     numpy_runtime._ordered,
     numpy_runtime.rotate,

@@ -69,14 +69,16 @@ class Dense(FunctionText):
                 return f"{rows}[{places}]"
             case Iota(_, dim):
                 return f"np.arange(size[{literal(self.true.get(dim, dim))}], dtype=float)"
-            case Append(_, cache, new, source, target):
+            case Append(_, cache, new, source, target, context):
                 dims = self.values[cache].dims
                 at = dims.index(target)
                 entries = align_text(
                     self.names[new], [target if d == source else d for d in self.values[new].dims], dims
                 )
                 old, leading = self.names[cache], ":, " * at
-                end = f"context[{literal(target)}]"
+                end = f"context[{literal(context or target)}]"
+                if context is not None:
+                    return f"append_wrapping({old}, {entries}, {at}, {end})"
                 before = f"{old}[{leading}: {end} - size[{literal(source)}]]"
                 beyond = f"{old}[{leading}{end} :]"
                 return f"np.concatenate([{before}, {entries}, {beyond}], axis={at})"
@@ -125,11 +127,12 @@ class Sharded(FunctionText):
                 return f"mesh.take({self.names[table]}, {self.names[ids]}, {[at for at, _ in splits]}, {axes})"
             case Iota(result, dim):
                 return f"mesh.iota(size[{literal(dim)}], {self._split(result, dim)[1]})"
-            case Append(_, cache, new, source, target):
+            case Append(_, cache, new, source, target, context):
                 at, axes = self._split(cache, target)
                 dims = [target if d == source else d for d in self.values[new].dims]
                 entries = align_text(self.names[new], dims, self.values[cache].dims)
-                return f"mesh.append({self.names[cache]}, {entries}, {at}, {axes}, context[{literal(target)}])"
+                end = f"context[{literal(context or target)}]{', wraps=True' if context else ''}"
+                return f"mesh.append({self.names[cache]}, {entries}, {at}, {axes}, {end})"
 
     def _split(self, name: str, dim: str) -> tuple[int, str]:
         """Where `dim` stands in a value, and the text of the axes that split it."""

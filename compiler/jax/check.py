@@ -216,7 +216,7 @@ def _ends(program: Program, spmd: SpmdProgram) -> dict[str, int]:
     appends = [p.item for p in walk(program.body) if isinstance(p.item, Append)]
     ends = {}
     for dim in contexts_of(spmd):
-        entries = max((sizes[op.source] for op in appends if op.target == dim), default=1)
+        entries = max((sizes[op.source] for op in appends if op.counted == dim), default=1)
         ends[dim] = max(sizes[dim] - 1, min(entries, sizes[dim]))
     return ends
 

@@ -261,7 +261,7 @@ def _not_finite(phase: str, checked: CheckReport | None) -> tuple[Diagnostic, ..
 
 def unfilled(program: Program, phases: Sequence[str]) -> tuple[Diagnostic, ...]:
     """A warning where all calls of a phase do not fill the caches of the next one of `phases`."""
-    appends = [placed.item for placed in walk(program.body) if isinstance(placed.item, Append)]
+    appends = [p.item for p in walk(program.body) if isinstance(p.item, Append) and not p.item.context]
     table = program.table()
     found: dict[str, Diagnostic] = {}
     for before, after in pairwise(program.phase(name) for name in phases):

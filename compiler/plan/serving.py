@@ -35,7 +35,7 @@ def serving(program: Program) -> Serving:
         raise fail("The model has no dim that counts sequences: every dim of its inputs is one of a parameter.")
     if not appends:
         return Serving(counted[0], counted[1:], None)
-    targets = tuple(dict.fromkeys(op.target for op in appends))
+    targets = tuple(dict.fromkeys(op.counted for op in appends))
     if len(targets) > 1:
         raise fail(f"The caches of the model grow along several dims, {_listed(targets)}: which is the context?")
     new = tuple(dict.fromkeys(op.source for op in appends))

@@ -211,17 +211,32 @@ class Mesh:
         taken = np.stack(chips).reshape(self.shape + chips[0].shape)
         return np.where(here.reshape(here.shape + (1,) * (taken.ndim - here.ndim)), taken, 0.0)
 
-    def append(self, cache: np.ndarray, new: np.ndarray, dim: int, axes: Axes, end: int) -> np.ndarray:
-        """`new` takes the places before `end` of the cache along `dim`, split by `axes`: the owners write."""
+    def append(
+        self, cache: np.ndarray, new: np.ndarray, dim: int, axes: Axes, end: int, wraps: bool = False
+    ) -> np.ndarray:
+        """`new` takes the places before `end` of the cache along `dim`, split by `axes`: the owners write. A cache that
+        `wraps` has place p in the slot p modulo its slots."""
         first, split = len(self.names), len(self.names) + dim
         local, entries = cache.shape[split], new.shape[split]
         position = self.block(axes, rank=1) * local + np.arange(local)
-        if not entries <= end <= local * self.ways(axes):
-            raise ValueError(f"{entries} entries do not fit before place {end} of {local * self.ways(axes)}")
+        slots = local * self.ways(axes)
+        if entries > (slots if wraps else end) or (end > slots and not wraps):
+            raise ValueError(f"{entries} entries do not fit before place {end} of {slots}")
         entry = position - (end - entries)
+        if wraps:
+            entry %= slots
         entry = entry.reshape(self.shape + (1,) * dim + (local,) + (1,) * (cache.ndim - split - 1))
         picked = np.take_along_axis(new, np.clip(entry, 0, entries - 1), axis=first + dim)
         return np.where((entry >= 0) & (entry < entries), picked, cache)
+
+
+def append_wrapping(cache: np.ndarray, new: np.ndarray, axis: int, end: int) -> np.ndarray:
+    """`new` takes the places before `end` of a context, place p the slot p modulo those along `axis`."""
+    slots, entries = cache.shape[axis], new.shape[axis]
+    entry = (np.arange(slots) - (end - entries)) % slots
+    taken = np.take(new, np.clip(entry, 0, entries - 1), axis=axis)
+    mine = (entry < entries).reshape([slots if i == axis else 1 for i in range(cache.ndim)])
+    return np.where(mine, taken, cache)
 
 
 def project(a: np.ndarray, read: str, parts: Sequence[tuple[np.ndarray, str, str]]) -> list[np.ndarray]:

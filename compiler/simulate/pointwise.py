@@ -186,12 +186,14 @@ def run_op(
             return frame.align(kept, order)
         case Iota(_, dim):
             return mesh.iota(sizes[dim], result.layout.dims[0])
-        case Append(_, cache, new, source, target):
+        case Append(_, cache, new, source, target, context):
             at = result.dims.index(target)
             if env[new].shape[lead + values[new].dims.index(source)] != sizes[source]:
                 raise ValueError(f"a chip lacks new entries along `{source}`")
             entries = frame.align(env[new], [target if d == source else d for d in values[new].dims])
-            return mesh.append(env[cache], entries, at, values[cache].layout.dims[at], frame.context(target))
+            return mesh.append(
+                env[cache], entries, at, values[cache].layout.dims[at], frame.context(context or target), bool(context)
+            )
 
 
 def _split(value: SpmdValue) -> Sequence[tuple[str, tuple[str, ...]]]:

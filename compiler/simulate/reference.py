@@ -175,8 +175,9 @@ class _Run:
                 return self.kept(env[keys], frame, over, keep)
             case Iota(_, dim):
                 return np.arange(self.sizes[dim], dtype=float)
-            case Append(_, cache, new, source, target):
-                return self.append(env[cache], frame, env[new], self.values[new].dims, source, target)
+            case Append(_, cache, new, source, target, context):
+                entries = frame.align(env[new], [target if d == source else d for d in self.values[new].dims])
+                return self.append(env[cache], frame, entries, target, context)
 
     def largest(self, env: Mapping[str, Array], keys: str, picked: str, over: tuple[str, ...], count: int) -> Array:
         """The entries of `picked` at the `count` largest of `keys`, row by row."""
@@ -202,13 +203,16 @@ class _Run:
                 found[row][place] = 1.0
         return np.moveaxis(found, range(-len(axes), 0), axes)
 
-    def append(
-        self, cache: Array, frame: Frame, new: Array, new_dims: tuple[str, ...], source: str, target: str
-    ) -> Array:
-        """The cache with `new` in the last places of the context along `target`."""
+    def append(self, cache: Array, frame: Frame, entries: Array, target: str, context: str | None) -> Array:
+        """The cache with new entries in the last places of the context along `target`; with a `context` in the slots
+        of its last places."""
         axis = frame.dims.index(target)
-        entries = frame.align(new, [target if d == source else d for d in new_dims])
-        end = frame.context(target)
+        end = frame.context(context or target)
+        if context is not None:
+            out = np.moveaxis(cache.copy(), axis, 0)
+            for entry, place in zip(np.moveaxis(entries, axis, 0), range(end - entries.shape[axis], end), strict=True):
+                out[place % len(out)] = entry
+            return np.moveaxis(out, 0, axis)
         before = np.take(cache, np.arange(end - entries.shape[axis]), axis=axis)
         beyond = np.take(cache, np.arange(end, cache.shape[axis]), axis=axis)
         return np.concatenate([before, entries, beyond], axis=axis)

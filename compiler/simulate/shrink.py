@@ -174,8 +174,10 @@ def _sources(program: Program, classes: Mapping[str, str]) -> dict[str, set[str]
     made = {op.result: op for op in _ops(program)}
     for op in _ops(program):
         match op:
-            case Append(_, _, _, source, target):
+            case Append(_, _, _, source, target, context):
                 sources[classes[target]].add(classes[source])
+                if context is not None:
+                    sources[classes[context]] |= {classes[source], classes[target]}
             case Map(_, expr):
                 for dim in context_dims(expr):
                     sources[classes[dim]] |= {classes[d] for d in sized_dims(expr)}

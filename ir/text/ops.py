@@ -36,8 +36,8 @@ def format_op(op: Op, dims: Sequence[str]) -> str:
             return f"choose({keys}, keep={keep}, over={','.join(over)})"
         case Iota(_, dim):
             return f"iota({dim})"
-        case Append(_, cache, new, source, target):
-            return f"append({cache}, {new}, {source} into {target})"
+        case Append(_, cache, new, source, target, context):
+            return f"append({cache}, {new}, {source} into {target}{f', of={context}' if context else ''})"
 
 
 def read_op(text: str, result: str, dims: tuple[str, ...]) -> Op:
@@ -82,7 +82,11 @@ def read_op(text: str, result: str, dims: tuple[str, ...]) -> Op:
             words.expect(",")
             source = words.name("a dim")
             words.expect("into")
-            op = Append(result, cache, new, source, words.name("a dim"))
+            target, context = words.name("a dim"), None
+            if words.token.text == ",":
+                _keyword(words, "of")
+                context = words.name("a dim")
+            op = Append(result, cache, new, source, target, context)
             words.expect(")")
         case _:
             op = Map(result, words.expression())

@@ -271,13 +271,15 @@ def check_dims(op: Op, values: Mapping[str, SpmdValue], sizes: Mapping[str, int]
         case Iota(_, dim):
             if result != (dim,):
                 raise LayoutError(f"an iota along `{dim}` has that dim alone")
-        case Append(_, cache, new, source, target):
+        case Append(_, cache, new, source, target, context):
             old, added = values[cache].dims, values[new].dims
             same = set(old) - {target} == set(added) - {source} and target in old and source in added
             if result != old or not same:
                 raise LayoutError(f"`{new}` has not the dims of `{cache}` with `{source}` in the place of `{target}`")
             if sizes[source] > sizes[target]:
                 raise LayoutError(f"`{source}` = {sizes[source]} entries do not fit in `{target}` = {sizes[target]}")
+            if context in old or context == source:
+                raise LayoutError(f"`{context}` counts places, and is a dim of what is appended")
 
 
 def _check_top_k(

@@ -45,13 +45,14 @@ class Causal:
     """A mask by places: a query sees the keys up to its own place.
 
     `window`: of these the last so many. `chunk`: those of its own chunk, where a context is cut into chunks of so
-    many places.
+    many places. `of`: the dim along which places are counted, where the keys are those of a cache that wraps.
     """
 
     query: str
     key: str
     window: int | None = None
     chunk: int | None = None
+    of: str | None = None
 
     def first(self, own: Expr) -> Expr | None:
         """The first place that the query at place `own` sees; None where that is the first of all."""
@@ -67,14 +68,15 @@ class Causal:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a call, looked up. `over`: plain dims. `into`: the dims of `L into M`.
-    `keep`: the dim that counts what is kept, `count`: its number. `causal`: the mask. `sink`: the score that is given
-    to nothing. `base`, `scaling`: rope's.
-    `epsilon`: a norm's. `dtype`: the result's, where the statement names one."""
+    """The arguments of a call, looked up. `over`: plain dims. `into`: the dims of `L into M`, `of`: that along which
+    its places are counted. `keep`: the dim that counts what is kept, `count`: its number. `causal`: the mask. `sink`:
+    the score that is given to nothing. `base`, `scaling`: rope's. `epsilon`: a norm's. `dtype`: the result's, where the
+    statement names one."""
 
     values: tuple[Expr, ...]
     over: tuple[str, ...] = ()
     into: tuple[str, str] | None = None
+    of: str | None = None
     keep: str | None = None
     count: int | None = None
     causal: Causal | None = None

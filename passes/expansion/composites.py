@@ -238,7 +238,11 @@ COMPOSITES = {
         counts=True,
     ),
     "append": Composite(
-        ("cache", "new"), one(append), "the cache with new entries at the end of its context", into=True
+        ("cache", "new"),
+        one(append),
+        "the cache with new entries at the end of its context",
+        allowed=("of",),
+        into=True,
     ),
     "sum": Composite(("x",), one(total), "the sum", required=("over",)),
     "mean": Composite(("x",), one(mean), "the mean", required=("over",)),

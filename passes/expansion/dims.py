@@ -284,7 +284,19 @@ class Holds:
     span: Span
 
 
-Constraint = AtMost | Even | Pairs | Unpadded | Holds
+@dataclass(frozen=True)
+class Kept:
+    """A cache of `slots` that wraps holds, in every phase, all that the entries along `query` see of the last
+    `window` places of `context`; None: of all of them."""
+
+    query: str
+    slots: str
+    context: str
+    window: int | None
+    span: Span
+
+
+Constraint = AtMost | Even | Pairs | Unpadded | Holds | Kept
 
 
 @dataclass(frozen=True)
@@ -320,6 +332,16 @@ def check_sizes(constraints: Iterable[Constraint], phases: Iterable[Phase], repo
                     have = " * ".join(f"{d} = {sizes[d]}" for d in over)
                     report.add(
                         f"In phase `{phase}`, {count} are kept of {have}.", span, "keep at most as many as there are"
+                    )
+                case Kept(query, slots, context, window, span) if sizes[slots] < min(
+                    sizes[context], (window or sizes[context]) + sizes[query] - 1
+                ):
+                    what = f"a window of {window}" if window else "a mask without a window"
+                    report.add(
+                        f"In phase `{phase}`, {what} is longer than the cache: {slots} = {sizes[slots]} of "
+                        f"{context} = {sizes[context]} places are kept, for {query} = {sizes[query]} new ones.",
+                        span,
+                        f"choose `{slots}` as large as `{context}`, or as the window and `{query}` less one together",
                     )
                 case Even(dim, span) if sizes[dim] % 2:
                     report.add(f"In phase `{phase}`, {dim} = {sizes[dim]} is odd, and pairs are turned.", span)

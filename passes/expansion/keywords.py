@@ -29,6 +29,7 @@ KEYWORDS = {
     "chunk": Word(
         "chunk=8192", "a query sees its own chunk alone, of those into which the context is cut, so many places each"
     ),
+    "of": Word("of=M", "the dim along which places are counted, of a cache that keeps the last ones alone and wraps"),
     "eps": Word("eps=1e-5", f"what a norm adds to the variance; {EPSILON:g} without it"),
     "at": Word("at=L into M", "where the entries along L stand: at the end of what is filled of M"),
     "base": Word("base=500000", f"the base of the frequencies; {BASE:g} without it"),
@@ -70,6 +71,7 @@ def with_keywords(given: Arguments, dims: DimTable, call: Call, composite: Compo
         given,
         over=_over(dims, found["over"]) if "over" in found else (),
         into=_at(dims, found["at"], name) if "at" in found else into,
+        of=_counted(dims, found["of"]) if "of" in found else None,
         keep=_counted(dims, found["keep"]) if "keep" in found and not composite.counts else None,
         count=_count(found["keep"]) if "keep" in found and composite.counts else None,
         causal=_mask(dims, found["mask"]) if "mask" in found else None,
@@ -118,8 +120,8 @@ def _over(dims: DimTable, keyword: Keyword) -> tuple[str, ...]:
 
 def _counted(dims: DimTable, keyword: Keyword) -> str:
     if not isinstance(keyword.value, Name):
-        raise Refused("`keep=` takes a dim.", keyword.name.span)
-    return dims.single(Ident(keyword.value.name, keyword.value.span), "`keep=`")
+        raise Refused(f"`{keyword.name.name}=` takes a dim.", keyword.name.span)
+    return dims.single(Ident(keyword.value.name, keyword.value.span), f"`{keyword.name.name}=`")
 
 
 def _count(keyword: Keyword) -> int:
@@ -145,19 +147,23 @@ def _mask(dims: DimTable, keyword: Keyword) -> Causal:
     if not isinstance(call, Call) or call.function.name != "causal":
         raise Refused("`mask=` takes `causal(L, M)`.", keyword.name.span)
     narrowed: dict[str, int] = {}
+    of: str | None = None
     for word in call.keywords:
         name = word.name.name
-        if name not in NARROWING:
-            hint = f"it takes {', '.join(f'`{known}=`' for known in NARROWING)}"
+        if name not in (*NARROWING, "of"):
+            hint = f"it takes {', '.join(f'`{known}=`' for known in (*NARROWING, 'of'))}"
             raise Refused(f"`causal` has no keyword `{name}`.", word.name.span, hint)
-        if name in narrowed:
+        if name in narrowed or (name == "of" and of):
             raise Refused(f"The keyword `{name}` is given twice.", word.name.span)
-        narrowed[name] = _count(word)
+        if name == "of":
+            of = _counted(dims, word)
+        else:
+            narrowed[name] = _count(word)
     query, key = dim_arguments(replace(call, keywords=()), 2)
     if query.name == key.name:
         hint = f"declare an alias for the keys, `dim {key.name}2 = {key.name}`"
         raise Refused("`causal` takes two different dims.", key.span, hint)
-    return Causal(dims.single(query, "`causal`"), dims.single(key, "`causal`"), **narrowed)
+    return Causal(dims.single(query, "`causal`"), dims.single(key, "`causal`"), of=of, **narrowed)
 
 
 def _positive(keyword: Keyword) -> float:

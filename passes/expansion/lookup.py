@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...ir.dtype import Dtype
-from ...ir.expr import Call, Const, Expr, Operand, Size, operands
+from ...ir.expr import Call, Const, Context, Expr, Operand, Size, operands
 from ...ir.program import Append, Choose, Einsum, Iota, Map, Reduce, Take, TopK
 from .arguments import (
     MINUS_INFINITY,
@@ -27,7 +27,7 @@ from .arguments import (
     without,
 )
 from .body import Body
-from .dims import AtMost, Holds, Unpadded, size_expr
+from .dims import AtMost, Holds, Kept, Unpadded, size_expr
 from .report import Refused
 
 
@@ -170,14 +170,30 @@ def masked(body: Body, target: str, x: Expr, causal: Causal, spreads: bool = Fal
     for dim in (causal.query, causal.key):
         if dim not in dims:
             raise Refused(f"The mask is over dim `{dim}`, which the scores do not have.", body.at)
-    own = in_context(body, f"{target}.pos_q", causal.query, causal.key)
+    own = in_context(body, f"{target}.pos_q", causal.query, causal.of or causal.key)
     other = Operand(body.emit(Iota(body.fresh(f"{target}.pos_k"), causal.key), (causal.key,), Dtype.F32))
     first = causal.first(own)
+    if causal.of is not None:
+        other = _place_of_slot(body, f"{target}.place_k", other, causal)
+        first = Const(0.0) if first is None else Call("maximum", (first, Const(0.0)))
     if first is not None:
         start = Operand(body.emit(Map(body.fresh(f"{target}.first"), first), (causal.query,), Dtype.F32))
         x = Call("where", (Call("less_equal", (start, other)), x, MINUS_INFINITY))
     seen = Call("where", (Call("less_equal", (other, own)), x, MINUS_INFINITY))
     return body.emit(Map(body.fresh(f"{target}.masked"), seen), dims, dtype, spreads)
+
+
+def _place_of_slot(body: Body, base: str, slot: Operand, causal: Causal) -> Operand:
+    """The places of the entries that a cache that wraps has in its slots: of all places of a slot the last before the
+    end; below 0 where nothing was written yet."""
+    assert causal.of is not None
+    every = causal.query, causal.key, causal.of, causal.window
+    body.context.constraints += [Kept(*every, body.at), *at_end(body, causal.key, causal.of)]
+    size = Size(causal.key)
+    back = subtract(subtract(Context(causal.of), Const(1.0)), slot)  # from the last place, without rounds
+    rounds = Call("floor", (divide(add(back, Const(0.5)), size),))
+    place = add(slot, multiply(size, rounds))
+    return Operand(body.emit(Map(body.fresh(base), place), (causal.key,), Dtype.F32))
 
 
 def choose(body: Body, target: str, given: Arguments) -> str:
@@ -230,12 +246,18 @@ def append(body: Body, target: str, given: Arguments) -> str:
     if given.dtype not in (None, dtype):
         raise Refused(f"The result of `append` has the cache's dtype, {dtype.value}.", body.at)
     body.context.constraints += [fits(body, source, place), *at_end(body, source, place)]
+    if given.of is not None:
+        if given.of in (*dims, source):
+            raise Refused(
+                f"`of={given.of}` is a dim of what is appended.", body.at, "it counts the places of all tokens"
+            )
+        body.context.constraints += [fits(body, source, given.of), *at_end(body, source, given.of)]
     scale = body.scale(name)
     if scale is not None:
         new, step = _quantise(body, target, new, scale, dtype, (source, place))
-        grown = Append(body.fresh(f"{target}.scale"), scale, step, source, place)
+        grown = Append(body.fresh(f"{target}.scale"), scale, step, source, place, given.of)
         body.scales[target] = body.emit(grown, body.value(scale).dims, body.value(scale).dtype)
-    return body.emit(Append(target, name, new, source, place), dims, dtype)
+    return body.emit(Append(target, name, new, source, place, given.of), dims, dtype)
 
 
 def _quantise(body: Body, target: str, new: str, scale: str, dtype: Dtype, into: tuple[str, str]) -> tuple[str, str]:

@@ -1,0 +1,113 @@
+"""Caches that wrap keep the last entries alone: what looks back a window sees what it saw of a whole cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from escc.compiler.emit.numpy_source import emit_numpy
+from escc.compiler.plan.pipeline import compile_phases, parse, with_pins
+from escc.compiler.simulate.reference import random_stored, run_reference
+from escc.cost.hardware import Hardware
+from escc.ir.diagnostics import InputError, Source
+from escc.ir.mesh import Mesh
+from escc.ir.program import Append, walk
+from escc.ir.spmd import unsharded
+from escc.ir.text.read_spmd import parse_spmd
+from escc.ir.text.write_spmd import print_spmd
+from escc.passes.choose import Options
+
+WINDOW = """
+dim B = 4, L, M, W, H = 4, Q = 4, E = 16
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wq, Wk, Wv: bf16[E,H,Q]
+  param Wo: bf16[H,Q,E]
+  cache keys, values: bf16[B,W,H,Q]
+  q[B,L,H,Q] = x[B,L,E] * Wq[E,H,Q]
+  k[B,L,H,Q] = x[B,L,E] * Wk[E,H,Q]
+  v[B,L,H,Q] = x[B,L,E] * Wv[E,H,Q]
+  ks = append(keys, rope(k, over=Q, at=L into M), L into W, of=M)
+  vs = append(values, v, L into W, of=M)
+  rq = rope(q, over=Q, at=L into M)
+  s[B,L,H,W] = rq[B,L,H,Q] * ks[B,W,H,Q]
+  p = softmax(s, over=W, mask=causal(L, W, window=8, of=M))
+  o[B,L,H,Q] = p[B,L,H,W] * vs[B,W,H,Q]
+  a[B,L,E] = o[B,L,H,Q] * Wo[H,Q,E]
+  return x + a
+}
+main(x: bf16[B,L,E]) -> bf16[B,L,E] { return repeat 2 layer(x) }
+"""
+PHASES = "phase prefill { L = 32, M = 32, W = 32 }\nphase decode { L = 1, M = 32, W = 8, calls = 32 }"
+OPTIONS = Options(Hardware.of_paper("tpu-v4"))
+STEPS = 21
+
+
+def decoded(text: str, slots: int, new: int) -> list[np.ndarray]:
+    """What a model gives at STEPS places, `new` of them in each step, its caches empty at first."""
+    program = parse(text + f"phase decode {{ L = {new}, M = 32, W = {slots} }}")
+    sizes = dict(program.phase("decode").sizes)
+    stored = random_stored(program, sizes, 0)
+    every = np.random.default_rng(1).standard_normal((4, STEPS, 16))
+    versions = {p.item.cache: p.item.result for p in walk(program.body) if isinstance(p.item, Append)}
+    stored |= {cache: np.zeros_like(stored[cache]) for cache in versions}
+    out = []
+    for end in range(new, STEPS + 1, new):
+        stored["x"] = every[:, end - new : end]
+        made = run_reference(program, sizes, stored, {"M": end, "W": end} if "of=" not in text else {"M": end})
+        stored |= {cache: made[result] for cache, result in versions.items()}
+        out.append(made[program.results[0]])
+    return out
+
+
+@pytest.mark.parametrize(("slots", "new"), [(8, 1), (10, 1), (16, 3), (10, 3), (32, 7)])
+def test_steps_give_what_they_give_with_a_whole_cache(slots: int, new: int) -> None:
+    whole = WINDOW.replace(", of=M", "")
+    for mine, expected in zip(decoded(WINDOW, slots, new), decoded(whole, 32, new), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("pins", ["", "stored layer.keys BW_xHQ\nstored layer.values BW_xyHQ"])
+def test_plans_keep_what_wraps(pins: str) -> None:
+    """Whole and split along its slots, on virtual chips and as emitted."""
+    program = with_pins(parse(WINDOW + PHASES), Source("a.pins", pins))
+    prefill, decode = compile_phases(program, ("prefill", "decode"), Mesh.parse("2x2"), OPTIONS, run=True)
+    for one in (prefill, decode):
+        assert one.checked is not None and one.checked.max_error < 1e-12 and one.checked.equal
+        small = dict(one.checked.sizes)
+        assert small["W"] < small["M"], "the run wraps"
+        module: dict[str, Any] = {"__name__": "emitted"}
+        exec(compile(emit_numpy(program, one.spmd), one.phase, "exec"), module)
+        stored = module["random_stored"](seed=0)
+        dense, sharded = module["dense"](stored), module["sharded"](stored)
+        for name, whole in dense.items():
+            np.testing.assert_allclose(sharded[name], whole, rtol=1e-9, atol=1e-9)
+    held = dict(decode.estimate.stored_bytes)
+    splits = 4 if pins else decode.spmd.mesh.size(*decode.spmd.table()["layer.values"].layout.split_axes)
+    assert held["layer.values"] == 2 * 4 * 8 * 4 * 4 * 2 / splits  # 8 slots, and not 32 places
+
+
+def test_what_wraps_is_printed_and_read_back() -> None:
+    spmd = unsharded(parse(WINDOW + PHASES), "decode", Mesh.parse("2"))
+    text = print_spmd(spmd)
+    assert "append(layer.values, layer.v, L into W, of=M)" in text
+    assert print_spmd(parse_spmd(Source("printed.spmd", text))) == text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("W = 8", "W = 7", "a window of 8 is longer than the cache: W = 7 of M = 32 places are kept, for L = 1 new"),
+        ("L = 1,", "L = 2,", "a window of 8 is longer than the cache: W = 8 of M = 32 places are kept, for L = 2 new"),
+        ("window=8, of=M", "of=M", "a mask without a window is longer than the cache: W = 8 of M = 32"),
+        ("L into W, of=M)\n  rq", "L into W, of=W)\n  rq", "`of=W` is a dim of what is appended"),
+        ("window=8, of=M", "window=8, of=M, of=M", "The keyword `of` is given twice"),
+        ("window=8, of=M", "window=8, of=4", "`of=` takes a dim"),
+    ],
+)
+def test_a_window_longer_than_its_cache_is_refused(before: str, after: str, message: str) -> None:
+    assert before in WINDOW + PHASES
+    with pytest.raises(InputError) as error:
+        parse((WINDOW + PHASES).replace(before, after))
+    assert message in str(error.value)

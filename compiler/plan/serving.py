@@ -15,11 +15,18 @@ from .compiled import Compilation
 @dataclass(frozen=True)
 class Serving:
     """`batch`: the dim that counts sequences. `new`: the dims that count the tokens of a step, of each of
-    them. `context`: the dim that counts the context after the step, None for a model without caches."""
+    them. `context`: the dim that counts the context after the step, None for a model without caches. `slots`: those of
+    caches that wrap, which keep less of it."""
 
     batch: str
     new: tuple[str, ...]
     context: str | None
+    slots: tuple[str, ...] = ()
+
+    def kept(self, sizes: Mapping[str, int], context: int) -> dict[str, int]:
+        """The slots of a phase of these sizes at another context: as many where they keep all, else as before."""
+        assert self.context is not None, "slots are those of a context"
+        return {dim: context for dim in self.slots if sizes[dim] >= sizes[self.context]}
 
 
 def serving(program: Program) -> Serving:
@@ -43,7 +50,8 @@ def serving(program: Program) -> Serving:
     if len(batch) != 1:
         which = f"several, {_listed(batch)}" if batch else f"none beside {_listed(new)}"
         raise fail(f"One dim of the model's inputs should count sequences, and there are {which}.")
-    return Serving(batch[0], new, targets[0])
+    slots = tuple(dict.fromkeys(op.target for op in appends if op.context))
+    return Serving(batch[0], new, targets[0], slots)
 
 
 def sizes_at(program: Program, phase: str, dims: Serving, batch: int, context: int | None) -> dict[str, int]:
@@ -57,6 +65,7 @@ def sizes_at(program: Program, phase: str, dims: Serving, batch: int, context: i
     if dims.context is None or context is None:
         return found
     found[dims.context] = context
+    found |= dims.kept(sizes, context)
     for dim in dims.new:
         if sizes[dim] == sizes[dims.context] > 1:
             found[dim] = context
@@ -100,6 +109,8 @@ def of_stream(program: Program, stream: Stream) -> Program:
     prefill, decode = _prefill(program, dims), _decode(program, dims)
     first = {dims.batch: 1, dims.context: stream.input_tokens, **dict.fromkeys(dims.new, stream.input_tokens)}
     after = {dims.batch: stream.batch, dims.context: stream.context}
+    first |= dims.kept(dict(prefill.sizes), stream.input_tokens)
+    after |= dims.kept(dict(decode.sizes), stream.context)
     phases = (_sized(prefill, first, stream.batch), _sized(decode, after, stream.output_tokens))
     return replace(program, phases=phases)
 

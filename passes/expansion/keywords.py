@@ -38,7 +38,7 @@ KEYWORDS = {
 }
 
 VALUES = ("sink", "among")  # keywords that take a value, or a number
-NARROWING = ("window", "chunk")  # what `causal` takes
+NARROWING = ("window", "chunk", "of")  # what `causal` takes
 KEEP_COUNT = "keep=2"  # where it is a number, and not a dim
 
 Pair = tuple[str, str]
@@ -150,8 +150,8 @@ def _mask(dims: DimTable, keyword: Keyword) -> Causal:
     of: str | None = None
     for word in call.keywords:
         name = word.name.name
-        if name not in (*NARROWING, "of"):
-            hint = f"it takes {', '.join(f'`{known}=`' for known in (*NARROWING, 'of'))}"
+        if name not in NARROWING:
+            hint = f"it takes {', '.join(f'`{known}=`' for known in NARROWING)}"
             raise Refused(f"`causal` has no keyword `{name}`.", word.name.span, hint)
         if name in narrowed or (name == "of" and of):
             raise Refused(f"The keyword `{name}` is given twice.", word.name.span)

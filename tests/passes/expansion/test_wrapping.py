@@ -9,6 +9,7 @@ import pytest
 
 from escc.compiler.emit.numpy_source import emit_numpy
 from escc.compiler.plan.pipeline import compile_phases, parse, with_pins
+from escc.compiler.plan.serving import Stream, of_stream, serving, sizes_at
 from escc.compiler.simulate.reference import random_stored, run_reference
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
@@ -86,6 +87,17 @@ def test_plans_keep_what_wraps(pins: str) -> None:
     held = dict(decode.estimate.stored_bytes)
     splits = 4 if pins else decode.spmd.mesh.size(*decode.spmd.table()["layer.values"].layout.split_axes)
     assert held["layer.values"] == 2 * 4 * 8 * 4 * 4 * 2 / splits  # 8 slots, and not 32 places
+
+
+def test_sweeps_keep_the_slots_and_set_the_context() -> None:
+    program = parse(WINDOW + PHASES)
+    dims = serving(program)
+    assert (dims.context, dims.slots) == ("M", ("W",))
+    assert sizes_at(program, "prefill", dims, 2, 64) == {"B": 2, "L": 64, "M": 64, "W": 64}
+    assert sizes_at(program, "decode", dims, 2, 64) == {"B": 2, "M": 64}
+    prefill, decode = (dict(phase.sizes) for phase in of_stream(program, Stream(100, 20, 2)).phases)
+    assert (prefill["L"], prefill["M"], prefill["W"]) == (100, 100, 100)
+    assert (decode["L"], decode["M"], decode["W"]) == (1, 110, 8)
 
 
 def test_what_wraps_is_printed_and_read_back() -> None:

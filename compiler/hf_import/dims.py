@@ -12,10 +12,13 @@ from .description import Experts, FeedForward
 class Dims:
     """The dims of a model: a name for every size that layers ask for, with a number where a name has another size.
 
-    `declared`: by note the names that stand on one line, and of each its size or its factors."""
+    `context`: the tokens that phases are written for. `declared`: by note the names that stand on one line, and of each
+    its size or its factors. `slots`: dims that phases bind, each with the window that its caches keep."""
 
+    context: int = 0
     declared: dict[str, dict[str, str]] = field(default_factory=dict)
     sizes: dict[str, str] = field(default_factory=dict)
+    slots: dict[str, int] = field(default_factory=dict)
 
     def name(self, wanted: str, size: int | str, note: str = "") -> str:
         """The name of a dim of a size, or of a product, like the one that is wanted; `note` says what it is."""
@@ -26,6 +29,15 @@ class Dims:
         if name not in self.sizes:
             self.sizes[name] = str(size)
             self.declared.setdefault(note, {})[name] = str(size)
+        return name
+
+    def kept(self, window: int | None) -> str:
+        """The dim of caches that keep a window, or the whole context where that is no longer."""
+        if window is None or window >= self.context:
+            return "M"
+        known = {size: name for name, size in self.slots.items()}
+        name = known.get(window, "W" if not known else f"W{len(known) + 1}")
+        self.slots[name] = window
         return name
 
     def lines(self) -> Iterator[tuple[str, str]]:

@@ -41,12 +41,18 @@ class Part:
 @dataclass(frozen=True)
 class HeadDims:
     """The dims of attention with heads: `heads`, those of keys and values (empty where all heads share one), of a
-    head, and the parts of queries and keys."""
+    head, the parts of queries and keys, and how much of the context caches keep."""
 
     heads: str
     kv: str
     head: str
     parts: tuple[Part, ...]
+    slots: str
+
+    @property
+    def into(self) -> str:
+        """Where new entries go: at the end of the context, or where those of the window wrap."""
+        return "L into M" if self.slots == "M" else f"L into {self.slots}, of=M"
 
     def key(self, dim: str) -> str:
         """The dims of a key or value behind those of its token."""
@@ -90,7 +96,7 @@ def attention_dims(attention: Attention | Latent, dims: Dims) -> HeadDims | Late
     else:
         heads = dims.name("H", attention.heads, HEADS)
         kv = "" if attention.kv_heads == 1 else heads
-    return HeadDims(heads, kv, head, _parts(attention, head, dims))
+    return HeadDims(heads, kv, head, _parts(attention, head, dims), dims.kept(attention.window))
 
 
 def _index_dims(indexer: Indexer | None, dims: Dims) -> tuple[str, ...]:
@@ -259,8 +265,8 @@ class LayerText:
         match self.attention:
             case HeadDims() as d:
                 for part in d.parts:
-                    yield f"keys{part.suffix}", f"B,M,{d.key(part.dim)}"
-                yield "values", f"B,M,{d.key(d.head)}"
+                    yield f"keys{part.suffix}", f"B,{d.slots},{d.key(part.dim)}"
+                yield "values", f"B,{d.slots},{d.key(d.head)}"
             case LatentDims() as d:
                 yield "latents", f"B,M,{d.narrow}"
                 yield "keys", f"B,M,{d.turned}"
@@ -341,17 +347,17 @@ def _head_lines(a: Attention, d: HeadDims, norm: Norm, n: str) -> Iterator[str]:
     if a.heated is not None:
         yield from _heated(a.heated, final, d)
     for part in d.parts:
-        yield f"k{part.suffix}s = append(keys{part.suffix}, {final[f'k{part.suffix}']}, L into M)"
+        yield f"k{part.suffix}s = append(keys{part.suffix}, {final[f'k{part.suffix}']}, {d.into})"
     value = "k" if a.shared_value else "v"
     value += f" + b{value}" if a.bias else ""
     value = _norm(norm, value, "1", d.head) if a.value_norm else value
-    yield f"vs = append(values, {value}, L into M)"
+    yield f"vs = append(values, {value}, {d.into})"
     for part in d.parts:
-        keys = f"k{part.suffix}s[B,M,{d.key(part.dim)}]"
-        yield f"s{part.suffix}[B,L,{d.heads},M] = {final[f'q{part.suffix}']}[B,L,{d.heads},{part.dim}] * {keys}"
+        keys = f"k{part.suffix}s[B,{d.slots},{d.key(part.dim)}]"
+        yield f"s{part.suffix}[B,L,{d.heads},{d.slots}] = {final[f'q{part.suffix}']}[B,L,{d.heads},{part.dim}] * {keys}"
     scores = " + ".join(f"s{part.suffix}" for part in d.parts)
-    yield f"p = softmax({_scored(a, d, scores)}, over=M, mask={_mask(a)}{', sink=sinks' if a.sinks else ''})"
-    yield f"o[B,L,{d.heads},{d.head}] = p[B,L,{d.heads},M] * vs[B,M,{d.key(d.head)}]"
+    yield f"p = softmax({_scored(a, d, scores)}, over={d.slots}, mask={_mask(a, d)}{', sink=sinks' if a.sinks else ''})"
+    yield f"o[B,L,{d.heads},{d.head}] = p[B,L,{d.heads},{d.slots}] * vs[B,{d.slots},{d.key(d.head)}]"
     yield f"a[B,L,E] = o[B,L,{d.heads},{d.head}] * Wo[{d.heads},{d.head},E]"
 
 
@@ -366,9 +372,9 @@ def _heated(heated: tuple[float, float], final: dict[str, str], d: HeadDims) -> 
         final[name] = f"h{name}"
 
 
-def _mask(a: Attention) -> str:
+def _mask(a: Attention, d: HeadDims) -> str:
     extra = f", window={a.window}" if a.window is not None else f", chunk={a.chunk}" if a.chunk is not None else ""
-    return f"causal(L, M{extra})"
+    return f"causal(L, {d.slots}{extra}{'' if d.slots == 'M' else ', of=M'})"
 
 
 def _scored(a: Attention, d: HeadDims, scores: str) -> str:

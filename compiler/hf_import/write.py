@@ -30,7 +30,7 @@ class Model:
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
-        self.dims = Dims()
+        self.dims = Dims(min(model.context, CONTEXT))
         self.dims.name("E", model.model_dim)
         self.texts: dict[Layer, LayerText] = {kind: text_of(kind, model, self.dims) for kind in model.kinds}
         self.dims.name("V", model.vocabulary)
@@ -108,7 +108,9 @@ class Model:
         yield f'model "{title}"'
 
     def _dims(self) -> Iterator[str]:
-        yield _noted("dim B, L, M", "bound by each phase; M counts the context after this step's tokens")
+        bound = ", ".join(("B, L, M", *self.dims.slots))
+        wraps = f", {', '.join(self.dims.slots)} those of a window" if self.dims.slots else ""
+        yield _noted(f"dim {bound}", f"bound by each phase; M counts the context after this step's tokens{wraps}")
         for text, note in self.dims.lines():
             yield text if note in ("", HEADS) else _noted(text, note)
 
@@ -151,9 +153,11 @@ class Model:
         yield "  return argmax(logits, over=V)"
 
     def _phases(self) -> Iterator[str]:
-        context = min(self.model.context, CONTEXT)
-        yield f"phase prefill {{ B = {BATCH}, L = {context}, M = {context} }}"
-        yield f"phase decode  {{ B = {BATCH}, L = 1, M = {context}, calls = {CALLS} }}"
+        context = self.dims.context
+        whole = "".join(f", {name} = {context}" for name in self.dims.slots)
+        kept = "".join(f", {name} = {window}" for name, window in self.dims.slots.items())
+        yield f"phase prefill {{ B = {BATCH}, L = {context}, M = {context}{whole} }}"
+        yield f"phase decode  {{ B = {BATCH}, L = 1, M = {context}{kept}, calls = {CALLS} }}"
 
 
 def model_text(model: Transformer, title: str) -> str:

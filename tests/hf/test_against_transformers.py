@@ -21,7 +21,7 @@ from escc.compiler.hf_import.write import model_text
 from escc.compiler.run.language_model import language_model
 from escc.compiler.simulate.reference import random_stored, run_reference
 from escc.ir.diagnostics import Source
-from escc.ir.program import Program
+from escc.ir.program import Append, Program, walk
 from escc.ir.text.read import parse
 from escc.passes.expansion.expand import expand
 
@@ -51,16 +51,18 @@ def theirs(model: PreTrainedModel, tokens: Array) -> list[Array]:
     return scores
 
 
-def ours(program: Program, weights: Mapping[str, Array], tokens: Array) -> list[Array]:
-    """The same by the unsharded reference of the imported program."""
+def ours(
+    program: Program, weights: Mapping[str, Array], tokens: Array, steps: list[tuple[int, int]], phase: str
+) -> list[Array]:
+    """The same by the unsharded reference of the imported program, with caches that keep what they do in a phase."""
     model = language_model(program)
-    sizes = {**dict(program.phases[0].sizes), "L": PROMPT, "M": PROMPT + DECODED}
+    sizes = {**dict(program.phase(phase).sizes), "L": PROMPT, "M": PROMPT + DECODED}
     arrays = random_stored(program, sizes, seed=1)  # for the caches, in which all that is read is overwritten
     params = {name for name in arrays if name != "tokens" and name not in {cache for cache, _ in model.caches}}
     assert params == set(weights)
     arrays |= {name: array.reshape(arrays[name].shape) for name, array in weights.items()}
     scores = []
-    for first, last in steps():
+    for first, last in steps:
         arrays["tokens"] = tokens[:, first:last]
         contexts = dict.fromkeys(model.counted, last)
         made = run_reference(program, {**sizes, "L": last - first}, arrays, contexts, model.scores)
@@ -85,7 +87,11 @@ def difference(config: Mapping[str, Any], folder: Path) -> float:
         model = random_model(config, seed=5)
         expected = theirs(model, tokens)
         weights = stored(model, folder, program, described)
-    found = ours(program, weights, tokens)
+    found = ours(program, weights, tokens, steps(), "prefill")
+    if any(isinstance(placed.item, Append) and placed.item.context for placed in walk(program.body)):
+        single = [(place, place + 1) for place in range(PROMPT + DECODED)]  # in which caches wrap
+        for a, b in zip(found, ours(program, weights, tokens, single, "decode")[PROMPT - 1 :], strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=SMALLEST)
     assert all(scores.dtype == np.float64 and np.abs(scores).max() > 0.1 for scores in expected)
     assert len(expected) == len(found) == 1 + DECODED
     return max(float(np.abs(a - b).max()) for a, b in zip(found, expected, strict=True))

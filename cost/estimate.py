@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from ..ir.chosen import kept_share
+from ..ir.chosen import held_share
 from ..ir.collective import CollectiveKind, axes_of, kind
 from ..ir.program import Kind, Repeat, Signature, Stored, sets_of, signature, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
@@ -126,7 +126,7 @@ class Scale:
     def local_bytes(self, value: SpmdValue) -> Any:
         """The bytes that a chip holds of a value, exactly; of a chosen one what is kept."""
         sizes = (self.local(d, axes) for d, axes in zip(value.dims, value.layout.dims, strict=True))
-        return math.prod(sizes, start=Fraction(value.dtype.bits, 8)) * kept_share(value.chosen, self.dim)
+        return math.prod(sizes, start=Fraction(value.dtype.bits, 8)) * held_share(value.chosen, self.dim)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import fsum, prod
 
-from ..ir.chosen import kept_share
+from ..ir.chosen import held_share
 from ..ir.program import Einsum
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue
 from ..ir.verify.fused import CollectiveMatmul
@@ -130,5 +130,5 @@ def _by_blocks_s(
 def _local_bytes(value: SpmdValue, spmd: SpmdProgram) -> Fraction:
     sizes = dict(spmd.sizes)
     shape = value.layout.local_shape([sizes[dim] for dim in value.dims], spmd.mesh)
-    share = Fraction(kept_share(value.chosen, lambda dim: Fraction(sizes[dim])))
+    share = Fraction(held_share(value.chosen, lambda dim: Fraction(sizes[dim])))
     return Fraction(prod(shape) * value.dtype.bits, 8) * share

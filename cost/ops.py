@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ..ir.chosen import Chosen, kept_share
+from ..ir.chosen import Chosen, held_share, kept_share
 from ..ir.dtype import Dtype
 from ..ir.expr import count_calls
 from ..ir.program import (
@@ -60,7 +60,7 @@ FP8_KERNELS = 2  # of a matmul in fp8: one before it brings its operand to that 
 
 def work(op: Op, signature: Signature, values: Mapping[str, Value], launch: Launch, local: Local, whole: Local) -> Work:
     """The work of `op` on one chip; `whole` gives the size of a dim on all chips together."""
-    done = flops(op, signature, local) * kept_share(chosen_of(op, values), whole)
+    done = flops(op, signature, local) * held_share(chosen_of(op, values), whole)
     read = {
         u: _bytes(u.indices, values[u.value], local, whole) * _met(u, op, values, local, whole)
         for u in signature.uses
@@ -89,7 +89,7 @@ def _arithmetic(op: Op, values: Mapping[str, Value]) -> Dtype:
 
 
 def _bytes(indices: Indices, value: Value, local: Local, whole: Local) -> Any:
-    return _size(indices, local) * value.dtype.bits / 8 * kept_share(value.chosen, whole)
+    return _size(indices, local) * value.dtype.bits / 8 * held_share(value.chosen, whole)
 
 
 def chosen_of(op: Op, values: Mapping[str, Value]) -> tuple[Chosen, ...]:

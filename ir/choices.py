@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 from .chosen import Chosen, vanishes
 from .expr import operands
@@ -76,9 +77,23 @@ def with_sharded_choices(spmd: SpmdProgram) -> SpmdProgram:
     return replace(spmd, values=tuple(replace(v, chosen=known.get(v.name, ())) for v in spmd.values))
 
 
-def with_all_kept(spmd: SpmdProgram) -> SpmdProgram:
-    """The sharded program as if nothing were chosen: of every value all entries count."""
-    return replace(spmd, values=tuple(replace(value, chosen=()) for value in spmd.values))
+def with_capacity(program: Program, capacity: Fraction | None) -> Program:
+    """The program with room for so many chosen entries, of those that are expected; for all where it is None."""
+
+    def given(value: Value) -> Value:
+        return replace(value, chosen=tuple(replace(one, capacity=capacity) for one in value.chosen))
+
+    return replace(program, values=tuple(map(given, program.values)))
+
+
+def with_room(spmd: SpmdProgram, room: Mapping[str, Fraction]) -> SpmdProgram:
+    """The sharded program with room for so many entries of these masks, of those expected; of others all count."""
+
+    def given(value: SpmdValue) -> SpmdValue:
+        own = (replace(one, capacity=room[one.mask]) for one in value.chosen if one.mask in room)
+        return replace(value, chosen=tuple(own))
+
+    return replace(spmd, values=tuple(map(given, spmd.values)))
 
 
 def chooses(spmd: SpmdProgram) -> bool:

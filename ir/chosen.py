@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from .expr import Call, Const, Context, Expr, Operand, Rotate, Size
@@ -21,7 +22,8 @@ class Chosen:
     `over` for each element along the dims `per`. The value has all of these dims.
 
     `within`: masks of the keys that were picked from, such as the groups of experts that were chosen first: what it
-    keeps, these keep.
+    keeps, these keep. `capacity`: for how many entries there is room where it runs, of those that are expected; None
+    where there is room for all, of which those that are expected count.
     """
 
     mask: str
@@ -29,6 +31,7 @@ class Chosen:
     per: tuple[str, ...]
     keep: int
     within: tuple[str, ...] = ()
+    capacity: Fraction | None = None
 
     def share(self, size: Callable[[str], Any]) -> Any:
         """The share of the entries that is kept, `size` being that of a dim."""
@@ -44,6 +47,17 @@ class Chosen:
 def kept_share(chosen: Collection[Chosen], size: Callable[[str], Any]) -> Any:
     """The share of a value's entries that is kept, of several masks by each as if it were alone."""
     return math.prod((one.share(size) for one in chosen), start=1)
+
+
+def held_share(chosen: Collection[Chosen], size: Callable[[str], Any]) -> Any:
+    """The share of a value's entries for which there is room, which are stored, sent and computed."""
+    return math.prod((_room(one.share(size), one.capacity) for one in chosen), start=1)
+
+
+def _room(share: Any, capacity: Fraction | None) -> Any:
+    if capacity is None:
+        return share
+    return min(share * capacity, 1) if isinstance(share, int | float | Fraction) else share * capacity
 
 
 KEEP_ZERO = {"negate", "abs", "sqrt", "tanh", "erf", "relu", "silu", "gelu", "gelu_exact", "sin", "floor"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ...ir.choices import with_capacity
 from ...ir.diagnostics import fail
 from ...ir.inert import visible
 from ...ir.mesh import Mesh
@@ -17,7 +19,20 @@ from ..jax.check import check_jax, jax_check_text, require_jax
 from ..plan.pipeline import compile_phases, load, select_phases
 from ..text.terminal import complain, say
 from .main import reported
-from .options import Chip, Datasheet, EngineName, File, Net, Overlap, Pins, Sets, bindings, chip_of
+from .options import (
+    Capacity,
+    Chip,
+    Datasheet,
+    EngineName,
+    File,
+    Net,
+    Overlap,
+    Pins,
+    Sets,
+    bindings,
+    capacity_of,
+    chip_of,
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -47,13 +62,16 @@ def check_command(
     set_: Sets = None,
     pin: Pins = None,
     overlap: Overlap = False,
+    capacity: Capacity = None,
 ) -> None:
     """Look for errors in a model, and say what is in it; with a backend, check its plan there."""
+    room = Fraction(1) if capacity is None else capacity_of(capacity)
     if (chips is None) != (backend is None):
         raise typer.BadParameter("A plan is checked with both `--chips` and `--backend`.")
     if backend is not None:
         require_jax()
     program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []], phase=phase)
+    program = with_capacity(program, room)
     phases = select_phases(program, phase)
     if chips is None:
         say(f"ok: {_contents(program)}\n")

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ...ir.choices import with_capacity
 from ...ir.diagnostics import InputError, fail
 from ...ir.program import Program
 from ...passes.choose import Options, choose
@@ -35,6 +36,7 @@ from .main import BUG, reported
 from .options import (
     AnyShape,
     Caches,
+    Capacity,
     Chip,
     ChipsOrCount,
     Datasheet,
@@ -52,6 +54,7 @@ from .options import (
     Stages,
     Weights,
     bindings,
+    capacity_of,
     chip_of,
     counts_by_phase,
     stages_of,
@@ -150,6 +153,7 @@ def compile_command(
     objective: Least = Objective.TIME,
     solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
     overlap: Overlap = False,
+    capacity: Capacity = None,
     emit: Annotated[
         Emit,
         typer.Option(
@@ -193,10 +197,10 @@ def compile_command(
     options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=settings, overlap=overlap)
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
-    stream = _stream(input_, output, batch)
+    stream, room = _stream(input_, output, batch), capacity_of(capacity)
 
     def loaded(pads: Mapping[str, int]) -> Program:
-        found = stored_as(load(Path(file), sizes, pins, pads, phase), weights, caches)
+        found = with_capacity(stored_as(load(Path(file), sizes, pins, pads, phase), weights, caches), room)
         return found if stream is None else of_stream(found, stream)
 
     model = loaded(pads)

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from ...ir.expr import context_dims, operands
 from ...ir.inert import literal
 from ...ir.layout import Layout, format_layout
-from ...ir.program import Append, Kind, Map, Op, Region, Repeat, walk
+from ...ir.program import Append, Choose, Kind, Map, Op, Region, Repeat, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import loop_of, runs, together
 from .jax_lines import Lines, Scope
 from .jax_loops import Loops
 from .jax_moves import Moves
 from .jax_ops import Ops
+from .jax_packed import Packed
+from .jax_rows import Rows
 from .jax_text import axes_text, block_text, dtype_text, places_text
 from .jax_tree import Leaf, Names
 
@@ -31,20 +33,22 @@ class FunctionText:
     """Writes the body of a function whose arguments are `cfg`, `params`, `caches`, the inputs and the contexts.
 
     `notes`: what the comment on a value says beside its layout, none where there are no comments.
-    `both_ways`: the first results of the loops that pass halves of blocks both ways.
+    `both_ways`: the first results of the loops that pass halves of blocks both ways. `packed`: what is held as rows.
     """
 
     spmd: SpmdProgram
     names: Names
     notes: Mapping[str, str] | None
+    packed: Packed
     both_ways: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.values, self.sizes = self.spmd.table(), dict(self.spmd.sizes)
         self.lines = Lines(self.notes is not None)
         self.ops = Ops(self.values, self.sizes, self.names, self.spmd.mesh)
-        self.moves = Moves(self.values, self.ops.kept)
+        self.moves = Moves(self.values, lambda name: self.ops.kept(self.values[name].dims))
         base, note = self.names.base, self._note
+        self.rows = Rows(self.packed, self.values, self.names, self.ops, self.lines, base)
         self.loops = Loops(self.values, self.ops, self.moves, self.lines, base, note, self.both_ways)
         self.caches = {leaf.value: leaf for leaf in self.names.leaves if leaf.kind is Kind.CACHE}
 
@@ -55,15 +59,18 @@ class FunctionText:
             self._load(leaf, scope)
         self._region(self.spmd.body, scope, self.names.inputs, self.spmd.results)
         results = [self._with_units(scope.texts[name], self.values[name].dims) for name in self.spmd.results]
-        returned = ", ".join(results)
-        if len(results) > 1 and self.caches:
-            returned = f"({returned})"
+        beside = []
         if self.caches:
             tree = self.names.tree(
                 Kind.CACHE, lambda leaf: self._with_units(scope.stacked[leaf.value], leaf.dims, leaf)
             )
-            returned += f", {tree}"
-        self.lines.line(f"return {returned}")
+            beside.append(tree)
+        if self.packed.limited:
+            beside.append(f"jnp.reshape({' + '.join(scope.lost)}, 1)")
+        returned = ", ".join(results)
+        if len(results) > 1 and beside:
+            returned = f"({returned})"
+        self.lines.line(f"return {', '.join([returned, *beside])}")
         return list(self.lines.text())
 
     # Stored tensors
@@ -116,36 +123,45 @@ class FunctionText:
         """Write one step, or several that run as one. `own`: what its function has; `last`: who reads it last."""
         moves = [step for step in run if isinstance(step, Move)]
         if len(moves) > 1:
-            texts = [scope.texts[move.operand] for move in moves]
-            call = self.moves.joined(moves, texts)
+            texts = [self.rows.boxed(move, scope) for move in moves]
+            call = self.rows.moves.joined(moves, texts)
             names = [self._moved(move, scope, own, last, at + i) for i, move in enumerate(moves)]
             for name, move in zip(names, moves, strict=True):
                 self.lines.comment(f"{name}: {self._note(move.result)}")
             self.lines.line(f"{', '.join(names)} = {call}")
+            for name, move in zip(names, moves, strict=True):
+                if self.packed.sends(move):
+                    self.lines.line(f"{name} = {self.rows.unboxed(move, name, scope)}")
             return
         if len(run) > 1 and self.notes is not None:
             self.lines.comment(f"{len(run)} projections of one value: one matmul, weights side by side.")
         for i, step in enumerate(run):
             match step:
                 case Move(result, operand, collective):
-                    text = self.moves.text(operand, collective, scope.texts[operand])
+                    if self.packed.sends(step):
+                        boxes = self.rows.moves.text(operand, collective, self.rows.boxed(step, scope))
+                        text = self.rows.unboxed(step, boxes, scope)
+                    else:
+                        text = self.moves.text(operand, collective, scope.texts[operand])
                     name = self._moved(step, scope, own, last, at + i)
                     self.lines.line(f"{name} = {text}", self._note(result))
                 case Compute(Append() as op):
                     self._append(op, scope, last.get(op.cache, -1) > at + i)
                 case Compute(op):
-                    text = self.ops.text(op, scope.texts)
+                    text = self.rows.text(op, scope) if self.packed.works(op) else self.ops.text(op, scope.texts)
                     name = scope.texts[op.result] = scope.new(self.names.base(op.result))
                     self.lines.line(f"{name} = {text}", self._note(op.result))
+                    if isinstance(op, Choose) and self.packed.limited:
+                        self.rows.limit(op, scope)
 
     def _moved(self, move: Move, scope: Scope, own: set[str], last: Mapping[str, int], at: int) -> str:
         """The name of what a collective makes: that of its operand, where nothing else reads that.
 
-        A version of a cache is handed on, whatever reads it.
+        A version of a cache is handed on, whatever reads it; of a mask rows may be told later.
         """
         before = scope.texts[move.operand]
         dead = move.operand in own and last[move.operand] <= at and before.isidentifier()
-        dead = dead and before not in scope.stacked.values()
+        dead = dead and before not in scope.stacked.values() and move.operand not in self.packed.copies
         name = before if dead else scope.new(self.names.base(move.result))
         scope.texts[move.result] = name
         return name
@@ -155,7 +171,7 @@ class FunctionText:
         leaves = [leaf for leaf in self.names.leaves if repeat.name in leaf.repeats]
         appended = {op.cache for op in _ops(repeat.body) if isinstance(op, Append)}
         carried = [leaf.value for leaf in leaves if leaf.value in appended]
-        read = self._read_inside(repeat)
+        read = self._read_inside(repeat) | set(self.packed.copies)
         inner = Scope(dict(scope.texts), dict(scope.stacked), {*self.names.reserved, *scope.index}, scope.index)
         inner.used |= {re.split(r"\W", scope.texts[name])[0] for name in read if name in scope.texts}
         function = inner.new(repeat.name)
@@ -183,7 +199,7 @@ class FunctionText:
                 self._load_repeated(leaf, inner)
         self._region(repeat.body, inner, [c.inside for c in repeat.carries], [c.next for c in repeat.carries])
         after = [inner.texts[c.next] for c in repeat.carries] + [inner.stacked[value] for value in carried]
-        self.lines.line(f"return {_together(after)}, None")
+        self.lines.line(f"return {_together(after)}, {' + '.join(inner.lost) or None}")
         self.lines.depth -= 1
         self.lines.blank()
 
@@ -192,7 +208,9 @@ class FunctionText:
             scope.texts[carry.result] = scope.new(self.names.base(carry.result))
         results = [scope.texts[c.result] for c in repeat.carries] + [scope.stacked[value] for value in carried]
         call = f"lax.scan({function}, {_together(before)}, {over})"
-        self.lines.line(f"{_together(results)}, _ = {call}", f"{repeat.count} times")
+        lost = scope.new(f"{repeat.name}_lost") if inner.lost else "_"
+        scope.lost += [f"{lost}.sum()"] if inner.lost else []
+        self.lines.line(f"{_together(results)}, {lost} = {call}", f"{repeat.count} times")
 
     def _scanned(
         self, repeat: Repeat[Step], leaves: Sequence[Leaf], scope: Scope, inner: Scope

@@ -80,7 +80,8 @@ class Scope:
     """One Python function: the text of each value that it can read, and the identifiers in use.
 
     `stacked`: the text of each cache, whole. `index`: the variables of the repeats around it.
-    `weights`: what holds the parameters of the repeats in it.
+    `weights`: what holds the parameters of the repeats in it. `routings`: what says which rows stand for what, by mask
+    and by how it lies; `lost`: what counts the entries for which there was no room.
     """
 
     texts: dict[str, str]
@@ -88,6 +89,8 @@ class Scope:
     used: set[str]
     index: tuple[str, ...] = ()
     weights: str = "params"
+    routings: dict[tuple[str, tuple[tuple[str, ...], ...]], str] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
 
     def new(self, name: str) -> str:
         """An identifier for something called `name`."""

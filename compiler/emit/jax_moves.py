@@ -24,15 +24,14 @@ from .jax_text import axes_text
 
 @dataclass(frozen=True)
 class Moves:
-    """Writes the collectives of a program. `kept`: those of some dims that local arrays have."""
+    """Writes the collectives of a program. `held`: the dims of a value's local array."""
 
     values: Mapping[str, SpmdValue]
-    kept: Callable[[Sequence[str]], list[str]]
+    held: Callable[[str], Sequence[str]]
 
     def axis(self, operand: str, dim: int) -> int:
         """Where dimension `dim` of a value stands in its local array."""
-        dims = self.values[operand].dims
-        return self.kept(dims).index(dims[dim])
+        return self.held(operand).index(self.values[operand].dims[dim])
 
     def text(self, operand: str, collective: Collective, a: str) -> str:
         """A collective of `operand`, whose text is `a`."""
@@ -56,13 +55,13 @@ class Moves:
                 order = before.dims[source][-len(axes) :]
                 if order == axes:
                     return text
-                return f"reordered({text}, {out_of}, {_tuple_text(axes)}, {_tuple_text(order)})"
+                return f"reordered({text}, {out_of}, {tuple_text(axes)}, {tuple_text(order)})"
             case Slice(axes, dim):
                 return f"own_block({a}, {axes_text(axes)}, {self.axis(operand, dim)})"
             case Permute(after):
                 moving = axes_of(collective, before)
                 orders = ([x for axes in layout.dims for x in axes if x in moving] for layout in (before, after))
-                return f"permute({a}, {', '.join(_tuple_text(order) for order in orders)})"
+                return f"permute({a}, {', '.join(tuple_text(order) for order in orders)})"
             case Embed(axes, None):
                 return f"on_first({a}, {axes_text(axes)})"
             case Embed(axes, int(dim)):
@@ -82,7 +81,7 @@ class Moves:
             AllToAll: "exchange_together",
         }[type(first)]
         parts = [self._part(move, text) for move, text in zip(moves, texts, strict=True)]
-        return f"{helper}([{', '.join(parts)}], {_tuple_text(axes_of(first, before))})"
+        return f"{helper}([{', '.join(parts)}], {tuple_text(axes_of(first, before))})"
 
     def _part(self, move: Move, a: str) -> str:
         """One of the collectives that run as one, as an argument."""
@@ -90,13 +89,14 @@ class Moves:
             case AllReduce():
                 return a
             case AllGather(axes, dim) | ReduceScatter(axes, dim):
-                return f"({a}, {_tuple_text(axes)}, {self.axis(move.operand, dim)})"
+                return f"({a}, {tuple_text(axes)}, {self.axis(move.operand, dim)})"
             case AllToAll(axes, source, target):
                 order = self.values[move.operand].layout.dims[source][-len(axes) :]
                 places = f"{self.axis(move.operand, source)}, {self.axis(move.operand, target)}"
-                return f"({a}, {_tuple_text(axes)}, {places}, {_tuple_text(order)})"
+                return f"({a}, {tuple_text(axes)}, {places}, {tuple_text(order)})"
         raise AssertionError(move)
 
 
-def _tuple_text(axes: Sequence[str]) -> str:
+def tuple_text(axes: Sequence[str]) -> str:
+    """Mesh axes as a tuple, of one or none as well."""
     return "(" + ", ".join(map(literal, axes)) + ("," if len(axes) == 1 else "") + ")"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
@@ -51,9 +51,8 @@ class Ops:
         result = self.values[op.result]
         dims, reads = self.kept(result.dims), self.reads(op)
         held = {n: self.kept(self.values[n].dims) for n in operand_names(op) if n in reads}
-        works = isinstance(op, Map | Sum | Einsum) and not _copies(op)
-        target = Dtype.F32 if works and result.dtype in PACKED else result.dtype
-        read = {n: self._unpacked(n, target, known) for n in held}
+        target = working_type(op, result.dtype)
+        read = {n: self.unpacked(n, target, known) for n in held}
         texts, dtypes = {n: text for n, (text, _) in read.items()}, {n: dtype for n, (_, dtype) in read.items()}
 
         def aligned(name: str) -> str:
@@ -62,18 +61,12 @@ class Ops:
         match op:
             case Einsum(_, names, indices, output):
                 pairs = [(texts[n], dtypes[n], self.kept(each)) for n, each in zip(names, indices, strict=True)]
-                return _einsum(pairs, self.kept(output), result.dtype)
+                return einsum_text(pairs, self.kept(output), result.dtype)
             case Map(_, expr):
-                writer = ExprText(dims, aligned, dtypes, held, self._size, self._context, self.shape(result))
+                writer = ExprText(dims, aligned, dtypes, held, self.size_text, self.context_text, self.shape(result))
                 return writer.write(expr, result.dtype)
-            case Sum(_, names, coefficients):
-                text = " + ".join(_scaled(c, aligned(n)) for c, n in zip(coefficients, names, strict=True))
-                text = text.replace(" + -", " - ")
-                dtype = widest([dtypes[n] for n in names])
-                if dtype in INTEGERS and not all(map(is_whole, coefficients)):
-                    dtype = Dtype.F32
-                if dtype is not result.dtype:
-                    text = f"({text}).astype({dtype_text(result.dtype)})"
+            case Sum(_, names, _):
+                text = sum_text(op, aligned, dtypes, result.dtype)
                 covered = {d for n in names for d in held[n]} >= set(dims)
                 return text if covered else f"jnp.broadcast_to({text}, {self.shape(result)})"
             case Reduce(_, name, over):
@@ -83,12 +76,13 @@ class Ops:
                 return _cast(align_text(text, rest, dims), dtypes[name], result.dtype)
             case Take(_, name, _, _) | TopK(_, _, name, _, _):
                 return _cast(self._lookup(op, texts, held, dims), dtypes[name], result.dtype)
-            case Choose(_, keys, over, keep):
+            case Choose(_, keys, over, _):
                 order = [*(d for d in held[keys] if d not in over), *self.kept(over)]
                 rank = len(order) - len([d for d in held[keys] if d not in over])
                 if not rank:
                     return f"jnp.ones({self.shape(result)}, {dtype_text(result.dtype)})"
-                text = f"kept({align_text(texts[keys], held[keys], order)}, {rank}, {keep}, {dtype_text(result.dtype)})"
+                text = align_text(texts[keys], held[keys], order)
+                text = f"kept({text}, {rank}, {self.keep_text(op)}, {dtype_text(result.dtype)})"
                 return align_text(text, order, dims)
             case Iota():
                 return self._lookup(op, texts, held, dims)
@@ -114,10 +108,10 @@ class Ops:
             case TopK(_, keys, picked, over, keep):
                 order = [*(d for d in held[keys] if d not in over), *self.kept(over)]
                 entries = ", ".join(align_text(texts[n], held[n], order) for n in (keys, picked))
-                text = f"largest({entries}, {len(self.kept(over))}, {self._size(keep)})"
+                text = f"largest({entries}, {len(self.kept(over))}, {self.size_text(keep)})"
                 return text if keep in dims else f"{text}[..., 0]"
             case Iota(result, dim):
-                value, size = self.values[result], self._size(dim)
+                value, size = self.values[result], self.size_text(dim)
                 if not dims:
                     return f"jnp.zeros((), {dtype_text(value.dtype)})"
                 axes = self._axes(result, dim)
@@ -125,7 +119,7 @@ class Ops:
                     return f"own_positions({size}, {axes_text(axes)}, {dtype_text(value.dtype)})"
                 return f"jnp.arange({size}, dtype={dtype_text(value.dtype)})"
 
-    def _unpacked(self, name: str, target: Dtype, known: Mapping[str, str]) -> tuple[str, Dtype]:
+    def unpacked(self, name: str, target: Dtype, known: Mapping[str, str]) -> tuple[str, Dtype]:
         """The text of an operand, and its type: stored types that nothing computes with become wider."""
         dtype = self.values[name].dtype
         if dtype not in PACKED or target in PACKED:
@@ -137,16 +131,22 @@ class Ops:
         value = self.values[name]
         return value.layout.dims[value.dims.index(dim)]
 
-    def _size(self, dim: str) -> str:
+    def keep_text(self, op: Choose) -> str:
+        """The text of how many entries an op keeps that chooses."""
+        return f"cfg.{self.names.keeps[op.result]}"
+
+    def size_text(self, dim: str) -> str:
+        """The text of the size of a dim."""
         return f"cfg.{self.names.fields[dim]}"
 
-    def _context(self, dim: str) -> str:
+    def context_text(self, dim: str) -> str:
+        """The text of how much of a dim is filled."""
         return self.names.contexts[dim]
 
     def length(self, value: SpmdValue, dim: str) -> str:
         """The text of how much of a dim of a value a chip holds."""
         ways = self.mesh.size(*value.layout.dims[value.dims.index(dim)])
-        return self._size(dim) + (f" // {ways}" if ways > 1 else "")
+        return self.size_text(dim) + (f" // {ways}" if ways > 1 else "")
 
     def shape(self, value: SpmdValue) -> str:
         """The text of a value's local shape."""
@@ -154,11 +154,27 @@ class Ops:
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
-def _einsum(pairs: Sequence[tuple[str, Dtype, Sequence[str]]], output: Sequence[str], dtype: Dtype) -> str:
+def working_type(op: Op, dtype: Dtype) -> Dtype:
+    """The type in which an op works whose result has a type."""
+    works = isinstance(op, Map | Sum | Einsum) and not _copies(op)
+    return Dtype.F32 if works and dtype in PACKED else dtype
+
+
+def sum_text(op: Sum, aligned: Callable[[str], str], dtypes: Mapping[str, Dtype], wanted: Dtype) -> str:
+    """A sum of operands, of types `dtypes` and texts `aligned`, in the type `wanted`."""
+    text = " + ".join(_scaled(c, aligned(n)) for c, n in zip(op.coefficients, op.operands, strict=True))
+    text = text.replace(" + -", " - ")
+    dtype = widest([dtypes[n] for n in op.operands])
+    if dtype in INTEGERS and not all(map(is_whole, op.coefficients)):
+        dtype = Dtype.F32
+    return text if dtype is wanted else f"({text}).astype({dtype_text(wanted)})"
+
+
+def einsum_text(pairs: Sequence[tuple[str, Dtype, Sequence[str]]], output: Sequence[str], dtype: Dtype) -> str:
     """An einsum of (text, type, indices): a plain sum where there is one operand."""
     have = widest([d for _, d, _ in pairs])
     if dtype in (*INTEGERS, *PACKED) and have is not dtype:
-        return f"{_einsum(pairs, output, Dtype.F32)}.astype({dtype_text(dtype)})"
+        return f"{einsum_text(pairs, output, Dtype.F32)}.astype({dtype_text(dtype)})"
     if len(pairs) == 1:
         [(text, _, indices)] = pairs
         rest = [i for i in indices if i in output]

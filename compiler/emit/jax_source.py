@@ -17,19 +17,20 @@ from ...ir.choices import chooses
 from ...ir.inert import comment, docstring, literal
 from ...ir.layout import format_layout
 from ...ir.mesh import Mesh
-from ...ir.program import Einsum, Kind, Program, Region, Repeat, Take, walk
-from ...ir.spmd import SpmdProgram, Step, unsharded
+from ...ir.program import Choose, Einsum, Kind, Program, Region, Repeat, Take, walk
+from ...ir.spmd import Compute, SpmdProgram, Step, unsharded
 from ..hf_import import checkpoint_files
 from ..hf_import.weight_map import WeightMap
 from ..simulate.shrink import shrink
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
+from .jax_packed import Packed, packed
 from .jax_text import CHOSEN, NUMPY, dtype_text, identifier, spec_text
 from .jax_tree import OWN, TREES, Leaf, Names, names_of
 
 # Nothing of a model stands in the first two lines, where Python looks for an encoding (PEP 263).
 TITLE = '"""A step of a model on the chips of a mesh, in JAX, with its collectives spelled out.'
-RUNTIME = Path(__file__).with_name("jax_runtime.py")
+RUNTIME, ROWS_RUNTIME = (Path(__file__).with_name(f"{name}.py") for name in ("jax_runtime", "jax_rows_runtime"))
 CHECKPOINTS = Path(checkpoint_files.__file__)
 OLDEST = (0, 9)  # the first JAX whose gathers can say that their result is the same everywhere
 TOLERANCE = 1e-5  # of the largest element, in floats of 32 bits
@@ -53,16 +54,18 @@ def emit_jax(
     It needs jax and numpy only. `build(mesh, cfg)` there gives the jitted step. Run as a program it
     prints the largest relative difference from the unsharded program, and exits with 1 when that is
     more than rounding explains. With `weights`, `load(checkpoint, mesh, cfg)` gives the parameters as they are in a
-    checkpoint. `small`: the program at the sizes at which it is compared, where these are not its own.
+    checkpoint. `small`: the program at the sizes at which it is compared, where these are not its own. Where chosen
+    values have a capacity, what is beyond is dropped, and counted in a last result, a number for each chip.
     """
     helpers = _runtime()
     names = step_names(spmd)
     step = identifier(spmd.phase, {*names.reserved, *names.inputs.values()}) if spmd.phase not in OWN else "step"
     small = small or shrink(program, [spmd]).spmds[0]
+    rows = packed(spmd)
     both_ways = frozenset(loop.first for loop in cost.loops if loop.halves == 2)
-    body = FunctionText(spmd, names, _notes(cost), both_ways).write()
+    body = FunctionText(spmd, names, _notes(cost), rows, both_ways).write()
     whole = unsharded(program, spmd.phase, Mesh((("x", 1),)))
-    dense = FunctionText(whole, names, None).write()
+    dense = FunctionText(whole, names, None, Packed(whole, {})).write()
     arguments = ", ".join(["cfg", *names.arguments])
     functions = [
         f'def {step}({arguments}):\n    """{_doc(names)}"""',
@@ -72,17 +75,17 @@ def emit_jax(
         *dense,
     ]
     parts = [
-        _config(spmd, names, dict(small.sizes)),
-        _specs(spmd, names),
+        _config(spmd, names, small, rows),
+        _specs(spmd, names, rows),
         _tensors(program, spmd, names),
-        *(_used(helpers, "\n".join(functions))),
+        *_used(helpers, "\n".join(functions)),
         "\n".join(functions),
         _build(spmd, names, step),
         *([] if weights is None else _load(names, weights)),
-        _main(spmd, names, weights is not None),
+        _main(spmd, names, weights is not None, rows.limited),
     ]
     text = "\n\n\n".join(parts)
-    return f"{_header(spmd, cost)}\n\n{_imports(text)}\n\n\n{text}\n"
+    return f"{_header(spmd, cost, rows)}\n\n{_imports(text)}\n\n\n{text}\n"
 
 
 def _doc(names: Names) -> str:
@@ -96,14 +99,14 @@ def _doc(names: Names) -> str:
 
 def _runtime() -> dict[str, str]:
     """The helper functions by name, as text."""
-    return _functions(RUNTIME)
+    return _functions(RUNTIME) | _functions(ROWS_RUNTIME)
 
 
 def _functions(path: Path) -> dict[str, str]:
-    """The functions of a file by name, as text."""
+    """The functions and classes of a file by name, as text."""
     text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    return {f.name: ast.get_source_segment(text, f) or "" for f in tree.body if isinstance(f, ast.FunctionDef)}
+    found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return {node.name: ast.get_source_segment(text, node) or "" for node in found}
 
 
 def _used(helpers: Mapping[str, str], text: str) -> list[str]:
@@ -132,13 +135,14 @@ def _imports(text: str) -> str:
     lines += [*standard, "from dataclasses import dataclass", "from functools import partial"]
     lines += ["from importlib import import_module"] if "import_module(" in text else []
     lines += ["from pathlib import Path"] if "Path(" in text else []
-    lines += ["from typing import Any"] if ": Any" in text else []
+    typing = [name for name in ("Any", "NamedTuple") if f": {name}" in text or f"({name})" in text]
+    lines += [f"from typing import {', '.join(typing)}"] if typing else []
     third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
     sharding = ["from jax.sharding import AxisType, NamedSharding", "from jax.sharding import PartitionSpec as P"]
     return "\n".join([*lines, "", *third, *sharding])
 
 
-def _header(spmd: SpmdProgram, cost: Estimate) -> str:
+def _header(spmd: SpmdProgram, cost: Estimate, rows: Packed) -> str:
     totals = cost.totals()
     sentences = [
         f"A chip sends {totals.bytes_sent / 1e6:.2f} MB in {totals.collectives} collectives; the estimate for all is "
@@ -148,11 +152,7 @@ def _header(spmd: SpmdProgram, cost: Estimate) -> str:
         "Run as a program, this file compares the step with the unsharded program at small sizes, on CPU devices.",
     ]
     if chooses(spmd):
-        sentences.insert(
-            1,
-            "Of chosen values, such as those of experts, this file computes and sends all entries, with zeros for "
-            "those not kept; the estimate, the MB and the times beside the steps count what is kept.",
-        )
+        sentences[1:1] = _on_choices(rows)
     if cost.loops:
         hidden = f"That hides {totals.hidden_s * 1e3:.4g} ms, which the estimate leaves out."
         what = "chips pass blocks on by ppermute, and meanwhile make einsums of those that they have"
@@ -160,6 +160,26 @@ def _header(spmd: SpmdProgram, cost: Estimate) -> str:
     paragraphs = [textwrap.fill(s, WIDTH, break_on_hyphens=False) for s in sentences]
     says = f"Model {spmd.name}, phase {spmd.phase}, on {spmd.mesh.chips} chips: {spmd.mesh}."
     return "\n".join([TITLE, "", docstring(says), "", *paragraphs, '"""'])
+
+
+def _on_choices(rows: Packed) -> list[str]:
+    """What is said of values of which few entries are kept."""
+    said = []
+    if rows.packings:
+        room = "There is room for all that could be chosen, and nothing is dropped"
+        if rows.capacity is not None:
+            room = (
+                f"There is room for {float(rows.capacity):g} times what is expected; what is chosen beyond that is "
+                "dropped, as if it had not been chosen, and counted in the last result, for each chip"
+            )
+        said.append(
+            "Of chosen values, such as those of experts, this file holds, computes and sends rows, one for each kept "
+            f"entry: see `Routing`. {room}. The estimate, the MB and the times beside the steps count the rows "
+            "that are expected."
+        )
+    if rows.reasons:
+        said.append(" ".join([*rows.reasons, "The estimate, the MB and the times count what is kept of them."]))
+    return said
 
 
 def _notes(cost: Estimate) -> dict[str, str]:
@@ -174,14 +194,20 @@ def _notes(cost: Estimate) -> dict[str, str]:
     return out
 
 
-def _config(spmd: SpmdProgram, names: Names, small: Mapping[str, int]) -> str:
+def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed) -> str:
     counts = {r.name: r.count for r in _repeats(spmd.body)}
     fields = [f"    {names.fields[d]}: int = {n}" for d, n in spmd.sizes]
     fields += [f"    {names.fields[r]}: int = {n}  # repetitions" for r, n in counts.items()]
+    keeps, few = ({names.keeps[op.result]: op.keep for op in _choosing(each)} for each in (spmd, small))
+    fields += [f"    {name}: int = {n}  # entries of each that are kept" for name, n in keeps.items()]
+    if rows.packings and rows.capacity is not None:
+        fields.append(f"    capacity: float = {float(rows.capacity)!r}  # room for rows, of those expected")
     narrow = [d for d in CHOSEN if d in {v.dtype for v in spmd.values}]
     fields += [f"    {d}: type = jnp.{NUMPY[d]}" for d in narrow]
-    cut = {**small, **{r: min(n, 2) for r, n in counts.items()}}
+    cut = {**dict(small.sizes), **{r: min(n, 2) for r, n in counts.items()}}
     other = [f"{names.fields[name]}={n}" for name, n in cut.items() if n != {**dict(spmd.sizes), **counts}[name]]
+    other += [f"{name}={n}" for name, n in few.items() if n != keeps[name]]
+    other += ["capacity=math.inf"] if rows.limited else []
     other += [f"{d}=jnp.float32" for d in narrow]
     lines = [
         "@dataclass(frozen=True)",
@@ -192,6 +218,11 @@ def _config(spmd: SpmdProgram, names: Names, small: Mapping[str, int]) -> str:
     ]
     call = f"SMALL = Config({', '.join(other)})"
     return "\n".join([*lines, "\n", "FULL = Config()", textwrap.fill(call, WIDTH, subsequent_indent=" " * 15)])
+
+
+def _choosing(spmd: SpmdProgram) -> list[Choose]:
+    steps = (placed.item for placed in walk(spmd.body))
+    return [step.op for step in steps if isinstance(step, Compute) and isinstance(step.op, Choose)]
 
 
 def _repeats(region: Region[Step]) -> list[Repeat[Step]]:
@@ -206,7 +237,7 @@ def _note(leaf: Leaf) -> str:
     return f"{leaf.dtype} {format_layout(leaf.dims, leaf.layout)}"
 
 
-def _specs(spmd: SpmdProgram, names: Names) -> str:
+def _specs(spmd: SpmdProgram, names: Names, rows: Packed) -> str:
     """The tables of PartitionSpecs: of what is stored, of inputs, of results."""
     lines, every = [], []
     for kind, tree in TREES.items():
@@ -219,11 +250,10 @@ def _specs(spmd: SpmdProgram, names: Names) -> str:
     every += [spec_text(leaf.layout.dims) for leaf in names.of(Kind.INPUT)] + ["P()"] * len(names.contexts)
     values = spmd.table()
     results = [spec_text(values[name].layout.dims) for name in spmd.results]
-    out = ", ".join(results) if len(results) == 1 or not names.of(Kind.CACHE) else f"({', '.join(results)})"
-    if names.of(Kind.CACHE):
-        out = f"({out}, CACHES)"
-    elif len(results) > 1:
-        out = f"({out})"
+    beside = ["CACHES"] if names.of(Kind.CACHE) else []
+    beside += [spec_text([spmd.mesh.names])] if rows.limited else []
+    out = results[0] if len(results) == 1 else f"({', '.join(results)})"
+    out = f"({', '.join([out, *beside])})" if beside else out
     stand = ", ".join(names.arguments)
     lines += [f"SPECS = ({', '.join(every)}{',' if len(every) == 1 else ''})  {comment(stand)}", f"RESULTS = {out}"]
     return "\n".join(lines)
@@ -317,7 +347,9 @@ def _load(names: Names, weights: WeightMap) -> list[str]:
     return ["\n".join(lines), *_used(_functions(CHECKPOINTS), load), load]
 
 
-def _main(spmd: SpmdProgram, names: Names, loads: bool) -> str:
+def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool) -> str:
+    results = f"actual, {'caches, ' if names.of(Kind.CACHE) else ''}_" if limited else "actual"
+    both = "\n    actual = actual, caches" if limited and names.of(Kind.CACHE) else ""
     filled = "".join(f", jnp.int32(SMALL.{names.fields[d]})" for d in names.contexts)
     arrays = f"(*tensors(SMALL, draw){filled})" if filled else "tensors(SMALL, draw)"
     return f'''def main() -> int:
@@ -342,7 +374,7 @@ def _main(spmd: SpmdProgram, names: Names, loads: bool) -> str:
     expected = jax.jit(partial(dense, SMALL))(*arrays)
     mesh = make_mesh()
     places = jax.tree.map(partial(NamedSharding, mesh), SPECS)
-    actual = build(mesh, SMALL)(*jax.device_put(arrays, places))
+    {results} = build(mesh, SMALL)(*jax.device_put(arrays, places)){both}
     worst = np.max(jax.tree.leaves(jax.tree.map(difference, actual, expected)))
     print(f"largest relative difference on {{mesh.size}} devices: {{worst:.2e}}")
     return 0 if worst <= {TOLERANCE} else 1

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ...ir.dtype import Dtype
 from ...ir.inert import comment, literal
 from ...ir.layout import Layout
-from ...ir.program import Kind, Repeat, Stored, walk
-from ...ir.spmd import SpmdProgram
+from ...ir.program import Choose, Kind, Repeat, Stored, walk
+from ...ir.spmd import Compute, SpmdProgram
 from .jax_text import CHOSEN, identifier
 
 TREES = {Kind.PARAM: "params", Kind.CACHE: "caches"}
@@ -49,12 +49,14 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Names:
-    """What things are called. `fields`: dims and repeats as fields of `Config`; `keys`: of repeats in trees;
+    """What things are called. `fields`: dims and repeats as fields of `Config`; `keeps`: how many each mask keeps, as
+    such; `keys`: of repeats in trees;
     `contexts`: the arguments that say how much of a dim is filled; `inputs`: those of the inputs;
     `reserved`: names that no value may have, those of inputs left out."""
 
     leaves: tuple[Leaf, ...]
     fields: Mapping[str, str]
+    keeps: Mapping[str, str]
     keys: Mapping[str, str]
     contexts: Mapping[str, str]
     inputs: Mapping[str, str]
@@ -96,6 +98,11 @@ def names_of(spmd: SpmdProgram, contexts: Sequence[str], reserved: Iterable[str]
     fields: dict[str, str] = {}
     for name in (*(dim for dim, _ in spmd.sizes), *repeats):
         fields[name] = identifier(name, {*fields.values(), *CHOSEN})
+    keeps: dict[str, str] = {}
+    for placed in walk(spmd.body):
+        if isinstance(placed.item, Compute) and isinstance(placed.item.op, Choose):
+            base = placed.item.result.rsplit(".", 1)[-1]
+            keeps[placed.item.result] = identifier(f"keep_{base}", {*fields.values(), *keeps.values(), *CHOSEN})
     stored = [p for p in walk(spmd.body) if isinstance(p.item, Stored)]
     plain = {p.item.value for p in stored if isinstance(p.item, Stored) and not p.repeats}
     keys = {name: name if name not in plain else f"{name}_" for name in repeats}
@@ -114,7 +121,7 @@ def names_of(spmd: SpmdProgram, contexts: Sequence[str], reserved: Iterable[str]
         used.add(arguments[name])
     filled = {dim: arguments[f"filled {dim}"] for dim in contexts}
     inputs = {leaf.value: arguments[leaf.value] for leaf in leaves if leaf.kind is Kind.INPUT}
-    return Names(tuple(leaves), fields, keys, filled, inputs, frozenset(used - set(inputs.values())))
+    return Names(tuple(leaves), fields, keeps, keys, filled, inputs, frozenset(used - set(inputs.values())))
 
 
 Tree = dict[str, "Tree | str | tuple[str, str]"]

@@ -5,10 +5,11 @@ Runs in a process of its own, with as many CPU devices as the mesh has chips.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,15 +18,16 @@ import numpy as np
 
 from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
 from ...cost.estimate import Transfer as Planned
-from ...ir.choices import chooses, with_all_kept
+from ...ir.choices import with_room
 from ...ir.collective import CollectiveKind, join_axes
 from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
 from ...ir.layout import Reduction
 from ...ir.program import Append, Kind, Program, walk
-from ...ir.spmd import SpmdProgram
+from ...ir.spmd import Compute, SpmdProgram
 from ...ir.verify.fused import CollectiveMatmul, walk_loops
 from ..emit.jax_function import contexts_of
+from ..emit.jax_packed import packed
 from ..emit.jax_source import OLDEST, emit_jax
 from ..emit.jax_tree import Names, names_of
 from ..plan.compiled import CompiledPhase
@@ -65,7 +67,8 @@ class JaxReport:
     `planned` and `module`: how often each collective runs in the plan, and in the module at full size
     after SPMD partitioning. `final`: executions of each kind in the optimised module, whose compiler may
     have made several all-reduces into one. `narrow`: None where the program has no narrow floats. `dense`:
-    of the unsharded program in the same file.
+    of the unsharded program in the same file. `routing`: how often it sends which rows it sends, of chosen values.
+    `lost`: how many chosen entries of how many found no room at small sizes, None where all have room.
     """
 
     devices: int
@@ -75,6 +78,8 @@ class JaxReport:
     planned: Counter[ModuleTransfer]
     module: Counter[ModuleTransfer]
     final: Counter[str]
+    routing: Counter[ModuleTransfer] = field(default_factory=Counter)
+    lost: tuple[int, int] | None = None
 
     @property
     def equal(self) -> bool:
@@ -144,19 +149,42 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
         read = _Read(small, local, program.results, names, sizes, expected, on_chips)
         narrow = {value.dtype for value in spmd.values} & {Dtype.BF16, Dtype.F16, Dtype.FP8, Dtype.FP4}
         texts = [(path / name).read_text() for name in ("partitioned.txt", "final.txt")]
+        lost = _lost(path / "lost.npz", local)
         wide, other, dense = (read.differences(path / f"{name}.npz") for name in ("wide", "narrow", "dense"))
     try:
         module, final = (collectives_of(text, spmd.mesh) for text in texts)
     except ModuleError as error:
         raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
-    wanted = planned(with_all_kept(spmd), compiled.estimate)  # as it is emitted
-    report = JaxReport(spmd.mesh.chips, wide, other if narrow else None, dense, wanted, module, _kinds(final))
+    wanted = planned(with_room(spmd, _room(spmd)), compiled.estimate)
+    routing = Counter({sent: times for sent, times in module.items() if sent.routing})
+    module, final = (Counter({s: n for s, n in each.items() if not s.routing}) for each in (module, final))
+    results = (wide, other if narrow else None, dense)
+    report = JaxReport(spmd.mesh.chips, *results, wanted, module, _kinds(final), routing, lost)
     if not report.agrees and report.narrow is not None and finite.first is None:
         finite.largest = {name: LARGEST_F16 if v.dtype is Dtype.F16 else LARGEST_F32 for name, v in values.items()}
         run_reference(small, true, drawn, ends, finite=finite)
     if not report.agrees and finite.first is not None:
         raise incomparable(spmd.phase, finite.first)
     return report
+
+
+def _room(spmd: SpmdProgram) -> dict[str, Fraction]:
+    """The rows for which there is room in the emitted program, of those expected, by mask: whole ones, so that what
+    was asked for is rounded up."""
+    rows, sizes = packed(spmd), dict(spmd.sizes)
+    return {mask: packing.effective(sizes, rows.capacity) for mask, packing in rows.packings.items()}
+
+
+def _lost(file: Path, spmd: SpmdProgram) -> tuple[int, int] | None:
+    """How many chosen entries found no room in a run, of how many."""
+    if not file.exists():
+        return None
+    rows, sizes, every = packed(spmd), dict(spmd.sizes), 0
+    for placed in walk(spmd.body):
+        if isinstance(placed.item, Compute) and (packing := rows.packings.get(placed.item.result)):
+            every += placed.times * packing.keep * math.prod(sizes[d] for d in packing.per)
+    with np.load(file) as found:
+        return int(found["arr_0"].sum()), every
 
 
 def planned(spmd: SpmdProgram, cost: Estimate) -> Counter[ModuleTransfer]:
@@ -282,10 +310,24 @@ def _lines(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
     counted, wanted = (float(sent_bytes(which)) for which in (report.module, report.planned))
     verdict = "as planned" if report.equal else f"NOT the {wanted:,.15g} planned"
     yield f"  {counted:,.15g} bytes in all, {verdict}"
-    if chooses(compiled.spmd):
-        kept = float(sent_bytes(planned(compiled.spmd, compiled.estimate)))
-        yield f"  Chosen values go whole here; of what is kept of them the plan counts {kept:,.15g} bytes."
+    yield from _on_rows(compiled, report)
     yield f"  in the final module: {', '.join(f'{n} {kind}' for kind, n in sorted(report.final.items())) or 'none'}"
+
+
+def _on_rows(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
+    """What is said of chosen values."""
+    rows = packed(compiled.spmd)
+    for mask, times in _room(compiled.spmd).items():
+        asked = "all" if rows.capacity is None else f"{float(rows.capacity):g} times what is expected"
+        whole = "" if times == rows.capacity else f": in whole rows {float(times):.4g} times what is expected"
+        yield f"  There is room for {asked} of what `{mask}` chooses{whole}."
+    if report.routing:
+        beside = float(sent_bytes(report.routing))
+        yield f"  Which rows are sent is said in {beside:,.15g} bytes more, in {report.routing.total()} collectives."
+    if report.lost is not None:
+        lost, every = report.lost
+        yield f"  At small sizes {lost} of {every} chosen entries find no room, and are dropped."
+    yield from (f"  {reason}" for reason in rows.reasons)
 
 
 def _differences(found: Differences) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 FOLDER holds `step.py`, an emitted module, and `stored.npz`: what its step takes, in order, for the
 sizes of its `SMALL`. The step is run with wide and with narrow floats, the unsharded program with wide
 ones, and the step is compiled at full size from shapes alone; beside them come `wide.npz`, `narrow.npz`
-and `dense.npz` (results and caches, in the order of `jax.tree.leaves`), `partitioned.txt` and `final.txt`
+and `dense.npz` (results and caches, in the order of `jax.tree.leaves`), where rows may be dropped `lost.npz` (how many
+were, by device), `partitioned.txt` and `final.txt`
 (the module after SPMD partitioning, and at last).
 """
 
@@ -36,7 +37,10 @@ def main(folder: Path) -> None:
     narrow = {name: value for name, value in chosen.items() if isinstance(value, type)}
     for name, config in (("wide", module.SMALL), ("narrow", replace(module.SMALL, **narrow))):
         results = _run(module, mesh, config, iter(stored))
-        np.savez(folder / f"{name}.npz", *results)
+        np.savez(folder / f"{name}.npz", *(results[:-1] if hasattr(config, "capacity") else results))
+    if hasattr(module.FULL, "capacity"):  # as it is routed at random
+        tight = replace(module.SMALL, capacity=module.FULL.capacity)
+        np.savez(folder / "lost.npz", _run(module, mesh, tight, iter(stored))[-1])
     np.savez(folder / "dense.npz", *_run(module, None, module.SMALL, iter(stored)))
     _compile(module, mesh, folder)
 

@@ -62,11 +62,13 @@ class ModuleError(Exception):
 @dataclass(frozen=True)
 class ModuleTransfer:
     """A collective: its kind, the mesh axes over which devices exchange data (sorted; None where its groups
-    are no axes of the mesh), and the bytes that each device sends in one execution."""
+    are no axes of the mesh), and the bytes that each device sends in one execution. `routing`: they are bits that say
+    which rows are sent, the only unsigned numbers of emitted modules."""
 
     kind: CollectiveKind
     axes: tuple[str, ...] | None
     bytes: Fraction
+    routing: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,14 +145,15 @@ def _sent(instruction: _Instruction, types: dict[str, str], mesh: Mesh) -> Modul
     opcode = instruction.opcode.removesuffix("-start")
     operands = _NAME.findall(instruction.rest[: instruction.rest.index(")")])
     before = sum((_size(types[name]) for name in operands), Fraction(0))
+    routing = all(types[name].startswith("u8[") for name in operands)
     if opcode == "collective-permute":
         pairs = [(int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", instruction.rest)]
         moved = any(a != b for a, b in pairs)
-        return ModuleTransfer(KINDS[opcode], _permuted_axes(pairs, mesh), before if moved else Fraction(0))
+        return ModuleTransfer(KINDS[opcode], _permuted_axes(pairs, mesh), before if moved else Fraction(0), routing)
     groups = _groups(instruction.rest, mesh.chips)
     ways = groups.shape[1]
     factor = {"all-gather": ways, "all-reduce": 2}.get(opcode, 1)  # of what a device holds before
-    return ModuleTransfer(KINDS[opcode], _axes(groups, mesh), before * factor * (ways - 1) / ways)
+    return ModuleTransfer(KINDS[opcode], _axes(groups, mesh), before * factor * (ways - 1) / ways, routing)
 
 
 def _size(text: str) -> Fraction:

@@ -12,7 +12,8 @@ import numpy as np
 
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Repeat, walk
+from ...ir.program import Choose, Kind, Repeat, walk
+from ...ir.spmd import Compute
 from ..emit.jax_function import contexts_of
 from ..emit.jax_source import emit_jax
 from ..emit.jax_tree import Names, names_of
@@ -86,8 +87,10 @@ def _told(prepared: Prepared, one: CompiledPhase, small: Small) -> dict[str, obj
     repeats = {p.item.name: p.item.count for p in walk(small.spmd.body) if isinstance(p.item, Repeat)}
     result = model.chosen or model.scores[0]
     true = model.program.true_sizes(small.sizes)
+    steps = [placed.item for placed in walk(small.spmd.body) if isinstance(placed.item, Compute)]
+    keeps = {names.keeps[step.op.result]: step.op.keep for step in steps if isinstance(step.op, Choose)}
     return {
-        "sizes": {names.fields[name]: size for name, size in (small.sizes | repeats).items()},
+        "sizes": {names.fields[name]: size for name, size in (small.sizes | repeats).items()} | keeps,
         "leaves": [leaf.value for kind in PARTS for leaf in names.of(kind)],
         "contexts": len(names.contexts),
         "picked": model.program.results.index(result),

@@ -18,7 +18,7 @@ from ...cost.hardware import Hardware
 from ...cost.kernels import Launch, launches
 from ...cost.ops import work
 from ...cost.stages import NO_PASSING, Passing
-from ...ir.chosen import kept_share
+from ...ir.chosen import held_share
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, sets_of, signature, walk
 from ..layouts.partial import PartialAxes, partial_axes
@@ -159,7 +159,7 @@ class _Builder:
     def total_bytes(self, value: str) -> float:
         v = self.values[value]
         whole = float(np.prod([float(self.sizes[d]) for d in v.dims])) * v.dtype.bits / 8
-        return whole * float(kept_share(v.chosen, self.sizes.__getitem__))
+        return whole * float(held_share(v.chosen, self.sizes.__getitem__))
 
     def add_source(self, value: str, rows: Array, times: int) -> None:
         assert value not in self.sources, f"`{value}` is made twice"

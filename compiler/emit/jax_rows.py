@@ -1,0 +1,220 @@
+"""Ops and collectives on packed rows as JAX text: see `jax_packed` for what is held so.
+
+Each layout of a mask has a routing, which says what its rows stand for: made of the mask where a chip has that, or
+moved beside the first rows that go there, as bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.collective import AllGather, AllToAll, Embed, Permute, ReduceScatter, Slice
+from ...ir.dtype import Dtype
+from ...ir.program import Choose, Einsum, Map, Op, Sum, operand_names
+from ...ir.spmd import Move, SpmdValue
+from .jax_lines import Lines, Scope
+from .jax_moves import Moves, tuple_text
+from .jax_ops import Ops, einsum_text, sum_text, working_type
+from .jax_packed import ROW, Factor, Packed, Packing, RowProduct
+from .jax_text import ExprText, align_text, dtype_text
+from .jax_tree import Names
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Writes what is packed. `base`: the name of a value within its repeat."""
+
+    packed: Packed
+    values: Mapping[str, SpmdValue]
+    names: Names
+    ops: Ops
+    lines: Lines
+    base: Callable[[str], str]
+
+    @property
+    def moves(self) -> Moves:
+        """Writes collectives of boxes."""
+        return Moves(self.values, self.packed.boxed)
+
+    # Routings
+
+    def _mask(self, packing: Packing, blocks: Sequence[int]) -> str:
+        """What is said of a mask to the helpers that take one."""
+        keep, entries = f"cfg.{self.names.keeps[packing.mask]}", " * ".join(map(self.ops.size_text, packing.over))
+        capacity = "cfg.capacity" if self.packed.limited else "math.inf"
+        return f"{len(packing.per)}, {tuple(blocks)}, {keep}, {entries}, {capacity}"
+
+    def routing(self, name: str, scope: Scope) -> str:
+        """The routing of the rows of a value; written here where it is made of the mask."""
+        packing = self.packed.of(name)
+        assert packing is not None
+        key = (packing.mask, self.packed.key(name))
+        if key not in scope.routings:
+            copies = (c for c, mask in self.packed.copies.items() if mask == packing.mask and c in scope.texts)
+            mask = next(c for c in copies if self.packed.key(c) == key[1])
+            text = self._canonical(mask, scope.texts[mask])
+            found = scope.new(f"{self.base(packing.mask)}_rows")
+            self.lines.line(f"{found} = routing({text}, {self._mask(packing, self.packed.blocks(mask))})")
+            scope.routings[key] = found
+        return scope.routings[key]
+
+    def _canonical(self, name: str, text: str) -> str:
+        """A value whose dims are those of its mask, in the order of these."""
+        return align_text(text, self.packed.kept(self.values[name].dims), self.packed.entry(name))
+
+    def limit(self, op: Choose, scope: Scope) -> None:
+        """Write that a mask keeps no more than its boxes have room for, and note what counts what it lost."""
+        packing = self.packed.of(op.result)
+        if packing is None:
+            return
+        dims, entry = self.packed.kept(self.values[op.result].dims), self.packed.entry(op.result)
+        mask = scope.texts[op.result]
+        split = {axis for axes in self.packed.key(op.result) for axis in axes}
+        mesh = self.packed.spmd.mesh
+        copies = [axis for axis in mesh.names if axis not in split and mesh.size(axis) > 1]
+        says = f"{self._mask(packing, self.packed.blocks(op.result))}, {tuple_text(copies)}"
+        lost = scope.new(f"{self.base(op.result)}_lost")
+        self.lines.line(f"{mask}, {lost} = limited({align_text(mask, dims, entry)}, {says})")
+        if dims != entry:
+            self.lines.line(f"{mask} = {align_text(mask, entry, dims)}")
+        scope.lost.append(lost)
+
+    def _route(self, move: Move, scope: Scope) -> str:
+        """The routing of what a collective makes; its bits are sent where no chip knows it yet."""
+        packing, before = self.packed.of(move.operand), self.routing(move.operand, scope)
+        assert packing is not None
+        key = (packing.mask, self.packed.key(move.result))
+        known = key in scope.routings or any(
+            mask == packing.mask and copy in scope.texts and self.packed.key(copy) == key[1]
+            for copy, mask in self.packed.copies.items()
+        )
+        if known:
+            return self.routing(move.result, scope)
+        found = scope.new(f"{self.base(packing.mask)}_rows")
+        self.lines.line(f"{found} = arrived({self._sent_bits(move, f'bits({before})')}, {before})")
+        scope.routings[key] = found
+        return found
+
+    def _sent_bits(self, move: Move, a: str) -> str:
+        """The bits of a routing as they get where a collective takes its rows."""
+        value, moves = self.values[move.operand], self.moves
+        entry = self.packed.entry(move.operand)
+
+        def gathered(dim: int, axes: Sequence[str]) -> str:
+            order = value.layout.dims[dim][-len(axes) :]
+            return moves.text(move.operand, AllGather(order, dim), a)
+
+        match move.collective:
+            case AllToAll(axes, source, target) as exchange:
+                if value.dims[source] not in entry:
+                    return moves.text(move.operand, Slice(axes, target), a)
+                if value.dims[target] not in entry:
+                    return gathered(source, axes)
+                return moves.text(move.operand, exchange, a)
+            case ReduceScatter(axes, dim) | Slice(axes, dim):
+                return moves.text(move.operand, Slice(axes, dim), a)
+            case Embed(axes, int(dim)):
+                return gathered(dim, axes)
+            case AllGather() | Permute() as collective:
+                return moves.text(move.operand, collective, a)
+        raise AssertionError(move)
+
+    # Collectives
+
+    def boxed(self, move: Move, scope: Scope) -> str:
+        """The operand of a collective in boxes; as it is, where it is not packed."""
+        text = scope.texts[move.operand]
+        if not self.packed.sends(move):
+            return text
+        at = self.routing(move.operand, scope)
+        return f"boxed({self._as_rows(move.operand, text, at)}, {at})"
+
+    def unboxed(self, move: Move, boxes: str, scope: Scope) -> str:
+        """What a collective makes, out of its boxes."""
+        if not self.packed.sends(move):
+            return boxes
+        at = self._route(move, scope)
+        rows = f"unboxed({boxes}, {at})"
+        if self.packed.held(move.result):
+            return rows
+        entry, dims = self.packed.entry(move.result), self.packed.kept(self.values[move.result].dims)
+        return align_text(f"summed({rows}, {at}, {tuple(range(len(entry)))})", entry, dims)
+
+    def _as_rows(self, name: str, text: str, at: str) -> str:
+        """A packed value as rows: picked from it, where it is held whole."""
+        if self.packed.held(name):
+            return text
+        entry = self.packed.entry(name)
+        return f"picked({self._canonical(name, text)}, {at}, {tuple(range(len(entry)))})"
+
+    # Ops
+
+    def text(self, op: Op, scope: Scope) -> str:
+        """The text of the result of an op that works on rows."""
+        rows = next(name for name in (op.result, *operand_names(op)) if self.packed.of(name) is not None)
+        at = self.routing(rows, scope)
+        result = self.values[op.result]
+        target = working_type(op, result.dtype)
+        read = {name: self.ops.unpacked(name, target, scope.texts) for name in operand_names(op)}
+        if isinstance(op, Einsum):
+            product = self.packed.product(op)
+            assert product is not None
+            return self._product(op, product, read, at)
+        entry, dims = self.packed.entry(rows), [ROW, *self.packed.rest(op.result)]
+        held, texts = {}, {}
+        for name, (text, _) in read.items():
+            own = self.packed.kept(self.values[name].dims)
+            factor = Factor(name, tuple(own), self.packed.held(name))
+            texts[name], held[name] = self._rows(factor, text, entry, at)
+        dtypes = {name: dtype for name, (_, dtype) in read.items()}
+
+        def aligned(name: str) -> str:
+            return align_text(texts[name], held[name], dims)
+
+        lengths = [self.ops.length(result, d) for d in dims[1:]]
+        shape = f"({', '.join([f'{at}.slot.size', *lengths])})"
+        if isinstance(op, Map):
+            writer = ExprText(dims, aligned, dtypes, held, self.ops.size_text, self.ops.context_text, shape)
+            return writer.write(op.expr, result.dtype)
+        assert isinstance(op, Sum)
+        return sum_text(op, aligned, dtypes, result.dtype)
+
+    def _rows(self, factor: Factor, text: str, entry: Sequence[str], at: str) -> tuple[str, list[str]]:
+        """The rows of an operand with some of the dims of the mask, and their dims; as it is, if it has none."""
+        own = [d for d in factor.indices if d in entry]
+        rest = [d for d in factor.indices if d not in entry]
+        if factor.rows:
+            return text, [ROW, *rest]
+        if not own:
+            return text, rest
+        first = [d for d in entry if d in own]
+        places = tuple(entry.index(d) for d in first)
+        return f"picked({align_text(text, factor.indices, [*first, *rest])}, {at}, {places})", [ROW, *rest]
+
+    def _product(self, op: Einsum, product: RowProduct, read: Mapping[str, tuple[str, Dtype]], at: str) -> str:
+        """The text of an einsum of rows."""
+        dtype, entry = self.values[op.result].dtype, product.entry
+        terms: list[tuple[str, Dtype, Sequence[str]]] = []
+        for factor in product.factors:
+            if not factor.one:
+                text, own = read[factor.name]
+                rows, dims = self._rows(factor, text, entry, at)
+                terms.append((rows, own, dims))
+        rest = [i for i in product.output if i not in entry]
+        if product.weights is None:
+            made = einsum_text(terms, [ROW, *rest], dtype)
+        else:
+            weights = product.weights
+            columns = [i for i in weights.indices if i not in entry and i not in product.summed]
+            text, own = read[weights.name]
+            order = [*(i for i in entry if i in weights.indices), *product.summed, *columns]
+            wide = dtype if len(terms) == 1 else Dtype.F32
+            left = einsum_text(terms, [ROW, *product.summed], wide if len(terms) > 1 else terms[0][1])
+            made = f"expert_dot({left}, {align_text(text, weights.indices, order)}, {at}, {dtype_text(dtype)})"
+            made = align_text(made, [ROW, *columns], [ROW, *rest])
+        if self.packed.held(op.result):
+            return made
+        kept = [i for i in entry if i in product.output]
+        places = tuple(entry.index(i) for i in kept)
+        return align_text(f"summed({made}, {at}, {places})", [*kept, *rest], product.output)

@@ -1,0 +1,139 @@
+"""What an emitted JAX file carries for values of which a mask keeps few entries: they are held as rows, sent in boxes.
+
+Never imported by the compiler, which copies from it as from `jax_runtime.py`. A row stands for one entry that a mask
+keeps, a token at one of its experts; rows are sorted by expert, then token. The dims of a mask are those of its tokens
+and then those of its experts; the first `per` are of tokens. Each is cut into blocks, and a box holds the rows of one
+block along every dim, so many at most. Places that stand for nothing lie beyond the end of all that they point into.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+class Routing(NamedTuple):
+    """Which rows a chip holds. `kept`: the entries of each block that the mask keeps, [*blocks, entries]; `within`: how
+    long a block is along each dim; `rows`: how many a box has room for; `keep`: how many each token keeps at most.
+
+    `places`: of each row its place along each dim; `slot`: its place among those of all boxes; `box`: which row stands
+    at each of these, [*blocks, rows]; `sizes`: how many rows each expert has.
+    """
+
+    kept: jax.Array
+    within: tuple[int, ...]
+    per: int
+    rows: int
+    keep: int
+    places: tuple[jax.Array, ...]
+    slot: jax.Array
+    box: jax.Array
+    sizes: jax.Array
+
+
+def room(within: Sequence[int], per: int, keep: int, entries: int, capacity: float) -> int:
+    """The rows of a box: `capacity` times those expected where each token keeps `keep` of `entries`, or all."""
+    tokens, experts = math.prod(within[:per]), math.prod(within[per:])
+    most, expected = tokens * min(keep, experts), tokens * experts * keep / entries
+    return most if capacity * expected >= most else math.ceil(capacity * expected - 1e-6)
+
+
+def in_blocks(mask: jax.Array, blocks: Sequence[int], per: int) -> jax.Array:
+    """Entries of a mask as [*blocks, entries of a block], of a block those of its first expert first."""
+    split = mask.reshape([n for size, ways in zip(mask.shape, blocks, strict=True) for n in (ways, size // ways)])
+    order = [*range(per, len(blocks)), *range(per)]
+    return split.transpose(*range(0, split.ndim, 2), *(2 * i + 1 for i in order)).reshape(*blocks, -1)
+
+
+def by_expert(a: jax.Array, within: Sequence[int], per: int) -> jax.Array:
+    """What `in_blocks` cut, whole: dims of experts, then those of tokens."""
+    blocks, order = a.shape[:-1], [*range(per, len(within)), *range(per)]
+    split = a.reshape(*blocks, *(within[i] for i in order))
+    split = split.transpose([n for at, i in enumerate(order) for n in (i, len(blocks) + at)])
+    return split.reshape([blocks[i] * within[i] for i in order])
+
+
+def routing(mask: jax.Array, per: int, blocks: Sequence[int], keep: int, entries: int, capacity: float) -> Routing:
+    """The rows of a mask that is on this chip, cut into `blocks`; it keeps `keep` of `entries` for each token."""
+    within = tuple(size // ways for size, ways in zip(mask.shape, blocks, strict=True))
+    return rows_of(in_blocks(mask != 0, blocks, per), within, per, room(within, per, keep, entries, capacity), keep)
+
+
+def rows_of(kept: jax.Array, within: tuple[int, ...], per: int, rows: int, keep: int) -> Routing:
+    """The rows of a mask that is given by blocks."""
+    blocks = kept.shape[:-1]
+    number = jnp.arange(math.prod(blocks)).reshape(*blocks, 1)
+    slots = by_expert(number * rows + jnp.cumsum(kept, axis=-1) - 1, within, per)
+    mask = by_expert(kept, within, per)
+    tokens, experts = math.prod(mask.shape[mask.ndim - per :]), mask.shape[: mask.ndim - per]
+    places, held = number.size * rows, min(number.size * rows, tokens * min(keep, math.prod(experts)))
+    (entry,) = jnp.nonzero(mask.ravel(), size=held, fill_value=mask.size)
+    real = entry < mask.size
+    found = [jnp.where(real, i, n) for i, n in zip(jnp.unravel_index(entry, mask.shape), mask.shape, strict=True)]
+    slot = jnp.where(real, slots.ravel()[entry % mask.size], places)
+    box = jnp.full(places, held).at[slot].set(jnp.arange(held), mode="drop").reshape(*blocks, rows)
+    sizes = mask.reshape(*experts, -1).sum(-1, dtype=jnp.int32)
+    return Routing(kept, within, per, rows, keep, (*found[len(experts) :], *found[: len(experts)]), slot, box, sizes)
+
+
+def bits(at: Routing) -> jax.Array:
+    """What other chips must know of a routing, [*blocks, bytes]."""
+    return jnp.packbits(at.kept, axis=-1)
+
+
+def arrived(sent: jax.Array, before: Routing) -> Routing:
+    """The routing of rows that came with the `bits` of `before`."""
+    kept = jnp.unpackbits(sent, axis=-1, count=before.kept.shape[-1]) != 0
+    return rows_of(kept, before.within, before.per, before.rows, before.keep)
+
+
+def limited(
+    mask: jax.Array, per: int, blocks: Sequence[int], keep: int, entries: int, capacity: float, copies: Sequence[str]
+) -> tuple[jax.Array, jax.Array]:
+    """A mask without the entries for which its boxes have no room, and how many these were.
+
+    They are counted on the first of the chips that have the same, along `copies`.
+    """
+    within = tuple(size // ways for size, ways in zip(mask.shape, blocks, strict=True))
+    kept = in_blocks(mask != 0, blocks, per)
+    fits = kept & (jnp.cumsum(kept, axis=-1) <= room(within, per, keep, entries, capacity))
+    lost = kept.sum(dtype=jnp.int32) - fits.sum(dtype=jnp.int32)
+    stays = by_expert(fits, within, per).transpose(*range(mask.ndim - per, mask.ndim), *range(mask.ndim - per))
+    return jnp.where(stays, mask, 0), jnp.where(lax.axis_index(copies) == 0, lost, 0) if copies else lost
+
+
+def picked(a: jax.Array, at: Routing, dims: Sequence[int]) -> jax.Array:
+    """The rows of `a`, whose first dims are these of the mask."""
+    return a.at[tuple(at.places[d] for d in dims)].get(mode="fill", fill_value=0)
+
+
+def summed(a: jax.Array, at: Routing, dims: Sequence[int]) -> jax.Array:
+    """The sums of rows that stand at one place along these dims of the mask, which come first."""
+    shape = [at.kept.shape[d] * at.within[d] for d in dims]
+    wide = jnp.float32 if jnp.issubdtype(a.dtype, jnp.floating) else a.dtype
+    total = jnp.zeros((*shape, *a.shape[1:]), wide)
+    return total.at[tuple(at.places[d] for d in dims)].add(a.astype(wide), mode="drop").astype(a.dtype)
+
+
+def expert_dot(a: jax.Array, weights: jax.Array, at: Routing, dtype: Any) -> jax.Array:
+    """Rows times the matrix of their expert: [rows, *terms] and [*experts, *terms, *columns] give [rows, *columns]."""
+    columns, terms = weights.shape[at.sizes.ndim + a.ndim - 1 :], math.prod(a.shape[1:])
+    wide = jnp.promote_types(a.dtype, weights.dtype)
+    left, right = a.reshape(-1, terms).astype(wide), weights.reshape(at.sizes.size, terms, -1).astype(wide)
+    product = lax.ragged_dot(left, right, at.sizes.ravel(), preferred_element_type=dtype)
+    return product.reshape(-1, *columns)
+
+
+def boxed(a: jax.Array, at: Routing) -> jax.Array:
+    """Rows in their boxes, as collectives take them: [*blocks, rows of a box, ...], zeros where none stands."""
+    return a.at[at.box].get(mode="fill", fill_value=0)
+
+
+def unboxed(boxes: jax.Array, at: Routing) -> jax.Array:
+    """Rows out of their boxes."""
+    return boxes.reshape(-1, *boxes.shape[at.box.ndim :]).at[at.slot].get(mode="fill", fill_value=0)

@@ -142,6 +142,7 @@ class FunctionText:
                         boxes = self.rows.moves.text(operand, collective, self.rows.boxed(step, scope))
                         text = self.rows.unboxed(step, boxes, scope)
                     else:
+                        self.rows.note(step, scope)
                         text = self.moves.text(operand, collective, scope.texts[operand])
                     name = self._moved(step, scope, own, last, at + i)
                     self.lines.line(f"{name} = {text}", self._note(result))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...ir.inert import comment
+from ...ir.spmd import Move
 from .jax_text import identifier
 
 WIDTH = 120  # columns
@@ -81,7 +82,8 @@ class Scope:
 
     `stacked`: the text of each cache, whole. `index`: the variables of the repeats around it.
     `weights`: what holds the parameters of the repeats in it. `routings`: what says which rows stand for what, by mask
-    and by how it lies; `lost`: what counts the entries for which there was no room.
+    and by how it lies; `comes`: the collectives that brought entries where nothing says that yet, by the same; `lost`:
+    what counts the entries for which there was no room.
     """
 
     texts: dict[str, str]
@@ -90,6 +92,7 @@ class Scope:
     index: tuple[str, ...] = ()
     weights: str = "params"
     routings: dict[tuple[str, tuple[tuple[str, ...], ...]], str] = field(default_factory=dict)
+    comes: dict[tuple[str, tuple[tuple[str, ...], ...]], Move] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
 
     def new(self, name: str) -> str:

@@ -287,10 +287,10 @@ def _unrouted(found: Packed, region: Region[Step], own: Callable[[str], bool], m
                 if (inner := _unrouted(found, body, own, set(masks))) is not None:
                     return inner
             case Move(result, operand) if own(operand):
-                if found.sends(item):
-                    if found.key(operand) not in known | masks:
-                        return operand
+                if found.key(operand) in known | masks:
                     known.add(found.key(result))
+                elif found.sends(item):
+                    return operand
                 if result in found.copies:
                     masks.add(found.key(result))
             case Compute(Choose(result)) if own(result):

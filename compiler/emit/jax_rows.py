@@ -51,8 +51,10 @@ class Rows:
         assert packing is not None
         key = (packing.mask, self.packed.key(name))
         if key not in scope.routings:
-            copies = (c for c, mask in self.packed.copies.items() if mask == packing.mask and c in scope.texts)
-            mask = next(c for c in copies if self.packed.key(c) == key[1])
+            copies = [c for c, mask in self.packed.copies.items() if mask == packing.mask and c in scope.texts]
+            mask = next((c for c in copies if self.packed.key(c) == key[1]), None)
+            if mask is None:
+                return self._route(scope.comes[key], scope)
             text = self._canonical(mask, scope.texts[mask])
             found = scope.new(f"{self.base(packing.mask)}_rows")
             self.lines.line(f"{found} = routing({text}, {self._mask(packing, self.packed.blocks(mask))})")
@@ -95,6 +97,12 @@ class Rows:
         self.lines.line(f"{found} = arrived({self._sent_bits(move, f'bits({before})')}, {before})")
         scope.routings[key] = found
         return found
+
+    def note(self, move: Move, scope: Scope) -> None:
+        """Note in `scope` that a packed value comes where a collective takes it that sends nothing."""
+        packing = self.packed.of(move.operand)
+        if packing is not None:
+            scope.comes.setdefault((packing.mask, self.packed.key(move.result)), move)
 
     def _sent_bits(self, move: Move, a: str) -> str:
         """The bits of a routing as they get where a collective takes its rows."""

@@ -116,7 +116,11 @@ class FunctionText:
             elif loop := loop_of(run):
                 self.loops.write(loop, scope)
             else:
-                self._run([item for item in run if not isinstance(item, Repeat)], scope, own, last, at)
+                steps = [item for item in run if not isinstance(item, Repeat)]
+                masks = [step for step in steps if isinstance(step, Move) and self.packed.as_bits(step)]
+                for mask in masks:
+                    self._run([mask], scope, own, last, at)
+                self._run([step for step in steps if step not in masks], scope, own, last, at)
             at += len(run)
 
     def _run(self, run: Sequence[Step], scope: Scope, own: set[str], last: Mapping[str, int], at: int) -> None:
@@ -139,8 +143,7 @@ class FunctionText:
             match step:
                 case Move(result, operand, collective):
                     if self.packed.sends(step):
-                        boxes = self.rows.moves.text(operand, collective, self.rows.boxed(step, scope))
-                        text = self.rows.unboxed(step, boxes, scope)
+                        text = self.rows.moved(step, scope)
                     else:
                         self.rows.note(step, scope)
                         text = self.moves.text(operand, collective, scope.texts[operand])

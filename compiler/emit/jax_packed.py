@@ -89,13 +89,15 @@ class Packed:
 
     def __post_init__(self) -> None:
         self.values, self.sizes = self.spmd.table(), dict(self.spmd.sizes)
-        self.copies: dict[str, str] = {}  # a mask, or a moved copy of it, and the mask
+        origin: dict[str, str] = {}
         for placed in walk(self.spmd.body):
             match placed.item:
                 case Compute(Choose(result)):
-                    self.copies[result] = result
-                case Move(result, operand) if operand in self.copies:
-                    self.copies[result] = self.copies[operand]
+                    origin[result] = result
+                case Move(result, operand) if operand in origin:
+                    origin[result] = origin[operand]
+        # A mask, or a moved copy of it that is complete, and the mask.
+        self.copies = {name: mask for name, mask in origin.items() if not self.values[name].layout.partial}
 
     @property
     def limited(self) -> bool:
@@ -147,6 +149,10 @@ class Packed:
         if self.of(move.operand) is None:
             return False
         return self.held(move.operand) or not isinstance(move.collective, Slice | Embed)
+
+    def as_bits(self, move: Move) -> bool:
+        """Whether a collective is one of a mask, whose rows say nothing: what is sent are the bits of its routing."""
+        return self.sends(move) and move.result in self.copies
 
     def product(self, op: Einsum) -> RowProduct | None:
         """An einsum as one of rows; None where it is not to be had so."""

@@ -130,6 +130,15 @@ class Rows:
 
     # Collectives
 
+    def moved(self, move: Move, scope: Scope) -> str:
+        """A packed value after a collective: a mask by the bits of its routing, others by rows in boxes."""
+        if self.packed.as_bits(move):
+            entry, dims = self.packed.entry(move.result), self.packed.kept(self.values[move.result].dims)
+            dtype = dtype_text(self.values[move.result].dtype)
+            return align_text(f"mask_of({self._route(move, scope)}, {dtype})", entry, dims)
+        boxes = self.moves.text(move.operand, move.collective, self.boxed(move, scope))
+        return self.unboxed(move, boxes, scope)
+
     def boxed(self, move: Move, scope: Scope) -> str:
         """The operand of a collective in boxes; as it is, where it is not packed."""
         text = scope.texts[move.operand]

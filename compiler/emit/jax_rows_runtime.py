@@ -86,6 +86,12 @@ def bits(at: Routing) -> jax.Array:
     return jnp.packbits(at.kept, axis=-1)
 
 
+def mask_of(at: Routing, dtype: Any) -> jax.Array:
+    """The mask of which the rows are."""
+    mask = by_expert(at.kept, at.within, at.per).astype(dtype)
+    return mask.transpose(*range(mask.ndim - at.per, mask.ndim), *range(mask.ndim - at.per))
+
+
 def arrived(sent: jax.Array, before: Routing) -> Routing:
     """The routing of rows that came with the `bits` of `before`."""
     kept = jnp.unpackbits(sent, axis=-1, count=before.kept.shape[-1]) != 0

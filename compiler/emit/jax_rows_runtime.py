@@ -143,3 +143,32 @@ def boxed(a: jax.Array, at: Routing) -> jax.Array:
 def unboxed(boxes: jax.Array, at: Routing) -> jax.Array:
     """Rows out of their boxes."""
     return boxes.reshape(-1, *boxes.shape[at.box.ndim :]).at[at.slot].get(mode="fill", fill_value=0)
+
+
+def exchanged(
+    boxes: jax.Array, before: Routing, after: Routing, axes: Sequence[str], into: int, out_of: int
+) -> jax.Array:
+    """An all-to-all of boxes: those of the blocks of dim `into` go to the chips along `axes`, and what comes is put
+    along `out_of`. Only rows that are there are sent where the platform can do that, which CPUs cannot."""
+    ways, room = lax.axis_size(axes), before.rows
+
+    def by_chip(a: jax.Array, dim: int) -> jax.Array:
+        return jnp.moveaxis(a.reshape(*a.shape[:dim], ways, -1, *a.shape[dim + 1 :]), dim, 0)
+
+    def padded(boxes: jax.Array, *_: jax.Array) -> jax.Array:
+        return lax.all_to_all(boxes, axes, split_axis=into, concat_axis=out_of, tiled=True)
+
+    def ragged(boxes: jax.Array, going: jax.Array, coming: jax.Array) -> jax.Array:
+        split = by_chip(boxes, into)
+        rows = split.reshape(-1, *boxes.shape[before.box.ndim :])
+        number = jnp.arange(going.size, dtype=jnp.int32)
+        each = going.size // ways  # boxes that go to one chip: they stand there in the order of the chips they are from
+        there = lax.axis_index(axes).astype(jnp.int32) * each + number % each
+        offsets = number * room, going.ravel(), there * room, coming.ravel()
+        came = lax.ragged_all_to_all(rows, jnp.zeros_like(rows), *offsets, axis_name=axes).reshape(split.shape)
+        shape = [*split.shape[1 : out_of + 1], -1, *split.shape[out_of + 2 :]]
+        return jnp.moveaxis(came, 0, out_of).reshape(shape)
+
+    counts = (at.kept.sum(-1, dtype=jnp.int32) for at in (before, after))
+    going, coming = (by_chip(count, dim) for count, dim in zip(counts, (into, out_of), strict=True))
+    return lax.platform_dependent(boxes, going, coming, cpu=padded, default=ragged)

@@ -17,6 +17,7 @@ from ...ir.program import Program, Repeat, Stored, walk
 from ...passes.choose import Options
 from ..jax.check import check_jax, jax_check_text, require_jax
 from ..plan.pipeline import compile_phases, load, select_phases
+from ..text.arguments import capacity_of
 from ..text.terminal import complain, say
 from .main import reported
 from .options import (
@@ -30,7 +31,6 @@ from .options import (
     Pins,
     Sets,
     bindings,
-    capacity_of,
     chip_of,
 )
 

@@ -30,6 +30,7 @@ from ..report.staged_text import tries_text
 from ..report.stages import Stage, stage_text
 from ..report.targets import ALONE, Emit, file_names, in_files, in_one
 from ..report.text import Detail, checked_text, sharing_text
+from ..text.arguments import capacity_of
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import complain, note, say
 from .main import BUG, reported
@@ -54,7 +55,6 @@ from .options import (
     Stages,
     Weights,
     bindings,
-    capacity_of,
     chip_of,
     counts_by_phase,
     stages_of,

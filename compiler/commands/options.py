@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Annotated
 
 import typer
@@ -142,19 +141,6 @@ def counts_by_phase(texts: Sequence[str], phases: Sequence[str]) -> dict[str, in
             raise fail(f"`--micro-batches {text[:60]}` gives no count.", hint=f"write `--micro-batches {name}=8`")
         found[name] = int(digits)
     return found
-
-
-def capacity_of(text: str | None) -> Fraction | None:
-    """The room for chosen entries that an option asks for, of those expected; None where there is room for all.
-    Raises InputError for what is no number of 1 or more."""
-    if text is None or text == "full":
-        return None
-    hint = "write `--capacity 1.25`, times the expected load, or `--capacity full`"
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text):
-        raise fail(f"`--capacity {text[:60]}` is no number of times.", hint=hint)
-    if Fraction(text) < 1:
-        raise fail(f"A capacity of {text} has no room for what is expected.", hint=hint)
-    return Fraction(text)
 
 
 def bindings(texts: Sequence[str], option: str) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ...ir.choices import with_capacity
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...passes.choose import Options
@@ -27,10 +28,11 @@ from ..run.generate_jax import (
     jax_disagreement,
     jax_text,
 )
+from ..text.arguments import capacity_of
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import complain, note, say
 from .main import reported
-from .options import Chip, Chips, Datasheet, EngineName, File, Net, Pins, Sets, bindings, chip_of
+from .options import Capacity, Chip, Chips, Datasheet, EngineName, File, Net, Pins, Sets, bindings, chip_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -80,6 +82,7 @@ def run_command(
         bool, typer.Option("--memory", help="Keep the plans to the memory of a chip, though what runs is small.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the random weights and prompts.")] = 0,
+    capacity: Capacity = None,
     backend: Annotated[
         Backend, typer.Option(help="Virtual chips; or also JAX, which runs the emitted modules on CPU devices.")
     ] = Backend.NUMPY,
@@ -89,10 +92,11 @@ def run_command(
 ) -> None:
     """Generate with shrunken dims and random weights on virtual chips, and in JAX, and compare with the reference;
     or with `--checkpoint` answer prompts, planned as they are, by the emitted modules on JAX devices."""
-    mesh = Mesh.parse(chips)
+    mesh, room = Mesh.parse(chips), capacity_of(capacity)
     chip = chip_of(hardware, datasheet, network, engine)
     options = Options(chip, capacity_bytes=chip.hbm_bytes if memory else math.inf)
     program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []])
+    program = with_capacity(program, room)
     prompts = Prompts(tuple(prompt or ()), prompt_file, tuple(prompt_ids or ()))
     if checkpoint is not None:
         require_jax()
@@ -106,6 +110,11 @@ def run_command(
         planned = plan_for(program, weights, Path(checkpoint), mesh, options, asked)
         _answer(planned, processes, check, logits, force, texts=not prompts.ids)
         return
+    if room is not None:
+        raise fail(
+            "With random weights all chosen entries have room, so that tokens can be compared.",
+            hint="leave `--capacity` out, or name weights with `--checkpoint`",
+        )
     if prompts.some or check or logits is not None:
         raise fail("Prompts are answered with real weights.", hint="name them with `--checkpoint`")
     if backend is Backend.JAX:

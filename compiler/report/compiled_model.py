@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...cost.hardware import Convention, Hardware, load_engine
+from ...ir.choices import with_capacity
 from ...ir.diagnostics import Diagnostic, did_you_mean, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
@@ -19,7 +20,7 @@ from ...passes.plan import Objective, Outcome
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled
 from ..plan.shapes import Shape, compile_shapes, meshes_to_compile, ranking
-from ..text.arguments import checked
+from ..text.arguments import capacity_of, checked
 from ..text.files import write_files
 from .targets import ALONE, Emit, in_files, in_one
 from .text import Detail
@@ -142,6 +143,7 @@ def compile(
     datasheet: bool = False,
     engine: str | None = None,
     any_shape: bool = False,
+    capacity: float | str | None = None,
 ) -> CompiledModel:
     """The cheapest sharded program of a model on a mesh of chips, for all of its phases or some.
 
@@ -151,7 +153,8 @@ def compile(
     given, or a file, `NAME.toml`; `engine`: what serves, `vllm` or a file; `network`, `flat` or `links`, says how
     the network is seen. `objective`: `time`, `communication` or `memory`. `hbm_fraction` of the memory of a chip is
     used. `separate` plans each phase alone; `overlap` puts collectives into loops with einsums; `check` runs the
-    plan on virtual chips.
+    plan on virtual chips. `capacity`: for how many chosen entries modules and plan have room, of those that are
+    expected; None or `full`: for all.
 
     Raises EsccError: InputError where something of this is wrong or no plan fits (NoPlan then says whether that
     is proven), InternalError where a plan does not hold together.
@@ -159,6 +162,7 @@ def compile(
     if not 0 <= hbm_fraction <= 1:
         raise fail(f"`hbm_fraction` is {hbm_fraction!r}.", hint="it is a share of the memory, from 0 to 1")
     chosen = program if isinstance(program, Program) else load(program)
+    chosen = with_capacity(chosen, capacity_of(None if capacity is None else str(capacity)))
     chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware, datasheet)
     if network is not None:
         chip = chip.with_network(one_of(Convention, network, "network"))

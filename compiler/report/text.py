@@ -75,6 +75,9 @@ def _header(compiled: CompiledPhase) -> Iterator[str]:
     pads = [f"{dim} {sizes[own]} to {sizes[dim]}" for dim, own in compiled.program.padding if sizes[own] < sizes[dim]]
     if pads:
         yield f"  padding   {', '.join(pads)}"
+    capacity = next((one.capacity for value in spmd.values for one in value.chosen), None)
+    if capacity is not None:
+        yield f"  capacity  {float(capacity):g} times what is expected to be chosen"
 
 
 def _network(hardware: Hardware) -> str:

@@ -53,8 +53,9 @@ class Asked:
 class Answered:
     """What a model answered. `tokens`: those of each sequence, without the prompt. `full`: whether some ended because
     the context was full. `load_s`, `prefill_s`, `decode_s`: seconds, the last of `timed` steps. `steps`: how often
-    decode ran. `wrong`: how many tokens are not those of the unsharded model, None where it was not asked;
-    `difference`: the largest of a score. `scores`: [steps, batch, vocabulary], None where they were not wanted."""
+    decode ran. `lost`: how many chosen entries found no room. `wrong`: how many tokens are not those of the unsharded
+    model, None where it was not asked; `difference`: the largest of a score. `scores`: [steps, batch, vocabulary], None
+    where they were not wanted."""
 
     tokens: tuple[tuple[int, ...], ...]
     full: bool
@@ -63,6 +64,7 @@ class Answered:
     decode_s: float
     timed: int
     steps: int
+    lost: int
     wrong: int | None
     difference: float | None
     scores: Array | None

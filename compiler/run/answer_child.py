@@ -52,7 +52,7 @@ def main(folder: Path, process: int, processes: int, address: str) -> None:
     if process == 0:
         if told["keep"]:
             np.save(folder / "scores.npy", np.stack(done["kept"]))
-        keys = ("tokens", "full", "prefill_s", "decode_s", "timed", "steps")
+        keys = ("tokens", "full", "prefill_s", "decode_s", "timed", "steps", "lost")
         answer = {key: done[key] for key in keys} | {"load_s": load_s, "wrong": wrong, "difference": difference}
         (folder / "answer.json").write_text(json.dumps(answer))
 
@@ -73,6 +73,7 @@ class _Model:
         else:
             self.steps = {name: m.build(mesh) for name, m in modules.items()}
         self.caches: Tree = None
+        self.lost = 0  # chosen entries that found no room
 
     def run(self, phase: str, tokens: Array, filled: int) -> list[Any]:
         """Run a phase on tokens [batch, new], with so many places filled after them; its results."""
@@ -85,7 +86,8 @@ class _Model:
         order = tokens if self.told["batch_first"] else tokens.T
         taken = self._placed(forms[2], module.SPECS[2], lambda form: order.astype(form.dtype))
         contexts = [self._whole(np.int32(filled))] * self.told["phases"][phase]["contexts"]
-        results, self.caches = self.steps[phase](self.params, self.caches, taken, *contexts)
+        results, self.caches, *lost = self.steps[phase](self.params, self.caches, taken, *contexts)
+        self.lost += sum(int(self.host(counts).sum()) for counts in lost)
         return list(results) if isinstance(results, tuple) else [results]
 
     def host(self, array: jax.Array) -> Array:
@@ -172,6 +174,7 @@ def _generated(told: dict[str, Any], model: _Model, writer: _Writer | None) -> d
         "timed": len(timed),
         "steps": len(times),
         "kept": kept,
+        "lost": model.lost,
     }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import wraps
 from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -57,3 +59,18 @@ def _text(hint: Any) -> str:
     if inner:
         return f"{origin.__name__} of {' to '.join(map(_text, inner))}"
     return "None" if hint is NoneType else getattr(hint, "__name__", str(hint))
+
+
+def capacity_of(text: str | None) -> Fraction | None:
+    """The room for chosen entries that is asked for, of those expected; None where there is room for all.
+
+    Raises InputError for what is no number of 1 or more.
+    """
+    if text is None or text == "full":
+        return None
+    hint = "write `--capacity 1.25`, times the expected load, or `--capacity full`"
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text):
+        raise fail(f"`--capacity {text[:60]}` is no number of times.", hint=hint)
+    if Fraction(text) < 1:
+        raise fail(f"A capacity of {text} has no room for what is expected.", hint=hint)
+    return Fraction(text)

@@ -67,9 +67,10 @@ class JaxReport:
     `planned` and `module`: how often each collective runs in the plan, and in the module at full size
     after SPMD partitioning. `final`: executions of each kind in the optimised module, whose compiler may
     have made several all-reduces into one. `narrow`: None where the program has no narrow floats. `dense`:
-    of the unsharded program in the same file. `routing`: how often it sends which rows it sends, of chosen values.
-    `chooses`: entries are chosen, and others where narrow floats are rounded, which then are not judged. `lost`: how
-    many chosen entries of how many found no room at small sizes, None where all have room.
+    of the unsharded program in the same file. `routing`: how often it sends which rows it sends, of chosen values;
+    `mask_bytes`: what the plan counts for that, where it moves masks. `chooses`: entries are chosen, and others where
+    narrow floats are rounded, which then are not judged. `lost`: how many chosen entries of how many found no room at
+    small sizes, None where all have room.
     """
 
     devices: int
@@ -80,6 +81,7 @@ class JaxReport:
     module: Counter[ModuleTransfer]
     final: Counter[str]
     routing: Counter[ModuleTransfer] = field(default_factory=Counter)
+    mask_bytes: Fraction = Fraction(0)
     chooses: bool = False
     lost: tuple[int, int] | None = None
 
@@ -161,11 +163,13 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
         raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
     rows = packed(spmd)
     masks = {p.item.result for p in walk(spmd.body) if isinstance(p.item, Move) and rows.as_bits(p.item)}
-    wanted = planned(with_room(spmd, _room(rows)), compiled.estimate, masks)
+    roomy = with_room(spmd, _room(rows))
+    wanted = planned(roomy, compiled.estimate, masks)
+    beside = sent_bytes(planned(roomy, compiled.estimate)) - sent_bytes(wanted)
     routing = Counter({sent: times for sent, times in module.items() if sent.routing})
     module, final = (Counter({s: n for s, n in each.items() if not s.routing}) for each in (module, final))
     results = (wide, other if narrow else None, dense)
-    report = JaxReport(spmd.mesh.chips, *results, wanted, module, _kinds(final), routing, chooses(spmd), lost)
+    report = JaxReport(spmd.mesh.chips, *results, wanted, module, _kinds(final), routing, beside, chooses(spmd), lost)
     if not report.agrees and report.narrow is not None and finite.first is None:
         finite.largest = {name: LARGEST_F16 if v.dtype is Dtype.F16 else LARGEST_F32 for name, v in values.items()}
         run_reference(small, true, drawn, ends, finite=finite)
@@ -329,7 +333,9 @@ def _on_rows(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
         yield f"  There is room for {asked} of what `{mask}` chooses{whole}."
     if report.routing:
         beside = float(sent_bytes(report.routing))
-        yield f"  Which rows are sent is said in {beside:,.15g} bytes more, in {report.routing.total()} collectives."
+        plan = f"; the plan counts {float(report.mask_bytes):,.15g} for masks" if report.mask_bytes else ""
+        times = report.routing.total()
+        yield f"  Which rows are sent is said in {beside:,.15g} bytes more, in {times} collectives{plan}."
     if report.lost is not None:
         lost, every = report.lost
         yield f"  At small sizes {lost} of {every} chosen entries find no room, and are dropped."

@@ -1,0 +1,172 @@
+"""Packed rows in emitted JAX modules: tokens find their experts in every layout, what overflows is counted, and what
+cannot be written on rows is said."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emitted_files import run_files
+from expert_models import Layer, layer
+from helpers_exec import Build
+
+from escc.compiler.emit.jax_packed import Packing, packed
+from escc.compiler.emit.jax_source import emit_jax
+from escc.cost.estimate import estimate, local_bytes
+from escc.cost.hardware import Hardware
+from escc.cost.memory import memory
+from escc.ir.choices import with_room
+from escc.ir.collective import AllGather
+from escc.ir.program import Choose, Kind, Program, Reduce
+from escc.ir.spmd import SpmdProgram
+
+HARDWARE = Hardware.of_paper("tpu-v4")
+SEEDS = (4, 17)  # experts in groups, in a repeat, with biases and shared ones; on three by two chips
+TIGHT = Fraction(5, 4)
+# Instead of what CPUs lack: every chip sees what all send, and takes the pieces that are for it.
+EMULATED = """
+def ragged_all_to_all(rows, out, starts, sizes, places, _, *, axis_name):
+    every = [lax.all_gather(a, axis_name) for a in (rows, starts, sizes, places)]
+    me, ways = lax.axis_index(axis_name), lax.axis_size(axis_name)
+    for chip in range(ways):
+        sent, start, size, place = (a[chip] for a in every)
+        for piece in range(start.shape[0] // ways):
+            i = me * (start.shape[0] // ways) + piece
+            at = jnp.arange(len(sent))
+            inside = (at >= start[i]) & (at < start[i] + size[i])
+            out = out.at[jnp.where(inside, at - start[i] + place[i], len(out))].set(sent, mode="drop")
+    return out
+
+
+lax.ragged_all_to_all = ragged_all_to_all
+"""
+
+
+def module(one: Layer, capacity: Fraction | None = None) -> str:
+    done = one.compiled(capacity)
+    assert packed(done.spmd).packings and not packed(done.spmd).reasons, one
+    return emit_jax(done.program, done.spmd, done.estimate)
+
+
+def test_generated_layers_agree_with_the_unsharded_program(tmp_path: Path) -> None:
+    texts = {str(seed): module(layer(seed), None if seed % 2 else TIGHT) for seed in SEEDS}
+    made = "\n".join(text.partition("\ndef dense(")[0] for text in texts.values())
+    assert all(f"{name}(boxed(" in made for name in ("exchanged", "all_gather", "psum_scatter"))
+    assert all(name in made for name in ("arrived(lax.all_gather", "arrived(own_block", "mask_of(", "lax.scan("))
+    ragged = texts.pop("17").replace("cpu=padded, default=ragged", "default=ragged")
+    texts["ragged"] = ragged.replace("\n\n\n@dataclass", f"\n\n{EMULATED}\n\n@dataclass", 1)
+    assert run_files(texts, tmp_path) == dict.fromkeys(texts, "0")
+
+
+# Two experts of eight for each token, on four chips: a box is four tokens at two experts, and has room for two rows.
+SMALL_LAYER = """
+dim B = 16, E = 3, X = 8, F = 5
+main(n: f32[B,E], s: f32[B,X]) {
+  param Wi: f32[X,E,F]
+  param Wd: f32[X,F,E]
+  m: f32 = choose(s, over=X, keep=2)
+  t[B,X,E] = m[B,X] * n[B,E]
+  u[B,X,F] = t[B,X,E] * Wi[X,E,F]
+  h = relu(u)
+  d[B,X,E] = h[B,X,F] * Wd[X,F,E]
+  y[B,E] = m[B,X] * s[B,X] * d[B,X,E]
+  return y
+}
+"""
+COUNTING = '''
+def main():
+    """Exits with 0 where what was dropped is what a box has no room for, and all else is as it should be."""
+    rng = np.random.default_rng(0)
+    params, n, s = tensors(FULL, lambda shape, dtype, terms=1: rng.standard_normal(shape).astype(dtype))
+    y, lost = build(make_mesh())(params, n, s)
+    mask = np.zeros((16, 8))
+    np.put_along_axis(mask, np.argsort(-s, axis=1)[:, :2], 1, axis=1)
+    chosen = mask.sum()
+    for token in range(0, 16, 4):
+        for expert in range(0, 8, 2):
+            box = mask[token : token + 4, expert : expert + 2]
+            for place in np.argwhere(box.T)[2:]:  # by expert, then by token
+                box[place[1], place[0]] = 0
+    h = np.maximum(np.einsum("bx,be,xef->bxf", mask, n, params["Wi"]), 0)
+    expected = np.einsum("bx,bxf,xfe->be", mask * s, h, params["Wd"])
+    right = lost.shape == (4,) and 0 < lost.sum() == chosen - mask.sum()
+    return 0 if right and np.allclose(y, expected, atol=1e-5) else 1
+
+
+if __name__'''
+
+
+def test_what_finds_no_room_is_dropped_and_counted(tmp_path: Path) -> None:
+    pins = "stored n B_xE\nstored s B_xX\nstored Wi X_xEF\nstored Wd X_xFE\n"
+    text = module(Layer(SMALL_LAYER, "4", pins), Fraction(1))
+    assert "capacity: float = 1.0" in text and "limited(m, 1, (1, 4), cfg.keep_m, cfg.X, cfg.capacity, ())" in text
+    counting = text.replace("\nif __name__", COUNTING, 1)
+    assert run_files({"main": text, "counting": counting}, tmp_path) == {"main": "0", "counting": "0"}
+
+
+def test_boxes_have_whole_rows_and_no_more_than_there_can_be() -> None:
+    packing = Packing("m", ("B", "L"), ("X",), 2, 8, (4, 1, 4))
+    sizes = {"B": 12, "L": 2, "X": 8}  # blocks of six tokens and two experts, where three rows are expected
+    rooms = {None: 12, Fraction(1): 3, TIGHT: 4, Fraction(2): 6, Fraction(100): 12}
+    assert {capacity: packing.rows(sizes, capacity) for capacity in rooms} == rooms
+    assert packing.effective(sizes, TIGHT) == Fraction(4, 3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_take_the_memory_that_the_plan_counts(seed: int) -> None:
+    spmd = layer(seed).compiled(TIGHT).spmd
+    rows = packed(spmd)
+    [packing] = rows.packings.values()
+    counted = with_room(spmd, {packing.mask: packing.effective(rows.sizes, TIGHT)})
+    held = [value for value in counted.values if rows.held(value.name)]
+    assert held
+    for value in held:
+        shape = dict(
+            zip(value.dims, value.layout.local_shape([rows.sizes[d] for d in value.dims], spmd.mesh), strict=True)
+        )
+        boxes = int(np.prod(rows.blocks(value.name)))
+        row = int(np.prod([shape[d] for d in rows.rest(value.name)])) * value.dtype.bits // 8
+        assert local_bytes(value, counted) == boxes * packing.rows(rows.sizes, TIGHT) * row
+    assert memory(counted).worst.bytes >= max(local_bytes(value, counted) for value in held)
+
+
+def built(what: str) -> tuple[Program, SpmdProgram]:
+    """A layer of experts in which something stands in the way of rows."""
+    b = Build("2", B=8, X=4, E=4, F=6)
+    b.stored("n", "B_xE", Kind.INPUT)
+    b.stored("s", "B_xX", Kind.INPUT, "f32")
+    b.stored("Wi", "XEF")
+    b.op(Choose("m", "s", ("X",), 2), "B_xX")
+    b.einsum("t", "BX,BE->BXE", "m", "n", layout="B_xXE")
+    if what == "no matrices":
+        b.move("t'", "t", AllGather(("x",), 0), "BXE")
+        b.einsum("y", "BXE->BE", "t'", layout="BE")
+        return b.program("y"), b.spmd("y")
+    b.einsum("u", "BXE,XEF->BXF", "t", "Wi", layout="B_xXF")
+    if what == "a maximum":
+        b.op(Reduce("y", "u", ("F",)), "B_xX")
+        return b.program("y"), b.spmd("y")
+    b.einsum("y", "BXF->BF", "u", layout="B_xF")
+    returned = ("u", "y") if what == "returned" else ("y",)
+    return b.program(*returned), b.spmd(*returned)
+
+
+WHOLE = {
+    "no matrices": "nothing multiplies them by a matrix for each that is chosen",
+    "a maximum": "`y` is none of what can be made of rows",
+    "returned": "`u` is returned",
+}
+
+
+@pytest.mark.parametrize("what", WHOLE)
+def test_what_cannot_be_rows_is_said(what: str) -> None:
+    program, spmd = built(what)
+    assert packed(spmd).reasons == (f"What `m` chooses is held and sent whole: {WHOLE[what]}.",)
+    text = emit_jax(program, spmd, estimate(spmd, HARDWARE))
+    assert "routing(" not in text and WHOLE[what] in re.sub(r"\s+", " ", text)
+    assert packed(built("nothing")[1]).reasons == () and "routing(" in emit_jax(
+        *built("nothing"), estimate(built("nothing")[1], HARDWARE)
+    )

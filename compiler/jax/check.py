@@ -334,8 +334,8 @@ def _on_rows(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
     if report.routing:
         beside = float(sent_bytes(report.routing))
         plan = f"; the plan counts {float(report.mask_bytes):,.15g} for masks" if report.mask_bytes else ""
-        times = report.routing.total()
-        yield f"  Which rows are sent is said in {beside:,.15g} bytes more, in {times} collectives{plan}."
+        runs = report.routing.total()
+        yield f"  Which rows are sent is said in {beside:,.15g} bytes more, in {runs} collectives{plan}."
     if report.lost is not None:
         lost, every = report.lost
         yield f"  At small sizes {lost} of {every} chosen entries find no room, and are dropped."

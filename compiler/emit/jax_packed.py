@@ -202,7 +202,7 @@ def _product(
 ) -> RowProduct | None:
     """The einsum of rows of some factors; None where there is none."""
     over = entry[len(packing.per) :]
-    if any(len(set(f.indices)) != len(f.indices) for f in factors) or not set(entry) & set(output):
+    if any(len(set(f.indices)) != len(f.indices) for f in factors):
         return None
     if not any((f.rows or set(f.indices) & set(entry)) and not f.one for f in factors):
         factors = [replace(f, one=False) for f in factors]  # nothing else says that there are rows

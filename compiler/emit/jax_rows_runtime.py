@@ -122,6 +122,9 @@ def summed(a: jax.Array, at: Routing, dims: Sequence[int]) -> jax.Array:
     """The sums of rows that stand at one place along these dims of the mask, which come first."""
     shape = [at.kept.shape[d] * at.within[d] for d in dims]
     wide = jnp.float32 if jnp.issubdtype(a.dtype, jnp.floating) else a.dtype
+    if not dims:
+        real = (at.slot < at.box.size).reshape(-1, *(1 for _ in a.shape[1:]))
+        return jnp.where(real, a, 0).sum(0, dtype=wide).astype(a.dtype)
     total = jnp.zeros((*shape, *a.shape[1:]), wide)
     return total.at[tuple(at.places[d] for d in dims)].add(a.astype(wide), mode="drop").astype(a.dtype)
 

@@ -162,7 +162,7 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
     except ModuleError as error:
         raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
     rows = packed(spmd)
-    masks = {p.item.result for p in walk(spmd.body) if isinstance(p.item, Move) and rows.as_bits(p.item)}
+    masks = _masks(rows)
     roomy = with_room(spmd, _room(rows))
     wanted = planned(roomy, compiled.estimate, masks)
     beside = sent_bytes(planned(roomy, compiled.estimate)) - sent_bytes(wanted)
@@ -176,6 +176,11 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
     if not report.agrees and finite.first is not None:
         raise incomparable(spmd.phase, finite.first)
     return report
+
+
+def _masks(rows: Packed) -> set[str]:
+    """The collectives of masks, which are sent as bits."""
+    return {p.item.result for p in walk(rows.spmd.body) if isinstance(p.item, Move) and rows.as_bits(p.item)}
 
 
 def _room(rows: Packed) -> dict[str, Fraction]:
@@ -327,10 +332,15 @@ def _lines(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
 def _on_rows(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
     """What is said of chosen values."""
     rows = packed(compiled.spmd)
-    for mask, times in _room(rows).items():
+    room = _room(rows)
+    for mask, times in room.items():
         asked = "all" if rows.capacity is None else f"{float(rows.capacity):g} times what is expected"
         whole = "" if times == rows.capacity else f": in whole rows {float(times):.4g} times what is expected"
         yield f"  There is room for {asked} of what `{mask}` chooses{whole}."
+    if any(times != rows.capacity for times in room.values()):
+        plain = float(sent_bytes(planned(compiled.spmd, compiled.estimate, _masks(rows))))
+        what = "expected" if rows.capacity is None else "asked for"
+        yield f"  The plan counts {plain:,.15g} bytes, of the rows that are {what}."
     if report.routing:
         beside = float(sent_bytes(report.routing))
         plan = f"; the plan counts {float(report.mask_bytes):,.15g} for masks" if report.mask_bytes else ""

@@ -99,12 +99,31 @@ def main():
 if __name__'''
 
 
-def test_what_finds_no_room_is_dropped_and_counted(tmp_path: Path) -> None:
+# One token, whose experts lie on four chips: rows have no token to be told by, and their sum is that of all.
+ONE_TOKEN = """
+dim B = 1, E = 12, X = 16, F = 8
+main(n: f32[B,E]) {
+  param Wr: f32[E,X]
+  param Wi: f32[X,E,F]
+  s[B,X] = n[B,E] * Wr[E,X]
+  m: f32 = choose(s, over=X, keep=3)
+  t[B,X,E] = m[B,X] * n[B,E]
+  u[B,X,F] = t[B,X,E] * Wi[X,E,F]
+  y[B,F] = m[B,X] * u[B,X,F]
+  return y
+}
+"""
+
+
+def test_what_finds_no_room_is_dropped_and_counted_and_one_token_finds_its_experts(tmp_path: Path) -> None:
     pins = "stored n B_xE\nstored s B_xX\nstored Wi X_xEF\nstored Wd X_xFE\n"
     text = module(Layer(SMALL_LAYER, "4", pins), Fraction(1))
     assert "capacity: float = 1.0" in text and "limited(m, 1, (1, 4), cfg.keep_m, cfg.X, cfg.capacity, ())" in text
     counting = text.replace("\nif __name__", COUNTING, 1)
-    assert run_files({"main": text, "counting": counting}, tmp_path) == {"main": "0", "counting": "0"}
+    one = module(Layer(ONE_TOKEN, "4", "stored n BE\nstored Wi X_xEF\n"))
+    assert "summed(u, m_rows_1, ())" in one
+    texts = {"main": text, "counting": counting, "one token": one}
+    assert run_files(texts, tmp_path) == dict.fromkeys(texts, "0")
 
 
 def test_boxes_have_whole_rows_and_no_more_than_there_can_be() -> None:

@@ -66,7 +66,7 @@ def test_masks_go_as_bits_and_room_for_all_is_sent_where_platforms_pad() -> None
     assert not counted and "  all-gather      x        393,216              3            3" in text
     assert "  There is room for all of what `layer.m` chooses: in whole rows 2.667 times what is expected." in text
     said = "  Which rows are sent is said in 1,152 bytes more, in 3 collectives; the plan counts 18,432 for masks."
-    assert said in text
+    assert said in text and "  The plan counts 2,359,296 bytes, of the rows that are expected." in text
 
 
 def test_bits_that_say_which_rows_are_sent_are_told_from_the_rest() -> None:

@@ -319,6 +319,8 @@ def _lines(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
         rows.append(("declared types", *_differences(report.narrow)))
     rows.append(("unsharded, float32", *_differences(report.dense)))
     yield from table(rows, left=1)
+    if report.chooses and report.narrow is not None:
+        yield "  Rounding to declared types may change what is chosen, so that these differences are not judged."
     yield ""
     yield "Collectives of the module compiled at full size, after partitioning, with the bytes that a device sends"
     yield from table(list(_collectives(report)), left=2)

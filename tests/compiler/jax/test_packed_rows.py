@@ -40,7 +40,7 @@ EXCHANGED = Layer(TEXT.replace("KEEP", "2"), "4", "stored n B_xE\nstored layer.W
 def lines(one: CompiledPhase) -> tuple[bool, list[str]]:
     report = check_jax(one)
     assert report.equal and report.agrees and report.routing and not report.routing.keys() & report.planned.keys()
-    return report.lost is not None, jax_check_text(one, report).splitlines()[8:]
+    return report.lost is not None, jax_check_text(one, report).splitlines()[9:]
 
 
 def test_a_module_sends_what_its_capacity_plans() -> None:

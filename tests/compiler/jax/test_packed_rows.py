@@ -101,3 +101,9 @@ def test_a_capacity_of_nothing_is_refused(command: str, text: str) -> None:
     done = CliRunner().invoke(app, [command, "mixtral-8x7b", "--chips", "2", f"--capacity={text}", *more])
     assert done.exit_code == 1 and "Traceback" not in done.output
     assert "hint: write `--capacity 1.25`, times the expected load, or `--capacity full`" in done.output
+
+
+def test_random_weights_run_with_room_for_all() -> None:
+    done = CliRunner().invoke(app, ["run", "mixtral-8x7b", "--chips", "2", "--capacity", "1.25"])
+    assert done.exit_code == 1 and "all chosen entries have room" in done.output
+    assert "hint: leave `--capacity` out, or name weights with `--checkpoint`" in done.output

@@ -81,8 +81,10 @@ def compile_staged(
     plan = choose_stages(program, phases, mesh, axis, serving(program).batch, options, micro_batches)
     stages = []
     for n, one in enumerate(plan.stages):
-        named = replace(one.stage.program, name=f"{program.name} stage {n + 1}")
-        stages.append(Compilation(compile_plan(named, one.plan, one.options, run)))
+        name = f"{program.name} stage {n + 1}"
+        own = (replace(phase, program=replace(phase.program, name=name)) for phase in one.plan.phases)
+        stage = replace(one.stage.program, name=name), replace(one.plan, phases=tuple(own))
+        stages.append(Compilation(compile_plan(*stage, one.options, run)))
     errors: tuple[tuple[str, float], ...] = ()
     if run:
         parts = [one.stage for one in plan.stages]

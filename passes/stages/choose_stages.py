@@ -328,7 +328,7 @@ class _Search:
         """The ways for values to lie between stages that are tried: as the stages by themselves have them."""
         seen: dict[str, dict[tuple[Layout, ...], None]] = {phase: {} for phase in self.phases}
         for one in plan.stages:
-            for phase, spmd in zip(self.phases, insert(one.stage.program, one.plan), strict=True):
+            for phase, spmd in zip(self.phases, insert(one.plan), strict=True):
                 values = spmd.table()
                 results = dict(zip(one.stage.program.results, spmd.results, strict=True))
                 for names in (one.stage.received, tuple(results[name] for name in one.stage.passed)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 
 from ...ir.diagnostics import fail
 from ..emit.jax_pipeline import StageModule, emit_pipeline
@@ -14,7 +15,7 @@ from ..simulate.shrink import shrink
 from ..text.files import file_stem
 from .json import json_text
 from .staged_text import staged_data, staged_text, tries_text
-from .targets import ALONE, Emit, in_files, in_one
+from .targets import Emit, in_files, in_one
 from .text import Detail
 
 
@@ -24,6 +25,8 @@ def staged_in_one(staged: Staged, found: Sequence[Try], emit: Emit, detail: Deta
     if emit is Emit.JSON:
         plans = [json.loads(json_text(stage, ())) for stage in staged.stages]
         return json.dumps({"pipeline": staged_data(staged, found), "stages": plans}, indent=2) + "\n"
+    if emit is Emit.HTML:
+        return _page(staged, found)
     if emit is not Emit.TEXT:
         raise fail(f"The pipeline has {len(staged.stages)} stages, each a program of its own.", hint=HINT)
     parts = [tries_text(found)] if len(found) > 1 else []
@@ -33,14 +36,20 @@ def staged_in_one(staged: Staged, found: Sequence[Try], emit: Emit, detail: Deta
     return "\n".join(parts)
 
 
+def _page(staged: Staged, found: Sequence[Try]) -> str:
+    """The page; its module takes longer to import than `compile` takes to start."""
+    page: str = import_module(".page.staged", __package__).staged_page(staged, found)
+    return page
+
+
 HINT = "write all to files with `-o DIR`"
 
 
 def staged_files(staged: Staged, found: Sequence[Try], emit: Emit, detail: Detail) -> dict[str, str]:
     """A text for each file: the pipeline's own, and those of its stages."""
-    if emit not in (Emit.TEXT, Emit.JSON, *ALONE):
-        raise fail("Of a pipeline there is no page.", hint="take `--emit text`, or `--emit json`")
     stem = file_stem(staged.program.name, "pipeline")
+    if emit is Emit.HTML:
+        return {f"{stem}.html": _page(staged, found)}
     if emit is Emit.TEXT:
         texts = {f"{stem}.txt": staged_text(staged, found)}
     else:  # beside modules too: what each stage gets of the one before

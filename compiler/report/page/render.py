@@ -74,7 +74,7 @@ def plan_page(
     if compiled.together:
         looped = any(one.estimate.loops for one in compiled)
         proofs = [("objective", f"{time_text(plan.price, 6)}, all phases"), ("proof", proof(plan.gap, looped))]
-    return _render(
+    return render(
         "plan.html",
         title=f"{spmd.name} on {spmd.mesh}",
         model=spmd.name,
@@ -96,7 +96,7 @@ def frontier_page(title: str, frontier: Frontier) -> str:
     for name in series:
         own = [k for k, point in enumerate(points) if point.series == name]
         best |= {own[k] for k in best_of([points[k] for k in own])}
-    return _render(
+    return render(
         "frontier.html",
         title=title,
         frontier=frontier,
@@ -129,7 +129,7 @@ def schedule_page(found: Schedule, rungs: Sequence[Rung] = ()) -> str:
         sizes = f"{len(batch.members)} x {batch.new} tokens" + (f" after {batch.cached}" if batch.cached else "")
         return f"batch {number}, {batch.runs}: {sizes}"
 
-    return _render(
+    return render(
         "schedule.html",
         title=f"Schedule of {requests:,} requests, {job.program.name}",
         facts=facts,
@@ -141,7 +141,8 @@ def schedule_page(found: Schedule, rungs: Sequence[Rung] = ()) -> str:
     )
 
 
-def _render(template: str, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
+    """A template of this folder, filled, with the style sheet and the script."""
     environment = Environment(
         loader=FunctionLoader(_file),
         autoescape=True,

@@ -114,3 +114,11 @@ def test_the_jax_module_of_a_pipeline_gives_what_its_stages_do_unsharded(compile
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "largest relative difference" in ran.stdout
+
+
+def test_the_page_draws_micro_batches_in_the_stages(compiled):
+    counts = ["--phase", "decode", "--micro-batches", "decode=2"]
+    found = compiled("--chips", "2x3", "--stages", "2", *counts, "--emit", "html")
+    assert found.exit_code == 0, found.output
+    assert found.stdout.count("<title>micro-batch 1</title>") == found.stdout.count("<title>micro-batch 2</title>") == 6
+    assert "8 calls of 2 micro-batches take" in found.stdout and "drawn: 3 of the calls" in found.stdout

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ..ir.chosen import held_share
 from ..ir.collective import CollectiveKind, axes_of, kind
-from ..ir.program import Kind, Repeat, Signature, Stored, sets_of, signature, walk
+from ..ir.program import Kind, Repeat, Signature, Stored, copies_held, signature, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..ir.verify.fused import walk_loops
 from .hardware import Hardware
@@ -23,6 +23,7 @@ from .kernels import launches
 from .loops import Alone, LoopCost, loop_cost
 from .network import Network, bytes_sent
 from .ops import Work, work
+from .streams import FetchCost, fetch_costs
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class MoveCost:
 class Totals:
     """What a run takes on a chip. `compute_s` and `memory_s` are what arithmetic and HBM alone would
     take; `op_s` what the ops take by the hardware's rule; `hidden_s` what loops save of that and of the
-    communication."""
+    communication; `waiting_s` how long it waits for what comes from the host."""
 
     compute_s: float
     memory_s: float
@@ -69,6 +70,7 @@ class Totals:
     bytes_sent: float
     collectives: int
     hidden_s: float = 0.0
+    waiting_s: float = 0.0
 
     @property
     def apart_s(self) -> float:
@@ -78,21 +80,22 @@ class Totals:
     @property
     def total_s(self) -> float:
         """Seconds in all."""
-        return self.apart_s - self.hidden_s
+        return self.apart_s - self.hidden_s + self.waiting_s
 
 
 @dataclass(frozen=True)
 class Estimate:
     """The steps of a program in order, what is stored on a chip (bytes, all repetitions), and the loops
-    that some of the steps run in."""
+    that some of the steps run in. `fetches`: what comes from the host."""
 
     ops: tuple[OpCost, ...]
     moves: tuple[MoveCost, ...]
     stored_bytes: tuple[tuple[str, float], ...]
     loops: tuple[LoopCost, ...] = ()
+    fetches: tuple[FetchCost, ...] = ()
 
     def totals(self, once: bool = False) -> Totals:
-        """The sum over all steps; `once`: of each step once, whatever the repeats around it."""
+        """The sum over all steps; `once`: of each step once, whatever the repeats around it, all there."""
 
         def times(cost: OpCost | MoveCost | LoopCost) -> int:
             return 1 if once else cost.times
@@ -105,6 +108,7 @@ class Estimate:
             math.fsum(times(c) * c.bytes_sent for c in self.moves),
             sum(times(c) for c in self.moves if c.bytes_sent and not c.joined),
             math.fsum(times(c) * c.hidden_s for c in self.loops),
+            0.0 if once else math.fsum(c.waiting_s for c in self.fetches),
         )
 
 
@@ -188,8 +192,8 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
     launched = launches(spmd)
     for placed in walk(spmd.body):
         match placed.item:
-            case Stored(name, which):
-                held = placed.times * sets_of(which, spmd.micro_batches)
+            case Stored(name, which) as stored:
+                held = copies_held(stored, placed.times, spmd.micro_batches)
                 yield StoredBytes(name, held, which, scale.local_bytes(values[name]))
             case Compute(op):
                 sig = signature(op, plain)
@@ -225,7 +229,11 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
     found = Estimate(tuple(ops), tuple(moves), tuple(stored))
     alone = steps_alone(found, spmd)
     loops = (loop_cost(loop, times, spmd, network, alone) for loop, times in walk_loops(spmd.body))
-    return replace(found, loops=tuple(loops))
+    found = replace(found, loops=tuple(loops))
+    repetitions = {scope.name: scope.once.total_s for scope in scopes(spmd, found)}
+    return replace(
+        found, fetches=fetch_costs(spmd, hardware, repetitions, lambda value: float(local_bytes(value, spmd)))
+    )
 
 
 def steps_alone(costs: Estimate, spmd: SpmdProgram) -> Alone:

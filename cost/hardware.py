@@ -122,6 +122,23 @@ class Switch:
 
 
 @dataclass(frozen=True)
+class Host:
+    """The machine that some chips are plugged into, and its memory, where what these do not hold may be stored.
+
+    Rates are those of all its chips together: of DRAM and of NVMe, 0 where it has none. `link_bytes_per_s`: of a link
+    to the chips, one direction; `link_chips` share it. `host_chips`: that the host has.
+    """
+
+    dram_bytes: float
+    dram_bytes_per_s: float
+    link_bytes_per_s: float
+    host_chips: int
+    link_chips: int = 1
+    nvme_bytes: float = 0.0
+    nvme_bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class Protocols:
     """What a collective of one kind takes behind a switch, as measured: the quicker of two protocols.
 
@@ -184,7 +201,7 @@ class Hardware:
     slices, None where that is not known. Latencies count in the links convention only. `measured_like`: the preset
     of the nearest chip that was measured, whose shares and latencies count where none are known of this one.
     `protocols`: what collectives behind a switch take, of the kinds that were measured. `engine`: what serves.
-    `priced_on`: when the price held.
+    `priced_on`: when the price held. `host`: None where that is not known.
     """
 
     name: str
@@ -205,6 +222,7 @@ class Hardware:
     convention: Convention = Convention.LINKS
     protocols: tuple[tuple[CollectiveKind, Protocols], ...] = ()
     engine: Engine | None = None
+    host: Host | None = None
 
     @classmethod
     def load(cls, name: str, datasheet: bool = False) -> Hardware:
@@ -359,7 +377,9 @@ def parse_hardware(source: Source) -> Hardware:
     if "convention" in network:
         network["convention"] = Convention(network["convention"])
     parts = tables[""] | tables["datasheet"] | network
-    return Hardware(**parts, fabric=fabric, calibrated=Calibrated(**calibrated), protocols=_protocols(tables))
+    host = Host(**tables["host"]) if "host" in tables else None
+    measured = Calibrated(**calibrated)
+    return Hardware(**parts, fabric=fabric, calibrated=measured, protocols=_protocols(tables), host=host)
 
 
 def _protocols(tables: Tables) -> tuple[tuple[CollectiveKind, Protocols], ...]:
@@ -399,6 +419,7 @@ def hardware_toml(hardware: Hardware, comments: Sequence[str], calibrated: Seque
         "datasheet": hardware,
         "network": hardware,
         fabric: hardware.fabric,
+        **({} if hardware.host is None else {"host": hardware.host}),
         "calibrated": hardware.calibrated,
         **dict(hardware.protocols),
     }

@@ -134,6 +134,15 @@ TABLES: Mapping[str, Mapping[str, Field]] = {
         "slice_step_chips": replace(CHIPS, required=False),
     },
     "switch": {"node_chips": CHIPS, "link_bytes_per_s": NUMBER},
+    "host": {
+        "dram_bytes": NUMBER,
+        "dram_bytes_per_s": NUMBER,
+        "link_bytes_per_s": NUMBER,
+        "host_chips": CHIPS,
+        "link_chips": replace(CHIPS, required=False),
+        "nvme_bytes": Field("number", required=False, zero=True),
+        "nvme_bytes_per_s": Field("number", required=False, zero=True),
+    },
     "calibrated": {
         "op_rule": Field("choice", required=False, choices=("max", "sum", "root-of-squares")),
         "compute_efficiency": SHARE,
@@ -237,6 +246,8 @@ def _fields(table: str, fields: Mapping[str, Any], form: Form, source: Source) -
     missing = [n for n, field in known.items() if field.required and n not in fields]
     if table == "torus" and fields.get("wrap") in ("cubes", "full-axis") and "wrap_axis_chips" not in fields:
         missing.append("wrap_axis_chips")
+    if table == "host" and fields.get("nvme_bytes") and not fields.get("nvme_bytes_per_s"):
+        missing.append("nvme_bytes_per_s")
     header = _place(source, table, None)
     found += [
         Diagnostic(f"The field `{n}` is missing from {place}.", header, f"it is {known[n].wanted}", source)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from ..ir.program import Append, Kind, Region, Repeat, Stored, operand_names, sets_of, walk
+from ..ir.program import Append, Kind, Region, Repeat, Stored, copies_held, operand_names, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from ..ir.verify.fused import together
 from .estimate import local_bytes
@@ -59,7 +59,8 @@ class Point:
 @dataclass(frozen=True)
 class MemoryUse:
     """Memory of one chip. `stored`: parameters and caches in repeats, by name, with the bytes of all
-    repetitions; `shared`: those outside of repeats. `worst`: the first point with most bytes live."""
+    repetitions that it has room for; `shared`: those outside of repeats. `worst`: the first point with
+    most bytes live."""
 
     stored: tuple[tuple[str, Fraction], ...]
     shared: tuple[tuple[str, Fraction], ...]
@@ -83,9 +84,9 @@ def memory(spmd: SpmdProgram) -> MemoryUse:
     shared: list[tuple[str, Fraction]] = []
     for placed in walk(spmd.body):
         match placed.item:
-            case Stored(name, kind) if kind is not Kind.INPUT:
+            case Stored(name, kind) as one if kind is not Kind.INPUT:
                 group = stored if placed.repeats else shared
-                held = placed.times * sets_of(kind, spmd.micro_batches)
+                held = copies_held(one, placed.times, spmd.micro_batches)
                 group.append((name, held * local_bytes(values[name], spmd)))
     worst = max(points(spmd), key=lambda point: point.bytes)  # the first of the largest
     return MemoryUse(tuple(stored), tuple(shared), worst)

@@ -29,11 +29,12 @@ class Shares:
     network_s: float = 0.0
     latency_s: float = 0.0
     launch_s: float = 0.0
+    host_s: float = 0.0
 
     @property
     def seconds(self) -> tuple[float, ...]:
         """Each of them, in the order of Resource."""
-        return self.compute_s, self.hbm_s, self.network_s, self.latency_s, self.launch_s
+        return self.compute_s, self.hbm_s, self.network_s, self.latency_s, self.launch_s, self.host_s
 
     @property
     def total_s(self) -> float:
@@ -82,19 +83,21 @@ HOUR_S = 3600.0
 
 class Resource(StrEnum):
     """What time is spent on. LATENCY: of the network, whatever it carries. LAUNCH: of kernels, whatever they do,
-    and what a serving engine takes beside them."""
+    and what a serving engine takes beside them. HOST: waiting for what it stores."""
 
     COMPUTE = "compute"
     HBM = "HBM"
     NETWORK = "network"
     LATENCY = "latency"
     LAUNCH = "launch"
+    HOST = "host"
 
 
 @dataclass(frozen=True)
 class Part:
     """An op, a collective or a loop of them, by the value that it makes first; `what`: the collective's kind,
-    `op` or `loop`. `seconds`: on a chip, all its repetitions, without what a loop hides."""
+    `op` or `loop`; or waiting for the host in a repeat, by its name, `fetch`. `seconds`: on a chip, all its
+    repetitions, without what a loop hides."""
 
     result: str
     what: str
@@ -149,8 +152,9 @@ class Prediction:
 
     @property
     def shares(self) -> tuple[tuple[Resource, float], ...]:
-        """The seconds spent on each resource."""
-        return tuple(zip(Resource, self.spent.seconds, strict=True))
+        """The seconds spent on each resource; on the host only where some are."""
+        every = zip(Resource, self.spent.seconds, strict=True)
+        return tuple((resource, seconds) for resource, seconds in every if resource is not Resource.HOST or seconds)
 
 
 def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Prediction:
@@ -217,7 +221,7 @@ def _spent(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Shares:
         else:
             hops_s = loop.times * _rounds(loop) * float(network.hop_s)
             total += Shares(network_s=loop.times * loop.transfer_s - hops_s, latency_s=start_s + hops_s)
-    return total
+    return total + Shares(host_s=cost.totals().waiting_s)
 
 
 def _rounds(loop: LoopCost) -> int:
@@ -237,4 +241,5 @@ def _parts(cost: Estimate) -> tuple[Part, ...]:
     steps = [Part(op.result, "op", op.times, op.times * op.seconds) for op in cost.ops if op.result not in looped]
     steps += [Part(m.result, m.kind, m.times, m.times * m.seconds) for m in cost.moves if m.result not in looped]
     steps += [Part(loop.first, "loop", loop.times, loop.times * loop.seconds) for loop in cost.loops]
+    steps += [Part(fetch.repeat, "fetch", 1, fetch.waiting_s) for fetch in cost.fetches if fetch.waiting_s]
     return tuple(steps)

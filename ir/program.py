@@ -39,16 +39,26 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
+class Streamed:
+    """Of a stored tensor's repetitions `count` lie in the memory of the chips' host, spread evenly among the others,
+    and come to the chips as they are needed: `ahead` of them before that, so that chips have room for one more."""
+
+    count: int
+    ahead: int
+
+
+@dataclass(frozen=True)
 class Stored:
     """A tensor that is there before the program runs. In a Repeat: one for each repetition.
 
     `whole`: dims that are never split, neither where it is stored nor in any copy of it: elements along
-    them form groups that are packed together.
+    them form groups that are packed together. `streamed`: None where chips hold all of it.
     """
 
     value: str
     kind: Kind
     whole: tuple[str, ...] = ()
+    streamed: Streamed | None = None
 
 
 @dataclass(frozen=True)
@@ -397,9 +407,14 @@ def with_operands(op: Op, names: Mapping[str, str]) -> Op:
             return op
 
 
-def sets_of(kind: Kind, micro_batches: int) -> int:
-    """How often a chip holds a stored tensor where batches take turns: a cache once for each of them."""
-    return micro_batches if kind is Kind.CACHE else 1
+def copies_held(stored: Stored, repetitions: int, micro_batches: int) -> int:
+    """How many copies of a stored tensor a chip has room for: one for each repetition that is not streamed, and of a
+    cache as many for each of the batches that take turns."""
+    sets = micro_batches if stored.kind is Kind.CACHE else 1
+    if stored.streamed is None:
+        return repetitions * sets
+    count, ahead = stored.streamed.count, stored.streamed.ahead
+    return (repetitions - count + min(count, 1 + ahead)) * sets
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import typer
 
 from ...ir.choices import with_capacity
 from ...ir.diagnostics import InputError, fail
+from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.choose import Options, choose
 from ...passes.expansion.expand import stored_as
@@ -19,11 +20,13 @@ from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..hf_import.weight_map import WeightMap, map_beside
 from ..plan.autopad import pad_auto, padding_text
-from ..plan.pipeline import load, select_phases
+from ..plan.offload import Offload, on_meshes
+from ..plan.pipeline import load, select_phases, with_runs
 from ..plan.serving import Stream, of_stream, served
 from ..plan.shapes import meshes_to_compile, ranking
 from ..plan.staged import Staged, Try, tries
 from ..report.compiled_model import CompiledModel, compile_model
+from ..report.offload_text import batches_text, offload_text
 from ..report.served import served_text
 from ..report.staged_targets import staged_files, staged_in_one
 from ..report.staged_text import tries_text
@@ -35,6 +38,7 @@ from ..text.files import refuse_existing, write_files
 from ..text.terminal import complain, note, say
 from .main import BUG, reported
 from .options import (
+    Ahead,
     AnyShape,
     Caches,
     Capacity,
@@ -46,7 +50,9 @@ from .options import (
     Input,
     Least,
     MicroBatches,
+    MostSequences,
     Net,
+    Offloading,
     Output,
     Overlap,
     Pins,
@@ -150,6 +156,9 @@ def compile_command(
     ] = None,
     stages: Stages = None,
     micro_batches: MicroBatches = None,
+    offload: Offloading = Offload.NONE,
+    ahead: Ahead = 1,
+    best_batch: MostSequences = False,
     objective: Least = Objective.TIME,
     solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
     overlap: Overlap = False,
@@ -215,7 +224,15 @@ def compile_command(
     writing.refuse(model.name, phases)
     paddings = None
     wanted = stages_of(stages, micro_batches)
-    if stages is not None:
+    if offload is not Offload.NONE:
+        _refuse_beside_offload({"--stages": stages, "--separate": separate, "--batch": best_batch and stream})
+        if "auto" in (pad or []):
+            raise fail("Padding is not chosen beside streams.", hint="leave out `--pad auto`, or `--offload`")
+        streams, compiled = _offloaded(model, phases, meshes, options, (offload, ahead), best_batch, check)
+        (say if emit is Emit.TEXT else note)(streams + "\n")
+    elif best_batch:
+        raise fail("The best batch is looked for with streams.", hint="add `--offload auto`")
+    elif stages is not None:
         counts = counts_by_phase(micro_batches or [], phases)
         found = tries(model, phases, meshes, options, wanted, counts, check)
         if isinstance(found[0].found, Staged):
@@ -237,6 +254,31 @@ def compile_command(
     if separate and len(phases) > 1 and emit is Emit.TEXT:
         say(f"\n{_sharing(compiled, options)}\n")
     _vouch(compiled)
+
+
+def _refuse_beside_offload(given: Mapping[str, object]) -> None:
+    """Raise InputError for the first option that does not go with streams."""
+    for option, value in given.items():
+        if value:
+            raise fail(f"`{option}` does not go with `--offload`.", hint="leave one of them out")
+
+
+def _offloaded(
+    model: Program,
+    phases: Sequence[str],
+    meshes: Sequence[Mesh],
+    options: Options,
+    how: tuple[Offload, int],
+    best_batch: bool,
+    check: bool,
+) -> tuple[str, CompiledModel]:
+    """What is streamed, as text, and the plans: on the mesh on which they take least."""
+    found = on_meshes(model, phases, meshes, options, *how, best_batch)
+    best = found[0].offloaded
+    assert best is not None, "what is tried first fits"
+    compiled = with_runs(best.compiled) if check else best.compiled
+    texts = [batches_text(found)] if best_batch else []
+    return "\n".join([*texts, offload_text(best)]), CompiledModel(compiled, ())
 
 
 def _stream(input_tokens: int | None, output_tokens: int | None, batch: int | None) -> Stream | None:

@@ -12,7 +12,9 @@ from ...cost.hardware import Convention, Hardware, load_engine
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...passes.plan import Objective
+from ..plan.offload import Offload
 
+MOST_AHEAD = 16  # layers: more take room and save nothing
 File = Annotated[str, typer.Argument(metavar="FILE", help="A model (.esti).", show_default=False)]
 Chips = Annotated[
     str,
@@ -96,6 +98,21 @@ Capacity = Annotated[
         help="How many chosen entries, such as tokens at their experts, an emitted JAX module and its plan have room "
         "for: so many times what is expected, what is beyond is dropped and counted; or all that may be chosen.",
     ),
+]
+Offloading = Annotated[
+    Offload,
+    typer.Option(
+        help="Store what the chips do not hold in their host's memory, layer by layer: weights, caches, or whichever "
+        "is quickest. The hardware's file needs a table `[host]`."
+    ),
+]
+Ahead = Annotated[
+    int,
+    typer.Option(metavar="N", min=0, max=MOST_AHEAD, help="Layers that come from the host before they are needed."),
+]
+MostSequences = Annotated[
+    bool,
+    typer.Option("--best-batch", help="With `--offload`: the batch of most sequences a second, of those that fit."),
 ]
 Least = Annotated[Objective, typer.Option(help="What the plan has least of.")]
 

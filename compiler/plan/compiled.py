@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
-from ...cost.estimate import Estimate, Scope, scopes
+from ...cost.estimate import Estimate, Scope, local_bytes, scopes
 from ...cost.hardware import Hardware
 from ...cost.memory import MemoryUse, memory
 from ...cost.predict import Prediction, predict_phase
+from ...cost.streams import host_bytes
 from ...ir.diagnostics import Diagnostic
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram
@@ -58,10 +59,11 @@ class CompiledPhase:
         return self.program.phase(self.phase).calls
 
     @property
-    def hidden_s(self) -> float:
-        """What loops hide of the time that was minimised."""
+    def beside_s(self) -> float:
+        """What the time that was minimised leaves out: waiting for the host, less what loops hide."""
         timed = self.plan.objective is Objective.TIME or memory_is_limit(self.plan)
-        return self.estimate.totals().hidden_s if timed else 0.0
+        totals = self.estimate.totals()
+        return totals.waiting_s - totals.hidden_s if timed else 0.0
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -72,6 +74,12 @@ class CompiledPhase:
     def memory(self) -> MemoryUse:
         """What a chip holds."""
         return memory(self.spmd)
+
+    @property
+    def host_bytes(self) -> float:
+        """What each host holds for its chips."""
+        host = self.hardware.host
+        return 0.0 if host is None else host_bytes(self.spmd, host, lambda value: float(local_bytes(value, self.spmd)))
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:
@@ -123,14 +131,14 @@ class Compilation(Sequence[CompiledPhase]):
 
     @property
     def price(self) -> float:
-        """The objective of all phases over all of their calls; of one phase, of one call. Where that is time, what
-        loops hide does not count."""
+        """The objective of all phases over all of their calls; of one phase, of one call. Where that is time, with
+        waiting for the host, and without what loops hide."""
         if len(self.phases) == 1:
-            return self.phases[0].plan.price - self.phases[0].hidden_s
-        hidden_s = math.fsum(one.calls * one.hidden_s for one in self.phases)
+            return self.phases[0].plan.price + self.phases[0].beside_s
+        beside_s = math.fsum(one.calls * one.beside_s for one in self.phases)
         if self.together:
-            return self.phases[0].plan.price - hidden_s
-        return math.fsum(one.calls * one.plan.price for one in self.phases) - hidden_s
+            return self.phases[0].plan.price + beside_s
+        return math.fsum(one.calls * one.plan.price for one in self.phases) + beside_s
 
     @property
     def sound(self) -> bool:

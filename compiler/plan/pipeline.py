@@ -177,6 +177,11 @@ def compile_plan(program: Program, plan: Plan, options: Options, run: bool = Fal
     return tuple(out)
 
 
+def with_runs(compiled: Compilation) -> Compilation:
+    """The same, with each phase run on virtual chips. Raises as `run_check` does."""
+    return Compilation(tuple(replace(one, checked=run_check(one.program, one.spmd)) for one in compiled))
+
+
 def run_check(program: Program, spmd: SpmdProgram) -> CheckReport:
     """A sharded program run on virtual chips, beside the program that it is of. Raises InputError when it is too
     large to run, or where what the model computes does not stay finite and differs; InternalError when it does not

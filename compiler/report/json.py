@@ -121,6 +121,7 @@ def _totals(totals: Totals, hidden: bool) -> Data:
         "op_s": totals.op_s,
         "comm_s": totals.comm_s,
         **({"hidden_s": totals.hidden_s} if hidden else {}),
+        **({"waiting_s": totals.waiting_s} if totals.waiting_s else {}),
         "total_s": totals.total_s,
         "bytes_sent_per_chip": totals.bytes_sent,
         "collectives": totals.collectives,

@@ -16,7 +16,7 @@ from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
 from ...cost.memory import Point
 from ...cost.predict import Resource
 from ...ir.layout import format_layout
-from ...ir.program import Kind, Stored, walk
+from ...ir.program import Kind, Stored, copies_held, walk
 from ...ir.spmd import Move, SpmdProgram
 from ...ir.text.write_spmd import folded, print_spmd
 from ...passes.lower.insert import spell_handovers
@@ -126,6 +126,8 @@ def _stored(compiled: CompiledPhase) -> Iterator[str]:
             continue
         value = values[placed.item.value]
         shape = "x".join(map(str, value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh)))
+        kept = copies_held(placed.item, placed.times, spmd.micro_batches)
+        copies = f"{kept} of {placed.times}" if placed.item.streamed else str(placed.times)
         counted = f"{total[value.name] / 1e9:.3f}" if placed.item.kind is not Kind.INPUT else "-"
         rows.append(
             (
@@ -133,7 +135,7 @@ def _stored(compiled: CompiledPhase) -> Iterator[str]:
                 f"{value.dtype:<4} {format_layout(value.dims, value.layout)}",
                 shape or "1",
                 _mb(float(local_bytes(value, spmd))),
-                str(placed.times),
+                str(copies),
                 counted,
             )
         )
@@ -213,6 +215,8 @@ def _proof(compiled: CompiledPhase) -> Iterator[str]:
             yield "  status     optimal: proven within a gap of 1e-9"
         else:
             yield f"  status     feasible: the optimum may be up to {plan.gap:.2%} lower"
+    if waiting_s := compiled.estimate.totals().waiting_s:
+        yield f"  waiting    {time_text(waiting_s)} for the host, which the objective leaves out"
     yield from _overlap(compiled)
 
 
@@ -227,6 +231,9 @@ def _takes(compiled: CompiledPhase) -> Iterator[str]:
     yield f"  An op takes {RULES[compiled.hardware.calibrated.op_rule]}; the total is ops and communication."
     if compiled.estimate.loops:
         yield f"  Less what loops hide, {time_text(compiled.estimate.totals().hidden_s)} of the whole program."
+    for fetch in compiled.estimate.fetches:
+        waits = f"waiting for {fetch.streamed} of {fetch.count} repetitions of {fetch.repeat} to come from the host"
+        yield f"  The whole program with {time_text(fetch.waiting_s)} of {waits}."
     if (used := compiled.prediction.mfu) is not None:
         yield f"  MFU {used:.1%}: the flops of the model's parameters, without padding, of what the chips could do."
 
@@ -237,6 +244,7 @@ NEXT = {  # what makes a step quicker, or tokens cheaper, by what most of its ti
     Resource.NETWORK: "The network binds: `--overlap` hides collectives, and a larger batch or fewer chips send less.",
     Resource.LATENCY: "Latency binds: fewer chips, or a larger batch, make fewer and larger collectives.",
     Resource.LAUNCH: "Starting kernels, or the engine, binds: a larger batch does more in each step.",
+    Resource.HOST: "The host binds: a larger batch does more with each layer that comes, and int8 weights are half.",
 }
 
 

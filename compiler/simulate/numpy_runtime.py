@@ -231,7 +231,7 @@ class Mesh:
 
 
 def append_wrapping(cache: np.ndarray, new: np.ndarray, axis: int, end: int) -> np.ndarray:
-    """`new` takes the places before `end` of a context, place p the slot p modulo those along `axis`."""
+    """`new` takes the places before `end`, place p the slot p modulo those along `axis`."""
     slots, entries = cache.shape[axis], new.shape[axis]
     entry = (np.arange(slots) - (end - entries)) % slots
     taken = np.take(new, np.clip(entry, 0, entries - 1), axis=axis)

@@ -28,7 +28,7 @@ from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 from ..dtype import Dtype
 from ..layout import Layout, parse_layout
 from ..mesh import Mesh
-from ..program import Carry, Kind, Region, Repeat, Stored
+from ..program import Carry, Kind, Region, Repeat, Stored, Streamed
 from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .expressions import NAME, ExprError
 from .ops import read_op
@@ -45,7 +45,9 @@ _CODE = re.compile(rf"(?:{_QUOTED}|[^#])*")  # a line up to its comment
 _HEADER = re.compile(rf"sharded +(?P<name>{_QUOTED}) +(?P<phase>{PHASE}|{_QUOTED}) +on +(?P<mesh>.+)", re.ASCII)
 _SIZE = re.compile(r"(?P<dim>[A-Za-z]\w*)=(?P<size>\d{1,20})", re.ASCII)
 _STORED = re.compile(
-    rf"(?P<kind>param|cache|input) +(?P<name>{NAME}): +{_TYPE}(?: +whole +(?P<whole>{_DIMS}))?", re.ASCII
+    rf"(?P<kind>param|cache|input) +(?P<name>{NAME}): +{_TYPE}(?: +whole +(?P<whole>{_DIMS}))?"
+    r"(?: +streamed +(?P<count>\d{1,20}) +ahead +(?P<ahead>\d{1,20}))?",
+    re.ASCII,
 )
 _CARRY = re.compile(rf"(?P<way>enter|leave) +(?P<name>{NAME}): +{_TYPE} += +(?P<other>{NAME})", re.ASCII)
 _REPEAT = re.compile(rf"repeat +(?P<count>\d{{1,20}}) +(?P<name>{NAME}) *\{{", re.ASCII)
@@ -179,7 +181,8 @@ class _Parser:
         elif match := _STORED.fullmatch(text):
             name = self.value(match, 1)
             whole = tuple(match["whole"].split(",")) if match["whole"] else ()
-            self.frames[-1].stored.append(Stored(name, Kind(match["kind"]), whole))
+            streamed = Streamed(int(match["count"]), int(match["ahead"])) if match["count"] else None
+            self.frames[-1].stored.append(Stored(name, Kind(match["kind"]), whole, streamed))
         elif match := _CARRY.fullmatch(text):
             self.carry(match)
         elif match := _STEP.fullmatch(text):

@@ -149,7 +149,9 @@ class _Printer:
         for stored in region.stored:
             head = f"{stored.kind} {stored.value}:"
             whole = f" whole {','.join(stored.whole)}" if stored.whole else ""
-            yield from self.line(stored.value, f"{head:<{width}} {self.type(stored.value)}{whole}", indent)
+            streams = stored.streamed
+            streamed = f" streamed {streams.count} ahead {streams.ahead}" if streams else ""
+            yield from self.line(stored.value, f"{head:<{width}} {self.type(stored.value)}{whole}{streamed}", indent)
         shown = [item for item in region.items if isinstance(item, Repeat) or item.result not in self.hidden]
         steps = [item.result for item in shown if not isinstance(item, Repeat)]
         names = max((len(n) for n in steps if len(n) <= NAME_COLUMN), default=0)

@@ -12,6 +12,7 @@ it. What it checks, besides the types' own invariants:
 - carries: one layout, one shape, one dtype at entry and exit, complete;
 - stored tensors and results are complete; a new version of a cache lies as the cache is stored;
 - a dim that a stored tensor keeps whole is split in no copy of it;
+- parameters and caches alone are streamed, of no more repetitions than they have;
 - against a Program: the same stored tensors, ops, repeats and results, once moves are looked through.
 """
 
@@ -37,7 +38,7 @@ from ..collective import (
 )
 from ..diagnostics import Diagnostic, InputError
 from ..layout import format_layout, unsplittable
-from ..program import Append, Kind, Op, Program, Region, Repeat, operand_names, walk
+from ..program import Append, Kind, Op, Program, Region, Repeat, Stored, operand_names, walk
 from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .correspond import differences
 from .fused import mark_objection, misfits, together
@@ -119,9 +120,11 @@ class _Checker:
         self.readers = _readers(self.spmd)
         self.order: list[str] = []
 
-    def region(self, region: Region[Step], inner: set[str]) -> set[str]:
-        """Check a region; `inner` are the names that it alone sees, returned with those it defines."""
+    def region(self, region: Region[Step], inner: set[str], repetitions: int = 0) -> set[str]:
+        """Check a region; `inner` are the names that it alone sees, returned with those it defines; `repetitions`: of
+        the region, 0 in no repeat."""
         for stored in region.stored:
+            self.check_streamed(stored, repetitions)
             if self.define(stored.value, inner):
                 if self.values[stored.value].layout.partial:
                     self.found.append(f"The stored tensor `{stored.value}` is partial.")
@@ -136,7 +139,7 @@ class _Checker:
                 case Compute(op):
                     self.compute(op, inner)
                 case Repeat():
-                    self.repeat(item, inner)
+                    self.repeat(item, inner, max(1, repetitions))
         if not self.found:
             self.joined(region)
             self.looped(region)
@@ -196,6 +199,13 @@ class _Checker:
         except LayoutError as error:
             self.found.append(f"`{move.result}` cannot be made from `{move.operand}`: {error}.")
 
+    def check_streamed(self, stored: Stored, repetitions: int) -> None:
+        """Check that what comes from the host is stored, in a repeat, and no more than there is."""
+        if stored.streamed is not None and (
+            stored.kind is Kind.INPUT or not 1 <= stored.streamed.count <= repetitions or stored.streamed.ahead < 0
+        ):
+            self.found.append(f"Of `{stored.value}` no {stored.streamed.count} repetitions can be streamed.")
+
     def check_whole(self, name: str) -> None:
         """Check that a stored tensor, or a copy of one, is split along no dim that it keeps whole."""
         value = self.values[name]
@@ -237,8 +247,8 @@ class _Checker:
                 layout = format_layout(stored.dims, stored.layout)
                 self.found.append(f"`{op.result}` does not lie as its cache `{stored.name}` is stored, in {layout}.")
 
-    def repeat(self, repeat: Repeat[Step], inner: set[str]) -> None:
-        """Check a repeat: what enters, its body, what leaves."""
+    def repeat(self, repeat: Repeat[Step], inner: set[str], repetitions: int) -> None:
+        """Check a repeat, reached so often: what enters, its body, what leaves."""
         where = f"The repeat `{repeat.name}`"
         if repeat.count < 1:
             self.found.append(f"{where} runs {repeat.count} times.")
@@ -246,7 +256,7 @@ class _Checker:
         body: set[str] = set()
         for carry in repeat.carries:
             self.define(carry.inside, body)
-        self.region(repeat.body, body)
+        self.region(repeat.body, body, repetitions * repeat.count)
         for carry in repeat.carries:
             if carry.next not in body:
                 self.found.append(f"{where} hands on `{carry.next}`, which its body does not define.")

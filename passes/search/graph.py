@@ -20,7 +20,7 @@ from ...cost.ops import work
 from ...cost.stages import NO_PASSING, Passing
 from ...ir.chosen import held_share
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, sets_of, signature, walk
+from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, copies_held, signature, walk
 from ..layouts.partial import PartialAxes, partial_axes
 from ..layouts.space import Array, Mask, TensorSpace, tensor_space, too_large
 from ..layouts.strategies import StrategyTable, live_axes, strategies
@@ -142,7 +142,7 @@ class _Builder:
     hardware: Hardware
     values: Mapping[str, Value]
     partial: PartialAxes
-    whole: Mapping[str, tuple[str, ...]]
+    stored: Mapping[str, Stored]
     launches: Mapping[str, Launch]
     micro_batches: int
     passing: Passing
@@ -152,7 +152,7 @@ class _Builder:
     times: dict[str, int] = field(default_factory=dict)
 
     def space(self, value: str) -> TensorSpace:
-        whole = self.whole.get(value, ())
+        whole = self.stored[value].whole if value in self.stored else ()
         shape = [1 if d in whole else self.sizes[d] for d in self.values[value].dims]
         return tensor_space(shape, live_axes(self.mesh), self.partial.sums(value), self.partial.maxima(value))
 
@@ -186,8 +186,8 @@ class _Builder:
         if isinstance(item, Stored):
             stored = item.value
             if item.kind is not Kind.INPUT:
-                sets = sets_of(item.kind, self.micro_batches)
-                stored_bytes = sets * made[item.value] * self.total_bytes(item.value) / shards
+                copies = copies_held(item, made[item.value], self.micro_batches)
+                stored_bytes = copies * self.total_bytes(item.value) / shards
         seconds = np.zeros(len(choices))
         if isinstance(item, Result) and item.value in self.passing.values:
             seconds = np.asarray(self.passing.seconds(self.total_bytes(item.value) / shards))
@@ -213,8 +213,8 @@ class _Builder:
                 assert isinstance(op, Append)
                 self.add_source(use.value, reads[k][keep], times)
                 shards = self.space(use.value).space.shards[reads[k][keep]]
-                sets = times * sets_of(Kind.CACHE, self.micro_batches)
-                stored, stored_bytes = use.value, sets * self.total_bytes(use.value) / shards
+                copies = copies_held(self.stored[use.value], times, self.micro_batches)
+                stored, stored_bytes = use.value, copies * self.total_bytes(use.value) / shards
             else:
                 self.add_use(use.value, reads[k][keep])
         self.add_source(op.result, makes[keep], times)
@@ -236,10 +236,10 @@ def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware, pa
     """
     bound = program.phase(phase)
     sizes = dict(bound.sizes)
-    whole = {p.item.value: p.item.whole for p in walk(program.body) if isinstance(p.item, Stored)}
+    stored = {p.item.value: p.item for p in walk(program.body) if isinstance(p.item, Stored)}
     partial = partial_axes(program, sizes, mesh)
     launched, shared = launches(program), bound.micro_batches
-    builder = _Builder(program, sizes, mesh, hardware, program.table(), partial, whole, launched, shared, passing)
+    builder = _Builder(program, sizes, mesh, hardware, program.table(), partial, stored, launched, shared, passing)
     appended = frozenset(p.item.cache for p in walk(program.body) if isinstance(p.item, Append))
     for placed in walk(program.body):
         match placed.item:

@@ -165,6 +165,8 @@ def _time(compiled: CompiledPhase) -> Iterator[Share]:
         start += share
     if totals.hidden_s:
         yield Share("hidden in loops", f"less {time_text(totals.hidden_s)}", "", 0.0, 0.0)
+    if totals.waiting_s:
+        yield Share("waiting for the host", f"{time_text(totals.waiting_s)} more", "", 0.0, 0.0)
 
 
 def _memory(compiled: CompiledPhase) -> Iterator[Share]:

@@ -1,0 +1,341 @@
+"""The choice of what chips keep of a model's layers, and what their host does.
+
+Layers are alike, so it is how many of them are streamed that is chosen: first as few as leave a plan that fits, then
+as many as come while others compute, which makes room for quicker layouts, then all. For each the search lays out
+the program as ever, with room for what stays; what it minimises leaves waiting out. The bound holds with it: no plan
+computes quicker than one that keeps the least, nor fetches less than the fewest layers that have to be streamed, of
+which each chip takes an even part in any layout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+
+from ...cost.streams import NO_HOST
+from ...ir.diagnostics import InputError, fail
+from ...ir.mesh import Mesh
+from ...ir.program import Kind, Op, Program, Region, Repeat, Streamed
+from ...passes.choose import Options
+from ...passes.plan import NoPlan, Objective, Outcome, relative_gap
+from .compiled import Compilation
+from .pipeline import compile_phases
+from .serving import serving
+
+MOST_SEQUENCES = 1 << 20  # of a batch that is looked for
+
+
+class Offload(StrEnum):
+    """What may be streamed from the host. AUTO: weights, caches or both, whichever is quickest."""
+
+    NONE = "none"
+    WEIGHTS = "weights"
+    CACHES = "caches"
+    AUTO = "auto"
+
+
+FAMILIES: dict[Offload, tuple[frozenset[Kind], ...]] = {
+    Offload.WEIGHTS: (frozenset({Kind.PARAM}),),
+    Offload.CACHES: (frozenset({Kind.CACHE}),),
+    Offload.AUTO: (frozenset({Kind.PARAM}), frozenset({Kind.CACHE}), frozenset({Kind.PARAM, Kind.CACHE})),
+}
+
+
+@dataclass(frozen=True)
+class Offloaded:
+    """A compilation in which `streamed` of `layers` come from the host, of the `kinds` of tensors; `ahead`: how many
+    before they are needed. `bound`: what every plan with such streams takes at the least, in the terms of its price."""
+
+    compiled: Compilation
+    kinds: frozenset[Kind]
+    streamed: int
+    layers: int
+    ahead: int
+    bound: float
+
+    @property
+    def price(self) -> float:
+        """Seconds with waiting: of all calls of all phases, of one phase of one call."""
+        return self.compiled.price
+
+    @property
+    def gap(self) -> float:
+        """How far the price may lie above the optimum, relative to the price."""
+        return relative_gap(self.price, self.bound)
+
+
+@dataclass(frozen=True)
+class Batched:
+    """A batch that was tried: what came of it, and sequences a second; None where it does not fit."""
+
+    batch: int
+    offloaded: Offloaded | None
+
+    @property
+    def sequences_per_s(self) -> float:
+        """Sequences that go through all phases a second."""
+        return self.batch / self.offloaded.price if self.offloaded else 0.0
+
+
+def streaming(program: Program, kinds: Set[Kind], layers: int, ahead: int) -> Program:
+    """The program with `layers` of its layers streamed, spread evenly over its repeats: what is stored in them of
+    such kinds. Repeats in a repeat are parts of its layers."""
+    every, before = layers_of(program), 0
+    items: list[Op | Repeat[Op]] = []
+    for item in program.body.items:
+        if isinstance(item, Repeat):
+            count = (before + item.count) * layers // every - before * layers // every
+            before += item.count
+            item = replace(item, body=_streamed(item.body, kinds, count, ahead))
+        items.append(item)
+    return replace(program, body=Region(program.body.stored, tuple(items)))
+
+
+def _streamed(region: Region[Op], kinds: Set[Kind], count: int, ahead: int) -> Region[Op]:
+    how = Streamed(count, ahead) if count else None
+    stored = tuple(replace(one, streamed=how) if one.kind in kinds else one for one in region.stored)
+    items = (
+        replace(item, body=_streamed(item.body, kinds, count * item.count, ahead)) if isinstance(item, Repeat) else item
+        for item in region.items
+    )
+    return Region(stored, tuple(items))
+
+
+def layers_of(program: Program) -> int:
+    """The repetitions of all repeats that stand in no other."""
+    return sum(item.count for item in program.body.items if isinstance(item, Repeat))
+
+
+def compile_offloaded(
+    program: Program, phases: Sequence[str], mesh: Mesh, options: Options, offload: Offload, ahead: int = 1
+) -> Offloaded:
+    """The quickest plan that is found with streams of some kinds; `ahead`: how many layers are fetched before they are
+    needed, 0 for none.
+
+    Raises InputError where the hardware has no host, the model has no layers, or the host cannot hold what is
+    streamed; NoPlan where the model does not fit even so.
+    """
+    hardware = options.hardware
+    if hardware.host is None:
+        raise fail(f"{hardware.name} has no host to store parameters or caches in.", hint=NO_HOST)
+    if options.objective is not Objective.TIME:
+        raise fail(f"What is streamed is chosen by time, and `{options.objective}` is asked for.")
+    if options.overlap:
+        raise fail("Loops are not made of programs that stream.", hint="leave out `--overlap`, or `--offload`")
+    if not layers_of(program):
+        raise fail("The model has no layers to stream: no block of it is repeated.", hint="leave out `--offload`")
+    found: list[Offloaded] = []
+    refused: list[InputError] = []
+    for kinds in FAMILIES[offload]:
+        try:
+            found.append(_Family(program, phases, mesh, options, kinds, ahead).best())
+        except InputError as error:
+            refused.append(error)
+    if not found:
+        raise refused[-1]
+    best = min(found, key=lambda one: (one.price, one.streamed))
+    return replace(best, bound=min(one.bound for one in found))
+
+
+@dataclass
+class _Family:
+    """Plans that stream tensors of some kinds."""
+
+    program: Program
+    phases: Sequence[str]
+    mesh: Mesh
+    options: Options
+    kinds: frozenset[Kind]
+    ahead: int
+
+    def __post_init__(self) -> None:
+        self.layers = layers_of(self.program)
+        self.found: dict[int, Compilation | InputError] = {}
+
+    @cached_property
+    def freest(self) -> Compilation:
+        """The plan with most room on the chips: all layers are streamed, or none where the host cannot hold them."""
+        if not self.fits(0):
+            return self.compiled(self.layers)
+        try:
+            return self.compiled(self.layers)
+        except InputError:
+            return self.compiled(0)
+
+    def compiled(self, streamed: int) -> Compilation:
+        """The plan with so many layers streamed. Raises InputError where there is none."""
+        if streamed not in self.found:
+            program = streaming(self.program, self.kinds, streamed, self.ahead)
+            try:
+                self.found[streamed] = compile_phases(program, self.phases, self.mesh, self.options)
+            except InputError as error:
+                self.found[streamed] = error
+        found = self.found[streamed]
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+    def fits(self, streamed: int) -> bool:
+        """Whether there is a plan with so many layers streamed."""
+        try:
+            self.compiled(streamed)
+        except NoPlan:
+            return False
+        return True
+
+    def best(self) -> Offloaded:
+        """The quickest of a few counts of streamed layers. Raises InputError where even all are too few."""
+        freest = _computing_s(self.freest)
+        least = self.least()
+        counts = {least}
+        if freest < _computing_s(self.compiled(least)):
+            counts |= {self.layers, max(least, self.hidden())}
+        _, count = min((self.compiled(count).price, count) for count in counts)
+        found = self.compiled(count)
+        return Offloaded(found, self.kinds, count, self.layers, self.ahead, min(found.price, self.bound(least)))
+
+    def least(self) -> int:
+        """The fewest layers to stream so that a plan fits: as far as the plan that streams all says, looked for from
+        there."""
+        low, high = -1, self.layers
+        for count in self.guesses():
+            if low < count < high:
+                low, high = (low, count) if self.fits(count) else (count, high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.fits(middle) else (middle, high)
+        return high
+
+    def guesses(self) -> Iterator[int]:
+        """None; and the fewest that fit into the chips in the layouts of the plan that streams all, or one fewer."""
+        yield 0
+        layer, room = 0.0, math.inf
+        for one in self.freest:
+            room = min(room, self.options.capacity - float(one.memory.total_bytes))
+            streamed = set(_names(one.program, self.kinds))
+            held = sum(float(size) for name, size in one.memory.stored if name in streamed)
+            layer = max(layer, held / min(self.layers, 1 + self.ahead))
+        if layer:
+            kept = int(room // layer)
+            yield max(0, self.layers - kept)
+            yield max(0, self.layers - kept - 1)
+
+    def hidden(self) -> int:
+        """About the most layers that come while the others compute."""
+        spare = []
+        for one in self.freest:
+            for fetch in one.estimate.fetches:
+                if fetch.fetch.seconds:
+                    spare.append(fetch.step_s / fetch.fetch.seconds)
+        return min(self.layers, int(self.layers * min(spare, default=1.0))) if self.ahead else 0
+
+    def bound(self, least: int) -> float:
+        """What every plan of the family takes at the least; `least`: the fewest layers that are streamed in any."""
+        several = len(self.freest) > 1
+        computing = math.fsum(
+            plan.bound * (self.freest[n].calls if several and not self.freest.together else 1)
+            for n, plan in enumerate(self.freest.plans)
+        )
+        before = self.found.get(least - 1)
+        proven = isinstance(before, NoPlan) and before.outcome is Outcome.INFEASIBLE
+        fetching = 0.0
+        for one in self.compiled(least) if proven else ():
+            for each in one.estimate.fetches:
+                fetched_s = max(each.fetch.link_s, each.fetch.dram_s, each.fetch.nvme_s)
+                fetching += (one.calls if several else 1) * each.streamed * fetched_s
+        return max(computing, fetching)
+
+
+def _computing_s(compiled: Compilation) -> float:
+    """The price of a compilation without waiting."""
+    several = len(compiled) > 1
+    return compiled.price - math.fsum((one.calls if several else 1) * one.beside_s for one in compiled)
+
+
+def _names(program: Program, kinds: Set[Kind]) -> Iterator[str]:
+    """What is stored in repeats, of some kinds."""
+    regions = [item.body for item in program.body.items if isinstance(item, Repeat)]
+    while regions:
+        region = regions.pop()
+        yield from (one.value for one in region.stored if one.kind in kinds)
+        regions += [item.body for item in region.items if isinstance(item, Repeat)]
+
+
+def most_sequences(
+    program: Program,
+    phases: Sequence[str],
+    mesh: Mesh,
+    options: Options,
+    offload: Offload,
+    ahead: int = 1,
+) -> tuple[Batched, ...]:
+    """The batches that were tried for the most sequences a second, that with the most of them first: of one sequence a
+    chip, then doubled up to where one does not fit, and halfway between it and the last that does, to a sixteenth.
+
+    Raises InputError as `compile_offloaded` does where one sequence a chip does not fit.
+    """
+    batch_dim = serving(program).batch
+    found: dict[int, Batched] = {}
+
+    def tried(batch: int) -> bool:
+        sized = _of_batch(program, batch_dim, batch)
+        try:
+            found[batch] = Batched(batch, compile_offloaded(sized, phases, mesh, options, offload, ahead))
+        except InputError:
+            if len(found) == 0:
+                raise
+            found[batch] = Batched(batch, None)
+        return found[batch].offloaded is not None
+
+    batch = step = mesh.chips
+    while tried(batch) and batch < MOST_SEQUENCES:
+        batch *= 2
+    low, high = batch // 2, batch
+    while high - low > max(step, low // 16) and found[high].offloaded is None:
+        middle = (low + high) // 2 // step * step
+        low, high = (middle, high) if tried(middle) else (low, middle)
+    return tuple(sorted(found.values(), key=lambda one: (-one.sequences_per_s, one.batch)))
+
+
+def on_meshes(
+    program: Program,
+    phases: Sequence[str],
+    meshes: Sequence[Mesh],
+    options: Options,
+    offload: Offload,
+    ahead: int,
+    best_batch: bool,
+) -> tuple[Batched, ...]:
+    """What was tried on the mesh on which the first of it takes least a sequence: the batch as it is, or as
+    `most_sequences` has it. Raises InputError where no mesh has a plan."""
+    found: list[tuple[Batched, ...]] = []
+    refused: list[InputError] = []
+    for mesh in meshes:
+        try:
+            if best_batch:
+                found.append(most_sequences(program, phases, mesh, options, offload, ahead))
+            else:
+                one = compile_offloaded(program, phases, mesh, options, offload, ahead)
+                found.append((Batched(_batch(program, phases), one),))
+        except InputError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return max(found, key=lambda tried: tried[0].sequences_per_s)
+
+
+def _batch(program: Program, phases: Sequence[str]) -> int:
+    """The sequences of the last phase."""
+    return dict(program.phase(phases[-1]).sizes)[serving(program).batch]
+
+
+def _of_batch(program: Program, dim: str, batch: int) -> Program:
+    """The program for so many sequences, in all phases."""
+    sized = (
+        replace(phase, sizes=tuple((name, batch if name == dim else size) for name, size in phase.sizes))
+        for phase in program.phases
+    )
+    return replace(program, phases=tuple(sized))

@@ -1,0 +1,87 @@
+"""What is streamed from a host, as text and as data: how many layers, what they take to come, and batches tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...ir.program import Kind
+from ...passes.plan import Outcome
+from ..plan.compiled import CompiledPhase
+from ..plan.offload import Batched, Offloaded
+from ..text.terminal import count_text, size_text, table, time_text
+
+KINDS = {Kind.PARAM: "weights", Kind.CACHE: "caches"}
+
+
+def offload_text(found: Offloaded) -> str:
+    """What is streamed, what that takes beside what chips do, and what is proven of it."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: Offloaded) -> Iterator[str]:
+    host = found.compiled[0].hardware.host
+    assert host is not None, "`compile_offloaded` refuses hardware without a host"
+    if not found.streamed:
+        yield "Streams: none, the chips hold all"
+        return
+    what = " and ".join(KINDS[kind] for kind in KINDS if kind in found.kinds)
+    yield f"Streams: {what} of {found.streamed} of {found.layers} layers, {_ahead(found.ahead)}"
+    size = max(one.host_bytes for one in found.compiled)
+    below = max(0.0, size - host.dram_bytes)
+    where = f", {size_text(below)} of it on NVMe" if below else ""
+    yield f"  a host holds {size_text(size)} for at most {host.host_chips} chips{where}"
+    rows: list[tuple[str, ...]] = [("", "to a chip", "back", "comes in", "by", "a layer takes", "waiting")]
+    for one in found.compiled:
+        for fetch in one.estimate.fetches:
+            name = f"{one.phase}, {fetch.repeat}"
+            sizes = [size_text(fetch.fetch.in_bytes), size_text(fetch.fetch.out_bytes)]
+            comes, by = time_text(fetch.fetch.seconds), str(fetch.fetch.binds)
+            waits = time_text(fetch.waiting_s) if fetch.waiting_s else "none"
+            rows.append((name, *sizes, comes, by, time_text(fetch.step_s), waits))
+    yield from table(rows, 1)
+    yield f"  with waiting  {time_text(found.price, 6)}"
+    yield f"  bound         {time_text(found.bound, 6)}, whatever is streamed of these"
+    if Outcome.of(found.gap) is Outcome.OPTIMAL:
+        yield "  status        optimal: proven within a gap of 1e-9"
+    else:
+        yield f"  status        feasible: the optimum may be up to {found.gap:.2%} lower"
+
+
+def _ahead(ahead: int) -> str:
+    return f"{ahead} ahead of need" if ahead else "as they are needed"
+
+
+def batches_text(tried: Sequence[Batched]) -> str:
+    """The batches that were tried, the one with most sequences a second first."""
+    rows: list[tuple[str, ...]] = [("batch", "streamed", "takes", "sequences a second", "Tflop/s a chip")]
+    for one in tried:
+        if one.offloaded is None:
+            rows.append((str(one.batch), "-", "-", "does not fit", "-"))
+            continue
+        found = one.offloaded
+        rate = f"{chip_flops_per_s(found.compiled[0]) / 1e12:.4g}" if len(found.compiled) == 1 else "-"
+        takes = time_text(found.price)
+        rows.append((str(one.batch), str(found.streamed), takes, count_text(one.sequences_per_s), rate))
+    return "\n".join(["Batches, most sequences a second first", *table(rows, 0)]) + "\n"
+
+
+def chip_flops_per_s(one: CompiledPhase) -> float:
+    """The flops of the model's parameters that a chip does in a second of a phase."""
+    return (one.prediction.mfu or 0.0) * one.hardware.peak_flops_per_s
+
+
+def offload_data(found: Offloaded, tried: Sequence[Batched] = ()) -> dict[str, Any]:
+    """The same for JSON."""
+    return {
+        "kinds": [KINDS[kind] for kind in KINDS if kind in found.kinds] if found.streamed else [],
+        "streamed_layers": found.streamed,
+        "layers": found.layers,
+        "ahead": found.ahead,
+        "price_s": found.price,
+        "bound_s": found.bound,
+        "gap": found.gap,
+        "batches": [
+            {"batch": one.batch, "sequences_per_s": one.sequences_per_s if one.offloaded else None} for one in tried
+        ],
+    }

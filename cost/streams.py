@@ -20,7 +20,7 @@ from enum import StrEnum
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import fail
 from ..ir.mesh import Mesh
-from ..ir.program import Append, Kind, Repeat, Stored, Streamed, walk
+from ..ir.program import Append, Repeat, Stored, Streamed, walk
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue
 from .hardware import Hardware, Host
 from .network import Network
@@ -49,9 +49,14 @@ class Fetch:
     gather_s: float
 
     @property
+    def incoming_s(self) -> float:
+        """Until each chip has its part, which is the same in all layouts."""
+        return max(self.link_s, self.dram_s, self.nvme_s)
+
+    @property
     def seconds(self) -> float:
         """Until all of it is there."""
-        return max(self.link_s, self.dram_s, self.nvme_s) + self.gather_s
+        return self.incoming_s + self.gather_s
 
     @property
     def binds(self) -> Carrier:
@@ -105,8 +110,7 @@ def host_bytes(spmd: SpmdProgram, host: Host, local: LocalBytes) -> float:
     values, hosts = spmd.table(), math.ceil(spmd.mesh.chips / host.host_chips)
     total = 0.0
     for name, (_, streamed, _) in streamed_values(spmd).items():
-        copies = spmd.micro_batches if streamed and _is_cache(spmd, name) else 1
-        total += streamed.count * copies * local(values[name]) * spmd.mesh.chips / _holders(values[name], spmd.mesh)
+        total += streamed.count * local(values[name]) * spmd.mesh.chips / _holders(values[name], spmd.mesh)
     return total / hosts
 
 
@@ -185,10 +189,6 @@ def _fetch(
         if ways[axes] > 1
     )
     return Fetch(into, out, link_s, dram_s, nvme_s, gather_s)
-
-
-def _is_cache(spmd: SpmdProgram, name: str) -> bool:
-    return streamed_values(spmd)[name][0].kind is Kind.CACHE
 
 
 def _holding_axes(value: SpmdValue, mesh: Mesh) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """The choice of what chips keep of a model's layers, and what their host does.
 
-Layers are alike, so it is how many of them are streamed that is chosen: first as few as leave a plan that fits, then
-as many as come while others compute, which makes room for quicker layouts, then all. For each the search lays out
-the program as ever, with room for what stays; what it minimises leaves waiting out. The bound holds with it: no plan
-computes quicker than one that keeps the least, nor fetches less than the fewest layers that have to be streamed, of
-which each chip takes an even part in any layout.
+Layers are alike, so it is how many of them are streamed that is chosen: none or all where no plan is quicker; or as few
+as leave a plan that fits, about as many as come while others compute, which makes room for quicker layouts, or all.
+For each the search lays out the program as ever, with room for what stays; what it minimises leaves waiting out. The
+bound counts it: no plan computes quicker than one that keeps the least, nor fetches less than the fewest layers that
+have to be streamed, of which each chip takes an even part in any layout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Op, Program, Region, Repeat, Streamed
 from ...passes.choose import Options
-from ...passes.plan import NoPlan, Objective, Outcome, relative_gap
+from ...passes.plan import PROVEN, NoPlan, Objective, Outcome, relative_gap
 from .compiled import Compilation
 from .pipeline import compile_phases
 from .serving import serving
@@ -37,10 +37,11 @@ class Offload(StrEnum):
     AUTO = "auto"
 
 
+# Those that leave most room first.
 FAMILIES: dict[Offload, tuple[frozenset[Kind], ...]] = {
     Offload.WEIGHTS: (frozenset({Kind.PARAM}),),
     Offload.CACHES: (frozenset({Kind.CACHE}),),
-    Offload.AUTO: (frozenset({Kind.PARAM}), frozenset({Kind.CACHE}), frozenset({Kind.PARAM, Kind.CACHE})),
+    Offload.AUTO: (frozenset({Kind.PARAM, Kind.CACHE}), frozenset({Kind.PARAM}), frozenset({Kind.CACHE})),
 }
 
 
@@ -130,12 +131,16 @@ def compile_offloaded(
     found: list[Offloaded] = []
     refused: list[InputError] = []
     for kinds in FAMILIES[offload]:
+        family = _Family(program, phases, mesh, options, kinds, ahead)
         try:
-            found.append(_Family(program, phases, mesh, options, kinds, ahead).best())
+            found.append(family.best())
         except InputError as error:
             refused.append(error)
+            continue
+        if found[-1].price <= family.computing_s * (1 + PROVEN):
+            return found[-1]  # others leave less room
     if not found:
-        raise refused[-1]
+        raise refused[0]
     best = min(found, key=lambda one: (one.price, one.streamed))
     return replace(best, bound=min(one.bound for one in found))
 
@@ -187,15 +192,33 @@ class _Family:
         return True
 
     def best(self) -> Offloaded:
-        """The quickest of a few counts of streamed layers. Raises InputError where even all are too few."""
-        freest = _computing_s(self.freest)
+        """The quickest of a few counts of streamed layers: none, or all, where nothing can be quicker; or else with
+        the fewest that have to be. Raises InputError where even all are too few."""
+        computing_s = self.computing_s
+        for count in (0, self.layers):
+            if self.fits(count) and self.compiled(count).price <= computing_s * (1 + PROVEN):
+                return self.offloaded(count, computing_s)
         least = self.least()
         counts = {least}
-        if freest < _computing_s(self.compiled(least)):
+        if computing_s < _computing_s(self.compiled(least)):
             counts |= {self.layers, max(least, self.hidden())}
         _, count = min((self.compiled(count).price, count) for count in counts)
+        return self.offloaded(count, max(computing_s, self.fetching_s(least)))
+
+    def offloaded(self, count: int, bound: float) -> Offloaded:
+        """The plan with so many layers streamed."""
         found = self.compiled(count)
-        return Offloaded(found, self.kinds, count, self.layers, self.ahead, min(found.price, self.bound(least)))
+        return Offloaded(found, self.kinds, count, self.layers, self.ahead, min(found.price, bound))
+
+    @cached_property
+    def computing_s(self) -> float:
+        """What every plan of the family, or of one with fewer kinds, takes at the least if nothing waits. Raises
+        InputError where none fits."""
+        several = len(self.freest) > 1
+        return math.fsum(
+            plan.bound * (self.freest[n].calls if several and not self.freest.together else 1)
+            for n, plan in enumerate(self.freest.plans)
+        )
 
     def least(self) -> int:
         """The fewest layers to stream so that a plan fits: as far as the plan that streams all says, looked for from
@@ -232,21 +255,18 @@ class _Family:
                     spare.append(fetch.step_s / fetch.fetch.seconds)
         return min(self.layers, int(self.layers * min(spare, default=1.0))) if self.ahead else 0
 
-    def bound(self, least: int) -> float:
-        """What every plan of the family takes at the least; `least`: the fewest layers that are streamed in any."""
-        several = len(self.freest) > 1
-        computing = math.fsum(
-            plan.bound * (self.freest[n].calls if several and not self.freest.together else 1)
-            for n, plan in enumerate(self.freest.plans)
-        )
+    def fetching_s(self, least: int) -> float:
+        """What fetching takes at the least in every plan of the family; `least`: the fewest layers that are streamed
+        in any. Chips take even parts over the links, whatever the layouts."""
         before = self.found.get(least - 1)
-        proven = isinstance(before, NoPlan) and before.outcome is Outcome.INFEASIBLE
-        fetching = 0.0
-        for one in self.compiled(least) if proven else ():
-            for each in one.estimate.fetches:
-                fetched_s = max(each.fetch.link_s, each.fetch.dram_s, each.fetch.nvme_s)
-                fetching += (one.calls if several else 1) * each.streamed * fetched_s
-        return max(computing, fetching)
+        if not isinstance(before, NoPlan) or before.outcome is not Outcome.INFEASIBLE:
+            return 0.0
+        found = self.compiled(least)
+        return math.fsum(
+            (one.calls if len(found) > 1 else 1) * each.streamed * each.fetch.incoming_s
+            for one in found
+            for each in one.estimate.fetches
+        )
 
 
 def _computing_s(compiled: Compilation) -> float:

@@ -173,8 +173,9 @@ def _proto(model: Model, live: Array) -> model_pb2.ModelProto:
     order = kept[np.lexsort((column[kept], model.row[kept]))]
     row, column, coefficient = model.row[order], column[order], model.coefficient[order]
     # An entry given twice is the sum of the two.
-    changes = (row[1:] != row[:-1]) | (column[1:] != column[:-1])
-    first = np.flatnonzero(np.concatenate([np.ones(min(len(row), 1), bool), changes]))
+    starts = np.ones(len(row), dtype=bool)
+    starts[1:] = (row[1:] != row[:-1]) | (column[1:] != column[:-1])
+    first = np.flatnonzero(starts)
     coefficient = np.add.reduceat(coefficient, first)
     some = coefficient != 0
     proto.linear_constraint_matrix.row_ids.extend(row[first][some])

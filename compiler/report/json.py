@@ -2,7 +2,7 @@
 
 `seconds` and `bytes_sent_per_chip` of a step are those of one execution; `times` says how often it
 runs. `totals` are of the whole program, `totals_once` count each step once. `loops`, and what they
-hide, are there only where overlap was asked for. `status`, `gap` and the bound of a phase that was planned
+hide, are there only where overlap was asked for, `fetches` where something comes from a host. `status`, `gap` and the bound of a phase that was planned
 with others are null: what is proven is proven of all of them, and stands in `together`.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from fractions import Fraction
 
 from ...cost.estimate import MoveCost, OpCost, Totals
@@ -98,6 +99,7 @@ def _prediction(compiled: CompiledPhase) -> Data:
         "dollars_per_million_tokens": found.dollars_per_million,
         "binds": found.binds.value,
         "spent_s": {resource.value: seconds for resource, seconds in found.shares},
+        **({"fetches": [asdict(fetch) for fetch in compiled.estimate.fetches]} if compiled.estimate.fetches else {}),
         "parts": [
             {"result": part.result, "what": part.what, "times": part.times, "seconds": part.seconds}
             for part in found.parts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ...ir.program import Kind
 from ...passes.plan import Outcome
@@ -69,19 +68,3 @@ def batches_text(tried: Sequence[Batched]) -> str:
 def chip_flops_per_s(one: CompiledPhase) -> float:
     """The flops of the model's parameters that a chip does in a second of a phase."""
     return (one.prediction.mfu or 0.0) * one.hardware.peak_flops_per_s
-
-
-def offload_data(found: Offloaded, tried: Sequence[Batched] = ()) -> dict[str, Any]:
-    """The same for JSON."""
-    return {
-        "kinds": [KINDS[kind] for kind in KINDS if kind in found.kinds] if found.streamed else [],
-        "streamed_layers": found.streamed,
-        "layers": found.layers,
-        "ahead": found.ahead,
-        "price_s": found.price,
-        "bound_s": found.bound,
-        "gap": found.gap,
-        "batches": [
-            {"batch": one.batch, "sequences_per_s": one.sequences_per_s if one.offloaded else None} for one in tried
-        ],
-    }

@@ -64,3 +64,11 @@ def test_costs_are_less_by_what_is_taken_of_rows(seed: int) -> None:
     ends = np.where(worth > 0, model.low, model.high)[loose]
     left[:] = np.abs((matrix @ solution)[loose] - ends)
     assert near.cost @ np.concatenate([solution, left]) + taken == pytest.approx(model.cost @ solution)
+
+
+def test_a_program_whose_rows_have_no_entries_that_may_be_above_0_is_solved() -> None:
+    none = np.zeros(0, dtype=int)
+    upper = np.array([1.0, 0.0])
+    model = Model(np.array([-1.0, -1.0]), upper, np.zeros(2, bool), none, none, np.zeros(0), np.zeros(1), np.ones(1))
+    found = solve(model, Settings())
+    assert found.x is not None and found.x.tolist() == [1.0, 0.0]

@@ -1,0 +1,92 @@
+"""`escc compile --offload`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from programs import TINY_DECODER
+from typer.testing import CliRunner, Result
+
+from escc.compiler.commands.main import app
+
+HOST = """name = "small"
+[datasheet]
+peak_flops_per_s = 1e12
+hbm_bytes = 400e3
+hbm_bytes_per_s = 1e11
+[network]
+network_bytes_per_s = 1e10
+[switch]
+node_chips = 2
+link_bytes_per_s = 1e10
+[host]
+dram_bytes = 1e9
+dram_bytes_per_s = 1e10
+link_bytes_per_s = 1e9
+host_chips = 2
+"""
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """Compiles a phase of the tiny decoder, a file of a folder of its own, with some arguments."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.esti").write_text(TINY_DECODER)
+    Path("small.toml").write_text(HOST)
+
+    def invoke(*arguments: str) -> Result:
+        chosen = ["--chips", "1", "--hardware", "small.toml", "--phase", "decode", *arguments]
+        return CliRunner().invoke(app, ["compile", "tiny.esti", *chosen])
+
+    return invoke
+
+
+def test_it_says_what_is_streamed_and_what_that_takes(compiled):
+    found = compiled("--offload", "auto", "--check")
+    assert found.exit_code == 0, found.output
+    assert "of 5 layers, 1 ahead of need" in found.stdout
+    assert "links to the host" in found.stdout
+    assert "for the host, which the objective leaves out" in found.stdout
+    assert "weights of 4 of 5 layers" in found.stdout
+    assert " 3 of 5 " in found.stdout  # what stays, the one that runs, and the one that comes
+    assert "the reference, largest relative error" in found.stdout
+
+
+def test_data_has_the_fetches(compiled):
+    found = compiled("--offload", "auto", "--emit", "json")
+    assert found.exit_code == 0, found.output
+    assert '"fetches"' in found.stdout
+    assert json.loads(found.stdout)
+
+
+def test_the_best_batch_is_a_table(compiled):
+    found = compiled("--offload", "auto", "--best-batch")
+    assert found.exit_code == 0, found.output
+    assert found.stdout.startswith("Batches, most sequences a second first")
+    assert "does not fit" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--offload", "auto", "--hardware", "h100"], "has no host"),
+        (["--offload", "auto", "--stages", "2"], "`--stages` does not go with `--offload`"),
+        (["--offload", "auto", "--pad", "auto"], "Padding is not chosen beside streams"),
+        (["--best-batch"], "add `--offload auto`"),
+        (["--offload", "auto", "--overlap"], "Loops are not made of programs that stream"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(compiled, arguments: list[str], said: str):
+    found = compiled(*arguments)
+    assert found.exit_code == 1
+    assert said in found.output
+    assert "hint:" in found.output
+
+
+def test_a_host_without_rates_is_refused(compiled):
+    Path("small.toml").write_text(HOST.replace("link_bytes_per_s = 1e9\n", ""))
+    found = compiled("--offload", "auto")
+    assert found.exit_code == 1
+    assert "The field `link_bytes_per_s` is missing from `[host]`." in found.output

@@ -1,0 +1,116 @@
+"""Models larger than the chips: what is streamed, the bound beside all plans, and published figures."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from programs import TINY_DECODER
+
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.offload import Offload, Offloaded, compile_offloaded, layers_of, most_sequences, streaming
+from escc.compiler.plan.pipeline import compile_phases, load, model_source, parse
+from escc.compiler.report.offload_text import chip_flops_per_s
+from escc.cost.hardware import Hardware, Host
+from escc.ir.diagnostics import InputError
+from escc.ir.mesh import Mesh
+from escc.ir.program import Kind
+from escc.passes.choose import Options
+from escc.passes.plan import NoPlan
+
+FILES = Path(__file__).parents[3] / "examples" / "hardware"
+HOST = Host(dram_bytes=1e9, dram_bytes_per_s=1e11, link_bytes_per_s=2e10, host_chips=2)
+TINY_CHIP = replace(Hardware.load("h100"), host=HOST)
+KINDS = [frozenset({Kind.PARAM}), frozenset({Kind.CACHE}), frozenset({Kind.PARAM, Kind.CACHE})]
+
+
+@cache
+def megatron(batch: int, ahead: int = 1) -> Offloaded:
+    program = load("megatron-530b", {"B": batch, "L": 2048, "M": 2048}, phase="prefill")
+    chip = Hardware.load(str(FILES / "a6000-workstation.toml"))
+    return compile_offloaded(program, ("prefill",), Mesh.parse("1"), Options(chip), Offload.AUTO, ahead)
+
+
+def gpt_50b(batch: int, chips: int) -> CompiledPhase:
+    """Aminabadi et al. 2022, table I: hidden 8192, 62 layers, 64 heads."""
+    text = model_source("gpt-3-175b").text.replace("E = 12288, F = 49152, H = 96", "E = 8192, F = 32768, H = 64")
+    program = parse(text.replace("repeat 96", "repeat 62"), {"B": batch, "L": 2048, "M": 2048})
+    chip = Hardware.load(str(FILES / "dgx-2.toml"))
+    return compile_offloaded(program, ("prefill",), Mesh.parse(str(chips)), Options(chip), Offload.AUTO).compiled[0]
+
+
+def test_530b_runs_on_one_chip_of_48_gb_at_the_published_rate_or_more():
+    found = megatron(21).compiled[0]  # the largest batch
+    assert float(found.memory.total_bytes) <= 48e9
+    assert 84e12 <= chip_flops_per_s(found) <= 158.4e12  # published: 84 of 158.4, 54%
+    with pytest.raises(NoPlan):
+        megatron(22)
+
+
+def test_looking_ahead_helps_small_batches_and_large_ones_less():
+    gain = {batch: megatron(batch, 0).price / megatron(batch).price for batch in (4, 21)}
+    assert 1.5 < gain[4] <= 2
+    assert 1 < gain[21] < 1.45
+
+
+def test_50b_goes_as_much_quicker_as_there_are_chips():
+    one, sixteen = gpt_50b(32, 1), gpt_50b(512, 16)
+    assert one.estimate.fetches and sixteen.estimate.fetches
+    assert chip_flops_per_s(one) >= 67e12  # published, on 1 to 16
+    assert chip_flops_per_s(sixteen) >= 0.95 * chip_flops_per_s(one)
+
+
+def test_a_layer_of_gpt_3_at_one_sequence_of_2048_is_7_tflop():
+    program = load("gpt-3-175b", {"B": 1}, phase="prefill")
+    [phase] = compile_phases(program, ["prefill"], Mesh.parse("8"), Options(Hardware.load("a100-80", datasheet=True)))
+    layer = sum(op.flops for op in phase.estimate.ops if op.times == 96) * 8
+    assert layer == pytest.approx(7e12, rel=0.12)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 1.1])
+def test_the_choice_is_as_good_as_any_count_or_within_its_gap(share: float):
+    program, phases, mesh = parse(TINY_DECODER), ["decode"], Mesh.parse("1")
+    whole = compile_phases(program, phases, mesh, Options(TINY_CHIP))
+    options = Options(TINY_CHIP, capacity_bytes=share * max(float(one.memory.total_bytes) for one in whole))
+    every = []
+    for kinds in KINDS:
+        for count in range(layers_of(program) + 1):
+            try:
+                streamed = streaming(program, kinds, count, 1)
+                every.append(compile_phases(streamed, phases, mesh, options).price)
+            except NoPlan:
+                pass
+    if not every:
+        with pytest.raises(NoPlan):
+            compile_offloaded(program, phases, mesh, options, Offload.AUTO)
+        return
+    found = compile_offloaded(program, phases, mesh, options, Offload.AUTO)
+    assert found.bound <= min(every) * (1 + 1e-9)
+    assert found.price <= min(every) * 1.05
+    assert all(float(one.memory.total_bytes) <= options.capacity for one in found.compiled)
+    if share > 1:
+        assert found.streamed == 0 or found.price <= whole.price
+
+
+def test_the_best_batch_is_the_best_of_those_that_fit():
+    program, mesh = parse(TINY_DECODER), Mesh.parse("1")
+    tried = most_sequences(program, ["decode"], mesh, Options(TINY_CHIP, capacity_bytes=1e6), Offload.AUTO)
+    fit = [one for one in tried if one.offloaded is not None]
+    assert fit and len(fit) < len(tried)
+    assert tried[0].sequences_per_s == max(one.sequences_per_s for one in fit)
+    assert max(one.batch for one in fit) < min(one.batch for one in tried if one.offloaded is None)
+    assert all(one.batch % mesh.chips == 0 for one in tried)
+
+
+def test_what_cannot_be_streamed_is_refused():
+    program, mesh = parse(TINY_DECODER), Mesh.parse("1")
+    for options, said in [
+        (Options(Hardware.load("h100")), "has no host"),
+        (Options(TINY_CHIP, overlap=True), "Loops are not made"),
+    ]:
+        with pytest.raises(InputError, match=said) as caught:
+            compile_offloaded(program, ["decode"], mesh, options, Offload.WEIGHTS)
+        assert caught.value.diagnostics[0].hint
+    flat = parse("dim E\nmain(x: bf16[E]) {\n  y = exp(x)\n  return y\n}\nphase p { E = 8 }\n")
+    with pytest.raises(InputError, match="no layers to stream"):
+        compile_offloaded(flat, ["p"], mesh, Options(TINY_CHIP), Offload.AUTO)

@@ -2,8 +2,9 @@
 
 `seconds` and `bytes_sent_per_chip` of a step are those of one execution; `times` says how often it
 runs. `totals` are of the whole program, `totals_once` count each step once. `loops`, and what they
-hide, are there only where overlap was asked for, `fetches` where something comes from a host. `status`, `gap` and the bound of a phase that was planned
-with others are null: what is proven is proven of all of them, and stands in `together`.
+hide, are there only where overlap was asked for, `fetches` where something comes from a host. `status`, `gap` and the
+bound of a phase that was planned with others are null: what is proven is proven of all of them, and stands in
+`together`.
 """
 
 from __future__ import annotations

@@ -203,7 +203,8 @@ class _Family:
         if computing_s < _computing_s(self.compiled(least)):
             counts |= {self.layers, max(least, self.hidden())}
         _, count = min((self.compiled(count).price, count) for count in counts)
-        return self.offloaded(count, max(computing_s, self.fetching_s(least)))
+        fetching_s = self.fetching_s(least)
+        return self.offloaded(count, max(computing_s, fetching_s) if self.ahead else computing_s + fetching_s)
 
     def offloaded(self, count: int, bound: float) -> Offloaded:
         """The plan with so many layers streamed."""

@@ -65,7 +65,7 @@ def test_parameters_are_as_many_as_published(name: str) -> None:
     assert parameter_count(program) / 1e9 == pytest.approx(row.billions, rel=0.02)
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name != "1065b"])  # which is 2024b with fewer layers
+@pytest.mark.parametrize("name", ["52b", "108b"])  # larger ones take as long again, each
 def test_the_published_layout_plans_and_none_pinned_costs_no_more(name: str) -> None:
     row, pinned, free = ROWS[name], planned(name, True), planned(name, False)
     for one in (pinned, free):

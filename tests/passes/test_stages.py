@@ -86,6 +86,27 @@ def test_what_is_made_of_inputs_alone_is_made_again_and_the_rest_handed_on():
     assert all("first" in stage.passed for stage in stages[:-1])
 
 
+def test_what_stands_between_repeats_goes_with_the_layer_before_it():
+    program = parse(
+        """
+        model "two"
+        dim B, E = 8
+        block layer(x: f32[B,E]) -> f32[B,E] { return x + relu(x) }
+        main(x: f32[B,E]) {
+          y = repeat 2 layer(x)
+          half = y * 0.5
+          z = repeat 3 layer(half)
+          return z
+        }
+        phase run { B = 4 }
+        """
+    )
+    first, second = divide(program, [2, 3])
+    assert first.passed == second.received == ("half",)
+    first, second = divide(program, [1, 4])
+    assert first.passed == ("y.passed",) and "half" in second.program.table()
+
+
 def test_caches_of_all_micro_batches_are_held():
     program, mesh, hardware = parse(TINY), Mesh.parse("2"), Hardware.load("h100")
     alone, shared = (build_graph(turns(program, "B", {"decode": (m, 1)}), "decode", mesh, hardware) for m in (1, 2))

@@ -136,6 +136,7 @@ def schedule_page(found: Schedule, rungs: Sequence[Rung] = ()) -> str:
         warnings=[warning.message for warning in found.warnings],
         drawing=draw_pipeline(best),
         details=details,
+        shared=lambda number: best.batches[number].runs == "contexts",
         rungs=rungs,
         longest_s=max((rung.scheduled.total_s for rung in rungs), default=1.0),
     )

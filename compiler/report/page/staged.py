@@ -47,7 +47,15 @@ def staged_page(staged: Staged, found: Sequence[Try]) -> str:
         for n, (planned, one) in enumerate(zip(plan.stages, held, strict=True))
     ]
     phases = [_drawn(staged, phase) for phase, _ in plan.rounds]
-    return render("staged.html", title=f"Pipeline of {staged.program.name}", facts=facts, phases=phases, rows=rows)
+    return render(
+        "staged.html",
+        title=f"Pipeline of {staged.program.name}",
+        facts=facts,
+        phases=phases,
+        rows=rows,
+        name_of=lambda number: f"micro-batch {number + 1}",
+        pale=lambda number: False,
+    )
 
 
 def _drawn(staged: Staged, phase: str) -> PhaseDrawing:

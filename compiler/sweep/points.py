@@ -163,7 +163,12 @@ def _is_slice(value: Any) -> bool:
 
 
 def _is_spent(value: Any) -> bool:
-    return isinstance(value, dict) and [*value] == RESOURCES and all(map(_is_figure, value.values()))
+    if not isinstance(value, dict):
+        return False
+    resources = [
+        name for name in RESOURCES if name != Resource.HOST or name in value
+    ]  # none waits for it in most plans
+    return [*value] == resources and all(map(_is_figure, value.values()))
 
 
 TRIED: Mapping[str, Form] = {

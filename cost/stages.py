@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..ir.spmd import SpmdProgram
 from .estimate import local_bytes
 
@@ -43,6 +45,17 @@ class Rounds:
             return once
         again = larger(together, m * slowest) if self.wait else m * slowest
         return once + (self.calls - 1) * again
+
+    def counts(self, stages_s: Sequence[float]) -> tuple[int, ...]:
+        """How often the seconds of each stage count in those of all calls, where stages take `stages_s`.
+
+        Stages that take other seconds take no less than their sum by these counts: the seconds are the largest of
+        such sums.
+        """
+        slowest = max(range(len(stages_s)), key=lambda n: stages_s[n])
+        each = np.ones(len(stages_s), dtype=int)
+        only = np.eye(len(stages_s), dtype=int)[slowest]
+        return tuple(int(n) for n in self.seconds(each, only, lambda *two: max(two, key=lambda one: one @ stages_s)))
 
     def weight(self, stages: int) -> int:
         """The seconds of all calls, in seconds of one stage, where all take the same."""

@@ -12,7 +12,7 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram
 from ...passes.choose import Options
-from ...passes.plan import Objective, Outcome, relative_gap
+from ...passes.plan import NoPlan, Objective, Outcome, relative_gap
 from ...passes.stages.choose_stages import StagedPlan, choose_stages
 from ...passes.stages.divide import Stage
 from ..simulate.check import ERROR_TOLERANCE
@@ -103,13 +103,13 @@ def _checked(program: Program, stages: Sequence[Stage], spmds: Sequence[SpmdProg
 @dataclass(frozen=True)
 class Try:
     """A mesh with the axis along which there are stages, None for none, and what came of it: seconds of all calls of
-    all phases, or why there is no plan. `gap`: how far these may lie above the least."""
+    all phases, or why there is no plan. `bound`: what every such plan takes at the least, as far as that is proven."""
 
     mesh: Mesh
     axis: str | None
     found: Compilation | Staged | None
     price: float
-    gap: float
+    bound: float
     reason: str | None = None
 
 
@@ -140,13 +140,16 @@ def tries(
         try:
             if axis is None:
                 whole = compile_phases(program, phases, mesh, options, run)
-                found.append(Try(mesh, None, whole, whole.price * _calls(whole), whole.plans[0].gap))
+                price = whole.price * _calls(whole)
+                found.append(Try(mesh, None, whole, price, price * (1 - whole.plans[0].gap)))
             else:
                 staged = compile_staged(program, phases, mesh, axis, options, micro_batches, run)
-                found.append(Try(mesh, axis, staged, staged.plan.price, staged.plan.gap))
+                found.append(Try(mesh, axis, staged, staged.plan.price, staged.plan.bound))
         except InputError as error:
             refused.append(error)
-            found.append(Try(mesh, axis, None, math.inf, 0.0, error.diagnostics[0].message))
+            unproven = isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN
+            bound = 0.0 if unproven else math.inf
+            found.append(Try(mesh, axis, None, math.inf, bound, error.diagnostics[0].message))
     if len(refused) == len(ways):
         raise refused[0]
     return tuple(sorted(found, key=lambda one: one.price))
@@ -154,7 +157,7 @@ def tries(
 
 def least_bound(found: Sequence[Try]) -> float:
     """What every plan of some tries takes at the least."""
-    return min(one.price * (1 - one.gap) for one in found if one.found is not None)
+    return min(one.bound for one in found)
 
 
 def outcome_of(found: Sequence[Try]) -> tuple[Outcome, float]:

@@ -113,7 +113,7 @@ def staged_data(staged: Staged, found: Sequence[Try]) -> dict[str, Any]:
                 "mesh": dict(one.mesh.axes),
                 "axis": one.axis,
                 "seconds": one.price if one.found is not None else None,
-                "gap": one.gap if one.found is not None else None,
+                "bound_s": one.bound if one.found is not None else None,
                 "reason": one.reason,
             }
             for one in found

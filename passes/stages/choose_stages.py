@@ -136,6 +136,7 @@ class _Search:
         self.ways = self.mesh.size(self.axis)
         self.inner = self.mesh.without(self.axis)
         self.layers = layers_of(self.program)
+        self.few = math.comb(self.layers - 1, self.ways - 1) <= FEW_DIVISIONS
 
     @cached_property
     def passing(self) -> Passing:
@@ -164,14 +165,16 @@ class _Search:
         return turns(program, self.batch, found)
 
     def layers_s(self, rounds: tuple[tuple[str, Rounds], ...]) -> float:
-        """What a pipeline takes at the least for its layers alone: some stage has the mean of them, or one more.
+        """What a pipeline takes at the least for its layers alone. Some stage has the mean of them; of one phase it is
+        known, too, that some stage has as many whole ones.
 
-        A layer is planned by itself. Where all layers are alike it has its part of what the largest stage may store.
+        A layer is planned by itself. Where all layers are alike it has its part of what the smallest stage may store.
         """
         if rounds not in self.layer_bounds:
             found = []
             parts = layer_programs(self.program)
-            part = self.options.capacity / (self.layers // self.ways) if len(parts) == 1 else math.inf
+            fewest = 1 if self.few else self.layers // self.ways
+            part = self.options.capacity / fewest if len(parts) == 1 else math.inf
             for count, layer in parts:
                 free = replace(self.options, capacity_bytes=math.inf, pins=())
                 timed, names = self.timed(layer, rounds), [phase for phase, _ in rounds]
@@ -179,12 +182,14 @@ class _Search:
                     plan = choose(timed, names, self.inner, replace(free, stored_bytes=part))
                 except NoPlan:  # so many layers fit nowhere; which stage is too large is said of the stage
                     plan = choose(timed, names, self.inner, free)
-                weight = rounds[0][1].weight(self.ways) if len(rounds) == 1 else 1
-                found.append((count, weight * plan.bound))
+                found.append((count, plan.bound))
             self.layer_bounds[rounds] = tuple(found)
         layers = self.layer_bounds[rounds]
+        together = math.fsum(count * seconds for count, seconds in layers)
+        if len(rounds) > 1:  # of all calls, weighted as of even stages
+            return together / self.ways
         largest = -(-self.layers // self.ways) * min(seconds for _, seconds in layers)
-        return max(math.fsum(count * seconds for count, seconds in layers) / self.ways, largest)
+        return float(rounds[0][1].seconds(together, max(together / self.ways, largest)))
 
     def best(self, splits: Sequence[_Split]) -> StagedPlan:
         """The best pipeline of some ways to divide batches. Raises NoPlan where none fits.
@@ -214,6 +219,8 @@ class _Search:
                         best = found if best is None or found.price < best.price else best
             except NoPlan as error:
                 refused = refused or error
+                if error.outcome is Outcome.UNPROVEN:  # there may be one all the same
+                    bound = min(bound, least)
         if best is None:
             assert refused is not None
             raise refused
@@ -225,7 +232,7 @@ class _Search:
         most, more = divmod(self.layers, self.ways)
         inner_first = sorted(range(self.ways), key=lambda n: (n in (0, self.ways - 1), n))
         layers = [most + (inner_first.index(n) < more) for n in range(self.ways)]
-        if math.comb(self.layers - 1, self.ways - 1) <= FEW_DIVISIONS:
+        if self.few:
             return self.of_all(split)
         best = self.at(split, tuple(layers))
         while True:
@@ -245,7 +252,9 @@ class _Search:
                 refused.append(error)
         if not found:
             raise refused[0]
-        return replace(min(found, key=lambda one: one.price), bound=min(one.bound for one in found))
+        unproven = any(error.outcome is Outcome.UNPROVEN for error in refused)
+        bound = 0.0 if unproven else min(one.bound for one in found)
+        return replace(min(found, key=lambda one: one.price), bound=bound)
 
     def moved(self, split: _Split, plan: StagedPlan) -> StagedPlan | None:
         """The plan with one layer of the slowest stage in the quickest one; None where that is no gain."""
@@ -269,16 +278,36 @@ class _Search:
             return None
 
     def at(self, split: _Split, layers: tuple[int, ...], boundaries: Sequence[Boundary] = ()) -> StagedPlan:
-        """A division of layers with the plans of its stages, whose `boundaries` are free where they are not given."""
+        """A division of layers with the plans of its stages, whose `boundaries` are free where they are not given.
+
+        Stages are planned by what phases count for in even ones. Of several phases that are not so, they are planned
+        again by what each counts for here: the cheaper pipeline, with the higher bound.
+        """
+        parts = divide(self.timed(self.program, split.rounds), layers)
+        even = self.planned(split, parts, boundaries)
+        bound = math.fsum(one.plan.bound for one in even.stages) / self.ways  # by the mean of the stages
+        if len(split.rounds) == 1:
+            bound = split.seconds({self.phases[0]: [one.plan.bound for one in even.stages]})
+        even = replace(even, bound=min(bound, even.price))
+        if len(split.rounds) == 1 or even.outcome is Outcome.OPTIMAL:
+            return even
+        counts = {phase: each.counts([one.seconds(phase) for one in even.stages]) for phase, each in split.rounds}
+        weighted = [
+            replace(part, program=_called(part.program, {phase: each[n] for phase, each in counts.items()}))
+            for n, part in enumerate(parts)
+        ]
+        own = self.planned(split, weighted, boundaries)
+        bound = max(bound, math.fsum(one.plan.bound for one in own.stages))
+        best = min(even, own, key=lambda one: one.price)
+        return replace(best, bound=min(bound, best.price))
+
+    def planned(self, split: _Split, parts: Sequence[Stage], boundaries: Sequence[Boundary]) -> StagedPlan:
+        """The stages of a pipeline, each planned by itself; its bound is not known."""
         between: Sequence[Boundary | None] = boundaries or [None] * (self.ways - 1)
         cuts = (None, *between, None)
-        parts = divide(self.timed(self.program, split.rounds), layers)
         stages = tuple(self.stage(part, cuts[n], cuts[n + 1]) for n, part in enumerate(parts))
         price = split.seconds({phase: [one.seconds(phase) for one in stages] for phase in self.phases})
-        bound = math.fsum(one.plan.bound for one in stages) / self.ways  # by the mean of the stages
-        if len(split.rounds) == 1:
-            bound = split.seconds({self.phases[0]: [one.plan.bound for one in stages]})
-        return StagedPlan(self.mesh, self.axis, split.rounds, stages, price, min(bound, price))
+        return StagedPlan(self.mesh, self.axis, split.rounds, stages, price, 0.0)
 
     def stage(self, stage: Stage, before: Boundary | None, after: Boundary | None) -> PlannedStage:
         """The plan of a stage; those of equal ones are made once."""
@@ -336,6 +365,11 @@ class _Search:
                         seen[phase].setdefault(tuple(values[name].layout for name in names))
         every = [[(phase, layouts) for layouts in seen[phase]] for phase in self.phases]
         return [tuple(one) for one in product(*every)][:MOST_BOUNDARIES]
+
+
+def _called(program: Program, calls: Mapping[str, int]) -> Program:
+    """The program with phases that are called so often."""
+    return replace(program, phases=tuple(replace(one, calls=calls[one.name]) for one in program.phases))
 
 
 def _about(pin: Pin, program: Program) -> bool:

@@ -55,3 +55,13 @@ def test_weight_is_the_time_of_even_stages():
     assert Rounds(3, 2, wait=True).weight(4) == 2 * 4 + 5
     assert Rounds(3, 8, wait=True).weight(4) == 2 * 8 + 11
     assert Rounds(16, 1, wait=False).weight(2) == 17
+
+
+def test_seconds_are_the_largest_of_the_sums_that_count_stages():
+    random_ = random.Random(5)
+    for _ in range(300):
+        rounds = Rounds(random_.choice((1, 2, 9)), random_.randint(1, 6), random_.random() < 0.5)
+        here, there = ([random_.uniform(1, 9) for _ in range(3)] for _ in range(2))
+        counted = [sum(n * s for n, s in zip(rounds.counts(here), one, strict=True)) for one in (here, there)]
+        assert counted[0] == pytest.approx(rounds.seconds(sum(here), max(here)), rel=1e-12)
+        assert counted[1] <= rounds.seconds(sum(there), max(there)) * (1 + 1e-12)

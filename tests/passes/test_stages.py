@@ -16,7 +16,7 @@ from escc.ir.program import Pin, PinKind, Stored, walk
 from escc.passes.choose import Options, choose
 from escc.passes.plan import NoPlan
 from escc.passes.search.graph import build_graph
-from escc.passes.stages.choose_stages import choose_stages, rounds_of
+from escc.passes.stages.choose_stages import _Search, choose_stages, rounds_of
 from escc.passes.stages.divide import divide, layers_of, turns
 
 
@@ -192,6 +192,14 @@ def test_the_pipeline_is_the_quickest_of_all(phases, mesh, layers, micro_batches
     assert found.price == pytest.approx(least, rel=1e-9)
     assert found.bound <= least * (1 + 1e-9)
     assert len(found.stages) == chips.size("x")
+
+
+def test_the_bound_of_layers_alone_is_below_every_pipeline_where_they_do_not_divide():
+    program = parse(TINY)
+    search = _Search(program, ("decode",), Mesh.parse("2x1"), "x", "B", Options(Hardware.load("h100")))
+    for split in search.splits({}):
+        bound = search.layers_s(split.rounds)
+        assert all(bound <= search.at(split, (n, 5 - n)).price for n in range(1, 5))
 
 
 def test_memory_counts_for_each_stage():

@@ -27,7 +27,7 @@ from .expansion.orders import Orders, Product
 from .ilp.solver import Settings
 from .layouts.strategies import live_axes
 from .lower.insert import insert
-from .plan import Cutoff, Objective, Plan, Timing
+from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
 from .search.branch_and_bound import Side
 from .search.derive_memory_bounds import moments, needs
 from .search.detours import Detours
@@ -109,13 +109,15 @@ def _others(orders: Orders, phases: Sequence[str]) -> list[tuple[str, Product, i
 @dataclass
 class _Trials:
     """Plans of phases whose products are in different orders. `programs`: what each phase runs in the cheapest so far;
-    without one, in the first. `refused`: why there was no plan at first."""
+    without one, in the first. `refused`: why there was no plan at first. `bound`: what every plan in an order that was
+    tried costs at the least, where that is less than what was found."""
 
     mesh: Mesh
     options: Options
     programs: Mapping[str, Program] = field(default_factory=dict)
     found: Plan | None = None
     refused: InputError | Cutoff | None = None
+    bound: float = math.inf
     build_s: float = 0.0
     solve_s: float = 0.0
 
@@ -127,7 +129,10 @@ class _Trials:
             found = _planned(programs, self.mesh, replace(self.options, below=below))
         except (InputError, Cutoff) as error:
             self.refused = self.refused or error
+            if isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN:  # there may be one all the same
+                self.bound = -math.inf
             return False
+        self.bound = min(self.bound, found.bound)
         self.build_s, self.solve_s = self.build_s + found.timing.build_s, self.solve_s + found.timing.solve_s
         better = self.found is None or found.price < self.found.price
         if better:
@@ -139,7 +144,10 @@ class _Trials:
         if self.found is None:
             assert self.refused is not None, "there is a plan, or a reason why not"
             raise self.refused
-        return replace(self.found, timing=Timing(self.build_s, self.solve_s))
+        bound = max(0.0, min(self.bound, self.found.bound))
+        own = self.found.phases
+        phases = own if len(own) > 1 else tuple(replace(one, bound=bound) for one in own)
+        return replace(self.found, phases=phases, bound=bound, timing=Timing(self.build_s, self.solve_s))
 
 
 def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> Plan:

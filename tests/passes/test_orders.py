@@ -17,8 +17,10 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Program, walk
 from escc.ir.text.read_spmd import parse_spmd
+from escc.passes import choose as choose_module
 from escc.passes.choose import Options, choose
 from escc.passes.expansion.orders import in_order
+from escc.passes.plan import NoPlan, Outcome, Plan
 
 OPTIONS = Options(Hardware.of_paper("tpu-v4"))
 SMALL = {"E": 32, "F": 32, "Q": 16, "U": 16, "V": 32, "H": 8, "A": 16, "C": 32, "R": 8, "T": 16, "S": 16}
@@ -118,6 +120,23 @@ def test_the_price_decides_among_orders_of_about_as_many_operations(batch: int, 
     assert least[cheapest] == min(least.values())
     made = [value.dims for value in in_order(parse(text), "main").values if ".part" in value.name]
     assert made == [("B", "F") if fewest is FIRST else ("E", "G")]
+
+
+def test_an_order_of_which_nothing_is_known_leaves_nothing_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, seen = choose_module._planned, []
+
+    def unsure(*args: Any) -> Plan:
+        seen.append(args)
+        if len(seen) == 2:
+            raise NoPlan([], Outcome.UNPROVEN)
+        return planned(*args)
+
+    program, mesh = parse(CHAIN % (4, ALL)), Mesh.parse("2x2")
+    assert choose(program, "main", mesh, OPTIONS).outcome is Outcome.OPTIMAL
+    monkeypatch.setattr(choose_module, "_planned", unsure)
+    plan = choose(program, "main", mesh, OPTIONS)
+    assert len(seen) > 1 and plan.outcome is Outcome.FEASIBLE
+    assert [one.bound for one in plan.phases] == [plan.bound] == [0.0]
 
 
 def test_a_pin_may_name_what_only_one_phase_makes() -> None:

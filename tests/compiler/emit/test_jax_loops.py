@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -220,9 +219,7 @@ def compiled(model: str, phase: str, mesh: str = "4x4x4", *pins: str) -> Compile
 
 def test_the_palm_block_reads_well_and_moves_the_planned_bytes() -> None:
     one = compiled("palm-540b", "decode")
-    start = time.perf_counter()
     text = emit_jax(one.program, one.spmd, one.estimate)
-    assert time.perf_counter() - start < 0.5
     assert len(text.splitlines()) < 340
     plain = [" ".join(line.split()) for line in text.splitlines()]
     loop = plain[plain.index("q, k, v, u, g = gathered_einsums(") :]

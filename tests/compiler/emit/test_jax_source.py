@@ -6,7 +6,6 @@ import json
 import runpy
 import subprocess
 import sys
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -93,11 +92,9 @@ def palm(phase: str) -> CompiledPhase:
     return compile_phase(program, phase, Mesh.parse("4x4x4"), Options(HARDWARE))
 
 
-def test_the_palm_block_is_short_and_quickly_written() -> None:
+def test_the_palm_block_is_short() -> None:
     compiled = palm("decode")
-    start = time.perf_counter()
     text = emit_jax(compiled.program, compiled.spmd, compiled.estimate)
-    assert time.perf_counter() - start < 0.5
     lines = text.splitlines()
     assert len(lines) < 250
     assert text.count("check_vma") == 0  # on, as it is unless one says otherwise

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..layouts.space import Mask
 from .combinable import Groups
 from .graph import Graph, Port
-from .steiner import Distances, inward_trees, outward_trees, point
+from .steiner import Distances, KnownTrees, point
 
 Floats = NDArray[np.float64]
 BUNDLE = 5  # uses of a tensor that are bounded as one tree; more are split into bundles of this size
@@ -38,14 +38,19 @@ class Factor:
     distances: Distances
     ports: tuple[Port, ...]
     potentials: list[Floats]
+    known: KnownTrees
 
-    def trees(self) -> list[Floats]:
+    def copy(self) -> Factor:
+        """The same potentials, to go on from by itself."""
+        return replace(self, potentials=list(self.potentials), known=self.known.copy())
+
+    def trees(self) -> Sequence[Floats]:
         """Cheapest trees into every set of uses, from each layout."""
-        return inward_trees(self.distances, self.potentials[1:])
+        return self.known.inward(self.distances, self.potentials[1:])
 
-    def rests(self, inward: Sequence[Floats]) -> list[Floats]:
+    def rests(self) -> Sequence[Floats]:
         """For every set of uses the cheapest of all else, ending at each layout."""
-        return outward_trees(self.distances, self.potentials[0], inward)
+        return self.known.outward(self.distances, self.potentials[0], self.potentials[1:])
 
     def minimum(self) -> float:
         """The least value over all layouts at the ports."""
@@ -53,19 +58,17 @@ class Factor:
 
     def marginals(self, at_source: bool) -> list[Floats]:
         """For each layout at the source, or at each use, the least value with that layout."""
-        inward = self.trees()
         if at_source:
-            return [self.potentials[0] + inward[-1]]
-        outward = self.rests(inward)
+            return [self.potentials[0] + self.trees()[-1]]
+        outward = self.rests()
         return [self.potentials[1 + u] + outward[1 << u] for u in range(len(self.ports) - 1)]
 
     def message(self, port: int) -> Floats:
         """For each layout at a port the least of all else."""
-        kept = self.potentials[port]
-        self.potentials[port] = np.zeros(len(kept))
-        found = self.marginals(port == 0)[max(0, port - 1)]
-        self.potentials[port] = kept
-        return found
+        if port == 0:
+            return self.trees()[-1]
+        use = 1 << port - 1
+        return self.known.outward(self.distances, self.potentials[0], self.potentials[1:], use)[use]
 
     def joint(self, ports: Sequence[int]) -> Floats:
         """For each choice of a node that has several `ports` here, the least of all else."""
@@ -81,8 +84,7 @@ class Factor:
 
     def arc_marginals(self) -> Floats:
         """For each arc the least value of a tree that runs over it."""
-        inward = self.trees()
-        outward = self.rests(inward)
+        inward, outward = self.trees(), self.rests()
         arcs, price = self.distances.arcs, self.distances.price
         ways = [outward[m][arcs.source] + price + inward[m][arcs.target] for m in range(1, len(inward))]
         return np.asarray(np.min(ways, axis=0))
@@ -117,7 +119,8 @@ class DualAscent:
             shared = near if len(bundles) == 1 else Distances(near.arcs, near.price / len(bundles))
             for bundle in bundles:
                 ports = (tensor.source, *bundle)
-                factor = Factor(t, shared, ports, [_support(p, len(tensor.space)) for p in ports])
+                supports = [_support(p, len(tensor.space)) for p in ports]
+                factor = Factor(t, shared, ports, supports, KnownTrees(len(bundle)))
                 self.factors.append(factor)
                 for i, port in enumerate(ports):
                     self.ends[port.node].append((factor, i))
@@ -133,7 +136,7 @@ class DualAscent:
         """The same split of prices, to go on from by itself."""
         other = copy.copy(self)
         other.prices, other.given = list(self.prices), list(self.given)
-        other.factors = [replace(f, potentials=list(f.potentials)) for f in self.factors]
+        other.factors = [factor.copy() for factor in self.factors]
         at = {id(f): i for i, f in enumerate(self.factors)}
         other.ends = [[(other.factors[at[id(f)]], i) for f, i in ends] for ends in self.ends]
         return other
@@ -222,7 +225,9 @@ class DualAscent:
             of, alone = self.groups.of[factor.tensor], self.alone[factor.tensor]
             if of is not None and alone is not None and (of >= 0).any():
                 saved = (1 - self.shares[factor.tensor]) * self.groups.latency_s
-                factor.distances = alone.repriced(alone.price - np.where(of >= 0, saved[of], 0.0))
+                price = alone.price - np.where(of >= 0, saved[of], 0.0)
+                if not np.array_equal(price, factor.distances.price):
+                    factor.distances = alone.repriced(price)
 
     def _push(self, node: int, ends: list[tuple[Factor, int]]) -> None:
         """Hand what the node's choices cost, in equal shares, to the tensors at `ends`."""

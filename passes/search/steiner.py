@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -93,15 +94,7 @@ def inward_trees(distances: Distances, ends: Sequence[Floats]) -> list[Floats]:
     `ends[u]` [layouts] is what it costs to end use u at each layout.
     """
     inward: list[Floats] = [np.zeros(0)] * (1 << len(ends))
-    for size, masks in _by_size(len(ends)):
-        rows = [
-            ends[mask.bit_length() - 1]
-            if size == 1
-            else np.min([inward[a] + inward[mask ^ a] for a in _halves(mask)], axis=0)
-            for mask in masks
-        ]
-        for mask, row in zip(masks, distances.backward(np.stack(rows)), strict=True):
-            inward[mask] = row
+    _inward_of(distances, ends, inward, frozenset(range(1, len(inward))))
     return inward
 
 
@@ -110,17 +103,111 @@ def outward_trees(distances: Distances, start: Floats, inward: Sequence[Floats])
 
     `start` [layouts] is what it costs to begin at each layout.
     """
+    outward: list[Floats] = [np.zeros(0)] * len(inward)
+    _outward_of(distances, start, inward, outward, frozenset(range(1, len(inward))))
+    return outward
+
+
+def _inward_of(
+    distances: Distances, ends: Sequence[Floats], inward: list[Floats], wanted: frozenset[int] | set[int]
+) -> None:
+    """Write down the `inward` trees of the sets that are `wanted`; those of all parts of them are there, or wanted."""
+    for size, masks in _by_size(len(ends)):
+        now = [mask for mask in masks if mask in wanted]
+        if not now:
+            continue
+        rows = [
+            ends[mask.bit_length() - 1]
+            if size == 1
+            else np.min([inward[a] + inward[mask ^ a] for a in _halves(mask)], axis=0)
+            for mask in now
+        ]
+        for mask, row in zip(now, distances.backward(np.stack(rows)), strict=True):
+            inward[mask] = row
+
+
+def _outward_of(
+    distances: Distances,
+    start: Floats,
+    inward: Sequence[Floats],
+    outward: list[Floats],
+    wanted: frozenset[int] | set[int],
+) -> None:
+    """Write down the `outward` trees of the sets that are `wanted`; those of all that hold them are there, or
+    wanted."""
     full = len(inward) - 1
     uses = full.bit_length()
-    outward: list[Floats] = [np.zeros(0)] * len(inward)
     for size, masks in reversed(_by_size(uses)):
+        now = [mask for mask in masks if mask in wanted]
+        if not now:
+            continue
         rows = [
             start if size == uses else np.min([outward[mask | b] + inward[b] for b in _subsets(full ^ mask)], axis=0)
-            for mask in masks
+            for mask in now
         ]
-        for mask, row in zip(masks, distances.forward(np.stack(rows)), strict=True):
+        for mask, row in zip(now, distances.forward(np.stack(rows)), strict=True):
             outward[mask] = row
-    return outward
+
+
+class KnownTrees:
+    """The trees of a tensor, each made again only when what it is made of has changed. Arrays that are handed in are
+    never written to, so that one is what it was as long as it is the same array."""
+
+    def __init__(self, uses: int):
+        self._ends: list[Floats | None] = [None] * uses
+        self._start: Floats | None = None
+        self._distances: Distances | None = None
+        self._inward: list[Floats] = [np.zeros(0)] * (1 << uses)
+        self._outward: list[Floats] = [np.zeros(0)] * (1 << uses)
+        self._old_inward = self._old_outward = set(range(1, 1 << uses))
+
+    def copy(self) -> KnownTrees:
+        """What is known now, to go on from by itself."""
+        other = copy(self)
+        other._ends, other._inward, other._outward = list(self._ends), list(self._inward), list(self._outward)
+        other._old_inward, other._old_outward = set(self._old_inward), set(self._old_outward)
+        return other
+
+    def inward(self, distances: Distances, ends: Sequence[Floats], within: int | None = None) -> Sequence[Floats]:
+        """As `inward_trees`, of the sets of uses that lie `within` one, where it is given."""
+        self._look(distances, ends)
+        some = self._old_inward if within is None else {mask for mask in self._old_inward if not mask & ~within}
+        if some:
+            _inward_of(distances, ends, self._inward, some)
+            self._old_inward = self._old_inward - some
+        return self._inward
+
+    def outward(
+        self, distances: Distances, start: Floats, ends: Sequence[Floats], holding: int | None = None
+    ) -> Sequence[Floats]:
+        """As `outward_trees`, of the sets that hold all of one, where it is given; where all of these hold one use,
+        its end is no matter."""
+        full = len(self._inward) - 1
+        self.inward(distances, ends, full if holding is None else full ^ holding)
+        if start is not self._start:
+            self._start, self._old_outward = start, set(range(1, full + 1))
+        some = self._old_outward
+        if holding is not None:
+            some = {mask for mask in some if mask & holding == holding}
+        if some:
+            _outward_of(distances, start, self._inward, self._outward, some)
+            self._old_outward = self._old_outward - some
+        return self._outward
+
+    def _look(self, distances: Distances, ends: Sequence[Floats]) -> None:
+        """See what has changed."""
+        full = len(self._inward) - 1
+        if distances is not self._distances:
+            self._distances = distances
+            self._old_inward, self._old_outward = set(range(1, full + 1)), set(range(1, full + 1))
+        changed = 0
+        for u, (end, old) in enumerate(zip(ends, self._ends, strict=True)):
+            if end is not old:
+                changed |= 1 << u
+                self._ends[u] = end
+        if changed:
+            self._old_inward = self._old_inward | {mask for mask in range(1, full + 1) if mask & changed}
+            self._old_outward = self._old_outward | {mask for mask in range(1, full + 1) if changed & ~mask}
 
 
 def cheapest_tree(distances: Distances, root: int, targets: Sequence[int]) -> list[int]:
@@ -154,13 +241,16 @@ def cheapest_tree(distances: Distances, root: int, targets: Sequence[int]) -> li
     return out
 
 
+@lru_cache(maxsize=1 << 14)
 def point(layout: int, count: int) -> Floats:
-    """Nothing at one of `count` layouts, infinity at all others."""
+    """Nothing at one of `count` layouts, infinity at all others. Not to be written to."""
     out = np.full(count, np.inf)
     out[layout] = 0.0
+    out.flags.writeable = False
     return out
 
 
+@lru_cache
 def _by_size(uses: int) -> list[tuple[int, list[int]]]:
     masks = sorted(range(1, 1 << uses), key=lambda m: (m.bit_count(), m))
     return [(size, list(group)) for size, group in groupby(masks, key=int.bit_count)]

@@ -25,6 +25,7 @@ from ..ir.program import Phase, Pin, Program
 from ..ir.spmd import SpmdProgram
 from .expansion.orders import Orders, Product
 from .ilp.solver import Settings
+from .layouts.mesh_order import mesh_order
 from .layouts.strategies import live_axes
 from .lower.insert import insert
 from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
@@ -154,10 +155,13 @@ def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> P
     """The proven cheapest plan of phases, each of which runs its own program. Raises as `choose` does."""
     started = time.perf_counter()
     bound = [program.phase(name) for name, program in programs.items()]
+    network = Network(options.hardware, mesh)
+    pins = [pin for program in programs.values() for pin in (*program.pins, *options.pins)]
+    order = mesh_order(programs, mesh, _alike(network, pins), (pin.layout for pin in pins))
 
     def graph_of(phase: str) -> Graph:
         program = programs[phase]
-        found = build_graph(program, phase, mesh, options.hardware, options.passing)
+        found = build_graph(program, phase, mesh, options.hardware, options.passing, order)
         known = program.table()
         pins = (pin for pin in (*program.pins, *options.pins) if pin.phase in (None, phase))
         held = [pin for pin in pins if pin.value in known]
@@ -169,10 +173,8 @@ def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> P
 
     graphs = for_each([p.name for p in bound], graph_of)
     graph = join_phases(graphs, bound)
-    network = Network(options.hardware, mesh)
     moves = all_moves(programs, graph, network)
-    pins = [pin for program in programs.values() for pin in (*program.pins, *options.pins)]
-    problem = _problem(graph, moves, network, pins, options)
+    problem = _problem(graph, moves, network, [] if order else _alike(network, pins), options)
     prover = Prover(problem)
     reader = _Reader(programs, bound, mesh, moves, problem, options)
     limits = reader.limits()
@@ -187,7 +189,7 @@ def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> P
     plan = reader.plan(found, apart)
     total = time.perf_counter() - started
     timed = replace(plan, timing=Timing(total - prover.solve_s, prover.solve_s))
-    return with_plainest_axes(timed, _alike(network, pins))
+    return replace(timed, in_mesh_order=True) if order else with_plainest_axes(timed, _alike(network, pins))
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,8 +269,8 @@ def _nth(
     return lambda found, apart: spelled(found, apart)[n]
 
 
-def _problem(graph: Graph, moves: Moves, network: Network, pins: Sequence[Pin], options: Options) -> Problem:
-    """The graph with its prices under the objective."""
+def _problem(graph: Graph, moves: Moves, network: Network, alike: Sequence[Sequence[str]], options: Options) -> Problem:
+    """The graph with its prices under the objective. `alike`: axes that plans may rename."""
     kept = moves.needed(graph)
     distances = [
         None if arcs is None or some is None else Distances(arcs.take(some), seconds[some])
@@ -281,7 +283,7 @@ def _problem(graph: Graph, moves: Moves, network: Network, pins: Sequence[Pin], 
         prices = [np.zeros(len(n.seconds)) for n in graph.nodes]
     else:
         prices = [n.seconds for n in graph.nodes]
-    standing = representatives(graph, _positions(network.mesh, _alike(network, pins)))
+    standing = representatives(graph, _positions(network.mesh, alike))
     groups = None if moves.groups is None else moves.groups.take(kept)
     return Problem(graph, prices, distances, options.settings, standing, groups)
 

@@ -150,7 +150,8 @@ class Plan:
 
     `stored`: the layout of each parameter, and of what each phase has of its own: its inputs and its
     caches (of several phases those of the last). `price` and `bound` are those of all phases together,
-    each as often as it is called, handovers included.
+    each as often as it is called, handovers included. `in_mesh_order`: only layouts were looked at whose axes
+    stand in mesh order (see `passes/layouts/mesh_order.py`), and the bound is one of these.
     """
 
     mesh: Mesh
@@ -161,6 +162,7 @@ class Plan:
     handovers: tuple[HandoverPlan, ...] = ()
     price: float = 0.0
     bound: float = 0.0
+    in_mesh_order: bool = False
 
     @property
     def gap(self) -> float:
@@ -169,5 +171,5 @@ class Plan:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether it is proven cheapest."""
-        return Outcome.of(self.gap)
+        """Whether it is proven cheapest of all plans."""
+        return Outcome.FEASIBLE if self.in_mesh_order else Outcome.of(self.gap)

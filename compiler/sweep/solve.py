@@ -100,7 +100,7 @@ def _record(point: Point, best: CompiledPhase, tried: tuple[Tried, ...]) -> Reco
     bound_s = min([found.seconds, *(one.bound_s for one in tried if one.bound_s is not None)])
     return Record(
         point,
-        Status.OPTIMAL if bound_s >= found.seconds * (1 - PROVEN) else Status.FEASIBLE,
+        Status.OPTIMAL if bound_s >= found.seconds * (1 - PROVEN) and not best.plan.in_mesh_order else Status.FEASIBLE,
         tried,
         slice=mesh_name(best.spmd.mesh),
         latency_s=found.seconds,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property, lru_cache
+from math import factorial, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +24,38 @@ Mask = NDArray[np.bool_]
 
 REPLICATED, PARTIAL_SUM, PARTIAL_MAX = 0, 1, 2
 TENSOR_MODES = 3
-MAX_ROWS = 100_000  # ways to lay the axes on one tensor or op; four axes make a few thousand
+MAX_ROWS = 150_000  # ways to lay the axes on one tensor or op; four axes make a few thousand
 
 
 def too_large() -> InputError:
     """The error for a mesh with more axes than can be searched."""
     return fail(
-        "The mesh has too many axes for an exact search of this program.",
-        hint="merge axes of one kind, as in `8x4` for `2x2x2x2x2`; up to four axes are searched in seconds",
+        "The mesh has too many axes for a search of this program.",
+        hint="merge axes of one kind, as in `8x4` for `2x2x2x2x2`; up to five axes are searched in seconds",
     )
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which arrangements are looked at where all of them are too many.
+
+    Axes stand in mesh order in each slot, but for those that are `loose`; where it is `cyclic`, from any of them on
+    round to the one before it, as in `F_yzx`. Those of one class (`classes[a]`; NONE is no class) can change places
+    in any plan: they are told apart by the order of the slots as well, the first of them in the slots of lowest rank.
+    Which of them are in a mode is left open.
+    """
+
+    loose: tuple[bool, ...]
+    classes: tuple[int, ...]
+    cyclic: bool = False
+
+    @classmethod
+    def any(cls, axes: int) -> Order:
+        """That of all arrangements."""
+        return cls((True,) * axes, (NONE,) * axes)
+
+
+NONE = -1
 
 
 def fits(size: int, axis_sizes: Sequence[int], even: bool = False) -> Mask:
@@ -98,12 +123,20 @@ class Arrangements:
         return out
 
 
-def arrange(slot_fits: Sequence[Mask], mode_axes: Sequence[Sequence[bool]], axes: int) -> Arrangements:
+def arrange(
+    slot_fits: Sequence[Mask],
+    mode_axes: Sequence[Sequence[bool]],
+    axes: int,
+    order: Order | None = None,
+    ranks: Sequence[int] = (),
+) -> Arrangements:
     """Every arrangement of `axes` axes, each exactly once, in a fixed order.
 
     `slot_fits[s]` (see `fits`) says which axes may split slot s together; `mode_axes[m][a]` whether
-    axis a may be in mode m. Axes are inserted one by one, at every place among those already there.
+    axis a may be in mode m. With an `order` only those that keep to it, by the `ranks` of the slots. Axes are
+    inserted one by one, at every place among those already there.
     """
+    order = order or Order.any(axes)
     modes, slots = len(mode_axes), len(slot_fits)
     place = np.zeros((1, 0), dtype=np.int64)
     position = np.zeros((1, 0), dtype=np.int64)
@@ -115,9 +148,10 @@ def arrange(slot_fits: Sequence[Mask], mode_axes: Sequence[Sequence[bool]], axes
             if mode_axes[m][a]:
                 pieces.append((_append(place, m), _append(position, 0), used, count))
         for s in range(slots):
-            possible = slot_fits[s][used[:, s] | 1 << a]
+            possible = slot_fits[s][used[:, s] | 1 << a] & _classed(place, modes, a, s, order, ranks)
             for p in range(a + 1):
-                rows = np.flatnonzero(possible & (count[:, s] >= p))
+                may = _in_order(place, position, modes + s, a, p, order)
+                rows = np.flatnonzero(possible & (count[:, s] >= p) & may)
                 if not len(rows):
                     continue
                 shifted = position[rows] + ((place[rows] == modes + s) & (position[rows] >= p))
@@ -129,6 +163,70 @@ def arrange(slot_fits: Sequence[Mask], mode_axes: Sequence[Sequence[bool]], axes
             raise too_large()
         place, position, used, count = (np.concatenate(part) for part in zip(*pieces, strict=True))
     return Arrangements(place, position, modes, slots)
+
+
+def _in_order(place: Array, position: Array, slot: int, axis: int, at: int, order: Order) -> Mask:
+    """Where an axis may be put at a place of a slot, by the axes that are there. Shape [rows]."""
+    before = [b for b in range(axis) if not order.loose[b]]
+    if order.loose[axis] or not before:
+        return np.ones(len(place), dtype=bool)
+    there, where = place[:, before] == slot, position[:, before]
+    newest = np.where(there, np.arange(len(before)), -1).argmax(axis=1)  # that with the highest number
+    newest_at = np.where(there.any(axis=1), where[np.arange(len(place)), newest], -1)
+    after = np.where(there & (where > newest_at[:, None]), where, len(place[0]) + 1).min(axis=1)
+    may = (newest_at < at) & (at <= after)
+    if order.cyclic:
+        may |= (after > len(place[0])) & (at <= np.where(there, where, len(place[0]) + 1).min(axis=1))
+    return np.asarray(may)
+
+
+def _classed(place: Array, modes: int, axis: int, slot: int, order: Order, ranks: Sequence[int]) -> Mask:
+    """Where an axis may go to a slot by the axes of its class: none before it is in a slot of higher rank."""
+    ok = np.ones(len(place), dtype=bool)
+    if order.classes[axis] != NONE:
+        higher = np.array([False] * modes + [rank > ranks[slot] for rank in ranks])
+        for b in (b for b in range(axis) if order.classes[b] == order.classes[axis]):
+            ok &= ~higher[place[:, b]]
+    return ok
+
+
+class Orders(StrEnum):
+    """In which orders axes may stand in a slot; see `Order`."""
+
+    ANY = "any"
+    CYCLIC = "cyclic"
+    MESH = "mesh"
+
+    def number(self, axes: int) -> int:
+        """How many orders so many axes have."""
+        return {Orders.ANY: factorial(axes), Orders.CYCLIC: max(1, axes), Orders.MESH: 1}[self]
+
+
+def count_arrangements(
+    slot_fits: Sequence[Mask], mode_axes: Sequence[Sequence[bool]], axes: int, orders: Orders
+) -> int:
+    """How many arrangements there are whose axes stand in such orders in each slot, whatever their classes."""
+    ways = [1] + [0] * ((1 << axes) - 1)  # to lay each set of axes on the slots so far
+    for fit in slot_fits:
+        ways = [
+            sum(
+                ways[mask ^ own] * orders.number(own.bit_count())
+                for own in _subsets(mask)
+                if fit[own] and ways[mask ^ own]
+            )
+            for mask in range(1 << axes)
+        ]
+    open_to = [sum(mode[a] for mode in mode_axes) for a in range(axes)]
+    left = [prod(n for a, n in enumerate(open_to) if not mask >> a & 1) for mask in range(1 << axes)]
+    return sum(n * more for n, more in zip(ways, left, strict=True))
+
+
+def _subsets(mask: int) -> list[int]:
+    """All sets in a set, as bit masks, the empty one last."""
+    out = [mask]
+    while out[-1]:
+        out.append((out[-1] - 1) & mask)
+    return out
 
 
 def _append(table: Array, value: int) -> Array:
@@ -184,9 +282,11 @@ def _space(
     slot_fits: tuple[bytes, ...],
     sum_axes: tuple[bool, ...],
     max_axes: tuple[bool, ...],
+    order: Order | None,
+    ranks: tuple[int, ...],
 ) -> Space:
     masks = [np.frombuffer(f, dtype=bool) for f in slot_fits]
-    rows = arrange(masks, [[True] * len(axis_names), sum_axes, max_axes], len(axis_names))
+    rows = arrange(masks, [[True] * len(axis_names), sum_axes, max_axes], len(axis_names), order, ranks)
     both = (rows.place == PARTIAL_SUM).any(axis=1) & (rows.place == PARTIAL_MAX).any(axis=1)
     rows = rows.take(~both)
     return Space(axis_names, axis_sizes, rows.take(np.argsort(rows.codes(), kind="stable")))
@@ -245,10 +345,13 @@ def tensor_space(
     axes: Sequence[tuple[str, int]],
     sum_axes: frozenset[str] = frozenset(),
     max_axes: frozenset[str] = frozenset(),
+    order: Order | None = None,
+    ranks: Sequence[int] = (),
 ) -> TensorSpace:
     """The layouts of a tensor of shape `sizes` over the live `axes` (name, size > 1).
 
-    `sum_axes` and `max_axes`: over which axes it may be a partial sum, a partial maximum.
+    `sum_axes` and `max_axes`: over which axes it may be a partial sum, a partial maximum. With an `order` those
+    that keep to it, by the `ranks` of the dims.
     """
     names = tuple(name for name, _ in axes)
     axis_sizes = tuple(size for _, size in axes)
@@ -256,4 +359,26 @@ def tensor_space(
     dims = tuple(d for d, mask in enumerate(masks) if mask[1:].any())
     key = tuple(masks[d].tobytes() for d in dims)
     partial = tuple(n in sum_axes for n in names), tuple(n in max_axes for n in names)
-    return TensorSpace(_space(names, axis_sizes, key, *partial), dims, len(sizes))
+    # Ranks are told apart by their order alone, so that tensors of one shape share a space.
+    own = [] if order is None else [ranks[d] for d in dims]
+    return TensorSpace(
+        _space(names, axis_sizes, key, *partial, order, tuple(map(sorted(own).index, own))), dims, len(sizes)
+    )
+
+
+def count_layouts(
+    sizes: Sequence[int],
+    axes: Sequence[tuple[str, int]],
+    sum_axes: frozenset[str],
+    max_axes: frozenset[str],
+    orders: Orders,
+) -> int:
+    """How many layouts a tensor has, as `tensor_space`, or a few more; see `count_arrangements`."""
+    masks = tuple(fits(size, [size for _, size in axes]).tobytes() for size in sizes)
+    modes = tuple(tuple(name in some for name, _ in axes) for some in (sum_axes, max_axes))
+    return _count(masks, ((True,) * len(axes), *modes), len(axes), orders)
+
+
+@lru_cache(maxsize=4096)
+def _count(slot_fits: tuple[bytes, ...], mode_axes: tuple[tuple[bool, ...], ...], axes: int, orders: Orders) -> int:
+    return count_arrangements([np.frombuffer(f, dtype=bool) for f in slot_fits], mode_axes, axes, orders)

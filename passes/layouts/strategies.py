@@ -8,7 +8,7 @@ result partial.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,10 +24,13 @@ from .space import (
     TENSOR_MODES,
     Arrangements,
     Array,
+    Mask,
+    Order,
+    Orders,
     TensorSpace,
     arrange,
+    count_arrangements,
     fits,
-    tensor_space,
 )
 
 NONE = 0  # the mode of an axis along which every chip does the same; modes from 1 on are partial
@@ -76,18 +79,28 @@ class StrategyTable:
 
     def use_layout(self, row: int, use: int) -> Layout:
         """The layout in which strategy `row` reads operand `use`."""
-        space = self._full_space(self.signature.uses[use].indices)
-        return space.layout(int(self.take(np.array([row])).use_rows(use, space)[0]))
+        sig = self.signature
+        partial = {1} if sig.together else {1 + j for j, k in enumerate(sig.linear) if k == use}
+        return self._layout(row, sig.uses[use].indices, partial, False)
 
     def result_layout(self, row: int) -> Layout:
         """The layout in which strategy `row` leaves the result."""
-        space = self._full_space(self.signature.result)
-        return space.layout(int(self.take(np.array([row])).result_rows(space)[0]))
+        return self._layout(row, self.signature.result, set(range(1, self.rows.modes)), True)
 
-    def _full_space(self, indices: tuple[str, ...]) -> TensorSpace:
-        every = frozenset(name for name, _ in self.axes)
-        sizes = [self.sizes[self.signature.indices.index(i)] for i in indices]
-        return tensor_space(sizes, self.axes, every, every)
+    def _layout(self, row: int, indices: tuple[str, ...], partial_modes: Set[int], contracted: bool) -> Layout:
+        """The layout of a value with dims `indices`; see `_project`."""
+        sig, modes = self.signature, self.rows.modes
+        dims: dict[str, list[tuple[int, str]]] = {index: [] for index in indices}
+        partial = []
+        for a, (name, _) in enumerate(self.axes):
+            place = int(self.rows.place[row, a])
+            index = sig.indices[place - modes] if place >= modes else None
+            if index in dims:
+                dims[index].append((int(self.rows.position[row, a]), name))
+            elif place in partial_modes or (contracted and index in sig.contracted):
+                partial.append(name)
+        split = tuple(tuple(name for _, name in sorted(axes)) for axes in dims.values())
+        return Layout(split, tuple(sorted(partial)), sig.reduction if partial else Reduction.SUM)
 
     def _project(
         self, indices: tuple[str, ...], partial: Mapping[int, int], contracted: int, space: TensorSpace
@@ -128,13 +141,46 @@ def strategies(
     sizes: Mapping[str, int],
     mesh: Mesh,
     partial_allowed: Mapping[str, frozenset[str]] | None = None,
+    order: Order | None = None,
 ) -> StrategyTable:
     """Every strategy of `op` on `mesh`, each once, in a fixed order.
 
     `sizes` binds the dims. `partial_allowed[v]` are the axes over which value v may be partial when
-    it is read, with the reduction that the op can pass on; without the mapping, all axes.
+    it is read, with the reduction that the op can pass on; without the mapping, all axes. With an `order` those
+    that keep to it, the indices ranked as `sizes` has them.
     """
     sig, axes = signature(op, values), live_axes(mesh)
+    ranks = dim_ranks(sig.indices, sizes)
+    rows = arrange(*_open(sig, sizes, axes, partial_allowed), len(axes), order, ranks)
+    return StrategyTable(sig, tuple(sizes[i] for i in sig.indices), axes, rows)
+
+
+def count_strategies(
+    op: Op,
+    values: Mapping[str, Value],
+    sizes: Mapping[str, int],
+    mesh: Mesh,
+    partial_allowed: Mapping[str, frozenset[str]],
+    orders: Orders,
+) -> int:
+    """How many strategies an op has whose axes stand in such orders on each index."""
+    axes = live_axes(mesh)
+    return count_arrangements(*_open(signature(op, values), sizes, axes, partial_allowed), len(axes), orders)
+
+
+def dim_ranks(dims: Sequence[str], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Where dims stand in the order in which `sizes` has them."""
+    rank = {name: n for n, name in enumerate(sizes)}
+    return tuple(rank[dim] for dim in dims)
+
+
+def _open(
+    sig: Signature,
+    sizes: Mapping[str, int],
+    axes: Sequence[tuple[str, int]],
+    partial_allowed: Mapping[str, frozenset[str]] | None,
+) -> tuple[list[Mask], list[list[bool]]]:
+    """Which axes may split each index of an op, and which may be in each mode; see `arrange`."""
     axis_sizes = [size for _, size in axes]
     nothing = np.zeros(1 << len(axes), dtype=bool)
     nothing[0] = True
@@ -144,8 +190,7 @@ def strategies(
     for group in groups:
         names = {sig.uses[k].value for k in group}
         mode_axes.append([_may_be_partial(name, names, partial_allowed) for name, _ in axes])
-    rows = arrange(slot_fits, mode_axes, len(axes))
-    return StrategyTable(sig, tuple(sizes[i] for i in sig.indices), axes, rows)
+    return slot_fits, mode_axes
 
 
 def _may_be_partial(axis: str, names: set[str], allowed: Mapping[str, frozenset[str]] | None) -> bool:

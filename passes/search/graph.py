@@ -22,8 +22,8 @@ from ...ir.chosen import held_share
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, copies_held, signature, walk
 from ..layouts.partial import PartialAxes, partial_axes
-from ..layouts.space import Array, Mask, TensorSpace, tensor_space, too_large
-from ..layouts.strategies import StrategyTable, live_axes, strategies
+from ..layouts.space import Array, Mask, Order, TensorSpace, tensor_space, too_large
+from ..layouts.strategies import StrategyTable, dim_ranks, live_axes, strategies
 
 Floats = NDArray[np.float64]
 MAX_LAYOUTS = 200_000  # over all uses of all tensors
@@ -146,6 +146,7 @@ class _Builder:
     launches: Mapping[str, Launch]
     micro_batches: int
     passing: Passing
+    order: Order | None
     nodes: list[Node] = field(default_factory=list)
     sources: dict[str, Port] = field(default_factory=dict)
     uses: dict[str, list[Port]] = field(default_factory=dict)
@@ -154,7 +155,11 @@ class _Builder:
     def space(self, value: str) -> TensorSpace:
         whole = self.stored[value].whole if value in self.stored else ()
         shape = [1 if d in whole else self.sizes[d] for d in self.values[value].dims]
-        return tensor_space(shape, live_axes(self.mesh), self.partial.sums(value), self.partial.maxima(value))
+        partial, ranks = (
+            (self.partial.sums(value), self.partial.maxima(value)),
+            dim_ranks(self.values[value].dims, self.sizes),
+        )
+        return tensor_space(shape, live_axes(self.mesh), *partial, self.order, ranks)
 
     def total_bytes(self, value: str) -> float:
         v = self.values[value]
@@ -198,7 +203,7 @@ class _Builder:
     def add_op(self, op: Op, times: int) -> None:
         """A node for an op that runs `times` times."""
         sig = signature(op, self.values)
-        table = strategies(op, self.values, self.sizes, self.mesh, self.partial.readable(sig))
+        table = strategies(op, self.values, self.sizes, self.mesh, self.partial.readable(sig), self.order)
         reads = [table.use_rows(k, self.space(use.value)) for k, use in enumerate(sig.uses)]
         makes = table.result_rows(self.space(op.result))
         keep = np.flatnonzero(np.stack([*reads, makes]).min(axis=0) >= 0)
@@ -228,8 +233,16 @@ def _share(numbers: Array | Floats) -> Floats:
     return np.asarray(numbers / max(1, numbers.max(initial=0)), dtype=np.float64)
 
 
-def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware, passing: Passing = NO_PASSING) -> Graph:
-    """The graph of `phase`, without pins. `passing`: what results cost that a stage hands to the next one.
+def build_graph(
+    program: Program,
+    phase: str,
+    mesh: Mesh,
+    hardware: Hardware,
+    passing: Passing = NO_PASSING,
+    order: Order | None = None,
+) -> Graph:
+    """The graph of `phase`, without pins. `passing`: what results cost that a stage hands to the next one. With an
+    `order` only of layouts that keep to it.
 
     Raises InputError when the mesh has more axes than can be searched, KeyError when the program has
     no such phase.
@@ -239,7 +252,8 @@ def build_graph(program: Program, phase: str, mesh: Mesh, hardware: Hardware, pa
     stored = {p.item.value: p.item for p in walk(program.body) if isinstance(p.item, Stored)}
     partial = partial_axes(program, sizes, mesh)
     launched, shared = launches(program), bound.micro_batches
-    builder = _Builder(program, sizes, mesh, hardware, program.table(), partial, stored, launched, shared, passing)
+    values = program.table()
+    builder = _Builder(program, sizes, mesh, hardware, values, partial, stored, launched, shared, passing, order)
     appended = frozenset(p.item.cache for p in walk(program.body) if isinstance(p.item, Append))
     for placed in walk(program.body):
         match placed.item:

@@ -23,7 +23,7 @@ from .kernels import launches
 from .loops import Alone, LoopCost, loop_cost
 from .network import Network, bytes_sent
 from .ops import Work, work
-from .streams import FetchCost, fetch_costs
+from .streams import FetchCost, fetch_costs, host_traffic
 
 
 @dataclass(frozen=True)
@@ -248,6 +248,12 @@ def steps_alone(costs: Estimate, spmd: SpmdProgram) -> Alone:
 def predict(spmd: SpmdProgram) -> tuple[Fraction, ...]:
     """The bytes that each chip sends in each collective of a program, in program order, exactly."""
     return tuple(Fraction(s.bytes_sent) for s in step_costs(spmd, concrete_sizes(spmd)) if isinstance(s, Transfer))
+
+
+def predict_host(spmd: SpmdProgram) -> tuple[Fraction, Fraction]:
+    """The bytes that come to each chip from its host in a whole program, and that go back, exactly."""
+    into, out = host_traffic(spmd, lambda value: local_bytes(value, spmd))
+    return Fraction(into), Fraction(out)
 
 
 def local_bytes(value: SpmdValue, spmd: SpmdProgram) -> Fraction:

@@ -2,7 +2,7 @@
 
 A host has DRAM and perhaps NVMe, and links to its chips that several of these may share. What does not fit into the
 DRAM lies on NVMe. Of a stored tensor each chip fetches as much as makes one copy with the other chips that hold the
-same, and gathers the rest over the chips' own network. New entries of a cache go back the other way.
+same, where dims divide, and gathers the rest over the chips' own network. New entries of a cache go back the other way.
 
 With a repetition ahead, fetching one starts with the repetition before it that is streamed, so that a run of
 repetitions which begins with a streamed one takes as long as these do, or as the next fetch; without, they take turns
@@ -13,19 +13,21 @@ follow each other, so more than one ahead takes room and saves nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import fail
 from ..ir.mesh import Mesh
-from ..ir.program import Append, Repeat, Stored, Streamed, walk
-from ..ir.spmd import Compute, SpmdProgram, SpmdValue
+from ..ir.program import Repeat, Stored, walk
+from ..ir.spmd import SpmdProgram, SpmdValue
+from ..ir.streams import HostTensor, host_tensors, is_filled_anew, places_sent_back
 from .hardware import Hardware, Host
 from .network import Network
 
-LocalBytes = Callable[[SpmdValue], float]
+LocalBytes = Callable[[SpmdValue], Any]
 
 
 class Carrier(StrEnum):
@@ -39,7 +41,7 @@ class Carrier(StrEnum):
 @dataclass(frozen=True)
 class Fetch:
     """What comes to a chip for one repetition, and goes back. `link_s`, `dram_s` and `nvme_s` pass at once, then the
-    chips gather."""
+    chips gather. `least_s`: what coming in takes in any layout, each chip having an even part."""
 
     in_bytes: float
     out_bytes: float
@@ -47,10 +49,11 @@ class Fetch:
     dram_s: float
     nvme_s: float
     gather_s: float
+    least_s: float
 
     @property
     def incoming_s(self) -> float:
-        """Until each chip has its part, which is the same in all layouts."""
+        """Until each chip has its part."""
         return max(self.link_s, self.dram_s, self.nvme_s)
 
     @property
@@ -96,22 +99,25 @@ def streamed_s(count: int, streamed: int, step_s: float, fetch_s: float, ahead: 
     return longer * max((shorter + 1) * step_s, fetch_s) + (streamed - longer) * max(shorter * step_s, fetch_s)
 
 
-def streamed_values(spmd: SpmdProgram) -> dict[str, tuple[Stored, Streamed, int]]:
-    """The stored tensors that are streamed, by name, with how many repetitions each has."""
-    found = {}
-    for placed in walk(spmd.body):
-        if isinstance(placed.item, Stored) and placed.item.streamed is not None:
-            found[placed.item.value] = placed.item, placed.item.streamed, placed.times
-    return found
+def bytes_moved(tensor: HostTensor, spmd: SpmdProgram, local: LocalBytes) -> tuple[Any, Any]:
+    """The bytes of one repetition that come to a chip, and that go back. A cache that is filled anew does not come."""
+    part = local(replace(tensor.value, layout=tensor.parts))
+    if tensor.append is None:
+        return part, 0
+    sent, held = places_sent_back(tensor.append, tensor.value, spmd)
+    return 0 if is_filled_anew(tensor.append, spmd) else part, part * sent / held
+
+
+def host_traffic(spmd: SpmdProgram, local: LocalBytes) -> tuple[Any, Any]:
+    """The bytes that come to a chip from its host in a whole call, and that go back."""
+    moved = [(one.streamed.count, *bytes_moved(one, spmd, local)) for one in host_tensors(spmd).values()]
+    return sum(count * into for count, into, _ in moved), sum(count * out for count, _, out in moved)
 
 
 def host_bytes(spmd: SpmdProgram, host: Host, local: LocalBytes) -> float:
-    """What each host of a program's chips holds: of each tensor one copy, divided evenly over the hosts."""
-    values, hosts = spmd.table(), math.ceil(spmd.mesh.chips / host.host_chips)
-    total = 0.0
-    for name, (_, streamed, _) in streamed_values(spmd).items():
-        total += streamed.count * local(values[name]) * spmd.mesh.chips / _holders(values[name], spmd.mesh)
-    return total / hosts
+    """What each host of a program's chips holds: a part for each chip, of chips divided evenly over the hosts."""
+    parts = (one.streamed.count * local(replace(one.value, layout=one.parts)) for one in host_tensors(spmd).values())
+    return math.fsum(parts) * spmd.mesh.chips / math.ceil(spmd.mesh.chips / host.host_chips)
 
 
 def fetch_costs(
@@ -121,7 +127,7 @@ def fetch_costs(
 
     Raises InputError where the hardware has no host, or where that cannot hold what is streamed.
     """
-    if not streamed_values(spmd):
+    if not host_tensors(spmd):
         return ()
     host = hardware.host
     if host is None:
@@ -145,13 +151,13 @@ def _costs(
 ) -> Iterator[FetchCost]:
     for repeat in (item for item in spmd.body.items if isinstance(item, Repeat)):
         inside = {p.item.value for p in walk(repeat.body) if isinstance(p.item, Stored)}
-        found = {name: one for name, one in streamed_values(spmd).items() if name in inside}
+        found = [one for name, one in host_tensors(spmd).items() if name in inside]
         if not found:
             continue
         # Repeats in the repeat are fetched with it, as evenly.
-        most = max(-(-streamed.count * repeat.count // times) for _, streamed, times in found.values())
-        shares = {name: streamed.count / most for name, (_, streamed, _) in found.items()}
-        ahead = min(streamed.ahead for _, streamed, _ in found.values())
+        most = max(-(-one.streamed.count * repeat.count // one.times) for one in found)
+        shares = [(one, one.streamed.count / most) for one in found]
+        ahead = min(one.streamed.ahead for one in found)
         fetch = _fetch(spmd, network, host, from_nvme, shares, local)
         yield FetchCost(repeat.name, repeat.count, most, ahead, own_s[repeat.name], fetch)
 
@@ -161,52 +167,45 @@ def _fetch(
     network: Network,
     host: Host,
     from_nvme: float,
-    shares: Mapping[str, float],
+    shares: Sequence[tuple[HostTensor, float]],
     local: LocalBytes,
 ) -> Fetch:
-    """What one repetition takes; `shares`: how much of one repetition of each tensor that is, on average."""
-    values, mesh = spmd.table(), spmd.mesh
-    into, out = 0.0, 0.0
+    """What one repetition takes; beside each tensor: how much of one repetition of it that is, on average."""
+    into, out, even_in, even_out = 0.0, 0.0, 0.0, 0.0
     gathered: dict[tuple[str, ...], float] = {}
-    for name, share in shares.items():
-        held = share * local(values[name])
-        part = held / _holders(values[name], mesh)
-        new = _new_share(spmd, name)
-        into += part * (1.0 if new is None else float(new < 1))  # a cache that is filled anew is not read
-        out += 0.0 if new is None else part * new
-        if new is None or new < 1:
-            over = _holding_axes(values[name], mesh)
-            gathered[over] = gathered.get(over, 0.0) + held
-    chips = min(mesh.chips, host.host_chips)
-    link_s = max(into, out) * min(host.link_chips, chips) / host.link_bytes_per_s  # both directions at once
-    both = chips * (into + out)
-    dram_s = both * (1 + from_nvme) / host.dram_bytes_per_s  # what is on NVMe goes through it, too
-    nvme_s = both * from_nvme / host.nvme_bytes_per_s if from_nvme else 0.0
-    ways = {axes: mesh.size(*axes) for axes in gathered}
+    for tensor, share in shares:
+        comes, returns = bytes_moved(tensor, spmd, local)
+        into, out = into + share * comes, out + share * returns
+        held = share * local(tensor.value)
+        even_out += held / _holders(tensor.value, spmd.mesh) * _new_share(tensor, spmd)
+        if comes:
+            even_in += held / _holders(tensor.value, spmd.mesh)
+            gathered[tensor.gathered_axes] = gathered.get(tensor.gathered_axes, 0.0) + held
+    ways = {axes: spmd.mesh.size(*axes) for axes in gathered}
     gather_s = math.fsum(
         float(network.collective_s(CollectiveKind.ALL_GATHER, axes, held / ways[axes], held))
         for axes, held in gathered.items()
         if ways[axes] > 1
     )
-    return Fetch(into, out, link_s, dram_s, nvme_s, gather_s)
+    chips = min(spmd.mesh.chips, host.host_chips)
+    over = _carried_s(host, chips, into, out, from_nvme)
+    return Fetch(into, out, *over, gather_s, max(_carried_s(host, chips, even_in, even_out, from_nvme)))
 
 
-def _holding_axes(value: SpmdValue, mesh: Mesh) -> tuple[str, ...]:
-    """The axes along which chips hold the same of a value."""
-    split = {axis for axes in value.layout.dims for axis in axes}
-    return tuple(name for name, size in mesh.axes if size > 1 and name not in split)
+def _carried_s(host: Host, chips: int, into: float, out: float, from_nvme: float) -> tuple[float, float, float]:
+    """What bytes of a chip take over the links, DRAM and NVMe, when so many chips of a host have as many."""
+    link_s = max(into, out) * min(host.link_chips, chips) / host.link_bytes_per_s  # both directions at once
+    both = chips * (into + out)
+    dram_s = both * (1 + from_nvme) / host.dram_bytes_per_s  # what is on NVMe goes through it, too
+    return link_s, dram_s, both * from_nvme / host.nvme_bytes_per_s if from_nvme else 0.0
+
+
+def _new_share(tensor: HostTensor, spmd: SpmdProgram) -> float:
+    """The share of a cache that a call writes; none of what is no cache."""
+    sizes = dict(spmd.sizes)
+    return 0.0 if tensor.append is None else min(1.0, sizes[tensor.append.source] / sizes[tensor.append.target])
 
 
 def _holders(value: SpmdValue, mesh: Mesh) -> int:
     """How many chips hold the same of a value."""
-    return mesh.size(*_holding_axes(value, mesh))
-
-
-def _new_share(spmd: SpmdProgram, name: str) -> float | None:
-    """The share of a cache that a call writes; None for what is no cache."""
-    sizes = dict(spmd.sizes)
-    for placed in walk(spmd.body):
-        match placed.item:
-            case Compute(Append(_, cache, _, source, target)) if cache == name:
-                return sizes[source] / sizes[target]
-    return None
+    return mesh.chips // mesh.size(*value.layout.split_axes)

@@ -264,7 +264,7 @@ class _Family:
             return 0.0
         found = self.compiled(least)
         return math.fsum(
-            (one.calls if len(found) > 1 else 1) * each.streamed * each.fetch.incoming_s
+            (one.calls if len(found) > 1 else 1) * each.streamed * each.fetch.least_s
             for one in found
             for each in one.estimate.fetches
         )

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ...compiler import models
-from ...cost.estimate import Estimate, estimate, predict
+from ...cost.estimate import Estimate, estimate, predict, predict_host
 from ...cost.stages import passed_s
 from ...ir.diagnostics import Diagnostic, EsccError, InputError, Source, did_you_mean, fail
 from ...ir.mesh import Mesh
@@ -187,7 +187,7 @@ def run_check(program: Program, spmd: SpmdProgram) -> CheckReport:
     large to run, or where what the model computes does not stay finite and differs; InternalError when it does not
     run."""
     try:
-        return check(program, spmd, predict)
+        return check(program, spmd, predict, predict_host=predict_host)
     except ExecutionError as error:
         raise InternalError(f"the plan of phase `{spmd.phase}` does not run: {error}") from error
 

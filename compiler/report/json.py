@@ -213,6 +213,7 @@ def _check(checked: CheckReport) -> Data:
         "repeats": dict(checked.repeats),
         "counted_bytes": _number(checked.counted_bytes),
         "predicted_bytes": _number(checked.predicted_bytes),
+        **({"host_bytes": [float(n) for n in checked.host.counted]} if any(checked.host.counted) else {}),
         "counted_equals_predicted": checked.equal,
     }
 

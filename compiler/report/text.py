@@ -306,10 +306,16 @@ def _checked(checked: CheckReport) -> Iterator[str]:
     yield f"  result     {agrees} the reference, largest relative error {checked.max_error:.1e}"
     if checked.not_finite is not None:
         yield f"             NaN and infinity are equal where both have them; first, {checked.not_finite.sentence}"
-    if checked.equal:
+    if all(move.equal for move in checked.moves):
         yield f"  traffic    {counted:,.15g} bytes sent by a chip, as predicted"
     else:
         yield f"  traffic    {counted:,.15g} bytes sent by a chip, DIFFERS from the {predicted:,.15g} predicted"
+    (came, back), wanted = map(float, checked.host.counted), tuple(map(float, checked.host.predicted))
+    if came or back or not checked.host.equal:
+        says = (
+            "as predicted" if checked.host.equal else "DIFFERS from the {:,.15g} and {:,.15g} predicted".format(*wanted)
+        )
+        yield f"  host       {came:,.15g} bytes came to a chip, {back:,.15g} went back, {says}"
 
 
 def _totals_row(name: str, totals: Totals) -> tuple[str, ...]:

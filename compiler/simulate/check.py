@@ -41,13 +41,27 @@ class MoveCheck:
 
 
 @dataclass(frozen=True)
+class HostCheck:
+    """The bytes that came to a chip from its host in the whole program, and that went back."""
+
+    counted: tuple[Fraction, Fraction]
+    predicted: tuple[Fraction, Fraction]
+
+    @property
+    def equal(self) -> bool:
+        """Whether what was predicted came and went."""
+        return self.counted == self.predicted
+
+
+@dataclass(frozen=True)
 class CheckReport:
     """What a run on virtual chips showed.
 
     `max_error`: the largest difference from the reference, relative to the largest finite element of the
     result it occurs in; NaN is equal to NaN, and infinity to itself. `sizes`, `repeats`: the shrunken
     dims and counts, by name. Bytes are sent per chip by the whole shrunken program, at declared
-    dtypes. `equal`: every Move sends what was predicted. `not_finite`: where numbers stop being finite,
+    dtypes; `host`: those that came from the host and went back. `equal`: every Move sends what was predicted, and so
+    does the host. `not_finite`: where numbers stop being finite,
     None where all results are.
     """
 
@@ -56,6 +70,7 @@ class CheckReport:
     sizes: tuple[tuple[str, int], ...]
     repeats: tuple[tuple[str, int], ...]
     moves: tuple[MoveCheck, ...]
+    host: HostCheck
     not_finite: NotFinite | None = None
 
     @property
@@ -70,8 +85,8 @@ class CheckReport:
 
     @property
     def equal(self) -> bool:
-        """Whether counted and predicted bytes are equal, Move by Move."""
-        return all(m.equal for m in self.moves)
+        """Whether counted and predicted bytes are equal, Move by Move, and those of the host."""
+        return self.host.equal and all(m.equal for m in self.moves)
 
 
 def check(
@@ -79,14 +94,15 @@ def check(
     spmd: SpmdProgram,
     predict: Callable[[SpmdProgram], tuple[Fraction, ...]],
     seed: int = 0,
+    predict_host: Callable[[SpmdProgram], tuple[Fraction, Fraction]] = lambda _: (Fraction(0), Fraction(0)),
 ) -> CheckReport:
     """Run `spmd` and `program` on shrunken dims with random data of `seed`, and compare.
 
     The program runs without padding; of the sharded one what lies beyond the true sizes is left out.
     `predict` gives, for a sharded program, the bytes that a chip sends in one execution of each
-    Move, in program order. Raises ExecutionError when the sharded program does not hold together,
-    and InputError when even the shrunken dims are too large to run, or when the model's own numbers do not
-    stay finite and the results differ.
+    Move, in program order, `predict_host` those that come from its host and that go back. Raises ExecutionError when
+    the sharded program does not hold together, and InputError when even the shrunken dims are too large to run, or
+    when the model's own numbers do not stay finite and the results differ.
     """
     shrunken = shrink(program, [spmd])
     small, [local] = shrunken.program, shrunken.spmds
@@ -114,7 +130,9 @@ def check(
         moves = run_spmd(local, zero_padded(small, sizes, stored), evenly=True).moves
     repeats = tuple((p.item.name, p.item.count) for p in walk(local.body) if isinstance(p.item, Repeat))
     odd = None if all(np.isfinite(a).all() for a in expected.values()) else chips.first or whole.first
-    return CheckReport(error, spmd.mesh.chips, local.sizes, repeats, _compare(moves, predict(local), local), odd)
+    sent = _compare(moves, predict(local), local)
+    host = HostCheck((run.in_bytes, run.out_bytes), predict_host(local))
+    return CheckReport(error, spmd.mesh.chips, local.sizes, repeats, sent, host, odd)
 
 
 def incomparable(phase: str, odd: NotFinite) -> InputError:

@@ -15,7 +15,21 @@ import numpy as np
 
 from ...ir.choices import with_choices, with_sharded_choices
 from ...ir.expr import context_dims, sized_dims
-from ...ir.program import Append, Choose, Einsum, Map, Op, Program, Region, Repeat, Take, TopK, signature, walk
+from ...ir.program import (
+    Append,
+    Choose,
+    Einsum,
+    Map,
+    Op,
+    Program,
+    Region,
+    Repeat,
+    Streamed,
+    Take,
+    TopK,
+    signature,
+    walk,
+)
 from ...ir.spmd import Compute, SpmdProgram, Step
 from .pointwise import Array
 
@@ -73,15 +87,28 @@ def _cut_repeats(region: Region[Op]) -> Region[Op]:
     return replace(region, items=tuple(items))
 
 
-def _cut_spmd_repeats(region: Region[Step]) -> Region[Step]:
+def _cut_spmd_repeats(region: Region[Step], around: tuple[int, ...] = ()) -> Region[Step]:
+    """`around`: how often each repeat around the region runs, uncut."""
     items = []
     for item in region.items:
         if isinstance(item, Repeat):
-            item = replace(item, count=min(item.count, MOST_REPEATS), body=_cut_spmd_repeats(item.body))
+            inside = _cut_spmd_repeats(item.body, (*around, item.count))
+            item = replace(item, count=min(item.count, MOST_REPEATS), body=inside)
         if isinstance(item, Compute) and isinstance(item.op, Choose):
             item = replace(item, op=_keeping_few(item.op))
         items.append(item)
-    return replace(region, items=tuple(items))
+    stored = tuple(replace(one, streamed=_cut_stream(one.streamed, around)) for one in region.stored)
+    return Region(stored, tuple(items))
+
+
+def _cut_stream(streamed: Streamed | None, around: tuple[int, ...]) -> Streamed | None:
+    """What is streamed of so many repetitions, of those that are left: all, or one of the outermost repeat at least."""
+    if streamed is None:
+        return None
+    outer, inner = around[0], math.prod(around[1:])
+    cut = [min(count, MOST_REPEATS) for count in around]
+    layers = max(1, streamed.count // inner * cut[0] // outer)
+    return replace(streamed, count=layers * math.prod(cut[1:]))
 
 
 def _keeping_few(op: Choose) -> Choose:

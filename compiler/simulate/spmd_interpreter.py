@@ -28,6 +28,7 @@ from ...ir.layout import Layout, Reduction
 from ...ir.program import Append, Choose, Region, Repeat, operand_names, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from .finite import Watch
+from .host import Host
 from .numpy_runtime import Mesh
 from .pointwise import Array, run_op
 from .routing import Mask, even_mask, kept_entries
@@ -58,11 +59,14 @@ class MoveCount:
 class Execution:
     """Results, watched values and cache versions as whole arrays by name; every Move, in program order.
 
-    A cache version in a repeat has one leading dim for each repeat around it.
+    A cache version in a repeat has one leading dim for each repeat around it. `in_bytes`, `out_bytes`: what came to the
+    busiest chip from its host, and went back.
     """
 
     results: Mapping[str, Array]
     moves: tuple[MoveCount, ...]
+    in_bytes: Fraction
+    out_bytes: Fraction
 
 
 def run_spmd(
@@ -104,6 +108,7 @@ class _Run:
         self.values = self.spmd.table()
         self.sizes = dict(self.spmd.sizes)
         self.mesh = Mesh(dict(self.spmd.mesh.axes))
+        self.host = Host(self.spmd, self.mesh)
 
     def execution(self, watch: Sequence[str]) -> Execution:
         """Run the whole program."""
@@ -119,7 +124,7 @@ class _Run:
                     results[name] = versions.reshape(*stack, *versions.shape[1:])
                 case Move(name, _, collective) as move:
                     moves.append(MoveCount(name, collective, self.times[name], self.bytes_sent(move)))
-        return Execution(results, tuple(moves))
+        return Execution(results, tuple(moves), self.host.in_bytes, self.host.out_bytes)
 
     def region(
         self, region: Region[Step], env: Mapping[str, Array], at: tuple[int, ...], keep: Iterable[str]
@@ -150,7 +155,11 @@ class _Run:
         if whole.shape != self.shape(value):
             raise ExecutionError(f"`{value.name}` has the shape {whole.shape}, not {self.shape(value)}")
         try:
-            return self.mesh.shard(whole, value.layout.dims)
+            held = self.mesh.shard(whole, value.layout.dims)
+            came = self.host.load(value.name, whole)
+            if came is not None and not np.array_equal(came, held, equal_nan=True):
+                raise ExecutionError(f"`{value.name}` does not come from the host as the chips are to hold it")
+            return held if came is None else came
         except ValueError as error:
             raise ExecutionError(f"`{value.name}`: {error}") from error
 
@@ -184,6 +193,7 @@ class _Run:
         self.finite.see(step.op, shards, {name: env[name] for name in operand_names(step.op)})
         if isinstance(step.op, Append):
             self.versions.setdefault(step.result, []).append(self.complete(step.result, shards))
+            self.host.send_back(step.op.cache, shards)
         return shards
 
     def choose(self, op: Choose, shards: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_it_says_what_is_streamed_and_what_that_takes(compiled):
     assert "weights of 4 of 5 layers" in found.stdout
     assert " 3 of 5 " in found.stdout  # what stays, the one that runs, and the one that comes
     assert "the reference, largest relative error" in found.stdout
+    assert re.search(r"host       [1-9][0-9,]* bytes came to a chip, 0 went back, as predicted", found.stdout)
 
 
 def test_data_has_the_fetches(compiled):

@@ -1,0 +1,86 @@
+"""How what is streamed lies in the memory of the chips' host, and what comes to a chip and goes back.
+
+Each chip has a part of its own there: of a tensor that several chips hold alike these split a dim further, as far as
+dims divide, and gather what they fetched. A chip sends back the entries of a cache among which its new ones are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .layout import Layout
+from .program import Append, Stored, Streamed, walk
+from .spmd import Compute, SpmdProgram, SpmdValue
+
+
+@dataclass(frozen=True)
+class HostTensor:
+    """A stored tensor that is streamed, in a repeat.
+
+    `times`: its repetitions, `streamed` of them and so many ahead. `parts`: its layout in the host's memory, of which
+    that on the chips is gathered. `append`: what writes it, of a cache.
+    """
+
+    value: SpmdValue
+    times: int
+    streamed: Streamed
+    parts: Layout
+    append: Append | None
+
+    @property
+    def gathers(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """The dims that chips gather once their parts are there, and over which axes."""
+        for dim, (own, parts) in enumerate(zip(self.value.layout.dims, self.parts.dims, strict=True)):
+            if len(parts) > len(own):
+                yield dim, parts[len(own) :]
+
+    @property
+    def gathered_axes(self) -> tuple[str, ...]:
+        """The axes of all of these."""
+        return tuple(axis for _, axes in self.gathers for axis in axes)
+
+
+def host_tensors(spmd: SpmdProgram) -> dict[str, HostTensor]:
+    """What is streamed, by name, in program order."""
+    appends = {}
+    for placed in walk(spmd.body):
+        if isinstance(placed.item, Compute) and isinstance(placed.item.op, Append):
+            appends[placed.item.op.cache] = placed.item.op
+    values = spmd.table()
+    found = {}
+    for placed in walk(spmd.body):
+        if isinstance(placed.item, Stored) and placed.item.streamed is not None:
+            name, append = placed.item.value, appends.get(placed.item.value)
+            whole = {*placed.item.whole, *([append.target] if append else [])}
+            parts = _parts(spmd, values[name], whole)
+            found[name] = HostTensor(values[name], placed.times, placed.item.streamed, parts, append)
+    return found
+
+
+def _parts(spmd: SpmdProgram, value: SpmdValue, whole: set[str]) -> Layout:
+    """The layout of what each chip fetches: along each axis that splits nothing a dim is split, the one of which a
+    chip holds most, of those that divide."""
+    sizes, mesh, layout = dict(spmd.sizes), spmd.mesh, value.layout
+    for axis, ways in mesh.axes:
+        local = layout.local_shape([sizes[d] for d in value.dims], mesh)
+        free = [n for n, d in enumerate(value.dims) if d not in whole and local[n] % ways == 0]
+        if ways > 1 and axis not in layout.split_axes and free:
+            dim = max(free, key=lambda n: local[n])
+            layout = layout.replace(dim, (*layout.dims[dim], axis))
+    return layout
+
+
+def is_filled_anew(append: Append, spmd: SpmdProgram) -> bool:
+    """Whether a call writes all of a cache, so that nothing of it is read before."""
+    sizes = dict(spmd.sizes)
+    return sizes[append.source] >= sizes[append.target]
+
+
+def places_sent_back(append: Append, value: SpmdValue, spmd: SpmdProgram) -> tuple[int, int]:
+    """How many places of a cache a chip sends back after a call, and how many it has: as many as are new, if it has as
+    many; all of those that may come round to the first."""
+    sizes = dict(spmd.sizes)
+    held = sizes[append.target] // spmd.mesh.size(*value.layout.dims[value.dims.index(append.target)])
+    wraps = append.context is not None and sizes[append.source] > 1
+    return held if wraps else min(sizes[append.source], held), held

@@ -6,27 +6,36 @@ dims divide, and gather what they fetched. A chip sends back the entries of a ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .layout import Layout
-from .program import Append, Stored, Streamed, walk
-from .spmd import Compute, SpmdProgram, SpmdValue
+from .program import Append, Region, Repeat, Stored, Streamed, walk
+from .spmd import Compute, SpmdProgram, SpmdValue, Step
 
 
 @dataclass(frozen=True)
 class HostTensor:
     """A stored tensor that is streamed, in a repeat.
 
-    `times`: its repetitions, `streamed` of them and so many ahead. `parts`: its layout in the host's memory, of which
-    that on the chips is gathered. `append`: what writes it, of a cache.
+    `times`: its repetitions, `streamed` of them and so many ahead; `repeats`: what stands around it, outermost first,
+    of which repetitions of the first come as wholes, each with `inner` of the tensor. `parts`: its layout in the host's
+    memory, of which that on the chips is gathered. `append`: what writes it, of a cache.
     """
 
     value: SpmdValue
     times: int
+    repeats: tuple[str, ...]
+    inner: int
     streamed: Streamed
     parts: Layout
     append: Append | None
+
+    @property
+    def layers(self) -> int:
+        """How many repetitions of the outermost repeat are streamed."""
+        return self.streamed.count // self.inner
 
     @property
     def gathers(self) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -54,7 +63,9 @@ def host_tensors(spmd: SpmdProgram) -> dict[str, HostTensor]:
             name, append = placed.item.value, appends.get(placed.item.value)
             whole = {*placed.item.whole, *([append.target] if append else [])}
             parts = _parts(spmd, values[name], whole)
-            found[name] = HostTensor(values[name], placed.times, placed.item.streamed, parts, append)
+            around = tuple(repeat.name for repeat in placed.repeats)
+            inner = math.prod(repeat.count for repeat in placed.repeats[1:])
+            found[name] = HostTensor(values[name], placed.times, around, inner, placed.item.streamed, parts, append)
     return found
 
 
@@ -77,10 +88,24 @@ def is_filled_anew(append: Append, spmd: SpmdProgram) -> bool:
     return sizes[append.source] >= sizes[append.target]
 
 
+def wraps(append: Append, spmd: SpmdProgram) -> bool:
+    """Whether new entries may begin at the last places of a cache and end at its first ones."""
+    return append.context is not None and dict(spmd.sizes)[append.source] > 1
+
+
 def places_sent_back(append: Append, value: SpmdValue, spmd: SpmdProgram) -> tuple[int, int]:
     """How many places of a cache a chip sends back after a call, and how many it has: as many as are new, if it has as
     many; all of those that may come round to the first."""
     sizes = dict(spmd.sizes)
     held = sizes[append.target] // spmd.mesh.size(*value.layout.dims[value.dims.index(append.target)])
-    wraps = append.context is not None and sizes[append.source] > 1
-    return held if wraps else min(sizes[append.source], held), held
+    return held if wraps(append, spmd) else min(sizes[append.source], held), held
+
+
+def unstreamed(spmd: SpmdProgram) -> SpmdProgram:
+    """The program with all that is stored on the chips."""
+    return replace(spmd, body=_unstreamed(spmd.body))
+
+
+def _unstreamed(region: Region[Step]) -> Region[Step]:
+    items = (replace(i, body=_unstreamed(i.body)) if isinstance(i, Repeat) else i for i in region.items)
+    return Region(tuple(replace(one, streamed=None) for one in region.stored), tuple(items))

@@ -16,17 +16,20 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, Stored, walk
 from ...passes.choose import Options
 from ..jax.check import check_jax, jax_check_text, require_jax
+from ..plan.offload import Offload, compile_offloaded
 from ..plan.pipeline import compile_phases, load, select_phases
 from ..text.arguments import capacity_of
 from ..text.terminal import complain, say
 from .main import reported
 from .options import (
+    Ahead,
     Capacity,
     Chip,
     Datasheet,
     EngineName,
     File,
     Net,
+    Offloading,
     Overlap,
     Pins,
     Sets,
@@ -62,6 +65,8 @@ def check_command(
     set_: Sets = None,
     pin: Pins = None,
     overlap: Overlap = False,
+    offload: Offloading = Offload.NONE,
+    ahead: Ahead = 1,
     capacity: Capacity = None,
 ) -> None:
     """Look for errors in a model, and say what is in it; with a backend, check its plan there."""
@@ -77,8 +82,12 @@ def check_command(
         say(f"ok: {_contents(program)}\n")
         return
     options = Options(chip_of(hardware, datasheet, network, engine), overlap=overlap)
-    wrong = []
-    for one in compile_phases(program, phases, Mesh.parse(chips), options):
+    wrong, mesh = [], Mesh.parse(chips)
+    if offload is Offload.NONE:
+        compiled = compile_phases(program, phases, mesh, options)
+    else:
+        compiled = compile_offloaded(program, phases, mesh, options, offload, ahead).compiled
+    for one in compiled:
         complain(one.warnings)
         found = check_jax(one)
         say(jax_check_text(one, found))

@@ -22,6 +22,7 @@ from .jax_moves import Moves
 from .jax_ops import Ops
 from .jax_packed import Packed
 from .jax_rows import Rows
+from .jax_streams import Streams
 from .jax_text import axes_text, block_text, dtype_text, places_text
 from .jax_tree import Leaf, Names
 
@@ -51,6 +52,7 @@ class FunctionText:
         self.rows = Rows(self.packed, self.values, self.names, self.ops, self.lines, base)
         self.loops = Loops(self.values, self.ops, self.moves, self.lines, base, note, self.both_ways)
         self.caches = {leaf.value: leaf for leaf in self.names.leaves if leaf.kind is Kind.CACHE}
+        self.streams = Streams(self.spmd, self.names)
 
     def write(self) -> list[str]:
         """The lines of the body, comments aligned."""
@@ -62,7 +64,12 @@ class FunctionText:
         beside = []
         if self.caches:
             tree = self.names.tree(
-                Kind.CACHE, lambda leaf: self._with_units(scope.stacked[leaf.value], leaf.dims, leaf)
+                Kind.CACHE,
+                lambda leaf: (
+                    scope.stacked[leaf.value]
+                    if leaf in self.streams
+                    else self._with_units(scope.stacked[leaf.value], leaf.dims, leaf)
+                ),
             )
             beside.append(tree)
         if self.packed.limited:
@@ -81,6 +88,7 @@ class FunctionText:
         squeezed = f".squeeze({places_text(units)})" if units else ""
         if leaf.kind is Kind.CACHE:
             text = scope.new(leaf.path[-1])
+            squeezed = "" if leaf in self.streams else squeezed
             self.lines.line(f"{text} = {self.names.access(leaf)}{squeezed}")
             scope.stacked[leaf.value] = text
             if not leaf.repeats:
@@ -174,13 +182,17 @@ class FunctionText:
         """Write a repeat as a scan over its stacked parameters, its caches carried whole and written in place."""
         leaves = [leaf for leaf in self.names.leaves if repeat.name in leaf.repeats]
         appended = {op.cache for op in _ops(repeat.body) if isinstance(op, Append)}
-        carried = [leaf.value for leaf in leaves if leaf.value in appended]
+        streaming = not scope.index and any(leaf in self.streams for leaf in leaves)
+        caches = [leaf for leaf in leaves if streaming and leaf.kind is Kind.CACHE and leaf in self.streams]
+        carried = [leaf.value for leaf in leaves if leaf.value in appended and leaf not in caches]
+        carried += [leaf.value for leaf in caches]
         read = self._read_inside(repeat) | set(self.packed.copies)
-        inner = Scope(dict(scope.texts), dict(scope.stacked), {*self.names.reserved, *scope.index}, scope.index)
+        taken = {*self.names.reserved, *scope.index, scope.place}
+        inner = Scope(dict(scope.texts), dict(scope.stacked), taken, scope.index, scope.place)
         inner.used |= {re.split(r"\W", scope.texts[name])[0] for name in read if name in scope.texts}
         function = inner.new(repeat.name)
         scope.used.add(function)
-        over, stored = self._scanned(repeat, leaves, scope, inner)
+        over, stored = self._streamed(leaves, inner) if streaming else self._scanned(repeat, leaves, scope, inner)
         inside = []
         for carry in repeat.carries:
             inner.texts[carry.inside] = inner.new(self.names.base(carry.inside))
@@ -190,20 +202,25 @@ class FunctionText:
             inside.append(inner.stacked[value])
 
         self.lines.blank()
-        state = inside[0] if len(inside) == 1 else "carry"
+        state = inside[0] if len(inside) == 1 and not streaming else "carry"
         elements = stored[0] if len(stored) == 1 else "stored" if stored else "_"
         self.lines.line(f"def {function}({state}, {elements}):")
         self.lines.depth += 1
-        if len(inside) > 1:
-            self.lines.line(f"{', '.join(inside)} = carry", ", ".join(self._note(c.inside) for c in repeat.carries))
+        if state == "carry":
+            state = ", ".join(inside) if len(inside) > 1 else _group(inside)
+            self.lines.line(f"{state} = carry", ", ".join(self._note(c.inside) for c in repeat.carries))
         if len(stored) > 1:
             self.lines.line(f"{', '.join(stored)} = stored")
+        self._squeeze(caches, inner)
         for leaf in leaves:
             if leaf.repeats[-1] == repeat.name:
                 self._load_repeated(leaf, inner)
         self._region(repeat.body, inner, [c.inside for c in repeat.carries], [c.next for c in repeat.carries])
-        after = [inner.texts[c.next] for c in repeat.carries] + [inner.stacked[value] for value in carried]
-        self.lines.line(f"return {_together(after)}, {' + '.join(inner.lost) or None}")
+        after = [inner.texts[c.next] for c in repeat.carries]
+        after += [inner.stacked[v] for v in carried if self.caches[v] not in caches]
+        after += [self._with_units(inner.stacked[leaf.value], leaf.dims, leaf) for leaf in caches]
+        returned = _group(after) if streaming else _together(after)
+        self.lines.line(f"return {returned}, {' + '.join(inner.lost) or None}")
         self.lines.depth -= 1
         self.lines.blank()
 
@@ -212,9 +229,14 @@ class FunctionText:
             scope.texts[carry.result] = scope.new(self.names.base(carry.result))
         results = [scope.texts[c.result] for c in repeat.carries] + [scope.stacked[value] for value in carried]
         call = f"lax.scan({function}, {_together(before)}, {over})"
+        if streaming:
+            apart, weights = len(before) - len(caches), over or None
+            call = self.streams.call(function, repeat.name, before[:apart], caches, weights, scope.stacked)
+            results = [_group(results[:apart]), _group(results[apart:])]
         lost = scope.new(f"{repeat.name}_lost") if inner.lost else "_"
         scope.lost += [f"{lost}.sum()"] if inner.lost else []
-        self.lines.line(f"{_together(results)}, {lost} = {call}", f"{repeat.count} times")
+        made = ", ".join(results) if streaming else _together(results)
+        self.lines.line(f"{made}, {lost} = {call}", f"{repeat.count} times")
 
     def _scanned(
         self, repeat: Repeat[Step], leaves: Sequence[Leaf], scope: Scope, inner: Scope
@@ -232,10 +254,33 @@ class FunctionText:
             stored.append(inner.weights)
         return _together(over) if over else f"None, length={count}", stored
 
+    def _streamed(self, leaves: Sequence[Leaf], inner: Scope) -> tuple[str, list[str]]:
+        """Of a repeat that streams: what has its parameters, nothing where there are none, and the names of an
+        element's parts within the body."""
+        cached = {leaf in self.streams for leaf in leaves if leaf.kind is Kind.CACHE}
+        weights = "params" if any(leaf.kind is Kind.PARAM for leaf in leaves) else ""
+        inner.index = (inner.new(INDICES[0]),)
+        inner.place = inner.new("at")
+        inner.weights = inner.new("w")
+        wanted = [(inner.index[0], False in cached), (inner.place, True in cached), (inner.weights, bool(weights))]
+        return weights, [name if wanted_ else "_" for name, wanted_ in wanted]
+
+    def _squeeze(self, caches: Sequence[Leaf], scope: Scope) -> None:
+        """Drop dims of size 1 from what a chip holds of caches that are streamed."""
+        for leaf in caches:
+            units = [i + len(leaf.repeats) for i, d in enumerate(leaf.dims) if self.sizes[d] == 1]
+            if units:
+                name = scope.stacked[leaf.value]
+                self.lines.line(f"{name} = {name}.squeeze({places_text(units)})")
+
+    def _index(self, leaf: Leaf, scope: Scope) -> tuple[str, ...]:
+        """Where a repetition stands in what a chip holds of a cache."""
+        return (scope.place, *scope.index[1:]) if scope.index and leaf in self.streams else scope.index
+
     def _load_repeated(self, leaf: Leaf, scope: Scope) -> None:
         """Make a stored tensor known in the body of its repeat."""
         if leaf.kind is Kind.CACHE:
-            scope.texts[leaf.value] = f"{scope.stacked[leaf.value]}[{', '.join(scope.index)}]"
+            scope.texts[leaf.value] = f"{scope.stacked[leaf.value]}[{', '.join(self._index(leaf, scope))}]"
             return
         units = [i for i, d in enumerate(leaf.dims) if self.sizes[d] == 1]
         squeezed = f".squeeze({places_text(units)})" if units else ""
@@ -247,6 +292,7 @@ class FunctionText:
         """Write an append; `kept`: the cache is read afterwards as it was before."""
         value, new = self.values[op.cache], self.values[op.new]
         whole, dims = scope.stacked[op.cache], self.ops.kept(value.dims)
+        index = self._index(self.caches[op.cache], scope)
         axes = value.layout.dims[value.dims.index(op.target)]
         renamed = [op.target if d == op.source else d for d in self.ops.kept(new.dims)]
         end, entries = self.names.contexts[op.counted], f"cfg.{self.names.fields[op.source]}"
@@ -254,18 +300,18 @@ class FunctionText:
         if new.dtype is not value.dtype:
             text += f".astype({dtype_text(value.dtype)})"
         if axes or op.context:
-            block, at = block_text(text, renamed, dims, 0), f", ({', '.join(scope.index)},)" if scope.index else ""
+            block, at = block_text(text, renamed, dims, 0), f", ({', '.join(index)},)" if index else ""
             helper = "append_wrapping" if op.context else "append"
             call = f"{helper}({whole}, {block}, {end}, {axes_text(axes)}, {dims.index(op.target)}{at})"
         else:
-            block = block_text(text, renamed, dims, len(scope.index))
-            places = [*scope.index, *(f"{end} - {entries}" if d == op.target else "0" for d in dims)]
+            block = block_text(text, renamed, dims, len(index))
+            places = [*index, *(f"{end} - {entries}" if d == op.target else "0" for d in dims)]
             corner = f"({', '.join(places)}{',' if len(places) == 1 else ''})"
             call = f"lax.dynamic_update_slice({whole}, {block}, {corner})"
         grown = scope.new(self.caches[op.cache].path[-1]) if kept else whole
         self.lines.line(f"{grown} = {call}", self._note(op.result))
         scope.stacked[op.cache] = scope.stacked[op.result] = grown
-        scope.texts[op.result] = f"{grown}[{', '.join(scope.index)}]" if scope.index else grown
+        scope.texts[op.result] = f"{grown}[{', '.join(index)}]" if index else grown
 
     def _note(self, name: str) -> str:
         """What is said beside a value: how it lies, what it costs."""
@@ -321,6 +367,11 @@ def _grouped(items: Sequence[Step | Repeat[Step]]) -> Iterator[list[Step | Repea
 def _together(names: Sequence[str]) -> str:
     """Several names as a tuple, one as itself."""
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def _group(names: Sequence[str]) -> str:
+    """Several names, one or none as a tuple to unpack; `_` for none."""
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})" if names else "_"
 
 
 def _ops(region: Region[Step]) -> list[Op]:

@@ -80,7 +80,8 @@ def _wrapped(text: str, width: int) -> list[str]:
 class Scope:
     """One Python function: the text of each value that it can read, and the identifiers in use.
 
-    `stacked`: the text of each cache, whole. `index`: the variables of the repeats around it.
+    `stacked`: the text of each cache, whole. `index`: the variables of the repeats around it; `place`: that of the one
+    which streams, in what a chip holds of its caches.
     `weights`: what holds the parameters of the repeats in it. `routings`: what says which rows stand for what, by mask
     and by how it lies; `comes`: the collectives that brought entries where nothing says that yet, by the same; `lost`:
     what counts the entries for which there was no room.
@@ -90,6 +91,7 @@ class Scope:
     stacked: dict[str, str]
     used: set[str]
     index: tuple[str, ...] = ()
+    place: str = ""
     weights: str = "params"
     routings: dict[tuple[str, tuple[tuple[str, ...], ...]], str] = field(default_factory=dict)
     comes: dict[tuple[str, tuple[tuple[str, ...], ...]], Move] = field(default_factory=dict)

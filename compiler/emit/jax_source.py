@@ -19,18 +19,22 @@ from ...ir.layout import format_layout
 from ...ir.mesh import Mesh
 from ...ir.program import Choose, Einsum, Kind, Program, Region, Repeat, Take, walk
 from ...ir.spmd import Compute, SpmdProgram, Step, unsharded
+from ...ir.streams import host_tensors, unstreamed
 from ..hf_import import checkpoint_files
 from ..hf_import.weight_map import WeightMap
 from ..simulate.shrink import shrink
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
 from .jax_packed import Packed, packed
+from .jax_streams import STREAMED_LOAD, Streams
 from .jax_text import CHOSEN, NUMPY, dtype_text, identifier, spec_text
 from .jax_tree import OWN, TREES, Leaf, Names, names_of
 
 # Nothing of a model stands in the first two lines, where Python looks for an encoding (PEP 263).
 TITLE = '"""A step of a model on the chips of a mesh, in JAX, with its collectives spelled out.'
-RUNTIME, ROWS_RUNTIME = (Path(__file__).with_name(f"{name}.py") for name in ("jax_runtime", "jax_rows_runtime"))
+RUNTIME, ROWS_RUNTIME, STREAMS_RUNTIME = (
+    Path(__file__).with_name(f"{name}.py") for name in ("jax_runtime", "jax_rows_runtime", "jax_streams_runtime")
+)
 CHECKPOINTS = Path(checkpoint_files.__file__)
 OLDEST = (0, 9)  # the first JAX whose gathers can say that their result is the same everywhere
 TOLERANCE = 1e-5  # of the largest element, in floats of 32 bits
@@ -39,7 +43,7 @@ LEAST_SHOWN_US = 0.05
 
 def step_names(spmd: SpmdProgram) -> Names:
     """What the module of a program calls things."""
-    return names_of(spmd, contexts_of(spmd), _runtime())
+    return names_of(spmd, contexts_of(spmd), _runtime(bool(host_tensors(spmd))))
 
 
 def emit_jax(
@@ -57,7 +61,7 @@ def emit_jax(
     checkpoint. `small`: the program at the sizes at which it is compared, where these are not its own. Where chosen
     values have a capacity, what is beyond is dropped, and counted in a last result, a number for each chip.
     """
-    helpers = _runtime()
+    helpers = _runtime(bool(host_tensors(spmd)))
     names = step_names(spmd)
     step = identifier(spmd.phase, {*names.reserved, *names.inputs.values()}) if spmd.phase not in OWN else "step"
     small = small or shrink(program, [spmd]).spmds[0]
@@ -65,7 +69,7 @@ def emit_jax(
     both_ways = frozenset(loop.first for loop in cost.loops if loop.halves == 2)
     body = FunctionText(spmd, names, _notes(cost), rows, both_ways).write()
     whole = unsharded(program, spmd.phase, Mesh((("x", 1),)))
-    dense = FunctionText(whole, names, None, Packed(whole, {})).write()
+    dense = FunctionText(unstreamed(whole), names, None, Packed(whole, {})).write()
     arguments = ", ".join(["cfg", *names.arguments])
     functions = [
         f'def {step}({arguments}):\n    """{_doc(names)}"""',
@@ -74,15 +78,23 @@ def emit_jax(
         f'def dense({arguments}):\n    """The program on one device."""',
         *dense,
     ]
+    streams = Streams(spmd, names)
+    divided = [streams.divided()] if streams.tensors else []
+    load = [] if weights is None else _load(names, weights, streams)
+    beside = [*functions, *divided, *load[-1:], _main(spmd, names, weights is not None, rows.limited, streams)]
+    used = _used(helpers, "\n".join(beside if streams.tensors else functions))
+    first = [helper for helper in used if helper.startswith("class Streamed(")]
     parts = [
-        _config(spmd, names, small, rows),
-        _specs(spmd, names, rows),
+        _config(spmd, names, small, rows, streams),
+        *first,
+        _specs(spmd, names, rows, streams),
         _tensors(program, spmd, names),
-        *_used(helpers, "\n".join(functions)),
+        *(helper for helper in used if helper not in first),
+        *divided,
         "\n".join(functions),
         _build(spmd, names, step),
-        *([] if weights is None else _load(names, weights)),
-        _main(spmd, names, weights is not None, rows.limited),
+        *load,
+        _main(spmd, names, weights is not None, rows.limited, streams),
     ]
     text = "\n\n\n".join(parts)
     return f"{_header(spmd, cost, rows)}\n\n{_imports(text)}\n\n\n{text}\n"
@@ -97,9 +109,9 @@ def _doc(names: Names) -> str:
     return docstring(" ".join(["A step on one chip.", *filled]))
 
 
-def _runtime() -> dict[str, str]:
-    """The helper functions by name, as text."""
-    return _functions(RUNTIME) | _functions(ROWS_RUNTIME)
+def _runtime(streams: bool) -> dict[str, str]:
+    """The helper functions by name, as text; with those for `streams`."""
+    return _functions(RUNTIME) | _functions(ROWS_RUNTIME) | (_functions(STREAMS_RUNTIME) if streams else {})
 
 
 def _functions(path: Path) -> dict[str, str]:
@@ -194,10 +206,11 @@ def _notes(cost: Estimate) -> dict[str, str]:
     return out
 
 
-def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed) -> str:
+def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed, streams: Streams) -> str:
     counts = {r.name: r.count for r in _repeats(spmd.body)}
     fields = [f"    {names.fields[d]}: int = {n}" for d, n in spmd.sizes]
     fields += [f"    {names.fields[r]}: int = {n}  # repetitions" for r, n in counts.items()]
+    fields += [f"    {field}: int = {n}  # of these from the host" for field, n in streams.layers().items()]
     keeps, few = ({names.keeps[op.result]: op.keep for op in _choosing(each)} for each in (spmd, small))
     fields += [f"    {name}: int = {n}  # entries of each that are kept" for name, n in keeps.items()]
     if rows.packings and rows.capacity is not None:
@@ -207,6 +220,8 @@ def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed) -
     cut = {**dict(small.sizes), **{r: min(n, 2) for r, n in counts.items()}}
     other = [f"{names.fields[name]}={n}" for name, n in cut.items() if n != {**dict(spmd.sizes), **counts}[name]]
     other += [f"{name}={n}" for name, n in few.items() if n != keeps[name]]
+    layers = Streams(small, names).layers()
+    other += [f"{field}={layers[field]}" for field, n in streams.layers().items() if n != layers[field]]
     other += ["capacity=math.inf"] if rows.limited else []
     other += [f"{d}=jnp.float32" for d in narrow]
     lines = [
@@ -237,14 +252,12 @@ def _note(leaf: Leaf) -> str:
     return f"{leaf.dtype} {format_layout(leaf.dims, leaf.layout)}"
 
 
-def _specs(spmd: SpmdProgram, names: Names, rows: Packed) -> str:
+def _specs(spmd: SpmdProgram, names: Names, rows: Packed, streams: Streams) -> str:
     """The tables of PartitionSpecs: of what is stored, of inputs, of results."""
     lines, every = [], []
     for kind, tree in TREES.items():
         if names.of(kind):
-            table = names.tree_lines(
-                kind, lambda leaf: (spec_text(leaf.layout.dims, len(leaf.repeats)), _note(leaf)), ""
-            )
+            table = names.tree_lines(kind, lambda leaf: (streams.spec(leaf), _note(leaf)), "")
             lines += [f"{tree.upper()} = {table[0]}", *table[1:]]
             every.append(tree.upper())
     every += [spec_text(leaf.layout.dims) for leaf in names.of(Kind.INPUT)] + ["P()"] * len(names.contexts)
@@ -319,14 +332,7 @@ def build(mesh, cfg: Config = FULL):
     return jax.jit(sharded{donated})'''
 
 
-def _load(names: Names, weights: WeightMap) -> list[str]:
-    """What parameters are made of, and the functions that make them."""
-    lines = names.tree_lines(Kind.PARAM, lambda leaf: (literal(str(weights[leaf.value])), ""), "")
-    lines = [
-        f"# What each parameter is made of: a tensor of a checkpoint, and steps.\nWEIGHTS = {lines[0]}",
-        *lines[1:],
-    ]
-    load = '''def load(checkpoint: str, mesh, cfg: Config = FULL, tell: Callable[[str], None] = lambda name: None):
+LOAD = '''def load(checkpoint: str, mesh, cfg: Config = FULL, tell: Callable[[str], None] = lambda name: None):
     """The parameters from a folder of safetensors files or a GGUF file, in the layouts of PARAMS. Of each only what
     the devices of this process hold is read, and `tell` is called with its name when it has been."""
     found = checkpoint_tensors(checkpoint)
@@ -344,14 +350,28 @@ def _load(names: Names, weights: WeightMap) -> list[str]:
         return jax.make_array_from_single_device_arrays(form.shape, sharding, shards)
 
     return jax.tree.map(placed, WEIGHTS, forms, PARAMS)'''
+
+
+def _load(names: Names, weights: WeightMap, streams: Streams) -> list[str]:
+    """What parameters are made of, and the functions that make them."""
+    lines = names.tree_lines(Kind.PARAM, lambda leaf: (literal(str(weights[leaf.value])), ""), "")
+    lines = [
+        f"# What each parameter is made of: a tensor of a checkpoint, and steps.\nWEIGHTS = {lines[0]}",
+        *lines[1:],
+    ]
+    load = STREAMED_LOAD if streams.tensors else LOAD
     return ["\n".join(lines), *_used(_functions(CHECKPOINTS), load), load]
 
 
-def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool) -> str:
+def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool, streams: Streams) -> str:
     results = f"actual, {'caches, ' if names.of(Kind.CACHE) else ''}_" if limited else "actual"
     both = "\n    actual = actual, caches" if limited and names.of(Kind.CACHE) else ""
     filled = "".join(f", jnp.int32(SMALL.{names.fields[d]})" for d in names.contexts)
     arrays = f"(*tensors(SMALL, draw){filled})" if filled else "tensors(SMALL, draw)"
+    given, variable = "arrays", "there" if streams.tensors else "places"
+    places = "jax.tree.map(partial(NamedSharding, mesh), SPECS)"
+    if streams.tensors:
+        given, places, both = "divided(SMALL, *arrays)", "places(mesh, SPECS)", f"{both}\n    actual = whole(actual)"
     return f'''def main() -> int:
     """Compare a step with the unsharded program, at small sizes in float32, on CPU devices made for that."""
     jax.config.update("jax_platforms", "cpu")
@@ -373,33 +393,38 @@ def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool) -> str:
     arrays = {arrays}
     expected = jax.jit(partial(dense, SMALL))(*arrays)
     mesh = make_mesh()
-    places = jax.tree.map(partial(NamedSharding, mesh), SPECS)
-    {results} = build(mesh, SMALL)(*jax.device_put(arrays, places)){both}
+    {variable} = {places}
+    {results} = build(mesh, SMALL)(*jax.device_put({given}, {variable})){both}
     worst = np.max(jax.tree.leaves(jax.tree.map(difference, actual, expected)))
     print(f"largest relative difference on {{mesh.size}} devices: {{worst:.2e}}")
     return 0 if worst <= {TOLERANCE} else 1
 
-{_run_loaded(spmd, names) if loads else ""}
+{_run_loaded(spmd, names, streams) if loads else ""}
 if __name__ == "__main__":
     raise SystemExit({'run(sys.argv[2]) if sys.argv[1:2] == ["--checkpoint"] else ' if loads else ""}main())'''
 
 
-def _run_loaded(spmd: SpmdProgram, names: Names) -> str:
+def _run_loaded(spmd: SpmdProgram, names: Names, streams: Streams) -> str:
     """The function that runs a step with the weights of a checkpoint."""
     trees = [name for name in names.arguments if name not in names.contexts.values()]
     made = ", ".join("params" if name == "params" else f"empty[{at}]" for at, name in enumerate(trees))
     filled = "".join(f", jnp.int32(FULL.{names.fields[d]})" for d in names.contexts)
+    forms = "tensors(FULL, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))"
+    where, place, there = "spec", "NamedSharding(mesh, spec)", "SPECS"
+    if streams.tensors:
+        forms = f"jax.eval_shape(partial(divided, FULL), *{forms})"
+        where, place, there = "place", "place", "places(mesh, SPECS)"
     return f'''
 def run(checkpoint: str) -> int:
     """Load a checkpoint onto the devices at hand, and run a step with it, on zeros."""
     mesh = make_mesh()
     params = load(checkpoint, mesh, tell=lambda name: print(f"loaded {{name}}", file=sys.stderr))
-    every = tensors(FULL, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))
+    every = {forms}
 
-    def zeros(form, spec):
-        return jax.device_put(np.zeros(form.shape, form.dtype), NamedSharding(mesh, spec))
+    def zeros(form, {where}):
+        return jax.device_put(np.zeros(form.shape, form.dtype), {place})
 
-    empty = [None if at == 0 else jax.tree.map(zeros, forms, SPECS[at]) for at, forms in enumerate(every)]
+    empty = [None if at == 0 else jax.tree.map(zeros, forms, {there}[at]) for at, forms in enumerate(every)]
     out = build(mesh)({made}{filled})
     print(jax.tree.map(lambda a: (a.shape, str(a.dtype)), out))
     return 0

@@ -25,6 +25,7 @@ from ...ir.dtype import Dtype
 from ...ir.layout import Reduction
 from ...ir.program import Append, Kind, Program, walk
 from ...ir.spmd import Compute, Move, SpmdProgram
+from ...ir.streams import host_tensors, is_filled_anew
 from ...ir.verify.fused import CollectiveMatmul, walk_loops
 from ..emit.jax_function import contexts_of
 from ..emit.jax_packed import Packed, packed
@@ -202,8 +203,9 @@ def _lost(file: Path, spmd: SpmdProgram) -> tuple[int, int] | None:
 
 
 def planned(spmd: SpmdProgram, cost: Estimate, masks: Collection[str] = ()) -> Counter[ModuleTransfer]:
-    """How often each collective of a plan runs, as a module has them: those that run as one are one, and those
-    of a loop are its permutes. `cost` is the plan's. Collectives that make `masks` are left out, which go as bits."""
+    """How often each collective of a plan runs, as a module has them: those that run as one are one, those of a loop
+    are its permutes, and what chips fetch from their host is gathered. `cost` is the plan's. Collectives that make
+    `masks` are left out, which go as bits."""
     values = spmd.table()
     loops = {move.result: loop for loop, _ in walk_loops(spmd.body) for move in loop.moves}
     halves = {loop.first: loop.halves for loop in cost.loops}
@@ -226,10 +228,24 @@ def planned(spmd: SpmdProgram, cost: Estimate, masks: Collection[str] = ()) -> C
             found.append((replace(last, bytes=last.bytes + sent.bytes), times))
         else:
             found.append((sent, step.times))
+    found += _gathered(spmd)
     total: Counter[ModuleTransfer] = Counter()
     for sent, times in found:
         total[sent] += times if sent.bytes else 0
     return +total
+
+
+def _gathered(spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:
+    """What chips gather of what each has fetched from their host, and how often."""
+    for tensor in host_tensors(spmd).values():
+        if tensor.append is not None and is_filled_anew(tensor.append, spmd):
+            continue
+        size = local_bytes(replace(tensor.value, layout=tensor.parts), spmd) * tensor.inner
+        for _, axes in tensor.gathers:
+            ways = spmd.mesh.size(*axes)
+            sent = ModuleTransfer(CollectiveKind.ALL_GATHER, tuple(sorted(axes)), size * (ways - 1))
+            yield sent, tensor.layers
+            size *= ways
 
 
 def _permutes(loop: CollectiveMatmul, halves: int, spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:

@@ -65,8 +65,17 @@ def _run(module: ModuleType, mesh: Any, config: Any, stored: Iterator[np.ndarray
     arrays = (*arrays, *(np.int32(end) for end in stored))
     if mesh is None:
         return _wide(jax.jit(partial(module.dense, config))(*arrays))
-    placed = jax.device_put(arrays, jax.tree.map(lambda spec: NamedSharding(mesh, spec), module.SPECS))
-    return _wide(module.build(mesh, config)(*placed))
+    if not hasattr(module, "divided"):
+        return _wide(module.build(mesh, config)(*jax.device_put(arrays, _places(module, mesh))))
+    placed = jax.device_put(module.divided(config, *arrays), _places(module, mesh))
+    return _wide(module.whole(module.build(mesh, config)(*placed)))
+
+
+def _places(module: ModuleType, mesh: Any) -> Any:
+    """Where everything that a step takes lies."""
+    if hasattr(module, "places"):
+        return module.places(mesh, module.SPECS)
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), module.SPECS)
 
 
 def _wide(results: Any) -> list[np.ndarray]:
@@ -79,10 +88,11 @@ def _compile(module: ModuleType, mesh: Any, folder: Path) -> None:
     """Compile the step at full size, and keep the text of the module on the way and at the end."""
     shapes = module.tensors(module.FULL, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))
     ends = [jax.ShapeDtypeStruct((), jnp.int32)] * (len(module.SPECS) - len(shapes))
+    every = (*shapes, *ends)
+    if hasattr(module, "divided"):
+        every = jax.eval_shape(partial(module.divided, module.FULL), *every)
     placed = jax.tree.map(
-        lambda leaf, spec: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec)),
-        (*shapes, *ends),
-        module.SPECS,
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), every, _places(module, mesh)
     )
     passes = folder / "passes"
     options = {"xla_dump_to": str(passes), "xla_dump_hlo_pass_re": PARTITIONING}

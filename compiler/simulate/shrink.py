@@ -31,6 +31,7 @@ from ...ir.program import (
     walk,
 )
 from ...ir.spmd import Compute, SpmdProgram, Step
+from ...ir.streams import host_tensors
 from .pointwise import Array
 
 MOST_KEPT = 2  # of what is chosen
@@ -187,8 +188,10 @@ def _ways(spmds: Sequence[SpmdProgram], classes: Mapping[str, str]) -> dict[str,
     """For each class that is not 1 everywhere, into how many blocks it must divide."""
     ways = {classes[d]: 1 for spmd in spmds for d, n in spmd.sizes if n > 1}
     for spmd in spmds:
-        for value in spmd.values:
-            for dim, axes in zip(value.dims, value.layout.dims, strict=True):
+        held = [(value.dims, value.layout.dims) for value in spmd.values]
+        fetched = [(one.value.dims, one.parts.dims) for one in host_tensors(spmd).values()]
+        for dims, layout in held + fetched:
+            for dim, axes in zip(dims, layout, strict=True):
                 if axes and classes[dim] in ways:
                     ways[classes[dim]] = math.lcm(ways[classes[dim]], spmd.mesh.size(*axes))
     return ways

@@ -169,9 +169,14 @@ def _weight_pins(layer: _Layer, stored: Split, used: Split, fits: _Fit) -> Itera
     """Pins of each weight that has the model dim and a wide one, and of what it is multiplied with."""
     weights = layer.stored(Kind.PARAM)
     for item in layer.repeat.body.items:
-        if not isinstance(item, Einsum) or len(item.operands) != 2:
+        if not isinstance(item, Einsum):
             continue
-        activations, weight = sorted(item.operands, key=weights.__contains__)
+        # The scale of a quantised weight is split as that is, and needs no pin.
+        scales = {f"{name}.scale" for name in item.operands}
+        factors = [name for name in item.operands if name not in scales]
+        if len(factors) != 2:
+            continue
+        activations, weight = sorted(factors, key=weights.__contains__)
         dims = layer.values[weight].dims
         wide = [dim for dim in dims if dim != layer.model and dim not in layer.head]
         if weight not in weights or activations in weights or layer.model not in dims or not wide:

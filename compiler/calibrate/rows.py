@@ -19,7 +19,6 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram
 from ...passes.choose import Options
-from ...passes.expansion.expand import with_weights
 from ..plan.pipeline import compile_phase, load
 from ..plan.shapes import slice_shapes
 from ..text.processes import in_processes
@@ -135,5 +134,4 @@ def plan_step(step: Step, hardware: Hardware) -> SpmdProgram | tuple[Diagnostic,
 
 def _program(step: Step) -> Program:
     sizes = dict(zip(DIMS, (step.batch, step.tokens, step.context), strict=True))
-    program = load(Path(step.model), sizes, phase=step.phase)
-    return with_weights(program, step.weights)
+    return load(Path(step.model), sizes, phase=step.phase, weights=step.weights)

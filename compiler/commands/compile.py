@@ -15,7 +15,6 @@ from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.choose import Options, choose
-from ...passes.expansion.expand import stored_as
 from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..hf_import.weight_map import WeightMap, map_beside
@@ -209,7 +208,7 @@ def compile_command(
     stream, room = _stream(input_, output, batch), capacity_of(capacity)
 
     def loaded(pads: Mapping[str, int]) -> Program:
-        found = with_capacity(stored_as(load(Path(file), sizes, pins, pads, phase), weights, caches), room)
+        found = with_capacity(load(Path(file), sizes, pins, pads, phase, weights, caches), room)
         return found if stream is None else of_stream(found, stream)
 
     model = loaded(pads)

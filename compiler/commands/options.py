@@ -52,9 +52,12 @@ Price = Annotated[
     typer.Option("--price", metavar="DOLLARS", min=0.0, help="What a chip costs for an hour, in place of its file's."),
 ]
 Weights = Annotated[
-    Dtype | None, typer.Option(metavar="TYPE", help="Store the model's bf16 weights as int8, fp8, fp4 or int4.")
+    Dtype | None,
+    typer.Option(metavar="TYPE", help="Store its bf16 matrices as int8, fp8, fp4 or int4, with scales."),
 ]
-Caches = Annotated[Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 caches as int8 or fp8.")]
+Caches = Annotated[
+    Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 caches as int8 or fp8, with scales.")
+]
 Input = Annotated[
     int | None, typer.Option("--input", metavar="N", min=1, help="Of a stream of requests: the tokens of a prompt.")
 ]

@@ -16,7 +16,7 @@ from ...cost.hardware import Convention
 from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
-from ..plan.pipeline import load
+from ..plan.pipeline import read_model
 from ..report.page.render import frontier_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
 from ..sweep.grid import MOST, grid, read_numbers, read_types
@@ -129,8 +129,10 @@ def sweep_command(
         if emit not in (Emit.TEXT, Emit.JSON):
             raise fail(f"A stream is shown as text or JSON, not as {emit}.")
         limits = Limits(_time(max_latency, "--max-latency"), _time(max_first_token, "--max-first-token"))
-        program = load(Path(model), sizes, (), pads)
-        request = Request(program, input_, output_tokens, limits, target, hbm_fraction, _batch(batch), any_shape)
+        fixed = any_shape, tuple(sizes.items()), tuple(pads.items())
+        source = read_model(Path(model))
+        request = Request(source, input_, output_tokens, limits, target, hbm_fraction, _batch(batch), *fixed)
+        request.program()  # what is wrong with it is said before anything is planned
         kinds = _kinds(weights, "--weights"), _kinds(caches, "--caches")
         found = serve(request, places(_numbers(chips), list(chosen.values()), *kinds), jobs, scheduler)
         named = {chip: name for name, chip in chosen.items()}

@@ -18,6 +18,7 @@ from ...compiler import models
 from ...cost.estimate import Estimate, estimate, predict, predict_host
 from ...cost.stages import passed_s
 from ...ir.diagnostics import Diagnostic, EsccError, InputError, Source, did_you_mean, fail
+from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Program, walk
 from ...ir.spmd import SpmdProgram
@@ -27,6 +28,7 @@ from ...ir.text.read import read_source
 from ...ir.verify.verify import verify
 from ...passes.choose import Options, choose
 from ...passes.expansion.expand import expand
+from ...passes.expansion.narrowed import narrowed
 from ...passes.expansion.orders import Orders
 from ...passes.lower.insert import insert, spell_handovers
 from ...passes.overlap.overlap import overlap
@@ -83,21 +85,34 @@ def load(
     pins: Sequence[str | Path] = (),
     pads: Mapping[str, int] | None = None,
     phase: str | None = None,
+    weights: Dtype | None = None,
+    caches: Dtype | None = None,
 ) -> Program:
     """The program of a model file, or of a shipped model by its name, with the pins of files beside it.
 
     Dims are set by `settings`, and padded to the sizes of `pads`. With a `phase` the program has no other,
-    and sizes that only others could not have are no matter. A pin of a file replaces the model's of the same
-    place, and that of an earlier file. Raises InputError when a file cannot be read or is
-    wrong.
+    and sizes that only others could not have are no matter. Matrices in bf16 are stored as `weights`, and
+    caches as `caches`, each with scales; None leaves them. A pin of a file replaces the model's of the same
+    place, and that of an earlier file. Raises InputError when a file cannot be read or is wrong.
     """
-    source = read_model(Path(file))
-    program = expand(read_text(source), source, settings, pads, phase)
+    program = program_of(read_model(Path(file)), settings, pads, phase, weights, caches)
     if phase is not None:
         select_phases(program, phase)
     for path in map(Path, pins):
         program = with_pins(program, read_source(path))
     return program
+
+
+def program_of(
+    source: Source,
+    settings: Mapping[str, int] | None = None,
+    pads: Mapping[str, int] | None = None,
+    phase: str | None = None,
+    weights: Dtype | None = None,
+    caches: Dtype | None = None,
+) -> Program:
+    """The program of a text, as `load` says. Raises InputError with all that is wrong in it."""
+    return expand(narrowed(read_text(source), weights, caches), source, settings, pads, phase)
 
 
 def with_pins(program: Program, source: Source) -> Program:

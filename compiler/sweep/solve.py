@@ -11,14 +11,13 @@ from functools import lru_cache
 
 from ...cost.hardware import Hardware
 from ...ir.diagnostics import InputError
+from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ...ir.text.read import parse
 from ...passes.choose import Options
-from ...passes.expansion.expand import expand, with_weights
 from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome
 from ..plan.compiled import CompiledPhase
-from ..plan.pipeline import compile_phase
+from ..plan.pipeline import compile_phase, program_of
 from ..plan.serving import sizes_at
 from ..plan.shapes import mesh_name, meshes_of
 from .points import BEATEN, Point, Record, Status, Sweep, Tried
@@ -65,15 +64,15 @@ def shapes(chips: int, hardware: Hardware, any_shape: bool = False) -> tuple[Mes
 
 def program_at(sweep: Sweep, point: Point) -> Program:
     """The model with the sizes and the weights of a point. Raises InputError where it has none of such sizes."""
-    plain = _expanded(sweep, point.phase, ())
+    plain = _expanded(sweep, point.phase, (), None)
     sizes = sizes_at(plain, point.phase, sweep.dims, point.batch, point.context)
-    return with_weights(_expanded(sweep, point.phase, tuple(sizes.items())), point.weights)
+    return _expanded(sweep, point.phase, tuple(sizes.items()), point.weights)
 
 
 @lru_cache(maxsize=PROGRAMS)
-def _expanded(sweep: Sweep, phase: str, sizes: tuple[tuple[str, int], ...]) -> Program:
+def _expanded(sweep: Sweep, phase: str, sizes: tuple[tuple[str, int], ...], weights: Dtype | None) -> Program:
     settings = dict(sweep.settings) | dict(sizes)
-    return expand(parse(sweep.source), sweep.source, settings, dict(sweep.pads), phase)
+    return program_of(sweep.source, settings, dict(sweep.pads), phase, weights)
 
 
 def _options(sweep: Sweep, below: float) -> Options:

@@ -16,16 +16,15 @@ from itertools import product
 from ...cost.estimate import estimate
 from ...cost.hardware import Hardware, Torus
 from ...cost.memory import memory
-from ...ir.diagnostics import InputError
+from ...ir.diagnostics import InputError, Source
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram
 from ...passes.choose import Options
-from ...passes.expansion.expand import stored_as
 from ...passes.plan import Outcome
 from ..plan.compiled import Compilation
-from ..plan.pipeline import compile_phases
+from ..plan.pipeline import compile_phases, program_of
 from ..plan.serving import Served, Stream, of_stream, served
 from ..plan.serving import serving as dims_of
 from ..plan.shapes import mesh_name, meshes_of
@@ -94,9 +93,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Request:
-    """A model that serves requests of given lengths. `batch`: one that is given, None for the best."""
+    """A model that serves requests of given lengths. `settings`, `pads`: sizes that some of its dims have, or are
+    padded to. `batch`: one that is given, None for the best."""
 
-    program: Program
+    source: Source
     input_tokens: int
     output_tokens: int
     limits: Limits
@@ -104,6 +104,12 @@ class Request:
     hbm_fraction: float = 1.0
     batch: int | None = None
     any_shape: bool = False
+    settings: tuple[tuple[str, int], ...] = ()
+    pads: tuple[tuple[str, int], ...] = ()
+
+    def program(self, weights: Dtype | None = None, caches: Dtype | None = None) -> Program:
+        """The model with its weights and caches as they are, or in other types. Raises InputError where it is wrong."""
+        return program_of(self.source, dict(self.settings), dict(self.pads), None, weights, caches)
 
 
 def places(
@@ -159,7 +165,7 @@ class _Search:
 
     def __init__(self, request: Request, place: Place, mesh: Mesh) -> None:
         self.request, self.place, self.mesh = request, place, mesh
-        self.program = stored_as(request.program, place.weights, place.caches)
+        self.program = request.program(place.weights, place.caches)
         capacity = request.hbm_fraction * place.hardware.hbm_bytes
         self.capacity = capacity
         self.reserved = 0.0  # bytes of a chip, for a prompt that comes in while the caches of a batch are there

@@ -23,7 +23,7 @@ def stream_text(request: Request, found: Sequence[Found], options: str) -> str:
     """The places, best first, and the answer; `options`: those of the command that are the same in the one that
     compiles it."""
     lines = [
-        f"{request.program.name}: a stream of {request.input_tokens:,} tokens in and {request.output_tokens:,} out"
+        f"{request.program().name}: a stream of {request.input_tokens:,} tokens in and {request.output_tokens:,} out"
         + _limits(request.limits)
     ]
     rows = [_row(one, k == 0) for k, one in enumerate(found) if one.served is not None]
@@ -102,7 +102,7 @@ def command(found: Found, input_tokens: int, output_tokens: int, options: str) -
 def stream_data(request: Request, found: Sequence[Found]) -> dict[str, object]:
     """The same for JSON."""
     return {
-        "model": request.program.name,
+        "model": request.program().name,
         "input_tokens": request.input_tokens,
         "output_tokens": request.output_tokens,
         "max_latency_s": request.limits.token_s,

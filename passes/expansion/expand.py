@@ -7,15 +7,13 @@ by its factors everywhere. All findings of a file come at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from ...ir.choices import with_choices
 from ...ir.dataflow import makes
 from ...ir.diagnostics import Source, Span
-from ...ir.dtype import Dtype
 from ...ir.expr import Operand
-from ...ir.program import Append, Kind, Map, Op, Program, Region, Stored, Value, walk
+from ...ir.program import Kind, Map, Op, Program, Region, Value
 from ...ir.text.surface import Block, Declaration, Line, Main, Model, Parameter, PhaseText, Return, Title, Type
 from .body import Body, Context, Template
 from .composites import COMPOSITES
@@ -180,40 +178,3 @@ def _main(main: Main, context: Context) -> tuple[Body, list[str]]:
             result = body.emit(Map(body.fresh("return"), Operand(result)), value.dims, value.dtype)
         handed_out.append(result)
     return body, handed_out
-
-
-def with_weights(program: Program, dtype: Dtype) -> Program:
-    """The program with its bf16 parameters of two dims or more stored as `dtype`; others, such as norms, as they are.
-
-    They are loaded and gathered as `dtype`; the arithmetic is what it was, but for fp8 (see cost.ops).
-    """
-    stored = (placed.item for placed in walk(program.body) if isinstance(placed.item, Stored))
-    return _stored_as(program, {item.value for item in stored if item.kind is Kind.PARAM}, dtype)
-
-
-def with_caches(program: Program, dtype: Dtype) -> Program:
-    """The program with its bf16 caches stored as `dtype`; what is appended to them is brought to that type."""
-    names = set[str]()
-    for placed in walk(program.body):
-        match placed.item:
-            case Stored(value, Kind.CACHE):
-                names.add(value)
-            case Append(result, cache, _, _, _) if cache in names:
-                names.add(result)
-    return _stored_as(program, names, dtype)
-
-
-def stored_as(program: Program, weights: Dtype | None, caches: Dtype | None) -> Program:
-    """The program with weights and caches in other types; None leaves them."""
-    program = program if weights is None else with_weights(program, weights)
-    return program if caches is None else with_caches(program, caches)
-
-
-def _stored_as(program: Program, names: Set[str], dtype: Dtype) -> Program:
-    """The program with values of two dims or more that are bf16 in another type."""
-
-    def is_one(value: Value) -> bool:
-        return value.name in names and len(value.dims) > 1 and value.dtype is Dtype.BF16
-
-    values = tuple(replace(value, dtype=dtype) if is_one(value) else value for value in program.values)
-    return replace(program, values=values)

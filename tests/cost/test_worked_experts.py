@@ -17,16 +17,17 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
-from escc.passes.expansion.expand import expand, with_weights
+from escc.passes.expansion.expand import expand
+from escc.passes.expansion.narrowed import narrowed
 
 V5E = Hardware.load("tpu-v5e", datasheet=True)
 TEXT = (Path(__file__).parents[1] / "data" / "experts-exercise.esti").read_text(encoding="utf-8")
 
 
-def model(**sizes: int) -> Program:
+def model(weights: Dtype | None = None, **sizes: int) -> Program:
     """The exercise's model: 64 layers, each with 16 experts of which a token takes 2."""
     source = Source("exercise.esti", TEXT)
-    return expand(parse(source), source, sizes)
+    return expand(narrowed(parse(source), weights), source, sizes)
 
 
 def test_the_experts_of_the_exercise_have_212_billion_parameters() -> None:
@@ -36,7 +37,7 @@ def test_the_experts_of_the_exercise_have_212_billion_parameters() -> None:
 
 def test_in_int8_they_load_in_two_milliseconds_on_8x16() -> None:
     """As each chip loads its share of all weights once: 212e9 / (128 * 8.1e11) s."""
-    program = with_weights(model(B=4096), Dtype.INT8)
+    program = model(Dtype.INT8, B=4096)
     count = parameter_count(program)
     assert count / (128 * V5E.hbm_bytes_per_s) == pytest.approx(2.0e-3, rel=0.05)
     compiled = compile_phase(program, "decode", Mesh.parse("8x16"), Options(V5E, capacity_bytes=1e18))

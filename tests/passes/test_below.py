@@ -15,7 +15,6 @@ from escc.ir.diagnostics import InputError
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options, choose
-from escc.passes.expansion.expand import with_weights
 from escc.passes.plan import Cutoff
 
 HARDWARE = Hardware.of_paper("tpu-v4")
@@ -51,6 +50,6 @@ def test_where_nothing_fits_that_is_said_and_proven() -> None:
 
 def test_a_small_batch_on_many_chips_is_proven() -> None:
     """Latencies shared between collectives decide it, some of them of values that are still partial."""
-    program = with_weights(load(Path("palm-540b"), {"B": 4}), Dtype.INT8)
+    program = load(Path("palm-540b"), {"B": 4}, weights=Dtype.INT8)
     plan = choose(program, "decode", Mesh.parse("4x8x8"), Options(Hardware.load("tpu-v4")))
     assert plan.gap <= 1e-9

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
-from escc.compiler.plan.pipeline import compile_phases, parse
+from escc.compiler.plan.pipeline import compile_phases, parse, program_of
 from escc.compiler.plan.serving import Stream, of_stream, served
 from escc.compiler.sweep.stream import Limits, Request, Wanted, best_at, places, serve
 from escc.cost.hardware import Hardware, load_engine
-from escc.ir.diagnostics import InputError
+from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
@@ -47,7 +47,8 @@ main(x: bf16[B,L,E]) { return repeat 8 layer(x) }
 phase prefill { B = 1, L = 64, M = 64 }
 phase decode  { B = 4, L = 1, M = 64 }
 """
-PROGRAM = parse(TEXT.replace("param table: bf16[32000,E]\n", ""))
+SOURCE = Source("small.esti", TEXT.replace("param table: bf16[32000,E]\n", ""))
+PROGRAM = program_of(SOURCE)
 H100 = Hardware.load("h100").with_engine(load_engine("vllm"))
 SMALL = replace(H100, hbm_bytes=2.5e9)  # so that memory binds
 
@@ -61,7 +62,7 @@ def at(batch: int, hardware: Hardware = H100) -> tuple[float, float]:
 
 
 def request(limits: Limits, wanted: Wanted = Wanted.THROUGHPUT, batch: int | None = None) -> Request:
-    return Request(PROGRAM, 2000, 500, limits, wanted, batch=batch)
+    return Request(SOURCE, 2000, 500, limits, wanted, batch=batch)
 
 
 def test_a_steady_state_by_hand() -> None:

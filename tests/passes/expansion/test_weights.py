@@ -1,17 +1,18 @@
-"""Weights stored narrower: the matrices alone, and what a chip stores and loads of them."""
+"""Weights and caches in fewer bits: which of them, with which scales, and what a chip stores and loads of them."""
 
 from __future__ import annotations
 
 import pytest
 
-from escc.compiler.plan.pipeline import compile_phase
+from escc.compiler.plan.pipeline import compile_phase, program_of
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
+from escc.ir.text.write import print_model
 from escc.passes.choose import Options
-from escc.passes.expansion.expand import expand, with_weights
+from escc.passes.expansion.narrowed import narrowed
 
 TEXT = """model "layer"
 dim B = 8, E = 64, F = 256
@@ -27,26 +28,96 @@ main(x: bf16[B,E], y: bf16[B,F]) {
 }
 """
 SOURCE = Source("layer.esti", TEXT)
-PROGRAM = expand(parse(SOURCE), SOURCE)
+PROGRAM = program_of(SOURCE)
+
+SERVED = """dim B = 4, L = 1, M = 16, E = 64, V = 32, C = 16, Q = 8, R = 4
+dim K = 2, G = 2, X = 4
+dim H = K * G
+param table: bf16[V,E]
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wq: bf16[E,H,Q]
+  param Wk, Wv: bf16[E,K,Q]
+  param bq: bf16[H,Q]
+  param Wc: bf16[C,H,Q]
+  param Wo: bf16[H,Q,E]
+  param Wr: bf16[E,X]
+  param Wx: bf16[X,E,E2]
+  cache keys: bf16[B,M,K,Q]
+  cache latents: bf16[B,C,M]
+  cache counts: bf16[B,M]
+  cache given: int8[B,M,Q] * f32[B,M]
+  return x
+}
+"""
+
+
+def declared(text: str, weights: Dtype | None, caches: Dtype | None) -> list[str]:
+    printed = print_model(narrowed(parse(Source("t.esti", text)), weights, caches))
+    return [line.strip() for line in printed.splitlines() if line.strip().startswith(("param", "cache"))]
+
+
+def test_matrices_have_a_scale_for_each_output_and_tables_for_each_row() -> None:
+    lines = """  q[B,L,H,Q] = x[B,L,E] * Wq[E,H,Q]
+  k[B,L,K,Q] = x[B,L,E] * Wk[E,K,Q]
+  v[B,L,K,Q] = x[B,L,E] * Wv[E,K,Q]
+  s[B,L,H,M] = q[B,L,H,Q] * Wc[C,H,Q] * cs[B,C,M]
+  a[B,L,E] = o[B,L,H,Q] * Wo[H,Q,E]
+  r[B,L,X] = x[B,L,E] * Wr[E,X]
+  u[B,L,X,E2] = x[B,L,E] * Wx[X,E,E2]
+  z[B,L,K] = x[B,L,E] * Wp[E,H]
+  ks = append(keys, k + 1, L into M)
+  cs = 2 * append(latents, c, L into M)
+  cc = append(counts, c, L into M)
+  gs = append(given, c, L into M)
+"""
+    text = SERVED.replace("  return x\n", "  param Wp: bf16[E,H]\n" + lines + "  return x + take(rows, t, over=V)\n")
+    text = text.replace("param table", "param rows: bf16[V,E]\nparam table")
+    text += "main(t: i32[B,L]) {\n  logits[B,L,V] = x[B,L,E] * table[V,E]\n  return take(table, t, over=V)\n}\n"
+    assert declared(text, Dtype.INT8, Dtype.FP8) == [
+        "param rows: int8[V,E] * f32[V]",
+        "param table: int8[V,E] * f32[V]",
+        "param Wq: int8[E,H,Q] * f32[H,Q]",
+        "param Wk, Wv: int8[E,K,Q] * f32[K,Q]",
+        "param bq: bf16[H,Q]",
+        "param Wc: int8[C,H,Q] * f32[H]",
+        "param Wo: int8[H,Q,E] * f32[E]",
+        "param Wr: int8[E,X] * f32[X]",
+        "param Wx: int8[X,E,E2] * f32[X,E2]",
+        "cache keys: fp8[B,M,K,Q] * f32[B,M,K]",
+        "cache latents: fp8[B,C,M] * f32[B,M]",
+        "cache counts: bf16[B,M]",
+        "cache given: int8[B,M,Q] * f32[B,M]",
+        "param Wp: int8[E,H] * f32[]",  # H is summed in part, so no part of it has a scale of its own
+    ]
+    untouched = declared(text, None, None)
+    assert untouched == declared(text, Dtype.BF16, None) and "param Wq: bf16[E,H,Q]" in untouched
 
 
 @pytest.mark.parametrize("dtype", [Dtype.INT8, Dtype.FP8, Dtype.INT4])
 def test_matrices_in_bf16_are_stored_otherwise_and_nothing_else_is(dtype: Dtype) -> None:
-    before, after = PROGRAM.table(), with_weights(PROGRAM, dtype).table()
-    assert {name for name in before if before[name] != after[name]} == {"Wi"}
-    assert after["Wi"].dtype is dtype
-    assert with_weights(PROGRAM, Dtype.BF16) == PROGRAM
+    before, after = PROGRAM.table(), program_of(SOURCE, weights=dtype).table()
+    assert {name for name in after if name not in before or before[name] != after[name]} == {"Wi", "Wi.scale"}
+    assert after["Wi"].dtype is dtype and after["Wi.scale"].dims == ("F",)
+    assert program_of(SOURCE, weights=Dtype.BF16) == PROGRAM
 
 
-def test_a_chip_stores_and_loads_half() -> None:
+def test_what_is_asked_for_is_what_a_text_says() -> None:
+    written = TEXT.replace("Wi: bf16[E,F]", "Wi: int8[E,F] * f32[F]").replace(
+        "old: bf16[B,F]", "old: fp8[B,F] * f32[B]"
+    )
+    assert program_of(SOURCE, weights=Dtype.INT8, caches=Dtype.FP8) == program_of(Source("layer.esti", written))
+
+
+def test_a_chip_stores_and_loads_half_and_the_scales() -> None:
     options = Options(Hardware.of_paper("tpu-v4"))
     wide, narrow = (
         compile_phase(program, "main", Mesh.parse("1"), options).estimate
-        for program in (PROGRAM, with_weights(PROGRAM, Dtype.INT8))
+        for program in (PROGRAM, program_of(SOURCE, weights=Dtype.INT8))
     )
     assert dict(wide.stored_bytes)["Wi"] == 2 * dict(narrow.stored_bytes)["Wi"] == 2 * 64 * 256
+    assert dict(narrow.stored_bytes)["Wi.scale"] == 4 * 256
     loaded = [{op.result: op.hbm_bytes for op in found.ops}["h"] for found in (wide, narrow)]
     # The matrix, beside n, which is read, and h, which is written for those after it.
-    assert loaded == [2 * 64 * 256 + 2 * 8 * (64 + 256), 64 * 256 + 2 * 8 * (64 + 256)]
-    flops = [{op.result: op.flops for op in found.ops} for found in (wide, narrow)]
-    assert flops[0] == flops[1]
+    assert loaded == [2 * 64 * 256 + 2 * 8 * (64 + 256), 64 * 256 + 4 * 256 + 2 * 8 * (64 + 256)]
+    flops = [{op.result: op.flops for op in found.ops}["h"] for found in (wide, narrow)]
+    assert flops[1] == flops[0] + 8 * 256  # each sum times its scale

@@ -139,6 +139,17 @@ class Host:
 
 
 @dataclass(frozen=True)
+class TpuCompiler:
+    """What the TPU's compiler calls a chip. `topology`: the first part of the names of its slices, as in `v5e:4x8`;
+    `config`: how it sees the cores of a chip, None where its default is one device for each chip.
+    `program_hbm_bytes`: of the HBM what a program may use, None where all of it counts."""
+
+    topology: str
+    config: str | None = None
+    program_hbm_bytes: float | None = None
+
+
+@dataclass(frozen=True)
 class Protocols:
     """What a collective of one kind takes behind a switch, as measured: the quicker of two protocols.
 
@@ -201,7 +212,7 @@ class Hardware:
     slices, None where that is not known. Latencies count in the links convention only. `measured_like`: the preset
     of the nearest chip that was measured, whose shares and latencies count where none are known of this one.
     `protocols`: what collectives behind a switch take, of the kinds that were measured. `engine`: what serves.
-    `priced_on`: when the price held. `host`: None where that is not known.
+    `priced_on`: when the price held. `host`: None where that is not known. `tpu_compiler`: None where there is none.
     """
 
     name: str
@@ -223,6 +234,7 @@ class Hardware:
     protocols: tuple[tuple[CollectiveKind, Protocols], ...] = ()
     engine: Engine | None = None
     host: Host | None = None
+    tpu_compiler: TpuCompiler | None = None
 
     @classmethod
     def load(cls, name: str, datasheet: bool = False) -> Hardware:
@@ -377,9 +389,15 @@ def parse_hardware(source: Source) -> Hardware:
     if "convention" in network:
         network["convention"] = Convention(network["convention"])
     parts = tables[""] | tables["datasheet"] | network
-    host = Host(**tables["host"]) if "host" in tables else None
     measured = Calibrated(**calibrated)
-    return Hardware(**parts, fabric=fabric, calibrated=measured, protocols=_protocols(tables), host=host)
+    return Hardware(
+        **parts,
+        fabric=fabric,
+        calibrated=measured,
+        protocols=_protocols(tables),
+        host=Host(**tables["host"]) if "host" in tables else None,
+        tpu_compiler=TpuCompiler(**tables["tpu-compiler"]) if "tpu-compiler" in tables else None,
+    )
 
 
 def _protocols(tables: Tables) -> tuple[tuple[CollectiveKind, Protocols], ...]:
@@ -420,6 +438,7 @@ def hardware_toml(hardware: Hardware, comments: Sequence[str], calibrated: Seque
         "network": hardware,
         fabric: hardware.fabric,
         **({} if hardware.host is None else {"host": hardware.host}),
+        **({} if hardware.tpu_compiler is None else {"tpu-compiler": hardware.tpu_compiler}),
         "calibrated": hardware.calibrated,
         **dict(hardware.protocols),
     }

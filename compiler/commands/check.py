@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +17,8 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, Stored, walk
 from ...passes.choose import Options
 from ..jax.check import check_jax, jax_check_text, require_jax
+from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
+from ..jax.tpu_text import tpu_check_data, tpu_check_text
 from ..plan.offload import Offload, compile_offloaded
 from ..plan.pipeline import compile_phases, load, select_phases
 from ..text.arguments import capacity_of
@@ -44,6 +47,7 @@ class Backend(StrEnum):
     """What can be checked beyond the model."""
 
     JAX = "jax"
+    TPU = "tpu"
 
 
 @app.command("check")
@@ -52,7 +56,10 @@ def check_command(
     file: File,
     backend: Annotated[
         Backend | None,
-        typer.Option(help="Run the plan with JAX on CPU devices, and compare its compiled module with the plan."),
+        typer.Option(
+            help="`jax`: run the plan with JAX on CPU devices, and compare its compiled module with the plan. `tpu`: "
+            "compile it at full size with the TPU's compiler, which needs no TPU, and compare that module."
+        ),
     ] = None,
     chips: Annotated[
         str | None, typer.Option(metavar="MESH", help="The mesh of a plan that is checked: `4x4x4`, `node=2,gpu=8`.")
@@ -68,13 +75,16 @@ def check_command(
     offload: Offloading = Offload.NONE,
     ahead: Ahead = 1,
     capacity: Capacity = None,
+    json_: Annotated[bool, typer.Option("--json", help="With `--backend tpu`: what it showed as JSON.")] = False,
 ) -> None:
     """Look for errors in a model, and say what is in it; with a backend, check its plan there."""
     room = Fraction(1) if capacity is None else capacity_of(capacity)
     if (chips is None) != (backend is None):
         raise typer.BadParameter("A plan is checked with both `--chips` and `--backend`.")
+    if json_ and backend is not Backend.TPU:
+        raise typer.BadParameter("`--json` goes with `--backend tpu`.")
     if backend is not None:
-        require_jax()
+        (require_tpu_compiler if backend is Backend.TPU else require_jax)()
     program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []], phase=phase)
     program = with_capacity(program, room)
     phases = select_phases(program, phase)
@@ -82,17 +92,29 @@ def check_command(
         say(f"ok: {_contents(program)}\n")
         return
     options = Options(chip_of(hardware, datasheet, network, engine), overlap=overlap)
-    wrong, mesh = [], Mesh.parse(chips)
+    mesh = Mesh.parse(chips)
+    if backend is Backend.TPU:
+        slice_of(mesh, options.hardware)  # before anything is planned
     if offload is Offload.NONE:
-        compiled = compile_phases(program, phases, mesh, options)
+        phased = compile_phases(program, phases, mesh, options)
     else:
-        compiled = compile_offloaded(program, phases, mesh, options, offload, ahead).compiled
-    for one in compiled:
+        phased = compile_offloaded(program, phases, mesh, options, offload, ahead).compiled
+    wrong, data = [], []
+    for one in phased:
         complain(one.warnings)
-        found = check_jax(one)
-        say(jax_check_text(one, found))
-        if not found.sound:
+        if backend is Backend.TPU:
+            compiled = check_tpu(one)
+            data.append(tpu_check_data(one, compiled))
+            sound, text = compiled.equal, tpu_check_text(one, compiled)
+        else:
+            found = check_jax(one)
+            sound, text = found.sound, jax_check_text(one, found)
+        if not json_:
+            say(text)
+        if not sound:
             wrong.append(one.phase)
+    if json_:
+        say(json.dumps(data, indent=1) + "\n")
     if wrong:
         raise fail(f"The JAX program of phase {', '.join(wrong)} does not do what the plan says.")
 

@@ -8,27 +8,22 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 
-from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
-from ...cost.estimate import Transfer as Planned
 from ...ir.choices import chooses, with_room
 from ...ir.collective import CollectiveKind, join_axes
 from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
-from ...ir.layout import Reduction
 from ...ir.program import Append, Kind, Program, walk
-from ...ir.spmd import Compute, Move, SpmdProgram
-from ...ir.streams import host_tensors, is_filled_anew
-from ...ir.verify.fused import CollectiveMatmul, walk_loops
+from ...ir.spmd import Compute, SpmdProgram
 from ..emit.jax_function import contexts_of
-from ..emit.jax_packed import Packed, packed
+from ..emit.jax_packed import packed
 from ..emit.jax_source import OLDEST, emit_jax
 from ..emit.jax_tree import Names, names_of
 from ..plan.compiled import CompiledPhase
@@ -40,7 +35,9 @@ from ..simulate.reference import random_stored, run_reference
 from ..simulate.shrink import shrink, true_part, zero_padded
 from ..simulate.spmd_interpreter import ExecutionError, run_spmd
 from ..text.terminal import table
-from .hlo import ModuleError, ModuleTransfer, collectives_of
+from .hlo import ModuleTransfer, collectives_of
+from .hlo_text import ModuleError
+from .planned import kinds_of, masks_of, planned, room_of, sent_bytes
 from .processes import run_processes
 
 WIDE_TOLERANCE = 1e-5  # relative to the largest element, in floats of 32 bits
@@ -89,7 +86,7 @@ class JaxReport:
     @property
     def equal(self) -> bool:
         """Whether the module's collectives are those of the plan, one by one, and none of a kind was added or lost."""
-        kinds = _kinds(self.planned)
+        kinds = kinds_of(self.planned)
         kept = all(
             self.final[k] == n or (k == CollectiveKind.ALL_REDUCE and 0 < self.final[k] < n) for k, n in kinds.items()
         )
@@ -163,31 +160,20 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
     except ModuleError as error:
         raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
     rows = packed(spmd)
-    masks = _masks(rows)
-    roomy = with_room(spmd, _room(rows))
+    masks = masks_of(rows)
+    roomy = with_room(spmd, room_of(rows))
     wanted = planned(roomy, compiled.estimate, masks)
     beside = sent_bytes(planned(roomy, compiled.estimate)) - sent_bytes(wanted)
     routing = Counter({sent: times for sent, times in module.items() if sent.routing})
     module, final = (Counter({s: n for s, n in each.items() if not s.routing}) for each in (module, final))
     results = (wide, other if narrow else None, dense)
-    report = JaxReport(spmd.mesh.chips, *results, wanted, module, _kinds(final), routing, beside, chooses(spmd), lost)
+    report = JaxReport(spmd.mesh.chips, *results, wanted, module, kinds_of(final), routing, beside, chooses(spmd), lost)
     if not report.agrees and report.narrow is not None and finite.first is None:
         finite.largest = {name: LARGEST_F16 if v.dtype is Dtype.F16 else LARGEST_F32 for name, v in values.items()}
         run_reference(small, true, drawn, ends, finite=finite)
     if not report.agrees and finite.first is not None:
         raise incomparable(spmd.phase, finite.first)
     return report
-
-
-def _masks(rows: Packed) -> set[str]:
-    """The collectives of masks, which are sent as bits."""
-    return {p.item.result for p in walk(rows.spmd.body) if isinstance(p.item, Move) and rows.as_bits(p.item)}
-
-
-def _room(rows: Packed) -> dict[str, Fraction]:
-    """The rows for which there is room in the emitted program, of those expected, by mask: whole ones, so that what
-    was asked for is rounded up."""
-    return {mask: packing.effective(rows.sizes, rows.capacity) for mask, packing in rows.packings.items()}
 
 
 def _lost(file: Path, spmd: SpmdProgram) -> tuple[int, int] | None:
@@ -200,73 +186,6 @@ def _lost(file: Path, spmd: SpmdProgram) -> tuple[int, int] | None:
             every += placed.times * packing.keep * math.prod(sizes[d] for d in packing.per)
     with np.load(file) as found:
         return int(found["arr_0"].sum()), every
-
-
-def planned(spmd: SpmdProgram, cost: Estimate, masks: Collection[str] = ()) -> Counter[ModuleTransfer]:
-    """How often each collective of a plan runs, as a module has them: those that run as one are one, those of a loop
-    are its permutes, and what chips fetch from their host is gathered. `cost` is the plan's. Collectives that make
-    `masks` are left out, which go as bits."""
-    values = spmd.table()
-    loops = {move.result: loop for loop, _ in walk_loops(spmd.body) for move in loop.moves}
-    halves = {loop.first: loop.halves for loop in cost.loops}
-    found: list[tuple[ModuleTransfer, int]] = []
-    for step in step_costs(spmd, concrete_sizes(spmd)):
-        if not isinstance(step, Planned) or not step.bytes_sent:
-            continue
-        if (loop := loops.get(step.result)) is not None:
-            if step.result == loop.moves[0].result:
-                passed = _permutes(loop, halves[loop.steps[0].result], spmd)
-                found += [(sent, step.times * times) for sent, times in passed]
-            continue
-        # A maximum is reduce-scattered as an all-to-all and a local maximum.
-        highest = values[step.operand].layout.reduction is Reduction.MAX
-        kind = CollectiveKind.ALL_TO_ALL if step.kind == CollectiveKind.REDUCE_SCATTER and highest else step.kind
-        size = Fraction(0) if step.result in masks else Fraction(step.bytes_sent)
-        sent = ModuleTransfer(kind, tuple(sorted(step.axes)), size)
-        if step.joined:
-            last, times = found.pop()
-            found.append((replace(last, bytes=last.bytes + sent.bytes), times))
-        else:
-            found.append((sent, step.times))
-    found += _gathered(spmd)
-    total: Counter[ModuleTransfer] = Counter()
-    for sent, times in found:
-        total[sent] += times if sent.bytes else 0
-    return +total
-
-
-def _gathered(spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:
-    """What chips gather of what each has fetched from their host, and how often."""
-    for tensor in host_tensors(spmd).values():
-        if tensor.append is not None and is_filled_anew(tensor.append, spmd):
-            continue
-        size = local_bytes(replace(tensor.value, layout=tensor.parts), spmd) * tensor.inner
-        for _, axes in tensor.gathers:
-            ways = spmd.mesh.size(*axes)
-            sent = ModuleTransfer(CollectiveKind.ALL_GATHER, tuple(sorted(axes)), size * (ways - 1))
-            yield sent, tensor.layers
-            size *= ways
-
-
-def _permutes(loop: CollectiveMatmul, halves: int, spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:
-    """What one execution of a loop sends, and how often: each block that a ring passes on, whole or by halves."""
-    sent, blocks = local_bytes(spmd.table()[loop.block], spmd) / halves, 1
-    for stage in loop.stages:
-        ways = spmd.mesh.size(stage.axis)
-        yield ModuleTransfer(CollectiveKind.PERMUTE, (stage.axis,), sent), halves * blocks * (ways - 1)
-        blocks *= ways
-
-
-def sent_bytes(collectives: Mapping[ModuleTransfer, int]) -> Fraction:
-    """The bytes that a device sends in all."""
-    return sum((sent.bytes * times for sent, times in collectives.items()), Fraction(0))
-
-
-def _kinds(collectives: Mapping[ModuleTransfer, int]) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for sent, times in collectives.items():
-        found[sent.kind] += times if sent.bytes else 0
-    return found
 
 
 def _ends(program: Program, spmd: SpmdProgram) -> dict[str, int]:
@@ -350,13 +269,13 @@ def _lines(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
 def _on_rows(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
     """What is said of chosen values."""
     rows = packed(compiled.spmd)
-    room = _room(rows)
+    room = room_of(rows)
     for mask, times in room.items():
         asked = "all" if rows.capacity is None else f"{float(rows.capacity):g} times what is expected"
         whole = "" if times == rows.capacity else f": in whole rows {float(times):.4g} times what is expected"
         yield f"  There is room for {asked} of what `{mask}` chooses{whole}."
     if any(times != rows.capacity for times in room.values()):
-        plain = float(sent_bytes(planned(compiled.spmd, compiled.estimate, _masks(rows))))
+        plain = float(sent_bytes(planned(compiled.spmd, compiled.estimate, masks_of(rows))))
         what = "expected" if rows.capacity is None else "asked for"
         yield f"  The plan counts {plain:,.15g} bytes, of the rows that are {what}."
     if report.routing:

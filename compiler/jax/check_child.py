@@ -84,19 +84,23 @@ def _wide(results: Any) -> list[np.ndarray]:
     return [np.asarray(a) if a.dtype == jnp.int32 else np.asarray(a, np.float32) for a in leaves]
 
 
-def _compile(module: ModuleType, mesh: Any, folder: Path) -> None:
-    """Compile the step at full size, and keep the text of the module on the way and at the end."""
+def step_arguments(module: ModuleType, mesh: Any) -> Any:
+    """What the step of an emitted module takes at full size, as shapes that lie on `mesh`."""
     shapes = module.tensors(module.FULL, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))
     ends = [jax.ShapeDtypeStruct((), jnp.int32)] * (len(module.SPECS) - len(shapes))
     every = (*shapes, *ends)
     if hasattr(module, "divided"):
         every = jax.eval_shape(partial(module.divided, module.FULL), *every)
-    placed = jax.tree.map(
+    return jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), every, _places(module, mesh)
     )
+
+
+def _compile(module: ModuleType, mesh: Any, folder: Path) -> None:
+    """Compile the step at full size, and keep the text of the module on the way and at the end."""
     passes = folder / "passes"
     options = {"xla_dump_to": str(passes), "xla_dump_hlo_pass_re": PARTITIONING}
-    compiled = module.build(mesh).lower(*placed).compile(compiler_options=options)
+    compiled = module.build(mesh).lower(*step_arguments(module, mesh)).compile(compiler_options=options)
     final = compiled.as_text()
     texts = [path.read_text() for path in sorted(passes.glob(f"*.after_{PARTITIONING}.*"))]
     (folder / "partitioned.txt").write_text(texts[0] if texts else final)  # one device: nothing is partitioned

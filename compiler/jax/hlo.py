@@ -1,7 +1,6 @@
 """The collectives in the text of a compiled module (HLO): what each is, over which axes, how many bytes it sends.
 
-Reads nothing but the text, and knows no plan: bytes follow from the shapes there, axes from the groups
-of devices, counts from the trip counts of the loops around.
+Reads nothing but the text, and knows no plan: bytes follow from the shapes there, axes from the groups of devices.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,22 +17,8 @@ from numpy.typing import NDArray
 
 from ...ir.collective import CollectiveKind
 from ...ir.mesh import Mesh
+from .hlo_text import Instruction, Module, ModuleError, read_module, size_of
 
-BITS = {
-    "pred": 8,
-    "s4": 4,
-    "u4": 4,
-    "s8": 8,
-    "u8": 8,
-    "f8e4m3fn": 8,
-    "bf16": 16,
-    "f16": 16,
-    "s32": 32,
-    "u32": 32,
-    "f32": 32,
-    "f64": 64,
-    "s64": 64,
-}
 KINDS = {
     "all-gather": CollectiveKind.ALL_GATHER,
     "all-reduce": CollectiveKind.ALL_REDUCE,
@@ -43,20 +28,10 @@ KINDS = {
     "collective-permute": CollectiveKind.PERMUTE,
 }
 
-_COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\) -> .*\{")
-_INSTRUCTION = re.compile(
-    r"\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>\([^=]*?\)|\S+) (?P<opcode>[a-z][\w\-]*)\((?P<rest>.*)"
-)
-_ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 _MESH_GROUPS = re.compile(
     r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\(\[(?P<tile>[\d,]+)\]T\((?P<order>[\d,]+)\)\))?"
     r" *\{(?P<chosen>'[^':]+'(?::\(\d+\)\d+)?(?:, ?'[^':]+'(?::\(\d+\)\d+)?)*)\}"
 )
-_NAME = re.compile(r"%([\w.\-]+)")
-
-
-class ModuleError(Exception):
-    """The text is not that of a module as this reader knows them."""
 
 
 @dataclass(frozen=True)
@@ -71,81 +46,28 @@ class ModuleTransfer:
     routing: bool = False
 
 
-@dataclass(frozen=True)
-class _Instruction:
-    name: str
-    type: str
-    opcode: str
-    rest: str
-
-    def attribute(self, key: str) -> str | None:
-        """The computation that an attribute names."""
-        found = re.search(rf"\b{key}=%?([\w.\-]+)", self.rest)
-        return found[1] if found else None
-
-
 def collectives_of(text: str, mesh: Mesh) -> Counter[ModuleTransfer]:
     """How often each collective of a module runs, on devices that are numbered along `mesh` row by row.
 
     Raises ModuleError for a loop whose trip count is not to be found, or a collective in a form that is
     not known.
     """
-    computations, entry = _read(text)
-    types = {i.name: i.type for body in computations.values() for i in body}
+    return transfers_of(read_module(text), mesh)
+
+
+def transfers_of(module: Module, mesh: Mesh) -> Counter[ModuleTransfer]:
+    """As `collectives_of`, of a module that was read."""
     found: Counter[ModuleTransfer] = Counter()
-    for instruction, times in _executed(computations, entry, 1):
-        found[_sent(instruction, types, mesh)] += times
+    for instruction, times in module.executed():
+        if instruction.opcode.removesuffix("-start") in KINDS:
+            found[_sent(instruction, module.types, mesh)] += times
     return found
 
 
-def _read(text: str) -> tuple[dict[str, list[_Instruction]], str]:
-    """The computations of a module by name, and the name of the one that it starts with."""
-    computations: dict[str, list[_Instruction]] = {}
-    body: list[_Instruction] | None = None
-    entry = ""
-    for line in re.sub(r"/\*.*?\*/", "", text).splitlines():
-        if head := _COMPUTATION.fullmatch(line.rstrip()):
-            body = computations.setdefault(head["name"], [])
-            entry = head["name"] if head["entry"] else entry
-        elif body is not None and (part := _INSTRUCTION.match(line)):
-            body.append(_Instruction(part["name"], part["type"], part["opcode"], part["rest"]))
-    if not entry:
-        raise ModuleError("the module has no entry")
-    return computations, entry
-
-
-def _executed(computations: dict[str, list[_Instruction]], name: str, times: int) -> Iterator[tuple[_Instruction, int]]:
-    """The collectives that a computation runs, and how often."""
-    for instruction in computations[name]:
-        opcode = instruction.opcode.removesuffix("-start")
-        if opcode in KINDS:
-            yield instruction, times
-        elif opcode == "while":
-            body = instruction.attribute("body") or ""
-            yield from _executed(computations, body, times * _trips(computations, instruction))
-        elif opcode in ("call", "fusion", "conditional", "async"):
-            for key in ("to_apply", "calls", "called_computations"):
-                if (called := instruction.attribute(key)) in computations:
-                    yield from _executed(computations, called or "", times)
-
-
-def _trips(computations: dict[str, list[_Instruction]], loop: _Instruction) -> int:
-    """How often the body of a loop runs: what the compiler says, or else what it counts up to from zero."""
-    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest):
-        return int(known[1])
-    condition = computations.get(loop.attribute("condition") or "", [])
-    below = [i for i in condition if i.opcode == "compare" and "direction=LT" in i.rest]
-    limits = [i.rest for i in condition if i.opcode == "constant" and below and i.name in _NAME.findall(below[0].rest)]
-    if len(below) != 1 or len(limits) != 1 or not (number := re.match(r"(\d+)\)", limits[0])):
-        raise ModuleError(f"the loop `{loop.name}` does not say how often it runs")
-    return int(number[1])
-
-
-def _sent(instruction: _Instruction, types: dict[str, str], mesh: Mesh) -> ModuleTransfer:
+def _sent(instruction: Instruction, types: dict[str, str], mesh: Mesh) -> ModuleTransfer:
     opcode = instruction.opcode.removesuffix("-start")
-    operands = _NAME.findall(instruction.rest[: instruction.rest.index(")")])
-    before = sum((_size(types[name]) for name in operands), Fraction(0))
-    routing = all(types[name].startswith("u8[") for name in operands)
+    before = sum((size_of(types[name]) for name in instruction.operands), Fraction(0))
+    routing = all(types[name].startswith("u8[") for name in instruction.operands)
     if opcode == "collective-permute":
         pairs = [(int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", instruction.rest)]
         moved = any(a != b for a, b in pairs)
@@ -154,16 +76,6 @@ def _sent(instruction: _Instruction, types: dict[str, str], mesh: Mesh) -> Modul
     ways = groups.shape[1]
     factor = {"all-gather": ways, "all-reduce": 2}.get(opcode, 1)  # of what a device holds before
     return ModuleTransfer(KINDS[opcode], _axes(groups, mesh), before * factor * (ways - 1) / ways, routing)
-
-
-def _size(text: str) -> Fraction:
-    """The bytes of an array, or of a tuple of them, from the text of its type."""
-    total = Fraction(0)
-    for name, sizes in _ARRAY.findall(text):
-        if name not in BITS:
-            raise ModuleError(f"the element type `{name}` is not known")
-        total += math.prod(int(n) for n in sizes.split(",") if n) * Fraction(BITS[name], 8)
-    return total
 
 
 def _groups(rest: str, devices: int) -> NDArray[np.int64]:

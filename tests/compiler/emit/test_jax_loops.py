@@ -15,8 +15,9 @@ import pytest
 from jax_loop_cases import LOOPS
 
 from escc.compiler.emit.jax_source import emit_jax
-from escc.compiler.jax.check import check_jax, planned, sent_bytes
+from escc.compiler.jax.check import check_jax
 from escc.compiler.jax.hlo import collectives_of
+from escc.compiler.jax.planned import planned, sent_bytes
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.estimate import Estimate, estimate

@@ -19,8 +19,10 @@ from jax_cases import caches_of_one_dim, gathered_together, one_row, reduced_tog
 
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax import check as jax_check
-from escc.compiler.jax.check import check_jax, jax_check_text, planned, require_jax, sent_bytes
-from escc.compiler.jax.hlo import ModuleError, ModuleTransfer, collectives_of
+from escc.compiler.jax.check import check_jax, jax_check_text, require_jax
+from escc.compiler.jax.hlo import ModuleTransfer, collectives_of
+from escc.compiler.jax.hlo_text import ModuleError
+from escc.compiler.jax.planned import planned, sent_bytes
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import InternalError, compile_phase, load
 from escc.cost.estimate import Estimate, estimate

@@ -1,0 +1,107 @@
+"""The collectives of a plan as a compiled module has them: those that run as one are one, those of a loop permutes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
+from ...cost.estimate import Transfer as Planned
+from ...ir.choices import with_room
+from ...ir.collective import CollectiveKind
+from ...ir.layout import Reduction
+from ...ir.program import walk
+from ...ir.spmd import Move, SpmdProgram
+from ...ir.streams import host_tensors, is_filled_anew
+from ...ir.verify.fused import CollectiveMatmul, walk_loops
+from ..emit.jax_packed import Packed, packed
+from ..plan.compiled import CompiledPhase
+from .hlo import ModuleTransfer
+
+
+def planned_of(compiled: CompiledPhase) -> Counter[ModuleTransfer]:
+    """How often each collective of a phase runs in its emitted module, which sends whole rows of chosen values, and
+    masks as bits, which are not among these."""
+    rows = packed(compiled.spmd)
+    return planned(with_room(compiled.spmd, room_of(rows)), compiled.estimate, masks_of(rows))
+
+
+def masks_of(rows: Packed) -> set[str]:
+    """The collectives of masks, which are sent as bits."""
+    return {p.item.result for p in walk(rows.spmd.body) if isinstance(p.item, Move) and rows.as_bits(p.item)}
+
+
+def room_of(rows: Packed) -> dict[str, Fraction]:
+    """The rows for which there is room in the emitted program, of those expected, by mask: whole ones, so that what
+    was asked for is rounded up."""
+    return {mask: packing.effective(rows.sizes, rows.capacity) for mask, packing in rows.packings.items()}
+
+
+def planned(spmd: SpmdProgram, cost: Estimate, masks: Collection[str] = ()) -> Counter[ModuleTransfer]:
+    """How often each collective of a plan runs, as a module has them: those that run as one are one, those of a loop
+    are its permutes, and what chips fetch from their host is gathered. `cost` is the plan's. Collectives that make
+    `masks` are left out, which go as bits."""
+    values = spmd.table()
+    loops = {move.result: loop for loop, _ in walk_loops(spmd.body) for move in loop.moves}
+    halves = {loop.first: loop.halves for loop in cost.loops}
+    found: list[tuple[ModuleTransfer, int]] = []
+    for step in step_costs(spmd, concrete_sizes(spmd)):
+        if not isinstance(step, Planned) or not step.bytes_sent:
+            continue
+        if (loop := loops.get(step.result)) is not None:
+            if step.result == loop.moves[0].result:
+                passed = _permutes(loop, halves[loop.steps[0].result], spmd)
+                found += [(sent, step.times * times) for sent, times in passed]
+            continue
+        # A maximum is reduce-scattered as an all-to-all and a local maximum.
+        highest = values[step.operand].layout.reduction is Reduction.MAX
+        kind = CollectiveKind.ALL_TO_ALL if step.kind == CollectiveKind.REDUCE_SCATTER and highest else step.kind
+        size = Fraction(0) if step.result in masks else Fraction(step.bytes_sent)
+        sent = ModuleTransfer(kind, tuple(sorted(step.axes)), size)
+        if step.joined:
+            last, times = found.pop()
+            found.append((replace(last, bytes=last.bytes + sent.bytes), times))
+        else:
+            found.append((sent, step.times))
+    found += _gathered(spmd)
+    total: Counter[ModuleTransfer] = Counter()
+    for sent, times in found:
+        total[sent] += times if sent.bytes else 0
+    return +total
+
+
+def _gathered(spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:
+    """What chips gather of what each has fetched from their host, and how often."""
+    for tensor in host_tensors(spmd).values():
+        if tensor.append is not None and is_filled_anew(tensor.append, spmd):
+            continue
+        size = local_bytes(replace(tensor.value, layout=tensor.parts), spmd) * tensor.inner
+        for _, axes in tensor.gathers:
+            ways = spmd.mesh.size(*axes)
+            sent = ModuleTransfer(CollectiveKind.ALL_GATHER, tuple(sorted(axes)), size * (ways - 1))
+            yield sent, tensor.layers
+            size *= ways
+
+
+def _permutes(loop: CollectiveMatmul, halves: int, spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:
+    """What one execution of a loop sends, and how often: each block that a ring passes on, whole or by halves."""
+    sent, blocks = local_bytes(spmd.table()[loop.block], spmd) / halves, 1
+    for stage in loop.stages:
+        ways = spmd.mesh.size(stage.axis)
+        yield ModuleTransfer(CollectiveKind.PERMUTE, (stage.axis,), sent), halves * blocks * (ways - 1)
+        blocks *= ways
+
+
+def sent_bytes(collectives: Mapping[ModuleTransfer, int]) -> Fraction:
+    """The bytes that a device sends in all."""
+    return sum((sent.bytes * times for sent, times in collectives.items()), Fraction(0))
+
+
+def kinds_of(collectives: Mapping[ModuleTransfer, int]) -> Counter[str]:
+    """How often each kind runs, of those that send something."""
+    found: Counter[str] = Counter()
+    for sent, times in collectives.items():
+        found[sent.kind] += times if sent.bytes else 0
+    return found

@@ -1,0 +1,204 @@
+"""The check of an emitted JAX program by the TPU's own compiler, ahead of time: no TPU is needed.
+
+The module is compiled at full size for the slice, in a process of its own. Its collectives, once optimised and
+scheduled, are compared with the plan's, the memory that it takes with what was planned, and what it copies of
+parameters and caches is listed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+from ...cost.hardware import Hardware, Torus
+from ...cost.topology import FAR_NAMES
+from ...ir.collective import CollectiveKind
+from ...ir.diagnostics import InputError, fail
+from ...ir.mesh import Mesh
+from ..emit.jax_source import emit_jax
+from ..plan.compiled import CompiledPhase
+from ..plan.pipeline import InternalError
+from .check import require_jax
+from .hlo import ModuleTransfer, transfers_of
+from .hlo_schedule import Copy, Hidden, copies_of, hidden_in
+from .hlo_text import ModuleError, read_module
+from .planned import planned_of
+from .processes import run_processes
+
+CHILD = f"{__package__}.tpu_child"
+GET = "install it with `pip install 'jax[tpu]'`; it compiles without a TPU"
+SMALL_BYTES = 1024  # collectives of less are none of the plan's, and listed apart
+COPY_BYTES = 16e6  # of parameters and caches, from here on
+TOLERANCE = 0.01  # of the bytes that loops send; of others nothing is let pass
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "": 1}
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice as the TPU's compiler calls it, `v5e:4x8`, and how it sees the cores of a chip."""
+
+    topology: str
+    config: str | None
+
+
+@dataclass(frozen=True)
+class TpuReport:
+    """What compiling an emitted program for a slice showed.
+
+    `planned` and `module`: how often each collective runs, in the plan and in the optimised module; `small`: those of
+    the module that send less than SMALL_BYTES, of kinds that the plan has not. `memory`: bytes of a chip, by what takes
+    them; `planned_bytes`: the most that it holds by the plan. `copies`: of parameters and caches, of COPY_BYTES and
+    more. `hidden`: what runs beside the collectives that do not wait; `looped`: whether the plan has loops.
+    """
+
+    slice: Slice
+    planned: Counter[ModuleTransfer]
+    module: Counter[ModuleTransfer]
+    small: Counter[ModuleTransfer]
+    memory: dict[str, int]
+    planned_bytes: float
+    copies: tuple[Copy, ...]
+    hidden: tuple[Hidden, ...]
+    looped: bool
+
+    @property
+    def bytes_by_kind(self) -> dict[CollectiveKind, tuple[Fraction, Fraction]]:
+        """Of each kind the bytes that a chip sends by the plan, and those in the module."""
+        sums = [_by_kind(which) for which in (self.planned, self.module)]
+        return {kind: (sums[0][kind], sums[1][kind]) for kind in CollectiveKind if sums[0][kind] or sums[1][kind]}
+
+    @property
+    def equal(self) -> bool:
+        """Whether the module sends what was planned, of each kind; with loops all but TOLERANCE of it."""
+        allowed = TOLERANCE if self.looped else 0.0
+        return all(abs(found - wanted) <= allowed * wanted for wanted, found in self.bytes_by_kind.values())
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that the module holds on a chip: what it is given, what it makes elsewhere, and temporaries."""
+        found = self.memory
+        return found["argument"] + found["output"] - found["alias"] + found["temp"]
+
+
+def require_tpu_compiler() -> None:
+    """Raise InputError where JAX or libtpu is missing, or libtpu is older than what JAX asks for."""
+    require_jax()
+    try:
+        found = version("libtpu")
+    except PackageNotFoundError:
+        raise fail("The TPU's compiler, libtpu, is not installed.", hint=GET) from None
+    asked = next((line for line in requires("jax") or [] if re.match(r"libtpu\b", line)), "")
+    if (wanted := re.search(r"[=>]=\s*([\d.]+)", asked)) and _numbers(found) < _numbers(wanted[1]):
+        raise fail(f"libtpu {found} is too old for JAX {version('jax')}, which asks for {wanted[1]}.", hint=GET)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The numbers of a version, as far as it has three."""
+    return tuple(int(n) for n in re.findall(r"\d+", text)[:3])
+
+
+def slice_of(mesh: Mesh, hardware: Hardware) -> Slice:
+    """The slice that a mesh fills, as the TPU's compiler calls it.
+
+    Raises InputError for chips that it does not know, meshes of several slices, and shapes that are not offered.
+    """
+    compiler, torus = hardware.tpu_compiler, hardware.fabric
+    if compiler is None or not isinstance(torus, Torus):
+        hint = "name a TPU with `--hardware`, or the `topology` of yours in a table `[tpu-compiler]` of its file"
+        raise fail(f"The TPU's compiler has no name for {hardware.name}.", hint=hint)
+    far = [name for name, size in mesh.axes if name in FAR_NAMES and size > 1]
+    sides = [size for _, size in mesh.axes if size > 1]
+    if far or (sides and not torus.offers(sides)):
+        shape = "x".join(str(size) for size in mesh.sizes)
+        offered = ", ".join("x".join(map(str, each)) or "1" for each in torus.slices)
+        step = torus.slice_step_chips
+        more = f", and sides of multiples of {step}" if step else ""
+        what = f"Axis `{far[0]}` joins slices, and" if far else f"{shape} is no slice of {hardware.chip}, and"
+        raise fail(f"{what} the TPU's compiler takes one slice.", hint=f"its slices are {offered}{more}")
+    return Slice(f"{compiler.topology}:{_sides(sides, torus)}", compiler.config)
+
+
+def _sides(sides: list[int], torus: Torus) -> str:
+    """The sides of a slice, as many as its torus has dimensions."""
+    return "x".join(str(side) for side in (*sides, *[1] * (torus.dimensions - len(sides))))
+
+
+def check_tpu(compiled: CompiledPhase) -> TpuReport:
+    """Emit one phase as JAX, and compile it at full size for the slice that its mesh fills.
+
+    Raises InputError where the compiler is missing or too old, or knows no such slice, or where the module does not
+    fit; InternalError where it does not compile otherwise.
+    """
+    require_tpu_compiler()
+    spmd, where = compiled.spmd, slice_of(compiled.spmd.mesh, compiled.hardware)
+    with tempfile.TemporaryDirectory(prefix="escc-") as folder:
+        path = Path(folder)
+        (path / "step.py").write_text(emit_jax(compiled.program, spmd, compiled.estimate), encoding="utf-8")
+        wanted = {"topology": where.topology, "config": where.config, **_mesh(spmd.mesh)}
+        (path / "slice.json").write_text(json.dumps(wanted), encoding="utf-8")
+        run_processes([(CHILD, folder)], 1)
+        if (refused := path / "refused.txt").exists():
+            raise _refusal(refused.read_text(encoding="utf-8"), compiled, where)
+        text = (path / "final.txt").read_text(encoding="utf-8")
+        memory = json.loads((path / "memory.json").read_text(encoding="utf-8"))
+    try:
+        module = read_module(text)
+        every = transfers_of(module, spmd.mesh)
+        found = Counter({sent: times for sent, times in every.items() if sent.bytes and not sent.routing})
+        planned = planned_of(compiled)
+        kinds = {sent.kind for sent in planned}
+        small = Counter({s: n for s, n in found.items() if s.bytes < SMALL_BYTES and s.kind not in kinds})
+        copies, hidden = copies_of(module, COPY_BYTES), hidden_in(module)
+    except ModuleError as error:
+        raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
+    held, looped = float(compiled.memory.total_bytes), bool(compiled.estimate.loops)
+    return TpuReport(where, planned, found - small, small, memory, held, copies, hidden, looped)
+
+
+def _mesh(mesh: Mesh) -> dict[str, Any]:
+    return {"names": mesh.names, "sizes": mesh.sizes}
+
+
+def _by_kind(collectives: Counter[ModuleTransfer]) -> dict[CollectiveKind, Fraction]:
+    sums = dict.fromkeys(CollectiveKind, Fraction(0))
+    for sent, times in collectives.items():
+        sums[sent.kind] += sent.bytes * times
+    return sums
+
+
+def _refusal(said: str, compiled: CompiledPhase, where: Slice) -> InputError | InternalError:
+    """What the compiler says of a module that it does not compile, in our words."""
+    if "topology" in said.lower() and "INVALID_ARGUMENT" in said:
+        return fail(f"The TPU's compiler knows no slice {where.topology}.", hint=said.splitlines()[0][:200])
+    needed, most = _needed_bytes(said)
+    if "RESOURCE_EXHAUSTED" not in said or needed is None or most is None:
+        return InternalError(f"the TPU's compiler does not take phase `{compiled.phase}`: {said[:300]}")
+    memory = compiled.memory
+    beside = "of temporaries alone" if "temporaries" in said else "in all"
+    largest = re.search(r"Shape: (\S+\[[\d,]*\])", said)
+    what = f"; the largest is {largest[1]}" if largest else ""
+    return fail(
+        f"The module of phase `{compiled.phase}` does not fit {where.topology}: it takes {needed / 1e9:.2f} GB "
+        f"{beside}, {(needed - most) / 1e9:.2f} GB more than the {most / 1e9:.2f} GB that a program may use{what}.",
+        hint=f"the plan counts {float(memory.total_bytes) / 1e9:.2f} GB, of which parameters and caches take "
+        f"{float(memory.stored_bytes) / 1e9:.2f} GB; plan for less with `--hbm-fraction`, or for more chips",
+    )
+
+
+def _needed_bytes(said: str) -> tuple[float | None, float | None]:
+    """What a module takes and what it may, from the two forms in which the compiler says so."""
+    forms = (
+        r"\((?P<needed>[\d.]+)(?P<u>[KMGT]?)\) exceeds available HBM \((?P<most>[\d.]+)(?P<v>[KMGT]?)\)",
+        r"Used (?P<needed>[\d.]+)(?P<u>[KMGT]?) of (?P<most>[\d.]+)(?P<v>[KMGT]?) hbm",
+    )
+    for form in forms:
+        if found := re.search(form, said):
+            return float(found["needed"]) * UNITS[found["u"]], float(found["most"]) * UNITS[found["v"]]
+    return None, None

@@ -1,0 +1,232 @@
+"""The check by the TPU's compiler: what it reads of a module, what it refuses, and, with libtpu, what it finds."""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+from collections import Counter
+from fractions import Fraction
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from subprocess import run
+
+import pytest
+
+from escc.compiler.jax import tpu
+from escc.compiler.jax.hlo import ModuleTransfer
+from escc.compiler.jax.hlo_schedule import Copy, Hidden, copies_of, hidden_in
+from escc.compiler.jax.hlo_text import read_module
+from escc.compiler.jax.tpu import TpuReport, require_tpu_compiler, slice_of
+from escc.compiler.jax.tpu_text import tpu_check_data, tpu_check_text
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import InternalError, compile_phase, load
+from escc.cost.hardware import Hardware
+from escc.ir.collective import CollectiveKind
+from escc.ir.diagnostics import InputError
+from escc.ir.mesh import Mesh
+from escc.passes.choose import Options
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+ESCC = str(Path(sysconfig.get_path("scripts")) / "escc")
+
+
+def installed(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
+
+
+needs_libtpu = pytest.mark.skipif(
+    not (installed("jax") and installed("libtpu")), reason="the TPU's compiler is not installed: pip install 'jax[tpu]'"
+)
+
+
+def feed_forward(pins: str = "ws2d") -> CompiledPhase:
+    model = load(EXAMPLES / "feed-forward.esti", None, [EXAMPLES / "pins" / f"{pins}.pins"])
+    return compile_phase(model, "main", Mesh.parse("4x4x4"), Options(Hardware.of_paper("tpu-v4")))
+
+
+LOOPED = """HloModule m, is_scheduled=true
+
+%moved (a: bf16[4,1024,1024]) -> bf16[1024,1024] {
+  %a = bf16[4,1024,1024]{2,1,0:T(8,128)} parameter(0)
+  ROOT %cut = bf16[1024,1024]{0,1:T(8,128)} dynamic-slice(%a), dynamic_slice_sizes={1,1024,1024}
+}
+
+%product (a: bf16[1024,1024]) -> bf16[1024,1024] {
+  %a.1 = bf16[1024,1024]{1,0:T(8,128)} parameter(0)
+  ROOT %dot = bf16[1024,1024]{1,0:T(8,128)} convolution(%a.1, %a.1), dim_labels=bf_io->bf
+}
+
+%body (b: (s32[], bf16[4,1024,1024])) -> (s32[], bf16[4,1024,1024]) {
+  %b = (s32[]{:T(128)}, bf16[4,1024,1024]{2,1,0:T(8,128)}) parameter(0)
+  %w = bf16[4,1024,1024]{2,1,0:T(8,128)} get-tuple-element(%b), index=1
+  %own = bf16[1024,1024]{0,1:T(8,128)} fusion(%w), kind=kLoop, calls=%moved
+  %near = bf16[1024,1024]{0,1:T(8,128)S(1)} fusion(%w), kind=kLoop, calls=%moved
+  %start = (bf16[1024,1024]{1,0}, bf16[1024,1024]{1,0}) collective-permute-start(%own), PAIRS
+  %made = bf16[1024,1024]{1,0:T(8,128)} fusion(%own), kind=kOutput, calls=%product
+  %done = bf16[1024,1024]{1,0} collective-permute-done(%start)
+  %start.2 = (bf16[1024,1024]{1,0}, bf16[1024,1024]{1,0}) collective-permute-start(%own), PAIRS
+  %done.2 = bf16[1024,1024]{1,0} collective-permute-done(%start.2)
+  ROOT %again = (s32[]{:T(128)}, bf16[4,1024,1024]{2,1,0:T(8,128)}) tuple(%i, %w)
+}
+
+%until (c: (s32[], bf16[4,1024,1024])) -> pred[] {
+  %c = (s32[], bf16[4,1024,1024]) parameter(0)
+  %i = s32[] get-tuple-element(%c), index=0
+  %n = s32[] constant(4)
+  ROOT %lt = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (w: bf16[4,1024,1024], x: bf16[1024,1024]) -> bf16[4,1024,1024] {
+  %p = bf16[4,1024,1024]{2,1,0:T(8,128)} parameter(0), metadata={op_name="params[\\'w\\']"}
+  %x = bf16[1024,1024]{1,0} parameter(1), metadata={op_name="x"}
+  %zero = s32[] constant(0)
+  %relaid = bf16[4,1024,1024]{1,2,0:T(8,128)} copy(%p)
+  %state = (s32[], bf16[4,1024,1024]{2,1,0:T(8,128)}) tuple(%zero, %relaid)
+  %loop = (s32[], bf16[4,1024,1024]{2,1,0:T(8,128)}) while(%state), condition=%until, body=%body
+  ROOT %out = bf16[4,1024,1024]{2,1,0:T(8,128)} get-tuple-element(%loop), index=1
+}
+""".replace("PAIRS", "source_target_pairs={{0,1},{1,0}}")
+
+
+def test_copies_of_what_is_given_are_found_through_loops_and_fusions():
+    module = read_module(LOOPED)
+    whole, part = "bf16[4,1024,1024]", "bf16[1024,1024]"
+    assert copies_of(module, 1e6) == (Copy("params['w']", whole, 2**23, 1), Copy("params['w']", part, 2**21, 4))
+    assert copies_of(module, 4e6) == (Copy("params['w']", whole, 2**23, 1),)
+
+
+def test_what_runs_beside_a_collective_counts_as_often_as_its_loop():
+    assert hidden_in(read_module(LOOPED)) == (Hidden("collective-permute", 8, 4),)
+
+
+@pytest.mark.parametrize(
+    ("chip", "mesh", "name", "config"),
+    [
+        ("tpu-v4", "4x4x4", "v4:4x4x4", "megacore"),
+        ("tpu-v4", "2x2", "v4:2x2x1", "megacore"),
+        ("tpu-v5e", "8x8", "v5e:8x8", None),
+        ("tpu-v5e", "1x4x1x2", "v5e:4x2", None),
+        ("tpu-v5p", "x=4,slice=1,z=4,w=8", "v5p:4x4x8", None),
+        ("tpu-v6e", "1", "v6e:1x1", None),
+    ],
+)
+def test_slices_are_called_as_the_compiler_calls_them(chip: str, mesh: str, name: str, config: str | None):
+    found = slice_of(Mesh.parse(mesh), Hardware.load(chip))
+    assert (found.topology, found.config) == (name, config)
+
+
+@pytest.mark.parametrize(
+    ("chip", "mesh", "said"),
+    [
+        ("h100", "8", "The TPU's compiler has no name for h100-measured."),
+        ("tpu-7x", "4x4x4", "The TPU's compiler has no name for tpu-7x."),
+        ("tpu-v4", "3x5", "3x5 is no slice of tpu-v4, and the TPU's compiler takes one slice."),
+        ("tpu-v5e", "slice=2,x=4,y=4", "Axis `slice` joins slices, and the TPU's compiler takes one slice."),
+    ],
+)
+def test_slices_that_there_are_not_are_refused(chip: str, mesh: str, said: str):
+    with pytest.raises(InputError) as caught:
+        slice_of(Mesh.parse(mesh), Hardware.load(chip))
+    assert caught.value.diagnostics[0].message == said
+
+
+def test_a_compiler_that_is_missing_or_old_is_named(monkeypatch: pytest.MonkeyPatch):
+    versions = {"libtpu": "0.0.17.2", "jax": "0.10.1"}
+    asked = ["numpy>=2", 'libtpu==0.0.41.*; extra == "tpu"']
+    monkeypatch.setattr(tpu, "require_jax", lambda: None)
+    monkeypatch.setattr(tpu, "version", versions.__getitem__)
+    monkeypatch.setattr(tpu, "requires", lambda name: asked)
+    with pytest.raises(
+        InputError, match=r"libtpu 0\.0\.17\.2 is too old for JAX 0\.10\.1, which asks for 0\.0\.41"
+    ) as caught:
+        require_tpu_compiler()
+    assert "pip install 'jax[tpu]'" in str(caught.value.diagnostics[0].hint)
+    versions["libtpu"] = "0.0.41"
+    require_tpu_compiler()
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(tpu, "version", missing)
+    with pytest.raises(InputError, match="libtpu, is not installed") as caught:
+        require_tpu_compiler()
+    assert "without a TPU" in str(caught.value.diagnostics[0].hint)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+            "temporaries (12.00G) exceeds available HBM (10.00G). HLO module: jit_prefill.",
+            "it takes 12.88 GB of temporaries alone, 2.15 GB more than the 10.74 GB that a program may use.",
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 40.50G of 30.75G hbm. Exceeded hbm "
+            "capacity by 9.75G.\n  Shape: bf16[80,4096,2048]{2,1,0}",
+            "it takes 43.49 GB in all, 10.47 GB more than the 33.02 GB that a program may use; the largest is "
+            "bf16[80,4096,2048].",
+        ),
+    ],
+)
+def test_a_module_that_does_not_fit_is_refused_with_figures(said: str, message: str):
+    error = tpu._refusal(said, feed_forward(), tpu.Slice("v4:4x4x4", "megacore"))
+    assert isinstance(error, InputError)
+    [found] = error.diagnostics
+    assert found.message == f"The module of phase `main` does not fit v4:4x4x4: {message}"
+    assert "the plan counts 0.08 GB" in str(found.hint)
+
+
+def test_what_else_the_compiler_says_is_a_bug_or_an_unknown_slice():
+    where = tpu.Slice("v4:4x4x4", "megacore")
+    unknown = tpu._refusal("INVALID_ARGUMENT: Topology layout is not divisible", feed_forward(), where)
+    assert isinstance(unknown, InputError) and "knows no slice v4:4x4x4" in str(unknown)
+    assert isinstance(tpu._refusal("INTERNAL: no", feed_forward(), where), InternalError)
+
+
+def report(module: Counter[ModuleTransfer], looped: bool = False) -> TpuReport:
+    gather = ModuleTransfer(CollectiveKind.ALL_GATHER, ("x",), Fraction(1000))
+    memory = {"argument": 70, "output": 20, "alias": 15, "temp": 5, "generated_code": 1}
+    none = Counter[ModuleTransfer]()
+    return TpuReport(tpu.Slice("v4:4x4x4", None), Counter({gather: 10}), module, none, memory, 100.0, (), (), looped)
+
+
+def test_bytes_are_judged_kind_by_kind_and_of_loops_nearly():
+    def sent(kind: CollectiveKind, size: int, times: int) -> Counter[ModuleTransfer]:
+        return Counter({ModuleTransfer(kind, ("x",), Fraction(size)): times})
+
+    gather, reduce = CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE
+    assert report(sent(gather, 500, 20)).equal, "in stages it is as much"
+    assert not report(sent(gather, 1000, 9)).equal
+    assert not report(sent(gather, 1000, 10) + sent(reduce, 10, 1)).equal
+    assert not report(sent(reduce, 1000, 10)).equal
+    assert report(sent(gather, 1001, 10), looped=True).equal and not report(sent(gather, 1001, 10)).equal
+    assert not report(sent(gather, 1011, 10), looped=True).equal
+    assert report(sent(gather, 1, 1)).peak_bytes == 80
+
+
+@needs_libtpu
+def test_the_module_of_a_feed_forward_is_checked_without_a_tpu():
+    one = feed_forward()
+    found = tpu.check_tpu(one)
+    assert found.equal, tpu_check_text(one, found)
+    assert not found.small and not found.copies
+    data = tpu_check_data(one, found)
+    assert (data["slice"], data["equal"], data["peak_bytes"]) == ("v4:4x4x4", True, found.peak_bytes)
+    assert data["kinds"]["all-gather"] == dict.fromkeys(("planned_bytes", "module_bytes"), 7_077_888)
+    assert 0.5 < found.peak_bytes / found.planned_bytes < 1.05
+    assert "14,155,776 bytes in all, as planned" in tpu_check_text(one, found)
+
+
+@needs_libtpu
+def test_the_command_writes_json_and_names_what_does_not_go_together():
+    model = str(EXAMPLES / "feed-forward.esti")
+    command = [ESCC, "check", model, "--backend", "tpu", "--hardware", "tpu-v5e", "--chips", "2x2", "--set", "B=32"]
+    done = run([*command, "--json"], capture_output=True, text=True, check=True)
+    [found] = json.loads(done.stdout)
+    assert (found["slice"], found["equal"]) == ("v5e:2x2", True)
+    wrong = run([*command[:3], "--json"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and "goes with" in wrong.stderr

@@ -32,7 +32,7 @@ class Dims:
         return name
 
     def kept(self, window: int | None) -> str:
-        """The dim of caches that keep a window, or the whole context where that is no longer."""
+        """The dim of caches that keep a window or chunk, or the whole context where that is no longer."""
         if window is None or window >= self.context:
             return "M"
         known = {size: name for name, size in self.slots.items()}

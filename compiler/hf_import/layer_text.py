@@ -96,7 +96,7 @@ def attention_dims(attention: Attention | Latent, dims: Dims) -> HeadDims | Late
     else:
         heads = dims.name("H", attention.heads, HEADS)
         kv = "" if attention.kv_heads == 1 else heads
-    return HeadDims(heads, kv, head, _parts(attention, head, dims), dims.kept(attention.window))
+    return HeadDims(heads, kv, head, _parts(attention, head, dims), dims.kept(attention.window or attention.chunk))
 
 
 def _index_dims(indexer: Indexer | None, dims: Dims) -> tuple[str, ...]:

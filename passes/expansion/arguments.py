@@ -54,6 +54,11 @@ class Causal:
     chunk: int | None = None
     of: str | None = None
 
+    @property
+    def reach(self) -> int | None:
+        """How many places a query sees at most; None where that is all of them."""
+        return min((n for n in (self.window, self.chunk) if n is not None), default=None)
+
     def first(self, own: Expr) -> Expr | None:
         """The first place that the query at place `own` sees; None where that is the first of all."""
         starts: list[Expr] = []

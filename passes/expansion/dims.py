@@ -287,7 +287,7 @@ class Holds:
 @dataclass(frozen=True)
 class Kept:
     """A cache of `slots` that wraps holds, in every phase, all that the entries along `query` see of the last
-    `window` places of `context`; None: of all of them."""
+    `window` places of `context`, a window's or a chunk's; None: of all of them."""
 
     query: str
     slots: str

@@ -187,7 +187,7 @@ def _place_of_slot(body: Body, base: str, slot: Operand, causal: Causal) -> Oper
     """The places of the entries that a cache that wraps has in its slots: of all places of a slot the last before the
     end; below 0 where nothing was written yet."""
     assert causal.of is not None
-    every = causal.query, causal.key, causal.of, causal.window
+    every = causal.query, causal.key, causal.of, causal.reach
     body.context.constraints += [Kept(*every, body.at), *at_end(body, causal.key, causal.of)]
     size = Size(causal.key)
     back = subtract(subtract(Context(causal.of), Const(1.0)), slot)  # from the last place, without rounds

@@ -105,3 +105,12 @@ def test_patterns_repeat() -> None:
     body = program_of(described("gemma3")).body
     repeats = [placed.item.count for placed in walk(body) if isinstance(placed.item, Repeat)]
     assert repeats == [3, 5, 2]  # three times five with a window and one without, and two with a window behind
+
+
+def test_caches_of_chunks_wrap_as_those_of_windows_do() -> None:
+    chunked = json.dumps(SIZES | CONFIGS["llama4"] | {"attention_chunk_size": 5})
+    text = model_text(read_config(read_json(Source("config.json", chunked))), "small")
+    assert "mask=causal(L, W, chunk=5, of=M)" in text and "append(keys, rk, L into W, of=M)" in text
+    assert "append(keys, k, L into M)" in text  # every fourth layer sees all
+    assert "phase decode  { B = 64, L = 1, M = 64, W = 5" in text
+    assert ", of=M" not in model_text(described("llama4"), "small")  # 8,192 places are more than there are

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from escc.compiler.emit.numpy_source import emit_numpy
-from escc.compiler.plan.pipeline import compile_phases, parse, with_pins
+from escc.compiler.plan.pipeline import compile_phases, parse, program_of, with_pins
 from escc.compiler.plan.serving import Stream, of_stream, serving, sizes_at
 from escc.compiler.simulate.reference import random_stored, run_reference
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
+from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.program import Append, walk
 from escc.ir.spmd import unsharded
@@ -62,17 +63,27 @@ def decoded(text: str, slots: int, new: int) -> list[np.ndarray]:
     return out
 
 
+@pytest.mark.parametrize("seen", ["window=8", "chunk=8", "window=8, chunk=11"])
 @pytest.mark.parametrize(("slots", "new"), [(8, 1), (10, 1), (16, 3), (10, 3), (32, 7)])
-def test_steps_give_what_they_give_with_a_whole_cache(slots: int, new: int) -> None:
-    whole = WINDOW.replace(", of=M", "")
-    for mine, expected in zip(decoded(WINDOW, slots, new), decoded(whole, 32, new), strict=True):
+def test_steps_give_what_they_give_with_a_whole_cache(slots: int, new: int, seen: str) -> None:
+    wraps = WINDOW.replace("window=8", seen)
+    whole = wraps.replace(", of=M", "")
+    for mine, expected in zip(decoded(wraps, slots, new), decoded(whole, 32, new), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("pins", ["", "stored layer.keys BW_xHQ\nstored layer.values BW_xyHQ"])
-def test_plans_keep_what_wraps(pins: str) -> None:
-    """Whole and split along its slots, on virtual chips and as emitted."""
-    program = with_pins(parse(WINDOW + PHASES), Source("a.pins", pins))
+@pytest.mark.parametrize(
+    ("pins", "caches"),
+    [
+        ("", None),
+        ("stored layer.keys BW_xHQ\nstored layer.values BW_xyHQ", None),
+        ("stored layer.keys BW_xHQ\nstored layer.values BW_xyHQ", Dtype.INT8),
+    ],
+)
+def test_plans_keep_what_wraps(pins: str, caches: Dtype | None) -> None:
+    """Whole and split along its slots, in bf16 and as codes with scales, on virtual chips and as emitted."""
+    wrapping = program_of(Source("wraps.esti", WINDOW + PHASES), caches=caches)
+    program = with_pins(wrapping, Source("a.pins", pins))
     prefill, decode = compile_phases(program, ("prefill", "decode"), Mesh.parse("2x2"), OPTIONS, run=True)
     for one in (prefill, decode):
         assert one.checked is not None and one.checked.max_error < 1e-12 and one.checked.equal
@@ -86,7 +97,10 @@ def test_plans_keep_what_wraps(pins: str) -> None:
             np.testing.assert_allclose(sharded[name], whole, rtol=1e-9, atol=1e-9)
     held = dict(decode.estimate.stored_bytes)
     splits = 4 if pins else decode.spmd.mesh.size(*decode.spmd.table()["layer.values"].layout.split_axes)
-    assert held["layer.values"] == 2 * 4 * 8 * 4 * 4 * 2 / splits  # 8 slots, and not 32 places
+    assert held["layer.values"] == 2 * 4 * 8 * 4 * 4 * (1 if caches else 2) / splits  # 8 slots, and not 32 places
+    if caches:
+        own = decode.spmd.mesh.size(*decode.spmd.table()["layer.values.scale"].layout.split_axes)
+        assert held["layer.values.scale"] == 2 * 4 * 8 * 4 * 4 / own  # in f32, of each slot and head
 
 
 def test_sweeps_keep_the_slots_and_set_the_context() -> None:
@@ -113,6 +127,11 @@ def test_what_wraps_is_printed_and_read_back() -> None:
         ("W = 8", "W = 7", "a window of 8 is longer than the cache: W = 7 of M = 32 places are kept, for L = 1 new"),
         ("L = 1,", "L = 2,", "a window of 8 is longer than the cache: W = 8 of M = 32 places are kept, for L = 2 new"),
         ("window=8, of=M", "of=M", "a mask without a window is longer than the cache: W = 8 of M = 32"),
+        (
+            "window=8,",
+            "chunk=9,",
+            "a window of 9 is longer than the cache: W = 8 of M = 32 places are kept, for L = 1",
+        ),
         ("L into W, of=M)\n  rq", "L into W, of=W)\n  rq", "`of=W` is a dim of what is appended"),
         ("window=8, of=M", "window=8, of=M, of=M", "The keyword `of` is given twice"),
         ("window=8, of=M", "window=8, of=4", "`of=` takes a dim"),

@@ -217,8 +217,7 @@ def compile_command(
         say(stage_text(stop_after, model, phases, meshes[0], options))
         return
     detail = Detail.VERBOSE if verbose else Detail.PROGRAM if program or folder is not None else Detail.SUMMARY
-    as_kept = weights is None and not pad
-    made = map_beside(Path(file), model) if emit is Emit.JAX and as_kept else None
+    made = map_beside(Path(file), model) if emit is Emit.JAX else None
     writing = _Writing(emit, None if folder is None else Path(folder), force, detail, made)
     writing.refuse(model.name, phases)
     paddings = None

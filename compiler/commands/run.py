@@ -32,7 +32,21 @@ from ..text.arguments import capacity_of
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import complain, note, say
 from .main import reported
-from .options import Capacity, Chip, Chips, Datasheet, EngineName, File, Net, Pins, Sets, bindings, chip_of
+from .options import (
+    Caches,
+    Capacity,
+    Chip,
+    Chips,
+    Datasheet,
+    EngineName,
+    File,
+    Net,
+    Pins,
+    Sets,
+    Weights,
+    bindings,
+    chip_of,
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -78,6 +92,8 @@ def run_command(
     engine: EngineName = None,
     set_: Sets = None,
     pin: Pins = None,
+    weights: Weights = None,
+    caches: Caches = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep the plans to the memory of a chip, though what runs is small.")
     ] = False,
@@ -95,19 +111,19 @@ def run_command(
     mesh, room = Mesh.parse(chips), capacity_of(capacity)
     chip = chip_of(hardware, datasheet, network, engine)
     options = Options(chip, capacity_bytes=chip.hbm_bytes if memory else math.inf)
-    program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []])
-    program = with_capacity(program, room)
+    sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
+    program = with_capacity(load(Path(file), sizes, pins, weights=weights, caches=caches), room)
     prompts = Prompts(tuple(prompt or ()), prompt_file, tuple(prompt_ids or ()))
     if checkpoint is not None:
         require_jax()
         check_processes(mesh, processes)
         asked = asked_of(prompts, Path(checkpoint), tokens, context, temperature, seed, logits is not None)
-        weights = weights_of(Path(file), program, Path(checkpoint))
+        made = weights_of(Path(file), program, Path(checkpoint))
         if check and processes > 1:
             raise fail("The unsharded model runs in one process.", hint="leave `--processes` out")
         if logits is not None:
             refuse_existing(Path(logits).parent, [Path(logits).name], force)
-        planned = plan_for(program, weights, Path(checkpoint), mesh, options, asked)
+        planned = plan_for(program, made, Path(checkpoint), mesh, options, asked)
         _answer(planned, processes, check, logits, force, texts=not prompts.ids)
         return
     if room is not None:

@@ -21,7 +21,7 @@ from ...ir.program import Choose, Einsum, Kind, Program, Region, Repeat, Take, w
 from ...ir.spmd import Compute, SpmdProgram, Step, unsharded
 from ...ir.streams import host_tensors, unstreamed
 from ..hf_import import checkpoint_files
-from ..hf_import.weight_map import WeightMap
+from ..hf_import.weight_map import WeightMap, fitted_map
 from ..simulate.shrink import shrink
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
@@ -80,7 +80,7 @@ def emit_jax(
     ]
     streams = Streams(spmd, names)
     divided = [streams.divided()] if streams.tensors else []
-    load = [] if weights is None else _load(names, weights, streams)
+    load = [] if weights is None else _load(names, fitted_map(weights, program), streams)
     beside = [*functions, *divided, *load[-1:], _main(spmd, names, weights is not None, rows.limited, streams)]
     used = _used(helpers, "\n".join(beside if streams.tensors else functions))
     first = [helper for helper in used if helper.startswith("class Streamed(")]

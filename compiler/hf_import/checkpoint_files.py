@@ -200,6 +200,10 @@ def parameter_parts(
     as arrays; each tensor is made once for all. The first dims are those that the counters in the tensor's name
     count."""
     name, *steps = [part.strip() for part in line.split("|")]
+    if steps and steps[-1].startswith("padded "):
+        return padded_parts(tensors, line, shape, dtype, places)
+    if steps and steps[-1].startswith(("codes ", "scales ")):
+        return quantised_parts(tensors, line, shape, dtype, places)
     parts = [np.empty([len(range(n)[part]) for n, part in zip(shape, at, strict=True)], dtype) for at in places]
     counts = shape[: counters_of(name)]
     for repetition in itertools.product(*map(range, counts)):
@@ -226,4 +230,62 @@ def parameter_parts(
                 range(count)[part].index(one) for one, count, part in zip(repetition, counts, places[n], strict=False)
             )
             copy_part(parts[n][(*slot, ...)], view)
+    return parts
+
+
+def padded_parts(
+    tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], dtype: Any, places: Sequence[Any]
+) -> list[Any]:
+    """As `parameter_parts`, of a parameter that has more places than its tensors: `padded from 48x128` says how many
+    these fill of the last dims. The others are 0."""
+    plain, _, step = line.rpartition(" | ")
+    own = [int(n) for n in step.split()[-1].split("x")]
+    true = (*shape[: len(shape) - len(own)], *own)
+    ends = [[at.indices(n)[:2] for n, at in zip(shape, place, strict=True)] for place in places]
+    filled = [tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(e, true, strict=True)) for e in ends]
+    parts = [np.zeros([b - a for a, b in e], dtype) for e in ends]
+    for part, at, made in zip(parts, filled, parameter_parts(tensors, plain, true, dtype, filled), strict=True):
+        part[tuple(slice(0, max(0, one.stop - one.start)) for one in at)] = made
+    return parts
+
+
+def quantised_parts(
+    tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], dtype: Any, places: Sequence[Any]
+) -> list[Any]:
+    """As `parameter_parts`, of the codes of a matrix, or of their scales. `codes int8 to 127 over -3:4096`: those that
+    share a scale are the 4096 along the third dim from the last, and the largest of them has the code 127. One
+    repetition is worked out after the other."""
+    plain, _, step = line.rpartition(" | ")
+    word, kind, _, largest, _, *listed = step.split()
+    over = {int(axis): int(size) for axis, size in (text.split(":") for text in listed)}
+    whole = list(shape)
+    rank = len(shape) + (len(over) if word == "scales" else 0)
+    axes = sorted(rank + axis for axis in over)
+    for axis in axes if word == "scales" else ():
+        whole.insert(axis, over[axis - rank])
+    wide = []
+    for place in places:
+        every = list(place)
+        for axis in axes:
+            every[axis : axis + (word == "codes")] = [slice(None)]
+        wide.append(every)
+    parts = [np.empty([len(range(n)[at]) for n, at in zip(shape, place, strict=True)], dtype) for place in places]
+    first = min([counters_of(plain.split("|")[0]), *axes])
+    for one in itertools.product(*map(range, whole[:first])):
+        within = [
+            n for n, at in enumerate(places) if all(i in range(s)[p] for i, s, p in zip(one, shape, at, strict=False))
+        ]
+        found = {str(wide[n][first:]): (*(slice(i, i + 1) for i in one), *wide[n][first:]) for n in within}
+        numbers = parameter_parts(tensors, plain, tuple(whole), np.float32, list(found.values()))
+        for at, made in zip(found, numbers, strict=True):
+            top = np.abs(made).max(axis=tuple(axes), keepdims=True)
+            scale = np.where(top == 0, 1, top / np.float32(largest))
+            codes = np.floor(made / scale + np.float32(0.5)) if kind.startswith("int") else made / scale
+            for n in (n for n in within if str(wide[n][first:]) == at):
+                slot = tuple(range(s)[p].index(i) for i, s, p in zip(one, shape, places[n], strict=False))
+                if word == "scales":
+                    parts[n][slot] = scale.squeeze(tuple(axes))[(0,) * first]
+                else:
+                    cut = [places[n][axis] if axis in axes else slice(None) for axis in range(first, rank)]
+                    parts[n][slot] = codes[(*(0 for _ in one), *cut)].astype(dtype)
     return parts

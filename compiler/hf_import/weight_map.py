@@ -18,6 +18,7 @@ from pathlib import Path
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 from ...ir.program import Kind, Program, Repeat, Stored, walk
 from ...ir.text.read import read_source
+from ...passes.expansion.lookup import LARGEST
 from .checkpoint_files import counters_of, tensor_called
 
 STEPS: Mapping[str, str] = {
@@ -162,11 +163,43 @@ def read_map(source: Source, program: Program) -> WeightMap:
         else:
             made[name] = Made(tensor, tuple(steps))
     if not findings:
-        missing = [name for name in wanted if name not in made]
+        implied = implied_scales(program)
+        missing = [name for name in wanted if name not in made and name not in implied]
         findings += [Diagnostic(f"No line says what `{name}` is made of.", source=source) for name in missing[:20]]
     if findings:
         raise InputError(findings)
-    return {name: made[name] for name in wanted}
+    return {name: made[name] for name in wanted if name in made}
+
+
+def implied_scales(program: Program) -> dict[str, str]:
+    """The scales of quantised parameters, by name, each with what it is the scale of. Where a map has no line for one,
+    codes and scales are made of the numbers that the line of the other gives."""
+    names = {p.item.value for p in walk(program.body) if isinstance(p.item, Stored) and p.item.kind is Kind.PARAM}
+    values = program.table()
+    whole = {f"{name}.scale": name for name in names if values[name].dtype in LARGEST}
+    return {scale: name for scale, name in whole.items() if scale in names}
+
+
+def fitted_map(made: WeightMap, program: Program) -> WeightMap:
+    """What parameters are made of for a plan: the lines of a map, and steps behind them where the program has more
+    places than the tensors, or stores a matrix as codes with scales that the checkpoint does not have."""
+    sizes, values, wanted = dict(program.phases[0].sizes), program.table(), parameters(program)
+    implied = {scale: name for scale, name in implied_scales(program).items() if scale not in made}
+    quantised = {name: scale for scale, name in implied.items()}
+    found = dict[str, Made]()
+    for name in wanted:
+        source = implied.get(name, name)
+        dims, one, true = values[source].dims, made[source], wanted[source].shape
+        steps = list(one.steps)
+        if true != tuple(sizes[d] for d in dims):
+            steps.append(f"padded from {'x'.join(map(str, true))}")
+        if source in quantised:
+            kept, dtype = values[quantised[source]].dims, values[source].dtype
+            over = [f"{at - len(dims)}:{sizes[d]}" for at, d in enumerate(dims) if d not in kept]
+            word = "codes" if name == source else "scales"
+            steps.append(f"{word} {dtype.value} to {LARGEST[dtype]:g} over {' '.join(over)}")
+        found[name] = Made(one.tensor, tuple(steps))
+    return found
 
 
 def map_beside(model: Path, program: Program) -> WeightMap | None:
@@ -198,8 +231,9 @@ def check_map(made: WeightMap, program: Program, shapes: Mapping[str, Sequence[i
     """What is wrong between a map and the tensors of a checkpoint, by name: those that are missing, or of other
     shapes than the parameters. `where` is what the checkpoint is called."""
     findings = []
-    for name, parameter in parameters(program).items():
-        one = made[name]
+    wanted = parameters(program)
+    for name, one in made.items():
+        parameter = wanted[name]
         for tensor in tensors_of(one, parameter):
             if tensor not in shapes:
                 near = did_you_mean(tensor, shapes)

@@ -54,6 +54,28 @@ def test_parts_of_parameters_are_those_of_the_whole(files: int, tmp_path: Path) 
             np.testing.assert_array_equal(both[1], whole)
 
 
+def test_parts_of_codes_and_scales_are_those_of_the_whole(tmp_path: Path) -> None:
+    """Of a matrix with a scale for each head and place in it, padded to four kv-heads of which two are there."""
+    weights, rng = random_weights(), np.random.default_rng(1)
+    found = checkpoint_tensors(save(tmp_path / "saved", weights))
+    plain = "model.layers.{}.self_attn.k_proj.weight | transpose | heads 2 | padded from 24x2x8"
+    each = [weights[f"model.layers.{layer}.self_attn.k_proj.weight"].T.reshape(24, 2, HEAD) for layer in range(2)]
+    whole = np.pad(np.stack(each), ((0, 0), (0, 0), (0, 2), (0, 0)))
+    top = np.abs(whole).max(axis=1)
+    scale = np.where(top == 0, 1, top / np.float32(127))
+    codes = np.floor(whole / scale[:, None] + np.float32(0.5))
+    assert codes.max() == 127 and not codes[:, :, 2:].any()
+    for word, wanted in (("", whole), ("codes", codes), ("scales", scale)):
+        line = f"{plain} | {word} int8 to 127 over -3:24" if word else plain
+        kind = np.int8 if word == "codes" else np.float32
+        for _ in range(20):
+            ends = [sorted(rng.choice(n + 1, 2, replace=False)) for n in wanted.shape]
+            at = tuple(slice(int(a), int(b)) for a, b in ends)
+            both = parameter_parts(found, line, wanted.shape, kind, [at, (slice(None),) * wanted.ndim])
+            np.testing.assert_array_equal(both[0], wanted[at].astype(kind))
+            np.testing.assert_array_equal(both[1], wanted.astype(kind))
+
+
 @pytest.mark.parametrize("shape", [(130, 200), (130, 3, 70), (3, 70, 130), (5, 2, 3, 65)])
 def test_transposed_parts_are_copied_whole(shape: tuple[int, ...]) -> None:
     tensor = np.random.default_rng(0).standard_normal((int(np.prod(shape[1:])), shape[0])).astype(np.float32)

@@ -16,9 +16,13 @@ from escc.compiler.commands.main import app
 from escc.compiler.plan.pipeline import load
 from escc.compiler.run.answer import Asked, Planned, answer, plan_for, weights_of
 from escc.cost.hardware import Hardware
-from escc.ir.diagnostics import InputError
+from escc.ir.diagnostics import InputError, Source
+from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
+from escc.ir.text.read import parse
+from escc.ir.text.write import print_model
 from escc.passes.choose import Options
+from escc.passes.expansion.narrowed import narrowed
 
 PROMPTS = ((3, 1, 4, 1, 5, 9, 2), (6, 5), (2, 7, 1, 8, 2))
 TOKENS = 6
@@ -39,8 +43,8 @@ def model(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def planned(model: Path, checkpoint: Path, mesh: str, asked: Asked) -> Planned:
-    program = load(model)
+def planned(model: Path, checkpoint: Path, mesh: str, asked: Asked, pads: dict[str, int] | None = None) -> Planned:
+    program = load(model, pads=pads)
     options = Options(Hardware.load("tpu-v4"))
     return plan_for(program, weights_of(model, program, checkpoint), checkpoint, Mesh.parse(mesh), options, asked)
 
@@ -58,6 +62,37 @@ def test_prompts_of_several_lengths_go_on_as_alone(mesh: str, model: Path, check
         for step in range(len(tokens)):
             expected = scores(weights, [*prompt, *tokens[:step]])
             np.testing.assert_allclose(done.scores[len(prompt) - shortest + step, row], expected, atol=1e-4)
+
+
+def quantised(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Weights as int8 codes times scales, one for each output of a matrix and each row of the table."""
+    found = dict(weights)
+    for name, matrix in weights.items():
+        if matrix.ndim == 2:
+            largest = np.abs(matrix).max(axis=1, keepdims=True)
+            found[name] = np.floor(matrix / (largest / 127) + 0.5) * (largest / 127)
+    return found
+
+
+def test_a_plan_with_codes_quantises_on_the_way_and_a_padded_one_fills_up(model: Path, checkpoint: Path) -> None:
+    """As `--weights int8` does with a model in bf16, whose arithmetic would hide a wrong code."""
+    program = narrowed(parse(Source("model.esti", model.read_text().replace("f32[", "bf16["))), Dtype.INT8)
+    text = print_model(program).replace("bf16[", "f32[").replace("  x = take(", "  x: f32 = take(")
+    assert "param Wo: int8[H,Q,E] * f32[E]" in text and "param table: int8[V,E] * f32[V]" in text
+    narrow = model.with_name("narrow.esti")
+    narrow.write_text(text)
+    narrow.with_suffix(".weights").write_text(model.with_suffix(".weights").read_text())
+    asked = Asked(PROMPTS, 3, scores=True)
+    done = answer(planned(narrow, checkpoint, "2x3", asked, {"F": 24, "V": 24}), 1, check=True, stream=False)
+    assert done.wrong == 0 and done.difference is not None and done.difference < 1e-4
+    weights, shortest = quantised(random_weights()), min(map(len, PROMPTS))
+    assert done.scores is not None
+    for row, prompt in enumerate(PROMPTS):
+        tokens = continuation(weights, prompt, 3)
+        assert list(done.tokens[row]) == tokens
+        for step in range(len(tokens)):
+            expected = scores(weights, [*prompt, *tokens[:step]])
+            np.testing.assert_allclose(done.scores[len(prompt) - shortest + step, row, :23], expected, atol=1e-4)
 
 
 def test_two_processes_answer_as_one(model: Path, checkpoint: Path) -> None:

@@ -9,7 +9,7 @@ Inference", section 4.2, where a prompt has more micro-batches than the tokens a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,7 @@ import numpy as np
 
 from ..ir.spmd import SpmdProgram
 from .estimate import local_bytes
-
-
-def larger(first: Any, second: Any) -> Any:
-    """The larger of two numbers."""
-    return max(first, second)
+from .streams import Larger, larger
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class Rounds:
     micro_batches: int
     wait: bool
 
-    def seconds(self, together: Any, slowest: Any, larger: Callable[[Any, Any], Any] = larger) -> Any:
+    def seconds(self, together: Any, slowest: Any, larger: Larger = larger) -> Any:
         """Seconds of all calls. `together`: what a micro-batch takes in all stages; `slowest`: in the slowest one.
 
         Numbers or symbols, for which `larger` says which is larger. Exact for stages that take the same time for

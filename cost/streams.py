@@ -16,18 +16,25 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any
 
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import fail
 from ..ir.mesh import Mesh
 from ..ir.program import Repeat, Stored, walk
-from ..ir.spmd import SpmdProgram, SpmdValue
+from ..ir.spmd import SpmdProgram, SpmdValue, Step
 from ..ir.streams import HostTensor, host_tensors, is_filled_anew, places_sent_back
 from .hardware import Hardware, Host
 from .network import Network
 
 LocalBytes = Callable[[SpmdValue], Any]
+Larger = Callable[[Any, Any], Any]
+
+
+def larger(first: Any, second: Any) -> Any:
+    """The larger of two numbers."""
+    return max(first, second)
 
 
 class Carrier(StrEnum):
@@ -82,7 +89,7 @@ class FetchCost:
     @property
     def seconds(self) -> float:
         """The whole repeat."""
-        return streamed_s(self.count, self.streamed, self.step_s, self.fetch.seconds, self.ahead)
+        return float(streamed_s(self.count, self.streamed, self.step_s, self.fetch.seconds, self.ahead))
 
     @property
     def waiting_s(self) -> float:
@@ -90,13 +97,14 @@ class FetchCost:
         return self.seconds - self.count * self.step_s
 
 
-def streamed_s(count: int, streamed: int, step_s: float, fetch_s: float, ahead: int) -> float:
+def streamed_s(count: int, streamed: int, step_s: Any, fetch_s: Any, ahead: int, larger: Larger = larger) -> Any:
     """Seconds of `count` repetitions, `streamed` of them fetched and spread evenly among the others, in one of many
-    calls that follow each other."""
+    calls that follow each other. Numbers or symbols, for which `larger` says which is larger."""
     if not ahead or not streamed:
         return count * step_s + streamed * fetch_s
     shorter, longer = divmod(count, streamed)  # runs of repetitions from one that is streamed to the next
-    return longer * max((shorter + 1) * step_s, fetch_s) + (streamed - longer) * max(shorter * step_s, fetch_s)
+    short, long = larger(shorter * step_s, fetch_s), larger((shorter + 1) * step_s, fetch_s)
+    return longer * long + (streamed - longer) * short
 
 
 def bytes_moved(tensor: HostTensor, spmd: SpmdProgram, local: LocalBytes) -> tuple[Any, Any]:
@@ -139,27 +147,32 @@ def fetch_costs(
             f"What is streamed takes {held / 1e9:.4g} GB of each host of {hardware.name}, which has {room / 1e9:.4g}.",
             hint="take more hosts, fewer bits, or a smaller batch",
         )
-    from_nvme = max(0.0, 1 - host.dram_bytes / held)
-    return tuple(_costs(spmd, Network(hardware, spmd.mesh), host, from_nvme, own_s, local))
+    network, from_nvme = Network(hardware, spmd.mesh), nvme_share(spmd, host, local)
+    found = []
+    for repeat, most, tensors in streamed_repeats(spmd):
+        ahead = min(one.streamed.ahead for one, _ in tensors)
+        fetch = _fetch(spmd, network, host, from_nvme, tensors, local)
+        found.append(FetchCost(repeat.name, repeat.count, most, ahead, own_s[repeat.name], fetch))
+    return tuple(found)
 
 
 NO_HOST = "give its file a table `[host]`, with dram_bytes, dram_bytes_per_s, link_bytes_per_s and host_chips"
 
 
-def _costs(
-    spmd: SpmdProgram, network: Network, host: Host, from_nvme: float, own_s: Mapping[str, float], local: LocalBytes
-) -> Iterator[FetchCost]:
+def nvme_share(spmd: SpmdProgram, host: Host, local: LocalBytes) -> float:
+    """The share of what is streamed that does not fit into the DRAM of the hosts."""
+    return max(0.0, 1 - host.dram_bytes / host_bytes(spmd, host, local))
+
+
+def streamed_repeats(spmd: SpmdProgram) -> Iterator[tuple[Repeat[Step], int, list[tuple[HostTensor, Fraction]]]]:
+    """Each outermost repeat of which something is streamed, how many of its repetitions, and what of them: beside each
+    tensor how much of one repetition of it that is. Repeats in the repeat are fetched with it, as evenly."""
     for repeat in (item for item in spmd.body.items if isinstance(item, Repeat)):
         inside = {p.item.value for p in walk(repeat.body) if isinstance(p.item, Stored)}
         found = [one for name, one in host_tensors(spmd).items() if name in inside]
-        if not found:
-            continue
-        # Repeats in the repeat are fetched with it, as evenly.
-        most = max(-(-one.streamed.count * repeat.count // one.times) for one in found)
-        shares = [(one, one.streamed.count / most) for one in found]
-        ahead = min(one.streamed.ahead for one in found)
-        fetch = _fetch(spmd, network, host, from_nvme, shares, local)
-        yield FetchCost(repeat.name, repeat.count, most, ahead, own_s[repeat.name], fetch)
+        if found:
+            most = max(-(-one.streamed.count * repeat.count // one.times) for one in found)
+            yield repeat, most, [(one, Fraction(one.streamed.count, most)) for one in found]
 
 
 def _fetch(
@@ -167,13 +180,14 @@ def _fetch(
     network: Network,
     host: Host,
     from_nvme: float,
-    shares: Sequence[tuple[HostTensor, float]],
+    shares: Sequence[tuple[HostTensor, Fraction]],
     local: LocalBytes,
 ) -> Fetch:
-    """What one repetition takes; beside each tensor: how much of one repetition of it that is, on average."""
+    """What one repetition takes; beside each tensor: how much of one repetition of it that is."""
     into, out, even_in, even_out = 0.0, 0.0, 0.0, 0.0
     gathered: dict[tuple[str, ...], float] = {}
-    for tensor, share in shares:
+    for tensor, part in shares:
+        share = float(part)
         comes, returns = bytes_moved(tensor, spmd, local)
         into, out = into + share * comes, out + share * returns
         held = share * local(tensor.value)
@@ -188,13 +202,16 @@ def _fetch(
         if ways[axes] > 1
     )
     chips = min(spmd.mesh.chips, host.host_chips)
-    over = _carried_s(host, chips, into, out, from_nvme)
-    return Fetch(into, out, *over, gather_s, max(_carried_s(host, chips, even_in, even_out, from_nvme)))
+    over = carried_s(host, chips, into, out, from_nvme)
+    return Fetch(into, out, *over, gather_s, max(carried_s(host, chips, even_in, even_out, from_nvme)))
 
 
-def _carried_s(host: Host, chips: int, into: float, out: float, from_nvme: float) -> tuple[float, float, float]:
-    """What bytes of a chip take over the links, DRAM and NVMe, when so many chips of a host have as many."""
-    link_s = max(into, out) * min(host.link_chips, chips) / host.link_bytes_per_s  # both directions at once
+def carried_s(
+    host: Host, chips: int, into: Any, out: Any, from_nvme: Any, larger: Larger = larger
+) -> tuple[Any, Any, Any]:
+    """What bytes of a chip take over the links, DRAM and NVMe, when so many chips of a host have as many. Numbers or
+    symbols, for which `larger` says which is larger."""
+    link_s = larger(into, out) * min(host.link_chips, chips) / host.link_bytes_per_s  # both directions at once
     both = chips * (into + out)
     dram_s = both * (1 + from_nvme) / host.dram_bytes_per_s  # what is on NVMe goes through it, too
     return link_s, dram_s, both * from_nvme / host.nvme_bytes_per_s if from_nvme else 0.0

@@ -24,14 +24,35 @@ from ...ir.text.pins import merge_pins
 from ...passes.choose import Options
 from ...passes.plan import Objective
 from ..plan.compiled import CompiledPhase
+from ..plan.offload import Offload, compile_offloaded
 from ..plan.pipeline import compile_phase, compile_phases, load, select_phases
+from ..plan.staged import Staged, tries
 from ..report.compare import Search, check_grows, compare
 from ..report.explain import explain_phase
+from ..report.explain_stages import staged_formulas, staged_json
 from ..report.explain_text import NO_LINKS, Explained, as_json, as_latex, as_text
 from ..report.page.render import plan_page
 from ..text.terminal import complain, say
 from .main import reported
-from .options import Chip, Chips, Datasheet, EngineName, File, Least, Net, Pins, Sets, bindings, chip_of
+from .options import (
+    Ahead,
+    Chip,
+    Chips,
+    Datasheet,
+    EngineName,
+    File,
+    Least,
+    MicroBatches,
+    Net,
+    Offloading,
+    Pins,
+    Sets,
+    Stages,
+    bindings,
+    chip_of,
+    counts_by_phase,
+    stages_of,
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -77,6 +98,10 @@ def explain_command(
     trace: Annotated[
         bool, typer.Option("--trace", help="Run the collectives on a simulation of the links, beside their formulas.")
     ] = False,
+    stages: Stages = None,
+    micro_batches: MicroBatches = None,
+    offload: Offloading = Offload.NONE,
+    ahead: Ahead = 1,
 ) -> None:
     """Show what a plan costs as formulas, and what rival layouts would."""
     mesh = Mesh.parse(chips)
@@ -92,8 +117,22 @@ def explain_command(
     phases = select_phases(program, phase)
     if over is not None:
         check_grows(program, over)
+    wanted = stages_of(stages, micro_batches)
+    if stages is not None:
+        _refuse_beside_stages(
+            {"--offload": offload is not Offload.NONE, "--against": named, "--trace": trace},
+            format_ in (Format.LATEX, Format.HTML),
+        )
+        best = tries(program, phases, [mesh], options, wanted, counts_by_phase(micro_batches or [], phases))[0].found
+        if isinstance(best, Staged):
+            as_formulas = staged_json if format_ is Format.JSON else staged_formulas
+            say(as_formulas(best, form, drop_ones))
+            return
     rivals = {name: load(Path(file), sizes, [*pins, path], phase=phase) for name, path in named}
-    compiled = compile_phases(program, phases, mesh, options)
+    if offload is Offload.NONE:
+        compiled = compile_phases(program, phases, mesh, options)
+    else:
+        compiled = compile_offloaded(program, phases, mesh, options, offload, ahead).compiled
     # Layouts are compared by what they take, whether they fit or not.
     unlimited = replace(options, capacity_bytes=math.inf)
     planned = {name: compile_phases(rival, phases, mesh, unlimited) for name, rival in rivals.items()}
@@ -117,6 +156,17 @@ def explain_command(
             say(as_json(found))
         case Format.HTML:
             say(plan_page(compiled, {one.explanation.phase: one for one in found}))
+
+
+def _refuse_beside_stages(given: Mapping[str, object], drawn: bool) -> None:
+    """Raise InputError for the first option that does not go with stages, and where formulas are to be drawn."""
+    for option, value in given.items():
+        if value:
+            raise fail(f"`{option}` does not go with `--stages`.", hint="leave one of them out")
+    if drawn:
+        raise fail(
+            "The formulas of a pipeline are text or JSON.", hint="leave out `--format`, or write `--format json`"
+        )
 
 
 def _search(file: Path, compiled: CompiledPhase, over: str, sizes: Mapping[str, int], pins: Sequence[Path]) -> Search:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sympy import Expr
+from sympy import Expr, Symbol
 
 from ...cost.formulas.symbolic import Bandwidth, Form, SymbolicEstimate, symbolic
 from ...cost.hardware import Convention
@@ -58,11 +58,17 @@ def explain_phase(compiled: CompiledPhase, form: Form, drop_ones: bool = False) 
         if move.bytes_sent != 0
     )
     totals = compiled.estimate.totals()
-    parts = (
+    parts: tuple[tuple[str, Expr, float], ...] = (
         ("communication", found.comm_s, totals.comm_s),
         ("compute", found.compute_s, totals.compute_s),
         ("memory", found.memory_s, totals.memory_s),
     )
+    for fetch in found.fetches:
+        comes, all_of_it = fetch.cost.fetch.seconds, fetch.cost.seconds
+        parts += (
+            (f"{fetch.cost.repeat}: one comes from the host", fetch.incoming_s, comes),
+            (f"{fetch.cost.repeat}: all, with waiting", fetch.seconds, all_of_it),
+        )
     return Explanation(
         compiled.spmd.name,
         compiled.phase,
@@ -76,9 +82,23 @@ def explain_phase(compiled: CompiledPhase, form: Form, drop_ones: bool = False) 
 def formulas(compiled: CompiledPhase, form: Form, numbers: Collection[str] = ()) -> SymbolicEstimate:
     """The formulas in the convention of the compiled hardware; dims in `numbers` stand as their sizes."""
     bandwidth = Bandwidth.LINKS if compiled.hardware.convention is Convention.LINKS else Bandwidth.CHIP
-    return symbolic(compiled.spmd, compiled.hardware, form, bandwidth, numbers)
+    return symbolic(compiled.spmd, compiled.hardware, form, bandwidth, numbers, compiled.estimate.fetches)
 
 
 def ones(compiled: CompiledPhase) -> set[str]:
     """The dims of size 1."""
     return {dim for dim, size in compiled.spmd.sizes if size == 1}
+
+
+def rates_of(estimate: SymbolicEstimate) -> dict[Symbol, str]:
+    """What is given by the hardware, or taken from the plan, with its units."""
+    symbols = estimate.symbols
+    latencies = [symbol for symbol in (symbols.start, symbols.hop) if symbol is not None]
+    rates = dict.fromkeys(symbols.rates.values(), "bytes/s") | dict.fromkeys(latencies, "s")
+    rates |= {symbols.peak: "flop/s", symbols.hbm: "bytes/s"}
+    own = {symbols.fp8: "flop/s", symbols.fp4: "flop/s", symbols.caches: "bytes/s"}
+    rates |= {symbol: unit for symbol, unit in own.items() if symbol is not None}
+    taken = [symbol for fetch in estimate.fetches for symbol in (fetch.step, fetch.fetch)]
+    beyond = {*estimate.sizes} - {*rates, *taken, *symbols.dims.values(), *symbols.axes.values()}
+    rates |= {symbol: "bytes/s" for symbol in estimate.sizes if symbol in beyond}  # of the host
+    return rates | dict.fromkeys(taken, "s")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import sympy
-from sympy import Expr, Symbol
+from sympy import Expr
 
-from ...cost.formulas.symbolic import Form, Symbols
+from ...cost.formulas.symbolic import Form
 from ...cost.hardware import Convention, Hardware
 from ...cost.simulate.trace import MOST_CHIPS, Trace, traces
 from ...ir.mesh import Mesh
@@ -20,7 +20,7 @@ from ..text.arguments import checked
 from ..text.terminal import table
 from .compare import Comparison, Finding, Sending, Weight
 from .compiled_model import CompiledModel, compile, one_of
-from .explain import Explanation, Line, explain_phase
+from .explain import Explanation, Line, explain_phase, rates_of
 
 FORMS = {
     Form.EXACT: "exact: with the factor (K-1)/K of a collective over K chips",
@@ -89,21 +89,21 @@ def as_text(explained: Explained) -> str:
     one = explained.explanation
     parts = [_header(one)]
     if one.collectives:
-        parts.append(_table("Collectives, each once", one.collectives, times=True))
-    parts.append(_table("Whole program", one.totals))
+        parts.append(formula_table("Collectives, each once", one.collectives, times=True))
+    parts.append(formula_table("Whole program", one.totals))
     if explained.traces:
         parts.append(_traces(explained.traces))
     if explained.note is not None:
         parts.append(iter([explained.note]))
     if explained.comparison is not None:
-        parts.append(_table("Communication of the layouts", explained.comparison.layouts))
+        parts.append(formula_table("Communication of the layouts", explained.comparison.layouts))
         parts += _regimes(explained.comparison)
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
 def _header(one: Explanation) -> Iterator[str]:
     estimate = one.estimate
-    rates = _rates(estimate.symbols)
+    rates = rates_of(estimate)
     sizes = " ".join(f"{symbol}={value}" for symbol, value in estimate.sizes.items() if symbol not in rates)
     yield f"Formulas of {json.dumps(one.name)}, phase {one.phase}, in seconds"
     yield f"  form   {FORMS[estimate.form]}"
@@ -111,20 +111,11 @@ def _header(one: Explanation) -> Iterator[str]:
     yield "  rates  " + ", ".join(f"{s}={float(estimate.sizes[s]):.6g} {unit}" for s, unit in rates.items())
 
 
-def _rates(symbols: Symbols) -> dict[Symbol, str]:
-    """What is given by the hardware, with its units."""
-    latencies = [symbol for symbol in (symbols.start, symbols.hop) if symbol is not None]
-    rates = dict.fromkeys(symbols.rates.values(), "bytes/s") | dict.fromkeys(latencies, "s")
-    rates |= {symbols.peak: "flop/s", symbols.hbm: "bytes/s"}
-    own = {symbols.fp8: "flop/s", symbols.fp4: "flop/s", symbols.caches: "bytes/s"}
-    return rates | {symbol: unit for symbol, unit in own.items() if symbol is not None}
-
-
-def _table(title: str, lines: Sequence[Line], times: bool = False) -> Iterator[str]:
+def formula_table(title: str, lines: Sequence[Line], times: bool = False) -> Iterator[str]:
     yield title
     rows = [("", "formula", "here", "plan", *(["times"] if times else []))]
     for line in lines:
-        figures = (_plain(line.formula), _time(line.value_s), _time(line.plan_s))
+        figures = (plain(line.formula), _time(line.value_s), _time(line.plan_s))
         rows.append((line.what, *figures, *([str(line.times)] if times else [])))
     yield from table(rows, left=2)
 
@@ -190,7 +181,7 @@ def _weight(weight: Weight) -> str:
 DIGITS = 6  # shown of a measured figure in a formula
 
 
-def _plain(formula: Expr) -> str:
+def plain(formula: Expr) -> str:
     """A formula as text, with spaces between factors and `^` for powers."""
     short = {number: sympy.Float(number, DIGITS) for number in formula.atoms(sympy.Float)}
     return str(sympy.sstr(formula.xreplace(short))).replace("**", "^").replace("*", " ")

@@ -19,9 +19,11 @@ from ...ir.dataflow import readers
 from ...ir.dtype import Dtype
 from ...ir.program import walk
 from ...ir.spmd import Move, SpmdProgram
-from ..estimate import OpWork, Scale, Transfer, step_costs
+from ..estimate import OpWork, Scale, Transfer, local_bytes, step_costs
 from ..hardware import Convention, Hardware
 from ..network import Network, Terms, bytes_sent
+from ..streams import FetchCost
+from .streams import SymbolicFetch, symbolic_fetches
 
 
 class Form(StrEnum):
@@ -102,7 +104,8 @@ class SymbolicOp:
 class SymbolicEstimate:
     """The formulas of a program's steps, in order.
 
-    `comm_s`: seconds of all collectives. `sizes`: what the symbols are worth here.
+    `comm_s`: seconds of all collectives. `sizes`: what the symbols are worth here. `fetches`: what comes from the
+    host.
     """
 
     form: Form
@@ -111,6 +114,7 @@ class SymbolicEstimate:
     ops: tuple[SymbolicOp, ...]
     comm_s: Expr
     sizes: Mapping[Symbol, sympy.Rational]
+    fetches: tuple[SymbolicFetch, ...] = ()
 
     @property
     def compute_s(self) -> Expr:
@@ -133,8 +137,10 @@ def symbolic(
     form: Form = Form.EXACT,
     bandwidth: Bandwidth = Bandwidth.CHIP,
     numbers: Collection[str] = (),
+    fetches: tuple[FetchCost, ...] = (),
 ) -> SymbolicEstimate:
-    """The cost of every step of a sharded program in symbols; dims in `numbers` stand as their sizes.
+    """The cost of every step of a sharded program in symbols; dims in `numbers` stand as their sizes. `fetches`: what
+    comes from the host, in numbers.
 
     Collectives of one kind that follow each other on one value, and take together what one over all
     their axes would, are that one in the total, and with K >> 1 in the list as well: the factor that
@@ -170,7 +176,19 @@ def symbolic(
     for step in steps:
         if isinstance(step, OpWork):
             ops.append(_op(step, symbols))
-    return SymbolicEstimate(form, symbols, tuple(moves), tuple(ops), total, _sizes(spmd, hardware, bandwidth, symbols))
+    worth = _sizes(spmd, hardware, bandwidth, symbols)
+    taken = {str(symbol) for symbol in worth} | {dim for dim, _ in spmd.sizes}
+
+    def named(name: str) -> Symbol:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return Symbol(name, positive=True)
+
+    scale = Scale(symbols.dims.__getitem__, symbols.axes.__getitem__)
+    sides = (lambda value: float(local_bytes(value, spmd))), scale.local_bytes
+    found, more = symbolic_fetches(spmd, hardware, fetches, network, sides, scale.ways, named)
+    return SymbolicEstimate(form, symbols, tuple(moves), tuple(ops), total, {**worth, **more}, found)
 
 
 def _op(step: OpWork, symbols: Symbols) -> SymbolicOp:

@@ -14,7 +14,7 @@ from ....ir.text.write_spmd import print_spmd
 from ....passes.plan import Outcome
 from ...plan.compiled import CompiledPhase
 from ..compare import Comparison
-from ..explain import Explanation, Line
+from ..explain import Explanation, Line, rates_of
 from ..explain_text import FORMS, Explained, sentence
 from ..text import OBJECTIVES, time_text
 from .formulas import mathml
@@ -190,17 +190,17 @@ def _memory(compiled: CompiledPhase) -> Iterator[Share]:
 
 def _symbols(explanation: Explanation) -> Iterator[tuple[Markup, str]]:
     """What the symbols of the formulas are worth."""
-    estimate = explanation.estimate
-    rates = {*estimate.symbols.rates.values(), estimate.symbols.hbm, estimate.symbols.caches}
-    for symbol, value in estimate.sizes.items():
-        if symbol in rates:
-            yield mathml(symbol), f"{float(value) / 1e9:.6g} GB/s"
-        elif symbol in (estimate.symbols.peak, estimate.symbols.fp8, estimate.symbols.fp4):
-            yield mathml(symbol), f"{float(value) / 1e12:.6g} Tflop/s"
-        elif symbol in (estimate.symbols.start, estimate.symbols.hop):
-            yield mathml(symbol), time_text(float(value))
-        else:
-            yield mathml(symbol), str(value)
+    rates = rates_of(explanation.estimate)
+    for symbol, value in explanation.estimate.sizes.items():
+        match rates.get(symbol):
+            case "bytes/s":
+                yield mathml(symbol), f"{float(value) / 1e9:.6g} GB/s"
+            case "flop/s":
+                yield mathml(symbol), f"{float(value) / 1e12:.6g} Tflop/s"
+            case "s":
+                yield mathml(symbol), time_text(float(value))
+            case _:
+                yield mathml(symbol), str(value)
 
 
 def _formula(line: Line) -> Formula:

@@ -56,6 +56,21 @@ def test_it_says_what_is_streamed_and_what_that_takes(compiled):
     assert re.search(r"host       [1-9][0-9,]* bytes came to a chip, 0 went back, as predicted", found.stdout)
 
 
+def test_explain_has_what_comes_from_the_host_as_formulas(compiled):
+    arguments = ["--chips", "2", "--hardware", "small.toml", "--phase", "decode", "--offload", "auto", "--drop-ones"]
+    Path("small.toml").write_text(HOST.replace("400e3", "200e3"))
+    found = CliRunner().invoke(app, ["explain", "tiny.esti", *arguments, "--format", "json"])
+    assert found.exit_code == 0, found.output
+    [phase] = json.loads(found.stdout)["phases"]
+    lines = {line["what"]: line for line in phase["totals"]}
+    comes, every = lines["layer: one comes from the host"], lines["layer: all, with waiting"]
+    assert "/link" in comes["formula"] and "Max(" in every["formula"]
+    for line in (comes, every):
+        assert line["value_s"] == pytest.approx(line["plan_s"])
+    assert every["plan_s"] >= 4 * comes["plan_s"]
+    assert phase["sizes"]["link"] == 1e9
+
+
 def test_data_has_the_fetches(compiled):
     found = compiled("--offload", "auto", "--emit", "json")
     assert found.exit_code == 0, found.output

@@ -122,3 +122,19 @@ def test_the_page_draws_micro_batches_in_the_stages(compiled):
     assert found.exit_code == 0, found.output
     assert found.stdout.count("<title>micro-batch 1</title>") == found.stdout.count("<title>micro-batch 2</title>") == 6
     assert "8 calls of 2 micro-batches take" in found.stdout and "drawn: 3 of the calls" in found.stdout
+
+
+def test_explain_has_the_formulas_of_a_pipeline(compiled):
+    arguments = ["explain", "tiny.esti", "--chips", "2x3", "--hardware", "h100", "--stages", "2"]
+    counts = ["--micro-batches", "prefill=4", "--micro-batches", "decode=1"]
+    found = CliRunner().invoke(app, [*arguments, *counts, "--format", "json"])
+    assert found.exit_code == 0, found.output
+    data = json.loads(found.stdout)
+    prefill, decode = data["pipeline"]
+    assert (prefill["formula"], prefill["even_stages"]) == ("T + t*(m - 1)", "t*(P + m - 1)")
+    assert "(n - 1)*Max(P, m)" in decode["even_stages"]
+    for one in (prefill, decode):
+        assert one["value_s"] == pytest.approx(one["plan_s"])
+    assert len(data["phases"]) == 4  # of two stages
+    refused = CliRunner().invoke(app, [*arguments, "--offload", "auto"])
+    assert refused.exit_code == 1 and "`--offload` does not go with `--stages`" in refused.output

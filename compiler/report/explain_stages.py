@@ -1,0 +1,97 @@
+"""A pipeline explained: what all calls of its phases take, as formulas of its stages' times; then each stage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import sympy
+from sympy import Expr, Symbol
+
+from ...cost.formulas.symbolic import Form
+from ..plan.staged import Staged
+from ..text.terminal import table, time_text
+from .explain import explain_phase
+from .explain_text import Explained, as_json, as_text, plain
+
+
+@dataclass(frozen=True)
+class PhaseFormula:
+    """All calls of a phase: a formula of `sizes`, and the plan's figure. Where all stages take the same, `even` is what
+    it comes to, of the time of one."""
+
+    phase: str
+    formula: Expr
+    even: Expr
+    sizes: dict[Symbol, float]
+    plan_s: float
+
+    @property
+    def value_s(self) -> float:
+        """What the formula comes to."""
+        return float(self.formula.subs(self.sizes))
+
+
+def phase_formulas(staged: Staged) -> tuple[PhaseFormula, ...]:
+    """The formulas of a pipeline's phases, by `cost.stages`."""
+    together, slowest, m, n, stages = (Symbol(name, positive=True) for name in ("T", "t", "m", "n", "P"))
+    found = []
+    for phase, rounds in staged.plan.rounds:
+        symbolic = replace(rounds, calls=n if rounds.calls > 1 else 1, micro_batches=m)
+        formula = sympy.sympify(symbolic.seconds(together, slowest, sympy.Max))
+        even = sympy.simplify(sympy.sympify(symbolic.seconds(stages * slowest, slowest, _even)))
+        seconds = staged.stages_s(phase)
+        sizes = {together: sum(seconds), slowest: max(seconds), m: rounds.micro_batches, n: rounds.calls}
+        sizes[stages] = len(seconds)
+        found.append(PhaseFormula(phase, formula, even, sizes, staged.phase_s(phase)))
+    return tuple(found)
+
+
+def _even(first: Expr, second: Expr) -> Expr:
+    """The larger of two times that are as many times that of a stage."""
+    slowest = Symbol("t", positive=True)
+    return sympy.Max(sympy.cancel(first / slowest), sympy.cancel(second / slowest)) * slowest
+
+
+def staged_formulas(staged: Staged, form: Form, drop_ones: bool) -> str:
+    """The formulas of a pipeline and of its stages, as text."""
+    parts = ["\n".join(_lines(staged)) + "\n"]
+    return "\n".join([*parts, *(as_text(one) for one in _stages(staged, form, drop_ones))])
+
+
+def staged_json(staged: Staged, form: Form, drop_ones: bool) -> str:
+    """The same as data."""
+    phases = [
+        {
+            "phase": one.phase,
+            "formula": sympy.sstr(one.formula),
+            "even_stages": sympy.sstr(one.even),
+            "sizes": {str(symbol): value for symbol, value in one.sizes.items()},
+            "value_s": one.value_s,
+            "plan_s": one.plan_s,
+        }
+        for one in phase_formulas(staged)
+    ]
+    data = {"pipeline": phases} | json.loads(as_json(_stages(staged, form, drop_ones)))
+    return json.dumps(data, indent=2) + "\n"
+
+
+def _stages(staged: Staged, form: Form, drop_ones: bool) -> list[Explained]:
+    every = [one for stage in staged.stages for one in stage]
+    return [Explained(explain_phase(one, form, drop_ones), None) for one in every]
+
+
+def _lines(staged: Staged) -> Iterator[str]:
+    yield f"Formulas of the pipeline of {json.dumps(staged.program.name)}, in seconds"
+    yield "  T  what a micro-batch takes in all stages, with handing on"
+    yield "  t  in the slowest of them"
+    yield "  P  stages; m micro-batches; n calls"
+    yield ""
+    rows: list[tuple[str, ...]] = [("", "all calls", "of even stages", "m", "n", "T", "t", "here", "plan")]
+    for one in phase_formulas(staged):
+        worth = {str(symbol): value for symbol, value in one.sizes.items()}
+        times = time_text(worth["T"]), time_text(worth["t"])
+        figures = f"{worth['m']}", f"{worth['n']}", *times, time_text(one.value_s, 6), time_text(one.plan_s, 6)
+        rows.append((one.phase, plain(one.formula), plain(one.even), *figures))
+    yield from table(rows, left=3)

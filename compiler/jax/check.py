@@ -41,7 +41,9 @@ from .planned import kinds_of, masks_of, planned, room_of, sent_bytes
 from .processes import run_processes
 
 WIDE_TOLERANCE = 1e-5  # relative to the largest element, in floats of 32 bits
-DEEP_TOLERANCE = 3e-5  # the most that rounding may add up to in the unsharded program: over 60 layers, say, of many norms
+DEEP_TOLERANCE = (
+    3e-5  # the most that rounding may add up to in the unsharded program: over 60 layers, say, of many norms
+)
 NARROW_TOLERANCE = 5e-2  # the same as they are declared; integers are not judged, for rounding moves them
 INTEGERS = (Dtype.I32, Dtype.INT8, Dtype.INT4)
 CHILD = f"{__package__}.check_child"

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .compiler.plan.pipeline import InternalError, load, parse
     from .compiler.report.compiled_model import CompiledModel, compile
-    from .compiler.report.explain_text import Explained, explain
+    from .compiler.report.explain_model import explain
+    from .compiler.report.explain_text import Explained
     from .compiler.run.answers import answers
     from .compiler.sweep.run import SweepResult, sweep
     from .cost.hardware import Hardware
@@ -40,7 +41,7 @@ _HOMES = {
     "SweepResult": "compiler.sweep.run",
     "answers": "compiler.run.answers",
     "compile": "compiler.report.compiled_model",
-    "explain": "compiler.report.explain_text",
+    "explain": "compiler.report.explain_model",
     "load": "compiler.plan.pipeline",
     "parse": "compiler.plan.pipeline",
     "sweep": "compiler.sweep.run",

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
 from escc.compiler.report.compiled_model import compile
-from escc.compiler.report.explain_text import explain
+from escc.compiler.report.explain_model import explain
 from escc.compiler.sweep.run import sweep
 from escc.compiler.text.terminal import time_text
 from escc.cost.hardware import MEASURED, Convention, Hardware, Switch, presets

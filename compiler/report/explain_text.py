@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
 import sympy
 from sympy import Expr
 
 from ...cost.formulas.symbolic import Form
-from ...cost.hardware import Convention, Hardware
-from ...cost.simulate.trace import MOST_CHIPS, Trace, traces
-from ...ir.mesh import Mesh
-from ...ir.program import Program
-from ..text.arguments import checked
+from ...cost.simulate.trace import MOST_CHIPS, Trace
 from ..text.terminal import table
 from .compare import Comparison, Finding, Sending, Weight
-from .compiled_model import CompiledModel, compile, one_of
-from .explain import Explanation, Line, explain_phase, rates_of
+from .explain import Explanation, Line, rates_of
 
 FORMS = {
     Form.EXACT: "exact: with the factor (K-1)/K of a collective over K chips",
@@ -43,45 +36,6 @@ class Explained:
 
     def __str__(self) -> str:
         return as_text(self)
-
-
-def explain_model(
-    compiled: CompiledModel, form: Form = Form.EXACT, drop_ones: bool = False, trace: bool = False
-) -> tuple[Explained, ...]:
-    """The formulas of each phase of a compiled model; with `trace` and links, its collectives simulated."""
-    linked = compiled.phases[0].hardware.convention is Convention.LINKS
-    return tuple(
-        Explained(
-            explain_phase(one, form, drop_ones),
-            None,
-            traces(one.spmd, one.hardware) if trace and linked else None,
-            NO_LINKS if trace and not linked else None,
-        )
-        for one in compiled.phases
-    )
-
-
-@checked
-def explain(
-    program: Program | str | Path,
-    mesh: Mesh | str | int,
-    hardware: Hardware | str = "tpu-v4",
-    phases: str | Sequence[str] | None = None,
-    *,
-    form: str = Form.EXACT,
-    drop_ones: bool = False,
-    trace: bool = False,
-    **options: Any,
-) -> tuple[Explained, ...]:
-    """The cost of a model's plan as formulas (SymPy), for each of its phases; `options` are those of `compile`.
-
-    `form`: `exact`, or `large` for many chips, without the factor (K-1)/K. `drop_ones` leaves dims of size 1 out.
-    `trace` moves the collectives over a simulation of the links beside their formulas. An `Explained` prints
-    itself; its `explanation` has the formulas and the figures of the plan. Raises as `compile` does.
-    """
-    return explain_model(
-        compile(program, mesh, hardware, phases, **options), one_of(Form, form, "form"), drop_ones, trace
-    )
 
 
 def as_text(explained: Explained) -> str:

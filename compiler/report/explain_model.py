@@ -1,0 +1,48 @@
+"""Models explained: planned, and the cost of each phase as formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...cost.formulas.symbolic import Form
+from ...cost.hardware import Convention, Hardware
+from ...cost.simulate.trace import traces
+from ...ir.mesh import Mesh
+from ...ir.program import Program
+from ..text.arguments import checked
+from .compiled_model import compile, one_of
+from .explain import explain_phase
+from .explain_text import NO_LINKS, Explained
+
+
+@checked
+def explain(
+    program: Program | str | Path,
+    mesh: Mesh | str | int,
+    hardware: Hardware | str = "tpu-v4",
+    phases: str | Sequence[str] | None = None,
+    *,
+    form: str = Form.EXACT,
+    drop_ones: bool = False,
+    trace: bool = False,
+    **options: Any,
+) -> tuple[Explained, ...]:
+    """The cost of a model's plan as formulas (SymPy), for each of its phases; `options` are those of `compile`.
+
+    `form`: `exact`, or `large` for many chips, without the factor (K-1)/K. `drop_ones` leaves dims of size 1 out.
+    `trace` moves the collectives over a simulation of the links beside their formulas. An `Explained` prints
+    itself; its `explanation` has the formulas and the figures of the plan. Raises as `compile` does.
+    """
+    wanted, compiled = one_of(Form, form, "form"), compile(program, mesh, hardware, phases, **options)
+    linked = compiled.phases[0].hardware.convention is Convention.LINKS
+    return tuple(
+        Explained(
+            explain_phase(one, wanted, drop_ones),
+            None,
+            traces(one.spmd, one.hardware) if trace and linked else None,
+            NO_LINKS if trace and not linked else None,
+        )
+        for one in compiled.phases
+    )

@@ -13,6 +13,15 @@ import numpy as np
 
 Array = np.ndarray
 LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, FORWARD, KNOWN = 2, 24, 6, 2, 8, 20, 23
+KINDS = {
+    "float32": "F32",
+    "float16": "F16",
+    "float8_e4m3fn": "F8_E4M3",
+    "int8": "I8",
+    "uint8": "U8",
+    "int32": "I32",
+    "int64": "I64",
+}
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -61,7 +70,7 @@ def file_bytes(tensors: Mapping[str, Array]) -> bytes:
     header, data = {}, b""
     for name, array in tensors.items():
         offsets = [len(data), len(data) + array.nbytes]
-        kind = "F8_E4M3" if array.dtype.name == "float8_e4m3fn" else "F32"
+        kind = KINDS[array.dtype.name]
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": offsets}
         data += array.tobytes()
     text = json.dumps(header).encode()

@@ -70,7 +70,7 @@ def import_command(
     if checkpoint is not None and checkpoint.gguf:
         document = read_json(gguf_config(path, checkpoint))
     else:
-        path = config_file(path)
+        path = config_file(path, checkpoint is not None)
         document = read_json(read_source(path, MOST_BYTES))
     model = read_config(document, None if dtype is None else Dtype(dtype))
     if checkpoint is not None:  # what is loaded is plain numbers, whatever they are kept as

@@ -171,11 +171,11 @@ BESIDE = {  # files in which tools keep what they did to the weights, by name
 }
 
 
-def config_file(path: Path) -> Path:
+def config_file(path: Path, loaded: bool = False) -> Path:
     """The config that `path` is, or that it has as a folder.
 
     Raises InputError where a folder has none, and where a file beside `config.json` says that the
-    weights are not those of the config.
+    weights are not those of the config; quantised ones are, if they are `loaded`, as each tensor is looked at then.
     """
     try:
         if path.is_dir():
@@ -183,15 +183,16 @@ def config_file(path: Path) -> Path:
             if not path.exists():
                 raise fail(f"The folder `{path.parent}` has no `{CONFIG}`.")
         if path.name == CONFIG:
-            _refuse_beside(path)
+            _refuse_beside(path, loaded)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise fail(f"`{str(path)[:200]}` cannot be read: {reason}.") from None
     return path
 
 
-def _refuse_beside(path: Path) -> None:
-    found = [(path.parent / name, what) for name, what in BESIDE.items() if (path.parent / name).exists()]
+def _refuse_beside(path: Path, loaded: bool) -> None:
+    wrong = {name: what for name, what in BESIDE.items() if not (loaded and what.startswith("quantised"))}
+    found = [(path.parent / name, what) for name, what in wrong.items() if (path.parent / name).exists()]
     hint = f"for the model as `{CONFIG}` alone describes it, give a copy of that by another name"
     if found:
         raise InputError(

@@ -20,12 +20,16 @@ from .weight_map import Made, WeightMap, check_map, parameters, tensors_of
 from .weights import GGUF, style_of, weight_map
 
 PLAIN = {"F32", "F16", "BF16", "F64"}  # types of numbers that stand alone
+MADE = (" of GPTQ", " of AWQ", " with scales")  # how types end that plain numbers are made of
 UNUSED = (  # ends of names of what a checkpoint may have besides weights, made of the config when a model is built
     ".rotary_emb.inv_freq",
     ".attn.bias",
     ".attn.masked_bias",
     ".attention.bias",
     ".attention.masked_bias",
+    ".input_scale",  # of activations and caches, which are not quantised here
+    ".k_scale",
+    ".v_scale",
 )
 HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")  # kept beside the table that it is tied to
 PREFIXES = ("model.", "transformer.", "gpt_neox.")  # that a checkpoint of the model without its head leaves out
@@ -187,8 +191,8 @@ def check_checkpoint(made: WeightMap, program: Program, checkpoint: Checkpoint) 
     used |= set(scales.values())
     for name in sorted(used & set(checkpoint.types)):
         kind = checkpoint.types[name]
-        if not checkpoint.gguf and kind not in PLAIN and name not in scales:
-            hint = "of quantised folders those of fp8 with scales of blocks are read"
+        if not checkpoint.gguf and kind not in PLAIN and name not in scales and not kind.endswith(MADE):
+            hint = "fp8, int8 and fp4 with scales, groups of compressed-tensors, GPTQ and AWQ are read"
             findings.append(Diagnostic(f"`{name}` is of type {kind}, and such are not read.", hint=hint))
     if checkpoint.gguf:
         findings += _unread_blocks(checkpoint)

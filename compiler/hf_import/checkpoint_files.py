@@ -94,7 +94,130 @@ def checkpoint_tensors(path: str | Path) -> dict[str, tuple[tuple[int, ...], str
             if name in found:
                 raise ValueError(f"`{name[:80]}` is in two files")
             found[name] = shape, kind, mapped
-    return found
+    return whole_tensors(found, path)
+
+
+def whole_tensors(found: dict[str, tuple[tuple[int, ...], str, Any]], folder: Path) -> dict[str, Any]:
+    """The same with one tensor in place of those that keep it as codes and scales: of GPTQ and AWQ, of groups of
+    compressed-tensors, in int8 with scales, and in blocks of fp4. It is made of them when it is asked for. Raises
+    ValueError where they do not go together."""
+    out = dict(found)
+
+    def put(name: str, of: dict[str, str], shape: tuple[int, ...], kind: str, numbers: Any) -> None:
+        names = {part: one for part, one in of.items() if one in found}
+        for one in names.values():
+            out.pop(one, None)
+        out[name] = shape, kind, lambda: numbers({part: found[one][2]() for part, one in names.items()})
+
+    for name, (shape, kind, _) in found.items():
+        stem, last = name.rpartition(".")[0], name.rpartition(".")[2]
+        own = {part: f"{stem}.{part}" for part in ("weight", "scales", "qweight", "qzeros", "g_idx", "SCB")}
+        own |= {part: f"{stem}.weight_{part}" for part in ("packed", "scale", "zero_point", "shape")}
+        own |= {"group": f"{stem}.weight_g_idx", "format": f"{stem}.weight_format"}
+        own |= {"second": f"{stem}.weight_scale_2", "global": f"{stem}.weight_global_scale"}
+        sizes = {part: found[one][0] for part, one in own.items() if one in found}
+        whole = f"{stem}.weight"
+        if last == "qweight" and {"qzeros", "scales"} <= sizes.keys() and len(shape) == 2:
+            outputs, zeros = sizes["scales"][-1], sizes["qzeros"][-1]
+            bits, by_output = 32 * zeros // max(outputs, 1), shape[1] == outputs
+            inputs = shape[0] * 32 // max(bits, 1) if by_output else shape[0]
+            if bits not in (2, 4, 8) or shape[1] not in (outputs, zeros) or sizes["qzeros"][0] != sizes["scales"][0]:
+                raise ValueError(f"`{name[:80]}` and its scales and zeros are not those of one matrix")
+            offset = gptq_offset(folder) if by_output else 0
+            kind = f"int{bits} of {'GPTQ' if by_output else 'AWQ'}"
+            put(whole, own, (outputs, inputs), kind, lambda p, b=bits, o=offset: gptq_numbers(p, b, o))
+        elif last == "weight_packed" and kind == "I32" and {"scale", "shape"} <= sizes.keys():
+            outputs, inputs = (int(n) for n in np.asarray(found[own["shape"]][2]()).reshape(-1))
+            bits = next((b for b in (4, 8, 2) if shape == (outputs, -(-inputs * b // 32))), 0)
+            if not bits or sizes["scale"][0] not in (1, outputs):
+                raise ValueError(f"`{name[:80]}` and its scales are not those of a matrix of {outputs}x{inputs}")
+            size = (outputs, inputs)
+            put(whole, own, size, f"int{bits} with scales", lambda p, b=bits, s=size: group_numbers(p, b, s))
+        elif last in ("weight_packed", "weight") and kind == "U8" and {"scale"} <= sizes.keys() and len(shape) == 2:
+            if sizes["scale"] != (shape[0], shape[1] // 8):
+                raise ValueError(f"`{name[:80]}` and its scales are not those of one matrix")
+            put(whole, own, (shape[0], 2 * shape[1]), "fp4 with scales", lambda p: fp4_numbers(p))
+        elif name.endswith("_blocks") and kind == "U8" and len(shape) == 4:
+            scales = name.removesuffix("_blocks") + "_scales"
+            if found.get(scales, ((),))[0] != shape[:3]:
+                raise ValueError(f"`{name[:80]}` has no scales of its blocks")
+            parts, turned = {"blocks": name, "exponents": scales}, (shape[0], shape[2] * shape[3] * 2, shape[1])
+            put(name.removesuffix("_blocks"), parts, turned, "fp4 with scales", lambda p: fp4_numbers(p))
+        elif last == "weight" and kind == "I8" and len(shape) == 2 and {"scale", "SCB"} & sizes.keys():
+            listed = sizes.get("scale") or sizes["SCB"]
+            if len(listed) > 2 or (listed and listed[0] not in (1, shape[0])):
+                raise ValueError(f"`{name[:80]}` and its scales are not those of one matrix")
+            put(whole, own, shape, "int8 with scales", lambda p, s=shape: group_numbers(p, 8, s))
+    return out
+
+
+def gptq_offset(folder: Path) -> int:
+    """What zero points of GPTQ are more than they are stored as: 1 but for those of its second format."""
+    for name in ("config.json", "quantize_config.json"):
+        try:
+            said = json.loads((folder / name).read_text(encoding="utf-8"))
+            if str(said.get("quantization_config", said).get("checkpoint_format")) == "gptq_v2":
+                return 0
+        except (OSError, ValueError, AttributeError, RecursionError):
+            continue
+    return 1
+
+
+def unpacked_numbers(words: Any, bits: int, axis: int) -> Any:
+    """Numbers of so many bits each, which lie in words of 32 bits along an axis, the lowest first."""
+    words = np.moveaxis(np.asarray(words).view(np.uint32), axis, -1)
+    each = (words[..., None] >> np.arange(0, 32, bits, dtype=np.uint32)) & np.uint32((1 << bits) - 1)
+    return np.moveaxis(each.reshape(*words.shape[:-1], -1).astype(np.float32), -1, axis)
+
+
+def gptq_numbers(parts: Mapping[str, Any], bits: int, offset: int) -> Any:
+    """A matrix [to, from] of GPTQ, whose codes are packed along `from` (https://github.com/AutoGPTQ/AutoGPTQ), or of
+    AWQ, whose are along `to`, even ones first (https://github.com/casper-hansen/AutoAWQ)."""
+    scales, zeros = np.asarray(parts["scales"]).astype(np.float32), unpacked_numbers(parts["qzeros"], bits, 1)
+    if parts["qweight"].shape[1] == scales.shape[1]:
+        codes = unpacked_numbers(parts["qweight"], bits, 0)
+    else:
+        lanes = 32 // bits
+        order = np.arange(lanes).reshape(2, -1).T.reshape(-1)  # place 1 of a word is behind all that are even
+        codes = unpacked_numbers(parts["qweight"], bits, 1)
+        codes, zeros = (a.reshape(len(a), -1, lanes)[:, :, order].reshape(len(a), -1) for a in (codes, zeros))
+    inputs, groups = len(codes), len(scales)
+    group = np.asarray(parts["g_idx"]) if "g_idx" in parts else np.arange(inputs) // -(-inputs // groups)
+    return (scales[group] * (codes - (zeros + offset)[group])).T
+
+
+def group_numbers(parts: Mapping[str, Any], bits: int, shape: tuple[int, ...]) -> Any:
+    """A matrix [to, from] in int8, or packed along `from` as compressed-tensors does
+    (https://github.com/neuralmagic/compressed-tensors), each group of a row times its scale; of bitsandbytes each row
+    times its largest magnitude over 127."""
+    if "packed" in parts:
+        middle = 1 << (bits - 1)
+        codes = unpacked_numbers(parts["packed"], bits, 1)[:, : shape[1]] - middle
+        zero = unpacked_numbers(parts["zero_point"], bits, 0)[: shape[0]] - middle if "zero_point" in parts else 0.0
+    else:
+        codes = np.asarray(parts["weight"]).astype(np.float32)
+        zero = np.asarray(parts["zero_point"]).astype(np.float32) if "zero_point" in parts else 0.0
+    scale = np.asarray(parts["scale"] if "scale" in parts else parts["SCB"]).astype(np.float32)
+    scale = (scale if "scale" in parts else scale / np.float32(127)).reshape(len(scale) if scale.ndim else 1, -1)
+    groups = scale.shape[1]
+    group = np.asarray(parts["group"]) if "group" in parts else np.arange(shape[1]) // -(-shape[1] // groups)
+    wide = np.broadcast_to(zero if np.ndim(zero) == 2 else np.reshape(zero, (-1, 1)), scale.shape)
+    return (codes - wide[:, group]) * scale[:, group]
+
+
+def fp4_numbers(parts: Mapping[str, Any]) -> Any:
+    """Numbers of 1 sign, 2 exponent and 1 mantissa bits, two in a byte, the first in its low half, times the scale of
+    their block (Open Compute Project, Microscaling Formats 1.0, section 5.3.3): of experts [each, to, block, 16] with
+    exponents as scales, which become [each, from, to]; of matrices [to, from] with scales in fp8, and one for all."""
+    table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+    stored = np.asarray(next(parts[name] for name in ("blocks", "packed", "weight") if name in parts))
+    numbers = table[np.stack([stored & 15, stored >> 4], -1).reshape(*stored.shape[:-1], -1)]
+    if "blocks" in parts:
+        numbers = np.ldexp(numbers, np.asarray(parts["exponents"]).astype(np.int32)[..., None] - 127)
+        return np.swapaxes(numbers.reshape(*numbers.shape[:2], -1), -1, -2)
+    scale = np.repeat(np.asarray(parts["scale"]).astype(np.float32), 16, -1)
+    own = np.asarray(parts.get("second", 1)).astype(np.float32) / np.asarray(parts.get("global", 1)).astype(np.float32)
+    return numbers * scale * own.reshape(-1)[0]
 
 
 def gguf_tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str, Any]]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .compiler.plan.pipeline import InternalError, load, parse
     from .compiler.report.compiled_model import CompiledModel, compile
+    from .compiler.report.compiled_pipeline import CompiledPipeline
     from .compiler.report.explain_model import explain
     from .compiler.report.explain_text import Explained
     from .compiler.run.answers import answers
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "CompiledModel": "compiler.report.compiled_model",
+    "CompiledPipeline": "compiler.report.compiled_pipeline",
     "EsccError": "ir.diagnostics",
     "Explained": "compiler.report.explain_text",
     "Hardware": "cost.hardware",
@@ -49,6 +51,7 @@ _HOMES = {
 
 __all__ = [
     "CompiledModel",
+    "CompiledPipeline",
     "EsccError",
     "Explained",
     "Hardware",

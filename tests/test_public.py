@@ -6,11 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from programs import TINY_DECODER
 
 import escc
+from escc.cost.hardware import Host
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "feed-forward.esti"
 TEXT = """
@@ -91,6 +94,24 @@ def test_phases_are_chosen_and_named() -> None:
             wrong()
 
 
+def test_stages_and_streams_are_options_of_compile(tmp_path: Path) -> None:
+    model = escc.parse(TINY_DECODER.replace("repeat 5", "repeat 2"))
+    pipeline = escc.compile(model, "2", "h100", phases="decode", stages=2, micro_batches={"decode": 1})
+    assert isinstance(pipeline, escc.CompiledPipeline)
+    assert len(pipeline.stages) == 2 and pipeline.micro_batches == {"decode": 1}
+    assert pipeline.seconds == min(one.price for one in pipeline.tried)
+    assert str(pipeline).count("Pipeline of") == 1
+    written = pipeline.write("json", tmp_path)
+    assert any(path.name == "tiny_pipeline.json" for path in written)
+    alone = escc.compile(model, "1", "h100", phases="decode", stages=1)
+    assert isinstance(alone, escc.CompiledModel)
+    chip = replace(escc.Hardware.load("h100"), hbm_bytes=190e3, host=Host(1e9, 1e11, 1e10, 8))
+    streamed = escc.compile(model, "1", chip, phases="decode", offload="auto", ahead=0)
+    assert streamed.offloaded is not None and 0 < streamed.offloaded.streamed <= streamed.offloaded.layers
+    assert str(streamed).startswith("Streams: ")
+    assert streamed.seconds == pytest.approx(streamed.offloaded.price)
+
+
 def test_formulas_are_explained() -> None:
     [explained] = escc.explain(escc.load(EXAMPLE), "4x4", "tpu-v4", drop_ones=True)
     assert str(explained).startswith('Formulas of "feed-forward"')
@@ -125,6 +146,12 @@ def test_a_sweep_is_a_table() -> None:
         (lambda: escc.compile(escc.load(EXAMPLE), "2", hbm_fraction=1.5), "share of the memory"),
         (lambda: escc.compile(escc.load(EXAMPLE), "2", overlap="yes"), "`overlap` of"),
         (lambda: escc.compile(escc.load(EXAMPLE), "2", phases=3), "`phases` of"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", stages="two"), "`stages` is 'two'"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", micro_batches={"main": 2}), "those of stages"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", stages=2, micro_batches={"mian": 2}), "did you mean `main`"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", offload="all"), "no kind of tensors to offload"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", offload="auto"), "has no host"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", offload="auto", stages=2), "does not go with `offload`"),
         (lambda: escc.compile(None, "2"), "it takes Program or str or Path"),
         (lambda: escc.load(3), "`file` of `escc.load`"),
         (lambda: escc.load(EXAMPLE, {"B": "8"}), "Mapping of str to int"),

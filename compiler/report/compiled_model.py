@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, overload
 
 from ...cost.hardware import Convention, Hardware, load_engine
 from ...ir.choices import with_capacity
-from ...ir.diagnostics import Diagnostic, did_you_mean, fail
+from ...ir.diagnostics import Diagnostic, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.choose import Options
 from ...passes.ilp.solver import SOLVERS, Settings
 from ...passes.plan import Objective, Outcome
 from ..plan.compiled import Compilation, CompiledPhase
-from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled
+from ..plan.offload import Offload, Offloaded, on_meshes
+from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled, with_runs
 from ..plan.shapes import Shape, compile_shapes, meshes_to_compile, ranking
+from ..plan.staged import Staged, tries
 from ..text.arguments import capacity_of, checked
 from ..text.files import write_files
+from .compiled_pipeline import FRAME, CompiledPipeline, one_of
+from .offload_text import offload_text
 from .targets import ALONE, Emit, in_files, in_one
 from .text import Detail
-
-FRAME = '<iframe srcdoc="{page}" width="100%" height="640" style="border:1px solid #8888"></iframe>'
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,13 @@ class CompiledModel:
     """The phases of a program, compiled for a mesh of chips.
 
     `shapes`: where a count of chips was asked for, all shapes of slice, cheapest first; the phases are those of
-    the first. Printed, it is its report without the program.
+    the first. `offloaded`: what is streamed from the host, where that was asked for. Printed, it is its report without
+    the program.
     """
 
     phases: Compilation
     shapes: tuple[Shape, ...] = ()
+    offloaded: Offloaded | None = None
 
     @property
     def program(self) -> Program:
@@ -75,6 +79,7 @@ class CompiledModel:
         """The plans as text: what a step takes and what is proven, and what is stored where (`summary`), with the
         sharded program (`program`), and all of its steps (`verbose`)."""
         first = ranking(self.shapes) + "\n" if self.shapes else ""
+        first += offload_text(self.offloaded) + "\n" if self.offloaded else ""
         return first + in_one(self.phases, Emit.TEXT, self.shapes, one_of(Detail, detail, "detail"))
 
     def emit(self, target: str, phase: str | None = None) -> str:
@@ -114,16 +119,54 @@ class CompiledModel:
         return FRAME.format(page=escape(self.emit(Emit.HTML), quote=True))
 
 
-T = TypeVar("T")
+@overload
+def compile(
+    program: Program | str | Path,
+    mesh: Mesh | str | int,
+    hardware: Hardware | str = "tpu-v4",
+    phases: str | Sequence[str] | None = None,
+    *,
+    objective: str = Objective.TIME,
+    network: str | None = None,
+    hbm_fraction: float = 1.0,
+    solver: str = Settings.solver,
+    overlap: bool = False,
+    separate: bool = False,
+    check: bool = False,
+    datasheet: bool = False,
+    engine: str | None = None,
+    any_shape: bool = False,
+    capacity: float | str | None = None,
+    stages: None = None,
+    micro_batches: Mapping[str, int] | None = None,
+    offload: str = Offload.NONE,
+    ahead: int = 1,
+) -> CompiledModel: ...
 
 
-def one_of(known: Iterable[T], name: str, what: str) -> T:
-    """What is called `name`, of things by their names. Raises InputError where there is nothing of that name."""
-    names = {str(one): one for one in known}
-    if name not in names:
-        hint = did_you_mean(str(name), names) or f"they are {', '.join(names)}"
-        raise fail(f"There is no {what} `{str(name)[:60]}`.", hint=hint)
-    return names[name]
+@overload
+def compile(
+    program: Program | str | Path,
+    mesh: Mesh | str | int,
+    hardware: Hardware | str = "tpu-v4",
+    phases: str | Sequence[str] | None = None,
+    *,
+    objective: str = Objective.TIME,
+    network: str | None = None,
+    hbm_fraction: float = 1.0,
+    solver: str = Settings.solver,
+    overlap: bool = False,
+    separate: bool = False,
+    check: bool = False,
+    datasheet: bool = False,
+    engine: str | None = None,
+    any_shape: bool = False,
+    capacity: float | str | None = None,
+    stages: int | str,
+    micro_batches: Mapping[str, int] | None = None,
+    offload: str = Offload.NONE,
+    ahead: int = 1,
+) -> CompiledModel | CompiledPipeline: ...
 
 
 @checked
@@ -144,7 +187,11 @@ def compile(
     engine: str | None = None,
     any_shape: bool = False,
     capacity: float | str | None = None,
-) -> CompiledModel:
+    stages: int | str | None = None,
+    micro_batches: Mapping[str, int] | None = None,
+    offload: str = Offload.NONE,
+    ahead: int = 1,
+) -> CompiledModel | CompiledPipeline:
     """The cheapest sharded program of a model on a mesh of chips, for all of its phases or some.
 
     `program`: as `load` and `parse` give it, or a file or shipped model for `load`. `mesh`: `4x4x4`,
@@ -155,6 +202,11 @@ def compile(
     used. `separate` plans each phase alone; `overlap` puts collectives into loops with einsums; `check` runs the
     plan on virtual chips. `capacity`: for how many chosen entries modules and plan have room, of those that are
     expected; None or `full`: for all.
+
+    `stages`: over how many stages the layers are divided, along an axis of as many chips, or `auto`: along any, or
+    none, whichever is quickest; then a CompiledPipeline comes back, a CompiledModel where there are none.
+    `micro_batches`: how many a phase has, by its name; others are chosen. `offload`: what may be streamed from the
+    host, `weights`, `caches` or `auto`, and `ahead`: how many layers before they are needed.
 
     Raises EsccError: InputError where something of this is wrong or no plan fits (NoPlan then says whether that
     is proven), InternalError where a plan does not hold together.
@@ -177,7 +229,47 @@ def compile(
         overlap=overlap,
     )
     meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_to_compile(str(mesh), chip, any_shape)[0]
-    return compile_model(chosen, meshes, options, phases, separate, check)
+    streams = one_of(Offload, offload, "kind of tensors to offload")
+    if streams is not Offload.NONE:
+        _refuse_beside("offload", {"stages": stages is not None, "separate": separate})
+        found = on_meshes(chosen, select_phases(chosen, phases), meshes, options, streams, ahead, False)[0].offloaded
+        assert found is not None, "what is not looked for fits"
+        return CompiledModel(with_runs(found.compiled) if check else found.compiled, (), found)
+    if stages is None:
+        if micro_batches:
+            raise fail("Micro-batches are those of stages.", hint='add `stages="auto"`, or how many')
+        return compile_model(chosen, meshes, options, phases, separate, check)
+    _refuse_beside("stages", {"separate": separate})
+    names = select_phases(chosen, phases)
+    tried = tries(chosen, names, meshes, options, _stages(stages), counts_of(micro_batches or {}, names), check)
+    best = tried[0].found
+    assert best is not None, "`tries` raises where nothing is found"
+    return CompiledPipeline(best, tried) if isinstance(best, Staged) else CompiledModel(best)
+
+
+def _stages(wanted: int | str) -> int | None:
+    """How many stages are asked for, None where it is `auto`. Raises InputError for what is no count."""
+    if wanted == "auto":
+        return None
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+        raise fail(f"`stages` is {wanted!r:.60}.", hint="it is a count, or `auto`")
+    return wanted
+
+
+def counts_of(micro_batches: Mapping[str, int], phases: Sequence[str]) -> Mapping[str, int]:
+    """Micro-batches by phase. Raises InputError for what is no phase, and for what is no count."""
+    for name, count in micro_batches.items():
+        one_of(phases, name, "compiled phase")
+        if count < 1:
+            raise fail(f"`micro_batches` has {count} of phase `{name}`.", hint="it is a count, at least 1")
+    return micro_batches
+
+
+def _refuse_beside(option: str, given: Mapping[str, bool]) -> None:
+    """Raise InputError for the first argument that does not go with another."""
+    for name, there in given.items():
+        if there:
+            raise fail(f"`{name}` does not go with `{option}`.", hint="leave one of them out")
 
 
 def compile_model(

@@ -9,6 +9,7 @@ from typing import Any
 from ...cost.formulas.symbolic import Form
 from ...cost.hardware import Convention, Hardware
 from ...cost.simulate.trace import traces
+from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ..text.arguments import checked
@@ -36,6 +37,8 @@ def explain(
     itself; its `explanation` has the formulas and the figures of the plan. Raises as `compile` does.
     """
     wanted, compiled = one_of(Form, form, "form"), compile(program, mesh, hardware, phases, **options)
+    if not isinstance(compiled, CompiledModel):
+        raise fail("The plan is a pipeline, whose stages are explained one by one.", hint="leave out `stages`")
     linked = compiled.phases[0].hardware.convention is Convention.LINKS
     return tuple(
         Explained(

@@ -1,0 +1,100 @@
+"""A model compiled as a pipeline, as a script holds it: its stages' plans, and all that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TypeVar
+
+from ...ir.diagnostics import did_you_mean, fail
+from ...ir.mesh import Mesh
+from ...ir.program import Program
+from ...passes.plan import Outcome
+from ..plan.compiled import Compilation
+from ..plan.staged import Staged, Try, outcome_of
+from ..text.files import write_files
+from .staged_targets import staged_files, staged_in_one
+from .targets import Emit
+from .text import Detail
+
+FRAME = '<iframe srcdoc="{page}" width="100%" height="640" style="border:1px solid #8888"></iframe>'
+
+
+@dataclass(frozen=True)
+class CompiledPipeline:
+    """The stages of a program along an axis of a mesh, compiled, each with all phases. `tried`: every way to divide the
+    chips that was tried, the quickest first, which is this one. Printed, it is its report without the programs."""
+
+    staged: Staged
+    tried: tuple[Try, ...]
+
+    @property
+    def program(self) -> Program:
+        """What was compiled."""
+        return self.staged.program
+
+    @property
+    def mesh(self) -> Mesh:
+        """The chips that all stages run on."""
+        return self.staged.plan.mesh
+
+    @property
+    def axis(self) -> str:
+        """The axis along which there are stages."""
+        return self.staged.plan.axis
+
+    @property
+    def stages(self) -> tuple[Compilation, ...]:
+        """The compiled phases of each stage."""
+        return self.staged.stages
+
+    @property
+    def micro_batches(self) -> dict[str, int]:
+        """How many micro-batches each phase has."""
+        return {phase: rounds.micro_batches for phase, rounds in self.staged.plan.rounds}
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether it is proven the quickest of all that was tried."""
+        return outcome_of(self.tried)[0]
+
+    @property
+    def seconds(self) -> float:
+        """What all calls of all phases take."""
+        return self.staged.plan.price
+
+    def report(self, detail: str = Detail.PROGRAM) -> str:
+        """The pipeline as text, after what was tried (`summary`), with the plans of its stages (`program`), and all of
+        their steps (`verbose`)."""
+        return staged_in_one(self.staged, self.tried, Emit.TEXT, one_of(Detail, detail, "detail"))
+
+    def emit(self, target: str) -> str:
+        """The pipeline as `text`, `json` or `html`. Raises InputError for modules, of which each stage has its own."""
+        return staged_in_one(self.staged, self.tried, one_of(Emit, target, "target"), Detail.SUMMARY)
+
+    def write(self, target: str, folder: str | Path, force: bool = False) -> tuple[Path, ...]:
+        """Write the pipeline and the plans or modules of its stages into a folder. Raises InputError where one is there
+        already, unless `force` is given, or where the folder cannot be written to."""
+        texts = staged_files(self.staged, self.tried, one_of(Emit, target, "target"), Detail.PROGRAM)
+        return write_files(Path(folder), texts, force)
+
+    def __str__(self) -> str:
+        return self.report(Detail.SUMMARY)
+
+    def _repr_html_(self) -> str:
+        """The page of the pipeline, in a frame of its own, for notebooks."""
+        return FRAME.format(page=escape(self.emit(Emit.HTML), quote=True))
+
+
+T = TypeVar("T")
+
+
+def one_of(known: Iterable[T], name: str, what: str) -> T:
+    """What is called `name`, of things by their names. Raises InputError where there is nothing of that name."""
+    names = {str(one): one for one in known}
+    if name not in names:
+        hint = did_you_mean(str(name), names) or f"they are {', '.join(names)}"
+        raise fail(f"There is no {what} `{str(name)[:60]}`.", hint=hint)
+    return names[name]

@@ -170,6 +170,11 @@ class Plan:
         return relative_gap(self.price, self.bound)
 
     @property
+    def least(self) -> float:
+        """What every plan costs at the least, of whatever layouts."""
+        return 0.0 if self.in_mesh_order else self.bound
+
+    @property
     def outcome(self) -> Outcome:
         """Whether it is proven cheapest of all plans."""
         return Outcome.FEASIBLE if self.in_mesh_order else Outcome.of(self.gap)

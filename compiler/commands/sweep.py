@@ -16,6 +16,7 @@ from ...cost.hardware import Convention
 from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
+from ..plan.offload import Offload
 from ..plan.pipeline import read_model
 from ..report.page.render import frontier_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
@@ -29,7 +30,23 @@ from ..text.extras import optional
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say
 from .main import reported
-from .options import AnyShape, Chip, Datasheet, EngineName, Input, Net, Output, Price, Sets, bindings, chip_of
+from .options import (
+    Ahead,
+    AnyShape,
+    Chip,
+    Datasheet,
+    EngineName,
+    Input,
+    Net,
+    Offloading,
+    Output,
+    Price,
+    Sets,
+    Stages,
+    bindings,
+    chip_of,
+    stages_of,
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -83,6 +100,9 @@ def sweep_command(
     pad: Annotated[
         list[str] | None, typer.Option(metavar="DIM=N", help="Pad a dim, in all phases. May be repeated.")
     ] = None,
+    stages: Stages = None,
+    offload: Offloading = Offload.NONE,
+    ahead: Ahead = 1,
     max_latency: Annotated[
         str | None, typer.Option(metavar="TIME", help="Say which point is cheapest with steps of `30ms` at most.")
     ] = None,
@@ -123,7 +143,9 @@ def sweep_command(
     if input_ is not None or output_tokens is not None:
         if input_ is None or output_tokens is None:
             raise fail("A stream has both `--input` and `--output` tokens.")
-        for option, given in (("-o", output), ("--context", context), ("--max-cost", max_cost), ("--phase", phase)):
+        streams = None if offload is Offload.NONE else offload
+        of_grid = {"-o": output, "--context": context, "--max-cost": max_cost, "--phase": phase}
+        for option, given in (of_grid | {"--stages": stages, "--offload": streams}).items():
             if given is not None:
                 raise fail(f"`{option}` is of a grid, and `--input` asks for a stream of requests.")
         if emit not in (Emit.TEXT, Emit.JSON):
@@ -150,7 +172,9 @@ def sweep_command(
         raise fail("A grid is of one chip.", hint="streams (`--input`, `--output`) are compared on several")
     wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
     chip = chosen[hardware.strip()]
-    sweep = grid(Path(model), chip, (chips, batch, context, weights), phase, sizes, pads, hbm_fraction, any_shape)
+    lists, count = (chips, batch, context, weights), None if stages is None else stages_of(stages, None) or 0
+    given_sizes = sizes, pads, hbm_fraction, any_shape
+    sweep = grid(Path(model), chip, lists, phase, *given_sizes, offload, ahead, count)
     results = None if output is None else _results_file(output)
     beside = _beside(results, emit)
     if beside is not None:

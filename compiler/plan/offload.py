@@ -67,6 +67,12 @@ class Offloaded:
         """How far the price may lie above the optimum, relative to the price."""
         return relative_gap(self.price, self.bound)
 
+    @property
+    def what(self) -> str:
+        """What is streamed, in words."""
+        words = {Kind.PARAM: "weights", Kind.CACHE: "caches"}
+        return " and ".join(word for kind, word in words.items() if kind in self.kinds)
+
 
 @dataclass(frozen=True)
 class Batched:
@@ -217,7 +223,7 @@ class _Family:
         InputError where none fits."""
         several = len(self.freest) > 1
         return math.fsum(
-            plan.bound * (self.freest[n].calls if several and not self.freest.together else 1)
+            plan.least * (self.freest[n].calls if several and not self.freest.together else 1)
             for n, plan in enumerate(self.freest.plans)
         )
 

@@ -141,7 +141,7 @@ def tries(
             if axis is None:
                 whole = compile_phases(program, phases, mesh, options, run)
                 price = whole.price * _calls(whole)
-                found.append(Try(mesh, None, whole, price, price * (1 - whole.plans[0].gap)))
+                found.append(Try(mesh, None, whole, price, price * whole.plans[0].least / whole.plans[0].price))
             else:
                 staged = compile_staged(program, phases, mesh, axis, options, micro_batches, run)
                 found.append(Try(mesh, axis, staged, staged.plan.price, staged.plan.bound))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...ir.program import Kind
 from ...passes.plan import Outcome
 from ..plan.compiled import CompiledPhase
 from ..plan.offload import Batched, Offloaded
 from ..text.terminal import count_text, size_text, table, time_text
-
-KINDS = {Kind.PARAM: "weights", Kind.CACHE: "caches"}
 
 
 def offload_text(found: Offloaded) -> str:
@@ -24,8 +21,7 @@ def _lines(found: Offloaded) -> Iterator[str]:
     if not found.streamed:
         yield "Streams: none, the chips hold all"
         return
-    what = " and ".join(KINDS[kind] for kind in KINDS if kind in found.kinds)
-    yield f"Streams: {what} of {found.streamed} of {found.layers} layers, {_ahead(found.ahead)}"
+    yield f"Streams: {found.what} of {found.streamed} of {found.layers} layers, {_ahead(found.ahead)}"
     size = max(one.host_bytes for one in found.compiled)
     below = max(0.0, size - host.dram_bytes)
     where = f", {size_text(below)} of it on NVMe" if below else ""

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ...cost.hardware import Hardware
+from ...cost.streams import NO_HOST
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
+from ..plan.offload import Offload
 from ..plan.pipeline import load, read_model, select_phases
 from ..plan.serving import serving
 from .points import Sweep
@@ -28,11 +30,19 @@ def grid(
     pads: Mapping[str, int] | None = None,
     hbm_fraction: float = 1.0,
     any_shape: bool = False,
+    offload: Offload = Offload.NONE,
+    ahead: int = 1,
+    stages: int | None = None,
 ) -> Sweep:
-    """The sweep of a model over lists of chips, batches, contexts (None: as the phase has it) and types of weights.
+    """The sweep of a model over lists of chips, batches, contexts (None: as the phase has it) and types of weights;
+    each point with streams from the host (`offload`, `ahead`), or in `stages`, 0 for as many as are quickest.
 
     Raises InputError with all that is wrong in the lists, and where the model cannot be swept.
     """
+    if offload is not Offload.NONE and stages is not None:
+        raise fail("`--stages` does not go with `--offload`.", hint="leave one of them out")
+    if offload is not Offload.NONE and hardware.host is None:
+        raise fail(f"{hardware.name} has no host to store parameters or caches in.", hint=NO_HOST)
     source = read_model(model)
     program = load(model, settings, (), pads, phase)
     dims = serving(program)
@@ -52,7 +62,22 @@ def grid(
         raise InputError(found)
     phases = select_phases(program, phase)
     order = (tuple((settings or {}).items()), tuple((pads or {}).items()))
-    sweep = Sweep(source, dims, *order, hardware, hbm_fraction, phases, types, counts, batches, contexts, any_shape)
+    sweep = Sweep(
+        source,
+        dims,
+        *order,
+        hardware,
+        hbm_fraction,
+        phases,
+        types,
+        counts,
+        batches,
+        contexts,
+        any_shape,
+        offload,
+        ahead,
+        stages,
+    )
     if len(sweep.points) > MOST_POINTS:
         raise fail(f"The sweep has {len(sweep.points):,} points; at most {MOST_POINTS:,} are supported.")
     return sweep

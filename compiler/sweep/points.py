@@ -16,9 +16,10 @@ from ...cost.hardware import Hardware
 from ...cost.predict import Resource
 from ...ir.diagnostics import Source
 from ...ir.dtype import Dtype
+from ..plan.offload import Offload
 from ..plan.serving import Serving
 
-FORM = 2  # of the results file; another number, another form
+FORM = 3  # of the results file; another number, another form
 Data = dict[str, Any]
 
 
@@ -41,7 +42,8 @@ class Point:
 class Sweep:
     """A model, and all points at which it is planned: each phase with each weight format, count of chips,
     batch and context. `settings` and `pads` hold at all of them; `hbm_fraction` of a chip's memory is used.
-    `any_shape`: whether slices that are not offered count, too."""
+    `any_shape`: whether slices that are not offered count, too. `offload`, `ahead`: what may be streamed from the host,
+    and how long before. `stages`: how many there are, 0 for as many as are quickest, None for none."""
 
     source: Source
     dims: Serving
@@ -55,6 +57,9 @@ class Sweep:
     batches: tuple[int, ...]
     contexts: tuple[int, ...] | tuple[None]
     any_shape: bool = False
+    offload: Offload = Offload.NONE
+    ahead: int = 1
+    stages: int | None = None
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -79,6 +84,9 @@ class Sweep:
             "batches": list(self.batches),
             "contexts": list(self.contexts),
             "any_shape": self.any_shape,
+            "offload": self.offload,
+            "ahead": self.ahead,
+            "stages": self.stages,
         }
 
 
@@ -111,7 +119,8 @@ class Tried:
 @dataclass(frozen=True)
 class Record:
     """A point and what was found there: figures of one step on the best slice shape, as in
-    cost.predict.Prediction, all None where there is no plan, for `reason`."""
+    cost.predict.Prediction, all None where there is no plan, for `reason`. `way`: what is streamed, or into which
+    stages layers are divided."""
 
     point: Point
     status: Status
@@ -130,6 +139,7 @@ class Record:
     dollars_per_million: float | None = None
     binds: str | None = None
     spent_s: Mapping[str, float] | None = None
+    way: str | None = None
     reason: str | None = None
 
     def data(self) -> Data:
@@ -190,6 +200,7 @@ RECORD: Mapping[str, Form] = dict.fromkeys((field.name for field in fields(Recor
     "tokens": _is_count,
     "binds": RESOURCES.__contains__,
     "spent_s": _is_spent,
+    "way": _is_text,
     "reason": _is_text,
 }
 PLANNED = (

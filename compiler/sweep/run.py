@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from ...cost.hardware import Hardware
+from ...ir.diagnostics import fail
+from ..plan.offload import Offload
 from ..text.arguments import checked
 from ..text.processes import completed
 from .answers import Answer, Target, answer
@@ -51,18 +53,30 @@ def sweep(
     jobs: int | None = None,
     any_shape: bool = False,
     scheduler: str | None = None,
+    offload: str = Offload.NONE,
+    ahead: int = 1,
+    stages: int | str | None = None,
 ) -> SweepResult:
     """Plan a model, a file or a shipped one, at every point of a grid, on every shape of slice.
 
     Lists are numbers, or texts as `escc sweep` takes them (`8..256`, `8,24`). `any_shape`: on slices that are not
     offered as well. `scheduler`: the address of a Dask scheduler, `tcp://host:8786`. `results`: a file, NAME.jsonl,
-    that keeps what is solved.
+    that keeps what is solved. `offload`, `ahead`: what may be streamed from the host at each point, and how many layers
+    before it is needed; `stages`: into how many layers are divided, or `auto`.
     Raises InputError with all that is wrong, InternalError where a plan does not hold together. With more than one
     job, processes are spawned: a script calls this under `if __name__ == "__main__"`.
     """
     chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware)
     lists = (_list(chips), _list(batch), None if context is None else _list(context), _list(weights))
-    planned = grid(Path(model), chip, lists, phase, settings, pads, hbm_fraction, any_shape)
+    if offload not in [*Offload]:
+        hint = f"they are {', '.join(Offload)}"
+        raise fail(f"There is no kind of tensors to offload `{offload[:60]}`.", hint=hint)
+    if not (stages is None or stages == "auto" or (type(stages) is int and stages > 0)):
+        raise fail(f"`stages` is {stages!r:.60}.", hint="it is a count, or `auto`")
+    count = 0 if stages == "auto" else stages
+    assert not isinstance(count, str)
+    streams = Offload(offload), ahead
+    planned = grid(Path(model), chip, lists, phase, settings, pads, hbm_fraction, any_shape, *streams, count)
     return SweepResult(planned, run_sweep(planned, None if results is None else Path(results), jobs, scheduler))
 
 

@@ -14,13 +14,12 @@ from ...ir.diagnostics import InputError
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ...passes.choose import Options
-from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome
-from ..plan.compiled import CompiledPhase
-from ..plan.pipeline import compile_phase, program_of
+from ...passes.plan import PROVEN
+from ..plan.pipeline import program_of
 from ..plan.serving import sizes_at
 from ..plan.shapes import mesh_name, meshes_of
-from .points import BEATEN, Point, Record, Status, Sweep, Tried
+from .points import Point, Record, Status, Sweep, Tried
+from .ways import Found, ways
 
 PROGRAMS = 8  # kept of those that were read last
 
@@ -35,17 +34,15 @@ def solve(sweep: Sweep, point: Point) -> Record:
         found_shapes = shapes(point.chips, sweep.hardware, sweep.any_shape)
     except InputError as error:
         return Record(point, Status.INFEASIBLE, (), reason=error.diagnostics[0].message)
-    best: CompiledPhase | None = None
+    best: Found | None = None
     tried: list[Tried] = []
     for mesh in found_shapes:
-        below = best.plan.price if best else math.inf
-        found = _try(program, point.phase, mesh, _options(sweep, below))
-        if isinstance(found, CompiledPhase):
-            plan = found.plan
-            tried.append(Tried(mesh_name(mesh), Status(plan.outcome), plan.price, plan.bound))
-            best = found if plan.price < below else best
-        else:
-            tried.append(found)
+        for found in ways(sweep, program, point.phase, mesh, best.price if best else math.inf):
+            if isinstance(found, Found):
+                tried.append(found.tried)
+                best = found if best is None or found.price < best.price else best
+            else:
+                tried.append(found)
     if best is None:
         none = all(one.status == Status.INFEASIBLE for one in tried)
         status = Status.INFEASIBLE if none else Status.UNKNOWN
@@ -75,33 +72,14 @@ def _expanded(sweep: Sweep, phase: str, sizes: tuple[tuple[str, int], ...], weig
     return program_of(sweep.source, settings, dict(sweep.pads), phase, weights)
 
 
-def _options(sweep: Sweep, below: float) -> Options:
-    return Options(sweep.hardware, capacity_bytes=sweep.hbm_fraction * sweep.hardware.hbm_bytes, below=below)
-
-
-def _try(program: Program, phase: str, mesh: Mesh, options: Options) -> CompiledPhase | Tried:
-    """The best plan on a slice shape, or why it is of no interest."""
-    name = mesh_name(mesh)
-    try:
-        return compile_phase(program, phase, mesh, options)
-    except Cutoff as beaten:
-        status = BEATEN if beaten.bound >= options.below * (1 - PROVEN) else Status.UNKNOWN
-        return Tried(name, status, bound_s=beaten.bound)
-    except InputError as error:
-        reason = error.diagnostics[0].message
-        if isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN:
-            return Tried(name, Status.UNKNOWN, bound_s=0.0, reason=reason)
-        return Tried(name, Status.INFEASIBLE, reason=reason)
-
-
-def _record(point: Point, best: CompiledPhase, tried: tuple[Tried, ...]) -> Record:
+def _record(point: Point, best: Found, tried: tuple[Tried, ...]) -> Record:
     found = best.prediction
     bound_s = min([found.seconds, *(one.bound_s for one in tried if one.bound_s is not None)])
     return Record(
         point,
-        Status.OPTIMAL if bound_s >= found.seconds * (1 - PROVEN) and not best.plan.in_mesh_order else Status.FEASIBLE,
+        Status.OPTIMAL if bound_s >= found.seconds * (1 - PROVEN) else Status.FEASIBLE,
         tried,
-        slice=mesh_name(best.spmd.mesh),
+        slice=mesh_name(best.mesh),
         latency_s=found.seconds,
         low_s=found.low_s,
         high_s=found.high_s,
@@ -115,4 +93,5 @@ def _record(point: Point, best: CompiledPhase, tried: tuple[Tried, ...]) -> Reco
         dollars_per_million=found.dollars_per_million,
         binds=found.binds,
         spent_s={resource.value: seconds for resource, seconds in found.shares},
+        way=best.way,
     )

@@ -9,6 +9,7 @@ from math import log10
 
 from ...ir.dtype import Dtype
 from ...ir.inert import visible
+from ..plan.offload import Offload
 from ..text.extras import optional
 from ..text.terminal import count_text, table, time_text
 from .answers import Answer, Target, answer, best_of, best_points, cost_of, cost_unit, frontier_of, plotted
@@ -56,7 +57,7 @@ def _row(record: Record, best: bool) -> tuple[str, ...]:
         str(point.chips),
         str(point.batch),
         "" if point.context is None else str(point.context),
-        record.slice or "",
+        _place(record),
         latency,
         count_text(record.tokens_per_s or 0.0),
         f"{record.mfu or 0.0:.1%}",
@@ -64,6 +65,11 @@ def _row(record: Record, best: bool) -> tuple[str, ...]:
         count_text(cost_of(record) or 0.0),
         record.binds or "",
     )
+
+
+def _place(record: Record) -> str:
+    """The slice of a point, with what is streamed or into which stages layers are divided."""
+    return ", ".join(text for text in (record.slice, record.way) if text)
 
 
 def _proofs(records: Sequence[Record]) -> Iterator[str]:
@@ -114,7 +120,7 @@ def _answered(sweep: Sweep, found: Answer, target: Target, options: str | None) 
         yield "  No point has a plan."
         return
     what = "The quickest" if target.latency_s is None else "The cheapest"
-    yield f"  {what if found.met else 'None is; nearest comes'}: {found.record.point}, as {found.record.slice}:"
+    yield f"  {what if found.met else 'None is; nearest comes'}: {found.record.point}, as {_place(found.record)}:"
     cost = f"{count_text(cost_of(found.record) or 0.0)} {cost_unit(sweep)}"
     yield f"  {time_text(found.record.latency_s or 0.0)} a step, {cost}."
     if options is not None:
@@ -135,6 +141,8 @@ def command(sweep: Sweep, record: Record, options: str) -> str:
         *(f"--pad {dim}={size}" for dim, size in sweep.pads),
         *([f"--weights {point.weights}"] if point.weights is not Dtype.BF16 else []),
         *([f"--hbm-fraction {sweep.hbm_fraction!r}"] if sweep.hbm_fraction != 1.0 else []),
+        *([f"--offload {sweep.offload} --ahead {sweep.ahead}"] if sweep.offload is not Offload.NONE else []),
+        *([f"--stages {sweep.stages or 'auto'}"] if sweep.stages is not None else []),
     ]
     return " ".join(parts)
 

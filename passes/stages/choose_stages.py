@@ -182,7 +182,7 @@ class _Search:
                     plan = choose(timed, names, self.inner, replace(free, stored_bytes=part))
                 except NoPlan:  # so many layers fit nowhere; which stage is too large is said of the stage
                     plan = choose(timed, names, self.inner, free)
-                found.append((count, plan.bound))
+                found.append((count, plan.least))
             self.layer_bounds[rounds] = tuple(found)
         layers = self.layer_bounds[rounds]
         together = math.fsum(count * seconds for count, seconds in layers)
@@ -285,9 +285,9 @@ class _Search:
         """
         parts = divide(self.timed(self.program, split.rounds), layers)
         even = self.planned(split, parts, boundaries)
-        bound = math.fsum(one.plan.bound for one in even.stages) / self.ways  # by the mean of the stages
+        bound = math.fsum(one.plan.least for one in even.stages) / self.ways  # by the mean of the stages
         if len(split.rounds) == 1:
-            bound = split.seconds({self.phases[0]: [one.plan.bound for one in even.stages]})
+            bound = split.seconds({self.phases[0]: [one.plan.least for one in even.stages]})
         even = replace(even, bound=min(bound, even.price))
         if len(split.rounds) == 1 or even.outcome is Outcome.OPTIMAL:
             return even
@@ -297,7 +297,7 @@ class _Search:
             for n, part in enumerate(parts)
         ]
         own = self.planned(split, weighted, boundaries)
-        bound = max(bound, math.fsum(one.plan.bound for one in own.stages))
+        bound = max(bound, math.fsum(one.plan.least for one in own.stages))
         best = min(even, own, key=lambda one: one.price)
         return replace(best, bound=min(bound, best.price))
 

@@ -1,0 +1,112 @@
+"""The ways to plan a point on a mesh: as it is, with streams from the host, or as a pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...cost.predict import Prediction, Shares
+from ...ir.diagnostics import InputError
+from ...ir.mesh import Mesh
+from ...ir.program import Program
+from ...passes.choose import Options
+from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome, relative_gap
+from ..plan.compiled import CompiledPhase
+from ..plan.offload import Offload, compile_offloaded
+from ..plan.pipeline import compile_phase
+from ..plan.shapes import mesh_name
+from ..plan.staged import Staged, tries
+from .points import BEATEN, Status, Sweep, Tried
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan: its seconds by the search, what one step takes, and what is streamed or how layers are divided."""
+
+    mesh: Mesh
+    status: Status
+    price: float
+    bound_s: float
+    prediction: Prediction
+    way: str | None = None
+
+    @property
+    def tried(self) -> Tried:
+        """What is kept of it where another one is quicker."""
+        return Tried(mesh_name(self.mesh), self.status, self.price, self.bound_s)
+
+
+def ways(sweep: Sweep, program: Program, phase: str, mesh: Mesh, below: float) -> Iterator[Found | Tried]:
+    """What comes of planning on a mesh in the ways of a sweep; a plain plan is wanted only below some seconds."""
+    options = Options(sweep.hardware, capacity_bytes=sweep.hbm_fraction * sweep.hardware.hbm_bytes, below=below)
+    try:
+        if sweep.offload is not Offload.NONE:
+            yield _streamed(sweep, program, phase, mesh, replace(options, below=math.inf))
+        elif sweep.stages is not None:
+            yield from _staged(sweep, program, phase, mesh, replace(options, below=math.inf))
+        else:
+            found = compile_phase(program, phase, mesh, options)
+            yield Found(mesh, Status(found.plan.outcome), found.plan.price, found.plan.least, found.prediction)
+    except Cutoff as beaten:
+        status = BEATEN if beaten.bound >= options.below * (1 - PROVEN) else Status.UNKNOWN
+        yield Tried(mesh_name(mesh), status, bound_s=beaten.bound)
+    except InputError as error:
+        reason = error.diagnostics[0].message
+        if isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN:
+            yield Tried(mesh_name(mesh), Status.UNKNOWN, bound_s=0.0, reason=reason)
+        else:
+            yield Tried(mesh_name(mesh), Status.INFEASIBLE, reason=reason)
+
+
+def _streamed(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: Options) -> Found:
+    """The quickest plan with streams."""
+    found = compile_offloaded(program, [phase], mesh, options, sweep.offload, sweep.ahead)
+    way = f"{found.what} of {found.streamed} of {found.layers} layers streamed" if found.streamed else None
+    status = Status(Outcome.of(found.gap))
+    return Found(mesh, status, found.price, found.bound, found.compiled[0].prediction, way)
+
+
+def _staged(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: Options) -> Iterator[Found | Tried]:
+    """Each pipeline, and the plan without stages where they are not asked for by count; all by one call."""
+    for one in tries(program, [phase], [mesh], options, sweep.stages or None):
+        if one.found is None:
+            if one.bound < math.inf:
+                yield Tried(mesh_name(mesh), Status.UNKNOWN, bound_s=one.bound, reason=one.reason)
+            else:
+                yield Tried(mesh_name(mesh), Status.INFEASIBLE, reason=one.reason)
+            continue
+        calls = program.phase(phase).calls
+        price, bound = one.price / calls, min(one.price, one.bound) / calls
+        status = Status(Outcome.of(relative_gap(price, bound)))
+        if isinstance(one.found, Staged):
+            count, (_, rounds) = len(one.found.stages), one.found.plan.rounds[0]
+            plural = "" if rounds.micro_batches == 1 else "es"
+            way = f"{count} stages along {one.axis}, {rounds.micro_batches} micro-batch{plural}"
+            yield Found(mesh, status, price, bound, pipelined(one.found, phase), way)
+        else:
+            yield Found(mesh, status, price, bound, one.found[0].prediction)
+
+
+def pipelined(staged: Staged, phase: str) -> Prediction:
+    """What one call of a phase takes in a pipeline, all calls taking as long; what its time is spent on is what that of
+    the slowest stage is."""
+    rounds, seconds = staged.rounds[phase], staged.phase_s(phase) / staged.rounds[phase].calls
+    stages: list[CompiledPhase] = [one for stage in staged.stages for one in stage if one.phase == phase]
+    each = [one.prediction for one in stages]
+    slowest = max(each, key=lambda one: one.seconds)
+    scale = seconds / slowest.seconds
+    micro, chips = rounds.micro_batches, sum(one.chips for one in each)
+    busy_s = sum((one.mfu or 0.0) * one.seconds * one.chips for one in each) * micro
+    return replace(
+        slowest,
+        chips=chips,
+        tokens=each[-1].tokens * micro,
+        seconds=seconds,
+        low_s=None if slowest.low_s is None else slowest.low_s * scale,
+        high_s=None if slowest.high_s is None else slowest.high_s * scale,
+        spent=Shares(*(part * scale for part in slowest.spent.seconds)),
+        parts=tuple(replace(part, seconds=part.seconds * scale) for part in slowest.parts),
+        mfu=busy_s / (seconds * chips),
+        hbm_bytes=max(one.hbm_bytes for one in each),
+    )

@@ -1,0 +1,71 @@
+"""Points of a sweep as pipelines and with streams: the figures are those of the plans that `escc compile` makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from programs import TINY_DECODER
+from typer.testing import CliRunner
+
+from escc.compiler.commands.main import app
+from escc.compiler.plan.offload import Offload, compile_offloaded
+from escc.compiler.plan.pipeline import parse
+from escc.compiler.plan.staged import compile_staged
+from escc.compiler.sweep.grid import grid
+from escc.compiler.sweep.points import record_of
+from escc.compiler.sweep.solve import solve
+from escc.compiler.sweep.ways import pipelined
+from escc.cost.hardware import Hardware, Host
+from escc.ir.diagnostics import InputError
+from escc.ir.mesh import Mesh
+from escc.passes.choose import Options
+
+H100 = Hardware.load("h100")
+SMALL = replace(H100, hbm_bytes=400e3, host=Host(1e9, 1e11, 1e9, 8))
+TEXT = TINY_DECODER.replace("repeat 5", "repeat 3")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.esti"
+    path.write_text(TEXT)
+    return path
+
+
+def test_a_point_with_streams_is_the_plan_with_streams(model: Path) -> None:
+    sweep = grid(model, replace(SMALL, hbm_bytes=255e3), ("1", "4", None, "bf16"), "decode", offload=Offload.WEIGHTS)
+    [record] = (solve(sweep, point) for point in sweep.points)
+    options = Options(sweep.hardware)
+    found = compile_offloaded(parse(TEXT), ["decode"], Mesh.parse("1"), options, Offload.WEIGHTS)
+    assert record.latency_s == pytest.approx(found.price) and found.streamed
+    assert record.way == f"weights of {found.streamed} of 3 layers streamed"
+    assert record_of(record.data()) == record
+    assert sweep.header()["offload"] == "weights"
+
+
+def test_a_point_in_stages_is_the_pipeline(model: Path) -> None:
+    sweep = grid(model, H100, ("2", "4", None, "bf16"), "decode", stages=2)
+    [record] = (solve(sweep, point) for point in sweep.points)
+    mesh = Mesh.parse("2")
+    staged = compile_staged(parse(TEXT), ["decode"], mesh, "x", Options(H100))
+    rounds = staged.rounds["decode"]
+    assert record.latency_s == pytest.approx(staged.phase_s("decode") / rounds.calls)
+    assert record.tokens == 4  # all micro-batches
+    assert record.way == f"2 stages along x, {rounds.micro_batches} micro-batch{'es' * (rounds.micro_batches > 1)}"
+    found = pipelined(staged, "decode")
+    assert sum(found.spent.seconds) == pytest.approx(found.seconds)
+    each = [one.prediction for stage in staged.stages for one in stage]
+    flops = [(one.mfu or 0.0) * one.seconds * one.chips for one in each]
+    assert (found.mfu or 0.0) * found.seconds * found.chips == pytest.approx(sum(flops) * rounds.micro_batches)
+
+
+def test_what_does_not_go_together_is_refused(model: Path) -> None:
+    with pytest.raises(InputError, match="does not go with"):
+        grid(model, SMALL, ("1", "4", None, "bf16"), "decode", offload=Offload.AUTO, stages=2)
+    with pytest.raises(InputError, match="has no host"):
+        grid(model, H100, ("1", "4", None, "bf16"), "decode", offload=Offload.AUTO)
+    stream = ["--input", "8", "--output", "8", "--hardware", "h100", "--stages", "2"]
+    done = CliRunner().invoke(app, ["sweep", str(model), "--chips", "2", *stream])
+    assert done.exit_code == 1 and "`--stages` is of a grid" in done.output

@@ -100,12 +100,14 @@ def points(spmd: SpmdProgram) -> tuple[Point, ...]:
 @dataclass
 class _Liveness:
     """The walk over a program. `held`: stored tensors and cache versions; `copies`: of what a moved
-    value is a copy; `made_of`: for each score the values that it is computed from."""
+    value is a copy; `made_of`: for each score the values that it is computed from; `sizes`: bytes on a chip, as they
+    are asked for."""
 
     spmd: SpmdProgram
     held: set[str] = field(default_factory=set)
     copies: dict[str, str] = field(default_factory=dict)
     made_of: dict[str, frozenset[str]] = field(default_factory=dict)
+    sizes: dict[str, Fraction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
@@ -190,11 +192,14 @@ class _Liveness:
 
     def point(self, step: str | None, repeats: tuple[str, ...], names: frozenset[str]) -> Point:
         """The point at which `names` are live; those that are stored anyway are left out."""
-        live = (
-            Live(name, local_bytes(self.values[name], self.spmd), self.copies.get(name))
-            for name in sorted(names - self.held)
-        )
+        live = (Live(name, self.bytes_of(name), self.copies.get(name)) for name in sorted(names - self.held))
         return Point(step, repeats, tuple(live))
+
+    def bytes_of(self, name: str) -> Fraction:
+        """The bytes of a value on a chip."""
+        if name not in self.sizes:
+            self.sizes[name] = local_bytes(self.values[name], self.spmd)
+        return self.sizes[name]
 
 
 def scores(spmd: SpmdProgram) -> frozenset[str]:

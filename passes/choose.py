@@ -272,10 +272,16 @@ def _nth(
 def _problem(graph: Graph, moves: Moves, network: Network, alike: Sequence[Sequence[str]], options: Options) -> Problem:
     """The graph with its prices under the objective. `alike`: axes that plans may rename."""
     kept = moves.needed(graph)
-    distances = [
-        None if arcs is None or some is None else Distances(arcs.take(some), seconds[some])
-        for arcs, some, seconds in zip(moves.arcs, kept, moves.seconds, strict=True)
-    ]
+    known: dict[tuple[int, int, bytes], Distances] = {}
+    distances: list[Distances | None] = []
+    for arcs, some, seconds in zip(moves.arcs, kept, moves.seconds, strict=True):
+        if arcs is None or some is None:
+            distances.append(None)
+            continue
+        key = id(arcs), id(some), seconds.tobytes()
+        if key not in known:
+            known[key] = Distances(arcs.take(some), seconds[some])
+        distances.append(known[key])
     if options.objective is Objective.COMMUNICATION:
         # Of plans that send the same the one that computes least is taken.
         nodes = tuple(replace(n, rank=0.5 * n.rank + 0.5 * _share(n.seconds)) for n in graph.nodes)

@@ -59,7 +59,7 @@ class Moves:
     def needed(self, graph: Graph) -> list[Array | None]:
         """For each tensor the arcs that a cheapest plan may need."""
         out: list[Array | None] = []
-        alike: dict[tuple[int, bytes, bytes], Array] = {}
+        alike: dict[tuple[int, bytes, bytes, bytes], Array] = {}
         for t, (tensor, arcs, seconds) in enumerate(zip(graph.tensors, self.arcs, self.seconds, strict=True)):
             if arcs is None:
                 out.append(None)
@@ -67,7 +67,12 @@ class Moves:
             space = tensor.space.space
             of = None if self.groups is None else self.groups.of[t]
             saved = None if self.groups is None or of is None else np.where(of >= 0, self.groups.latency_s[of], 0.0)
-            key = id(space), seconds.tobytes(), b"" if of is None else of.tobytes()
+            key = (
+                id(space),
+                seconds.tobytes(),
+                b"" if of is None else _numbered(of),
+                b"" if saved is None else saved.tobytes(),
+            )
             if key not in alike:
                 alike[key] = np.flatnonzero(needed(space, arcs, _tied(seconds), of, saved))
             out.append(alike[key])
@@ -94,6 +99,16 @@ def all_moves(programs: Mapping[str, Program], graph: Graph, network: Network) -
         seconds.append(tensor.times * price)
     groups = find_groups(programs, graph, arcs, network)
     return Moves(arcs, seconds, groups if len(groups.latency_s) else None)
+
+
+def _numbered(of: Array) -> bytes:
+    """Which arcs are of one group, whatever the groups are called: alike for all written-out copies of a block."""
+    _, first, number = np.unique(of, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    alone = of == ALONE
+    return np.where(alone, ALONE, place[number.reshape(-1)]).tobytes()
 
 
 def _tied(seconds: Floats, weight: Floats | None = None) -> Floats:

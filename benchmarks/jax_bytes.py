@@ -101,12 +101,13 @@ def measure(case: Case) -> Row:
     done = compiled(case, overlap=False)
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         path = Path(folder)
-        (path / "step.py").write_text(emit_jax(done.program, done.spmd, done.estimate), encoding="utf-8")
+        step = emit_jax(done.program, done.spmd, done.estimate, tpu=done.for_tpu)
+        (path / "step.py").write_text(step, encoding="utf-8")
         flags = f"--xla_force_host_platform_device_count={MESH.chips}"
         environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
         subprocess.run([sys.executable, __file__, "--modules", folder], env=environment, check=True)
         step, jit = (collectives_of((path / f"{name}.txt").read_text(), MESH) for name in ("step", "jit"))
-    wanted = planned(done.spmd, done.estimate)
+    wanted = planned(done.spmd, done.estimate, tpu=done.for_tpu)
     sent = [float(sent_bytes(found)) for found in (wanted, step, jit)]
     return Row(case.name, sent[0], sent[1], sent[2], step == wanted)
 

@@ -24,6 +24,7 @@ from .jax_packed import Packed
 from .jax_rows import Rows
 from .jax_streams import Streams
 from .jax_text import axes_text, block_text, dtype_text, places_text
+from .jax_tpu import Kept
 from .jax_tree import Leaf, Names
 
 INDICES = "ijkmn"  # of repeats, outermost first
@@ -35,6 +36,7 @@ class FunctionText:
 
     `notes`: what the comment on a value says beside its layout, none where there are no comments.
     `both_ways`: the first results of the loops that pass halves of blocks both ways. `packed`: what is held as rows.
+    `tpu`: collectives are written so that the TPU's compiler keeps them.
     """
 
     spmd: SpmdProgram
@@ -42,14 +44,16 @@ class FunctionText:
     notes: Mapping[str, str] | None
     packed: Packed
     both_ways: frozenset[str] = frozenset()
+    tpu: bool = False
 
     def __post_init__(self) -> None:
         self.values, self.sizes = self.spmd.table(), dict(self.spmd.sizes)
         self.lines = Lines(self.notes is not None)
         self.ops = Ops(self.values, self.sizes, self.names, self.spmd.mesh)
-        self.moves = Moves(self.values, lambda name: self.ops.kept(self.values[name].dims))
+        kept = Kept(self.spmd.mesh, self.values, self.sizes) if self.tpu else None
+        self.moves = Moves(self.values, lambda name: self.ops.kept(self.values[name].dims), kept)
         base, note = self.names.base, self._note
-        self.rows = Rows(self.packed, self.values, self.names, self.ops, self.lines, base)
+        self.rows = Rows(self.packed, self.values, self.names, self.ops, self.lines, base, kept)
         self.loops = Loops(self.values, self.ops, self.moves, self.lines, base, note, self.both_ways)
         self.caches = {leaf.value: leaf for leaf in self.names.leaves if leaf.kind is Kind.CACHE}
         self.streams = Streams(self.spmd, self.names)

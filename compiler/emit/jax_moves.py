@@ -20,14 +20,18 @@ from ...ir.inert import literal
 from ...ir.layout import Reduction
 from ...ir.spmd import Move, SpmdValue
 from .jax_text import axes_text
+from .jax_tpu import Kept
 
 
 @dataclass(frozen=True)
 class Moves:
-    """Writes the collectives of a program. `held`: the dims of a value's local array."""
+    """Writes the collectives of a program. `held`: the dims of a value's local array; `kept`: what the TPU's compiler
+    keeps, where the program is for one; `boxed`: values are boxes of rows."""
 
     values: Mapping[str, SpmdValue]
     held: Callable[[str], Sequence[str]]
+    kept: Kept | None
+    boxed: bool = False
 
     def axis(self, operand: str, dim: int) -> int:
         """Where dimension `dim` of a value stands in its local array."""
@@ -40,12 +44,19 @@ class Moves:
         match collective:
             case AllGather(axes, dim):
                 # `invarying`: what is gathered is the same on all these chips, and JAX checks it.
-                at = self.axis(operand, dim)
+                at, stages = self.axis(operand, dim), self._stages(axes)
+                if len(stages) > 1:
+                    return f"gather_in_stages({a}, {stages_text(stages)}, {at})"
                 return f'lax.all_gather({a}, {axes_text(axes)}, axis={at}, tiled=True, to="invarying")'
             case ReduceScatter(axes, dim):
                 at = self.axis(operand, dim)
                 if highest:
                     return f"max_scatter({a}, {axes_text(axes)}, {at})"
+                stages = self._stages(axes)
+                if self.kept and (self.boxed or self.kept.as_rows(operand, dim, axes)):
+                    return f"scatter_rows({a}, {stages_text(stages)}, {at})"
+                if len(stages) > 1:
+                    return f"scatter_in_stages({a}, {stages_text(stages)}, {at})"
                 return f"lax.psum_scatter({a}, {axes_text(axes)}, scatter_dimension={at}, tiled=True)"
             case AllReduce(axes):
                 return f"lax.{'pmax' if highest else 'psum'}({a}, {axes_text(axes)})"
@@ -81,7 +92,15 @@ class Moves:
             AllToAll: "exchange_together",
         }[type(first)]
         parts = [self._part(move, text) for move, text in zip(moves, texts, strict=True)]
-        return f"{helper}([{', '.join(parts)}], {tuple_text(axes_of(first, before))})"
+        axes = axes_of(first, before)
+        more = ""
+        if self.kept and helper in ("gather_together", "scatter_together"):
+            more = f", {stages_text(self._stages(axes))}"
+        return f"{helper}([{', '.join(parts)}], {tuple_text(axes)}{more})"
+
+    def _stages(self, axes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """The axes of a gather or reduce-scatter, in as many stages as it goes in, the major ones first."""
+        return self.kept.stages(axes) if self.kept else (tuple(axes),)
 
     def _part(self, move: Move, a: str) -> str:
         """One of the collectives that run as one, as an argument."""
@@ -95,6 +114,11 @@ class Moves:
                 places = f"{self.axis(move.operand, source)}, {self.axis(move.operand, target)}"
                 return f"({a}, {tuple_text(axes)}, {places}, {tuple_text(order)})"
         raise AssertionError(move)
+
+
+def stages_text(stages: Sequence[Sequence[str]]) -> str:
+    """The axes of stages as a list."""
+    return f"[{', '.join(map(axes_text, stages))}]"
 
 
 def tuple_text(axes: Sequence[str]) -> str:

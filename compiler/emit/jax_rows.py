@@ -18,6 +18,7 @@ from .jax_moves import Moves, tuple_text
 from .jax_ops import Ops, einsum_text, sum_text, working_type
 from .jax_packed import ROW, Factor, Packed, Packing, RowProduct
 from .jax_text import ExprText, align_text, axes_text, dtype_text
+from .jax_tpu import Kept
 from .jax_tree import Names
 
 
@@ -31,11 +32,12 @@ class Rows:
     ops: Ops
     lines: Lines
     base: Callable[[str], str]
+    kept: Kept | None
 
     @property
     def moves(self) -> Moves:
         """Writes collectives of boxes."""
-        return Moves(self.values, self.packed.boxed)
+        return Moves(self.values, self.packed.boxed, self.kept, boxed=True)
 
     # Routings
 

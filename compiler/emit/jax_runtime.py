@@ -136,10 +136,44 @@ def rotate(a: jax.Array, axis: int) -> jax.Array:
     return jnp.moveaxis(turned.reshape(*turned.shape[:-2], -1), -1, axis)
 
 
-def gather_together(parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str]) -> list[jax.Array]:
-    """All-gathers over the same axes as one. A part: what is gathered, its axes in its own order, along what."""
+def gather_in_stages(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:
+    """An all-gather along the axes of all `stages`, those of the last stage first: the TPU's compiler keeps them, and
+    makes an all-reduce of one along all axes of the mesh."""
+    for axes in reversed(stages):
+        a = lax.all_gather(a, axes, axis=axis, tiled=True, to="invarying")
+    return a
+
+
+def scatter_in_stages(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:
+    """A reduce-scatter along the axes of all `stages`, those of the first stage first, kept as gather_in_stages is."""
+    for axes in stages:
+        a = lax.psum_scatter(a, axes, scatter_dimension=axis, tiled=True)
+    return a
+
+
+def scatter_rows(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:
+    """As scatter_in_stages, with what goes to a chip as whole rows: of other shapes of narrow types the TPU's compiler
+    makes an all-reduce."""
+    ways = math.prod(lax.axis_size(axes) for axes in stages)
+    blocks = jnp.moveaxis(a.reshape(*a.shape[:axis], ways, -1, *a.shape[axis + 1 :]), axis, 0)
+    return scatter_blocks(blocks.reshape(ways, -1), stages).reshape(blocks.shape[1:])
+
+
+def scatter_blocks(blocks: jax.Array, stages: Sequence[Any]) -> jax.Array:
+    """This chip's row of the sum of [chips, elements], each row as 16 where they divide it."""
+    rows = blocks.shape[0] * math.gcd(blocks.shape[1], 16)
+    return scatter_in_stages(blocks.reshape(rows, -1), stages, 0).ravel()
+
+
+def gather_together(
+    parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str], stages: Sequence[Any] = ()
+) -> list[jax.Array]:
+    """All-gathers over the same axes as one. A part: what is gathered, its axes in its own order, along what.
+
+    `stages`: those of gather_in_stages, none for one.
+    """
     buffer = jnp.concatenate([a.ravel() for a, _, _ in parts])
-    received = lax.all_gather(buffer, axes, to="invarying")
+    received = gather_in_stages(buffer[None], stages or [axes], 0)
     ends = np.cumsum([a.size for a, _, _ in parts])[:-1]
     sizes = [lax.axis_size(name) for name in axes]
     results = []
@@ -175,10 +209,14 @@ def blocks_together(parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes:
     return jnp.concatenate(sends, axis=1)
 
 
-def scatter_together(parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str]) -> list[jax.Array]:
-    """Reduce-scatters over the same axes as one. A part: what is summed, its axes in its own order, along what."""
-    received = lax.psum_scatter(blocks_together(parts, axes), axes, tiled=True)[0]
-    return parts_of(received, parts)
+def scatter_together(
+    parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str], stages: Sequence[Any] = ()
+) -> list[jax.Array]:
+    """Reduce-scatters over the same axes as one. A part: what is summed, its axes in its own order, along what.
+
+    `stages`: those of scatter_in_stages, none for one.
+    """
+    return parts_of(scatter_blocks(blocks_together(parts, axes), stages or [axes]), parts)
 
 
 def max_scatter_together(parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str]) -> list[jax.Array]:

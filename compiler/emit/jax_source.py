@@ -36,7 +36,7 @@ RUNTIME, ROWS_RUNTIME, STREAMS_RUNTIME = (
     Path(__file__).with_name(f"{name}.py") for name in ("jax_runtime", "jax_rows_runtime", "jax_streams_runtime")
 )
 CHECKPOINTS = Path(checkpoint_files.__file__)
-OLDEST = (0, 9)  # the first JAX whose gathers can say that their result is the same everywhere
+OLDEST = (0, 10)  # the first JAX whose gathers can say that their result is the same everywhere
 TOLERANCE = 1e-5  # of the largest element, in floats of 32 bits
 LEAST_SHOWN_US = 0.05
 
@@ -52,6 +52,7 @@ def emit_jax(
     cost: Estimate,
     weights: WeightMap | None = None,
     small: SpmdProgram | None = None,
+    tpu: bool = False,
 ) -> str:
     """The text of a Python file for one sharded phase of `program`; `cost` is what its comments say.
 
@@ -59,7 +60,8 @@ def emit_jax(
     prints the largest relative difference from the unsharded program, and exits with 1 when that is
     more than rounding explains. With `weights`, `load(checkpoint, mesh, cfg)` gives the parameters as they are in a
     checkpoint. `small`: the program at the sizes at which it is compared, where these are not its own. Where chosen
-    values have a capacity, what is beyond is dropped, and counted in a last result, a number for each chip.
+    values have a capacity, what is beyond is dropped, and counted in a last result, a number for each chip. `tpu`:
+    collectives are written so that the TPU's compiler keeps them.
     """
     helpers = _runtime(bool(host_tensors(spmd)))
     names = step_names(spmd)
@@ -67,7 +69,7 @@ def emit_jax(
     small = small or shrink(program, [spmd]).spmds[0]
     rows = packed(spmd)
     both_ways = frozenset(loop.first for loop in cost.loops if loop.halves == 2)
-    body = FunctionText(spmd, names, _notes(cost), rows, both_ways).write()
+    body = FunctionText(spmd, names, _notes(cost), rows, both_ways, tpu).write()
     whole = unsharded(program, spmd.phase, Mesh((("x", 1),)))
     dense = FunctionText(unstreamed(whole), names, None, Packed(whole, {})).write()
     arguments = ", ".join(["cfg", *names.arguments])
@@ -147,7 +149,7 @@ def _imports(text: str) -> str:
     lines += [*standard, "from dataclasses import dataclass", "from functools import partial"]
     lines += ["from importlib import import_module"] if "import_module(" in text else []
     lines += ["from pathlib import Path"] if "Path(" in text else []
-    typing = [name for name in ("Any", "NamedTuple") if f": {name}" in text or f"({name})" in text]
+    typing = [name for name in ("Any", "NamedTuple") if re.search(rf"(: |\[|\(){name}\b", text)]
     lines += [f"from typing import {', '.join(typing)}"] if typing else []
     third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
     sharding = ["from jax.sharding import AxisType, NamedSharding", "from jax.sharding import PartitionSpec as P"]

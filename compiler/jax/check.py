@@ -151,7 +151,8 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
     order = [leaf.value for kind in (Kind.PARAM, Kind.CACHE, Kind.INPUT) for leaf in names.of(kind)]
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         path = Path(folder)
-        (path / "step.py").write_text(emit_jax(program, spmd, compiled.estimate), encoding="utf-8")
+        text = emit_jax(program, spmd, compiled.estimate, tpu=compiled.for_tpu)
+        (path / "step.py").write_text(text, encoding="utf-8")
         arrays = [stored[name] for name in order] + [np.asarray(ends[dim]) for dim in names.contexts]
         np.savez(path / "stored.npz", *arrays)
         run_processes([(CHILD, folder)], spmd.mesh.chips)
@@ -167,7 +168,7 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
     rows = packed(spmd)
     masks = masks_of(rows)
     roomy = with_room(spmd, room_of(rows))
-    wanted = planned(roomy, compiled.estimate, masks)
+    wanted = planned(roomy, compiled.estimate, masks, compiled.for_tpu)
     beside = sent_bytes(planned(roomy, compiled.estimate)) - sent_bytes(wanted)
     routing = Counter({sent: times for sent, times in module.items() if sent.routing})
     module, final = (Counter({s: n for s, n in each.items() if not s.routing}) for each in (module, final))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -60,22 +60,33 @@ def transfers_of(module: Module, mesh: Mesh) -> Counter[ModuleTransfer]:
     found: Counter[ModuleTransfer] = Counter()
     for instruction, times in module.executed():
         if instruction.opcode.removesuffix("-start") in KINDS:
-            found[_sent(instruction, module.types, mesh)] += times
+            for sent in _sent(instruction, module.types, mesh):
+                found[sent] += times
     return found
 
 
-def _sent(instruction: Instruction, types: dict[str, str], mesh: Mesh) -> ModuleTransfer:
+def _sent(instruction: Instruction, types: dict[str, str], mesh: Mesh) -> Iterator[ModuleTransfer]:
+    """What a collective sends: of several arrays, those that say which rows are sent apart from the others."""
+    held = [types[name] for name in instruction.operands]
+    routing = [each for each in held if each.startswith("u8[")]
+    rest = [each for each in held if each not in routing]
+    for arrays, is_routing in ((rest, False), (routing, True)):
+        if arrays:
+            before = sum((size_of(each) for each in arrays), Fraction(0))
+            yield replace(_transfer(instruction, before, mesh), routing=is_routing)
+
+
+def _transfer(instruction: Instruction, before: Fraction, mesh: Mesh) -> ModuleTransfer:
+    """What a collective of `before` bytes on each device sends."""
     opcode = instruction.opcode.removesuffix("-start")
-    before = sum((size_of(types[name]) for name in instruction.operands), Fraction(0))
-    routing = all(types[name].startswith("u8[") for name in instruction.operands)
     if opcode == "collective-permute":
         pairs = [(int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", instruction.rest)]
         moved = any(a != b for a, b in pairs)
-        return ModuleTransfer(KINDS[opcode], _permuted_axes(pairs, mesh), before if moved else Fraction(0), routing)
+        return ModuleTransfer(KINDS[opcode], _permuted_axes(pairs, mesh), before if moved else Fraction(0))
     groups = _groups(instruction.rest, mesh.chips)
     ways = groups.shape[1]
     factor = {"all-gather": ways, "all-reduce": 2}.get(opcode, 1)  # of what a device holds before
-    return ModuleTransfer(KINDS[opcode], _axes(groups, mesh), before * factor * (ways - 1) / ways, routing)
+    return ModuleTransfer(KINDS[opcode], _axes(groups, mesh), before * factor * (ways - 1) / ways)
 
 
 def _groups(rest: str, devices: int) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -12,20 +12,24 @@ from ...cost.estimate import Transfer as Planned
 from ...ir.choices import with_room
 from ...ir.collective import CollectiveKind
 from ...ir.layout import Reduction
+from ...ir.mesh import Mesh
 from ...ir.program import walk
 from ...ir.spmd import Move, SpmdProgram
 from ...ir.streams import host_tensors, is_filled_anew
 from ...ir.verify.fused import CollectiveMatmul, walk_loops
 from ..emit.jax_packed import Packed, packed
+from ..emit.jax_tpu import stages_of
 from ..plan.compiled import CompiledPhase
 from .hlo import ModuleTransfer
+
+STAGED = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 
 def planned_of(compiled: CompiledPhase) -> Counter[ModuleTransfer]:
     """How often each collective of a phase runs in its emitted module, which sends whole rows of chosen values, and
     masks as bits, which are not among these."""
     rows = packed(compiled.spmd)
-    return planned(with_room(compiled.spmd, room_of(rows)), compiled.estimate, masks_of(rows))
+    return planned(with_room(compiled.spmd, room_of(rows)), compiled.estimate, masks_of(rows), compiled.for_tpu)
 
 
 def masks_of(rows: Packed) -> set[str]:
@@ -39,21 +43,23 @@ def room_of(rows: Packed) -> dict[str, Fraction]:
     return {mask: packing.effective(rows.sizes, rows.capacity) for mask, packing in rows.packings.items()}
 
 
-def planned(spmd: SpmdProgram, cost: Estimate, masks: Collection[str] = ()) -> Counter[ModuleTransfer]:
+def planned(
+    spmd: SpmdProgram, cost: Estimate, masks: Collection[str] = (), tpu: bool = False
+) -> Counter[ModuleTransfer]:
     """How often each collective of a plan runs, as a module has them: those that run as one are one, those of a loop
     are its permutes, and what chips fetch from their host is gathered. `cost` is the plan's. Collectives that make
-    `masks` are left out, which go as bits."""
+    `masks` are left out, which go as bits. `tpu`: in the stages in which they are written for TPUs."""
     values = spmd.table()
     loops = {move.result: loop for loop, _ in walk_loops(spmd.body) for move in loop.moves}
     halves = {loop.first: loop.halves for loop in cost.loops}
-    found: list[tuple[ModuleTransfer, int]] = []
+    found: list[tuple[ModuleTransfer, int, Sequence[str]]] = []
     for step in step_costs(spmd, concrete_sizes(spmd)):
         if not isinstance(step, Planned) or not step.bytes_sent:
             continue
         if (loop := loops.get(step.result)) is not None:
             if step.result == loop.moves[0].result:
                 passed = _permutes(loop, halves[loop.steps[0].result], spmd)
-                found += [(sent, step.times * times) for sent, times in passed]
+                found += [(sent, step.times * times, ()) for sent, times in passed]
             continue
         # A maximum is reduce-scattered as an all-to-all and a local maximum.
         highest = values[step.operand].layout.reduction is Reduction.MAX
@@ -61,14 +67,15 @@ def planned(spmd: SpmdProgram, cost: Estimate, masks: Collection[str] = ()) -> C
         size = Fraction(0) if step.result in masks else Fraction(step.bytes_sent)
         sent = ModuleTransfer(kind, tuple(sorted(step.axes)), size)
         if step.joined:
-            last, times = found.pop()
-            found.append((replace(last, bytes=last.bytes + sent.bytes), times))
+            last, times, order = found.pop()
+            found.append((replace(last, bytes=last.bytes + sent.bytes), times, order))
         else:
-            found.append((sent, step.times))
-    found += _gathered(spmd)
+            found.append((sent, step.times, step.axes))
+    found += ((sent, times, ()) for sent, times in _gathered(spmd))
     total: Counter[ModuleTransfer] = Counter()
-    for sent, times in found:
-        total[sent] += times if sent.bytes else 0
+    for sent, times, order in found:
+        for part in _in_stages(sent, order, spmd.mesh) if tpu else [sent]:
+            total[part] += times if sent.bytes else 0
     return +total
 
 
@@ -83,6 +90,20 @@ def _gathered(spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:
             sent = ModuleTransfer(CollectiveKind.ALL_GATHER, tuple(sorted(axes)), size * (ways - 1))
             yield sent, tensor.layers
             size *= ways
+
+
+def _in_stages(sent: ModuleTransfer, order: Sequence[str], mesh: Mesh) -> Iterator[ModuleTransfer]:
+    """The gathers or reduce-scatters that are written in the place of one along axes in this order, major to minor:
+    along the minor axes a chip sends its block as often as it is needed there, along the major one all that makes."""
+    stages = stages_of(order, mesh) if sent.kind in STAGED else [order]
+    if len(stages) == 1:
+        yield sent
+        return
+    block = sent.bytes / (mesh.size(*order) - 1)
+    for axes in reversed(stages):
+        ways = mesh.size(*axes)
+        yield ModuleTransfer(sent.kind, tuple(sorted(axes)), block * (ways - 1))
+        block *= ways
 
 
 def _permutes(loop: CollectiveMatmul, halves: int, spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:

@@ -140,7 +140,8 @@ def check_tpu(compiled: CompiledPhase) -> TpuReport:
     spmd, where = compiled.spmd, slice_of(compiled.spmd.mesh, compiled.hardware)
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         path = Path(folder)
-        (path / "step.py").write_text(emit_jax(compiled.program, spmd, compiled.estimate), encoding="utf-8")
+        step = emit_jax(compiled.program, spmd, compiled.estimate, tpu=True)
+        (path / "step.py").write_text(step, encoding="utf-8")
         wanted = {"topology": where.topology, "config": where.config, **_mesh(spmd.mesh)}
         (path / "slice.json").write_text(json.dumps(wanted), encoding="utf-8")
         run_processes([(CHILD, folder)], 1)

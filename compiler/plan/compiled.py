@@ -54,6 +54,11 @@ class CompiledPhase:
         return len(self.plan.phases) > 1
 
     @property
+    def for_tpu(self) -> bool:
+        """Whether its modules are compiled by the TPU's compiler."""
+        return self.hardware.tpu_compiler is not None
+
+    @property
     def calls(self) -> int:
         """How often the phase is called for one batch."""
         return self.program.phase(self.phase).calls

@@ -73,7 +73,7 @@ def _modules(staged: Staged) -> dict[str, str]:
         modules = []
         for one, small, planned in zip(stages, smalls, staged.plan.stages, strict=True):
             file = file_stem(one.program.name, phase) + "_jax"
-            texts[f"{file}.py"] = emit_jax(one.program, one.spmd, one.estimate, small=small)
+            texts[f"{file}.py"] = emit_jax(one.program, one.spmd, one.estimate, small=small, tpu=one.for_tpu)
             modules.append(StageModule(file, one.spmd, planned.stage.received))
         name = staged.program.name
         texts[f"{file_stem(name, 'pipeline', phase)}_jax.py"] = emit_pipeline(name, modules)

@@ -97,7 +97,9 @@ def _each(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: De
         case Emit.NUMPY:
             return "\n".join(emit_numpy(one.program, one.spmd) for one in compiled)
         case Emit.JAX:
-            return "\n".join(emit_jax(one.program, one.spmd, one.estimate, weights) for one in compiled)
+            return "\n".join(
+                emit_jax(one.program, one.spmd, one.estimate, weights, tpu=one.for_tpu) for one in compiled
+            )
         case Emit.SPECS:
             return "\n".join(specs_module(one.spmd) for one in compiled)
         case Emit.JSON:

@@ -94,16 +94,16 @@ def palm(phase: str) -> CompiledPhase:
 
 def test_the_palm_block_is_short() -> None:
     compiled = palm("decode")
-    text = emit_jax(compiled.program, compiled.spmd, compiled.estimate)
+    text = emit_jax(compiled.program, compiled.spmd, compiled.estimate, tpu=compiled.for_tpu)
     lines = text.splitlines()
-    assert len(lines) < 250
+    assert len(lines) <= 260
     assert text.count("check_vma") == 0  # on, as it is unless one says otherwise
     plain = [" ".join(line.split()) for line in lines]
     assert 'n = lax.all_gather(n, "z", axis=1, tiled=True, to="invarying") # BE_x 3.54 MB 13.1 us' in plain
     assert 'q = jnp.einsum("BE,EHQ->BHQ", n, w["Wq"]) # BH_yzQ partialsum-x 17.6 us' in plain
     assert '"Wo": P(None, ("y", "z"), None, "x"), # bf16 H_yzQE_x' in plain
     assert "return jax.jit(sharded, donate_argnums=1)" in plain
-    assert emit_jax(compiled.program, compiled.spmd, compiled.estimate) == text
+    assert emit_jax(compiled.program, compiled.spmd, compiled.estimate, tpu=True) == text
 
 
 def test_specs_say_what_is_stored_and_where_values_are_held() -> None:

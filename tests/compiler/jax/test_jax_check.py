@@ -46,6 +46,7 @@ class ByHand:
 
     program: Program
     spmd: SpmdProgram
+    for_tpu: bool = False
 
     @property
     def estimate(self) -> Estimate:
@@ -174,8 +175,8 @@ def test_padded_and_quantised_programs_agree(tmp_path: Path) -> None:
 def broken(monkeypatch: pytest.MonkeyPatch, right: str, wrong: str) -> None:
     """Let what is emitted have `wrong` where it has `right`."""
 
-    def emit(*arguments: Any) -> str:
-        before, marker, rest = emit_jax(*arguments).partition("\ndef dense(")
+    def emit(*arguments: Any, **how: Any) -> str:
+        before, marker, rest = emit_jax(*arguments, **how).partition("\ndef dense(")
         assert right in before
         return before.replace(right, wrong) + marker + rest
 
@@ -217,7 +218,7 @@ def test_a_reduce_scattered_maximum_is_planned_as_an_exchange() -> None:
     assert kinds == {"all-reduce", "reduce-scatter", "all-to-all"}
 
 
-@pytest.mark.parametrize(("found", "says"), [(None, "JAX is not installed."), ("0.8.3", "JAX 0.8.3 is too old; 0.9")])
+@pytest.mark.parametrize(("found", "says"), [(None, "JAX is not installed."), ("0.9.2", "JAX 0.9.2 is too old; 0.10")])
 def test_without_a_jax_that_will_do_one_sentence_says_so(
     found: str | None, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,8 +324,8 @@ def test_the_unsharded_program_is_run_too(monkeypatch: pytest.MonkeyPatch) -> No
     builder, results, _ = CASES["cache append"]()
     text = jax_check.emit_jax
 
-    def broken_below(*arguments: Any) -> str:
-        sharded, dense = text(*arguments).split("def dense(")
+    def broken_below(*arguments: Any, **how: Any) -> str:
+        sharded, dense = text(*arguments, **how).split("def dense(")
         return f"{sharded}def dense({dense.replace('lax.dynamic_update_slice(', '(lambda a, *_: a)(')}"
 
     monkeypatch.setattr(jax_check, "emit_jax", broken_below)

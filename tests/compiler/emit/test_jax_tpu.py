@@ -1,0 +1,99 @@
+"""Collectives as they are written for TPUs: the same numbers, as many bytes, in shapes that the compiler keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from emitted_files import run_files
+from exec_cases import CASES
+from helpers_exec import Build
+from jax_cases import OTHERS
+
+from escc.compiler.emit.jax_source import emit_jax
+from escc.compiler.emit.jax_tpu import Kept, stages_of
+from escc.compiler.jax.planned import planned, sent_bytes
+from escc.compiler.plan.pipeline import compile_phase, load
+from escc.cost.estimate import estimate
+from escc.cost.hardware import Hardware
+from escc.ir.mesh import Mesh
+from escc.ir.program import Kind, Program
+from escc.ir.spmd import SpmdProgram
+from escc.passes.choose import Options
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+HARDWARE = Hardware.of_paper("tpu-v4")
+
+
+def case(name: str) -> tuple[Program, SpmdProgram]:
+    if name in OTHERS:
+        return OTHERS[name]()
+    builder, results, _ = CASES[name]()
+    return builder.program(*results), builder.spmd(*results)
+
+
+def emitted(name: str, tpu: bool) -> str:
+    program, spmd = case(name)
+    return emit_jax(program, spmd, estimate(spmd, HARDWARE), tpu=tpu)
+
+
+def test_what_is_written_for_tpus_gives_the_same(tmp_path: Path):
+    every = {name: emitted(name, True) for name in (*CASES, *OTHERS)}
+    texts: dict[str, str] = {}
+    for helper in ("gather_in_stages(", "scatter_rows(", "gather_together(", "scatter_together("):
+        called = [name for name, text in every.items() if f" = {helper}" in text]
+        texts |= {name: every[name] for name in called[:3]}
+        assert called
+    assert run_files(texts, tmp_path) == dict.fromkeys(texts, "0")
+    wrong = {name: text.replace("in reversed(stages)", "in stages") for name, text in texts.items()}
+    wrong = {name: text for name, text in wrong.items() if text != texts[name]}
+    assert set(run_files(dict(list(wrong.items())[:1]), tmp_path).values()) == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("axes", "stages"),
+    [
+        ("xyz", (("x",), ("y", "z"))),
+        ("zxy", (("z",), ("x", "y"))),
+        ("xy", (("x", "y"),)),
+        ("z", (("z",),)),
+    ],
+)
+def test_only_what_goes_over_all_chips_goes_in_stages(axes: str, stages: tuple[tuple[str, ...], ...]):
+    assert stages_of(tuple(axes), Mesh.parse("2x3x4")) == stages
+
+
+def test_an_axis_of_one_chip_is_no_stage():
+    assert stages_of(("x", "z"), Mesh.parse("4x1x4")) == (("x",), ("z",))
+    assert stages_of(("x", "y"), Mesh.parse("4x1")) == (("x", "y"),)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "dim", "rows"),
+    [
+        ({"B": 512, "E": 4608}, "bf16", "B", False),
+        ({"B": 512, "E": 1152}, "bf16", "B", True),
+        ({"B": 16, "E": 4608}, "bf16", "B", True),
+        ({"B": 512, "E": 4608}, "bf16", "E", True),
+        ({"B": 512, "E": 4096}, "bf16", "E", False),
+        ({"B": 512, "E": 1152}, "f32", "B", False),
+        ({"B": 1, "E": 4096}, "bf16", "E", True),
+    ],
+)
+def test_narrow_types_are_scattered_as_rows_where_tiles_do_not_fit(
+    sizes: dict[str, int], dtype: str, dim: str, rows: bool
+):
+    b = Build("4", **sizes)
+    b.stored("a", "BE", Kind.INPUT, dtype)
+    spmd = b.spmd("a")
+    kept = Kept(spmd.mesh, spmd.table(), dict(spmd.sizes))
+    assert kept.as_rows("a", "BE".index(dim), ("x",)) == rows
+
+
+def test_stages_send_what_one_collective_sends():
+    model = load(EXAMPLES / "feed-forward.esti", None, [EXAMPLES / "pins" / "ws1d.pins"])
+    one = compile_phase(model, "main", Mesh.parse("4x4x4"), Options(HARDWARE))
+    plain, staged = (planned(one.spmd, one.estimate, tpu=tpu) for tpu in (False, True))
+    assert sent_bytes(plain) == sent_bytes(staged) == 33_030_144
+    assert (len(plain), len(staged)) == (2, 4)
+    assert {sent.axes for sent in staged} == {("x",), ("y", "z")}

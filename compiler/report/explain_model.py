@@ -13,7 +13,8 @@ from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ..text.arguments import checked
-from .compiled_model import compile, one_of
+from .compiled_model import CompiledModel, compile
+from .compiled_pipeline import one_of
 from .explain import explain_phase
 from .explain_text import NO_LINKS, Explained
 

@@ -27,8 +27,8 @@ class LoopCost:
     `halves`: 2 where each block is cut in two along the dim of the first stage, to go round both ways,
     else 1. `permutes`: the collective-permutes of all of it, each of `permute_bytes` from every chip.
     `op_s`: its ops, block by block, `kernels_s` of it to start the kernels of each block but one; `transfer_s`: the
-    bytes, and the hop of each round; `start_s`: what comes before either. `apart_s`: what its steps take one after
-    the other.
+    bytes, and the hop of each round (`hops_s` of it); `start_s`: what comes before either. `apart_s`: what its steps
+    take one after the other.
     """
 
     results: tuple[str, ...]
@@ -39,6 +39,7 @@ class LoopCost:
     op_s: float
     kernels_s: float
     transfer_s: float
+    hops_s: float
     start_s: float
     apart_s: float
 
@@ -78,11 +79,12 @@ def loop_cost(loop: CollectiveMatmul, times: int, spmd: SpmdProgram, network: Ne
     closed = any(stage.axis in network.rings for stage in stages)
     halves = 2 if closed and shape[stages[0].dim] % 2 == 0 else 1
     block_bytes = _local_bytes(block, spmd)
-    gathered, transfer_s = 1, 0.0
+    gathered, transfer_s, hops_s = 1, 0.0, 0.0
     for stage in stages:
         ways = spmd.mesh.size(stage.axis)
         passed = float(gathered * (ways - 1) * block_bytes)
         transfer_s += passed / network.passing_bytes_per_s(stage.axis, both_ways=halves == 2)
+        hops_s += gathered * (ways - 1) * network.hop_s(stage.axis)
         gathered *= ways
     rounds = gathered - 1
     kernel_s = network.hardware.calibrated.kernel_s
@@ -95,7 +97,8 @@ def loop_cost(loop: CollectiveMatmul, times: int, spmd: SpmdProgram, network: Ne
         permute_bytes=block_bytes / halves,
         op_s=kernels_s + fsum(_by_blocks_s(step, loop, halves, spmd, network, alone) for step in loop.ops),
         kernels_s=kernels_s,
-        transfer_s=transfer_s + rounds * network.hop_s,
+        transfer_s=transfer_s + hops_s,
+        hops_s=hops_s,
         start_s=network.start_s,
         apart_s=fsum(alone.seconds[step.result] for step in loop.steps),
     )

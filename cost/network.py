@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import chain, combinations, groupby
 from math import prod
 from typing import Any
 
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import InputError
-from ..ir.mesh import Mesh
+from ..ir.mesh import Mesh, part_of
 from .hardware import Convention, Hardware, Protocols, Switch, Torus, smaller
 from .topology import Axis, Level, place_axes
 
@@ -50,6 +50,10 @@ _ALL_OF_IT = {
     CollectiveKind.SLICE: lambda before, after: 0 * before,
     CollectiveKind.EMBED: lambda before, after: 0 * before,
 }
+
+
+Run = tuple[str, ...]  # an axis, or neighbouring parts of one that are used as one
+Stage = list[Run]  # what is used at once
 
 
 @dataclass(frozen=True)
@@ -116,9 +120,9 @@ class Network:
             return sum(self._wait_s(kind, stage, protocols) for stage in self.stages(axes))
         return self._terms.start_s + self._steps(kind, axes, self._terms) * self._terms.hop_s
 
-    def _wait_s(self, kind: CollectiveKind, stage: Sequence[str], protocols: Protocols) -> Any:
+    def _wait_s(self, kind: CollectiveKind, stage: Stage, protocols: Protocols) -> Any:
         """What each chip waits in a stage of a measured collective; in a permute for one other."""
-        others = 1 if kind == CollectiveKind.PERMUTE else self._terms.others(self._terms.ways(stage))
+        others = 1 if kind == CollectiveKind.PERMUTE else self._terms.others(self._terms.ways(_names(stage)))
         return protocols.start_s + protocols.member_s * others
 
     def is_measured(self, kind: CollectiveKind) -> bool:
@@ -158,7 +162,7 @@ class Network:
         terms, seconds = self._terms, 0
         held = before_bytes if kind == CollectiveKind.ALL_GATHER else before_bytes / terms.ways(axes)
         for stage in self.gather_stages(axes):
-            ways = terms.ways(stage)
+            ways = terms.ways(_names(stage))
             match kind:
                 case CollectiveKind.PERMUTE:
                     sent = before_bytes
@@ -167,7 +171,7 @@ class Network:
                 case _:
                     sent = held * terms.others(ways) * (2 if kind == CollectiveKind.ALL_REDUCE else 1)
             held = held * ways
-            rate = terms.rate(stage[0])
+            rate = terms.rate(stage[0][0])
             quick = sent / (rate * protocols.share)
             if protocols.bulk_share is not None:
                 quick = smaller(quick, (protocols.bulk_start_s or 0.0) + sent / (rate * protocols.bulk_share))
@@ -178,7 +182,8 @@ class Network:
         """What sets an axis apart: axes of one class can change places in any plan at no cost."""
         if self.hardware.convention is Convention.FLAT:
             return self.mesh.size(axis)
-        return self._axes[axis]
+        on_torus = self.level(axis) in (Level.RING, Level.LINE)
+        return axis if on_torus and part_of(axis) != axis else self._axes[axis]
 
     def gather_bytes_per_s(self, axes: Sequence[str]) -> Any:
         """The rate at which a chip takes in what an all-gather over `axes` brings it.
@@ -189,7 +194,7 @@ class Network:
         seconds, gathered = 0, 1  # for one byte on each chip at the start
         for stage in self.gather_stages(axes):
             seconds += gathered * self._spread_s_per_byte(stage, terms)
-            gathered *= terms.ways(stage)
+            gathered *= terms.ways(_names(stage))
         return terms.others(gathered) / seconds
 
     def hops(self, kind: CollectiveKind, axes: Sequence[str]) -> int:
@@ -213,13 +218,14 @@ class Network:
         flat = self.hardware.convention is Convention.FLAT
         return 0.0 if flat or self._protocols(CollectiveKind.PERMUTE) else self._terms.start_s
 
-    @property
-    def hop_s(self) -> Any:
-        """What each step from chip to chip takes, whatever it carries."""
+    def hop_s(self, axis: str) -> Any:
+        """What each step from chip to chip along an axis takes, whatever it carries."""
         if self.hardware.convention is Convention.FLAT:
             return 0.0
         protocols = self._protocols(CollectiveKind.PERMUTE)
-        return self._terms.hop_s if protocols is None else protocols.start_s + protocols.member_s
+        if protocols is not None:
+            return protocols.start_s + protocols.member_s
+        return self._terms.hop_s * self._axes[axis].stride
 
     def passing_bytes_per_s(self, axis: str, both_ways: bool) -> Any:
         """The rate at which a chip takes in blocks that are passed on from chip to chip along `axis`.
@@ -236,34 +242,68 @@ class Network:
         return self._terms.rate(axis) * share / (2 if one_way else 1)
 
     def level(self, axis: str) -> Level:
-        """What the chips along an axis are linked by."""
+        """What the chips along an axis are linked by; along neighbouring parts of one, that of the outermost."""
         return self._axes[axis].level
 
+    def stride(self, axis: str) -> int:
+        """How many links lie from one chip to the next along an axis; along parts of one, that of the innermost."""
+        return self._axes[axis].stride
+
+    def joins(self, outer: str, inner: str) -> bool:
+        """Whether neighbouring parts of an axis, used together, cost what one axis in their place would."""
+        if self.hardware.convention is Convention.FLAT or isinstance(self.hardware.fabric, Torus):
+            return True
+        return self.level(outer) is self.level(inner)
+
     def axis_bytes_per_s(self, axis: str) -> float:
-        """What a chip can take in along an axis, where it has least links."""
+        """What a chip can take in along an axis, where it has least links, all groups that share them at work."""
+        return self.link_bytes_per_s(axis) * (2 if self.level(axis) is Level.RING else 1) / self.stride(axis)
+
+    def link_bytes_per_s(self, axis: str) -> float:
+        """What one link along an axis carries in one direction."""
         if self.level(axis) is Level.BETWEEN:
             assert self.hardware.between_bytes_per_s is not None, "place_axes refuses it"
             return self._reached(self.hardware.between_bytes_per_s)
-        return self._reached(self.hardware.fabric.link_bytes_per_s) * (2 if self.level(axis) is Level.RING else 1)
+        return self._reached(self.hardware.fabric.link_bytes_per_s)
 
-    def link_bytes_per_s(self, axis: str) -> float:
-        """What one link of a chip along an axis carries in one direction."""
-        return self.axis_bytes_per_s(axis) / (2 if self.level(axis) is Level.RING else 1)
-
-    def stages(self, axes: Sequence[str]) -> list[list[str]]:
-        """The axes that are used at once, stage by stage; axes of one chip left out."""
+    def stages(self, axes: Sequence[str]) -> list[Stage]:
+        """The axes that are used at once, stage by stage; axes of one chip left out. On a torus neighbouring parts of
+        an axis are one run of chips; runs of one axis that are no neighbours share its links, and take turns."""
         live = [name for name in axes if self.mesh.size(name) > 1]
         far = [name for name in live if self.level(name) is Level.BETWEEN]
         near = [name for name in live if name not in far]
-        most = self.hardware.calibrated.axes_at_once if isinstance(self.hardware.fabric, Torus) else None
-        if most is None or most >= len(near):
-            stages = [near]
-        else:  # the longest together: what is left for an axis by itself is least then
-            near.sort(key=self.mesh.size, reverse=True)
-            stages = [near[first : first + most] for first in range(0, len(near), most)]
-        return [stage for stage in (*stages, far) if stage]
+        if not isinstance(self.hardware.fabric, Torus):
+            return [[(name,) for name in stage] for stage in (near, far) if stage]
+        first: dict[str, Run] = {}
+        turns: list[Stage] = []
+        for run in self._runs(near):
+            if part_of(run[0]) in first:
+                turns.append([run])
+            first.setdefault(part_of(run[0]), run)
+        runs = list(first.values())
+        most = self.hardware.calibrated.axes_at_once
+        if most is not None and most < len(
+            runs
+        ):  # the longest together: what is left for an axis by itself is least then
+            runs.sort(key=lambda run: self.mesh.size(*run), reverse=True)
+        most = most or len(runs) or 1
+        together = [runs[n : n + most] for n in range(0, len(runs), most)]
+        between: Stage = [(name,) for name in far]
+        return [stage for stage in (*together, *turns, between) if stage]
 
-    def gather_stages(self, axes: Sequence[str]) -> list[list[str]]:
+    def _runs(self, axes: Sequence[str]) -> list[Run]:
+        """Axes, those that are neighbouring parts of one as one run, outer ones first."""
+        parts = {part_of(name): [a for a in self.mesh.parts(part_of(name)) if self.mesh.size(a) > 1] for name in axes}
+        runs: list[Run] = []
+        for every in parts.values():
+            own = [name for name in every if name in axes]
+            runs += [
+                tuple(name for _, name in group)
+                for _, group in groupby(enumerate(own), key=lambda at: every.index(at[1]) - at[0])
+            ]
+        return runs
+
+    def gather_stages(self, axes: Sequence[str]) -> list[Stage]:
         """The stages in the order of an all-gather: the slowest first, while blocks are small."""
         return sorted(self.stages(axes), key=self._stage_bytes_per_s)
 
@@ -289,19 +329,28 @@ class Network:
         steps = sum(self._stage_steps(stage, terms) for stage in self.stages(axes))
         return 2 * steps if kind == CollectiveKind.ALL_REDUCE else steps
 
-    def _stage_steps(self, stage: Sequence[str], terms: Terms) -> Any:
+    def _stage_steps(self, stage: Stage, terms: Terms) -> Any:
         if not self._is_torus(stage):
             return 1
-        return sum(terms.size(a) // 2 if self.level(a) is Level.RING else terms.size(a) - 1 for a in stage)
+        return sum(self._run_steps(run, terms.ways(run)) * self.stride(run[-1]) for run in stage)
 
-    def _is_torus(self, stage: Sequence[str]) -> bool:
-        return self.level(stage[0]) in (Level.RING, Level.LINE)
+    def _run_steps(self, run: Run, ways: Any) -> Any:
+        return ways // 2 if self.level(run[0]) is Level.RING else ways - 1
 
-    def _stage_bytes_per_s(self, stage: Sequence[str]) -> float:
+    def _is_torus(self, stage: Stage) -> bool:
+        return self.level(stage[0][0]) in (Level.RING, Level.LINE)
+
+    def _stage_bytes_per_s(self, stage: Stage) -> float:
         """The rate of an all-gather over axes used at once."""
-        return float((self.mesh.size(*stage) - 1) / self._spread_s_per_byte(stage, self._figures))
+        return float((self.mesh.size(*_names(stage)) - 1) / self._spread_s_per_byte(stage, self._figures))
 
-    def _spread_s_per_byte(self, stage: Sequence[str], terms: Terms) -> Any:
+    def _rate(self, run: Run, terms: Terms) -> Any:
+        """The bytes/s that a chip can take in along a run: twice that of its innermost part where parts that are
+        lines close into a ring together."""
+        closes = self.level(run[0]) is Level.RING and self.level(run[-1]) is Level.LINE
+        return terms.rate(run[-1]) * (2 if closes else 1)
+
+    def _spread_s_per_byte(self, stage: Stage, terms: Terms) -> Any:
         """Seconds of an all-gather over axes used at once, for each byte on a chip at the start.
 
         On a torus each part of the data may take the axes in another order. Whatever the orders, the
@@ -309,10 +358,10 @@ class Network:
         the best orders no more than the worst such set asks for.
         """
         if not self._is_torus(stage):
-            return terms.others(terms.ways(stage)) / terms.rate(stage[0])
+            return terms.others(terms.ways(_names(stage))) / terms.rate(stage[0][0])
 
-        def through(some: Sequence[str], terms: Terms) -> Any:
-            return terms.others(terms.ways(some)) / sum(terms.rate(name) for name in some)
+        def through(some: Sequence[Run], terms: Terms) -> Any:
+            return terms.others(terms.ways(_names(some))) / sum(self._rate(run, terms) for run in some)
 
         sets = chain.from_iterable(combinations(stage, n) for n in range(len(stage), 0, -1))
         return through(max(sets, key=lambda some: through(some, self._figures)), terms)
@@ -327,20 +376,25 @@ class Network:
         terms, total = self._terms, 0
         for stage in self.stages(axes):
             if self._is_torus(stage):
-                busiest = max(stage, key=lambda name: self._across_s_per_byte(name, self._figures))
+                busiest = max(stage, key=lambda run: self._across_s_per_byte(run, self._figures))
                 total += (2 if permute else 1) * self._across_s_per_byte(busiest, terms)
             else:
-                ways = terms.ways(stage)
-                total += (1 if permute else terms.others(ways) / ways) / terms.rate(stage[0])
+                ways = terms.ways(_names(stage))
+                total += (1 if permute else terms.others(ways) / ways) / terms.rate(stage[0][0])
         return total
 
-    def _across_s_per_byte(self, axis: str, terms: Terms) -> Any:
+    def _across_s_per_byte(self, run: Run, terms: Terms) -> Any:
         """Seconds of an all-to-all along a ring or line, both directions in use, for each byte on a chip.
 
         On a ring of many chips a quarter of what an all-gather of the same total takes. A line has
         twice the bytes on its busiest link, as a ring has twice the rate.
         """
-        ways = terms.size(axis)
-        even = self.mesh.size(axis) % 2 == 0 or terms.many
+        ways = terms.ways(run)
+        even = self.mesh.size(*run) % 2 == 0 or terms.many
         on_busiest_link = ways / 8 if even else (ways**2 - 1) / (8 * ways)
-        return 2 * on_busiest_link / terms.rate(axis)
+        return 2 * on_busiest_link / self._rate(run, terms)
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The axes of some runs."""
+    return [name for run in runs for name in run]

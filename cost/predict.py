@@ -14,7 +14,6 @@ from ..ir.program import Append, Kind, Program, Stored, walk
 from ..ir.spmd import SpmdProgram
 from .estimate import Estimate, MoveCost, OpCost
 from .hardware import Hardware, Rule
-from .loops import LoopCost
 from .memory import memory
 from .network import Network
 from .ops import model_flops
@@ -207,7 +206,6 @@ def token_dims(program: Program) -> tuple[str, ...]:
 
 def _spent(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Shares:
     """What the time goes to. In a loop the longer of its ops and its transfer counts; the other is hidden."""
-    network = Network(hardware, spmd.mesh)
     looped = {name for loop in cost.loops for name in loop.results}
     steps = {op.result for op in cost.ops} | {move.result for move in cost.moves}
     total = shares(spmd, _some(cost, steps - looped), hardware)
@@ -219,14 +217,9 @@ def _spent(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Shares:
             total += shares(spmd, _some(cost, {op.result for op in ops}), hardware)
             total += Shares(hbm_s=loop.times * again_s, latency_s=start_s, launch_s=loop.times * loop.kernels_s)
         else:
-            hops_s = loop.times * _rounds(loop) * float(network.hop_s)
+            hops_s = loop.times * loop.hops_s
             total += Shares(network_s=loop.times * loop.transfer_s - hops_s, latency_s=start_s + hops_s)
     return total + Shares(host_s=cost.totals().waiting_s)
-
-
-def _rounds(loop: LoopCost) -> int:
-    """How often blocks are passed on."""
-    return loop.permutes // loop.halves
 
 
 def _some(cost: Estimate, results: set[str]) -> Estimate:

@@ -1,8 +1,8 @@
 """Where the axes of a mesh lie in the network: on rings or lines of a torus, behind a switch, or between nodes.
 
-An axis belongs to one level. Axes called `node`, `slice` or `dcn` join nodes or slices. Of the
-others, on a torus each is an axis of the slice; behind switches the last axes of the mesh, as many as
-fill no more than a node, lie in the node, and those before them join nodes.
+An axis belongs to one level, each part of one to its own. Axes called `node`, `slice` or `dcn` join nodes or
+slices. Of the others, on a torus each is an axis of the slice; behind switches the last axes of the mesh, as
+many as fill no more than a node, lie in the node, and those before them join nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 from math import prod
 
 from ..ir.diagnostics import InputError, fail
-from ..ir.mesh import Mesh
+from ..ir.mesh import Mesh, part_of
 from .hardware import Hardware, Switch, Torus, Wrap
 
 FAR_NAMES = ("node", "slice", "dcn")  # names of axes that join nodes or slices
@@ -30,10 +30,12 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of a mesh on its level. Axes that are equal cannot be told apart by any price."""
+    """An axis of a mesh on its level, or a part of one. Along a part of an axis of a torus `stride` links lie from one
+    chip to the next, and as many groups of chips share each link: those between."""
 
     size: int
     level: Level
+    stride: int = 1
 
 
 def place_axes(mesh: Mesh, hardware: Hardware) -> dict[str, Axis]:
@@ -42,10 +44,10 @@ def place_axes(mesh: Mesh, hardware: Hardware) -> dict[str, Axis]:
     Raises InputError when the torus has too few dimensions or chips for the mesh, or when axes join
     nodes and the hardware has no figure for that.
     """
-    near = [(name, size) for name, size in mesh.part_of or mesh.axes if name not in FAR_NAMES]
+    near = [(name, size) for name, size in mesh.part_of or mesh.axes if part_of(name) not in FAR_NAMES]
     match hardware.fabric:
         case Torus() as torus:
-            placed = _on_torus(near, torus, hardware.name)
+            placed = _parts_on_torus(near, torus, hardware.name)
         case Switch(node_chips):
             placed = _behind_switch(near, node_chips)
     axes = {name: placed.get(name, Axis(size, Level.BETWEEN)) for name, size in mesh.axes}
@@ -57,6 +59,21 @@ def place_axes(mesh: Mesh, hardware: Hardware) -> dict[str, Axis]:
             hint="give `between_bytes_per_s` in a hardware file of your own, or take `--network flat`",
         )
     return axes
+
+
+def _parts_on_torus(near: Sequence[tuple[str, int]], torus: Torus, chip: str) -> dict[str, Axis]:
+    """Axes and parts of axes. The outermost part of a ring is one, of chips that lie apart; others are lines."""
+    sizes: dict[str, int] = {}
+    for name, size in near:
+        sizes[part_of(name)] = sizes.get(part_of(name), 1) * size
+    whole = _on_torus(tuple(sizes.items()), torus, chip)
+    stride, placed = dict.fromkeys(whole, 1), {}
+    for name, size in reversed(near):
+        axis = part_of(name)
+        outermost = stride[axis] * size == sizes[axis]
+        placed[name] = Axis(size, whole[axis].level if outermost else Level.LINE, stride[axis])
+        stride[axis] *= size
+    return placed
 
 
 def _on_torus(near: Sequence[tuple[str, int]], torus: Torus, chip: str) -> dict[str, Axis]:

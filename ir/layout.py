@@ -1,7 +1,7 @@
 """Layouts: which mesh axes split which dimension, in which order, and what is still partial.
 
 Text forms: `BLE_xyz`, `E_xF_zy`, `BLF_zy partialsum-x` where every dim is one capital letter and
-every axis one small letter; `[batch, d_model/node.x] partialmax-gpu` otherwise. Both parse.
+every axis one small letter; `[batch, d_model/node.gpu:2] partialmax-x` otherwise. Both parse.
 """
 
 from __future__ import annotations
@@ -76,9 +76,10 @@ def format_layout(names: Sequence[str], layout: Layout) -> str:
     return f"[{body}]" + (f" partial{layout.reduction}-{'.'.join(layout.partial)}" if layout.partial else "")
 
 
-_PARTIAL = r"(?:\s+partial(?P<reduction>sum|max)-(?P<partial>[a-z][a-z0-9_.]*))?"
+_PARTIAL = r"(?:\s+partial(?P<reduction>sum|max)-(?P<partial>[a-z][a-z0-9_.:]*))?"
 _SHORT = re.compile(r"(?P<body>(?:[A-Z](?:_[a-z]+)?)+)" + _PARTIAL)
 _LONG = re.compile(r"\[(?P<body>[^\]]*)\]" + _PARTIAL)
+_AXIS = r"[a-z][a-z0-9_]*(?::\d+)?"  # a part of an axis has its number behind it
 _NAME = r"[A-Za-z][A-Za-z0-9_]*"
 
 
@@ -96,7 +97,7 @@ def parse_layout(text: str) -> tuple[tuple[str, ...], Layout]:
         partial = tuple(match["partial"] or "")
     elif match := _LONG.fullmatch(text):
         entries = [e.strip() for e in match["body"].split(",")] if match["body"].strip() else []
-        if not all(re.fullmatch(rf"{_NAME}(/[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*)?", e) for e in entries):
+        if not all(re.fullmatch(rf"{_NAME}(/{_AXIS}(\.{_AXIS})*)?", e) for e in entries):
             raise fail(f"`{text[:60]}` is not a layout.", hint=hint)
         names = tuple(e.split("/")[0] for e in entries)
         dims = tuple(tuple(e.split("/")[1].split(".")) if "/" in e else () for e in entries)

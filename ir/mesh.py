@@ -1,9 +1,14 @@
-"""The mesh: ordered, named axes of chips."""
+"""The mesh: ordered, named axes of chips, some of them in parts.
+
+An axis of 8 chips may be two axes of the mesh, of 2 and of 4: `gpu=2x4` has the parts `gpu:1` (of the two halves) and
+`gpu:2` (in each half), outer ones first. Chips are numbered as those of the whole axis.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from .diagnostics import fail
@@ -31,7 +36,8 @@ class Mesh:
 
     @classmethod
     def parse(cls, text: str) -> Mesh:
-        """The mesh of `4x4x4` (axes x, y, z, ...) or of `node=2,gpu=8` (named axes); `gpu=8 of node=2,gpu=8` is a part.
+        """The mesh of `4x4x4` (axes x, y, z, ...) or of `node=2,gpu=8` (named axes), where `gpu=2x4` is an axis in
+        parts; `gpu=8 of node=2,gpu=8` are some chips of a mesh.
 
         Raises InputError when the text is neither.
         """
@@ -39,7 +45,7 @@ class Mesh:
         if of:
             return replace(cls.parse(part), part_of=cls.parse(whole).axes)
         plain = re.fullmatch(r"\d+(x\d+)*", text.strip())
-        named = re.fullmatch(r"[a-z][a-z0-9_]*=\d+([, ]\s*[a-z][a-z0-9_]*=\d+)*", text.strip())
+        named = re.fullmatch(rf"{_AXIS}([, ]\s*{_AXIS})*", text.strip())
         if plain:
             sizes = [_number(n) for n in text.strip().split("x")]
             if len(sizes) > len(DEFAULT_NAMES):
@@ -47,7 +53,7 @@ class Mesh:
             axes = tuple(zip(DEFAULT_NAMES, sizes, strict=False))
         elif named:
             pairs = [part.split("=") for part in re.split(r"[, ]\s*", text.strip())]
-            axes = tuple((name, _number(size)) for name, size in pairs)
+            axes = tuple(part for name, sizes in pairs for part in _parts(name, map(_number, sizes.split("x"))))
         else:
             raise fail(
                 f"`{text[:60]}` is not a mesh.", hint="write sizes as `4x4x4`, or names and sizes as `node=2,gpu=8`"
@@ -56,8 +62,8 @@ class Mesh:
             raise fail(f"The mesh has {len(axes)} axes; at most {len(DEFAULT_NAMES)} are supported.")
         names = [name for name, _ in axes]
         for name in names:
-            if names.count(name) > 1:
-                raise fail(f"The mesh names the axis `{name}` twice.")
+            if names.count(name) > 1 or (part_of(name) != name and part_of(name) in names):
+                raise fail(f"The mesh names the axis `{part_of(name)}` twice.")
             if len(name) > 1 and set(name) <= set(names):
                 raise fail(f"The axis `{name}` reads like the axes {', '.join(name)} together.", hint="rename it")
         if any(size == 0 for _, size in axes):
@@ -94,9 +100,53 @@ class Mesh:
         rest = tuple((name, size) for name, size in self.axes if name != axis)
         return Mesh(rest or (("chip", 1),), self.part_of or self.axes)
 
+    def parts(self, axis: str) -> tuple[str, ...]:
+        """The names of the parts of an axis, outer ones first; its own where it is whole, none where it is no axis."""
+        return tuple(name for name, _ in self.axes if axis in (name, part_of(name)))
+
+    def in_parts(self, axis: str, sizes: Sequence[int]) -> Mesh:
+        """The mesh with an axis in parts of such sizes, outer ones first; those it has had are gone."""
+        assert math.prod(sizes) == self.size(*self.parts(axis)), "parts make up the axis"
+        axes: dict[str, int] = {}
+        for name, size in self.axes:
+            axes |= dict(_parts(axis, sizes)) if part_of(name) == axis else {name: size}
+        return replace(self, axes=tuple(axes.items()))
+
+    @property
+    def divisible(self) -> bool:
+        """Whether any axis could be in more parts."""
+        return any(size % k == 0 for size in self.sizes for k in range(2, math.isqrt(size) + 1))
+
+    @property
+    def spelled(self) -> tuple[tuple[str, str], ...]:
+        """Whole axes with their sizes as text, `2x4` where they are in parts."""
+        return tuple(_spelled(self.axes).items())
+
     def __str__(self) -> str:
-        axes, whole = (" ".join(f"{name}={size}" for name, size in some) for some in (self.axes, self.part_of))
+        spelled = (_spelled(axes).items() for axes in (self.axes, self.part_of))
+        axes, whole = (" ".join(f"{name}={size}" for name, size in some) for some in spelled)
         return f"{axes} of {whole}" if whole else axes
+
+
+_AXIS = r"[a-z][a-z0-9_]*=\d+(?:x\d+)*"
+
+
+def part_of(axis: str) -> str:
+    """The axis that an axis of a mesh is a part of, itself where it is whole."""
+    return axis.partition(":")[0]
+
+
+def _parts(name: str, sizes: Iterable[int]) -> tuple[tuple[str, int], ...]:
+    some = tuple(sizes)
+    return ((name, some[0]),) if len(some) == 1 else tuple((f"{name}:{n}", size) for n, size in enumerate(some, 1))
+
+
+def _spelled(axes: Sequence[tuple[str, int]]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for name, size in axes:
+        whole = part_of(name)
+        out[whole] = f"{out[whole]}x{size}" if whole in out else str(size)
+    return out
 
 
 def _number(digits: str) -> int:

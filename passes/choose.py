@@ -37,6 +37,7 @@ from .search.extract_plan import least_bytes, read_handovers, read_phase, stored
 from .search.graph import Graph, build_graph
 from .search.join_phases import for_each, join_phases, view
 from .search.limits import JointLimits, Limits, does_not_fit, live_do_not_fit
+from .search.parts import in_parts, pins_in_parts, with_whole_axes
 from .search.pinning import apply_pins
 from .search.prices import Moves, all_moves
 from .search.search import search
@@ -57,6 +58,7 @@ class Options:
     `pins` hold beside those of the program. `overlap`: whether steps of the program that is made of the
     plan are put into loops; the choice does not count on what they hide. `below`: only plans that cost
     less are looked for. `passing`: what a stage of a pipeline pays for results that it hands to the next one.
+    `parts`: whether axes may be split in parts.
     """
 
     hardware: Hardware
@@ -68,6 +70,7 @@ class Options:
     overlap: bool = False
     below: float = math.inf
     passing: Passing = NO_PASSING
+    parts: bool = False
 
     @property
     def capacity(self) -> float:
@@ -76,7 +79,38 @@ class Options:
 
 
 def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
-    """The proven cheapest plan of one phase, or of several together.
+    """The proven cheapest plan of one phase, or of several together; with `options.parts` on the mesh, or on it with
+    axes in parts, where that is cheaper. Raises as `choose_on` does."""
+    if not options.parts:
+        return choose_on(program, phases, mesh, options)
+    names = [phases] if isinstance(phases, str) else list(phases)
+    orders = Orders(program)
+    programs = {name: orders.ordered(name) for name in names}
+    finer = in_parts(programs, mesh)
+    plain = replace(options, parts=False)
+    if finer == mesh:
+        return choose_on(program, phases, mesh, plain)
+    whole: Plan | None = None
+    refused: InputError | Cutoff | None = None
+    try:
+        whole = choose_on(program, phases, mesh, plain)
+    except (InputError, Cutoff) as error:
+        refused = error
+    split = replace(program, pins=pins_in_parts(program.pins, finer))
+    below = min(options.below, whole.price) if whole else options.below
+    pinned = replace(plain, pins=pins_in_parts(options.pins, finer), below=below)
+    try:
+        plan = choose_on(split, phases, finer, pinned)
+    except (InputError, Cutoff) as error:
+        if whole is None:
+            raise refused or error from None
+        ordered = whole.in_mesh_order or mesh_order(programs, finer, (), ()) is not None
+        return replace(whole, parts=finer, in_mesh_order=ordered) if isinstance(error, Cutoff) else whole
+    return replace(with_whole_axes(plan, Network(options.hardware, finer)), parts=finer)
+
+
+def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
+    """The proven cheapest plan of one phase, or of several together, on the axes of the mesh as they are.
 
     Several phases store each parameter once, and caches go from each phase to the next; what is
     minimised is the sum over all calls. A product of three and more factors is contracted in the order of fewest

@@ -151,7 +151,8 @@ class Plan:
     `stored`: the layout of each parameter, and of what each phase has of its own: its inputs and its
     caches (of several phases those of the last). `price` and `bound` are those of all phases together,
     each as often as it is called, handovers included. `in_mesh_order`: only layouts were looked at whose axes
-    stand in mesh order (see `passes/layouts/mesh_order.py`), and the bound is one of these.
+    stand in mesh order (see `passes/layouts/mesh_order.py`), and the bound is one of these. `parts`: the mesh in
+    parts that was searched beside that of whole axes, if any was; `mesh` has the parts that the plan takes.
     """
 
     mesh: Mesh
@@ -163,6 +164,7 @@ class Plan:
     price: float = 0.0
     bound: float = 0.0
     in_mesh_order: bool = False
+    parts: Mesh | None = None
 
     @property
     def gap(self) -> float:

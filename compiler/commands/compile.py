@@ -54,6 +54,7 @@ from .options import (
     Offloading,
     Output,
     Overlap,
+    Parts,
     Pins,
     Price,
     Sets,
@@ -161,6 +162,7 @@ def compile_command(
     objective: Least = Objective.TIME,
     solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
     overlap: Overlap = False,
+    parts: Parts = False,
     capacity: Capacity = None,
     emit: Annotated[
         Emit,
@@ -202,7 +204,7 @@ def compile_command(
     meshes, remarks = meshes_to_compile(chips, chip, any_shape)
     complain(remarks)
     settings = Settings(solver.value)
-    options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=settings, overlap=overlap)
+    options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=settings, overlap=overlap, parts=parts)
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
     stream, room = _stream(input_, output, batch), capacity_of(capacity)
@@ -222,8 +224,14 @@ def compile_command(
     writing.refuse(model.name, phases)
     paddings = None
     wanted = stages_of(stages, micro_batches)
+    if parts and stages is not None:
+        raise fail(
+            "Axes are not split in parts in stages.", hint="leave out `--parts`, or write the parts in `--chips`"
+        )
     if offload is not Offload.NONE:
-        _refuse_beside_offload({"--stages": stages, "--separate": separate, "--batch": best_batch and stream})
+        _refuse_beside_offload(
+            {"--stages": stages, "--parts": parts, "--separate": separate, "--batch": best_batch and stream}
+        )
         if "auto" in (pad or []):
             raise fail("Padding is not chosen beside streams.", hint="leave out `--pad auto`, or `--offload`")
         streams, compiled = _offloaded(model, phases, meshes, options, (offload, ahead), best_batch, check)

@@ -82,6 +82,14 @@ Overlap = Annotated[
         "layouts stay those of the plan without.",
     ),
 ]
+Parts = Annotated[
+    bool,
+    typer.Option(
+        "--parts",
+        help="Look for plans that split axes of the mesh in parts, too: a node of 8 as 2x4. Takes longer; a plan says "
+        "which parts it takes.",
+    ),
+]
 Stages = Annotated[
     str | None,
     typer.Option(

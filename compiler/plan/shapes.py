@@ -135,7 +135,7 @@ def compile_shapes(
 def mesh_name(mesh: Mesh) -> str:
     """A mesh as `--chips` takes it: `4x4x4`, or `node=2,x=8` where axes have names of their own."""
     plain = mesh.names == tuple(DEFAULT_NAMES[: len(mesh.names)])
-    return "x".join(map(str, mesh.sizes)) if plain else ",".join(f"{name}={size}" for name, size in mesh.axes)
+    return "x".join(map(str, mesh.sizes)) if plain else ",".join(f"{name}={size}" for name, size in mesh.spelled)
 
 
 def ranking(shapes: Sequence[Shape]) -> str:

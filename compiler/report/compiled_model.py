@@ -191,6 +191,7 @@ def compile(
     micro_batches: Mapping[str, int] | None = None,
     offload: str = Offload.NONE,
     ahead: int = 1,
+    parts: bool = False,
 ) -> CompiledModel | CompiledPipeline:
     """The cheapest sharded program of a model on a mesh of chips, for all of its phases or some.
 
@@ -201,7 +202,7 @@ def compile(
     the network is seen. `objective`: `time`, `communication` or `memory`. `hbm_fraction` of the memory of a chip is
     used. `separate` plans each phase alone; `overlap` puts collectives into loops with einsums; `check` runs the
     plan on virtual chips. `capacity`: for how many chosen entries modules and plan have room, of those that are
-    expected; None or `full`: for all.
+    expected; None or `full`: for all. `parts`: look for plans that split axes of the mesh in parts, too.
 
     `stages`: over how many stages the layers are divided, along an axis of as many chips, or `auto`: along any, or
     none, whichever is quickest; then a CompiledPipeline comes back, a CompiledModel where there are none.
@@ -227,6 +228,7 @@ def compile(
         hbm_fraction * chip.hbm_bytes,
         settings=Settings(one_of([*SOLVERS], solver, "solver")),
         overlap=overlap,
+        parts=parts,
     )
     meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_to_compile(str(mesh), chip, any_shape)[0]
     streams = one_of(Offload, offload, "kind of tensors to offload")

@@ -62,6 +62,7 @@ def phase_data(compiled: CompiledPhase) -> Data:
         "objective": compiled.plan.objective.value,
         "status": None if plan.outcome is None else compiled.plan.outcome.value,
         "in_mesh_order": compiled.plan.in_mesh_order,
+        "parts": None if compiled.plan.parts is None else dict(compiled.plan.parts.axes),
         **_priced(compiled),
         "gap": plan.gap,
         "build_s": compiled.plan.timing.build_s,

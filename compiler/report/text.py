@@ -212,6 +212,8 @@ def _proof(compiled: CompiledPhase) -> Iterator[str]:
         yield f"  objective  {_objective(compiled, plan.price)}"
         yield f"  bound      {_objective(compiled, plan.bound)}"
         yield f"  status     {status_text(plan)}"
+        if plan.parts:
+            yield f"  parts      axes were split as far as {plan.parts}"
     if waiting_s := compiled.estimate.totals().waiting_s:
         yield f"  waiting    {time_text(waiting_s)} for the host, which the objective leaves out"
     yield from _overlap(compiled)
@@ -220,10 +222,11 @@ def _proof(compiled: CompiledPhase) -> Iterator[str]:
 def status_text(plan: Plan) -> str:
     """What is proven of a plan, and of which plans."""
     proven = Outcome.of(plan.gap) is Outcome.OPTIMAL
+    among = "" if plan.parts or not plan.mesh.divisible else " on whole axes"
     if plan.in_mesh_order:
         best = "cheapest, within a gap of 1e-9," if proven else f"within {plan.gap:.2%} of the cheapest"
-        return f"feasible: {best} among layouts whose axes stand in mesh order"
-    return f"optimal: {PROOF}" if proven else f"feasible: the optimum may be up to {plan.gap:.2%} lower"
+        return f"feasible: {best} among layouts{among} in mesh order"
+    return f"optimal{among}: {PROOF}" if proven else f"feasible: the optimum{among} may be up to {plan.gap:.2%} lower"
 
 
 PROOF = "proven within a gap of 1e-9"
@@ -387,6 +390,8 @@ def _together(compiled: Compilation) -> Iterator[str]:
     yield f"  objective  {time_text(plan.price, 6)}"
     yield f"  bound      {time_text(plan.bound, 6)}"
     yield f"  status     {status_text(plan)}"
+    if plan.parts:
+        yield f"  parts      axes were split as far as {plan.parts}"
 
 
 def seconds_of(one: CompiledPhase, hiding: bool = True) -> float:

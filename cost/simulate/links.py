@@ -16,7 +16,7 @@ starts with another axis. Non-goals: contention between collectives, packets.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -38,19 +38,25 @@ class Wiring(StrEnum):
 
 @dataclass(frozen=True)
 class Wire:
-    """A mesh axis: its name, how many chips stand along it, how they are joined."""
+    """A mesh axis: its name, how many chips stand along it, how they are joined.
+
+    `stride`: how many links of a ring or line lie from one of these chips to the next. The chips between are of
+    groups of their own, which do the same at the same time over the same links.
+    """
 
     name: str
     size: int
     wiring: Wiring
+    stride: int = 1
 
 
 @dataclass(frozen=True, order=True)
 class Link:
     """One direction of one link: the `port` of `chip` along `axis`.
 
-    Ports: `+` and `-` to the neighbours of a ring or line, `up` and `down` to and from a switch,
-    `to 3` to position 3 of a direct axis. Chips are numbered row by row, the last axis fastest.
+    Ports: `+` and `-` to the neighbours of a ring or line (`+2` from the second chip behind one of a group that lie
+    apart), `up` and `down` to and from a switch, `to 3` to position 3 of a direct axis. Chips are numbered row by
+    row, the last axis fastest.
     """
 
     axis: str
@@ -184,6 +190,16 @@ def _route(wire: Wire, source: int, target: int, half: int) -> _Path:
             return _Path((source,) if source == target else (source, target), 0)
 
 
+def _passed(wire: Wire, start: int, way: int) -> Iterator[tuple[int, str]]:
+    """The links that are passed on the way from a chip to its neighbour in the group, and on those of the groups
+    between: each from a place at or behind a chip of the group, by its port."""
+    sign, chips = "+" if way > 0 else "-", wire.size * wire.stride
+    for group in range(wire.stride):
+        for hop in range(wire.stride):
+            place, behind = divmod((start * wire.stride + group + way * hop) % chips, wire.stride)
+            yield place, f"{sign}{behind or ''}"
+
+
 @dataclass
 class _Run:
     """Chips, their lines along each axis, and what has been carried so far, in units of `unit` bytes."""
@@ -224,7 +240,7 @@ class _Run:
         for a, b in pairwise(path.positions):
             match wire.wiring:
                 case Wiring.RING | Wiring.LINE:
-                    ports = [(a, "+" if path.way > 0 else "-")]
+                    ports = list(_passed(wire, a, path.way))
                 case Wiring.SWITCH:
                     ports = [(a, "up"), (b, "down")]
                 case Wiring.DIRECT:
@@ -232,7 +248,7 @@ class _Run:
             for position, port in ports:
                 link = Link(wire.name, line[position], port)
                 self.loads[link] = self.loads.get(link, 0) + units
-        self.hops = max(self.hops, len(path.positions) - 1)
+        self.hops = max(self.hops, (len(path.positions) - 1) * wire.stride)
 
     def end_stage(self, axes: Sequence[int]) -> None:
         """Close the stage in which part i went along `axes[i]`."""

@@ -21,7 +21,7 @@ from ...ir.program import walk
 from ...ir.spmd import Move, SpmdProgram
 from ..estimate import Transfer, concrete_sizes, step_costs
 from ..hardware import Hardware
-from ..network import Network
+from ..network import Network, Run
 from ..topology import Level
 from .links import Stage, Wire, Wiring, simulate, simulate_permute
 
@@ -33,7 +33,7 @@ WIRING = {Level.RING: Wiring.RING, Level.LINE: Wiring.LINE, Level.SWITCH: Wiring
 
 
 @dataclass(frozen=True)
-class Run:
+class Simulated:
     """What was simulated: bytes over the busiest link, stage after stage; hops that wait for each other; seconds."""
 
     busiest_bytes: Fraction
@@ -55,7 +55,7 @@ class Trace:
     chips: int
     formula_s: float
     exact: bool
-    run: Run | None
+    run: Simulated | None
 
     @property
     def agrees(self) -> bool | None:
@@ -95,7 +95,7 @@ def _trace(steps: Sequence[Transfer], move: Move, before: Layout, network: Netwo
         return float(network.collective_s(step.kind, step.axes, *sizes, joined=joined))
 
     formula_s = sum((price(step, joined=True) for step in rest), start=price(first, joined=False))
-    run: Run | None = None
+    run: Simulated | None = None
     if isinstance(move.collective, Permute):
         axes = [axis for axis in network.mesh.names if axis in before.split_axes]
         if _small(axes, network):
@@ -108,7 +108,8 @@ def _trace(steps: Sequence[Transfer], move: Move, before: Layout, network: Netwo
 
 
 def _small(axes: Sequence[str], network: Network) -> bool:
-    along = [network.mesh.size(a) for a in axes if WIRING[network.level(a)] is not Wiring.SWITCH]
+    runs = [run for stage in network.stages(axes) for run in stage]
+    along = [network.mesh.size(*run) for run in runs if WIRING[network.level(run[0])] is not Wiring.SWITCH]
     return network.mesh.size(*axes) <= MOST_CHIPS and max(along, default=1) <= LONGEST_RING
 
 
@@ -119,23 +120,23 @@ def _claims(kind: CollectiveKind, axes: Sequence[str], network: Network) -> bool
     knows only those in which every part of the data starts with another axis.
     """
     stages = network.stages(axes)
-    alike = [len({(network.mesh.size(axis), network.level(axis)) for axis in stage}) == 1 for stage in stages]
+    alike = [len({(w.size, w.wiring, w.stride) for w in _wires(stage, network)}) == 1 for stage in stages]
     return kind == CollectiveKind.ALL_TO_ALL or all(
         same or _is_switch(stage, network) for same, stage in zip(alike, stages, strict=True)
     )
 
 
-def _is_switch(stage: Sequence[str], network: Network) -> bool:
-    return WIRING[network.level(stage[0])] is Wiring.SWITCH
+def _is_switch(stage: Sequence[Run], network: Network) -> bool:
+    return WIRING[network.level(stage[0][0])] is Wiring.SWITCH
 
 
-def _timed(stages: Sequence[Stage], held: Fraction, network: Network) -> Run:
+def _timed(stages: Sequence[Stage], held: Fraction, network: Network) -> Simulated:
     """Stages of a run with one byte on each chip at the start, as one with `held` bytes."""
     busiest = [stage.busiest_bytes * held for stage in stages]
     hops = sum(stage.hops for stage in stages)
     carried_s = sum(float(b) / network.link_bytes_per_s(s.axes[0]) for b, s in zip(busiest, stages, strict=True))
     start_s, hop_s = network.hardware.calibrated.collective_latency_s, network.hardware.hop_s
-    return Run(sum(busiest, start=Fraction(0)), hops, start_s + hops * hop_s + carried_s)
+    return Simulated(sum(busiest, start=Fraction(0)), hops, start_s + hops * hop_s + carried_s)
 
 
 def _collective(network: Network, kind: CollectiveKind, axes: Sequence[str]) -> list[Stage]:
@@ -152,17 +153,17 @@ def _collective(network: Network, kind: CollectiveKind, axes: Sequence[str]) -> 
             return [one for stage in order for one in _simulated(kind, _wires(stage, network))]
 
 
-def _gathered(network: Network, order: Sequence[Sequence[str]], held: Fraction) -> Iterator[Stage]:
+def _gathered(network: Network, order: Sequence[Sequence[Run]], held: Fraction) -> Iterator[Stage]:
     for stage in order:
         yield from (_times(one, held) for one in _simulated(CollectiveKind.ALL_GATHER, _wires(stage, network)))
-        held *= network.mesh.size(*stage)
+        held *= _chips(stage, network)
 
 
-def _scattered(network: Network, order: Sequence[Sequence[str]]) -> Iterator[Stage]:
+def _scattered(network: Network, order: Sequence[Sequence[Run]]) -> Iterator[Stage]:
     held = Fraction(1)
     for stage in reversed(order):
         yield from (_times(one, held) for one in _simulated(CollectiveKind.REDUCE_SCATTER, _wires(stage, network)))
-        held /= network.mesh.size(*stage)
+        held /= _chips(stage, network)
 
 
 @cache
@@ -174,17 +175,23 @@ def _times(stage: Stage, factor: Fraction) -> Stage:
     return Stage(stage.axes, stage.hops, tuple((link, load * factor) for link, load in stage.loads))
 
 
-def _wires(stage: Sequence[str], network: Network) -> tuple[Wire, ...]:
-    """The axes of a stage as wires. What joins chips behind a switch is one wire, by its first axis's name."""
+def _chips(stage: Sequence[Run], network: Network) -> int:
+    return network.mesh.size(*(axis for run in stage for axis in run))
+
+
+def _wires(stage: Sequence[Run], network: Network) -> tuple[Wire, ...]:
+    """What is used at once as wires, each by the name of its last axis. What joins chips behind a switch is one."""
     if _is_switch(stage, network):
-        return (Wire(stage[0], network.mesh.size(*stage), Wiring.SWITCH),)
-    return tuple(Wire(axis, network.mesh.size(axis), WIRING[network.level(axis)]) for axis in stage)
+        return (Wire(stage[0][-1], _chips(stage, network), Wiring.SWITCH),)
+    return tuple(
+        Wire(run[-1], network.mesh.size(*run), WIRING[network.level(run[0])], network.stride(run[-1])) for run in stage
+    )
 
 
 def _permuted(network: Network, axes: Sequence[str], before: Layout, after: Layout) -> list[Stage]:
     """The stages of a permute that sends every block straight to its chip, axis by axis."""
     stages = network.stages(axes)
-    order = [axis for stage in stages for axis in stage]
+    order = [axis for stage in stages for run in stage for axis in run]
     wires = [wire for stage in stages for wire in _wires(stage, network)]
     return list(simulate_permute(wires, _targets(order, before, after, network.mesh), Fraction(1)).stages)
 

@@ -39,7 +39,7 @@ MAX_NESTING = 50  # of repeats
 MAX_LENGTH = 20_000  # of a statement, in characters
 
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
-_TYPE = r"(?P<type>(?P<dtype>[a-z]\w*) +(?P<layout>(?:\[[^\]]*\]|[A-Z][A-Za-z_]*)(?: +partial[\w.-]+)?))"
+_TYPE = r"(?P<type>(?P<dtype>[a-z]\w*) +(?P<layout>(?:\[[^\]]*\]|[A-Z][A-Za-z_]*)(?: +partial[\w.:-]+)?))"
 _DIMS = r"[A-Za-z]\w*(?:,[A-Za-z]\w*)*"
 _CODE = re.compile(rf"(?:{_QUOTED}|[^#])*")  # a line up to its comment
 _HEADER = re.compile(rf"sharded +(?P<name>{_QUOTED}) +(?P<phase>{PHASE}|{_QUOTED}) +on +(?P<mesh>.+)", re.ASCII)
@@ -54,7 +54,7 @@ _REPEAT = re.compile(rf"repeat +(?P<count>\d{{1,20}}) +(?P<name>{NAME}) *\{{", r
 _STEP = re.compile(rf"(?P<looped>~)?(?P<joined>\+)? *(?P<name>{NAME}) +{_TYPE} += +(?P<body>.+)", re.ASCII)
 _RETURN = re.compile(rf"return(?: +(?P<names>{NAME}(?: *, *{NAME})*))?", re.ASCII)
 _MOVE = re.compile(
-    rf"(?P<kind>[a-z-]+)(?:\((?P<axes>[a-z0-9_.]*)\))?(?: +(?P<where>\S.*?))? +of +(?P<operand>{NAME})", re.ASCII
+    rf"(?P<kind>[a-z-]+)(?:\((?P<axes>[a-z0-9_.:]*)\))?(?: +(?P<where>\S.*?))? +of +(?P<operand>{NAME})", re.ASCII
 )
 
 
@@ -324,7 +324,7 @@ class _Parser:
     def axes(self, text: str, at: int) -> tuple[str, ...]:
         """The axes of `yz` or `node.gpu`."""
         known = self.mesh.names if self.mesh else ()
-        axes = (text,) if text in known else tuple(text.split(".") if "." in text else text)
+        axes = (text,) if text in known else tuple(text.split(".") if {".", ":"} & set(text) else text)
         for axis in axes:
             if axis not in known:
                 raise _Wrong(f"The mesh has no axis `{axis[:40]}`.", at, len(text), did_you_mean(axis, known))

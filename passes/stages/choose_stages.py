@@ -143,7 +143,7 @@ class _Search:
         """What handing on costs, of no values yet."""
         network = Network(self.options.hardware, self.mesh)
         rate = network.passing_bytes_per_s(self.axis, both_ways=False)
-        return Passing(frozenset(), float(network.start_s + network.hop_s), float(1 / rate))
+        return Passing(frozenset(), float(network.start_s + network.hop_s(self.axis)), float(1 / rate))
 
     def splits(self, asked: Mapping[str, int]) -> list[_Split]:
         """The ways to divide the batches. Raises InputError where one does not divide as asked."""

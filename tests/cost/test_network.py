@@ -356,11 +356,11 @@ def test_two_axes_in_one_node_that_was_measured_are_one_switch() -> None:
 
 def test_blocks_that_are_passed_on_go_as_measured() -> None:
     network = measured(TWO)
-    assert (network.start_s, network.hop_s) == (0.0, 1.1)  # each round waits for one other
+    assert (network.start_s, network.hop_s("gpu")) == (0.0, 1.1)  # each round waits for one other
     assert network.passing_bytes_per_s("gpu", both_ways=False) == 100.0  # in bulk, as they are under way all the time
     assert measured(ONE).passing_bytes_per_s("gpu", both_ways=False) == 50.0
     plain = measured(TWO, ("all-gather",))
-    assert (plain.start_s, plain.hop_s, plain.passing_bytes_per_s("gpu", both_ways=False)) == (7.0, 0.0, 100.0)
+    assert (plain.start_s, plain.hop_s("gpu"), plain.passing_bytes_per_s("gpu", both_ways=False)) == (7.0, 0.0, 100.0)
 
 
 @pytest.mark.parametrize("axes", [["gpu"], ["node", "gpu"]])

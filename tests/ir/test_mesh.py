@@ -22,6 +22,7 @@ from escc.ir.mesh import MAX_CHIPS, Mesh
         ("node=2,gpu=8", (("node", 2), ("gpu", 8))),
         ("x=4 y=4 z=4", (("x", 4), ("y", 4), ("z", 4))),
         (" node_0=2, gpu=8 ", (("node_0", 2), ("gpu", 8))),
+        ("node=2,gpu=2x4", (("node", 2), ("gpu:1", 2), ("gpu:2", 4))),
     ],
 )
 def test_meshes_that_parse(text: str, axes: tuple[tuple[str, int], ...]) -> None:
@@ -44,6 +45,11 @@ def test_meshes_that_parse(text: str, axes: tuple[tuple[str, int], ...]) -> None
         ("x=2,y=2,xy=2", "The axis `xy` reads like the axes x, y together."),
         ("1x1x1x1x1x1x1x1x1", "has 9 axes; at most 8 are supported."),
         ("a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=1", "The mesh has 9 axes; at most 8 are supported."),
+        ("x=2x4,x=8", "The mesh names the axis `x` twice."),
+        ("x=8,x=2x4", "The mesh names the axis `x` twice."),
+        ("x=2x", "`x=2x` is not a mesh."),
+        ("x:1=2", "`x:1=2` is not a mesh."),
+        ("x=2x0", "has an axis of size 0."),
         ("2048x1024", f"The mesh has more than {MAX_CHIPS} chips."),
         ("9" * 5000, f"The mesh has more than {MAX_CHIPS} chips."),
     ],
@@ -77,3 +83,13 @@ def test_chips_are_the_product_of_the_axes(axes: list[tuple[str, int]]) -> None:
         assert mesh.size(name) == size
     with pytest.raises(KeyError):
         mesh.size("no such axis")
+
+
+def test_axes_in_parts_are_printed_as_they_parse() -> None:
+    mesh = Mesh.parse("node=2x4x8,gpu=8")
+    assert str(mesh) == "node=2x4x8 gpu=8" and Mesh.parse(str(mesh)) == mesh and mesh.chips == 512
+    assert mesh.parts("node") == ("node:1", "node:2", "node:3") and mesh.parts("gpu") == ("gpu",)
+    assert mesh.parts("node:2") == ("node:2",) and mesh.parts("x") == ()
+    assert mesh.in_parts("node", (8, 8)) == Mesh.parse("node=8x8,gpu=8")
+    assert mesh.in_parts("node", (64,)).in_parts("gpu", (2, 4)) == Mesh.parse("node=64,gpu=2x4")
+    assert str(Mesh.parse("gpu=2x4 of node=2,gpu=2x4")) == "gpu=2x4 of node=2 gpu=2x4"

@@ -122,7 +122,7 @@ def all_pipelines(program, phases, mesh, axis, options, asked):
     """The least time of all divisions of layers, micro-batches and layouts between stages, each tried."""
     ways, inner = mesh.size(axis), mesh.without(axis)
     network = Network(options.hardware, mesh)
-    fixed_s = network.start_s + network.hop_s
+    fixed_s = network.start_s + network.hop_s(axis)
     passing = Passing(frozenset(), fixed_s, 1 / network.passing_bytes_per_s(axis, both_ways=False))
     total = layers_of(program)
     batch = {phase: dict(program.phase(phase).sizes)["B"] for phase in phases}

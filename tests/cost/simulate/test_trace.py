@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 
 from escc.cost.hardware import Calibrated, Hardware
-from escc.cost.simulate.trace import Run, Trace, traces
+from escc.cost.simulate.trace import Simulated, Trace, traces
 from escc.ir.collective import AllGather, AllReduce, AllToAll, Collective, Permute, ReduceScatter, Slice
 from escc.ir.dtype import Dtype
 from escc.ir.layout import parse_layout
@@ -39,7 +39,7 @@ WHOLE = 2 * 4096 * 4096  # bytes
 
 def test_a_gather_along_a_ring_by_hand() -> None:
     found = moved("4x4x4", "E_xF", "EF", AllGather(("x",), 0), V4)
-    assert found.run == Run(Fraction(WHOLE * 3, 4 * 2), 2, 17e-6 + 2e-6 + WHOLE * 3 / 8 / 45e9)
+    assert found.run == Simulated(Fraction(WHOLE * 3, 4 * 2), 2, 17e-6 + 2e-6 + WHOLE * 3 / 8 / 45e9)
     assert (found.results, found.kind, found.axes, found.chips) == (("b",), "all-gather", ("x",), 4)
     assert found.exact and found.agrees
 
@@ -129,7 +129,7 @@ def test_what_sends_nothing_is_left_out() -> None:
 
 
 def test_a_formula_that_is_off_is_told() -> None:
-    run = Run(Fraction(1), 1, 1.0)
+    run = Simulated(Fraction(1), 1, 1.0)
     wrong, right = (Trace(("b",), "all-gather", ("x",), 4, seconds, True, run) for seconds in (1.001, 1.0))
     assert wrong.agrees is False and right.agrees is True
 
@@ -145,3 +145,44 @@ def test_collectives_that_run_as_one_are_traced_as_one() -> None:
     assert both.run is not None and one.run is not None
     assert (both.run.busiest_bytes, both.run.hops) == (2 * one.run.busiest_bytes, one.run.hops)
     assert both.run.seconds - 19e-6 == pytest.approx(2 * (one.run.seconds - 19e-6))
+
+
+IN_PARTS = {
+    "all-gather": ("[E/{0}, F]", "[E, F]", lambda axes: AllGather(axes, 0)),
+    "reduce-scatter": ("[E, F] partialsum-{0}", "[E/{0}, F]", lambda axes: ReduceScatter(axes, 0)),
+    "all-reduce": ("[E, F] partialsum-{0}", "[E, F]", AllReduce),
+    "all-to-all": ("[E/{0}, F]", "[E, F/{0}]", lambda axes: AllToAll(axes, 0, 1)),
+}
+
+
+def in_parts(kind: str, mesh: str, *axes: str) -> Trace:
+    before, after, make = IN_PARTS[kind]
+    named = ".".join(axes)
+    return moved(mesh, before.format(named), after.format(named), make(axes), V4)
+
+
+@pytest.mark.parametrize("kind", IN_PARTS)
+@pytest.mark.parametrize("mesh", ["x=4x4,y=4,z=4", "x=2x2x4,y=4,z=4", "x=2x4,y=2", "x=3x2x2,y=4"])
+def test_parts_of_an_axis_take_what_is_simulated(kind: str, mesh: str) -> None:
+    parts = Mesh.parse(mesh).parts("x")
+    whole = f"x={Mesh.parse(mesh).size(*parts)}," + mesh.split(",", 1)[1]
+    for first in range(len(parts)):
+        for last in range(first + 1, len(parts) + 1):
+            assert in_parts(kind, mesh, *parts[first:last]).agrees
+    together, one = in_parts(kind, mesh, *parts), in_parts(kind, whole, "x")
+    assert together.run == one.run and together.formula_s == pytest.approx(one.formula_s, rel=1e-12)
+
+
+def test_chips_that_lie_apart_share_their_links() -> None:
+    outer, inner = (in_parts("all-gather", "x=4x4,y=4,z=4", axis) for axis in ("x:1", "x:2"))
+    assert outer.run is not None and inner.run is not None
+    assert outer.run.busiest_bytes == 4 * Fraction(WHOLE * 3, 4 * 2)  # four rings over the same links
+    assert inner.run.busiest_bytes == Fraction(WHOLE * 3, 4)  # a line of neighbours
+    assert (outer.run.hops, inner.run.hops) == (4 * 2, 3)
+
+
+def test_parts_that_are_no_neighbours_take_turns() -> None:
+    found = in_parts("all-gather", "x=2x2x4,y=4,z=4", "x:1", "x:3")
+    turns = [in_parts("all-gather", "x=2x2x4,y=4,z=4", axis) for axis in ("x:1", "x:3")]
+    assert found.agrees and found.run is not None
+    assert found.run.hops == sum(one.run.hops for one in turns if one.run is not None)

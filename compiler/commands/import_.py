@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +18,7 @@ from ...passes.expansion.expand import expand
 from ...passes.expansion.report import TooLarge
 from ..hf_import.architectures import CONFIG, config_file, read_config
 from ..hf_import.checkpoint import Checkpoint, dequantised, gguf_config, has_tensors, map_of, open_checkpoint
+from ..hf_import.coded import coded_text
 from ..hf_import.json_text import MOST_BYTES, read_json
 from ..hf_import.weight_map import ENDING, map_text
 from ..hf_import.write import model_text
@@ -84,7 +86,11 @@ def import_command(
         raise fail(f"The model of `{path}` is too large. {error.diagnostics[0].message}") from None
     except InputError as error:
         raise InternalError(f"the model that was made of `{path}` is wrong: {error}") from error
-    texts = [text] if checkpoint is None else [text, map_text(map_of(model, program, checkpoint), title)]
+    texts, coded = [text], frozenset[str]()
+    if checkpoint is not None:
+        weights = map_of(model, program, checkpoint)
+        text, coded = coded_text(source, program, weights, checkpoint)
+        texts = [text, map_text(weights, title)]
     if output is None:
         say(text)
     else:
@@ -92,12 +98,14 @@ def import_command(
             say(f"wrote {made}\n")
     note(f"{parameter_count(program) / 1e9:.2f}e9 parameters")
     if checkpoint is not None:
-        _tell(checkpoint)
+        _tell(checkpoint, coded)
 
 
-def _tell(checkpoint: Checkpoint) -> None:
-    """Say what becomes of tensors that are kept in blocks."""
-    for kind, count in dequantised(checkpoint).items():
+def _tell(checkpoint: Checkpoint, coded: Set[str]) -> None:
+    """Say what becomes of tensors that are kept in few bits; `coded` are codes with scales in the model, too."""
+    if coded:
+        note(f"{len(coded)} tensors are codes with a scale for each row, in the model as in the checkpoint")
+    for kind, count in dequantised(checkpoint, coded).items():
         note(f"{count} tensors are kept as {kind}, and are read as plain numbers")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -20,7 +20,8 @@ from .weight_map import Made, WeightMap, check_map, parameters, tensors_of
 from .weights import GGUF, style_of, weight_map
 
 PLAIN = {"F32", "F16", "BF16", "F64"}  # types of numbers that stand alone
-MADE = (" of GPTQ", " of AWQ", " with scales")  # how types end that plain numbers are made of
+ROWS = "int8 with scales of rows"
+MADE = (" of GPTQ", " of AWQ", " with scales", ROWS)  # how types end that plain numbers are made of
 UNUSED = (  # ends of names of what a checkpoint may have besides weights, made of the config when a model is built
     ".rotary_emb.inv_freq",
     ".attn.bias",
@@ -229,9 +230,10 @@ def _unread_blocks(checkpoint: Checkpoint) -> list[Diagnostic]:
     return found
 
 
-def dequantised(checkpoint: Checkpoint) -> dict[str, int]:
-    """How many tensors are kept as blocks of few bits, which are read as plain numbers, by type."""
-    kinds = [kind for kind in checkpoint.types.values() if kind not in PLAIN]
+def dequantised(checkpoint: Checkpoint, coded: Set[str]) -> dict[str, int]:
+    """How many tensors are kept as blocks of few bits, which are read as plain numbers, by type. `coded`: those that
+    become codes again."""
+    kinds = [kind for name, kind in checkpoint.types.items() if kind not in PLAIN and name not in coded]
     return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
 

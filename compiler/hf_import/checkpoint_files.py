@@ -147,7 +147,8 @@ def whole_tensors(found: dict[str, tuple[tuple[int, ...], str, Any]], folder: Pa
             listed = sizes.get("scale") or sizes["SCB"]
             if len(listed) > 2 or (listed and listed[0] not in (1, shape[0])):
                 raise ValueError(f"`{name[:80]}` and its scales are not those of one matrix")
-            put(whole, own, shape, "int8 with scales", lambda p, s=shape: group_numbers(p, 8, s))
+            kind = f"int8 with scales{' of rows' if math.prod(listed) == shape[0] > 1 else ''}"
+            put(whole, own, shape, kind, lambda p, s=shape: group_numbers(p, 8, s))
     return out
 
 

@@ -59,7 +59,7 @@ def _item(item: Item) -> str:
         case Dims(dims):
             return "dim " + ", ".join(map(_dim, dims))
         case Declaration():
-            return _declaration(item)
+            return print_declaration(item)
         case Block(name, parameters, results, lines):
             return f"block {name.name}" + _body(parameters, results, lines)
         case Main(parameters, results, lines):
@@ -75,7 +75,8 @@ def _dim(dim: Dim) -> str:
     return dim.name.name + (f" = {size}" if size else "") + pad
 
 
-def _declaration(item: Declaration) -> str:
+def print_declaration(item: Declaration) -> str:
+    """A declaration on a line, without what stands before it."""
     names = ", ".join(n.name for n in item.names)
     scale = "" if item.scale is None else f" * {_type(item.scale)}"
     return f"{item.kind.value} {names}: {_type(item.type)}{scale}{_pin(item.pin)}"
@@ -95,7 +96,7 @@ def _body(parameters: Sequence[Parameter], results: Sequence[Type], lines: Seque
 def _line(line: Line) -> str:
     match line:
         case Declaration():
-            return _declaration(line)
+            return print_declaration(line)
         case Statement(targets, value):
             return ", ".join(map(_target, targets)) + " = " + _right(value)
         case Return(values):

@@ -7,7 +7,7 @@ has one for each row, and a cache one for each token and head (what vLLM and Ten
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from ...ir.dtype import Dtype
@@ -57,8 +57,11 @@ class _Uses:
         self.grown |= other.grown
 
 
-def narrowed(model: Model, weights: Dtype | None = None, caches: Dtype | None = None) -> Model:
-    """The model with what it declares in bf16 in other types, with scales; None, or bf16, leaves them.
+def narrowed(
+    model: Model, weights: Dtype | None = None, caches: Dtype | None = None, only: Set[str] | None = None
+) -> Model:
+    """The model with what it declares in bf16 in other types, with scales; None, or bf16, leaves them. `only`: the
+    names that are looked at, None for all.
 
     Of parameters those with two dims or more that a product sums over or a table is; of caches those with a dim beside
     the one that they grow along. All else, such as norms and biases, stays as it is.
@@ -76,24 +79,24 @@ def narrowed(model: Model, weights: Dtype | None = None, caches: Dtype | None = 
     items = list[Item]()
     for item, uses in zip(model.items, own, strict=True):
         if isinstance(item, Declaration):
-            items += _declared(item, every, wanted)
+            items += _declared(item, every, wanted, only)
         elif isinstance(item, Block | Main):
             lines = list[Line]()
             for line in item.lines:
-                lines += _declared(line, uses, wanted) if isinstance(line, Declaration) else [line]
+                lines += _declared(line, uses, wanted, only) if isinstance(line, Declaration) else [line]
             items.append(replace(item, lines=tuple(lines)))
         else:
             items.append(item)
     return Model(tuple(items))
 
 
-def _declared(line: Declaration, uses: _Uses, wanted: Mapping[Kind, Dtype]) -> list[Declaration]:
+def _declared(line: Declaration, uses: _Uses, wanted: Mapping[Kind, Dtype], only: Set[str] | None) -> list[Declaration]:
     """What a declaration becomes: one for each scale that its names have."""
     if line.kind not in wanted:
         return [line]
     found = list[tuple[list[Ident], tuple[Ident, ...] | None]]()
     for name in line.names:
-        scale = _scale(line, name.name, uses)
+        scale = _scale(line, name.name, uses) if only is None or name.name in only else None
         if found and found[-1][1] == scale:
             found[-1][0].append(name)
         else:

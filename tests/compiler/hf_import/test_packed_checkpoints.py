@@ -13,7 +13,9 @@ from saved_llama import CONFIG, KNOWN, WIDTH, random_weights, save
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
-from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
+from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors, parameter_parts
+from escc.compiler.hf_import.weight_map import fitted_map, map_beside
+from escc.compiler.plan.pipeline import load
 
 Array = np.ndarray
 Packed = tuple[dict[str, Array], Array]  # the tensors of a matrix [to, from] by the ends of their names, and the matrix
@@ -70,7 +72,16 @@ def groups(shape: tuple[int, int], asymmetric: bool = False) -> Packed:
 def channels(shape: tuple[int, int]) -> Packed:
     """compressed-tensors, int-quantized: int8 with a scale for each row."""
     codes, scale = RNG.integers(-127, 128, shape).astype(np.int8), RNG.random((shape[0], 1)).astype(np.float32) / 500
+    codes[:, 3] = 127
     return {"weight": codes, "weight_scale": scale}, codes * scale
+
+
+def narrow_floats(shape: tuple[int, int]) -> Packed:
+    """compressed-tensors, float-quantized: fp8 with a scale for each row."""
+    codes = (RNG.standard_normal(shape) * 100).clip(-440, 440).astype(ml_dtypes.float8_e4m3fn)
+    codes[:, 3] = 448
+    scale = RNG.random((shape[0], 1)).astype(np.float32) / 2000
+    return {"weight": codes, "weight_scale": scale}, codes.astype(np.float32) * scale
 
 
 def rows(shape: tuple[int, int]) -> Packed:
@@ -97,8 +108,8 @@ FORMATS: dict[str, tuple[Callable[[tuple[int, int]], Packed], dict[str, object],
     "awq": (awq, {"quant_method": "awq", "bits": 4}, "int4 of AWQ"),
     "groups": (groups, {"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4 with scales"),
     "zeros": (lambda shape: groups(shape, True), {"quant_method": "bitsandbytes"}, "int4 with scales"),
-    "int8": (channels, {"quant_method": "bitsandbytes"}, "int8 with scales"),
-    "bitsandbytes": (rows, {"quant_method": "bitsandbytes"}, "int8 with scales"),
+    "bitsandbytes": (rows, {"quant_method": "bitsandbytes"}, ""),
+    "int8": (channels, {"quant_method": "bitsandbytes"}, ""),
     "nvfp4": (nvfp4, {"quant_algo": "NVFP4"}, "fp4 with scales"),
 }
 WIDER = CONFIG | {"hidden_size": 32, "intermediate_size": 16, "num_attention_heads": 4, "torch_dtype": "bfloat16"}
@@ -135,7 +146,40 @@ def test_packed_folders_are_read_as_plain_numbers(name: str, tmp_path: Path) -> 
         np.testing.assert_allclose(np.asarray(made()).astype(np.float32), numbers, rtol=1e-6, atol=1e-7)
     done = CliRunner().invoke(app, ["import", str(folder), "-o", str(tmp_path / "model.esti")])
     assert done.exit_code == 0, done.output
-    assert f"14 tensors are kept as {kind}, and are read as plain numbers" in done.output
+    plainly, again = "and are read as plain numbers", "14 tensors are codes with a scale for each row, in the model"
+    assert (f"14 tensors are kept as {kind}, {plainly}" if kind else again) in done.output
+    assert (plainly in done.output) == bool(kind)
+
+
+@pytest.mark.parametrize(("pack", "dtype", "most"), [(channels, "int8", "127"), (narrow_floats, "fp8", "448")])
+def test_rows_with_a_scale_are_declared_so_and_give_the_same_codes(
+    pack: Callable[[tuple[int, int]], Packed], dtype: str, most: str, tmp_path: Path
+) -> None:
+    tensors = {name: resized(array) for name, array in random_weights().items()}
+    for called in [name for name in tensors if "_proj." in name and "k_proj" not in name]:
+        parts, _ = pack((tensors[called].shape[0], tensors[called].shape[1]))
+        tensors |= {called.removesuffix("weight") + end: part for end, part in parts.items()}
+    folder = save(tmp_path / "saved", tensors)
+    said = {"quantization_config": {"quant_method": "fp8" if dtype == "fp8" else "bitsandbytes"}}
+    (folder / "config.json").write_text(json.dumps(WIDER | said))
+    done = CliRunner().invoke(app, ["import", str(folder), "-o", str(tmp_path / "model.esti")])
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "model.esti").read_text()
+    for line in (f"  param Wo: {dtype}[H,Q,E] * f32[E]", f"  param Wi, Wg: {dtype}[E,F] * f32[F]", "  param Wk: bf16"):
+        assert line in text
+    program = load(tmp_path / "model.esti")
+    made = map_beside(tmp_path / "model.esti", program)
+    assert made is not None
+    lines, kind = fitted_map(made, program), np.int8 if dtype == "int8" else ml_dtypes.float8_e4m3fn
+    assert str(lines["layer.Wd"]).endswith(f" | codes {dtype} to {most} over -2:16")
+    found, stem = checkpoint_tensors(folder), "model.layers.1.mlp.down_proj.weight"
+    [codes] = parameter_parts(
+        found, str(lines["layer.Wd"]), (2, 16, 32), kind, [(slice(1, 2), slice(None), slice(5, 9))]
+    )
+    np.testing.assert_array_equal(codes[0].astype(float), tensors[stem].T[:, 5:9].astype(float))
+    whole = [(slice(None), slice(None))]
+    [scales] = parameter_parts(found, str(lines["layer.Wd.scale"]), (2, 32), np.float32, whole)
+    np.testing.assert_allclose(scales[1], tensors[f"{stem}_scale"][:, 0], rtol=1e-6)
 
 
 def test_blocks_of_experts_become_plain_matrices(tmp_path: Path) -> None:

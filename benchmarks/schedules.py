@@ -93,8 +93,8 @@ def document(given: Schedule, found: Schedule) -> str:
         "on four V100 behind PCIe, beside seconds that team H measured (H. Kim and J. Ryu, Samsung Computer "
         "Engineering Challenge 2023). The lengths are made, with a seed, to have the published figures of HellaSwag's; "
         f"these have a mean of {np.mean(lengths):.1f} tokens, a deviation of {np.std(lengths):.1f}, and go to "
-        f"{max(lengths)}. Nothing is fitted: `v100-pcie` has the peaks of its datasheet, and the shares that were "
-        "measured of an H100.",
+        f"{max(lengths)}. Nothing is fitted: `v100-pcie` has the peaks of its datasheet, of which large matmuls "
+        "reach as much as is published of a V100, and the other shares that were measured of an H100.",
         "",
         f"With the thresholds of the report, {given.threshold:,} tokens a batch and {given.context_threshold:,} of "
         f"shared contexts, and with those that escc finds, {found.threshold:,} and {found.context_threshold:,}:",
@@ -109,11 +109,12 @@ def document(given: Schedule, found: Schedule) -> str:
             f"| {other.scheduled.total_s:,.0f} s | {one.tokens:,} | {one.padding / one.tokens:.1%} "
             f"| {max(0.0, one.timeline.bubbles):.1%} |"
         )
-    lines += ["", *_words([rung.scheduled.total_s for rung in rungs]), ""]
+    seconds, tokens = ([getattr(rung.scheduled, name) for rung in rungs] for name in ("total_s", "tokens"))
+    lines += ["", *_words(seconds, tokens), ""]
     return "\n".join(lines)
 
 
-def _words(predicted_s: list[float]) -> list[str]:
+def _words(predicted_s: list[float], tokens: list[int]) -> list[str]:
     """What agrees with what was measured, and what does not."""
     ratios = [one / other for one, other in zip(predicted_s, MEASURED_S, strict=True)]
     turned = [n for n in range(1, len(predicted_s)) if predicted_s[n] > predicted_s[n - 1]]
@@ -124,11 +125,14 @@ def _words(predicted_s: list[float]) -> list[str]:
     )
     if not turned:
         return [first + " Each step takes less than the one before it, as measured."]
-    steps = ", ".join(f"step {n + 1} ({predicted_s[n] / predicted_s[n - 1] - 1:+.1%})" for n in turned)
+    steps = ", ".join(
+        f"step {n + 1} ({predicted_s[n] / predicted_s[n - 1] - 1:+.1%}, of {tokens[n] / tokens[n - 1] - 1:+.1%} tokens)"
+        for n in turned
+    )
     return [
         f"{first} With the report's thresholds all steps take less than the ones before them, as measured, but "
-        f"{steps}: batches that are fewer and larger pay on chips that are slow with small ones, and in the cost model "
-        "these are not."
+        f"{steps}: batches of at least the threshold have more padding, and that pays on chips which are slow with "
+        "small batches, as in the cost model these are not."
     ]
 
 

@@ -211,7 +211,8 @@ class Hardware:
     bandwidth of the flat convention. `between_bytes_per_s` is what a chip can send to other nodes or
     slices, None where that is not known. Latencies count in the links convention only. `measured_like`: the preset
     of the nearest chip that was measured, whose shares and latencies count where none are known of this one.
-    `protocols`: what collectives behind a switch take, of the kinds that were measured. `engine`: what serves.
+    `matmul_share`: the share of the peak that its large matmuls are published to reach; it counts in the place of that
+    chip's. `protocols`: what collectives behind a switch take, of the kinds that were measured. `engine`: what serves.
     `priced_on`: when the price held. `host`: None where that is not known. `tpu_compiler`: None where there is none.
     """
 
@@ -224,6 +225,7 @@ class Hardware:
     peak_int8_ops_per_s: float | None = None
     peak_fp8_flops_per_s: float | None = None
     peak_fp4_flops_per_s: float | None = None
+    matmul_share: float | None = None
     dollars_per_chip_hour: float | None = None
     priced_on: str | None = None
     between_bytes_per_s: float | None = None
@@ -359,7 +361,9 @@ def _like(hardware: Hardware) -> Hardware:
             hint="name one that ends in `-measured`",
         )
     error = max(other.calibrated.error, BORROWED_ERROR)
-    return replace(hardware, calibrated=replace(other.calibrated, error=error), protocols=other.protocols)
+    share = hardware.matmul_share or other.calibrated.compute_efficiency
+    borrowed = replace(other.calibrated, error=error, compute_efficiency=share)
+    return replace(hardware, calibrated=borrowed, protocols=other.protocols)
 
 
 @lru_cache(maxsize=64)

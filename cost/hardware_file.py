@@ -113,6 +113,7 @@ TABLES: Mapping[str, Mapping[str, Field]] = {
         "peak_int8_ops_per_s": MAYBE,
         "peak_fp8_flops_per_s": MAYBE,
         "peak_fp4_flops_per_s": MAYBE,
+        "matmul_share": replace(SHARE, required=False),
         "hbm_bytes": NUMBER,
         "hbm_bytes_per_s": NUMBER,
         "dollars_per_chip_hour": MAYBE,

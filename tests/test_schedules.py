@@ -36,7 +36,8 @@ def test_the_document_is_what_is_predicted_and_its_steps_are_as_measured(schedul
     assert schedules.document(given, found) == schedules.DOCUMENT.read_text()
     predicted = [rung.scheduled.total_s for rung in schedules.ladder(given)]
     ratios = [one / other for one, other in zip(predicted, schedules.MEASURED_S, strict=True)]
-    assert max(ratios) / min(ratios) < 1.25
+    assert max(ratios[1:]) / min(ratios[1:]) < 1.15  # the first sends most over PCIe, at its full rate
+    assert all(0.7 < ratio < 1 for ratio in ratios)
     for first, following in pairwise(predicted):
-        assert following < 1.01 * first
+        assert following < 1.011 * first  # of as many more tokens
     assert predicted[6] == min(predicted)

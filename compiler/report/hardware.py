@@ -107,6 +107,8 @@ def _calibrated(chip: Hardware) -> Iterator[Row]:
         yield "caches", f"read at {_number(100 * found.attention_efficiency)}% of HBM"
     if found.fp8_efficiency is not None:
         yield "fp8", f"{_number(100 * found.fp8_efficiency)}% of its arithmetic"
+    if chip.matmul_share is not None:
+        yield "matmuls", f"{_number(100 * chip.matmul_share)}% of the peak, unless `--datasheet` is given"
     if chip.measured_like is not None:
         yield "like", f"{chip.measured_like}, whose shares count unless `--datasheet` is given"
     if isinstance(chip.fabric, Torus):

@@ -185,7 +185,7 @@ def test_a_name_of_any_characters_can_be_written() -> None:
 def test_fields_say_their_unit() -> None:
     unit = re.compile(r"_(per_s|bytes|s|chips|hour|efficiency)$")
     unitless = {"name", "wrap", "axes_at_once", "op_rule", "dimensions", "convention", "error"}
-    unitless |= {"measured_like", "share", "bulk_share", "priced_on", "slices", "topology", "config"}
+    unitless |= {"measured_like", "share", "bulk_share", "priced_on", "slices", "topology", "config", "matmul_share"}
     tables = [*HARDWARE.tables.values(), *ENGINE.tables.values()]
     assert [n for fields in tables for n in fields if not unit.search(n) and n not in unitless] == []
 
@@ -395,3 +395,12 @@ def test_a_file_may_name_a_chip_that_it_is_like_if_that_was_measured(tmp_path: P
     own.write_text(text.replace('op_rule = "max"', 'op_rule = "max"\nhbm_efficiency = 0.8'))
     found = Hardware.load(str(own))
     assert not found.at_peaks and found.calibrated.hbm_efficiency == 0.8, "what a file says of itself stands"
+
+
+def test_a_published_share_of_matmuls_counts_in_the_place_of_the_nearest_chips():
+    like, own = Hardware.load("h100"), Hardware.load("v100")
+    assert own.matmul_share == own.calibrated.compute_efficiency == 0.664
+    assert own.calibrated.hbm_efficiency == like.calibrated.hbm_efficiency
+    assert own.compute_s(1.0) == pytest.approx(1 / (0.664 * 125e12))
+    assert Hardware.load("v100", datasheet=True).compute_s(1.0) == pytest.approx(1 / 125e12)
+    assert parse_hardware(Source("mine.toml", hardware_toml(own, [], []))) == own

@@ -216,9 +216,12 @@ def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> P
         found = search(problem, limits, prover, options.below, reader.sides)
     except Cutoff as beaten:
         if options.below < math.inf:
-            raise
+            if order is None:
+                raise
+            raise Cutoff(0.0) from None  # of layouts in another order nothing is known
         assert limits is not None, "without limits there is a plan"
-        raise live_do_not_fit(limits, graph, mesh, options.capacity, beaten.bound == math.inf) from None
+        proven = beaten.bound == math.inf and order is None
+        raise live_do_not_fit(limits, graph, mesh, options.capacity, proven) from None
     apart = limits is not None and not limits.fits(found, apart=False)
     plan = reader.plan(found, apart)
     total = time.perf_counter() - started

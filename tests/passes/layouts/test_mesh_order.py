@@ -21,7 +21,7 @@ from escc.passes.choose import Options, choose
 from escc.passes.layouts import mesh_order
 from escc.passes.layouts.space import NONE, Order, Orders, count_layouts, tensor_space
 from escc.passes.lower.insert import insert
-from escc.passes.plan import Outcome
+from escc.passes.plan import Cutoff, Outcome
 
 PAPER = Hardware.of_paper("tpu-v4")
 CASES = [("2x2x2", (4, 16)), ("2x3x2", (12, 1, 24)), ("2x2x2x2", (16, 4)), ("3x2x2x2", (6, 8, 24))]
@@ -118,3 +118,13 @@ def test_pins_in_another_order_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = parse_pins(Source("test.pins", "stored Wi E_xF_zy"), program)
     plan = choose(program, "main", Mesh.parse("4x4x4"), Options(PAPER, pins=pins))
     assert dict(plan.stored)["Wi"] == Layout((("x",), ("z", "y"))) and plan.in_mesh_order
+
+
+def test_nothing_is_said_of_plans_in_other_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything_ordered(monkeypatch, alike=True)
+    program, mesh = load("examples/feed-forward.esti"), Mesh.parse("4x4x4")
+    plan = choose(program, "main", mesh, Options(PAPER))
+    assert plan.least == 0.0 < plan.bound
+    with pytest.raises(Cutoff) as beaten:
+        choose(program, "main", mesh, Options(PAPER, below=plan.price / 2))
+    assert beaten.value.bound == 0.0

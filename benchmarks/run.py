@@ -137,6 +137,9 @@ def cases() -> tuple[Case, ...]:
         *prefills,
         Case("feed-forward", feed_forward, (peak,)),
         Case("decode-4-links", (*decode, "--set", "B=4", "--datasheet"), (("wall_s", 3.0), peak)),
+        # Memory binds in these two.
+        Case("both-phases", ("llama-3-70b", "--chips", "4x4x4"), (("wall_s", 20.0), peak)),
+        Case("prefill-tight", ("gpt-neox-20b", "--chips", "4x4x4", "--phase", "prefill"), (("wall_s", 20.0), peak)),
         Case("whole-model", ("palm-540b", "--chips", "4x4x4", *PAPER), (("wall_s", 15.0), peak)),
         Case("stream", STREAM, (("wall_s", 60.0), peak), "sweep", once=True),
         Case("sweep", SWEEP, (("wall_s", 120.0), peak), "sweep", once=True),

@@ -11,6 +11,7 @@ the integer program with a row for each point.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -91,6 +92,8 @@ FIRST_TURNS, TURNS = 16, 2  # of charging for memory: in a box while no plan is 
 MOST_READ = 500  # plans read off in all boxes; then the best so far is returned, with the bound of what is left
 MOST_WORK = 20_000_000  # arcs swept over for them: what large problems may take
 FEW_READ, ARCS_A_READ = 20, 5  # of a small problem, which is settled otherwise then (see `settle`)
+NEAR_BOUND = (0.05, 0.02, 0.01, 0.005, 0.002)  # above its bound, of a box with too many plans that may be cheaper
+MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of others that is not asked any more
 MOST_CUTS = 4  # in turn by what the dual ascent says alone
 MOST_WAYS, EACH_WAYS, FEW_WAYS = 1_000, 100, 10  # to make copies: in all, in a box of one plan, and while none is known
 MOST_COLUMNS = 95_000  # of a program for the solver; the proof of one box in many is not worth more
@@ -142,7 +145,7 @@ class Boxes:
         self.best: Candidate | None = None
         self.given_up = np.inf
         self.heap: list[tuple[float, int, _Box]] = []
-        self.entered, self.read, self.tried = 0, 0, 0
+        self.entered, self.read, self.tried, self.in_vain = 0, 0, 0, 0
         arcs = (len(d.price) * len(t.uses) for d, t in zip(problem.distances, problem.graph.tensors, strict=True) if d)
         every = sum(arcs)
         self.most = min(MOST_READ, MOST_WORK // max(1, every), FEW_READ + every // ARCS_A_READ)
@@ -214,17 +217,32 @@ class Boxes:
         gap = self.problem.settings.gap
         bound, box = self.take()
         if self.limits.fits(box.plan) or not box.cuts or box.cuts >= MOST_CUTS:
-            known = (self.best or box.plan).at_most(self.below) if self.best else replace(box.plan, price=self.price)
-            found, wrong = self.prover.within(box.ascent, known, self.limits, MOST_COLUMNS)
+            found, wrong, most = self.ask(box)
             bound = max(bound, found.bound)
-            if found.price < known.price and self.offered(found):
+            if found.price < min(most, self.price) and self.offered(found):
                 self.winner = box.ascent
             if bound >= self.price * (1 - gap):
                 return
+            self.in_vain += most < self.price and bound >= most * (1 - gap)
             box = replace(box, plan=replace(wrong or box.plan, bound=bound), cuts=0)
         if self.dives:
             self.detour(box.plan, FEW_WAYS)
         self.split(box)
+
+    def ask(self, box: _Box) -> tuple[Candidate, Candidate | None, float]:
+        """What the solver says of the plans of a box that cost less than the best; where these are too many, of those
+        near its bound: as `Prover.within`, and below which price plans were looked for."""
+        bound = box.plan.bound
+        for most in (self.price, *(bound + share * abs(bound) for share in NEAR_BOUND)):
+            if most > self.price:
+                continue
+            if most < self.price and self.in_vain == MOST_IN_VAIN:
+                break
+            known = self.best if self.best is not None and most == self.price else replace(box.plan, price=most)
+            answer = self.prover.within(box.ascent, known.at_most(most), self.limits, MOST_COLUMNS)
+            if answer is not None:
+                return *answer, most
+        return box.plan, None, math.inf
 
     def plainest(self) -> Candidate:
         """Of the plans of the price of the best of the side, the plainest."""

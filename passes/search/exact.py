@@ -208,15 +208,16 @@ class Prover:
 
     def within(
         self, ascent: DualAscent, known: Candidate, limits: Limited, most_columns: int
-    ) -> tuple[Candidate, Candidate | None]:
+    ) -> tuple[Candidate, Candidate | None] | None:
         """As `prove`, of the plans that keep to `limits`, which `known` does if it is a plan (or its price is
-        all that matters of it); and a plan that the integer program took for one of these, if it is none."""
+        all that matters of it); and a plan that the integer program took for one of these, if it is none. None where
+        the program has more than `most_columns`."""
         known = replace(known, bound=min(known.price, ascent.bound()))
         reduced = self._reduce(ascent, known, ties=False, limits=limits)
         if not reduced.possible:
             return replace(known, bound=known.price), None
         if len(reduced.model.cost) > most_columns:
-            return known, None
+            return None
         unit = _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0))
         best, left = known, reduced.model
         wrong: Candidate | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import pytest
 from judge.generator import Case, generate
@@ -19,6 +20,9 @@ from escc.ir.text.read import parse
 from escc.passes.choose import Options, choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
+from escc.passes.search import branch_and_bound as boxes
+from escc.passes.search import search
+from escc.passes.search.exact import Prover
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 SQUARE, LARGE = Mesh((("x", 2), ("y", 2))), Mesh((("x", 4), ("y", 4)))
@@ -67,6 +71,31 @@ def test_every_capacity_gives_the_least_price_within_it(seed: int) -> None:
         assert plan.phases[0].gap <= 1e-9
         prices.append(plan.phases[0].price)
     assert all(a >= b * (1 - 1e-9) for a, b in itertools.pairwise(prices))
+
+
+@pytest.mark.parametrize("columns", [20, 60])
+def test_bounds_hold_where_only_plans_near_them_are_given_to_the_solver(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "settle", lambda *_: (None, -math.inf))
+    monkeypatch.setattr(boxes, "MOST_COLUMNS", columns)
+    asked: list[bool] = []
+    within = Prover.within
+
+    def counted(self: Prover, *arguments: Any) -> Any:
+        answer = within(self, *arguments)
+        asked.append(answer is not None)
+        return answer
+
+    monkeypatch.setattr(Prover, "within", counted)
+    for seed in (201, 210, 212, 237, 240):
+        case = dataclasses.replace(generate(seed), mesh=SQUARE)
+        limited = dataclasses.replace(case, capacity_bytes=math.floor(0.5 * whole_bytes(case)) + 1.0)
+        least = optimum(limited)
+        plan = choose(limited.program, "main", SQUARE, limit(limited.capacity_bytes))
+        assert plan.bound <= least * (1 + 1e-9)
+        assert plan.price >= least * (1 - 1e-9)
+    assert asked and not all(asked)
 
 
 def test_a_capacity_of_exactly_what_is_needed_is_enough() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from escc.passes.layouts.reshard import Arcs
-from escc.passes.search.steiner import OFTEN, Distances, cheapest_tree, inward_trees, outward_trees, point
+from escc.passes.search.steiner import OFTEN, Distances, KnownTrees, cheapest_tree, inward_trees, outward_trees, point
 
 INF = float("inf")
 
@@ -84,6 +84,52 @@ def test_a_tree_and_the_rest_make_the_whole(seed: int) -> None:
     for use, layout in itertools.product(range(3), range(6)):
         held = [point(layout, 6) + ends[u] if u == use else ends[u] for u in range(3)]
         assert (ends[use] + outward[1 << use])[layout] == (start + inward_trees(near, held)[-1]).min()
+
+
+@pytest.mark.parametrize("uses", [1, 2, 3])
+def test_trees_that_are_kept_are_those_that_are_made_anew(uses: int) -> None:
+    """Whatever changes between two questions, at an end, at the start, or in the prices, and whatever is asked for."""
+    rng = random.Random(uses)
+    near = graph(uses, 6, 16)
+
+    def values() -> np.ndarray:
+        return np.array([rng.choice([0.0, 1.0, 2.5, 4.0]) for _ in range(6)])
+
+    start, ends = values(), [values() for _ in range(uses)]
+    known = KnownTrees(uses)
+    for _ in range(60):
+        change = rng.randrange(uses + 3)
+        if change < uses:
+            ends[change] = values()
+        elif change == uses:
+            start = values()
+        elif change == uses + 1:
+            near = near.repriced(near.price + rng.choice([0.5, 1.0]))
+        else:
+            known = known.copy()
+        inward = inward_trees(near, ends)
+        outward = outward_trees(near, start, inward)
+        use = rng.randrange(uses)
+        match rng.randrange(3):
+            case 0:
+                found = known.inward(near, ends)
+                assert all(np.array_equal(found[mask], inward[mask]) for mask in range(1, 1 << uses))
+            case 1:
+                found = known.outward(near, start, ends, 1 << use)
+                assert np.array_equal(found[1 << use], outward[1 << use])
+            case _:
+                found = known.outward(near, start, ends)
+                assert all(np.array_equal(found[mask], outward[mask]) for mask in range(1, 1 << uses))
+
+
+def test_what_is_known_of_one_copy_is_no_matter_to_another() -> None:
+    near = graph(3, 6, 16)
+    first, second = np.arange(6.0), np.arange(6.0)[::-1].copy()
+    known = KnownTrees(1)
+    other = known.copy()
+    assert np.array_equal(known.inward(near, [first])[1], inward_trees(near, [first])[1])
+    assert np.array_equal(other.inward(near, [second])[1], inward_trees(near, [second])[1])
+    assert np.array_equal(known.inward(near, [first])[1], inward_trees(near, [first])[1])
 
 
 def test_nothing_to_reach_is_nothing_to_do() -> None:

@@ -24,9 +24,10 @@ class Serving:
     slots: tuple[str, ...] = ()
 
     def kept(self, sizes: Mapping[str, int], context: int) -> dict[str, int]:
-        """The slots of a phase of these sizes at another context: as many where they keep all, else as before."""
+        """The slots of a phase of these sizes at another context: as many where they keep all, else as before; never
+        more than the context has places."""
         assert self.context is not None, "slots are those of a context"
-        return {dim: context for dim in self.slots if sizes[dim] >= sizes[self.context]}
+        return {dim: context for dim in self.slots if sizes[dim] >= min(sizes[self.context], context)}
 
 
 def serving(program: Program) -> Serving:

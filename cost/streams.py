@@ -3,6 +3,8 @@
 A host has DRAM and perhaps NVMe, and links to its chips that several of these may share. What does not fit into the
 DRAM lies on NVMe. Of a stored tensor each chip fetches as much as makes one copy with the other chips that hold the
 same, where dims divide, and gathers the rest over the chips' own network. New entries of a cache go back the other way.
+Chips that share a link may take turns, one fetching odd and the other even layers: the link carries as many bytes as if
+each had half of its rate all the time, and a layer comes no sooner; what turns avoid, contention, is not priced.
 
 With a repetition ahead, fetching one starts with the repetition before it that is streamed, so that a run of
 repetitions which begins with a streamed one takes as long as these do, or as the next fetch; without, they take turns

@@ -12,7 +12,7 @@ from escc.compiler.plan.pipeline import compile_phase, parse
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware, Host, hardware_toml, parse_hardware
 from escc.cost.memory import memory
-from escc.cost.simulate.streams import play
+from escc.cost.simulate.streams import play, play_turns
 from escc.cost.streams import Carrier, streamed_s
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh
@@ -72,6 +72,15 @@ def test_chips_that_hold_the_same_fetch_parts_over_links_that_they_share():
     [one] = alone.estimate.fetches
     assert cost.fetch.in_bytes == one.fetch.in_bytes / 4
     assert cost.fetch.link_s == pytest.approx(one.fetch.link_s / 4 * 2)
+
+
+def test_chips_of_one_link_that_take_turns_have_what_a_share_of_it_gives():
+    rng = random.Random(1)
+    for _ in range(100):
+        chips, step_s, part_s = rng.choice([2, 4]), rng.uniform(0.1, 3.0), rng.uniform(0.1, 3.0)
+        halves_s = part_s * chips  # each with its share of the rate
+        taken = play_turns(400, chips, step_s, part_s, 1)
+        assert taken == pytest.approx(streamed_s(1, 1, step_s, halves_s, 1), rel=0.02)
 
 
 def test_what_the_dram_does_not_hold_comes_from_nvme():

@@ -1,0 +1,62 @@
+"""The dense models of DeepSpeed's table as examples: their sizes, and the table of what is found for them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from escc.compiler.plan.offload import layers_of
+from escc.compiler.plan.pipeline import load
+from escc.compiler.report.hardware import parameter_count
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "examples" / "deepspeed-dense"
+# Aminabadi et al., "DeepSpeed Inference", 2022, table I: billions of parameters, layers, hidden features.
+ROWS = {
+    "1.5b": (1.5, 48, 1600),
+    "2.7b": (2.7, 32, 2560),
+    "6b": (6, 28, 4096),
+    "13b": (13, 40, 5120),
+    "20b": (20, 44, 6144),
+    "50b": (50, 62, 8192),
+    "87b": (87, 48, 12288),
+    "175b": (175, 96, 12288),
+    "530b": (530, 105, 20480),
+}
+
+
+@pytest.fixture(scope="module")
+def dense() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("dense", ROOT / "benchmarks" / "dense.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["dense"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_sizes_are_those_published(name: str) -> None:
+    billions, layers, hidden = ROWS[name]
+    program = load(FOLDER / f"{name}.esti")
+    assert (layers_of(program), dict(program.phases[0].sizes)["E"]) == (layers, hidden)
+    assert parameter_count(program) / 1e9 == pytest.approx(billions, rel=0.06)
+
+
+def test_each_model_has_a_row_of_what_is_found(dense: ModuleType) -> None:
+    assert set(dense.MESHES) == {path.stem for path in FOLDER.glob("*.esti")} == set(ROWS)
+    written = {line.split(" | ")[0].strip("| "): line for line in dense.DOCUMENT.read_text().splitlines()}
+    assert set(ROWS) < set(written)
+    for name in ("1.5b", "6b"):
+        assert written[name] in dense.document({name: dense.planned(name)})
+
+
+def test_a_row_says_what_is_quickest(dense: ModuleType) -> None:
+    alone = dense.Row("node=2,gpu=8", None, 2.0, 0.0, ())
+    staged = dense.Row("node=2,gpu=8", "node", 1.0, 0.01, (8, 2))
+    [line] = [line for line in dense.document({"175b": [staged, alone]}).splitlines() if line.startswith("| 175b")]
+    assert line.endswith("| 16 | 2.000 s | 2 | 8 | 8, 2 | 1.000 s | 2 stages |")

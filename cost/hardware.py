@@ -141,12 +141,10 @@ class Host:
 @dataclass(frozen=True)
 class TpuCompiler:
     """What the TPU's compiler calls a chip. `topology`: the first part of the names of its slices, as in `v5e:4x8`;
-    `config`: how it sees the cores of a chip, None where its default is one device for each chip.
-    `program_hbm_bytes`: of the HBM what a program may use, None where all of it counts."""
+    `config`: how it sees the cores of a chip, None where its default is one device for each chip."""
 
     topology: str
     config: str | None = None
-    program_hbm_bytes: float | None = None
 
 
 @dataclass(frozen=True)

@@ -312,6 +312,8 @@ class FunctionText:
             places = [*index, *(f"{end} - {entries}" if d == op.target else "0" for d in dims)]
             corner = f"({', '.join(places)}{',' if len(places) == 1 else ''})"
             call = f"lax.dynamic_update_slice({whole}, {block}, {corner})"
+        few = self.sizes[op.source] < self.sizes[op.target]
+        call = f"laid_out({call})" if self.tpu and few else call
         grown = scope.new(self.caches[op.cache].path[-1]) if kept else whole
         self.lines.line(f"{grown} = {call}", self._note(op.result))
         scope.stacked[op.cache] = scope.stacked[op.result] = grown

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 
 def own_block(a: jax.Array, axes: Sequence[str], axis: int) -> jax.Array:
@@ -93,6 +94,12 @@ def append_wrapping(
     taken = jnp.take(new, jnp.clip(entry, 0, entries - 1), axis=axis).reshape(shape)
     mine = jnp.expand_dims(entry < entries, [i for i in range(new.ndim) if i != axis])
     return lax.dynamic_update_slice(cache, jnp.where(mine, taken, lax.dynamic_slice(cache, corner, shape)), corner)
+
+
+def laid_out(cache: jax.Array) -> jax.Array:
+    """A cache that lies as it was handed over, row by row. The TPU's compiler would lay it out as suits the few entries
+    that are appended, and copy all of it on the way into a loop over layers and out again."""
+    return with_layout_constraint(cache, Layout(tuple(range(cache.ndim))))
 
 
 def take(table: jax.Array, ids: jax.Array, dims: Sequence[int], axes: Sequence[Sequence[str]]) -> jax.Array:

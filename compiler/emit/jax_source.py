@@ -25,6 +25,7 @@ from ..hf_import.weight_map import WeightMap, fitted_map
 from ..simulate.shrink import shrink
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
+from .jax_order import in_memory_order
 from .jax_packed import Packed, packed
 from .jax_streams import STREAMED_LOAD, Streams
 from .jax_text import CHOSEN, NUMPY, dtype_text, identifier, spec_text
@@ -61,8 +62,11 @@ def emit_jax(
     more than rounding explains. With `weights`, `load(checkpoint, mesh, cfg)` gives the parameters as they are in a
     checkpoint. `small`: the program at the sizes at which it is compared, where these are not its own. Where chosen
     values have a capacity, what is beyond is dropped, and counted in a last result, a number for each chip. `tpu`:
-    collectives are written so that the TPU's compiler keeps them.
+    collectives are written so that the TPU's compiler keeps them, and caches stand in the order in which it reads them.
     """
+    if tpu:
+        small = None if small is None else in_memory_order(program, small)[1]
+        program, spmd = in_memory_order(program, spmd)
     helpers = _runtime(bool(host_tensors(spmd)))
     names = step_names(spmd)
     step = identifier(spmd.phase, {*names.reserved, *names.inputs.values()}) if spmd.phase not in OWN else "step"
@@ -152,6 +156,7 @@ def _imports(text: str) -> str:
     typing = [name for name in ("Any", "NamedTuple") if re.search(rf"(: |\[|\(){name}\b", text)]
     lines += [f"from typing import {', '.join(typing)}"] if typing else []
     third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
+    third += ["from jax.experimental.layout import Layout, with_layout_constraint"] if "laid_out(" in text else []
     sharding = ["from jax.sharding import AxisType, NamedSharding", "from jax.sharding import PartitionSpec as P"]
     return "\n".join([*lines, "", *third, *sharding])
 

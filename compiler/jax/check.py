@@ -23,6 +23,7 @@ from ...ir.dtype import Dtype
 from ...ir.program import Append, Kind, Program, walk
 from ...ir.spmd import Compute, SpmdProgram
 from ..emit.jax_function import contexts_of
+from ..emit.jax_order import in_memory_order
 from ..emit.jax_packed import packed
 from ..emit.jax_source import OLDEST, emit_jax
 from ..emit.jax_tree import Names, names_of
@@ -131,6 +132,8 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
     """
     require_jax()
     program, spmd = compiled.program, compiled.spmd
+    if compiled.for_tpu:
+        program, spmd = in_memory_order(program, spmd)
     shrunken = shrink(program, [spmd])
     small, [local] = shrunken.program, shrunken.spmds
     refuse_large(local)

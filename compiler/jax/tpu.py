@@ -19,6 +19,7 @@ from typing import Any
 
 from ...cost.hardware import Hardware, Torus
 from ...cost.topology import FAR_NAMES
+from ...ir.choices import chooses
 from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
@@ -36,7 +37,7 @@ CHILD = f"{__package__}.tpu_child"
 GET = "install it with `pip install 'jax[tpu]'`; it compiles without a TPU"
 SMALL_BYTES = 1024  # collectives of less are none of the plan's, and listed apart
 COPY_BYTES = 16e6  # of parameters and caches, from here on
-TOLERANCE = 0.01  # of the bytes that loops send; of others nothing is let pass
+TOLERANCE = 0.01  # of the bytes that loops and chosen rows send; of others nothing is let pass
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "": 1}
 
 
@@ -55,7 +56,8 @@ class TpuReport:
     `planned` and `module`: how often each collective runs, in the plan and in the optimised module; `small`: those of
     the module that send less than SMALL_BYTES, of kinds that the plan has not. `memory`: bytes of a chip, by what takes
     them; `planned_bytes`: the most that it holds by the plan. `copies`: of parameters and caches, of COPY_BYTES and
-    more. `hidden`: what runs beside the collectives that do not wait; `looped`: whether the plan has loops.
+    more. `hidden`: what runs beside the collectives that do not wait; `nearly`: the plan has loops, whose transfers the
+    compiler may merge with others, or chosen values, with whose rows it may send what says which they are.
     """
 
     slice: Slice
@@ -66,7 +68,7 @@ class TpuReport:
     planned_bytes: float
     copies: tuple[Copy, ...]
     hidden: tuple[Hidden, ...]
-    looped: bool
+    nearly: bool
 
     @property
     def bytes_by_kind(self) -> dict[CollectiveKind, tuple[Fraction, Fraction]]:
@@ -76,8 +78,8 @@ class TpuReport:
 
     @property
     def equal(self) -> bool:
-        """Whether the module sends what was planned, of each kind; with loops all but TOLERANCE of it."""
-        allowed = TOLERANCE if self.looped else 0.0
+        """Whether the module sends what was planned, of each kind; `nearly` all but TOLERANCE of it."""
+        allowed = TOLERANCE if self.nearly else 0.0
         return all(abs(found - wanted) <= allowed * wanted for wanted, found in self.bytes_by_kind.values())
 
     @property
@@ -159,8 +161,8 @@ def check_tpu(compiled: CompiledPhase) -> TpuReport:
         copies, hidden = copies_of(module, COPY_BYTES), hidden_in(module)
     except ModuleError as error:
         raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
-    held, looped = float(compiled.memory.total_bytes), bool(compiled.estimate.loops)
-    return TpuReport(where, planned, found - small, small, memory, held, copies, hidden, looped)
+    held, nearly = float(compiled.memory.total_bytes), bool(compiled.estimate.loops) or chooses(spmd)
+    return TpuReport(where, planned, found - small, small, memory, held, copies, hidden, nearly)
 
 
 def _mesh(mesh: Mesh) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def generate_jax(prepared: Prepared, processes: int = 1) -> Array:
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         path = Path(folder)
         for one in prepared.compiled:
-            text = emit_jax(one.program, one.spmd, one.estimate, tpu=one.for_tpu)
+            text = emit_jax(one.program, one.spmd, one.estimate)  # for the CPU devices that run it here
             (path / f"{one.phase}.py").write_text(text, encoding="utf-8")
         (path / "told.json").write_text(json.dumps(told), encoding="utf-8")
         np.savez(path / "stored.npz", *arrays.values())

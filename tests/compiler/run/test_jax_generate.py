@@ -138,18 +138,18 @@ def test_two_processes_of_four_devices_do_as_one_of_eight() -> None:
 
 
 def test_a_wrong_emitted_program_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(change: tuple[str, str], *arguments: Any, tpu: bool) -> str:
-        text = emit_jax(*arguments, tpu=tpu)
+    def broken(change: tuple[str, str], *arguments: Any) -> str:
+        text = emit_jax(*arguments)
         assert change[0] in text
         return text.replace(*change)
 
     one = prepared(program(MODEL, "stored layer.keys BMK_xQ\nstored layer.values BMK_xQ\n"), "2", 5)
     second_fails = ("jax.jit(sharded", "(1 / 0 if jax.process_index() else jax.jit)(sharded")
-    monkeypatch.setattr(in_jax, "emit_jax", lambda *a, **how: broken(second_fails, *a, **how))
+    monkeypatch.setattr(in_jax, "emit_jax", lambda *a: broken(second_fails, *a))
     with pytest.raises(InternalError, match=r"the emitted program does not run: ZeroDivisionError"):
         generate_jax(one, 2)
     entry_misplaced = ("filled_M - cfg.L, 0, 0)", "filled_M - 2 * cfg.L, 0, 0)")
-    monkeypatch.setattr(in_jax, "emit_jax", lambda *a, **how: broken(entry_misplaced, *a, **how))
+    monkeypatch.setattr(in_jax, "emit_jax", lambda *a: broken(entry_misplaced, *a))
     done, tokens = run_prepared(one), generate_jax(one)
     said = jax_disagreement(done, tokens)
     assert said is not None

@@ -128,12 +128,17 @@ def cases() -> tuple[Case, ...]:
         for batch in (1, 4, 8, 64, 512)
     )
     four_axes = ("examples/palm-540b.esti", "--chips", "4x4x4x2", "--phase", "decode", *PAPER)
+    five_axes = ("examples/palm-540b.esti", "--chips", "4x4x4x2x2", "--phase", "decode", *PAPER)
+    nodes = ("--hardware", "h100", "--phase", "decode", "--parts", "--chips")
     feed_forward = ("examples/feed-forward.esti", "--chips", "4x4x4", "--objective", "communication")
     return (
         Case("decode", decode, (peak,)),
         Case("decode-paper", (*decode, *PAPER), (("wall_s", 1.5), ("choose_s", 0.5), peak)),
         Case("decode-check", (*decode, *PAPER, "--check"), (peak,)),
         Case("decode-4x4x4x2", four_axes, (("wall_s", 8.0), peak)),
+        Case("decode-4x4x4x2x2", five_axes, (("wall_s", 10.0), ("peak_mb", 1000.0))),
+        Case("parts-8x8", ("llama-3-70b", *nodes, "node=8,gpu=8"), (("wall_s", 10.0), ("peak_mb", 1000.0))),
+        Case("parts-64x8", ("palm-540b", *nodes, "node=64,gpu=8"), (("wall_s", 30.0), ("peak_mb", 4000.0))),
         *prefills,
         Case("feed-forward", feed_forward, (peak,)),
         Case("decode-4-links", (*decode, "--set", "B=4", "--datasheet"), (("wall_s", 3.0), peak)),

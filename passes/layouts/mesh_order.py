@@ -13,8 +13,8 @@ from .space import NONE, Order, Orders, count_layouts
 from .strategies import count_strategies, live_axes
 
 FEW_AXES = 3  # of which all layouts are looked at, whatever there are
-MOST = 60_000  # layouts, over all uses of all values, and strategies, of which all are looked at
-MOST_CYCLIC = 60_000  # of those in mesh order from any axis on
+MOST = 75_000  # layouts, over all uses of all values, and strategies, of which all are looked at
+MOST_CYCLIC = 65_000  # of those in mesh order from any axis on
 MOST_ALIKE = 300_000  # of those where alike axes stand in the order of the dims as well, which leaves far fewer
 
 

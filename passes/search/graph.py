@@ -27,6 +27,7 @@ from ..layouts.strategies import StrategyTable, dim_ranks, live_axes, strategies
 
 Floats = NDArray[np.float64]
 MAX_LAYOUTS = 200_000  # over all uses of all tensors
+MAX_OF_MANY_AXES = 100_000  # of those in mesh order, which on many axes take minutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,6 +281,6 @@ def build_graph(
         )
         for name, source in builder.sources.items()
     )
-    if sum(len(t.space) * len(t.uses) for t in tensors) > MAX_LAYOUTS:
+    if sum(len(t.space) * len(t.uses) for t in tensors) > (MAX_OF_MANY_AXES if order else MAX_LAYOUTS):
         raise too_large()
     return Graph(tuple(builder.nodes), tensors)

@@ -106,7 +106,20 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
             raise refused or error from None
         ordered = whole.in_mesh_order or mesh_order(programs, finer, (), ()) is not None
         return replace(whole, parts=finer, in_mesh_order=ordered) if isinstance(error, Cutoff) else whole
-    return replace(with_whole_axes(plan, Network(options.hardware, finer)), parts=finer)
+    found = with_whole_axes(plan, Network(options.hardware, finer))
+    if found.in_mesh_order and found.mesh != finer:
+        found = _in_any_order(program, phases, found, plain)
+    return replace(found, parts=finer)
+
+
+def _in_any_order(program: Program, phases: str | Sequence[str], plan: Plan, options: Options) -> Plan:
+    """A plan, or a cheaper one on the parts that it takes: of these there are few, which may stand in any order."""
+    again = replace(program, pins=pins_in_parts(program.pins, plan.mesh))
+    pinned = replace(options, pins=pins_in_parts(options.pins, plan.mesh), below=plan.price)
+    try:
+        return replace(choose_on(again, phases, plan.mesh, pinned), in_mesh_order=True)
+    except (InputError, Cutoff):
+        return plan
 
 
 def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:

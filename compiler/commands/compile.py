@@ -130,6 +130,58 @@ class _Writing:
             raise typer.Exit(BUG)
 
 
+@dataclass(frozen=True)
+class _Way:
+    """How a model is planned: as it is, in stages, or with streams from the host; phases together or `separate`."""
+
+    stages: str | None
+    micro_batches: tuple[str, ...]
+    offload: Offload
+    ahead: int
+    best_batch: bool
+    separate: bool
+    check: bool
+
+    def refuse(self, given: Mapping[str, object]) -> None:
+        """Raise InputError, before anything is planned, for the first of some options that does not go with this way;
+        `given`: whether it is there."""
+        stages_of(self.stages, list(self.micro_batches))
+        there = {option for option, value in given.items() if value}
+        if self.offload is not Offload.NONE:
+            beside = {"--stages": self.stages is not None, "--separate": self.separate}
+            beside |= {"--parts": "--parts" in there, "--pad auto": "--pad auto" in there}
+            beside |= {"--batch": self.best_batch and "--input" in there}
+            for option in (option for option, is_there in beside.items() if is_there):
+                raise fail(f"`{option}` does not go with `--offload`.", hint="leave one of them out")
+        elif self.best_batch:
+            raise fail("The best batch is looked for with streams.", hint="add `--offload auto`")
+        elif self.stages is not None and "--parts" in there:
+            hint = "leave out `--parts`, or write the parts in `--chips`"
+            raise fail("Axes are not split in parts in stages.", hint=hint)
+
+    def plan(
+        self, model: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options
+    ) -> tuple[str | None, CompiledModel | tuple[Staged, Sequence[Try]]]:
+        """The plans, or a pipeline with all that was tried; before them what is to be said of how they were found."""
+        if self.offload is not Offload.NONE:
+            found = on_meshes(model, phases, meshes, options, self.offload, self.ahead, self.best_batch)
+            best = found[0].offloaded
+            assert best is not None, "what is tried first fits"
+            texts = [batches_text(found)] if self.best_batch else []
+            compiled = with_runs(best.compiled) if self.check else best.compiled
+            return "\n".join([*texts, offload_text(best)]), CompiledModel(compiled, ())
+        if self.stages is not None:
+            counts = counts_by_phase(list(self.micro_batches), phases)
+            wanted = stages_of(self.stages, list(self.micro_batches))
+            tried = tries(model, phases, meshes, options, wanted, counts, self.check)
+            quickest = tried[0].found
+            assert quickest is not None, "what is tried first fits"
+            if isinstance(quickest, Staged):
+                return None, (quickest, tried)
+            return tries_text(tried), CompiledModel(quickest, ())
+        return None, compile_model(model, meshes, options, phases, self.separate, self.check)
+
+
 @app.command("compile")
 @reported
 def compile_command(
@@ -222,33 +274,15 @@ def compile_command(
     made = map_beside(Path(file), model) if emit is Emit.JAX else None
     writing = _Writing(emit, None if folder is None else Path(folder), force, detail, made)
     writing.refuse(model.name, phases)
+    way = _Way(stages, tuple(micro_batches or []), offload, ahead, best_batch, separate, check)
+    way.refuse({"--parts": parts, "--pad auto": "auto" in (pad or []), "--input": stream})
+    said, compiled = way.plan(model, phases, meshes, options)
+    if not isinstance(compiled, CompiledModel):
+        writing.show_staged(*compiled)
+        return
+    if said is not None:
+        (say if emit is Emit.TEXT else note)(said + "\n")
     paddings = None
-    wanted = stages_of(stages, micro_batches)
-    if parts and stages is not None:
-        raise fail(
-            "Axes are not split in parts in stages.", hint="leave out `--parts`, or write the parts in `--chips`"
-        )
-    if offload is not Offload.NONE:
-        _refuse_beside_offload(
-            {"--stages": stages, "--parts": parts, "--separate": separate, "--batch": best_batch and stream}
-        )
-        if "auto" in (pad or []):
-            raise fail("Padding is not chosen beside streams.", hint="leave out `--pad auto`, or `--offload`")
-        streams, compiled = _offloaded(model, phases, meshes, options, (offload, ahead), best_batch, check)
-        (say if emit is Emit.TEXT else note)(streams + "\n")
-    elif best_batch:
-        raise fail("The best batch is looked for with streams.", hint="add `--offload auto`")
-    elif stages is not None:
-        counts = counts_by_phase(micro_batches or [], phases)
-        found = tries(model, phases, meshes, options, wanted, counts, check)
-        if isinstance(found[0].found, Staged):
-            writing.show_staged(found[0].found, found)
-            return
-        assert found[0].found is not None
-        compiled = CompiledModel(found[0].found, ())
-        (say if emit is Emit.TEXT else note)(tries_text(found) + "\n")
-    else:
-        compiled = compile_model(model, meshes, options, phases, separate, check)
     if "auto" in (pad or []):
         auto = pad_auto(lambda more: loaded({**pads, **more}), phases, compiled.mesh, options, separate)
         again = compile_model(auto.program, [compiled.mesh], options, phases, separate, check)
@@ -260,31 +294,6 @@ def compile_command(
     if separate and len(phases) > 1 and emit is Emit.TEXT:
         say(f"\n{_sharing(compiled, options)}\n")
     _vouch(compiled)
-
-
-def _refuse_beside_offload(given: Mapping[str, object]) -> None:
-    """Raise InputError for the first option that does not go with streams."""
-    for option, value in given.items():
-        if value:
-            raise fail(f"`{option}` does not go with `--offload`.", hint="leave one of them out")
-
-
-def _offloaded(
-    model: Program,
-    phases: Sequence[str],
-    meshes: Sequence[Mesh],
-    options: Options,
-    how: tuple[Offload, int],
-    best_batch: bool,
-    check: bool,
-) -> tuple[str, CompiledModel]:
-    """What is streamed, as text, and the plans: on the mesh on which they take least."""
-    found = on_meshes(model, phases, meshes, options, *how, best_batch)
-    best = found[0].offloaded
-    assert best is not None, "what is tried first fits"
-    compiled = with_runs(best.compiled) if check else best.compiled
-    texts = [batches_text(found)] if best_batch else []
-    return "\n".join([*texts, offload_text(best)]), CompiledModel(compiled, ())
 
 
 def _stream(input_tokens: int | None, output_tokens: int | None, batch: int | None) -> Stream | None:

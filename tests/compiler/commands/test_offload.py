@@ -90,7 +90,7 @@ def test_the_best_batch_is_a_table(compiled):
     [
         (["--offload", "auto", "--hardware", "h100"], "has no host"),
         (["--offload", "auto", "--stages", "2"], "`--stages` does not go with `--offload`"),
-        (["--offload", "auto", "--pad", "auto"], "Padding is not chosen beside streams"),
+        (["--offload", "auto", "--pad", "auto"], "`--pad auto` does not go with `--offload`"),
         (["--best-batch"], "add `--offload auto`"),
         (["--offload", "auto", "--overlap"], "Loops are not made of programs that stream"),
     ],

@@ -141,10 +141,12 @@ class Host:
 @dataclass(frozen=True)
 class TpuCompiler:
     """What the TPU's compiler calls a chip. `topology`: the first part of the names of its slices, as in `v5e:4x8`;
-    `config`: how it sees the cores of a chip, None where its default is one device for each chip."""
+    `config`: how it sees the cores of a chip, None where its default is one device for each chip. `program_hbm_bytes`:
+    what it lets a program use of the HBM, None for all."""
 
     topology: str
     config: str | None = None
+    program_hbm_bytes: float | None = None
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,14 @@ class Hardware:
         """The preset called `name` in the convention of Pope et al. 2022, appendix A.1: at its peaks, with one
         bandwidth for a chip and no latency."""
         return cls.load(name, datasheet=True).with_network(Convention.FLAT)
+
+    @property
+    def room_bytes(self) -> float:
+        """What a program may use of the HBM of a chip: what its compiler leaves, where that is known and the network is
+        seen as it is; in the paper's convention all of it."""
+        most = self.tpu_compiler.program_hbm_bytes if self.tpu_compiler else None
+        paper = self.convention is Convention.FLAT
+        return self.hbm_bytes if most is None or paper else min(self.hbm_bytes, most)
 
     @property
     def at_peaks(self) -> bool:

@@ -147,6 +147,7 @@ TABLES: Mapping[str, Mapping[str, Field]] = {
     "tpu-compiler": {
         "topology": Field("text"),
         "config": Field("text", required=False),
+        "program_hbm_bytes": MAYBE,
     },
     "calibrated": {
         "op_rule": Field("choice", required=False, choices=("max", "sum", "root-of-squares")),

@@ -75,7 +75,7 @@ class Options:
     @property
     def capacity(self) -> float:
         """The bytes that a chip may hold."""
-        return self.hardware.hbm_bytes if self.capacity_bytes is None else self.capacity_bytes
+        return self.hardware.room_bytes if self.capacity_bytes is None else self.capacity_bytes
 
 
 def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:

@@ -256,7 +256,7 @@ def compile_command(
     meshes, remarks = meshes_to_compile(chips, chip, any_shape)
     complain(remarks)
     settings = Settings(solver.value)
-    options = Options(chip, objective, hbm_fraction * chip.hbm_bytes, settings=settings, overlap=overlap, parts=parts)
+    options = Options(chip, objective, hbm_fraction * chip.room_bytes, settings=settings, overlap=overlap, parts=parts)
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
     stream, room = _stream(input_, output, batch), capacity_of(capacity)

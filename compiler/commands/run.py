@@ -110,7 +110,7 @@ def run_command(
     or with `--checkpoint` answer prompts, planned as they are, by the emitted modules on JAX devices."""
     mesh, room = Mesh.parse(chips), capacity_of(capacity)
     chip = chip_of(hardware, datasheet, network, engine)
-    options = Options(chip, capacity_bytes=chip.hbm_bytes if memory else math.inf)
+    options = Options(chip, capacity_bytes=chip.room_bytes if memory else math.inf)
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     program = with_capacity(load(Path(file), sizes, pins, weights=weights, caches=caches), room)
     prompts = Prompts(tuple(prompt or ()), prompt_file, tuple(prompt_ids or ()))

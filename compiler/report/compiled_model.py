@@ -225,7 +225,7 @@ def compile(
     options = Options(
         chip,
         least,
-        hbm_fraction * chip.hbm_bytes,
+        hbm_fraction * chip.room_bytes,
         settings=Settings(one_of([*SOLVERS], solver, "solver")),
         overlap=overlap,
         parts=parts,

@@ -61,6 +61,8 @@ def _datasheet(chip: Hardware) -> Iterator[Row]:
     if chip.peak_fp4_flops_per_s is not None:
         yield "fp4", f"{_number(chip.peak_fp4_flops_per_s / 1e12)} Tflop/s"
     yield "HBM", f"{_number(chip.hbm_bytes / 1e9)} GB at {_number(chip.hbm_bytes_per_s / 1e9)} GB/s"
+    if chip.room_bytes < chip.hbm_bytes:
+        yield "for a program", f"{_number(chip.room_bytes / 1e9)} GB of it, as its compiler has it"
     if chip.dollars_per_chip_hour is not None:
         on = f", {chip.priced_on}" if chip.priced_on else ""
         yield "price", f"{_number(chip.dollars_per_chip_hour)} dollars an hour{on}"

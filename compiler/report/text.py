@@ -66,6 +66,7 @@ def _header(compiled: CompiledPhase) -> Iterator[str]:
     yield (
         f"  hardware  {hardware.name}: {hardware.peak_flops_per_s / 1e12:.6g} Tflop/s, "
         f"HBM {hardware.hbm_bytes / 1e9:.2f} GB at {hardware.hbm_bytes_per_s / 1e9:.6g} GB/s"
+        + (f", {hardware.room_bytes / 1e9:.2f} GB for a program" if hardware.room_bytes < hardware.hbm_bytes else "")
     )
     yield f"  network   {_network(hardware)}"
     yield f"  priced at {_basis(hardware)}"

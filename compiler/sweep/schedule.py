@@ -129,7 +129,7 @@ class Schedule:
     def warnings(self) -> tuple[Diagnostic, ...]:
         """What a user should know."""
         found = []
-        capacity = self.job.hardware.hbm_bytes
+        capacity = self.job.hardware.room_bytes
         if self.held_bytes > capacity:
             message = f"A batch with its caches takes about {self.held_bytes / 1e9:.1f} GB of {capacity / 1e9:.1f} GB."
             found.append(Diagnostic(message, hint="lower the thresholds", severity="warning"))
@@ -186,7 +186,7 @@ def _best(job: Job, plan: BatchTimes, threshold: int) -> tuple[int | None, Sched
     for tokens in counted(tried, "scheduling"):
         batches = _joined(requests, by_shortest(tokens), by_longest(threshold), threshold)
         found.append((tokens, _timed(plan, batches)))
-    capacity = job.hardware.hbm_bytes
+    capacity = job.hardware.room_bytes
     return min(found, key=lambda each: (_held_bytes(plan, each[1].batches) > capacity, each[1].total_s))
 
 

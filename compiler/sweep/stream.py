@@ -166,7 +166,7 @@ class _Search:
     def __init__(self, request: Request, place: Place, mesh: Mesh) -> None:
         self.request, self.place, self.mesh = request, place, mesh
         self.program = request.program(place.weights, place.caches)
-        capacity = request.hbm_fraction * place.hardware.hbm_bytes
+        capacity = request.hbm_fraction * place.hardware.room_bytes
         self.capacity = capacity
         self.reserved = 0.0  # bytes of a chip, for a prompt that comes in while the caches of a batch are there
         self.plans: dict[int, tuple[Compilation, Served] | str] = {}

@@ -39,7 +39,7 @@ class Found:
 
 def ways(sweep: Sweep, program: Program, phase: str, mesh: Mesh, below: float) -> Iterator[Found | Tried]:
     """What comes of planning on a mesh in the ways of a sweep; a plain plan is wanted only below some seconds."""
-    options = Options(sweep.hardware, capacity_bytes=sweep.hbm_fraction * sweep.hardware.hbm_bytes, below=below)
+    options = Options(sweep.hardware, capacity_bytes=sweep.hbm_fraction * sweep.hardware.room_bytes, below=below)
     try:
         if sweep.offload is not Offload.NONE:
             yield _streamed(sweep, program, phase, mesh, replace(options, below=math.inf))

@@ -31,6 +31,7 @@ from escc.cost.ops import Work
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
+from escc.passes.choose import Options
 
 V4 = Hardware.of_paper("tpu-v4")
 GOOD = """name = "mine"
@@ -404,3 +405,11 @@ def test_a_published_share_of_matmuls_counts_in_the_place_of_the_nearest_chips()
     assert own.compute_s(1.0) == pytest.approx(1 / (0.664 * 125e12))
     assert Hardware.load("v100", datasheet=True).compute_s(1.0) == pytest.approx(1 / 125e12)
     assert parse_hardware(Source("mine.toml", hardware_toml(own, [], []))) == own
+
+
+def test_a_plan_fits_into_what_the_compiler_leaves_a_program() -> None:
+    chip, paper = Hardware.load("tpu-v4"), Hardware.of_paper("tpu-v4")
+    assert chip.room_bytes == 30.75 * 2**30 < chip.hbm_bytes
+    assert Options(chip).capacity == chip.room_bytes
+    assert Options(paper).capacity == paper.room_bytes == paper.hbm_bytes == 2**35
+    assert Hardware.load("h100").room_bytes == Hardware.load("h100").hbm_bytes

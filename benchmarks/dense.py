@@ -19,6 +19,7 @@ from escc.compiler.text.terminal import time_text
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
+from escc.passes.plan import relative_gap
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples" / "deepspeed-dense"
@@ -62,7 +63,8 @@ def planned(name: str, batch: int | None = None, stages: int | None = None) -> l
         if one.found is not None:
             rounds = one.found.plan.rounds if isinstance(one.found, Staged) else ()
             micro = tuple(each.micro_batches for _, each in rounds)
-            rows.append(Row(",".join(f"{axis}={n}" for axis, n in one.mesh.axes), one.axis, one.price, one.gap, micro))
+            gap = relative_gap(one.price, one.bound)
+            rows.append(Row(",".join(f"{axis}={n}" for axis, n in one.mesh.axes), one.axis, one.price, gap, micro))
     return rows
 
 

@@ -97,8 +97,7 @@ def append_wrapping(
 
 
 def laid_out(cache: jax.Array) -> jax.Array:
-    """A cache that lies as it was handed over, row by row. The TPU's compiler would lay it out as suits the few entries
-    that are appended, and copy all of it on the way into a loop over layers and out again."""
+    """A cache as it was handed over, row by row: laid out as suits a few entries, all of it would be copied."""
     return with_layout_constraint(cache, Layout(tuple(range(cache.ndim))))
 
 
@@ -159,8 +158,7 @@ def scatter_in_stages(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Arr
 
 
 def scatter_rows(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:
-    """As scatter_in_stages, with what goes to a chip as whole rows: of other shapes of narrow types the TPU's compiler
-    makes an all-reduce."""
+    """As scatter_in_stages, by whole rows: of other narrow shapes the TPU's compiler makes an all-reduce."""
     ways = math.prod(lax.axis_size(axes) for axes in stages)
     blocks = jnp.moveaxis(a.reshape(*a.shape[:axis], ways, -1, *a.shape[axis + 1 :]), axis, 0)
     return scatter_blocks(blocks.reshape(ways, -1), stages).reshape(blocks.shape[1:])
@@ -168,8 +166,7 @@ def scatter_rows(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:
 
 def scatter_blocks(blocks: jax.Array, stages: Sequence[Any]) -> jax.Array:
     """This chip's row of the sum of [chips, elements], each row as 16 where they divide it."""
-    rows = blocks.shape[0] * math.gcd(blocks.shape[1], 16)
-    return scatter_in_stages(blocks.reshape(rows, -1), stages, 0).ravel()
+    return scatter_in_stages(blocks.reshape(len(blocks) * math.gcd(blocks.shape[1], 16), -1), stages, 0).ravel()
 
 
 def gather_together(

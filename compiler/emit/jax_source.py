@@ -323,8 +323,7 @@ def _build(spmd: SpmdProgram, names: Names, step: str) -> str:
     oldest = ".".join(map(str, OLDEST))
     says = "" if caches is None else ". The caches are donated, and written in place"
     return f'''def make_mesh():
-    """The mesh, of the first {spmd.mesh.chips} devices. Its axes are of the type Auto, so that it serves in code of
-    your own that is partitioned by the compiler; JAX would make them explicit."""
+    """The mesh, of the first {spmd.mesh.chips} devices. Its axes are Auto, as code the compiler partitions wants."""
     if jax.__version_info__ < {OLDEST}:
         raise RuntimeError(f"This program takes JAX {oldest} or newer, and this is {{jax.__version__}}.")
     if len(jax.devices()) < {spmd.mesh.chips}:
@@ -393,8 +392,7 @@ def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool, streams: 
     def difference(a, b):
         a, b = np.asarray(a, float), np.asarray(b, float)
         alike = (a == b) | (np.isnan(a) & np.isnan(b))
-        with np.errstate(invalid="ignore"):
-            apart = np.where(alike, 0, np.abs(a - b))
+        apart = np.abs(np.subtract(a, b, where=~alike, out=np.zeros_like(a)))
         return apart.max() / (np.abs(b[np.isfinite(b)]).max(initial=0) or 1)
 
     arrays = {arrays}

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from escc.compiler.plan.offload import layers_of
 from escc.compiler.plan.pipeline import load
 from escc.compiler.plan.staged import Staged, tries
 from escc.compiler.report.hardware import parameter_count
@@ -20,6 +19,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 from escc.passes.plan import relative_gap
+from escc.passes.stages.divide import layers_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples" / "deepspeed-dense"

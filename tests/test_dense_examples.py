@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from escc.compiler.plan.offload import layers_of
 from escc.compiler.plan.pipeline import load
 from escc.compiler.report.hardware import parameter_count
+from escc.passes.stages.divide import layers_of
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "deepspeed-dense"

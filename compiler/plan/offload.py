@@ -21,6 +21,7 @@ from ...ir.mesh import Mesh
 from ...ir.program import Kind, Op, Program, Region, Repeat, Streamed
 from ...passes.choose import Options
 from ...passes.plan import PROVEN, NoPlan, Objective, Outcome, relative_gap
+from ...passes.stages.divide import layers_of
 from .compiled import Compilation
 from .pipeline import compile_phases
 from .serving import serving
@@ -109,11 +110,6 @@ def _streamed(region: Region[Op], kinds: Set[Kind], count: int, ahead: int) -> R
         for item in region.items
     )
     return Region(stored, tuple(items))
-
-
-def layers_of(program: Program) -> int:
-    """The repetitions of all repeats that stand in no other."""
-    return sum(item.count for item in program.body.items if isinstance(item, Repeat))
 
 
 def compile_offloaded(

@@ -208,7 +208,7 @@ def _dims(tensor: str, sizes: Mapping[str, int]) -> tuple[str, ...]:
 
 def models_table() -> str:
     """The shipped models, a line each."""
-    rows = [("name", "dims of its weights", "layers", "parameters")]
+    rows = [("name", "dims of its weights", "repeats", "parameters")]
     for name in model_names():
         source = model_source(name)
         program = expand(parse(source), source)

@@ -8,7 +8,7 @@ import pytest
 from programs import TINY_DECODER
 
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.offload import Offload, Offloaded, compile_offloaded, layers_of, most_sequences, streaming
+from escc.compiler.plan.offload import Offload, Offloaded, compile_offloaded, most_sequences, streaming
 from escc.compiler.plan.pipeline import compile_phases, load, model_source, parse
 from escc.compiler.report.offload_text import chip_flops_per_s
 from escc.cost.hardware import Hardware, Host
@@ -17,6 +17,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Kind
 from escc.passes.choose import Options
 from escc.passes.plan import NoPlan
+from escc.passes.stages.divide import layers_of
 
 FILES = Path(__file__).parents[3] / "examples" / "hardware"
 HOST = Host(dram_bytes=1e9, dram_bytes_per_s=1e11, link_bytes_per_s=2e10, host_chips=2)

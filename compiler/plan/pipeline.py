@@ -91,7 +91,7 @@ def load(
     """The program of a model file, or of a shipped model by its name, with the pins of files beside it.
 
     Dims are set by `settings`, and padded to the sizes of `pads`. With a `phase` the program has no other,
-    and sizes that only others could not have are no matter. Matrices in bf16 are stored as `weights`, and
+    and sizes that only others could not have are no matter. Matrices in bf16 and f16 are stored as `weights`, and
     caches as `caches`, each with scales; None leaves them. A pin of a file replaces the model's of the same
     place, and that of an earlier file. Raises InputError when a file cannot be read or is wrong.
     """

@@ -220,10 +220,11 @@ class Body:
     def floating(self, names: Iterable[str]) -> Dtype:
         """The dtype in which values are computed with: the widest float among them, at least bf16.
 
-        bf16 and f16 together give f32. Quantised values are computed with in bf16, whatever their scales.
+        bf16 and f16 together give f32. Quantised values are computed with in the type of what they meet, among
+        themselves in bf16, whatever their scales.
         Raises Refused for integers, which are indices.
         """
-        found: set[Dtype] = set()
+        found = set[Dtype]()
         scales = {*self.scales.values(), *self.context.scales.values()}
         for name in names:
             if name in scales:
@@ -232,7 +233,8 @@ class Body:
             if dtype is Dtype.I32:
                 hint = "look rows up with `take(table, ids, over=...)`"
                 raise Refused(f"`{name}` holds i32 indices, which only `take` reads.", self.at, hint)
-            found.add(dtype if dtype in FLOATS else Dtype.BF16)
+            if dtype in FLOATS:
+                found.add(dtype)
         return found.pop() if len(found) == 1 else Dtype.F32 if found else Dtype.BF16
 
     def named(self, expr: Expr, base: str) -> str:

@@ -1,4 +1,4 @@
-"""A model with its weights and caches in fewer bits: declarations with a scale in place of those in bf16.
+"""A model with its weights and caches in fewer bits: declarations with a scale in place of those in 16 bits.
 
 What a person would write is written for them, so that codes and scales are priced, emitted and run as any quantised
 values are. A matrix has a scale for each of its outputs: for what no product sums over. A table of which rows are taken
@@ -36,6 +36,7 @@ from ...ir.text.surface import (
     Type,
 )
 
+WIDE = (Dtype.BF16.value, Dtype.F16.value)  # what is narrowed: what is kept in f32 is meant to be
 MOST_FACTORS = 64  # of a dim; products of products may have any number, and so many are refused later
 
 
@@ -60,8 +61,8 @@ class _Uses:
 def narrowed(
     model: Model, weights: Dtype | None = None, caches: Dtype | None = None, only: Set[str] | None = None
 ) -> Model:
-    """The model with what it declares in bf16 in other types, with scales; None, or bf16, leaves them. `only`: the
-    names that are looked at, None for all.
+    """The model with what it declares in bf16 or f16 in other types, with scales; None, or bf16, leaves them. `only`:
+    the names that are looked at, None for all.
 
     Of parameters those with two dims or more that a product sums over or a table is; of caches those with a dim beside
     the one that they grow along. All else, such as norms and biases, stays as it is.
@@ -115,7 +116,7 @@ def _declared(line: Declaration, uses: _Uses, wanted: Mapping[Kind, Dtype], only
 def _scale(line: Declaration, name: str, uses: _Uses) -> tuple[Ident, ...] | None:
     """The dims of the scale that a name gets; None where it stays as it is."""
     dims = line.type.dims
-    if line.type.dtype.name != Dtype.BF16.value or line.scale is not None or len(dims) < 2:
+    if line.type.dtype.name not in WIDE or line.scale is not None or len(dims) < 2:
         return None
     if line.kind is Kind.CACHE:
         place = uses.grown.get(name)
@@ -123,6 +124,8 @@ def _scale(line: Declaration, name: str, uses: _Uses) -> tuple[Ident, ...] | Non
         if place == dims[-1].name and len(dims) == 2:
             return None  # one number for each token: nothing to share a scale with
         return tuple(dim for k, dim in enumerate(dims) if k != free[-1])
+    if name in uses.taken and line.type.dtype.name == Dtype.F16.value:
+        return None  # rows of codes alone are in bf16, which an f16 model does not take
     if uses.summed.get(name):
         return tuple(dim for k, dim in enumerate(dims) if k not in uses.summed[name])
     if name in uses.taken:

@@ -101,6 +101,28 @@ def test_matrices_in_bf16_are_stored_otherwise_and_nothing_else_is(dtype: Dtype)
     assert program_of(SOURCE, weights=Dtype.BF16) == PROGRAM
 
 
+def test_a_model_in_f16_computes_in_it() -> None:
+    text = """model "half"
+dim B = 4, E = 8, F = 8, V = 16
+param table: f16[V,E]
+block layer(x: f16[B,E]) -> f16[B,E] {
+  param W: f16[E,F]
+  param U: f16[F,E]
+  h[B,F] = x[B,E] * W[E,F]
+  y[B,E] = h[B,F] * U[F,E]
+  return y
+}
+main(t: i32[B]) {
+  y = repeat 2 layer(take(table, t, over=V))
+  logits[B,V] = y[B,E] * table[V,E]
+  return logits
+}
+"""
+    after = program_of(Source("half.esti", text), weights=Dtype.INT8).table()
+    assert {name for name, value in after.items() if value.dtype is Dtype.INT8} == {"layer.W", "layer.U"}
+    assert {value.dtype for name, value in after.items() if "scale" not in name} == {Dtype.F16, Dtype.INT8, Dtype.I32}
+
+
 def test_what_is_asked_for_is_what_a_text_says() -> None:
     written = TEXT.replace("Wi: bf16[E,F]", "Wi: int8[E,F] * f32[F]").replace(
         "old: bf16[B,F]", "old: fp8[B,F] * f32[B]"

@@ -7,7 +7,7 @@ in parts says which parts it takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import isqrt
@@ -20,7 +20,8 @@ from ...ir.program import Op, Pin, Program, Region, Repeat, signature
 from ..layouts.mesh_order import count
 from ..layouts.reshard import collective
 from ..layouts.space import Orders
-from ..plan import HandoverPlan, Leg, OpPlan, PhasePlan, Plan, Tree
+from ..plan import HandoverPlan, Leg, PhasePlan, Plan, Tree
+from .rename_axes import layout_on, renamed
 
 FINE = 4  # chips along a part, of which smaller parts are worth looking at only where there are few axes
 FEW, MANY = 4, 6  # axes
@@ -65,13 +66,7 @@ def _halves(part: str, size: int, split: str, outer: int) -> list[int]:
 
 def pins_in_parts(pins: Sequence[Pin], mesh: Mesh) -> tuple[Pin, ...]:
     """Pins whose whole axes are those of the mesh, in its parts."""
-    return tuple(replace(pin, layout=_layout(pin.layout, lambda axis: mesh.parts(axis) or (axis,))) for pin in pins)
-
-
-def _layout(layout: Layout, names: Callable[[str], tuple[str, ...]]) -> Layout:
-    """A layout with other axes in the place of each."""
-    dims = tuple(tuple(new for axis in dim for new in names(axis)) for dim in layout.dims)
-    return Layout(dims, tuple(sorted(new for axis in layout.partial for new in names(axis))), layout.reduction)
+    return tuple(replace(pin, layout=layout_on(pin.layout, lambda axis: mesh.parts(axis) or (axis,))) for pin in pins)
 
 
 def with_whole_axes(plan: Plan, network: Network) -> Plan:
@@ -90,7 +85,7 @@ def with_whole_axes(plan: Plan, network: Network) -> Plan:
         own = [run for run in runs if part_of(run[0]) == axis]
         mesh = mesh.in_parts(axis, [plan.mesh.size(*run) for run in own])
         names |= {run[0]: new for run, new in zip(own, mesh.parts(axis), strict=True)}
-    return replace(_renamed(plan, names), mesh=mesh)
+    return replace(renamed(plan, lambda axis: (names[axis],) if axis in names else ()), mesh=mesh)
 
 
 def _as_one(first: str, second: str, layouts: Sequence[Layout], network: Network) -> bool:
@@ -115,33 +110,6 @@ def _layouts(plan: Plan) -> Iterator[Layout]:
     for tree in (tree for part in moved for tree in part.trees):
         yield tree.root
         yield from (leg.after for leg in tree.legs)
-
-
-def _renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
-    """A plan on other axes; those without a name go."""
-
-    def layout(old: Layout) -> Layout:
-        return _layout(old, lambda axis: (names[axis],) if axis in names else ())
-
-    def trees(old: Sequence[Tree]) -> tuple[Tree, ...]:
-        return tuple(Tree(t.value, layout(t.root), tuple(map(leg, t.legs))) for t in old)
-
-    def leg(old: Leg) -> Leg:
-        before, after = layout(old.before), layout(old.after)
-        return Leg(before, after, collective(kind(old.collective), before, after), old.group)
-
-    def phase(old: PhasePlan) -> PhasePlan:
-        return replace(
-            old,
-            ops=tuple(OpPlan(o.result, tuple(map(layout, o.uses)), layout(o.layout)) for o in old.ops),
-            trees=trees(old.trees),
-            carries=tuple((name, layout(one)) for name, one in old.carries),
-            results=tuple((name, layout(one)) for name, one in old.results),
-        )
-
-    stored = tuple((name, layout(one)) for name, one in plan.stored)
-    handovers = tuple(replace(h, trees=trees(h.trees)) for h in plan.handovers)
-    return replace(plan, stored=stored, phases=tuple(map(phase, plan.phases)), handovers=handovers)
 
 
 def _in_long_steps(plan: Plan) -> Plan:

@@ -8,17 +8,15 @@ plan is lost but for its images, and mixtures of images, which no plan is, are k
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import permutations, product
 
 import numpy as np
 
-from ...ir.collective import kind
 from ...ir.layout import Layout
-from ..layouts.reshard import collective
 from ..layouts.space import Arrangements, Mask
-from ..plan import Leg, OpPlan, PhasePlan, Plan, Tree
+from ..plan import Plan
 from .graph import Graph
+from .rename_axes import Names, renamed
 
 
 def representatives(graph: Graph, classes: Sequence[Sequence[int]]) -> tuple[int, Mask] | None:
@@ -56,8 +54,12 @@ def _relabelings(classes: Sequence[Sequence[int]], axes: int) -> Iterator[list[i
 def with_plainest_axes(plan: Plan, alike: Sequence[Sequence[str]]) -> Plan:
     """The image of a plan under renamings of the axes in each group of `alike` whose layouts have
     their axes most nearly in mesh order: `E_xF_yz` before `E_zF_yx`. Stored layouts count first."""
-    images = [_renamed(plan, mapping) for mapping in _mappings(alike)]
+    images = [renamed(plan, _each_by(mapping)) for mapping in _mappings(alike)]
     return min(images, key=_key)
+
+
+def _each_by(mapping: Mapping[str, str]) -> Names:
+    return lambda axis: (mapping.get(axis, axis),)
 
 
 def _mappings(alike: Sequence[Sequence[str]]) -> list[dict[str, str]]:
@@ -79,29 +81,3 @@ def _key(plan: Plan) -> tuple[int, int, tuple[tuple[tuple[str, ...], ...], ...]]
 def _inversions(layout: Layout, order: Mapping[str, int]) -> int:
     places = [order[a] for axes in layout.dims for a in axes]
     return sum(a > b for i, a in enumerate(places) for b in places[i + 1 :])
-
-
-def _renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
-    def layout(old: Layout) -> Layout:
-        dims = tuple(tuple(names.get(a, a) for a in axes) for axes in old.dims)
-        return Layout(dims, tuple(sorted(names.get(a, a) for a in old.partial)), old.reduction)
-
-    def leg(old: Leg) -> Leg:
-        before, after = layout(old.before), layout(old.after)
-        return Leg(before, after, collective(kind(old.collective), before, after), old.group)
-
-    def phase(old: PhasePlan) -> PhasePlan:
-        return replace(
-            old,
-            ops=tuple(OpPlan(o.result, tuple(map(layout, o.uses)), layout(o.layout)) for o in old.ops),
-            trees=trees(old.trees),
-            carries=tuple((name, layout(old_layout)) for name, old_layout in old.carries),
-            results=tuple((name, layout(old_layout)) for name, old_layout in old.results),
-        )
-
-    def trees(old: Sequence[Tree]) -> tuple[Tree, ...]:
-        return tuple(Tree(t.value, layout(t.root), tuple(map(leg, t.legs))) for t in old)
-
-    stored = tuple((name, layout(old_layout)) for name, old_layout in plan.stored)
-    handovers = tuple(replace(h, trees=trees(h.trees)) for h in plan.handovers)
-    return replace(plan, stored=stored, phases=tuple(map(phase, plan.phases)), handovers=handovers)

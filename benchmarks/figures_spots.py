@@ -71,7 +71,17 @@ def sweep_of(model: str, hardware: Hardware) -> Sweep:
     """The sweep of a model's decode steps."""
     dims = serving(load(Path(model)))
     return Sweep(
-        model_source(model), dims, (), (), hardware, 1.0, (DECODE,), FORMATS, CHIPS[model], DECODE_BATCHES, (CONTEXT,)
+        model_source(model),
+        dims,
+        (),
+        (),
+        (hardware,),
+        1.0,
+        (DECODE,),
+        FORMATS,
+        CHIPS[model],
+        DECODE_BATCHES,
+        (CONTEXT,),
     )
 
 

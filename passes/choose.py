@@ -231,7 +231,7 @@ def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> P
         if options.below < math.inf:
             if order is None:
                 raise
-            raise Cutoff(0.0) from None  # of layouts in another order nothing is known
+            raise Cutoff(0.0, in_mesh_order=True) from None
         assert limits is not None, "without limits there is a plan"
         proven = beaten.bound == math.inf and order is None
         raise live_do_not_fit(limits, graph, mesh, options.capacity, proven) from None

@@ -40,11 +40,13 @@ class NoPlan(InputError):
 
 
 class Cutoff(EsccError):
-    """No plan costs less than was asked for. `bound`: what every plan costs at least, as far as that is proven."""
+    """No plan costs less than was asked for. `bound`: what every plan costs at least, as far as that is proven.
+    `in_mesh_order`: only layouts were looked at whose axes stand in mesh order, and of others nothing is known."""
 
-    def __init__(self, bound: float):
+    def __init__(self, bound: float, in_mesh_order: bool = False):
         super().__init__(f"every plan costs at least {bound!r}")
         self.bound = bound
+        self.in_mesh_order = in_mesh_order
 
 
 class Objective(StrEnum):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -16,13 +17,15 @@ from ...cost.hardware import Convention
 from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
+from ..plan.compiled import Compilation
 from ..plan.offload import Offload
 from ..plan.pipeline import read_model
-from ..report.page.render import frontier_page
+from ..report.page.render import frontier_page, plan_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
 from ..sweep.grid import MOST, grid, read_numbers, read_types
 from ..sweep.points import Data, Record, Sweep
 from ..sweep.run import run_sweep
+from ..sweep.solve import compiled_again
 from ..sweep.stream import Limits, Request, Wanted, places, serve
 from ..sweep.stream_text import stream_data, stream_text
 from ..sweep.sweep_text import draw, sweep_text
@@ -77,9 +80,7 @@ def sweep_command(
     weights: Annotated[
         str, typer.Option(metavar="LIST", help="Types of the weights: bf16, int8, fp8, fp4, int4.")
     ] = "bf16",
-    caches: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Of a stream: types of the caches, bf16, int8, fp8.")
-    ] = None,
+    caches: Annotated[str | None, typer.Option(metavar="LIST", help="Types of the caches: bf16, int8, fp8.")] = None,
     input_: Input = None,
     output_tokens: Output = None,
     target: Annotated[Wanted, typer.Option(help="Of a stream: what to have most, or least, of.")] = Wanted.THROUGHPUT,
@@ -132,6 +133,12 @@ def sweep_command(
         str | None,
         typer.Option(metavar="ADDRESS", help="Plan on the workers of a Dask scheduler, `tcp://host:8786`."),
     ] = None,
+    plans: Annotated[
+        bool,
+        typer.Option(
+            "--plans", help="With `--emit html`: write the page of each plan of the frontier beside, and link."
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over an existing page or picture.")] = False,
 ) -> None:
     """Plan a model at every point of a grid, and say what is quickest and cheapest."""
@@ -168,13 +175,12 @@ def sweep_command(
         return
     if batch is None:
         raise fail("A grid needs `--batch`.", hint="or ask for a stream of requests by `--input` and `--output`")
-    if len(chosen) > 1:
-        raise fail("A grid is of one chip.", hint="streams (`--input`, `--output`) are compared on several")
     wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
-    chip = chosen[hardware.strip()]
     lists, count = (chips, batch, context, weights), None if stages is None else stages_of(stages, None) or 0
     given_sizes = sizes, pads, hbm_fraction, any_shape
-    sweep = grid(Path(model), chip, lists, phase, *given_sizes, offload, ahead, count)
+    sweep = grid(Path(model), list(chosen.values()), lists, phase, *given_sizes, offload, ahead, count, caches)
+    if plans and emit is not Emit.HTML:
+        raise fail("`--plans` are pages, which `--emit html` links to.")
     results = None if output is None else _results_file(output)
     beside = _beside(results, emit)
     if beside is not None:
@@ -182,16 +188,36 @@ def sweep_command(
     records = run_sweep(sweep, results, jobs, scheduler)
     match emit:
         case Emit.TEXT:
-            options = " ".join([shlex.quote(model), f"--hardware {shlex.quote(hardware.strip())}", *same])
+            options = {
+                chip.name: " ".join([shlex.quote(model), f"--hardware {shlex.quote(name)}", *same])
+                for name, chip in chosen.items()
+            }
             say(sweep_text(sweep, records, wanted, options))
         case Emit.JSON:
             say(json.dumps(_data(sweep, records, wanted), indent=2) + "\n")
         case _:
             assert beside is not None, "a page or picture stands beside the results"
-            page = frontier_page(f"Sweep of {sweep.source.name}", frontier_of(sweep, records))
-            content = page if emit is Emit.HTML else draw(sweep, records, emit.value)
-            write_files(beside.parent, {beside.name: content}, force)
-            note(f"wrote {beside}")
+            if emit is Emit.HTML:
+                files = _pages(sweep, records, wanted, beside, plans)
+            else:
+                files = {beside.name: draw(sweep, records, emit.value, wanted)}
+            write_files(beside.parent, files, force)
+            note(f"wrote {beside}" + (f" and {len(files) - 1} plans beside it" if plans else ""))
+
+
+def _pages(
+    sweep: Sweep, records: Sequence[Record], wanted: Target | None, beside: Path, plans: bool
+) -> dict[str, str | bytes]:
+    """The page of a sweep by its file's name; with `plans` those of the frontier's plans, compiled again."""
+    pages: dict[str, str | bytes] = {}
+    links: dict[int, str] = {}
+    for number in best_points(sweep, records) if plans else ():
+        compiled = compiled_again(sweep, records[number])
+        if compiled is not None:
+            links[number] = f"{beside.stem}-{number + 1}.html"
+            pages[links[number]] = plan_page(Compilation((compiled,)))
+    found = frontier_of(sweep, records, wanted, {k: quote(link) for k, link in links.items()})
+    return {beside.name: frontier_page(f"Sweep of {sweep.source.name}", found)} | pages
 
 
 def _time(text: str | None, option: str) -> float | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ...ir.diagnostics import fail
 from .points import Record, Sweep
@@ -16,7 +16,7 @@ class Spot:
 
     `label`: what it is called where a person reads it; `series`: the line that it belongs to, such as a
     weight format. `latency_s`: of a step or of a token; `cost`: in the frontier's unit. Where there is
-    no plan both are None and `reason` says why.
+    no plan both are None and `reason` says why. `link`: where the page of its plan is, beside that of the sweep.
     """
 
     label: str
@@ -26,16 +26,24 @@ class Spot:
     latency_s: float | None
     cost: float | None
     reason: str | None = None
+    link: str | None = None
 
 
 @dataclass(frozen=True)
 class Frontier:
     """The points of a sweep. `latency_of`: what the latency is of (`a token`); `cost_unit`: in what the
-    cost is (`chip-seconds per million tokens`)."""
+    cost is (`chip-seconds per million tokens`). `max_latency_s`, `max_cost`: what is wanted, where something is."""
 
     points: tuple[Spot, ...]
     latency_of: str
     cost_unit: str
+    max_latency_s: float | None = None
+    max_cost: float | None = None
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The counts of chips of its points, the least first."""
+        return tuple(sorted({point.chips for point in self.points}))
 
 
 def best_of(points: Sequence[Spot]) -> tuple[int, ...]:
@@ -105,13 +113,18 @@ def cost_of(record: Record) -> float | None:
 
 def cost_unit(sweep: Sweep) -> str:
     """The unit of costs."""
-    priced = sweep.hardware.dollars_per_chip_hour is not None
+    priced = sweep.hardware[0].dollars_per_chip_hour is not None
     return "dollars per million tokens" if priced else "chip-seconds per million tokens"
 
 
-def frontier_of(sweep: Sweep, records: Sequence[Record]) -> Frontier:
-    """The points of a sweep as they are drawn, a series for each phase, weight format and context."""
-    return Frontier(tuple(_spot(sweep, record) for record in records), "a step", cost_unit(sweep))
+def frontier_of(
+    sweep: Sweep, records: Sequence[Record], target: Target | None = None, links: Mapping[int, str] | None = None
+) -> Frontier:
+    """The points of a sweep as they are drawn, a series for each chip, phase, format and context; `links`: where the
+    pages of plans are, by the numbers of their points."""
+    spots = [replace(_spot(sweep, record), link=(links or {}).get(k)) for k, record in enumerate(records)]
+    wanted = target or Target()
+    return Frontier(tuple(spots), "a step", cost_unit(sweep), wanted.latency_s, wanted.cost)
 
 
 def best_points(sweep: Sweep, records: Sequence[Record]) -> tuple[int, ...]:
@@ -145,6 +158,10 @@ def _spot(sweep: Sweep, record: Record) -> Spot:
     series = [str(point.weights)]
     if len(sweep.phases) > 1:
         series.insert(0, point.phase)
+    if len(sweep.hardware) > 1:
+        series.insert(0, sweep.chip(point).chip)
+    if len(sweep.caches) > 1:
+        series.append(f"caches {point.caches or 'as they are'}")
     if len(sweep.contexts) > 1:
         series.append(f"context {point.context}")
     label = f"{record.slice or point.chips}, batch {point.batch}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...cost.hardware import Hardware
@@ -23,7 +24,7 @@ SHOWN = 60  # characters of what a person wrote
 
 def grid(
     model: Path,
-    hardware: Hardware,
+    hardware: Sequence[Hardware],
     lists: tuple[str, str, str | None, str],
     phase: str | None = None,
     settings: Mapping[str, int] | None = None,
@@ -33,16 +34,20 @@ def grid(
     offload: Offload = Offload.NONE,
     ahead: int = 1,
     stages: int | None = None,
+    caches: str | None = None,
 ) -> Sweep:
-    """The sweep of a model over lists of chips, batches, contexts (None: as the phase has it) and types of weights;
-    each point with streams from the host (`offload`, `ahead`), or in `stages`, 0 for as many as are quickest.
+    """The sweep of a model on each hardware over lists of chips, batches, contexts (None: as the phase has it) and
+    types of weights, and of caches (None: as the model has them); each point with streams from the host (`offload`,
+    `ahead`), or in `stages`, 0 for as many as are quickest. Costs are in dollars where each chip has a price.
 
     Raises InputError with all that is wrong in the lists, and where the model cannot be swept.
     """
     if offload is not Offload.NONE and stages is not None:
         raise fail("`--stages` does not go with `--offload`.", hint="leave one of them out")
-    if offload is not Offload.NONE and hardware.host is None:
-        raise fail(f"{hardware.name} has no host to store parameters or caches in.", hint=NO_HOST)
+    chip_kinds = _comparable(hardware)
+    for chip in chip_kinds:
+        if offload is not Offload.NONE and chip.host is None:
+            raise fail(f"{chip.name} has no host to store parameters or caches in.", hint=NO_HOST)
     source = read_model(model)
     program = load(model, settings, (), pads, phase)
     dims = serving(program)
@@ -58,15 +63,20 @@ def grid(
             found += (Diagnostic("`--context` is given, and the model has no caches."),)
     types, wrong = read_types(weights, "--weights")
     found += wrong
+    of_caches, wrong = read_types(caches, "--caches") if caches is not None else ((Dtype.BF16,), ())
+    found += wrong
     if found:
         raise InputError(found)
+    stored = tuple(None if kind is Dtype.BF16 else kind for kind in of_caches)
+    for kind in filter(None, stored):
+        load(model, settings, (), pads, phase, caches=kind)  # what is wrong with it is said before anything is planned
     phases = select_phases(program, phase)
     order = (tuple((settings or {}).items()), tuple((pads or {}).items()))
     sweep = Sweep(
         source,
         dims,
         *order,
-        hardware,
+        chip_kinds,
         hbm_fraction,
         phases,
         types,
@@ -77,10 +87,24 @@ def grid(
         offload,
         ahead,
         stages,
+        stored,
     )
     if len(sweep.points) > MOST_POINTS:
         raise fail(f"The sweep has {len(sweep.points):,} points; at most {MOST_POINTS:,} are supported.")
     return sweep
+
+
+def _comparable(hardware: Sequence[Hardware]) -> tuple[Hardware, ...]:
+    """The chips of a sweep, whose costs are in one unit: without prices where one of them has none.
+
+    Raises InputError where one is named twice."""
+    names = [one.name for one in hardware]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise fail(f"`--hardware` names {twice} twice.")
+    if all(one.dollars_per_chip_hour is not None for one in hardware):
+        return tuple(hardware)
+    return tuple(replace(one, dollars_per_chip_hour=None) for one in hardware)
 
 
 def read_types(text: str, option: str) -> tuple[tuple[Dtype, ...], tuple[Diagnostic, ...]]:

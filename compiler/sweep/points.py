@@ -19,29 +19,35 @@ from ...ir.dtype import Dtype
 from ..plan.offload import Offload
 from ..plan.serving import Serving
 
-FORM = 3  # of the results file; another number, another form
+FORM = 4  # of the results file; another number, another form
 Data = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Point:
-    """A configuration. `context`: after the step, None where the phase keeps its own."""
+    """A configuration. `context`: after the step, None where the phase keeps its own. `caches`: the type of the caches,
+    None where it is the model's. `hardware`: the chip by its name, None in a sweep of one kind."""
 
     phase: str
     weights: Dtype
     chips: int
     batch: int
     context: int | None
+    caches: Dtype | None = None
+    hardware: str | None = None
 
     def __str__(self) -> str:
+        chips = "chips" if self.hardware is None else self.hardware
         context = "" if self.context is None else f", context {self.context}"
-        return f"{self.phase} on {self.chips} chips, batch {self.batch}{context}, {self.weights} weights"
+        types = f"{self.weights} weights" + ("" if self.caches is None else f", {self.caches} caches")
+        return f"{self.phase} on {self.chips} {chips}, batch {self.batch}{context}, {types}"
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A model, and all points at which it is planned: each phase with each weight format, count of chips,
-    batch and context. `settings` and `pads` hold at all of them; `hbm_fraction` of a chip's memory is used.
+    """A model, and all points at which it is planned: on each kind of chips each phase with each format of weights and
+    of caches, count of chips, batch and context. `settings` and `pads` hold at all of them; `hbm_fraction` of a chip's
+    memory is used.
     `any_shape`: whether slices that are not offered count, too. `offload`, `ahead`: what may be streamed from the host,
     and how long before. `stages`: how many there are, 0 for as many as are quickest, None for none."""
 
@@ -49,7 +55,7 @@ class Sweep:
     dims: Serving
     settings: tuple[tuple[str, int], ...]
     pads: tuple[tuple[str, int], ...]
-    hardware: Hardware
+    hardware: tuple[Hardware, ...]
     hbm_fraction: float
     phases: tuple[str, ...]
     weights: tuple[Dtype, ...]
@@ -60,12 +66,21 @@ class Sweep:
     offload: Offload = Offload.NONE
     ahead: int = 1
     stages: int | None = None
+    caches: tuple[Dtype | None, ...] = (None,)
+
+    def chip(self, point: Point) -> Hardware:
+        """The chip that a point is planned for."""
+        return self.hardware[0 if point.hardware is None else [one.name for one in self.hardware].index(point.hardware)]
 
     @property
     def points(self) -> tuple[Point, ...]:
         """All of them, in the order of the results file."""
-        axes = product(self.phases, self.weights, self.chips, self.batches, self.contexts)
-        return tuple(Point(*values) for values in axes)
+        names = [one.name for one in self.hardware] if len(self.hardware) > 1 else [None]
+        axes = product(names, self.phases, self.weights, self.caches, self.chips, self.batches, self.contexts)
+        return tuple(
+            Point(phase, weights, chips, batch, context, caches, name)
+            for name, phase, weights, caches, chips, batch, context in axes
+        )
 
     def header(self) -> Data:
         """What tells this sweep from others: the first line of its results file."""
@@ -76,10 +91,11 @@ class Sweep:
             "text": hashlib.sha256(self.source.text.encode()).hexdigest(),
             "set": dict(self.settings),
             "pad": dict(self.pads),
-            "hardware": asdict(self.hardware),
+            "hardware": [asdict(one) for one in self.hardware],
             "hbm_fraction": self.hbm_fraction,
             "phases": list(self.phases),
             "weights": list(self.weights),
+            "caches": list(self.caches),
             "chips": list(self.chips),
             "batches": list(self.batches),
             "contexts": list(self.contexts),
@@ -101,12 +117,14 @@ class Status(StrEnum):
 
 
 BEATEN = "beaten"
+IN_MESH_ORDER = "in mesh order"
 
 
 @dataclass(frozen=True)
 class Tried:
     """A slice shape, such as `4x4x4`. `status`: a Status, or BEATEN where every plan is proven to take
-    `bound_s` at least, no less than the best shape before it. `seconds`: of its best plan. `reason`: why
+    `bound_s` at least, no less than the best shape before it, or IN_MESH_ORDER where it has so many axes that only
+    layouts in mesh order were looked at, and no bound is known of others. `seconds`: of its best plan. `reason`: why
     there is none."""
 
     slice: str
@@ -118,7 +136,8 @@ class Tried:
 
 @dataclass(frozen=True)
 class Record:
-    """A point and what was found there: figures of one step on the best slice shape, as in
+    """A point and what was found there (`status`: beside all shapes of which not only layouts in mesh order were looked
+    at; `bound_s` is 0 where the plan is of such a shape itself): figures of one step on the best slice shape, as in
     cost.predict.Prediction, all None where there is no plan, for `reason`. `way`: what is streamed, or into which
     stages layers are divided."""
 
@@ -183,7 +202,7 @@ def _is_spent(value: Any) -> bool:
 
 TRIED: Mapping[str, Form] = {
     "slice": _is_slice,
-    "status": frozenset([*Status, BEATEN]).__contains__,
+    "status": frozenset([*Status, BEATEN, IN_MESH_ORDER]).__contains__,
     "seconds": _is_figure,
     "bound_s": _is_figure,
     "reason": _is_text,
@@ -194,6 +213,8 @@ POINT: Mapping[str, Form] = {
     "chips": _is_count,
     "batch": _is_count,
     "context": _is_count,
+    "caches": _is_text,
+    "hardware": _is_text,
 }
 RECORD: Mapping[str, Form] = dict.fromkeys((field.name for field in fields(Record)[3:]), _is_figure) | {
     "slice": _is_slice,
@@ -218,7 +239,8 @@ PLANNED = (
 
 def record_of(data: Mapping[str, Any]) -> Record:
     """The record that an object of JSON is. Raises KeyError, TypeError or ValueError where it is none."""
-    point = Point(**_checked(data, POINT) | {"weights": Dtype(data["weights"])})
+    caches = None if data["caches"] is None else Dtype(data["caches"])
+    point = Point(**_checked(data, POINT) | {"weights": Dtype(data["weights"]), "caches": caches})
     tried = tuple(Tried(**_checked(one, TRIED)) for one in data["tried"])
     found = _checked(data, RECORD)
     lacking = [name for name in PLANNED if found[name] is None]

@@ -41,7 +41,7 @@ def sweep(
     model: str | Path,
     chips: str | int | Sequence[int],
     batch: str | int | Sequence[int],
-    hardware: Hardware | str = "tpu-v4",
+    hardware: Hardware | str | Sequence[Hardware | str] = "tpu-v4",
     *,
     context: str | int | Sequence[int] | None = None,
     weights: str | Sequence[str] = "bf16",
@@ -56,17 +56,21 @@ def sweep(
     offload: str = Offload.NONE,
     ahead: int = 1,
     stages: int | str | None = None,
+    caches: str | Sequence[str] | None = None,
 ) -> SweepResult:
     """Plan a model, a file or a shipped one, at every point of a grid, on every shape of slice.
 
-    Lists are numbers, or texts as `escc sweep` takes them (`8..256`, `8,24`). `any_shape`: on slices that are not
-    offered as well. `scheduler`: the address of a Dask scheduler, `tcp://host:8786`. `results`: a file, NAME.jsonl,
-    that keeps what is solved. `offload`, `ahead`: what may be streamed from the host at each point, and how many layers
+    Lists are numbers, or texts as `escc sweep` takes them (`8..256`, `8,24`; of `hardware` names, `h100,h200`).
+    `caches`: types, without them as the model has it. `any_shape`: on slices that are not offered as well.
+    `scheduler`: the address of a Dask scheduler, `tcp://host:8786`. `results`: a file, NAME.jsonl, that keeps what is
+    solved. `offload`, `ahead`: what may be streamed from the host at each point, and how many layers
     before it is needed; `stages`: into how many layers are divided, or `auto`.
     Raises InputError with all that is wrong, InternalError where a plan does not hold together. With more than one
     job, processes are spawned: a script calls this under `if __name__ == "__main__"`.
     """
-    chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware)
+    named = hardware.split(",") if isinstance(hardware, str) else hardware
+    each = [named] if isinstance(named, Hardware) else named
+    kinds = [one if isinstance(one, Hardware) else Hardware.load(one.strip()) for one in each]
     lists = (_list(chips), _list(batch), None if context is None else _list(context), _list(weights))
     if offload not in [*Offload]:
         hint = f"they are {', '.join(Offload)}"
@@ -76,7 +80,10 @@ def sweep(
     count = 0 if stages == "auto" else stages
     assert not isinstance(count, str)
     streams = Offload(offload), ahead
-    planned = grid(Path(model), chip, lists, phase, settings, pads, hbm_fraction, any_shape, *streams, count)
+    of_caches = None if caches is None else _list(caches)
+    planned = grid(
+        Path(model), kinds, lists, phase, settings, pads, hbm_fraction, any_shape, *streams, count, of_caches
+    )
     return SweepResult(planned, run_sweep(planned, None if results is None else Path(results), jobs, scheduler))
 
 

@@ -1,6 +1,6 @@
 """One point of a sweep: every slice shape planned, or proven to be no better than the best one.
 
-Shapes that come nearer to a cube go first. Of a shape that follows it is enough to know that no plan of
+Shapes that are likely to be quick go first. Of a shape that follows it is enough to know that no plan of
 it is as quick as the best so far, which bounds mostly show without an integer program.
 """
 
@@ -9,17 +9,21 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from ...cost.hardware import Hardware
+from ...cost.hardware import Hardware, Torus
 from ...ir.diagnostics import InputError
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
+from ...passes.layouts.mesh_order import FEW_AXES
+from ...passes.layouts.strategies import live_axes
 from ...passes.plan import PROVEN
-from ..plan.pipeline import program_of
+from ..plan.compiled import CompiledPhase
+from ..plan.offload import Offload
+from ..plan.pipeline import compile_phase, program_of
 from ..plan.serving import sizes_at
 from ..plan.shapes import mesh_name, meshes_of
-from .points import Point, Record, Status, Sweep, Tried
-from .ways import Found, ways
+from .points import IN_MESH_ORDER, Point, Record, Status, Sweep, Tried
+from .ways import Found, options_of, ways
 
 PROGRAMS = 8  # kept of those that were read last
 
@@ -31,13 +35,13 @@ def solve(sweep: Sweep, point: Point) -> Record:
     """
     try:
         program = program_at(sweep, point)
-        found_shapes = shapes(point.chips, sweep.hardware, sweep.any_shape)
+        found_shapes = shapes(point.chips, sweep.chip(point), sweep.any_shape)
     except InputError as error:
         return Record(point, Status.INFEASIBLE, (), reason=error.diagnostics[0].message)
     best: Found | None = None
     tried: list[Tried] = []
     for mesh in found_shapes:
-        for found in ways(sweep, program, point.phase, mesh, best.price if best else math.inf):
+        for found in ways(sweep, program, point, mesh, best.price if best else math.inf):
             if isinstance(found, Found):
                 tried.append(found.tried)
                 best = found if best is None or found.price < best.price else best
@@ -50,31 +54,50 @@ def solve(sweep: Sweep, point: Point) -> Record:
     return _record(point, best, tuple(tried))
 
 
+def compiled_again(sweep: Sweep, record: Record) -> CompiledPhase | None:
+    """The plan of a point that was solved; None where it has streams or stages, or there is none."""
+    point = record.point
+    if record.slice is None or sweep.stages is not None or sweep.offload is not Offload.NONE:
+        return None
+    [mesh] = meshes_of(f"x={record.slice}" if record.slice.isdigit() else record.slice, sweep.chip(point))
+    return compile_phase(program_at(sweep, point), point.phase, mesh, options_of(sweep, point))
+
+
 def shapes(chips: int, hardware: Hardware, any_shape: bool = False) -> tuple[Mesh, ...]:
-    """The slice shapes of a count of chips, those nearest to a cube first: the fewest hops across all axes.
+    """The slice shapes of a count of chips. On a torus those nearest to a cube come first, with the fewest hops across
+    all axes; behind switches those of the fewest axes. Last come shapes of so many axes that not all layouts may be
+    looked at, which need only show whether they are quicker.
 
     Raises InputError where none is offered.
     """
     found = meshes_of(str(chips), hardware, any_shape)
-    return tuple(sorted(found, key=lambda mesh: sum(size - 1 for size in mesh.sizes)))
+    torus = isinstance(hardware.fabric, Torus)
+
+    def rank(mesh: Mesh) -> tuple[bool, int]:
+        return len(live_axes(mesh)) > FEW_AXES, sum(n - 1 for n in mesh.sizes) if torus else len(mesh.sizes)
+
+    return tuple(sorted(found, key=rank))
 
 
 def program_at(sweep: Sweep, point: Point) -> Program:
-    """The model with the sizes and the weights of a point. Raises InputError where it has none of such sizes."""
-    plain = _expanded(sweep, point.phase, (), None)
+    """The model with the sizes, weights and caches of a point. Raises InputError where it has none of such sizes."""
+    plain = _expanded(sweep, point.phase, (), None, None)
     sizes = sizes_at(plain, point.phase, sweep.dims, point.batch, point.context)
-    return _expanded(sweep, point.phase, tuple(sizes.items()), point.weights)
+    return _expanded(sweep, point.phase, tuple(sizes.items()), point.weights, point.caches)
 
 
 @lru_cache(maxsize=PROGRAMS)
-def _expanded(sweep: Sweep, phase: str, sizes: tuple[tuple[str, int], ...], weights: Dtype | None) -> Program:
+def _expanded(
+    sweep: Sweep, phase: str, sizes: tuple[tuple[str, int], ...], weights: Dtype | None, caches: Dtype | None
+) -> Program:
     settings = dict(sweep.settings) | dict(sizes)
-    return program_of(sweep.source, settings, dict(sweep.pads), phase, weights)
+    return program_of(sweep.source, settings, dict(sweep.pads), phase, weights, caches)
 
 
 def _record(point: Point, best: Found, tried: tuple[Tried, ...]) -> Record:
     found = best.prediction
-    bound_s = min([found.seconds, *(one.bound_s for one in tried if one.bound_s is not None)])
+    bounds = [one.bound_s for one in tried if one.bound_s is not None and one.status != IN_MESH_ORDER]
+    bound_s = 0.0 if best.in_mesh_order else min([found.seconds, *bounds])
     return Record(
         point,
         Status.OPTIMAL if bound_s >= found.seconds * (1 - PROVEN) else Status.FEASIBLE,

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 
 from ...cost.estimate import estimate
-from ...cost.hardware import Hardware, Torus
+from ...cost.hardware import Hardware
 from ...cost.memory import memory
 from ...ir.diagnostics import InputError, Source
 from ...ir.dtype import Dtype
@@ -27,8 +27,9 @@ from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases, program_of
 from ..plan.serving import Served, Stream, of_stream, served
 from ..plan.serving import serving as dims_of
-from ..plan.shapes import mesh_name, meshes_of
+from ..plan.shapes import mesh_name
 from ..text.processes import completed
+from .solve import shapes
 
 BEGIN = 32  # the batch that is planned first
 MOST_BATCH = 1 << 16
@@ -141,18 +142,10 @@ def _rank(wanted: Wanted, found: Found) -> tuple[float, ...]:
             return (found.served.token_s, *tie)
 
 
-def shape_of(chips: int, hardware: Hardware, any_shape: bool = False) -> Mesh:
-    """The slice on which a stream is planned: of those offered, or with `any_shape` of all, that with the fewest
-    axes behind switches, and the one nearest to a cube on a torus."""
-    torus = isinstance(hardware.fabric, Torus)
-    shapes = meshes_of(str(chips), hardware, any_shape)
-    return min(shapes, key=lambda mesh: sum(size - 1 for size in mesh.sizes) if torus else len(mesh.sizes))
-
-
 def best_at(request: Request, place: Place) -> Found:
     """The best batch of one place."""
     try:
-        mesh = shape_of(place.chips, place.hardware, request.any_shape)
+        mesh = shapes(place.chips, place.hardware, request.any_shape)[0]
     except InputError as error:
         return Found(place, str(place.chips), reason=error.diagnostics[0].message)
     search = _Search(request, place, mesh)

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from math import log10
+from typing import Any
 
 from ...ir.dtype import Dtype
 from ...ir.inert import visible
 from ..plan.offload import Offload
 from ..text.extras import optional
 from ..text.terminal import count_text, table, time_text
-from .answers import Answer, Target, answer, best_of, best_points, cost_of, cost_unit, frontier_of, plotted
-from .points import Record, Status, Sweep
+from .answers import (
+    Answer,
+    Frontier,
+    Spot,
+    Target,
+    answer,
+    best_of,
+    best_points,
+    cost_of,
+    cost_unit,
+    frontier_of,
+    plotted,
+)
+from .points import IN_MESH_ORDER, Record, Status, Sweep
 from .solve import program_at
 
 WIDTH, HEIGHT = 72, 18  # of the plot, in characters
 MARKS = "ox+*#@%&"  # of the series; more take them again
-HEAD = ("", "phase", "weights", "chips", "batch", "context", "slice")
 FIGURES = ("latency", "tokens/s", "MFU", "HBM", "cost", "binds")
-LEFT = 3  # columns that are flush left
 
 
-def sweep_text(sweep: Sweep, records: Sequence[Record], target: Target | None, options: str | None = None) -> str:
+def sweep_text(
+    sweep: Sweep, records: Sequence[Record], target: Target | None, options: Mapping[str, str] | None = None
+) -> str:
     """The points of a sweep, those of the frontier marked, with a plot; and the answer to `target`, with the command
-    that compiles it where the `options` are given that it shares with that of the sweep."""
+    that compiles it where for each chip the `options` are given that it shares with that of the sweep."""
     best = set(best_points(sweep, records))
-    lines = [f"Sweep of {sweep.source.name} on {sweep.hardware.name}"]
-    rows = [_row(record, k in best) for k, record in enumerate(records) if record.latency_s]
+    lines = [_title(sweep)]
+    rows = [_row(sweep, record, k in best) for k, record in enumerate(records) if record.latency_s]
     if rows:
-        lines += table([(*HEAD, *FIGURES), *rows], LEFT)
+        head = ("", *_which(sweep, records[0]))
+        lines += table([(*head, *FIGURES), *rows], head.index("chips"))
         lines.append(f"  Cost is in {cost_unit(sweep)}. * None of its kind is both quicker and cheaper.")
     lines += _proofs(records)
     without = [record for record in records if record.latency_s is None]
@@ -45,19 +59,37 @@ def sweep_text(sweep: Sweep, records: Sequence[Record], target: Target | None, o
     return "\n".join(lines) + "\n"
 
 
-def _row(record: Record, best: bool) -> tuple[str, ...]:
+def _title(sweep: Sweep) -> str:
+    return f"Sweep of {sweep.source.name} on {', '.join(one.name for one in sweep.hardware)}"
+
+
+def _which(sweep: Sweep, record: Record) -> dict[str, str]:
+    """Which point a record is of, by columns; chips and caches have one where the sweep goes over several."""
     point = record.point
+    columns = {
+        "hardware": sweep.chip(point).chip,
+        "phase": point.phase,
+        "weights": str(point.weights),
+        "caches": str(point.caches or "-"),
+        "chips": str(point.chips),
+        "batch": str(point.batch),
+        "context": "" if point.context is None else str(point.context),
+        "slice": _place(record),
+    }
+    if len(sweep.hardware) == 1:
+        del columns["hardware"]
+    if sweep.caches == (None,):
+        del columns["caches"]
+    return columns
+
+
+def _row(sweep: Sweep, record: Record, best: bool) -> tuple[str, ...]:
     latency = time_text(record.latency_s or 0.0)
     if record.low_s is not None and record.high_s is not None:
         latency += f" ({time_text(record.low_s, 3)} to {time_text(record.high_s, 3)})"
     return (
         "*" if best else "",
-        point.phase,
-        str(point.weights),
-        str(point.chips),
-        str(point.batch),
-        "" if point.context is None else str(point.context),
-        _place(record),
+        *_which(sweep, record).values(),
         latency,
         count_text(record.tokens_per_s or 0.0),
         f"{record.mfu or 0.0:.1%}",
@@ -79,7 +111,11 @@ def _proofs(records: Sequence[Record]) -> Iterator[str]:
     if planned and not open_:
         yield f"  All {len(planned)} are proven: no layouts on any slice shape of so many chips are quicker."
     for record in open_:
-        yield f"  Not proven: {record.point}; no plan takes less than {time_text(record.bound_s or 0.0)}."
+        least = f"no plan takes less than {time_text(record.bound_s)}" if record.bound_s else "no bound is known"
+        yield f"  Not proven: {record.point}; {least}."
+    ordered = dict.fromkeys(one.slice for r in planned for one in r.tried if one.status == IN_MESH_ORDER)
+    if ordered:
+        yield f"  Of {', '.join(ordered)} only layouts with axes in mesh order were looked at."
 
 
 def _plot(sweep: Sweep, records: Sequence[Record]) -> Iterator[str]:
@@ -109,7 +145,7 @@ def _cell(number: float, among: Sequence[float], count: int) -> int:
     return min(count - 1, int((number - min(among)) / span * count)) if span else count // 2
 
 
-def _answered(sweep: Sweep, found: Answer, target: Target, options: str | None) -> Iterator[str]:
+def _answered(sweep: Sweep, found: Answer, target: Target, options: Mapping[str, str] | None) -> Iterator[str]:
     wanted = []
     if target.latency_s is not None:
         wanted.append(f"{time_text(target.latency_s)} a step")
@@ -124,7 +160,8 @@ def _answered(sweep: Sweep, found: Answer, target: Target, options: str | None) 
     cost = f"{count_text(cost_of(found.record) or 0.0)} {cost_unit(sweep)}"
     yield f"  {time_text(found.record.latency_s or 0.0)} a step, {cost}."
     if options is not None:
-        yield f"  {command(sweep, found.record, options)}"
+        chip = sweep.chip(found.record.point).name
+        yield f"  {command(sweep, found.record, options[chip])}"
 
 
 def command(sweep: Sweep, record: Record, options: str) -> str:
@@ -140,6 +177,7 @@ def command(sweep: Sweep, record: Record, options: str) -> str:
         f"--set {','.join(given)}",
         *(f"--pad {dim}={size}" for dim, size in sweep.pads),
         *([f"--weights {point.weights}"] if point.weights is not Dtype.BF16 else []),
+        *([f"--caches {point.caches}"] if point.caches is not None else []),
         *([f"--hbm-fraction {sweep.hbm_fraction!r}"] if sweep.hbm_fraction != 1.0 else []),
         *([f"--offload {sweep.offload} --ahead {sweep.ahead}"] if sweep.offload is not Offload.NONE else []),
         *([f"--stages {sweep.stages or 'auto'}"] if sweep.stages is not None else []),
@@ -150,32 +188,36 @@ def command(sweep: Sweep, record: Record, options: str) -> str:
 INCHES = (8.0, 5.0)
 STYLE = {"svg.hashsalt": "escc", "svg.fonttype": "none", "font.size": 10.0}  # the same bytes every time
 FORMS = "os^DvP"
+WANTED = {"color": "0.2", "linestyle": "--", "linewidth": 1.0}
 
 
-def draw(sweep: Sweep, records: Sequence[Record], form: str) -> bytes:
-    """The picture's bytes, `form` being `png` or `svg`; the same for the same records. Raises InputError where
-    matplotlib is missing."""
+def draw(sweep: Sweep, records: Sequence[Record], form: str, target: Target | None = None) -> bytes:
+    """The picture's bytes, `form` being `png` or `svg`; the same for the same records. Colours tell series apart, forms
+    counts of chips; points of the frontier have their chips and batch beside them, and `target` is drawn as lines.
+    Raises InputError where matplotlib is missing."""
     matplotlib = optional("matplotlib", "A picture")
     backend = optional(f"matplotlib.backends.backend_{'agg' if form == 'png' else 'svg'}", "A picture")
-    frontier = frontier_of(sweep, records)
+    frontier = frontier_of(sweep, records, target)
     with matplotlib.rc_context(STYLE):
         figure = optional("matplotlib.figure", "A picture").Figure(figsize=INCHES, layout="constrained")
         axes = figure.add_subplot()
         for number, series in enumerate(dict.fromkeys(point.series for point in frontier.points)):
             own = [point for point in frontier.points if point.series == series and plotted(point)]
-            best = [own[k] for k in best_of(own)]
-            form_of, colour = FORMS[number % len(FORMS)], f"C{number % 10}"
-            across, up = [1e3 * (p.latency_s or 0.0) for p in own], [p.cost or 0.0 for p in own]
-            axes.plot(across, up, form_of, color=colour, alpha=0.45, markersize=5)
-            line = [1e3 * (p.latency_s or 0.0) for p in best], [p.cost or 0.0 for p in best]
-            axes.plot(*line, f"-{form_of}", color=colour, label=series, markersize=6)
+            _draw_series(axes, frontier, own, f"C{number % 10}", series)
         if any(plotted(point) for point in frontier.points):
+            if frontier.max_latency_s is not None:
+                axes.axvline(1e3 * frontier.max_latency_s, **WANTED)
+            if frontier.max_cost is not None:
+                axes.axhline(frontier.max_cost, **WANTED)
+            for number, count in enumerate(frontier.counts):
+                form_of, plural = FORMS[number % len(FORMS)], "" if count == 1 else "s"
+                axes.plot([], [], form_of, color="0.4", label=f"{count} chip{plural}")
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.legend(frameon=False)
         axes.set_xlabel("latency of a step, ms")
         axes.set_ylabel(frontier.cost_unit)
-        axes.set_title(visible(f"{sweep.source.name} on {sweep.hardware.name}"), parse_math=False)
+        axes.set_title(visible(_title(sweep).removeprefix("Sweep of ")), parse_math=False)
         axes.grid(True, which="both", alpha=0.25)
         out = io.BytesIO()
         if form == "png":
@@ -183,3 +225,17 @@ def draw(sweep: Sweep, records: Sequence[Record], form: str) -> bytes:
         else:
             backend.FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
     return out.getvalue()
+
+
+def _draw_series(axes: Any, frontier: Frontier, own: Sequence[Spot], colour: str, series: str) -> None:
+    """The points of a series, a line through those that none betters, which have labels."""
+    best = [own[k] for k in best_of(own)]
+    line = [1e3 * (p.latency_s or 0.0) for p in best], [p.cost or 0.0 for p in best]
+    axes.plot(*line, "-", color=colour, label=series)
+    for point in own:
+        form, at = FORMS[frontier.counts.index(point.chips) % len(FORMS)], (1e3 * (point.latency_s or 0.0), point.cost)
+        shown = point in best
+        axes.plot(*at, form, color=colour, alpha=1.0 if shown else 0.45, markersize=6 if shown else 5)
+        if shown:
+            beside = {"textcoords": "offset points", "xytext": (5, 5), "fontsize": 8}
+            axes.annotate(f"{point.chips}, {point.batch}", at, **beside)

@@ -11,13 +11,15 @@ from ...ir.diagnostics import InputError
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.choose import Options
+from ...passes.layouts.mesh_order import FEW_AXES
+from ...passes.layouts.strategies import live_axes
 from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome, relative_gap
 from ..plan.compiled import CompiledPhase
 from ..plan.offload import Offload, compile_offloaded
 from ..plan.pipeline import compile_phase
 from ..plan.shapes import mesh_name
 from ..plan.staged import Staged, tries
-from .points import BEATEN, Status, Sweep, Tried
+from .points import BEATEN, IN_MESH_ORDER, Point, Status, Sweep, Tried
 
 
 @dataclass(frozen=True)
@@ -30,16 +32,19 @@ class Found:
     bound_s: float
     prediction: Prediction
     way: str | None = None
+    in_mesh_order: bool = False
 
     @property
     def tried(self) -> Tried:
         """What is kept of it where another one is quicker."""
+        if self.in_mesh_order:
+            return Tried(mesh_name(self.mesh), IN_MESH_ORDER, self.price)
         return Tried(mesh_name(self.mesh), self.status, self.price, self.bound_s)
 
 
-def ways(sweep: Sweep, program: Program, phase: str, mesh: Mesh, below: float) -> Iterator[Found | Tried]:
+def ways(sweep: Sweep, program: Program, point: Point, mesh: Mesh, below: float) -> Iterator[Found | Tried]:
     """What comes of planning on a mesh in the ways of a sweep; a plain plan is wanted only below some seconds."""
-    options = Options(sweep.hardware, capacity_bytes=sweep.hbm_fraction * sweep.hardware.room_bytes, below=below)
+    options, phase = replace(options_of(sweep, point), below=below), point.phase
     try:
         if sweep.offload is not Offload.NONE:
             yield _streamed(sweep, program, phase, mesh, replace(options, below=math.inf))
@@ -47,16 +52,28 @@ def ways(sweep: Sweep, program: Program, phase: str, mesh: Mesh, below: float) -
             yield from _staged(sweep, program, phase, mesh, replace(options, below=math.inf))
         else:
             found = compile_phase(program, phase, mesh, options)
-            yield Found(mesh, Status(found.plan.outcome), found.plan.price, found.plan.least, found.prediction)
+            plan = found.plan
+            proof = Status(plan.outcome), plan.price, plan.least
+            yield Found(mesh, *proof, found.prediction, in_mesh_order=plan.in_mesh_order)
     except Cutoff as beaten:
+        if beaten.in_mesh_order:
+            yield Tried(mesh_name(mesh), IN_MESH_ORDER)
+            return
         status = BEATEN if beaten.bound >= options.below * (1 - PROVEN) else Status.UNKNOWN
         yield Tried(mesh_name(mesh), status, bound_s=beaten.bound)
     except InputError as error:
         reason = error.diagnostics[0].message
         if isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN:
-            yield Tried(mesh_name(mesh), Status.UNKNOWN, bound_s=0.0, reason=reason)
+            ordered = len(live_axes(mesh)) > FEW_AXES
+            yield Tried(mesh_name(mesh), IN_MESH_ORDER if ordered else Status.UNKNOWN, bound_s=0.0, reason=reason)
         else:
             yield Tried(mesh_name(mesh), Status.INFEASIBLE, reason=reason)
+
+
+def options_of(sweep: Sweep, point: Point) -> Options:
+    """What plans of a point keep to."""
+    chip = sweep.chip(point)
+    return Options(chip, capacity_bytes=sweep.hbm_fraction * chip.room_bytes)
 
 
 def _streamed(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: Options) -> Found:

@@ -1,6 +1,7 @@
 """Latency against cost: the points of a sweep as a drawing, and which of them none betters in both.
 
-Both scales are logarithmic. Lengths are pixels, rounded to a tenth.
+Colours tell series apart, and forms counts of chips. Both scales are logarithmic. Lengths are pixels, rounded
+to a tenth.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ WIDTH, HEIGHT = 720.0, 400.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 12.0, 46.0
 STEPS = (1, 2, 5)  # of a scale, in every power of ten
 FEW_TICKS = 3
-FORMS = 6  # kinds of marks, told apart by colour and form; more series take them again
+LABEL = (64.0, 12.0)  # what a label takes
+FORMS = 6  # of marks, and as many colours; more counts of chips, or series, take them again
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A point as drawn: its number in the frontier, its series by number, and where. `best`: nothing in
-    its series is both quicker and cheaper."""
+    """A point as drawn: its number in the frontier, its series and its count of chips by number, and where. `best`:
+    nothing in its series is both quicker and cheaper."""
 
     index: int
     series: int
+    count: int
     x: float
     y: float
     best: bool
@@ -33,13 +36,17 @@ class Mark:
 
 @dataclass(frozen=True)
 class Plot:
-    """`lines`: for each series the path through its best points, in SVG's notation."""
+    """`lines`: for each series the path through its best points, in SVG's notation; `limits`: a path along what is
+    wanted at most. `labels` are of the best points: chips, and sequences in a batch."""
 
     series: tuple[str, ...]
+    counts: tuple[int, ...]
     marks: tuple[Mark, ...]
     lines: tuple[str, ...]
+    limits: str
     grid: str
     texts: tuple[Text, ...]
+    labels: tuple[Text, ...]
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,11 @@ def draw_frontier(frontier: Frontier) -> Plot | None:
     placed = [(p.latency_s, p.cost) for p in points if plotted(p)]
     if not placed:
         return None
-    across = _scale([1e3 * (latency or 0.0) for latency, _ in placed], LEFT, WIDTH - LEFT - RIGHT)
-    up = _scale([cost or 0.0 for _, cost in placed], HEIGHT - BOTTOM, -(HEIGHT - TOP - BOTTOM))
+    wanted_s, wanted_cost = frontier.max_latency_s, frontier.max_cost
+    times = [latency or 0.0 for latency, _ in placed] + ([wanted_s] if wanted_s else [])
+    costs = [cost or 0.0 for _, cost in placed] + ([wanted_cost] if wanted_cost else [])
+    across = _scale([1e3 * seconds for seconds in times], LEFT, WIDTH - LEFT - RIGHT)
+    up = _scale(costs, HEIGHT - BOTTOM, -(HEIGHT - TOP - BOTTOM))
     series = tuple(dict.fromkeys(point.series for point in points))
     marks: list[Mark] = []
     lines: list[str] = []
@@ -86,8 +96,25 @@ def draw_frontier(frontier: Frontier) -> Plot | None:
         best = [own[k] for k in best_of([points[k] for k in own])]
         where = {k: (across.at(1e3 * (points[k].latency_s or 0.0)), up.at(points[k].cost or 0.0)) for k in own}
         lines.append("M" + "L".join(f"{where[k][0]:g} {where[k][1]:g}" for k in best) if best else "")
-        marks += [Mark(k, number, *where[k], k in best) for k in own]
-    return Plot(series, tuple(marks), tuple(lines), _grid(across, up), tuple(_texts(frontier, across, up)))
+        marks += [Mark(k, number, frontier.counts.index(points[k].chips), *where[k], k in best) for k in own]
+    limits = (f"M{across.at(1e3 * wanted_s):g} {TOP:g}V{HEIGHT - BOTTOM:g}" if wanted_s else "") + (
+        f"M{LEFT:g} {up.at(wanted_cost):g}H{WIDTH - RIGHT:g}" if wanted_cost else ""
+    )
+    texts = tuple(_texts(frontier, across, up))
+    drawn = tuple(marks), tuple(lines), limits, _grid(across, up), texts, tuple(_labels(frontier, marks))
+    return Plot(series, frontier.counts, *drawn)
+
+
+def _labels(frontier: Frontier, marks: Sequence[Mark]) -> Iterator[Text]:
+    """Chips and batch of the best points, those left out that would stand on another's."""
+    taken: list[tuple[float, float]] = []
+    for mark in (mark for mark in marks if mark.best):
+        point = frontier.points[mark.index]
+        right = mark.x > WIDTH - LABEL[0]
+        x, y = mark.x + (-8 if right else 8), max(mark.y - 6, TOP + LABEL[1])
+        if all(abs(x - other) >= LABEL[0] or abs(y - above) >= LABEL[1] for other, above in taken):
+            taken.append((x, y))
+            yield Text(f"{point.chips}, {point.batch}", x, y, "end" if right else "start")
 
 
 def _scale(numbers: Sequence[float], start: float, length: float) -> _Scale:

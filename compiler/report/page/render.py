@@ -105,6 +105,7 @@ def frontier_page(title: str, frontier: Frontier) -> str:
         height=int(HEIGHT),
         forms=FORMS,
         best=best,
+        linked=any(point.link for point in points),
         missing=sum(not plotted(point) for point in points),
         details=lambda point: _details(point, frontier),
     )

@@ -381,6 +381,16 @@ def test_points_lie_where_their_figures_say(pairs: list[tuple[int, int]], unit: 
     assert plot.grid.count("V") >= 2 and plot.grid.count("H") >= 2
 
 
+def test_what_is_wanted_is_drawn_and_the_frontier_has_labels() -> None:
+    points = tuple(Spot(str(k), "s", 2**k, 8, 0.5**k, 3.0**k) for k in range(3))
+    plot = draw_frontier(Frontier(points, "a step", "dollars", max_latency_s=0.7, max_cost=40.0))
+    assert plot is not None and plot.counts == (1, 2, 4) and [mark.count for mark in plot.marks] == [0, 1, 2]
+    across, up = re.fullmatch(r"M([\d.]+) 12V354M62 ([\d.]+)H706", plot.limits).groups()  # type: ignore[union-attr]
+    assert plot.marks[1].x < float(across) < plot.marks[0].x
+    assert 12 < float(up) < plot.marks[2].y
+    assert {label.words for label in plot.labels} == {"1, 8", "2, 8", "4, 8"}
+
+
 def test_what_has_no_plan_is_listed_with_its_reason() -> None:
     page = frontier_page("palm-540b", sweep())
     assert "13 configurations, 1 of them without a plan" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
 from escc.compiler.sweep.results import ResultsFile
+from escc.compiler.text.terminal import time_text
 
 MODEL = """\
 model "tiny"
@@ -204,6 +206,37 @@ def test_wrong_options_are_said_all_at_once(model: str, options: tuple[str, ...]
     result = sweep(model, *(word for pair in grid.items() for word in pair))
     assert result.exit_code == 1
     assert all(text in result.stderr for text in said), result.stderr
+
+
+def test_a_grid_goes_over_chips_and_types_of_caches(model: str) -> None:
+    point = ("--chips", "4", "--batch", "8", "--phase", "decode", "--caches", "bf16,int8", "--max-latency", "1s")
+    found = data(model, *point, "--hardware", "h100,h200")
+    records = {(record["hardware"], record["caches"]): record for record in found["points"]}
+    assert len(found["points"]) == len(records) == 4
+    for chip in ("h100", "h200"):
+        [alone] = data(model, *point[:6], "--caches", "int8", "--hardware", chip)["points"]
+        same = records[f"{chip}-measured", "int8"]
+        others = {"hardware", "dollars_per_million"} if chip == "h100" else {"hardware"}  # h200 has no price
+        assert {name for name in same if same[name] != alone[name]} == others
+    said = sweep(model, *point, "--hardware", "h100,h200").output
+    assert "hardware" in said and "caches" in said and "chip-seconds per million tokens" in said
+    assert re.search(r"^  escc compile .* --hardware h[12]00 ", said, re.MULTILINE)
+
+
+def test_a_page_leads_to_the_plans_of_the_frontier(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "my sweep.jsonl"
+    done = sweep(model, *GRID, "-o", str(file), "--emit", "html", "--plans", "--max-latency", "1ms")
+    assert done.exit_code == 0, done.output
+    page = file.with_suffix(".html").read_text()
+    numbers = sorted(int(number) for number in re.findall(r'<a href="my%20sweep-([0-9]+)\.html"><g', page))
+    assert numbers and 'class="limit"' in page
+    assert sorted(int(p.stem.split("-")[1]) for p in tmp_path.glob("my sweep-*.html")) == numbers
+    records = [json.loads(line) for line in file.read_text().splitlines()[1:]]
+    for number in numbers:
+        text = (tmp_path / f"my sweep-{number}.html").read_text()
+        assert time_text(records[number - 1]["latency_s"]) in text
+    again = sweep(model, *GRID, "-o", str(file), "--emit", "html", "--plans")
+    assert again.exit_code == 1 and "exist" in again.output
 
 
 @pytest.mark.parametrize("more", [(), ("--datasheet",), ("--network", "flat", "--engine", "vllm")])

@@ -26,7 +26,7 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 
 SWEEP = Sweep(
-    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), Hardware.of_paper("tpu-v4"), 1.0,
+    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), (Hardware.of_paper("tpu-v4"),), 1.0,
     ("decode",), (Dtype.BF16,), (8,), (1, 2, 4), (64,),
 )  # fmt: skip
 

@@ -11,8 +11,9 @@ from escc.compiler.plan.pipeline import compile_phase, load, model_names
 from escc.compiler.plan.serving import Serving, serving, sizes_at
 from escc.compiler.plan.shapes import mesh_name
 from escc.compiler.sweep.grid import read_numbers
-from escc.compiler.sweep.points import BEATEN, Point, Record, Status, Sweep, record_of
+from escc.compiler.sweep.points import BEATEN, IN_MESH_ORDER, Point, Record, Status, Sweep, record_of
 from escc.compiler.sweep.solve import program_at, shapes, solve
+from escc.compiler.sweep.sweep_text import sweep_text
 from escc.cost.hardware import Hardware
 from escc.cost.predict import predict_phase
 from escc.ir.diagnostics import InputError, Source
@@ -50,7 +51,7 @@ DIMS = Serving("B", ("L",), "M")
 
 def sweep(hbm_fraction: float = 1.0) -> Sweep:
     return Sweep(
-        Source("layers.esti", MODEL), DIMS, (), (), Hardware.load("tpu-v4"), hbm_fraction,
+        Source("layers.esti", MODEL), DIMS, (), (), (Hardware.load("tpu-v4"),), hbm_fraction,
         ("decode",), (Dtype.BF16, Dtype.INT8), (8, 16), (4, 64), (2048,),
     )  # fmt: skip
 
@@ -64,11 +65,11 @@ def test_the_best_shape_is_found_and_the_others_are_no_better(chips: int, batch:
     assert record.status is Status.OPTIMAL
     program = program_at(grid, point)
     prices = {}
-    for mesh in shapes(chips, grid.hardware, any_shape=True):
-        one = compile_phase(program, "decode", mesh, Options(grid.hardware))
+    for mesh in shapes(chips, grid.hardware[0], any_shape=True):
+        one = compile_phase(program, "decode", mesh, Options(grid.hardware[0]))
         prices["x".join(map(str, mesh.sizes))] = one.plan.price
         if "x".join(map(str, mesh.sizes)) == record.slice:
-            expected = predict_phase(program, one.spmd, one.estimate, grid.hardware)
+            expected = predict_phase(program, one.spmd, one.estimate, grid.hardware[0])
     assert record.latency_s == pytest.approx(min(prices.values()), rel=1e-9)
     assert record.latency_s == expected.seconds and record.hbm_bytes == expected.hbm_bytes
     assert {one.slice for one in record.tried} == set(prices)
@@ -90,6 +91,16 @@ def test_what_does_not_fit_says_by_how_much() -> None:
     assert record_of(record.data()) == record
 
 
+def test_shapes_of_which_not_all_layouts_are_looked_at_leave_the_others_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("escc.passes.layouts.mesh_order.MOST", 10)
+    grid = replace(sweep(), hardware=(Hardware.load("h100"),))
+    record = solve(grid, Point("decode", Dtype.BF16, 16, 64, 2048))
+    assert record.status is Status.OPTIMAL and record.slice in ("node=2,x=8", "node=2,x=2,y=4")
+    assert [one.status for one in record.tried if one.slice == "node=2,x=2,y=2,z=2"] == [IN_MESH_ORDER]
+    assert record_of(record.data()) == record
+    assert "Of node=2,x=2,y=2,z=2 only layouts with axes in mesh order" in sweep_text(grid, [record], None)
+
+
 def test_a_context_too_short_for_the_phase_is_a_reason() -> None:
     text = sweep().source.text + "\nphase turn { B = 4, L = 64, M = 2048 }\n"
     grid = replace(sweep(), source=Source("palm.esti", text))
@@ -98,10 +109,11 @@ def test_a_context_too_short_for_the_phase_is_a_reason() -> None:
     assert record.reason is not None and "a context of 32 does not hold them" in record.reason
 
 
-def test_shapes_nearest_to_a_cube_come_first() -> None:
+def test_shapes_that_are_likely_to_be_quick_come_first() -> None:
     named = ["x".join(map(str, mesh.sizes)) for mesh in shapes(64, Hardware.of_paper("tpu-v4"), any_shape=True)]
     assert named == ["4x4x4", "2x4x8", "8x8", "2x2x16", "4x16", "2x32", "64"]
-    assert [mesh.sizes for mesh in shapes(8, Hardware.of_paper("h100"))] == [(2, 2, 2), (2, 4), (8,)]
+    assert [mesh.sizes for mesh in shapes(8, Hardware.of_paper("h100"))] == [(8,), (2, 4), (2, 2, 2)]
+    assert [mesh.sizes for mesh in shapes(16, Hardware.of_paper("h100"))] == [(2, 8), (2, 2, 4), (2, 2, 2, 2)]
     assert [mesh.sizes for mesh in shapes(64, Hardware.load("tpu-v4"))] == [(4, 4, 4)]
 
 

@@ -157,7 +157,8 @@ def test_the_command_prints_one_that_compiles_it_with_the_same_figures() -> None
         (["--input", "10", "--output", "5", "--max-first-token", "soon"], "`--max-first-token soon` is no time"),
         (["--input", "10", "--output", "5", "--caches", "f33"], "`--caches` names `f33`"),
         ([], "needs `--batch`"),
-        (["--batch", "8", "--hardware", "h100,h200"], "A grid is of one chip"),
+        (["--batch", "8", "--hardware", "h100,h100-measured"], "names h100-measured twice"),
+        (["--batch", "8", "--plans"], "which `--emit html` links to"),
     ],
 )
 def test_options_that_do_not_go_together(more: list[str], said: str) -> None:

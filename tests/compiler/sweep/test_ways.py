@@ -35,9 +35,9 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_point_with_streams_is_the_plan_with_streams(model: Path) -> None:
-    sweep = grid(model, replace(SMALL, hbm_bytes=255e3), ("1", "4", None, "bf16"), "decode", offload=Offload.WEIGHTS)
+    sweep = grid(model, [replace(SMALL, hbm_bytes=255e3)], ("1", "4", None, "bf16"), "decode", offload=Offload.WEIGHTS)
     [record] = (solve(sweep, point) for point in sweep.points)
-    options = Options(sweep.hardware)
+    options = Options(sweep.hardware[0])
     found = compile_offloaded(parse(TEXT), ["decode"], Mesh.parse("1"), options, Offload.WEIGHTS)
     assert record.latency_s == pytest.approx(found.price) and found.streamed
     assert record.way == f"weights of {found.streamed} of 3 layers streamed"
@@ -46,7 +46,7 @@ def test_a_point_with_streams_is_the_plan_with_streams(model: Path) -> None:
 
 
 def test_a_point_in_stages_is_the_pipeline(model: Path) -> None:
-    sweep = grid(model, H100, ("2", "4", None, "bf16"), "decode", stages=2)
+    sweep = grid(model, [H100], ("2", "4", None, "bf16"), "decode", stages=2)
     [record] = (solve(sweep, point) for point in sweep.points)
     mesh = Mesh.parse("2")
     staged = compile_staged(parse(TEXT), ["decode"], mesh, "x", Options(H100))
@@ -63,9 +63,9 @@ def test_a_point_in_stages_is_the_pipeline(model: Path) -> None:
 
 def test_what_does_not_go_together_is_refused(model: Path) -> None:
     with pytest.raises(InputError, match="does not go with"):
-        grid(model, SMALL, ("1", "4", None, "bf16"), "decode", offload=Offload.AUTO, stages=2)
+        grid(model, [SMALL], ("1", "4", None, "bf16"), "decode", offload=Offload.AUTO, stages=2)
     with pytest.raises(InputError, match="has no host"):
-        grid(model, H100, ("1", "4", None, "bf16"), "decode", offload=Offload.AUTO)
+        grid(model, [H100], ("1", "4", None, "bf16"), "decode", offload=Offload.AUTO)
     stream = ["--input", "8", "--output", "8", "--hardware", "h100", "--stages", "2"]
     done = CliRunner().invoke(app, ["sweep", str(model), "--chips", "2", *stream])
     assert done.exit_code == 1 and "`--stages` is of a grid" in done.output

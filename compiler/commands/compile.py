@@ -43,6 +43,7 @@ from .options import (
     Capacity,
     Chip,
     ChipsOrCount,
+    Chunk,
     Datasheet,
     EngineName,
     File,
@@ -206,6 +207,7 @@ def compile_command(
     batch: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Of a stream of requests: how many are decoded at once.")
     ] = None,
+    chunk: Chunk = None,
     stages: Stages = None,
     micro_batches: MicroBatches = None,
     offload: Offloading = Offload.NONE,
@@ -259,7 +261,7 @@ def compile_command(
     options = Options(chip, objective, hbm_fraction * chip.room_bytes, settings=settings, overlap=overlap, parts=parts)
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
-    stream, room = _stream(input_, output, batch), capacity_of(capacity)
+    stream, room = _stream(input_, output, batch, chunk), capacity_of(capacity)
 
     def loaded(pads: Mapping[str, int]) -> Program:
         found = with_capacity(load(Path(file), sizes, pins, pads, phase, weights, caches), room)
@@ -296,15 +298,17 @@ def compile_command(
     _vouch(compiled)
 
 
-def _stream(input_tokens: int | None, output_tokens: int | None, batch: int | None) -> Stream | None:
+def _stream(input_tokens: int | None, output_tokens: int | None, batch: int | None, chunk: int | None) -> Stream | None:
     """The stream of requests that three options describe together. Raises InputError where one is missing."""
     given = {"--input": input_tokens, "--output": output_tokens, "--batch": batch}
     missing = [name for name, number in given.items() if number is None]
     if len(missing) == len(given):
+        if chunk is not None:
+            raise fail("`--chunk` is of a stream of requests.", hint="which `--input` and `--output` ask for")
         return None
     if input_tokens is None or output_tokens is None or batch is None:
         raise fail(f"A stream of requests needs `{'` and `'.join(missing)}` as well.")
-    return Stream(input_tokens, output_tokens, batch)
+    return Stream(input_tokens, output_tokens, batch, chunk)
 
 
 def _remark(compiled: CompiledModel) -> None:

@@ -64,6 +64,15 @@ Input = Annotated[
 Output = Annotated[
     int | None, typer.Option("--output", metavar="N", min=1, help="Of a stream of requests: the tokens that each gets.")
 ]
+Chunk = Annotated[
+    int | None,
+    typer.Option(
+        "--chunk",
+        metavar="N",
+        min=1,
+        help="Of a stream of requests: take prompts in N tokens at a time, with decode steps between.",
+    ),
+]
 Net = Annotated[
     Convention | None,
     typer.Option(

@@ -37,6 +37,7 @@ from .options import (
     Ahead,
     AnyShape,
     Chip,
+    Chunk,
     Datasheet,
     EngineName,
     Input,
@@ -83,6 +84,7 @@ def sweep_command(
     caches: Annotated[str | None, typer.Option(metavar="LIST", help="Types of the caches: bf16, int8, fp8.")] = None,
     input_: Input = None,
     output_tokens: Output = None,
+    chunk: Chunk = None,
     target: Annotated[Wanted, typer.Option(help="Of a stream: what to have most, or least, of.")] = Wanted.THROUGHPUT,
     max_first_token: Annotated[
         str | None, typer.Option(metavar="TIME", help="Of a stream: the longest time to the first token, `2s`.")
@@ -158,7 +160,7 @@ def sweep_command(
         if emit not in (Emit.TEXT, Emit.JSON):
             raise fail(f"A stream is shown as text or JSON, not as {emit}.")
         limits = Limits(_time(max_latency, "--max-latency"), _time(max_first_token, "--max-first-token"))
-        fixed = any_shape, tuple(sizes.items()), tuple(pads.items())
+        fixed = any_shape, tuple(sizes.items()), tuple(pads.items()), chunk
         source = read_model(Path(model))
         request = Request(source, input_, output_tokens, limits, target, hbm_fraction, _batch(batch), *fixed)
         request.program()  # what is wrong with it is said before anything is planned
@@ -173,6 +175,8 @@ def sweep_command(
             else stream_text(request, found, " ".join([*first, *same, *padded]))
         )
         return
+    if chunk is not None:
+        raise fail("`--chunk` is of a stream of requests.", hint="which `--input` and `--output` ask for")
     if batch is None:
         raise fail("A grid needs `--batch`.", hint="or ask for a stream of requests by `--input` and `--output`")
     wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None

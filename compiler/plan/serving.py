@@ -86,20 +86,52 @@ def _listed(names: tuple[str, ...]) -> str:
 @dataclass(frozen=True)
 class Stream:
     """Requests that keep coming, so that `batch` sequences are decoded at any time: each has `input_tokens`, and
-    gets `output_tokens`."""
+    gets `output_tokens`. `chunk`: tokens of a prompt that are taken in at once, with decode steps between them; None:
+    all of them."""
 
     input_tokens: int
     output_tokens: int
     batch: int
+    chunk: int | None = None
 
     @property
     def context(self) -> int:
         """The mean context of a decode step: the input, and half of the output."""
         return self.input_tokens + (self.output_tokens + 1) // 2
 
+    @property
+    def new(self) -> int:
+        """The tokens of a prompt that are taken in at once."""
+        return min(self.chunk or self.input_tokens, self.input_tokens)
+
+    @property
+    def chunks(self) -> int:
+        """Of a prompt; the last one is priced as if it were whole."""
+        return -(-self.input_tokens // self.new)
+
+    @property
+    def chunk_context(self) -> int:
+        """The mean context of a chunk, with its own tokens: what attention does is linear in it."""
+        return min(self.input_tokens, -(-self.new * (self.chunks + 1) // 2))
+
+    @property
+    def chunks_beside(self) -> int:
+        """The most chunks that are taken in beside one decode step, so that prompts keep up."""
+        return -(-self.chunks * self.batch // self.output_tokens)
+
+    def first_token_s(self, step_s: float, prefill_s: float) -> float:
+        """From a request to its first token, where nothing waits: its prompt, and the decode steps between its chunks,
+        the one that runs included."""
+        return prefill_s + -(-self.chunks // self.chunks_beside) * step_s
+
+    def pause_s(self, step_s: float, prefill_s: float) -> float:
+        """The longest time between two tokens of a request: a step, and the chunks beside it."""
+        return step_s + self.chunks_beside * prefill_s / self.chunks
+
 
 def of_stream(program: Program, stream: Stream) -> Program:
-    """The program with two phases, as often as one batch needs them: prefill of one prompt, and the decode step.
+    """The program with two phases, as often as one batch needs them: prefill of one prompt, or of a chunk of one at
+    their mean context, and the decode step. A handover is counted for each chunk, at most.
 
     While a batch gets its output, as many prompts as it has sequences are taken in. Raises InputError where the
     program has no such phases: one that fills its context, and one of one new token.
@@ -108,11 +140,11 @@ def of_stream(program: Program, stream: Stream) -> Program:
     if dims.context is None or not dims.new:
         raise fail("A stream of requests needs a model with caches that it appends to.")
     prefill, decode = _prefill(program, dims), _decode(program, dims)
-    first = {dims.batch: 1, dims.context: stream.input_tokens, **dict.fromkeys(dims.new, stream.input_tokens)}
+    first = {dims.batch: 1, dims.context: stream.chunk_context, **dict.fromkeys(dims.new, stream.new)}
     after = {dims.batch: stream.batch, dims.context: stream.context}
-    first |= dims.kept(dict(prefill.sizes), stream.input_tokens)
+    first |= dims.kept(dict(prefill.sizes), stream.chunk_context)
     after |= dims.kept(dict(decode.sizes), stream.context)
-    phases = (_sized(prefill, first, stream.batch), _sized(decode, after, stream.output_tokens))
+    phases = (_sized(prefill, first, stream.batch * stream.chunks), _sized(decode, after, stream.output_tokens))
     return replace(program, phases=phases)
 
 
@@ -150,13 +182,15 @@ def _decode(program: Program, dims: Serving) -> Phase:
 @dataclass(frozen=True)
 class Served:
     """What a stream gets: `token_s`, the time between the tokens of a request, of which `step_s` is a decode step and
-    the rest the prompts that come in meanwhile; `first_token_s`: from a request to its first token, where nothing
-    waits: the step that runs, and its prefill. `hbm_bytes`: the most that a chip holds, caches of both included."""
+    the rest the prompts that come in meanwhile, `prefill_s` each; `first_token_s`: from a request to its first token,
+    where nothing waits; `pause_s`: the longest time between two tokens. `hbm_bytes`: the most that a chip holds, caches
+    of both included."""
 
     step_s: float
     prefill_s: float
     token_s: float
     first_token_s: float
+    pause_s: float
     tokens_per_s: float
     hbm_bytes: float
     chips: int
@@ -178,7 +212,8 @@ def served(compiled: Compilation, stream: Stream) -> Served:
     held = memory(decode.spmd)
     own = memory(prefill.spmd)
     caches = {p.item.value for p in walk(prefill.spmd.body) if isinstance(p.item, Stored) and p.item.kind is Kind.CACHE}
-    beside = float(own.total_bytes - own.stored_bytes) + sum(
+    grown = stream.input_tokens / stream.chunk_context  # the last chunk's caches beside the mean's, at most
+    beside = float(own.total_bytes - own.stored_bytes) + grown * sum(
         size for name, size in prefill.estimate.stored_bytes if name in caches
     )
     most = float(held.stored_bytes) + max(float(held.total_bytes - held.stored_bytes), beside)
@@ -186,7 +221,8 @@ def served(compiled: Compilation, stream: Stream) -> Served:
         step_s=step_s,
         prefill_s=prefill_s,
         token_s=token_s,
-        first_token_s=step_s + prefill_s,
+        first_token_s=stream.first_token_s(step_s, prefill_s),
+        pause_s=stream.pause_s(step_s, prefill_s),
         tokens_per_s=stream.batch / token_s,
         hbm_bytes=most,
         chips=decode.spmd.mesh.chips,

@@ -95,7 +95,7 @@ class Found:
 @dataclass(frozen=True)
 class Request:
     """A model that serves requests of given lengths. `settings`, `pads`: sizes that some of its dims have, or are
-    padded to. `batch`: one that is given, None for the best."""
+    padded to. `batch`: one that is given, None for the best. `chunk`: tokens of a prompt that are taken in at once."""
 
     source: Source
     input_tokens: int
@@ -107,6 +107,7 @@ class Request:
     any_shape: bool = False
     settings: tuple[tuple[str, int], ...] = ()
     pads: tuple[tuple[str, int], ...] = ()
+    chunk: int | None = None
 
     def program(self, weights: Dtype | None = None, caches: Dtype | None = None) -> Program:
         """The model with its weights and caches as they are, or in other types. Raises InputError where it is wrong."""
@@ -200,7 +201,7 @@ class _Search:
         return compiled, served(compiled, stream)
 
     def _stream(self, batch: int) -> Stream:
-        return Stream(self.request.input_tokens, self.request.output_tokens, batch)
+        return Stream(self.request.input_tokens, self.request.output_tokens, batch, self.request.chunk)
 
     def only(self, batch: int) -> Found:
         """What a batch gets."""
@@ -260,7 +261,7 @@ class _Search:
         larger = replace(
             figures,
             token_s=token_s,
-            first_token_s=step_s + figures.prefill_s,
+            first_token_s=self._stream(batch).first_token_s(step_s, figures.prefill_s),
             hbm_bytes=figures.hbm_bytes + more,
         )
         return larger.hbm_bytes <= self.capacity and self.request.limits.met_by(larger)

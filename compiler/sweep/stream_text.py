@@ -24,6 +24,7 @@ def stream_text(request: Request, found: Sequence[Found], options: str) -> str:
     compiles it."""
     lines = [
         f"{request.program().name}: a stream of {request.input_tokens:,} tokens in and {request.output_tokens:,} out"
+        + (f", taken in {request.chunk:,} at a time" if request.chunk else "")
         + _limits(request.limits)
     ]
     rows = [_row(one, k == 0) for k, one in enumerate(found) if one.served is not None]
@@ -33,16 +34,16 @@ def stream_text(request: Request, found: Sequence[Found], options: str) -> str:
     best = found[0]
     if best.served is None:
         return "\n".join([*lines, "", "None serves it."]) + "\n"
-    prompts = request.input_tokens, request.output_tokens
     lines += ["", f"{BEST[request.wanted]}: {_where(best)}, {best.batch} at once"]
     lines.append(
         f"  {time_text(best.served.token_s)} between tokens: a step of {time_text(best.served.step_s)}, and "
-        f"{(best.batch or 0) / request.output_tokens:.3g} prompts of {time_text(best.served.prefill_s)} beside it"
+        f"{(best.batch or 0) / request.output_tokens:.3g} prompts of {time_text(best.served.prefill_s)} beside it; "
+        f"{time_text(best.served.pause_s)} at most"
     )
     if best.refused and request.batch is None:
         refused = ", ".join(map(str, best.refused))
         lines.append(f"  planned as well, and beyond what is asked for or what fits: batches of {refused}")
-    lines += ["", "Its layouts, or with `--emit jax` its program:", f"  {command(best, *prompts, options)}"]
+    lines += ["", "Its layouts, or with `--emit jax` its program:", f"  {command(request, best, options)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -83,7 +84,7 @@ def _row(found: Found, best: bool) -> tuple[str, ...]:
     )
 
 
-def command(found: Found, input_tokens: int, output_tokens: int, options: str) -> str:
+def command(request: Request, found: Found, options: str) -> str:
     """The command that compiles what was found, and gives the same figures."""
     place = found.place
     types = [("--weights", place.weights), ("--caches", place.caches)]
@@ -92,7 +93,8 @@ def command(found: Found, input_tokens: int, output_tokens: int, options: str) -
         # A bare number is a count of chips, of which all slices would be compiled.
         f"{options} --chips {f'x={found.mesh}' if found.mesh.isdigit() else shlex.quote(found.mesh)}",
         *(f"{option} {kind}" for option, kind in types if kind),
-        f"--input {input_tokens} --output {output_tokens} --batch {found.batch}",
+        f"--input {request.input_tokens} --output {request.output_tokens} --batch {found.batch}",
+        *([f"--chunk {request.chunk}"] if request.chunk is not None else []),
     ]
     if found.hbm_fraction != 1.0:
         parts.append(f"--hbm-fraction {found.hbm_fraction!r}")
@@ -105,6 +107,7 @@ def stream_data(request: Request, found: Sequence[Found]) -> dict[str, object]:
         "model": request.program().name,
         "input_tokens": request.input_tokens,
         "output_tokens": request.output_tokens,
+        "chunk": request.chunk,
         "max_latency_s": request.limits.token_s,
         "max_first_token_s": request.limits.first_token_s,
         "target": request.wanted.value,

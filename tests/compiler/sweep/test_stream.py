@@ -83,6 +83,28 @@ def test_a_steady_state_by_hand() -> None:
     assert found.hbm_bytes > caches + 2 * 8 * 2000 * 16 * 128 * 2 / 2, "the caches of the prompt are there as well"
 
 
+def test_prompts_in_chunks_by_hand() -> None:
+    stream = Stream(2000, 500, 100, chunk=300)
+    program = of_stream(PROGRAM, stream)
+    assert [(dict(p.sizes)["L"], dict(p.sizes)["M"], p.calls) for p in program.phases] == [
+        (300, 1200, 7 * 100),  # 300, 600, ..., 2,100 on average
+        (1, 2250, 500),
+    ]
+    compiled = compile_phases(program, ["prefill", "decode"], Mesh.parse("2"), Options(H100))
+    assert not any(handover.price for handover in compiled[0].plan.handovers)
+    found = served(compiled, stream)
+    chunk_s, step_s = (one.estimate.totals().total_s for one in compiled)
+    assert found.prefill_s == pytest.approx(7 * chunk_s, rel=1e-9)
+    assert found.token_s == pytest.approx(step_s + 100 / 500 * 7 * chunk_s, rel=1e-9)
+    # 1.4 chunks come in for each step, so that two are taken in beside some: four steps for a prompt of seven.
+    assert found.pause_s == pytest.approx(step_s + 2 * chunk_s, rel=1e-9)
+    assert found.first_token_s == pytest.approx(4 * step_s + 7 * chunk_s, rel=1e-9)
+    stream = replace(stream, chunk=None)
+    phases = compile_phases(of_stream(PROGRAM, stream), ["prefill", "decode"], Mesh.parse("2"), Options(H100))
+    whole = served(phases, stream)
+    assert whole.pause_s == pytest.approx(whole.step_s + whole.prefill_s)
+
+
 def test_the_best_batch_is_the_largest_within_the_limit() -> None:
     limit_s = at(40)[0] * 1.0001
     [found] = serve(request(Limits(limit_s)), places([2], [H100], [None], [None]), jobs=1)
@@ -137,7 +159,7 @@ def test_a_model_without_caches_serves_no_stream() -> None:
 
 def test_the_command_prints_one_that_compiles_it_with_the_same_figures() -> None:
     argv = ["sweep", "llama-3-8b", "--chips", "1", "--hardware", "h100", "--engine", "vllm", "--input", "500"]
-    argv += ["--output", "100", "--batch", "8", "--set", "E=2048", "--pad", "V=131072"]
+    argv += ["--output", "100", "--batch", "8", "--set", "E=2048", "--pad", "V=131072", "--chunk", "256"]
     text = CliRunner().invoke(app, argv)
     assert text.exit_code == 0, text.output
     data = json.loads(CliRunner().invoke(app, [*argv, "--emit", "json"]).stdout)
@@ -158,6 +180,7 @@ def test_the_command_prints_one_that_compiles_it_with_the_same_figures() -> None
         (["--input", "10", "--output", "5", "--caches", "f33"], "`--caches` names `f33`"),
         ([], "needs `--batch`"),
         (["--batch", "8", "--hardware", "h100,h100-measured"], "names h100-measured twice"),
+        (["--batch", "8", "--chunk", "8"], "`--chunk` is of a stream"),
         (["--batch", "8", "--plans"], "which `--emit html` links to"),
     ],
 )

@@ -59,8 +59,10 @@ FP8_KERNELS = 2  # of a matmul in fp8: one before it brings its operand to that 
 
 
 def work(op: Op, signature: Signature, values: Mapping[str, Value], launch: Launch, local: Local, whole: Local) -> Work:
-    """The work of `op` on one chip; `whole` gives the size of a dim on all chips together."""
-    done = flops(op, signature, local) * held_share(chosen_of(op, values), whole)
+    """The work of `op` on one chip, of chosen entries on the busiest; `whole` gives the size of a dim on all chips
+    together."""
+    load = busiest(chosen_of(op, values), local, whole)
+    done = flops(op, signature, local) * held_share(chosen_of(op, values), whole) * load
     read = {
         u: _bytes(u.indices, values[u.value], local, whole) * _met(u, op, values, local, whole)
         for u in signature.uses
@@ -75,7 +77,8 @@ def work(op: Op, signature: Signature, values: Mapping[str, Value], launch: Laun
         case Append(_, cache, _, _, _):
             read = {use: size for use, size in read.items() if use.value != cache}
             written = _bytes(signature.uses[1].indices, values[cache], local, whole)
-    moved = sum(read.values(), start=written)
+    read = {use: size * load if values[use.value].chosen else size for use, size in read.items()}
+    moved = sum(read.values(), start=written * load if values[op.result].chosen else written)
     dtype = _arithmetic(op, values)
     kernels = launch.kernels * (FP8_KERNELS if dtype is Dtype.FP8 else 1)
     return Work(done, moved, caches, dtype, kernels, launch.layers, launch.steps)
@@ -116,6 +119,24 @@ def _met(use: Use, op: Op, values: Mapping[str, Value], local: Local, whole: Loc
             missed = 1 - one.share(whole)
             found = found * (1 - (float(missed) if isinstance(missed, Fraction) else missed) ** tokens)
     return found
+
+
+def busiest(chosen: Sequence[Chosen], local: Local, whole: Local) -> Any:
+    """How many times the mean load of chosen entries the chip has that has most, where chips share them out: not more
+    than there are chips that do, each of which could have all of them."""
+    found: Any = 1
+    for one in chosen:
+        if one.skew != 1:
+            ways = math.prod((whole(d) for d in one.over), start=1) / math.prod((local(d) for d in one.over), start=1)
+            found = found * _least(float(one.skew), ways)
+    return found
+
+
+def _least(skew: float, ways: Any) -> Any:
+    """The lesser of both, which for arrays and formulas is half of what their sum is beyond their difference."""
+    if isinstance(ways, int | float | Fraction):
+        return min(skew, float(ways))
+    return (skew + ways - abs(skew - ways)) / 2
 
 
 def flops(op: Op, signature: Signature, local: Local) -> Any:

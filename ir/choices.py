@@ -66,9 +66,16 @@ def _having(one: Chosen, names: Collection[str], known: Choices) -> frozenset[st
 
 
 def with_choices(program: Program) -> Program:
-    """The program, its values saying how they are chosen."""
+    """The program, its values saying how they are chosen; what some said of room and load holds for all of one mask."""
     known = _choices(as_steps(program.body), program.values)
-    return replace(program, values=tuple(replace(v, chosen=known.get(v.name, ())) for v in program.values))
+    told = {one.mask: (one.capacity, one.skew) for value in program.values for one in value.chosen}
+
+    def chosen(value: Value) -> tuple[Chosen, ...]:
+        own = known.get(value.name, ())
+        loads = ((one, *told.get(one.mask, (one.capacity, one.skew))) for one in own)
+        return tuple(replace(one, capacity=capacity, skew=skew) for one, capacity, skew in loads)
+
+    return replace(program, values=tuple(replace(v, chosen=chosen(v)) for v in program.values))
 
 
 def with_sharded_choices(spmd: SpmdProgram) -> SpmdProgram:
@@ -82,6 +89,15 @@ def with_capacity(program: Program, capacity: Fraction | None) -> Program:
 
     def given(value: Value) -> Value:
         return replace(value, chosen=tuple(replace(one, capacity=capacity) for one in value.chosen))
+
+    return replace(program, values=tuple(map(given, program.values)))
+
+
+def with_skew(program: Program, skew: Fraction) -> Program:
+    """The program where the busiest chip has so many times the mean load of chosen entries."""
+
+    def given(value: Value) -> Value:
+        return replace(value, chosen=tuple(replace(one, skew=skew) for one in value.chosen))
 
     return replace(program, values=tuple(map(given, program.values)))
 

@@ -23,7 +23,8 @@ class Chosen:
 
     `within`: masks of the keys that were picked from, such as the groups of experts that were chosen first: what it
     keeps, these keep. `capacity`: for how many entries there is room where it runs, of those that are expected; None
-    where there is room for all, of which those that are expected count.
+    where there is room for all, of which those that are expected count. `skew`: how many times the mean load the chip
+    has that has most, where chips share the entries out.
     """
 
     mask: str
@@ -32,6 +33,7 @@ class Chosen:
     keep: int
     within: tuple[str, ...] = ()
     capacity: Fraction | None = None
+    skew: Fraction = Fraction(1)
 
     def share(self, size: Callable[[str], Any]) -> Any:
         """The share of the entries that is kept, `size` being that of a dim."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ...ir.choices import with_capacity
+from ...ir.choices import with_capacity, with_skew
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
@@ -32,7 +32,7 @@ from ..report.staged_text import tries_text
 from ..report.stages import Stage, stage_text
 from ..report.targets import ALONE, Emit, file_names, in_files, in_one
 from ..report.text import Detail, checked_text, sharing_text
-from ..text.arguments import capacity_of
+from ..text.arguments import capacity_of, skew_of
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import complain, note, say
 from .main import BUG, reported
@@ -59,6 +59,7 @@ from .options import (
     Pins,
     Price,
     Sets,
+    Skew,
     Stages,
     Weights,
     bindings,
@@ -218,6 +219,7 @@ def compile_command(
     overlap: Overlap = False,
     parts: Parts = False,
     capacity: Capacity = None,
+    skew: Skew = None,
     emit: Annotated[
         Emit,
         typer.Option(
@@ -261,10 +263,11 @@ def compile_command(
     options = Options(chip, objective, hbm_fraction * chip.room_bytes, settings=settings, overlap=overlap, parts=parts)
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
-    stream, room = _stream(input_, output, batch, chunk), capacity_of(capacity)
+    stream, room, uneven = _stream(input_, output, batch, chunk), capacity_of(capacity), skew_of(skew)
 
     def loaded(pads: Mapping[str, int]) -> Program:
         found = with_capacity(load(Path(file), sizes, pins, pads, phase, weights, caches), room)
+        found = with_skew(found, uneven)
         return found if stream is None else of_stream(found, stream)
 
     model = loaded(pads)

@@ -17,6 +17,7 @@ import typer
 from ...cost.formulas.symbolic import Form
 from ...cost.hardware import Convention
 from ...cost.simulate.trace import traces
+from ...ir.choices import with_skew
 from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Pin
@@ -32,6 +33,7 @@ from ..report.explain import explain_phase
 from ..report.explain_stages import staged_formulas, staged_json
 from ..report.explain_text import NO_LINKS, Explained, as_json, as_latex, as_text
 from ..report.page.render import plan_page
+from ..text.arguments import skew_of
 from ..text.terminal import complain, say
 from .main import reported
 from .options import (
@@ -47,6 +49,7 @@ from .options import (
     Offloading,
     Pins,
     Sets,
+    Skew,
     Stages,
     bindings,
     chip_of,
@@ -102,6 +105,7 @@ def explain_command(
     micro_batches: MicroBatches = None,
     offload: Offloading = Offload.NONE,
     ahead: Ahead = 1,
+    skew: Skew = None,
 ) -> None:
     """Show what a plan costs as formulas, and what rival layouts would."""
     mesh = Mesh.parse(chips)
@@ -113,7 +117,8 @@ def explain_command(
         place = "LaTeX is for formulas" if format_ is Format.LATEX else "the page has no place for them"
         raise fail(f"`--trace` shows figures, and {place}.", hint="write it as text or JSON")
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
-    program = load(Path(file), sizes, pins, phase=phase)
+    uneven = skew_of(skew)
+    program = with_skew(load(Path(file), sizes, pins, phase=phase), uneven)
     phases = select_phases(program, phase)
     if over is not None:
         check_grows(program, over)
@@ -128,7 +133,7 @@ def explain_command(
             as_formulas = staged_json if format_ is Format.JSON else staged_formulas
             say(as_formulas(best, form, drop_ones))
             return
-    rivals = {name: load(Path(file), sizes, [*pins, path], phase=phase) for name, path in named}
+    rivals = {name: with_skew(load(Path(file), sizes, [*pins, path], phase=phase), uneven) for name, path in named}
     if offload is Offload.NONE:
         compiled = compile_phases(program, phases, mesh, options)
     else:

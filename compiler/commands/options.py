@@ -119,6 +119,13 @@ Capacity = Annotated[
         "for: so many times what is expected, what is beyond is dropped and counted; or all that may be chosen.",
     ),
 ]
+Skew = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIMES",
+        help="How many times the mean load of chosen entries, such as tokens at their experts, the busiest chip has.",
+    ),
+]
 Offloading = Annotated[
     Offload,
     typer.Option(

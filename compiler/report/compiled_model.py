@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from ...cost.hardware import Convention, Hardware, load_engine
-from ...ir.choices import with_capacity
+from ...ir.choices import with_capacity, with_skew
 from ...ir.diagnostics import Diagnostic, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
@@ -22,7 +22,7 @@ from ..plan.offload import Offload, Offloaded, on_meshes
 from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled, with_runs
 from ..plan.shapes import Shape, compile_shapes, meshes_to_compile, ranking
 from ..plan.staged import Staged, tries
-from ..text.arguments import capacity_of, checked
+from ..text.arguments import capacity_of, checked, skew_of
 from ..text.files import write_files
 from .compiled_pipeline import FRAME, CompiledPipeline, one_of
 from .offload_text import offload_text
@@ -137,6 +137,7 @@ def compile(
     engine: str | None = None,
     any_shape: bool = False,
     capacity: float | str | None = None,
+    skew: float | str = 1,
     stages: None = None,
     micro_batches: Mapping[str, int] | None = None,
     offload: str = Offload.NONE,
@@ -162,6 +163,7 @@ def compile(
     engine: str | None = None,
     any_shape: bool = False,
     capacity: float | str | None = None,
+    skew: float | str = 1,
     stages: int | str,
     micro_batches: Mapping[str, int] | None = None,
     offload: str = Offload.NONE,
@@ -187,6 +189,7 @@ def compile(
     engine: str | None = None,
     any_shape: bool = False,
     capacity: float | str | None = None,
+    skew: float | str = 1,
     stages: int | str | None = None,
     micro_batches: Mapping[str, int] | None = None,
     offload: str = Offload.NONE,
@@ -202,7 +205,8 @@ def compile(
     the network is seen. `objective`: `time`, `communication` or `memory`. `hbm_fraction` of the memory of a chip is
     used. `separate` plans each phase alone; `overlap` puts collectives into loops with einsums; `check` runs the
     plan on virtual chips. `capacity`: for how many chosen entries modules and plan have room, of those that are
-    expected; None or `full`: for all. `parts`: look for plans that split axes of the mesh in parts, too.
+    expected; None or `full`: for all. `skew`: how many times the mean load of chosen entries the busiest chip has.
+    `parts`: look for plans that split axes of the mesh in parts, too.
 
     `stages`: over how many stages the layers are divided, along an axis of as many chips, or `auto`: along any, or
     none, whichever is quickest; then a CompiledPipeline comes back, a CompiledModel where there are none.
@@ -216,6 +220,7 @@ def compile(
         raise fail(f"`hbm_fraction` is {hbm_fraction!r}.", hint="it is a share of the memory, from 0 to 1")
     chosen = program if isinstance(program, Program) else load(program)
     chosen = with_capacity(chosen, capacity_of(None if capacity is None else str(capacity)))
+    chosen = with_skew(chosen, skew_of(str(skew)))
     chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware, datasheet)
     if network is not None:
         chip = chip.with_network(one_of(Convention, network, "network"))

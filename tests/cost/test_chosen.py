@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -10,6 +11,7 @@ from escc.cost.estimate import estimate, local_bytes, predict
 from escc.cost.formulas.symbolic import symbolic
 from escc.cost.hardware import Hardware
 from escc.cost.ops import model_flops
+from escc.ir.choices import with_capacity, with_skew
 from escc.ir.diagnostics import Source
 from escc.ir.program import Program
 from escc.ir.spmd import SpmdProgram
@@ -17,6 +19,7 @@ from escc.ir.text.read import parse
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
 from escc.passes.expansion.expand import expand
+from escc.passes.expansion.orders import in_order
 
 V4 = Hardware.of_paper("tpu-v4")
 B, E, X, F, K = 8, 16, 8, 32, 2  # tokens, model, experts, hidden features; experts of a token
@@ -69,6 +72,11 @@ def sharded() -> SpmdProgram:
     return spmd
 
 
+def skewed(spmd: SpmdProgram, skew: Fraction) -> SpmdProgram:
+    values = (replace(v, chosen=tuple(replace(one, skew=skew) for one in v.chosen)) for v in spmd.values)
+    return replace(spmd, values=tuple(values))
+
+
 def test_a_chip_holds_and_sends_what_is_kept() -> None:
     spmd = sharded()
     values = spmd.table()
@@ -108,8 +116,33 @@ def test_weights_are_read_of_the_experts_that_a_token_chose() -> None:
     )
 
 
-def test_formulas_come_to_the_figures() -> None:
-    spmd = sharded()
+def test_the_busiest_chip_has_more_of_what_chips_share_out() -> None:
+    even, spmd = {op.result: op for op in estimate(sharded(), V4).ops}, sharded()
+    for skew, load in ((Fraction(3, 2), 1.5), (Fraction(100), BX)):  # no chip can have more than all
+        uneven = skewed(spmd, skew)
+        done = {op.result: op for op in estimate(uneven, V4).ops}
+        for name in ("u", "h", "d"):  # the experts are split
+            assert done[name].flops == load * even[name].flops
+        for name in ("s", "m", "e", "y"):  # each chip has its tokens for all experts
+            assert done[name].flops == even[name].flops and done[name].hbm_bytes == even[name].hbm_bytes
+        assert done["h"].hbm_bytes == load * even["h"].hbm_bytes
+        assert predict(uneven) == predict(spmd)
+
+
+def test_other_orders_of_products_keep_room_and_load() -> None:
+    text = MODEL.replace("u[B,X,F] = e[B,X,E] * Wi[X,E,F]", "u[B,X,F] = e[B,X,E] * Wa[E,G] * Wb[G,X,F]")
+    text = text.replace("e[B,X,E] = m", "param Wa: bf16[E,G]\n  param Wb: bf16[G,X,F]\n  e[B,X,E] = m")
+    source = Source("model.esti", text.replace(f"F = {F}", f"F = {F}, G = 4"))
+    program = with_skew(with_capacity(expand(parse(source), source), Fraction(5, 4)), Fraction(2))
+    ordered = in_order(program, "main")
+    chosen = [one for value in ordered.values for one in value.chosen]
+    assert len(ordered.values) > len(program.values)
+    assert {(one.capacity, one.skew) for one in chosen} == {(Fraction(5, 4), Fraction(2))}
+
+
+@pytest.mark.parametrize("skew", [1, 2, 100])
+def test_formulas_come_to_the_figures(skew: int) -> None:
+    spmd = skewed(sharded(), Fraction(skew))
     formulas, figures = symbolic(spmd, V4), estimate(spmd, V4)
     for move, sent in zip(formulas.moves, figures.moves, strict=True):
         assert formulas.value(move.bytes_sent) == pytest.approx(sent.bytes_sent, rel=1e-12)

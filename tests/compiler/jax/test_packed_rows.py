@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 
 import pytest
@@ -101,6 +102,21 @@ def test_a_capacity_of_nothing_is_refused(command: str, text: str) -> None:
     done = CliRunner().invoke(app, [command, "mixtral-8x7b", "--chips", "2", f"--capacity={text}", *more])
     assert done.exit_code == 1 and "Traceback" not in done.output
     assert "hint: write `--capacity 1.25`, times the expected load, or `--capacity full`" in done.output
+
+
+@pytest.mark.parametrize("text", ["0", "0.99", "nan", "much", ""])
+def test_a_load_below_the_mean_is_refused(text: str) -> None:
+    done = CliRunner().invoke(app, ["compile", "mixtral-8x7b", "--chips", "2", f"--skew={text}"])
+    assert done.exit_code == 1 and "hint: write `--skew 1.5`" in done.output
+
+
+def test_uneven_loads_cost_more_where_experts_are_split() -> None:
+    shapes = ["--chips", "x=8", "--hardware", "h100", "--phase", "prefill", "--set", "B=4,L=512,M=512"]
+    prices = []
+    for skew in ("1", "1.25", "8"):
+        done = CliRunner().invoke(app, ["compile", "mixtral-8x7b", *shapes, "--skew", skew, "--emit", "json"])
+        prices.append(json.loads(done.stdout)["objective_s"])
+    assert prices == sorted(prices) and prices[0] < prices[2]
 
 
 def test_random_weights_run_with_room_for_all() -> None:

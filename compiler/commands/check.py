@@ -26,6 +26,7 @@ from ..text.terminal import complain, say
 from .main import reported
 from .options import (
     Ahead,
+    Caches,
     Capacity,
     Chip,
     Datasheet,
@@ -34,8 +35,10 @@ from .options import (
     Net,
     Offloading,
     Overlap,
+    Pads,
     Pins,
     Sets,
+    Weights,
     bindings,
     chip_of,
 )
@@ -71,6 +74,9 @@ def check_command(
     engine: EngineName = None,
     set_: Sets = None,
     pin: Pins = None,
+    pad: Pads = None,
+    weights: Weights = None,
+    caches: Caches = None,
     overlap: Overlap = False,
     offload: Offloading = Offload.NONE,
     ahead: Ahead = 1,
@@ -85,7 +91,8 @@ def check_command(
         raise typer.BadParameter("`--json` goes with `--backend tpu`.")
     if backend is not None:
         (require_tpu_compiler if backend is Backend.TPU else require_jax)()
-    program = load(Path(file), bindings(set_ or [], "--set"), [Path(path) for path in pin or []], phase=phase)
+    sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")
+    program = load(Path(file), sizes, [Path(path) for path in pin or []], pads, phase, weights, caches)
     program = with_capacity(program, room)
     phases = select_phases(program, phase)
     if chips is None:

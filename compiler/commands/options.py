@@ -32,6 +32,9 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="DIM=N", help="Give a dim another size, in all phases. May be repeated."),
 ]
+Pads = Annotated[
+    list[str] | None, typer.Option("--pad", metavar="DIM=N", help="Pad a dim, in all phases. May be repeated.")
+]
 Chip = Annotated[
     str,
     typer.Option(

@@ -44,6 +44,7 @@ from .options import (
     Net,
     Offloading,
     Output,
+    Pads,
     Price,
     Sets,
     Stages,
@@ -100,9 +101,7 @@ def sweep_command(
         float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
     ] = 1.0,
     set_: Sets = None,
-    pad: Annotated[
-        list[str] | None, typer.Option(metavar="DIM=N", help="Pad a dim, in all phases. May be repeated.")
-    ] = None,
+    pad: Pads = None,
     stages: Stages = None,
     offload: Offloading = Offload.NONE,
     ahead: Ahead = 1,

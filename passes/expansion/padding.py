@@ -71,8 +71,10 @@ def _given(table: DimTable, pads: Mapping[str, int], report: Report) -> dict[str
 def _check_larger(
     name: str, pad: int, span: Span | None, size: int | None, phases: Sequence[Phase], report: Report
 ) -> None:
-    """Note a pad that is smaller than a size of the dim; one phase stands for all."""
-    given = [(f"Dim `{name}`", size)] if size is not None else []
+    """Note a pad that is smaller than a size of the dim; one phase stands for all. `size`: what it is declared with,
+    which counts where a phase has it, no other being set."""
+    sizes = [dict(p.sizes)[name] for p in phases]
+    given = [(f"Dim `{name}`", size)] if size is not None and size in sizes else []
     given += [(f"In phase `{p.name}` dim `{name}`", dict(p.sizes)[name]) for p in phases]
     for what, true in given:
         if true > pad:

@@ -241,9 +241,11 @@ def invoke(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_line_writes_checks_and_refuses(tmp_path: Path) -> None:
     small = (str(EXAMPLES / "feed-forward.esti"), "--chips", "2", "--set", "E=64", "--set", "F=256", "--set", "B=8")
-    done = invoke("check", *small, "--backend", "jax")
+    done = invoke("check", *small, "--backend", "jax", "--weights", "int8", "--pad", "B=12")
     assert done.returncode == 0, done.stderr
     assert "as planned" in done.stdout
+    shown = invoke("check", str(EXAMPLES / "feed-forward.esti"), "--weights", "int8")
+    assert "4 params" in shown.stdout, "two matrices and their scales"
 
     made = invoke("compile", *small, "--emit", "jax", "-o", str(tmp_path / "out"))
     assert made.returncode == 0, made.stderr

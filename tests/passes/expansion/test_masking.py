@@ -271,6 +271,14 @@ def test_a_phase_larger_than_the_pad_is_named() -> None:
         program(content, B=8)
 
 
+def test_a_size_that_is_set_counts_in_place_of_the_declared_one() -> None:
+    source = Source("m.esti", "dim B = 512\nmain(x: bf16[B]) { return x + x }")
+    made = expand(parse(source), source, {"B": 8}, {"B": 12})
+    assert dict(made.phases[0].sizes) == {"B": 12, "B_true": 8}
+    with pytest.raises(InputError, match="dim `B` = 16 is padded to 12"):
+        expand(parse(source), source, {"B": 16}, {"B": 12})
+
+
 def test_repeats_keep_what_they_carry() -> None:
     made = program(DIMS + REPEATED, H=6)
     [repeat] = [p.item for p in walk(made.body) if isinstance(p.item, Repeat)]

@@ -38,6 +38,13 @@ class Kind(StrEnum):
     INPUT = "input"
 
 
+class Place(StrEnum):
+    """Where a tensor is stored: on the chips, or in the memory of their host, from where they fetch it."""
+
+    CHIP = "chip"
+    HOST = "host"
+
+
 @dataclass(frozen=True)
 class Streamed:
     """Of a stored tensor's repetitions `count` lie in the memory of the chips' host, spread evenly among the others,
@@ -263,7 +270,8 @@ class Program:
     every phase binds every dim that a value names; a cache is appended to at most once.
 
     `padding`: the padded dims, each with the dim whose size is its true one, which no value has.
-    What stored tensors hold beyond the true size is zero; what results hold there means nothing.
+    What stored tensors hold beyond the true size is zero; what results hold there means nothing. `places`: of tensors
+    whose place is not for the search to choose.
     """
 
     name: str
@@ -273,10 +281,16 @@ class Program:
     phases: tuple[Phase, ...]
     pins: tuple[Pin, ...] = ()
     padding: tuple[tuple[str, str], ...] = ()
+    places: tuple[tuple[str, Place], ...] = ()
 
     def table(self) -> dict[str, Value]:
         """The values by name."""
         return {v.name: v for v in self.values}
+
+    @property
+    def on_host(self) -> tuple[str, ...]:
+        """The tensors whose place is the host's memory."""
+        return tuple(name for name, place in self.places if place is Place.HOST)
 
     def phase(self, name: str) -> Phase:
         """The phase called `name`; raises KeyError when there is none."""

@@ -20,6 +20,7 @@ from escc.ir.program import Program
 from escc.ir.text import read as parser
 from escc.ir.text import tokens
 from escc.ir.text.pins import parse_pins
+from escc.ir.text.places import parse_places
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion import blocks, body, dims
@@ -96,8 +97,9 @@ def test_lines_expand_within_the_frame(example: Example) -> None:
 
 @pytest.mark.parametrize("example", of("pins"), ids=lambda one: str(one.line))
 def test_pins_fit_the_model_before_them(example: Example) -> None:
-    pins = parse_pins(Source("file.pins", example.text), expanded(before(example, *MODELS).text))
-    assert len(pins) == len(example.text.splitlines())
+    program, file = expanded(before(example, *MODELS).text), Source("file.pins", example.text)
+    pins, places = parse_pins(file, program), parse_places(file, program)
+    assert pins and places and len(pins) + len(places) == len(example.text.splitlines())
 
 
 @pytest.mark.parametrize("example", of("layouts"), ids=lambda one: str(one.line))

@@ -102,7 +102,7 @@ def check_command(
     mesh = Mesh.parse(chips)
     if backend is Backend.TPU:
         slice_of(mesh, options.hardware)  # before anything is planned
-    if offload is Offload.NONE:
+    if offload is Offload.NONE and not program.on_host:
         phased = compile_phases(program, phases, mesh, options)
     else:
         phased = compile_offloaded(program, phases, mesh, options, offload, ahead).compiled

@@ -165,7 +165,7 @@ class _Way:
         self, model: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options
     ) -> tuple[str | None, CompiledModel | tuple[Staged, Sequence[Try]]]:
         """The plans, or a pipeline with all that was tried; before them what is to be said of how they were found."""
-        if self.offload is not Offload.NONE:
+        if self.offload is not Offload.NONE or (model.on_host and self.stages is None):
             found = on_meshes(model, phases, meshes, options, self.offload, self.ahead, self.best_batch)
             best = found[0].offloaded
             assert best is not None, "what is tried first fits"

@@ -134,7 +134,7 @@ def explain_command(
             say(as_formulas(best, form, drop_ones))
             return
     rivals = {name: with_skew(load(Path(file), sizes, [*pins, path], phase=phase), uneven) for name, path in named}
-    if offload is Offload.NONE:
+    if offload is Offload.NONE and not program.on_host:
         compiled = compile_phases(program, phases, mesh, options)
     else:
         compiled = compile_offloaded(program, phases, mesh, options, offload, ahead).compiled

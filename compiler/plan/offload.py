@@ -18,7 +18,7 @@ from functools import cached_property
 from ...cost.streams import NO_HOST
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Op, Program, Region, Repeat, Streamed
+from ...ir.program import Kind, Op, Place, Program, Region, Repeat, Streamed
 from ...passes.choose import Options
 from ...passes.plan import PROVEN, NoPlan, Objective, Outcome, relative_gap
 from ...passes.stages.divide import layers_of
@@ -42,6 +42,7 @@ class Offload(StrEnum):
 FAMILIES: dict[Offload, tuple[frozenset[Kind], ...]] = {
     Offload.WEIGHTS: (frozenset({Kind.PARAM}),),
     Offload.CACHES: (frozenset({Kind.CACHE}),),
+    Offload.NONE: (frozenset(),),
     Offload.AUTO: (frozenset({Kind.PARAM, Kind.CACHE}), frozenset({Kind.PARAM}), frozenset({Kind.CACHE})),
 }
 
@@ -49,7 +50,8 @@ FAMILIES: dict[Offload, tuple[frozenset[Kind], ...]] = {
 @dataclass(frozen=True)
 class Offloaded:
     """A compilation in which `streamed` of `layers` come from the host, of the `kinds` of tensors; `ahead`: how many
-    before they are needed. `bound`: what every plan with such streams takes at the least, in the terms of its price."""
+    before they are needed. `bound`: what every plan with such streams takes at the least, in the terms of its price.
+    `placed`: tensors that a person placed there."""
 
     compiled: Compilation
     kinds: frozenset[Kind]
@@ -57,6 +59,7 @@ class Offloaded:
     layers: int
     ahead: int
     bound: float
+    placed: tuple[str, ...] = ()
 
     @property
     def price(self) -> float:
@@ -72,7 +75,7 @@ class Offloaded:
     def what(self) -> str:
         """What is streamed, in words."""
         words = {Kind.PARAM: "weights", Kind.CACHE: "caches"}
-        return " and ".join(word for kind, word in words.items() if kind in self.kinds)
+        return " and ".join([*(word for kind, word in words.items() if kind in self.kinds), *self.placed])
 
 
 @dataclass(frozen=True)
@@ -90,23 +93,25 @@ class Batched:
 
 def streaming(program: Program, kinds: Set[Kind], layers: int, ahead: int) -> Program:
     """The program with `layers` of its layers streamed, spread evenly over its repeats: what is stored in them of
-    such kinds. Repeats in a repeat are parts of its layers."""
+    such kinds, or has its place with the host, but nothing that has it on the chips. Repeats in a repeat are parts of
+    its layers."""
     every, before = layers_of(program), 0
+    names = frozenset(_names(program, kinds))
     items: list[Op | Repeat[Op]] = []
     for item in program.body.items:
         if isinstance(item, Repeat):
             count = (before + item.count) * layers // every - before * layers // every
             before += item.count
-            item = replace(item, body=_streamed(item.body, kinds, count, ahead))
+            item = replace(item, body=_streamed(item.body, names, count, ahead))
         items.append(item)
     return replace(program, body=Region(program.body.stored, tuple(items)))
 
 
-def _streamed(region: Region[Op], kinds: Set[Kind], count: int, ahead: int) -> Region[Op]:
+def _streamed(region: Region[Op], names: Set[str], count: int, ahead: int) -> Region[Op]:
     how = Streamed(count, ahead) if count else None
-    stored = tuple(replace(one, streamed=how) if one.kind in kinds else one for one in region.stored)
+    stored = tuple(replace(one, streamed=how) if one.value in names else one for one in region.stored)
     items = (
-        replace(item, body=_streamed(item.body, kinds, count * item.count, ahead)) if isinstance(item, Repeat) else item
+        replace(item, body=_streamed(item.body, names, count * item.count, ahead)) if isinstance(item, Repeat) else item
         for item in region.items
     )
     return Region(stored, tuple(items))
@@ -116,7 +121,8 @@ def compile_offloaded(
     program: Program, phases: Sequence[str], mesh: Mesh, options: Options, offload: Offload, ahead: int = 1
 ) -> Offloaded:
     """The quickest plan that is found with streams of some kinds; `ahead`: how many layers are fetched before they are
-    needed, 0 for none.
+    needed, 0 for none. Where the program places a tensor with the host, it is streamed in all layers, and so is what
+    else is streamed.
 
     Raises InputError where the hardware has no host, the model has no layers, or the host cannot hold what is
     streamed; NoPlan where the model does not fit even so.
@@ -132,7 +138,8 @@ def compile_offloaded(
         raise fail("The model has no layers to stream: no block of it is repeated.", hint="leave out `--offload`")
     found: list[Offloaded] = []
     refused: list[InputError] = []
-    for kinds in FAMILIES[offload]:
+    placed = program.on_host
+    for kinds in dict.fromkeys((*FAMILIES[offload], *(FAMILIES[Offload.NONE] if placed else ()))):
         family = _Family(program, phases, mesh, options, kinds, ahead)
         try:
             found.append(family.best())
@@ -159,13 +166,13 @@ class _Family:
     ahead: int
 
     def __post_init__(self) -> None:
-        self.layers = layers_of(self.program)
+        self.layers, self.placed = layers_of(self.program), self.program.on_host
         self.found: dict[int, Compilation | InputError] = {}
 
     @cached_property
     def freest(self) -> Compilation:
         """The plan with most room on the chips: all layers are streamed, or none where the host cannot hold them."""
-        if not self.fits(0):
+        if self.placed or not self.fits(0):
             return self.compiled(self.layers)
         try:
             return self.compiled(self.layers)
@@ -197,6 +204,9 @@ class _Family:
         """The quickest of a few counts of streamed layers: none, or all, where nothing can be quicker; or else with
         the fewest that have to be. Raises InputError where even all are too few."""
         computing_s = self.computing_s
+        if self.placed:
+            fetching_s = self.all_fetched_s(self.freest)
+            return self.offloaded(self.layers, max(computing_s, fetching_s) if self.ahead else computing_s + fetching_s)
         for count in (0, self.layers):
             if self.fits(count) and self.compiled(count).price <= computing_s * (1 + PROVEN):
                 return self.offloaded(count, computing_s)
@@ -211,7 +221,7 @@ class _Family:
     def offloaded(self, count: int, bound: float) -> Offloaded:
         """The plan with so many layers streamed."""
         found = self.compiled(count)
-        return Offloaded(found, self.kinds, count, self.layers, self.ahead, min(found.price, bound))
+        return Offloaded(found, self.kinds, count, self.layers, self.ahead, min(found.price, bound), self.placed)
 
     @cached_property
     def computing_s(self) -> float:
@@ -264,7 +274,10 @@ class _Family:
         before = self.found.get(least - 1)
         if not isinstance(before, NoPlan) or before.outcome is not Outcome.INFEASIBLE:
             return 0.0
-        found = self.compiled(least)
+        return self.all_fetched_s(self.compiled(least))
+
+    def all_fetched_s(self, found: Compilation) -> float:
+        """What fetching takes at the least of all that a compilation streams, over all calls."""
         return math.fsum(
             (one.calls if len(found) > 1 else 1) * each.streamed * each.fetch.least_s
             for one in found
@@ -279,11 +292,14 @@ def _computing_s(compiled: Compilation) -> float:
 
 
 def _names(program: Program, kinds: Set[Kind]) -> Iterator[str]:
-    """What is stored in repeats, of some kinds."""
+    """What is stored in repeats and streamed: of some kinds, but for what has a place of its own."""
+    places = dict(program.places)
     regions = [item.body for item in program.body.items if isinstance(item, Repeat)]
     while regions:
         region = regions.pop()
-        yield from (one.value for one in region.stored if one.kind in kinds)
+        for one in region.stored:
+            if places.get(one.value) is Place.HOST or (one.kind in kinds and one.value not in places):
+                yield one.value
         regions += [item.body for item in region.items if isinstance(item, Repeat)]
 
 

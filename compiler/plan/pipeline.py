@@ -20,9 +20,10 @@ from ...cost.stages import passed_s
 from ...ir.diagnostics import Diagnostic, EsccError, InputError, Source, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Program, walk
+from ...ir.program import Append, Program, Stored, walk
 from ...ir.spmd import SpmdProgram
 from ...ir.text.pins import merge_pins, parse_pins
+from ...ir.text.places import parse_places
 from ...ir.text.read import parse as read_text
 from ...ir.text.read import read_source
 from ...ir.verify.verify import verify
@@ -119,7 +120,7 @@ def with_pins(program: Program, source: Source) -> Program:
     """The program with the pins of a file, which may name what only some of its phases make. Raises InputError."""
     orders = Orders(program)
     found = parse_pins(source, *(orders.ordered(phase.name) for phase in program.phases))
-    return replace(program, pins=merge_pins(program.pins, found))
+    return replace(program, pins=merge_pins(program.pins, found), places=parse_places(source, program))
 
 
 @checked
@@ -162,6 +163,10 @@ def compile_phases(
     program: Program, phases: Sequence[str], mesh: Mesh, options: Options, run: bool = False, separate: bool = False
 ) -> Compilation:
     """Compile phases, together or each on its own. Raises InputError with what is wrong with any of them."""
+    streamed = {p.item.value for p in walk(program.body) if isinstance(p.item, Stored) and p.item.streamed}
+    for name in program.on_host:
+        if name not in streamed:
+            raise fail(f"`{name}` is placed with the host, and nothing is streamed from there here.")
     if separate or len(phases) == 1:
         return Compilation(tuple(for_each(phases, lambda phase: compile_phase(program, phase, mesh, options, run))))
     return Compilation(compile_plan(program, choose(program, phases, mesh, options), options, run))

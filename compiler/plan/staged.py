@@ -127,6 +127,8 @@ def tries(
 
     Raises InputError where no mesh has such an axis, or with what the first says where none has a plan.
     """
+    if program.on_host:
+        raise fail(f"`{program.on_host[0]}` is placed with the host, from where stages do not stream.")
     if options.objective is not Objective.TIME:
         raise fail(f"Stages are chosen by time, and `{options.objective}` is asked for.")
     ways = [(mesh, axis) for mesh in meshes for axis in _axes(mesh, stages)]

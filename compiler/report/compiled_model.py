@@ -237,7 +237,7 @@ def compile(
     )
     meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_to_compile(str(mesh), chip, any_shape)[0]
     streams = one_of(Offload, offload, "kind of tensors to offload")
-    if streams is not Offload.NONE:
+    if streams is not Offload.NONE or (chosen.on_host and stages is None):
         _refuse_beside("offload", {"stages": stages is not None, "separate": separate})
         found = on_meshes(chosen, select_phases(chosen, phases), meshes, options, streams, ahead, False)[0].offloaded
         assert found is not None, "what is not looked for fits"

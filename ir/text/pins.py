@@ -6,6 +6,7 @@ A pins file has one pin on a line, `#` beginning a comment:
     stored return    BLE_xzy     for a value that the program returns: the layout in which it is handed out
     use    layer.u.Wi  EF_z      the layout in which the op that makes `layer.u` reads `Wi`
     result layer.u   BLF_zy partialsum-x     the layout in which the op that makes it leaves a value
+    place  layer.Wi  host    where a parameter or cache is stored, see `places.py`
 
 Values are called as in the expanded program. Whether a mesh has the axes, and whether sizes divide
 by them, is not asked here: a pin holds for any mesh.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
 from ..layout import Layout, parse_layout
 from ..program import Pin, PinKind, Program, Repeat, Stored, Value, operand_names, walk
+from .places import is_place
 
 MAX_FINDINGS = 20  # reported at once; each may be compared with every name
 
@@ -38,7 +40,7 @@ def parse_pins(source: Source, *programs: Program) -> tuple[Pin, ...]:
     findings: list[Diagnostic] = []
     for number, line in enumerate(source.text.split("\n"), 1):
         content = line.split("#")[0].rstrip()
-        if not content.strip():
+        if not content.strip() or is_place(line):
             continue
         try:
             pin = _pin(content, number, names)

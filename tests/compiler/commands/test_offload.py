@@ -56,6 +56,42 @@ def test_it_says_what_is_streamed_and_what_that_takes(compiled):
     assert re.search(r"host       [1-9][0-9,]* bytes came to a chip, 0 went back, as predicted", found.stdout)
 
 
+def test_a_tensor_is_placed_by_a_pin(compiled):
+    Path("places.pins").write_text("place layer.Wi host\nplace layer.keys host  # and written back\n")
+    Path("small.toml").write_text(HOST.replace("400e3", "4e6"))
+    for arguments in ([], ["--offload", "weights"]):
+        found = compiled("--pin", "places.pins", "--check", *arguments)
+        assert found.exit_code == 0, found.output
+        assert "Streams: layer.Wi and layer.keys of 5 of 5 layers" in found.stdout
+        kept = [line.split()[1] for line in found.stdout.splitlines() if " 2 of 5 " in line]
+        assert kept == ["layer.Wi", "layer.keys"]
+        assert re.search(
+            r"host       [1-9][0-9,]* bytes came to a chip, [1-9][0-9,]* went back, as predicted", found.stdout
+        )
+    Path("places.pins").write_text("place layer.Wi chip\n")
+    found = compiled("--pin", "places.pins", "--offload", "weights", "--ahead", "0", "--hbm-fraction", "0.09")
+    assert found.exit_code == 0, found.output
+    kept = [line.split()[1] for line in found.stdout.splitlines() if re.search(r" [0-5] of 5 ", line)]
+    assert "layer.Wd" in kept and "layer.Wi" not in kept
+    assert compiled("--pin", "places.pins").exit_code == 0, "nothing is streamed"
+
+
+def test_places_that_are_none_are_said_all_at_once(compiled):
+    wrong = "place layer.Wi hots\nplace layer.Wx host\nplace table host\nplace layer.Wd host\nplace layer.Wd chip\n"
+    Path("places.pins").write_text(wrong)
+    found = compiled("--pin", "places.pins")
+    assert found.exit_code == 1
+    assert [line.split(": error: ")[1] for line in found.output.splitlines() if ": error: " in line] == [
+        "The line does not say where a tensor is.",
+        "The program stores no parameter or cache `layer.Wx`.",
+        "`table` is of no layer that is repeated, and what comes from the host comes layer by layer.",
+        "`layer.Wd` has its place already.",
+    ]
+    Path("places.pins").write_text("place layer.Wd host\n")
+    staged = compiled("--pin", "places.pins", "--stages", "auto")
+    assert staged.exit_code == 1 and "from where stages do not stream" in staged.output
+
+
 def test_explain_has_what_comes_from_the_host_as_formulas(compiled):
     arguments = ["--chips", "2", "--hardware", "small.toml", "--phase", "decode", "--offload", "auto", "--drop-ones"]
     Path("small.toml").write_text(HOST.replace("400e3", "200e3"))

@@ -18,7 +18,6 @@ from ortools.math_opt import (
     sparse_containers_pb2,
 )
 from ortools.math_opt.core.python import solver as core
-from ortools.math_opt.python import mathopt
 from pybind11_abseil.status import StatusNotOk
 
 from ..layouts.space import Array
@@ -26,7 +25,11 @@ from .model import Model, shifted
 
 Floats = NDArray[np.float64]
 
-SOLVERS = {"highs": mathopt.SolverType.HIGHS, "gscip": mathopt.SolverType.GSCIP, "cp-sat": mathopt.SolverType.CP_SAT}
+SOLVERS = {
+    "highs": parameters_pb2.SOLVER_TYPE_HIGHS,
+    "gscip": parameters_pb2.SOLVER_TYPE_GSCIP,
+    "cp-sat": parameters_pb2.SOLVER_TYPE_CP_SAT,
+}
 FEASIBLE = solution_pb2.SOLUTION_STATUS_FEASIBLE
 SECONDS_A_NODE = 0.01  # of the time that CP-SAT counts, which is that of no clock
 
@@ -80,7 +83,7 @@ def solve(model: Model, settings: Settings, nodes: int | None = None, rows: Floa
     if result is None or result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
         # HiGHS has been seen to reduce a model with a known solution to nothing; without presolve it does not.
         careful = _parameters(settings, nodes)
-        careful.presolve = mathopt.Emphasis.OFF
+        careful.presolve = parameters_pb2.EMPHASIS_OFF
         result = _ask(proto, settings, careful)
     if result is None:
         return Answer(None, -np.inf, None, time.perf_counter() - started)
@@ -105,18 +108,18 @@ def _spread(found: sparse_containers_pb2.SparseDoubleVectorProto, live: Array, c
 
 
 def _ask(
-    proto: model_pb2.ModelProto, settings: Settings, parameters: mathopt.SolveParameters
+    proto: model_pb2.ModelProto, settings: Settings, parameters: parameters_pb2.SolveParametersProto
 ) -> result_pb2.SolveResultProto | None:
     """What the solver says; None where it gave up.
 
-    MathOpt's call under its Python classes: these make an object of every column's basis status, which takes as long
-    as a solve."""
+    MathOpt's call under its Python classes: these take a tenth of a second to import, and make an object of every
+    column's basis status, which takes as long as a solve."""
     try:
         return core.solve(
             proto,
-            SOLVERS[settings.solver].value,
+            SOLVERS[settings.solver],
             parameters_pb2.SolverInitializerProto(),
-            parameters.to_proto(),
+            parameters,
             _wanted(),
             None,
             callback_pb2.CallbackRegistrationProto(),
@@ -136,17 +139,18 @@ def _wanted() -> model_parameters_pb2.ModelSolveParametersProto:
     return wanted
 
 
-def _parameters(settings: Settings, nodes: int | None) -> mathopt.SolveParameters:
-    params = mathopt.SolveParameters(
+def _parameters(settings: Settings, nodes: int | None) -> parameters_pb2.SolveParametersProto:
+    params = parameters_pb2.SolveParametersProto(
         relative_gap_tolerance=settings.gap, absolute_gap_tolerance=0.0, random_seed=1, node_limit=nodes
     )
-    params.time_limit = datetime.timedelta(seconds=settings.time_limit_s)
+    params.time_limit.FromTimedelta(datetime.timedelta(seconds=settings.time_limit_s))
     if not settings.presolve:
-        params.presolve = mathopt.Emphasis.OFF
+        params.presolve = parameters_pb2.EMPHASIS_OFF
     if settings.solver == "highs":
         params.highs.bool_options["mip_root_presolve_only"] = True
     if settings.solver == "cp-sat":  # it counts no nodes
-        params.threads, params.node_limit = 1, None
+        params.threads = 1
+        params.ClearField("node_limit")
         if nodes is not None:
             params.cp_sat.max_deterministic_time = nodes * SECONDS_A_NODE
     return params

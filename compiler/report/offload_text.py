@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ...passes.plan import Outcome
 from ..plan.compiled import CompiledPhase
 from ..plan.offload import Batched, Offloaded
-from ..text.terminal import count_text, size_text, table, time_text
+from ..text.terminal import bound_text, count_text, gap_text, size_text, table, time_text
 
 
 def offload_text(found: Offloaded) -> str:
@@ -36,11 +36,11 @@ def _lines(found: Offloaded) -> Iterator[str]:
             rows.append((name, *sizes, comes, by, time_text(fetch.step_s), waits))
     yield from table(rows, 1)
     yield f"  with waiting  {time_text(found.price, 6)}"
-    yield f"  bound         {time_text(found.bound, 6)}, whatever is streamed of these"
+    yield f"  bound         {bound_text(found.bound)}{', whatever is streamed of these' if found.bound else ''}"
     if Outcome.of(found.gap) is Outcome.OPTIMAL:
         yield "  status        optimal: proven within a gap of 1e-9"
     else:
-        yield f"  status        feasible: the optimum may be up to {found.gap:.2%} lower"
+        yield f"  status        feasible: {gap_text(found.gap)}"
 
 
 def _ahead(ahead: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from ...passes.plan import Outcome
 from ..plan.shapes import mesh_name
 from ..plan.staged import Staged, Try, least_bound, outcome_of
-from ..text.terminal import count_text, size_text, table, time_text
+from ..text.terminal import bound_text, count_text, gap_text, size_text, table, time_text
 
 
 def tries_text(found: Sequence[Try]) -> str:
@@ -62,11 +62,11 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
     yield ""
     outcome, gap = outcome_of(found)
     yield f"  objective  {time_text(plan.price, 6)}: all calls of all phases"
-    yield f"  bound      {time_text(least_bound(found), 6)}"
+    yield f"  bound      {bound_text(least_bound(found))}"
     if outcome is Outcome.OPTIMAL:
         yield "  status     optimal: proven within a gap of 1e-9"
     else:
-        yield f"  status     feasible: the optimum may be up to {gap:.2%} lower"
+        yield f"  status     feasible: {gap_text(gap)}"
     yield from _rates(staged)
     for phase, error in staged.errors:
         yield f"  checked {phase}: micro-batches through virtual chips, error {error:.0e} beside the model"

@@ -23,7 +23,7 @@ from ...passes.lower.insert import spell_handovers
 from ...passes.plan import Objective, Outcome, Plan
 from ..plan.compiled import Compilation, CompiledPhase
 from ..simulate.check import ERROR_TOLERANCE, CheckReport
-from ..text.terminal import count_text, table
+from ..text.terminal import count_text, gap_text, table
 
 MOST_NAMED = 3  # of the values that are live at the worst point
 LEAST_SHOWN_S = 5e-8  # an op that takes less is not annotated
@@ -227,7 +227,7 @@ def status_text(plan: Plan) -> str:
     if plan.in_mesh_order:
         best = "cheapest, within a gap of 1e-9," if proven else f"within {plan.gap:.2%} of the cheapest"
         return f"feasible: {best} among layouts{among} in mesh order"
-    return f"optimal{among}: {PROOF}" if proven else f"feasible: the optimum{among} may be up to {plan.gap:.2%} lower"
+    return f"optimal{among}: {PROOF}" if proven else f"feasible: {gap_text(plan.gap, among)}"
 
 
 PROOF = "proven within a gap of 1e-9"

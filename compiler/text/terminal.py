@@ -99,6 +99,16 @@ def table(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
         yield ("  " + "  ".join(cells)).rstrip()
 
 
+def bound_text(seconds: float) -> str:
+    """A bound; where layouts were left out, such as those out of mesh order, none is known of these."""
+    return time_text(seconds, 6) if seconds else "none is known"
+
+
+def gap_text(gap: float, among: str = "") -> str:
+    """How far the optimum `among` some plans may lie below what was found, by the gap between that and its bound."""
+    return f"the optimum{among} may be up to {gap:.2%} lower" if gap < 1 else f"no bound{among} is known"
+
+
 def time_text(seconds: float, digits: int = 4) -> str:
     """Seconds with the unit that fits."""
     unit, scale = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if seconds >= s), ("us", 1e-6))

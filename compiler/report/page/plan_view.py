@@ -13,6 +13,7 @@ from ....ir.program import Kind, Stored, walk
 from ....ir.text.write_spmd import print_spmd
 from ....passes.plan import Outcome
 from ...plan.compiled import CompiledPhase
+from ...text.terminal import gap_text
 from ..compare import Comparison
 from ..explain import Explanation, Line, rates_of
 from ..explain_text import FORMS, Explained, sentence
@@ -142,11 +143,7 @@ def _figures(compiled: CompiledPhase) -> Iterator[tuple[str, str]]:
 def proof(gap: float, looped: bool, among: str = "") -> str:
     """What is proven, given the relative gap between a plan and its bound; `looped`: loops hide some of its time;
     `among`: of which plans."""
-    proven = (
-        f"optimal{among}, within a gap of 1e-9"
-        if Outcome.of(gap) is Outcome.OPTIMAL
-        else f"the optimum{among} may be up to {gap:.2%} lower"
-    )
+    proven = f"optimal{among}, within a gap of 1e-9" if Outcome.of(gap) is Outcome.OPTIMAL else gap_text(gap, among)
     return f"{proven}, before loops" if looped else proven
 
 

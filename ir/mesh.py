@@ -113,9 +113,9 @@ class Mesh:
         return replace(self, axes=tuple(axes.items()))
 
     @property
-    def divisible(self) -> bool:
-        """Whether any axis could be in more parts."""
-        return any(size % k == 0 for size in self.sizes for k in range(2, math.isqrt(size) + 1))
+    def divisible(self) -> tuple[str, ...]:
+        """The axes that could be in more parts."""
+        return tuple(name for name, size in self.axes if any(size % k == 0 for k in range(2, math.isqrt(size) + 1)))
 
     @property
     def spelled(self) -> tuple[tuple[str, str], ...]:

@@ -26,6 +26,7 @@ from ..simulate.check import ERROR_TOLERANCE, CheckReport
 from ..text.terminal import count_text, gap_text, table
 
 MOST_NAMED = 3  # of the values that are live at the worst point
+FEW_CHIPS = 4  # along an axis, of which no parts are proposed
 LEAST_SHOWN_S = 5e-8  # an op that takes less is not annotated
 
 OBJECTIVES = {
@@ -276,6 +277,10 @@ def advice(compiled: Compilation) -> str:
         phases = [phase for phase, binds in bound.items() if binds is resource]
         named = f"{', '.join(phases)}: " if len(compiled) > 1 else ""
         lines.append(f"  {named}{NEXT[resource]}")
+    plan = compiled[0].plan
+    long = [name for name in plan.mesh.divisible if plan.mesh.size(name) > FEW_CHIPS]
+    if long and not plan.parts and not any(one.estimate.fetches for one in compiled):
+        lines.append(f"  `--parts` also looks at layouts that split {long[0]} in parts, which takes longer to plan.")
     lines.append("  `--program` prints the sharded program, `-o DIR` writes it, `--emit jax` is source that runs,")
     run = "" if all(one.checked for one in compiled) else "`--check` runs it on virtual chips, "
     lines.append(f"  {run}`escc explain` has its cost as formulas.")

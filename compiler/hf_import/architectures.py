@@ -17,7 +17,7 @@ from .description import Transformer
 from .experts import glm4_moe, gpt_oss, llama4, minimax_m2, mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe
 from .fields import Fields
 from .gemma import gemma, gemma2, gemma3, gemma4
-from .gpt import gpt2, gpt_neox, phi
+from .gpt import falcon, gpt2, gpt_neox, phi
 from .json_text import Document
 from .kin import cohere, cohere2, granite, ministral, olmo2, olmo3, phi3, smollm3, starcoder2
 from .latent import deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa
@@ -36,6 +36,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "gpt2": ("GPT2LMHeadModel", gpt2),
     "gpt_neox": ("GPTNeoXForCausalLM", gpt_neox),
     "phi": ("PhiForCausalLM", phi),
+    "falcon": ("FalconForCausalLM", falcon),
     "qwen2_vl_text": ("Qwen2VLForConditionalGeneration", qwen2_vl),
     "qwen2_5_vl_text": ("Qwen2_5_VLForConditionalGeneration", qwen2_vl),
     "qwen3_vl_text": ("Qwen3VLForConditionalGeneration", qwen3_vl),

@@ -1,4 +1,4 @@
-"""GPT-2, GPT-NeoX and Phi: layernorm, biases, a plain feed-forward."""
+"""GPT-2, GPT-NeoX, Falcon and Phi: layernorm, biases, a plain feed-forward."""
 
 from __future__ import annotations
 
@@ -83,6 +83,50 @@ def gpt_neox(fields: Fields, dtype: Dtype) -> Transformer:
         norm=Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True),
         layers=(Layer(attention, forward, block),) * sizes.layers,
         tied=fields.flag("tie_word_embeddings", False),
+    )
+
+
+def falcon(fields: Fields, dtype: Dtype) -> Transformer:
+    """Falcon: blocks side by side with one norm and one kv-head (7B), or with a norm each and groups of heads (40B,
+    180B); or serial ones."""
+    model_dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    newer, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
+    fields.must_be("alibi", [False], "positions that are added to scores are not supported")
+    fields.must_be("apply_residual_connection_post_layernorm", [False], "what norms make is not added to")
+    single, norms = fields.flag("multi_query", True), fields.count("num_ln_in_parallel_attn", 1 + newer, 1 + newer)
+    if norms != 1 and not (newer and norms == 2):
+        fields.refuse("num_ln_in_parallel_attn", f"Blocks with {norms} norms are not understood here.")
+    if newer and not parallel:
+        fields.refuse("parallel_attn", "Blocks of the newer kind stand side by side.")
+    groups = fields.count("num_kv_heads", heads, heads)
+    if not newer:
+        if not single and groups != heads:
+            fields.refuse("num_kv_heads", f"{heads} heads have a key each, and there are to be {groups}.")
+        groups = 1 if single else heads
+    divided(fields, "num_kv_heads", heads, groups, "kv-heads")
+    sizes = Sizes(
+        layers=read_layers(fields, "num_hidden_layers"),
+        model_dim=model_dim,
+        heads=heads,
+        kv_heads=groups,
+        head_dim=divided(fields, "num_attention_heads", model_dim, heads, "heads"),
+        vocabulary=fields.count("vocab_size"),
+        context=fields.count("max_position_embeddings", 2048),
+    )
+    bias, width = fields.flag("bias", False), 4 * model_dim
+    attention = Attention(heads, groups, sizes.head_dim, rope(fields, sizes), bias=bias, output_bias=bias)
+    width = fields.count("ffn_hidden_size", width, null=width, most=MAX_SIZE)
+    forward = FeedForward(width, read_activation(fields, "activation", "gelu_exact"), gated=False, bias=bias)
+    block = (Block.PARALLEL_TWO_NORMS if norms == 2 else Block.PARALLEL) if parallel else Block.SERIAL
+    return Transformer(
+        architecture="falcon",
+        dtype=dtype,
+        model_dim=model_dim,
+        vocabulary=sizes.vocabulary,
+        context=sizes.context,
+        norm=Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True),
+        layers=(Layer(attention, forward, block),) * sizes.layers,
+        tied=fields.flag("tie_word_embeddings", True),
     )
 
 

@@ -11,7 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .description import Attention, Experts, FeedForward, Indexer, Latent, Layer, Norm, Norms, QueryNorm, Transformer
+from .description import (
+    Attention,
+    Block,
+    Experts,
+    FeedForward,
+    Indexer,
+    Latent,
+    Layer,
+    Norm,
+    Norms,
+    QueryNorm,
+    Transformer,
+)
 from .weight_map import COUNTERS, Made, WeightMap
 from .write import Model
 
@@ -39,9 +51,9 @@ class ExpertStyle:
 class Style:
     """How a kind of checkpoint calls and keeps things. `block`: what the names of a block's tensors begin with.
     `fused`: the one module of queries, keys and values, None where they stand apart, and `by_head` whether it has
-    them head by head; `stacked`: one that has them one behind the other, of widths of their own. `gate_up`: the one
-    module of both. `from_to`: whether matrices are [from, to]. `halves`: whether what rope turns together lies half
-    of that apart."""
+    them kv-head by kv-head, its queries, its key and its value; `stacked`: one that has them one behind the other, of
+    widths of their own. `gate_up`: the one module of both. `from_to`: whether matrices are [from, to]. `halves`:
+    whether what rope turns together lies half of that apart."""
 
     table: str
     norm: str
@@ -60,6 +72,7 @@ class Style:
     key_norm: str = ""
     fused: str | None = None
     by_head: bool = False
+    two_norms: tuple[str, ...] = ()  # of blocks that stand side by side, where these are others
     stacked: str | None = None
     gate_up: str | None = None
     from_to: bool = False
@@ -121,6 +134,16 @@ NEOX = Style(
     down="mlp.dense_4h_to_h",
     fused="attention.query_key_value",
     by_head=True,
+)
+FALCON = replace(
+    NEOX,
+    table="transformer.word_embeddings",
+    norm="transformer.ln_f",
+    head="lm_head",
+    block="transformer.h.{}.",
+    two_norms=("ln_attn", "ln_mlp"),
+    output="self_attention.dense",
+    fused="self_attention.query_key_value",
 )
 GPT2 = Style(
     table="transformer.wte",
@@ -210,6 +233,7 @@ GEMMA4 = replace(
 STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "phi": PHI,
     "gpt_neox": NEOX,
+    "falcon": FALCON,
     "gpt2": GPT2,
     "mixtral": MIXTRAL,
     "minimax_m2": MIXTRAL,
@@ -267,6 +291,8 @@ def _layer(layer: Layer, norm: Norm, style: Style, repeats: int) -> Iterator[tup
     """The parameters of a layer, their tensors without what their names begin with. `repeats`: how many are around
     it."""
     modules = style.norms if layer.norms is Norms.BEFORE else style.other_norms[layer.norms]
+    if layer.block is Block.PARALLEL_TWO_NORMS and style.two_norms:
+        modules = style.two_norms
     for number, module in zip(layer.scales, modules, strict=False):
         yield from _norm(norm, number, module)
     match layer.attention:
@@ -330,6 +356,12 @@ def _projection(
         tensor, each = f"{style.stacked}.{kind}", [*steps, *cut, f"heads {heads}"]
     elif style.fused is None:
         tensor, each = f"{module}.{kind}", [*steps, f"heads {heads}"]
+    elif style.by_head and a.kv_heads < a.heads:
+        group = a.heads // a.kv_heads
+        before, own = (0, group, group + 1)[part - 1] * a.head_dim, (group if part == 1 else 1) * a.head_dim
+        cut = [*([f"after {before}"] if before else []), *([f"first {own}"] if name != "v" else [])]
+        tensor = f"{style.fused}.{kind}"
+        each = [*steps, f"heads {a.kv_heads}", *cut, *([f"heads {group}"] if part == 1 else [])]
     elif style.by_head:
         tensor, each = f"{style.fused}.{kind}", [*steps, f"heads {heads}", f"part {part} of 3"]
     else:

@@ -15,6 +15,8 @@ import torch
 from hf.variants import (
     DEEPSEEK,
     DEEPSEEK_V32,
+    FALCON,
+    FALCON_40B,
     GEMMA,
     GEMMA3,
     GEMMA4,
@@ -78,6 +80,8 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "gemma": GEMMA,
     "gpt2": GPT2,
     "gpt_neox": NEOX,
+    "falcon": FALCON | {"bias": True},
+    "falcon, groups": FALCON_40B | {"bias": True},
     "phi": PHI,
     "phi3": PHI3 | {"num_key_value_heads": 2},
     "gemma3": GEMMA3,

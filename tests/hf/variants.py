@@ -29,6 +29,8 @@ QWEN2: Config = SIZES | {"model_type": "qwen2", "num_key_value_heads": 2}
 QWEN3: Config = SIZES | {"model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 6}
 GEMMA: Config = SIZES | {"model_type": "gemma", "num_key_value_heads": 1, "head_dim": 8}
 NEOX: Config = SIZES | {"model_type": "gpt_neox", "num_attention_heads": 3, "hidden_act": "gelu_new"}
+FALCON: Config = {k: v for k, v in SIZES.items() if k != "intermediate_size"} | {"model_type": "falcon"}
+FALCON_40B: Config = FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 20}
 PHI: Config = SIZES | {"model_type": "phi", "num_attention_heads": 3}
 GPT2: Config = {"model_type": "gpt2", "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 32, "vocab_size": 23}
 
@@ -144,6 +146,12 @@ VARIANTS: Mapping[str, Config] = {
     "gpt_neox, head_dim": NEOX | {"head_dim": 16, "rotary_pct": 0.25},
     "gpt_neox, newer rope": NEOX
     | {"rope_parameters": {"rope_theta": 9.0, "partial_rotary_factor": 0.5, **LINEAR}, "rotary_pct": 1.0},
+    "falcon, least": FALCON,
+    "falcon, serial, untied": FALCON | {"parallel_attn": False, "tie_word_embeddings": False, "rope_theta": 500.0},
+    "falcon, as many kv-heads, biases": FALCON | {"multi_query": False, "bias": True, "activation": "relu"},
+    "falcon, groups, two norms": FALCON_40B,
+    "falcon, groups, biases": FALCON_40B | {"bias": True, "num_kv_heads": 3, "layer_norm_epsilon": 1e-2},
+    "falcon, groups, one norm": FALCON_40B | {"num_ln_in_parallel_attn": 1, "num_kv_heads": 1},
     "gpt_neox, as 4.57 saves": NEOX
     | {"rope_theta": 30, "rotary_emb_base": 30, "rotary_pct": 0.75, "partial_rotary_factor": 0.75, "is_decoder": False},
     "phi, least": {name: value for name, value in PHI.items() if name != "intermediate_size"},

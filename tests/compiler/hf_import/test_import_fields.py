@@ -67,6 +67,8 @@ def config(kind: str, **changes: Any) -> str:
     own = {**SIZES, **OWN.get(kind, {})}
     if kind == "gpt2":
         own = {name: value for name, value in own.items() if name == "vocab_size" or name.startswith("n_")}
+    if kind == "falcon":  # calls the width of its feed-forward otherwise
+        own.pop("intermediate_size")
     fields = {"model_type": kind, **own, **changes}
     return json.dumps({name: value for name, value in fields.items() if value is not ...})
 
@@ -131,6 +133,21 @@ def test_a_feed_forward_that_a_config_does_not_say() -> None:
     for kind in ("llama", "phi"):
         with pytest.raises(InputError, match="and is null"):
             read(config(kind, intermediate_size=None))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"alibi": True}, "positions that are added to scores"),
+        ({"num_ln_in_parallel_attn": 2}, "Blocks with 2 norms"),
+        ({"new_decoder_architecture": True, "parallel_attn": False}, "stand side by side"),
+        ({"multi_query": False, "num_kv_heads": 2}, "have a key each"),
+        ({"new_decoder_architecture": True, "num_kv_heads": 5}, "32 does not divide into 5 kv-heads"),
+    ],
+)
+def test_falcons_that_nothing_computes_are_refused(changes: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read(config("falcon", **changes))
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -35,6 +35,24 @@ GPT2: Mapping[str, Any] = {
     "summary_use_proj": True,
     "vocab_size": 50257,
 }
+FALCON: Mapping[str, Any] = {
+    "alibi": False,
+    "apply_residual_connection_post_layernorm": False,
+    "architectures": ["FalconForCausalLM"],
+    "attention_dropout": 0.0,
+    "bias": False,
+    "bos_token_id": 11,
+    "eos_token_id": 11,
+    "hidden_dropout": 0.0,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05,
+    "model_type": "falcon",
+    "multi_query": True,
+    "parallel_attn": True,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 65024,
+}
 PUBLISHED: Mapping[str, tuple[Mapping[str, Any], int]] = {  # with how many parameters, a tied table counted once
     "SmolLM2-135M": (
         {
@@ -66,6 +84,21 @@ PUBLISHED: Mapping[str, tuple[Mapping[str, Any], int]] = {  # with how many para
             "vocab_size": 49152,
         },
         134_515_008,
+    ),
+    "falcon-7b": (
+        {**FALCON, "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32},
+        6_921_720_704,
+    ),
+    "falcon-40b": (
+        {
+            **FALCON,
+            "hidden_size": 8192,
+            "new_decoder_architecture": True,
+            "num_attention_heads": 128,
+            "num_hidden_layers": 60,
+            "num_kv_heads": 8,
+        },
+        41_303_293_952,
     ),
     "distilgpt2": (
         {

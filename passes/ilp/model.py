@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,11 @@ class Model:
     coefficient: Floats
     low: Floats
     high: Floats
+
+
+def continuous(model: Model) -> Model:
+    """The linear program of an integer program."""
+    return replace(model, integer=np.zeros_like(model.integer))
 
 
 def shifted(model: Model, worth: Floats) -> tuple[Model, float]:

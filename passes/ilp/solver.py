@@ -37,14 +37,15 @@ SECONDS_A_NODE = 0.01  # of the time that CP-SAT counts, which is that of no clo
 @dataclass(frozen=True, eq=False)
 class Answer:
     """What the solver found: `x`, None when there is none; the proven bound of the objective; for a
-    linear program the reduced costs; all in the model's unit. `seconds`: the time it took. `none`: that the
-    model has no solution is proven."""
+    linear program the reduced costs, and what each row is worth if that was asked for; all in the model's unit.
+    `seconds`: the time it took. `none`: that the model has no solution is proven."""
 
     x: Floats | None
     bound: float
     reduced_costs: Floats | None
     seconds: float
     none: bool = False
+    row_worths: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,12 @@ class Settings:
     presolve: bool = True
 
 
-def solve(model: Model, settings: Settings, nodes: int | None = None, rows: Floats | None = None) -> Answer:
+def solve(
+    model: Model, settings: Settings, nodes: int | None = None, rows: Floats | None = None, worths: bool = False
+) -> Answer:
     """Solve a model, as a linear program if it has no integers; search at most so many `nodes`. `rows`: what each row
-    of a linear program may be worth; from near the true worths it is solved in a fraction of the time.
+    of a linear program may be worth; from near the true worths it is solved in a fraction of the time. `worths`:
+    whether it is asked for what each row of a linear program is worth.
 
     One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
     shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
@@ -68,36 +72,39 @@ def solve(model: Model, settings: Settings, nodes: int | None = None, rows: Floa
     started = time.perf_counter()
     if rows is not None and not model.integer.any():
         near, worth = shifted(model, rows)
-        answer = solve(near, replace(settings, presolve=False))
+        answer = solve(near, replace(settings, presolve=False), worths=worths)
         columns = slice(len(model.cost))
         return replace(
             answer,
             x=None if answer.x is None else answer.x[columns],
             bound=answer.bound + worth,
             reduced_costs=None if answer.reduced_costs is None else answer.reduced_costs[columns],
+            row_worths=None if answer.row_worths is None else answer.row_worths + rows,
             seconds=time.perf_counter() - started,
         )
     live = np.flatnonzero(model.upper > 0)
     proto = _proto(model, live)
-    result = _ask(proto, settings, _parameters(settings, nodes))
+    result = _ask(proto, settings, _parameters(settings, nodes), worths)
     if result is None or result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
         # HiGHS has been seen to reduce a model with a known solution to nothing; without presolve it does not.
         careful = _parameters(settings, nodes)
         careful.presolve = parameters_pb2.EMPHASIS_OFF
-        result = _ask(proto, settings, careful)
+        result = _ask(proto, settings, careful, worths)
     if result is None:
         return Answer(None, -np.inf, None, time.perf_counter() - started)
     if result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
         return Answer(None, -np.inf, None, time.perf_counter() - started, none=True)
-    x, reduced_costs = None, None
+    x, reduced_costs, row_worths = None, None, None
     best = result.solutions[0] if result.solutions else solution_pb2.SolutionProto()
     if best.primal_solution.feasibility_status == FEASIBLE:
         x = _spread(best.primal_solution.variable_values, live, len(model.cost))
     if not model.integer.any() and best.dual_solution.feasibility_status == FEASIBLE:
         reduced_costs = _spread(best.dual_solution.reduced_costs, live, len(model.cost))
+        if worths:
+            row_worths = _spread(best.dual_solution.dual_values, np.arange(len(model.low)), len(model.low))
     cut_short = result.termination.reason == result_pb2.TERMINATION_REASON_NO_SOLUTION_FOUND
     bound = result.termination.objective_bounds.dual_bound if x is not None or cut_short else -np.inf
-    return Answer(x, bound, reduced_costs, time.perf_counter() - started)
+    return Answer(x, bound, reduced_costs, time.perf_counter() - started, row_worths=row_worths)
 
 
 def _spread(found: sparse_containers_pb2.SparseDoubleVectorProto, live: Array, columns: int) -> Floats:
@@ -108,7 +115,7 @@ def _spread(found: sparse_containers_pb2.SparseDoubleVectorProto, live: Array, c
 
 
 def _ask(
-    proto: model_pb2.ModelProto, settings: Settings, parameters: parameters_pb2.SolveParametersProto
+    proto: model_pb2.ModelProto, settings: Settings, parameters: parameters_pb2.SolveParametersProto, worths: bool
 ) -> result_pb2.SolveResultProto | None:
     """What the solver says; None where it gave up.
 
@@ -120,7 +127,7 @@ def _ask(
             SOLVERS[settings.solver],
             parameters_pb2.SolverInitializerProto(),
             parameters,
-            _wanted(),
+            _wanted(worths),
             None,
             callback_pb2.CallbackRegistrationProto(),
             None,
@@ -130,12 +137,14 @@ def _ask(
         return None
 
 
-def _wanted() -> model_parameters_pb2.ModelSolveParametersProto:
-    """What an answer is to hold: most of the time that it takes to read goes to what is 0, or never looked at."""
+def _wanted(worths: bool) -> model_parameters_pb2.ModelSolveParametersProto:
+    """What an answer is to hold: most of the time that it takes to read goes to what is 0, or never looked at.
+    `worths`: what rows are worth is looked at."""
     wanted = model_parameters_pb2.ModelSolveParametersProto()
     wanted.variable_values_filter.skip_zero_values = True
     wanted.reduced_costs_filter.skip_zero_values = True
-    wanted.dual_values_filter.filter_by_ids = True
+    wanted.dual_values_filter.skip_zero_values = True
+    wanted.dual_values_filter.filter_by_ids = not worths
     return wanted
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -151,8 +151,22 @@ def strategies(
     """
     sig, axes = signature(op, values), live_axes(mesh)
     ranks = dim_ranks(sig.indices, sizes)
-    rows = arrange(*_open(sig, sizes, axes, partial_allowed), len(axes), order, ranks)
+    fits_of, modes = _open(sig, sizes, axes, partial_allowed)
+    key = tuple(mask.tobytes() for mask in fits_of), tuple(map(tuple, modes))
+    # Ranks are told apart by their order alone, so that ops of one shape share their arrangements.
+    rows = _arranged(*key, len(axes), order, () if order is None else tuple(map(sorted(ranks).index, ranks)))
     return StrategyTable(sig, tuple(sizes[i] for i in sig.indices), axes, rows)
+
+
+@lru_cache(maxsize=64)
+def _arranged(
+    slot_fits: tuple[bytes, ...],
+    mode_axes: tuple[tuple[bool, ...], ...],
+    axes: int,
+    order: Order | None,
+    ranks: tuple[int, ...],
+) -> Arrangements:
+    return arrange([np.frombuffer(mask, dtype=bool) for mask in slot_fits], mode_axes, axes, order, ranks)
 
 
 def count_strategies(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,23 +99,28 @@ def find_groups(programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Ar
     ready = {phase: levels(program) for phase, program in programs.items()}
     keys: list[tuple[list[Key | None], Array] | None] = []
     members: dict[Key, set[int]] = {}
+    kinds: dict[int, tuple[list[list[int]], Array]] = {}
     for t, (tensor, own) in enumerate(zip(graph.tensors, arcs, strict=True)):
         moving = isinstance(tensor.phase, Handover)
         level = None if moving else ready[str(tensor.phase)].get(tensor.value.name)
         if own is None or level is None or len(tensor.uses) > USES:
             keys.append(None)
             continue
-        found, index = _keys(tensor, own, *level)
+        if id(own) not in kinds:
+            kinds[id(own)] = _kinds(tensor, own)
+        different, index = kinds[id(own)]
+        found = _keys(tensor, different, *level)
         keys.append((found, index))
         for key in found:
             if key is not None:
                 members.setdefault(key, set()).add(t)
     shared = sorted((key for key, some in members.items() if len(some) > 1), key=lambda key: key.place)
+    latency_s = cache(network.latency_s)
     latency = {}
     for key in shared:
-        t = min(members[key])
-        names = [n for a, n in enumerate(graph.tensors[t].space.space.axis_names) if key.axes >> a & 1]
-        latency[key] = graph.tensors[t].times * network.latency_s(KINDS[key.kind], names)
+        tensor = graph.tensors[min(members[key])]
+        names = tuple(n for a, n in enumerate(tensor.space.space.axis_names) if key.axes >> a & 1)
+        latency[key] = tensor.times * latency_s(KINDS[key.kind], names)
     number = {key: g for g, key in enumerate(key for key in shared if latency[key] > 0)}
     of: list[Array | None] = []
     for own, keyed in zip(arcs, keys, strict=True):
@@ -129,19 +135,25 @@ def find_groups(programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Ar
     return Groups(np.array([latency[key] for key in number], dtype=np.float64), of)
 
 
-def _keys(tensor: Tensor, arcs: Arcs, region: int, level: int) -> tuple[list[Key | None], Array]:
-    """The different keys of a tensor's arcs, and which each arc has."""
+def _kinds(tensor: Tensor, arcs: Arcs) -> tuple[list[list[int]], Array]:
+    """What the arcs of a tensor differ in: kind, axes, whether they take a maximum, what is partial; and which of
+    these each arc has."""
     place = tensor.space.space.rows.place
     maximum = (place == PARTIAL_MAX).any(axis=1)[arcs.source]
     waiting = ((place == PARTIAL_SUM) | (place == PARTIAL_MAX)) @ (1 << np.arange(place.shape[1]))
     partial = np.where(np.isin(arcs.kind, MOVING_KINDS), waiting[arcs.source], 0)
     table = np.stack([arcs.kind, arcs.axes, maximum, partial])
     different, index = np.unique(table, axis=1, return_inverse=True)
+    return different.T.tolist(), index.reshape(-1)
+
+
+def _keys(tensor: Tensor, kinds: Sequence[Sequence[int]], region: int, level: int) -> list[Key | None]:
+    """The key of each of the kinds of arcs that a tensor has."""
     keys: list[Key | None] = []
-    for kind, axes, most, waits in different.T.tolist():
+    for kind, axes, most, waits in kinds:
         key = Key(str(tensor.phase), region, level, kind, bool(most), axes, str(tensor.value.dtype), waits)
         keys.append(key if KINDS[kind] in COMBINED else None)
-    return keys, index.reshape(-1)
+    return keys
 
 
 def levels(program: Program) -> dict[str, tuple[int, int]]:

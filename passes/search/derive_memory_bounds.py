@@ -193,6 +193,15 @@ class _Reader:
         return {t.value.name: t for t in self.graph.tensors if t.value.name in found}
 
     @cached_property
+    def held_by(self) -> dict[int, tuple[str, ...]]:
+        """Of these what each node reads."""
+        found: dict[int, dict[str, None]] = {}
+        for name, tensor in self.held.items():
+            for port in tensor.uses:
+                found.setdefault(port.node, {})[name] = None
+        return {node: tuple(names) for node, names in found.items()}
+
+    @cached_property
     def carries(self) -> dict[str, Carry]:
         """The carries by their names inside."""
         items = (node.item for node in self.graph.nodes)
@@ -259,7 +268,7 @@ class _Reader:
         now = -1 if point.step is None else self.times[point.step]
         every = [self.live(value.name, point.repeats, now) for value in point.live]
         terms = [live.made() if live.name == point.step else live.term() for live in every]
-        stored = (self.live(name, point.repeats, now) for name in self.held)
+        stored = (self.live(name, point.repeats, now) for name in self.held_by.get(now, ()))
         gathered = [live.gathered() for live in stored if live.now]
         return PointBound(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
 

@@ -119,7 +119,7 @@ class DualAscent:
             shared = near if len(bundles) == 1 else Distances(near.arcs, near.price / len(bundles))
             for bundle in bundles:
                 ports = (tensor.source, *bundle)
-                supports = [_support(p, len(tensor.space)) for p in ports]
+                supports = [support(p, len(tensor.space)) for p in ports]
                 factor = Factor(t, shared, ports, supports, KnownTrees(len(bundle)))
                 self.factors.append(factor)
                 for i, port in enumerate(ports):
@@ -330,7 +330,8 @@ class DualAscent:
         return nodes, arcs
 
 
-def _support(port: Port, layouts: int) -> Floats:
+def support(port: Port, layouts: int) -> Floats:
+    """Nothing for a layout in which some choice has the tensor at a port, infinite for any other."""
     out = np.full(layouts, np.inf)
     out[port.rows] = 0.0
     return out

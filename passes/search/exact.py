@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ilp.model import Model
+from ..ilp.model import Model, continuous
 from ..ilp.solver import Answer, Settings, solve
 from ..layouts.space import Array, Mask
 from .combinable import Groups
@@ -68,6 +68,12 @@ class Problem:
     def trees(self) -> Trees:
         """The trees of its plans."""
         return Trees(self.graph.tensors, self.distances.__getitem__, self.groups, self.settings)
+
+    @property
+    def columns(self) -> int:
+        """How many choices and arcs, of each use, there are."""
+        moves = zip(self.graph.tensors, self.distances, strict=True)
+        return sum(map(len, self.prices)) + sum(len(t.uses) * len(d.price) for t, d in moves if d is not None)
 
     @cached_property
     def stored_nodes(self) -> tuple[int, ...]:
@@ -303,7 +309,7 @@ class Prover:
 
     def _relax(self, reduced: _Reduced, ascent: DualAscent, unit: float) -> Answer:
         """The linear relaxation of what is left, from where the ascent has come."""
-        return self._solve(_relaxed(reduced.model), rows=row_worths(reduced.program, ascent, reduced.arcs, unit))
+        return self._solve(continuous(reduced.model), rows=row_worths(reduced.program, ascent, reduced.arcs, unit))
 
     def _solve(self, model: Model, nodes: int | None = None, rows: Floats | None = None) -> Answer:
         answer = solve(model, self.problem.settings, nodes, rows)
@@ -379,7 +385,3 @@ def _tie(prices: Floats) -> Floats:
 
 def _unit(price: float) -> float:
     return UNIT / (abs(price) or 1.0)
-
-
-def _relaxed(model: Model) -> Model:
-    return replace(model, integer=np.zeros_like(model.integer))

@@ -26,7 +26,8 @@ from ..layouts.space import Array, Mask, Order, TensorSpace, tensor_space, too_l
 from ..layouts.strategies import StrategyTable, dim_ranks, live_axes, strategies
 
 Floats = NDArray[np.float64]
-MAX_LAYOUTS = 200_000  # over all uses of all tensors
+MAX_LAYOUTS = 200_000  # over all uses of all tensors of a phase, each told apart
+MAX_OF_COPIES = 600_000  # where blocks are written out again and again, which are searched as few of them
 MAX_OF_MANY_AXES = 100_000  # of those in mesh order, which on many axes take minutes
 
 
@@ -119,6 +120,11 @@ class Graph:
 
     nodes: tuple[Node, ...]
     tensors: tuple[Tensor, ...]
+
+    @property
+    def layouts(self) -> int:
+        """How many layouts tensors have, at each of their uses."""
+        return sum(len(t.space) * len(t.uses) for t in self.tensors)
 
 
 def restrict(graph: Graph, kept: Sequence[Mask]) -> Graph:
@@ -281,6 +287,7 @@ def build_graph(
         )
         for name, source in builder.sources.items()
     )
-    if sum(len(t.space) * len(t.uses) for t in tensors) > (MAX_OF_MANY_AXES if order else MAX_LAYOUTS):
+    graph = Graph(tuple(builder.nodes), tensors)
+    if graph.layouts > (MAX_OF_MANY_AXES if order else MAX_OF_COPIES):
         raise too_large()
-    return Graph(tuple(builder.nodes), tensors)
+    return graph

@@ -12,14 +12,18 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from ..layouts.space import too_large
 from ..plan import Cutoff
 from .branch_and_bound import Boxes, Side, branch_and_bound
+from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
 from .exact import Candidate, Problem, Prover
+from .graph import MAX_LAYOUTS
 from .limits import JointLimits, Limits
 from .settle import settle
 
 FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
+MOST_COLUMNS = 2_000_000  # of a problem of which all plans are looked at where copies that choose alike prove nothing
 SWEEPS = 6  # brings the bound within some hundredths; more would leave less to prove, but take longer than proving it
 
 
@@ -35,8 +39,18 @@ def search(
     The bound holds for all plans within the limits. It is below the price by more than the gap of
     the settings where plans could not be told apart well enough, or where there were too many.
     Raises Cutoff as soon as it shows that no plan costs less than `below`, or where none was found: its bound
-    is infinite if there is none.
+    is infinite if there is none; and InputError where there are too many layouts to look at.
     """
+    copies = search_copies(prover)
+    if copies is not None:
+        if below < math.inf and copies.bound >= below:
+            raise Cutoff(copies.bound)
+        fits = copies.price < below and (limits is None or _fits(copies, limits))
+        if fits and (is_proven(problem, copies) or problem.columns > MOST_COLUMNS):
+            return copies
+    phases = {node.phase for node in problem.graph.nodes if node.phase is not None}
+    if problem.graph.layouts > MAX_LAYOUTS * max(1, len(phases)):
+        raise too_large()
     ascent = _ascent(problem)
     for _ in range(SWEEPS):
         ascent.sweep()

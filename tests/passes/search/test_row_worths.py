@@ -9,10 +9,9 @@ from escc.compiler.plan.pipeline import load
 from escc.cost.hardware import Hardware
 from escc.cost.network import Network
 from escc.ir.mesh import Mesh
-from escc.passes.ilp.model import shifted
+from escc.passes.ilp.model import continuous, shifted
 from escc.passes.ilp.solver import Settings, solve
 from escc.passes.search.dual_ascent import DualAscent
-from escc.passes.search.exact import _relaxed
 from escc.passes.search.graph import build_graph
 from escc.passes.search.integer_program import choice_program
 from escc.passes.search.join_phases import join_phases
@@ -38,7 +37,7 @@ def test_no_column_costs_less_than_it_takes(model: str, sweeps: int) -> None:
     program_ = choice_program(graph, prices, flows, moves.groups)
     arcs = {t: np.ones(len(d.price), dtype=bool) for t, d in enumerate(near) if d is not None}
     worth = row_worths(program_, ascent, arcs, 1.0)
-    relaxed = _relaxed(program_.model)
+    relaxed = continuous(program_.model)
     left, taken = shifted(relaxed, worth)
     scale = ascent.bound()
     assert left.cost.min() >= -1e-9 * scale

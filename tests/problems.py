@@ -1,0 +1,27 @@
+"""Problems of the search, of models that are given as text."""
+
+from __future__ import annotations
+
+from escc.compiler.plan.pipeline import parse
+from escc.cost.hardware import Hardware
+from escc.cost.network import Network
+from escc.ir.mesh import Mesh
+from escc.passes.ilp.solver import Settings
+from escc.passes.search.exact import Problem
+from escc.passes.search.graph import build_graph
+from escc.passes.search.join_phases import join_phases
+from escc.passes.search.prices import all_moves
+from escc.passes.search.steiner import Distances
+
+
+def problem_of(text: str, chips: str, hardware: str = "tpu-v4", phase: str = "main") -> Problem:
+    """The problem of the only phase of a model, without pins, whatever memory chips have."""
+    chip, mesh, program = Hardware.load(hardware), Mesh.parse(chips), parse(text)
+    graph = join_phases([build_graph(program, phase, mesh, chip)], [program.phase(phase)])
+    moves = all_moves({phase: program}, graph, Network(chip, mesh))
+    known: dict[tuple[int, bytes], Distances] = {}
+    near = [
+        None if arcs is None else known.setdefault((id(arcs), s.tobytes()), Distances(arcs, s))
+        for arcs, s in zip(moves.arcs, moves.seconds, strict=True)
+    ]
+    return Problem(graph, [node.seconds for node in graph.nodes], near, Settings(), None, moves.groups)

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -54,13 +55,15 @@ FIGURES = {
 @dataclass(frozen=True)
 class Case:
     """A compilation: the arguments of an `escc` command, and the most that a figure of FIGURES should be.
-    `once`: it takes long, and is measured once, without a run to warm up."""
+    `once`: it takes long, and is measured once, without a run to warm up. `blocks`: with the repeat of the model, its
+    first argument, written out as so many blocks; 0 leaves it as it is."""
 
     name: str
     arguments: tuple[str, ...]
     bars: tuple[tuple[str, float], ...] = ()
     command: str = "compile"
     once: bool = False
+    blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,10 @@ def cases() -> tuple[Case, ...]:
         Case("decode-4x4x4x2x2", five_axes, (("wall_s", 10.0), ("peak_mb", 1000.0))),
         Case("parts-8x8", ("llama-3-70b", *nodes, "node=8,gpu=8"), (("wall_s", 10.0), ("peak_mb", 1000.0))),
         Case("parts-64x8", ("palm-540b", *nodes, "node=64,gpu=8"), (("wall_s", 30.0), ("peak_mb", 4000.0))),
+        *(
+            Case(f"written-out-{n}", decode, (("wall_s", most_s), peak), blocks=n)
+            for n, most_s in ((4, 5.0), (16, 5.0), (64, 15.0))
+        ),
         *prefills,
         Case("feed-forward", feed_forward, (peak,)),
         Case("decode-4-links", (*decode, "--set", "B=4", "--datasheet"), (("wall_s", 3.0), peak)),
@@ -153,8 +160,17 @@ def cases() -> tuple[Case, ...]:
 
 def run_once(case: Case, limit_s: float) -> Run:
     """One process of the case, killed after `limit_s` seconds."""
-    command = [str(ESCC), case.command, *case.arguments, "--emit", "json"]
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+    model, *others = case.arguments
+    with (
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+        tempfile.NamedTemporaryFile("w", suffix=".esti") as written,
+    ):
+        if case.blocks:
+            written.write(_written_out((ROOT / model).read_text(encoding="utf-8"), case.blocks))
+            written.flush()
+            model = written.name
+        command = [str(ESCC), case.command, model, *others, "--emit", "json"]
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=output, stderr=errors, cwd=ROOT)
         timer = threading.Timer(limit_s, process.kill)
@@ -169,6 +185,12 @@ def run_once(case: Case, limit_s: float) -> Run:
     if wall_s >= limit_s and failure:
         failure = f"killed after {limit_s:g} s"
     return Run(wall_s, usage.ru_maxrss * PEAK_UNIT / 1e6, report, failure)
+
+
+def _written_out(text: str, blocks: int) -> str:
+    """A model with calls of its block, one after the other, in place of the repeat of it."""
+    calls = [f"  x{n + 1} = layer({f'x{n}' if n else 'x'})" for n in range(blocks)]
+    return re.sub(r"\{ return repeat \d+ layer\(x\) \}", "\n".join(["{", *calls, f"  return x{blocks}", "}"]), text)
 
 
 def _read(code: int, output: BinaryIO, errors: BinaryIO) -> tuple[Mapping[str, object], str | None]:
@@ -242,6 +264,10 @@ def _bar_rows(result: Result) -> list[str]:
     return rows
 
 
+def _blocks(case: Case) -> str:
+    return f", with {case.blocks} blocks written out in place of the repeat" if case.blocks else ""
+
+
 def table(results: Sequence[Result], runs: int) -> str:
     """The results as Markdown: the machine, a row for each case, a row for each bar, the commands."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -261,7 +287,7 @@ def table(results: Sequence[Result], runs: int) -> str:
         "",
         "The cases are these commands:",
         "",
-        *(f"- {r.case.name}: `escc {r.case.command} {' '.join(r.case.arguments)}`" for r in results),
+        *(f"- {r.case.name}: `escc {r.case.command} {' '.join(r.case.arguments)}`{_blocks(r.case)}" for r in results),
     ]
     return "\n".join(lines) + "\n"
 

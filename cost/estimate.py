@@ -8,13 +8,14 @@ formulas of `cost.formulas.symbolic` are those of the figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeVar
 
 from ..ir.chosen import held_share
 from ..ir.collective import CollectiveKind, axes_of, kind
+from ..ir.mesh import Mesh
 from ..ir.program import Kind, Repeat, Signature, Stored, copies_held, signature, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..ir.verify.fused import walk_loops
@@ -197,7 +198,7 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
                 yield StoredBytes(name, held, which, scale.local_bytes(values[name]))
             case Compute(op):
                 sig = signature(op, plain)
-                local = {i: scale.local(i, axes) for i, axes in _splits(sig, op.result, spmd).items()}
+                local = {i: scale.local(i, axes) for i, axes in _splits(sig, op.result, values, spmd.mesh).items()}
                 done = work(op, sig, plain, launched[op.result], local.__getitem__, scale.dim)
                 yield OpWork(op.result, placed.times, done)
             case Move(result, operand, collective, joined):
@@ -227,9 +228,9 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
                 taken = float(network.collective_s(name, axes, float(before), float(after), joined))
                 moves.append(MoveCost(result, times, name, axes, float(step.bytes_sent), taken, joined))
     found = Estimate(tuple(ops), tuple(moves), tuple(stored))
-    alone = steps_alone(found, spmd)
-    loops = (loop_cost(loop, times, spmd, network, alone) for loop, times in walk_loops(spmd.body))
-    found = replace(found, loops=tuple(loops))
+    if loops := tuple(walk_loops(spmd.body)):
+        alone = steps_alone(found, spmd)
+        found = replace(found, loops=tuple(loop_cost(loop, times, spmd, network, alone) for loop, times in loops))
     repetitions = {scope.name: scope.once.total_s for scope in scopes(spmd, found)}
     return replace(
         found, fetches=fetch_costs(spmd, hardware, repetitions, lambda value: float(local_bytes(value, spmd)))
@@ -261,13 +262,12 @@ def local_bytes(value: SpmdValue, spmd: SpmdProgram) -> Fraction:
     return Fraction(concrete_sizes(spmd).local_bytes(value))
 
 
-def _splits(sig: Signature, result: str, spmd: SpmdProgram) -> dict[str, tuple[str, ...]]:
+def _splits(sig: Signature, result: str, values: Mapping[str, SpmdValue], mesh: Mesh) -> dict[str, tuple[str, ...]]:
     """The axes that split each index of an op: what splits an index shows at some operand or the result."""
-    values = spmd.table()
     splits: dict[str, tuple[str, ...]] = dict.fromkeys(sig.indices, ())
     for name, indices in [(use.value, use.indices) for use in sig.uses] + [(result, sig.result)]:
         for index, axes in zip(indices, values[name].layout.dims, strict=True):
-            splits[index] = max(splits[index], axes, key=lambda a: spmd.mesh.size(*a))
+            splits[index] = max(splits[index], axes, key=lambda a: mesh.size(*a))
     return splits
 
 

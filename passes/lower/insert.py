@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ...ir.dataflow import defined
 from ...ir.layout import Layout
@@ -19,6 +20,7 @@ from ...ir.program import (
     Region,
     Repeat,
     Stored,
+    Value,
     signature,
     with_operands,
 )
@@ -45,8 +47,13 @@ class _Inserter:
     copies: dict[tuple[str, Layout], str] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)  # of the moves that are combined
 
+    @cached_property
+    def values(self) -> Mapping[str, Value]:
+        """The values of the program by name."""
+        return self.program.table()
+
     def define(self, name: str, layout: Layout, region: _Region) -> None:
-        value = self.program.table()[name]
+        value = self.values[name]
         self.made[name] = SpmdValue(name, value.dims, value.dtype, layout, value.chosen)
         self.home[name] = region
         self.copies[name, layout] = name
@@ -95,7 +102,7 @@ class _Inserter:
 
     def op(self, op: Op) -> Op:
         """The op on the copies that the plan has it read."""
-        uses = signature(op, self.program.table()).uses
+        uses = signature(op, self.values).uses
         wanted = zip(uses, self.ops[op.result].uses, strict=True)
         names = {(use.value, use.indices): self.copy(use.value, layout) for use, layout in wanted}
         if isinstance(op, Einsum):  # it may read two copies of one value

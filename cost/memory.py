@@ -4,10 +4,9 @@ A value is live from the step that makes it to the last step that reads it, both
 tensors are held throughout, each repetition's own; a new version of a cache is written into it. Of steps that
 run as one all that they read and all that they make is held at once.
 
-Attention counts as fused. A value that has both dims of some append, the one of the new tokens and
-the one of the whole context, is a score: it exists for every pair of a query and a key. Made by an
-op and read by ops alone, it is never stored; what it is made of stays live until the scores have
-been used. A score that a collective moves, or that leaves its region, is stored like any value.
+Attention counts as it is emitted (cost.attention). What scores are made of stays live until they have been used. An
+attention that runs in blocks holds a block of scores while it makes its maximum, its sum and its product, which are
+there from then on; one that does not holds its scores whole.
 
 Not counted: second buffers for copies that are prefetched. Steps in one loop count as they would one
 after the other, with the values that are passed on in blocks held in whole.
@@ -22,17 +21,20 @@ from fractions import Fraction
 from ..ir.program import Append, Kind, Region, Repeat, Stored, copies_held, operand_names, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from ..ir.verify.fused import together
+from .attention import Attention, blocks_of, scores
 from .estimate import local_bytes
 
 
 @dataclass(frozen=True)
 class Live:
     """A value that is held at a point, and its bytes on a chip. `copy_of`: the parameter or cache that
-    it is a moved copy of, such as gathered weights; None for an intermediate value."""
+    it is a moved copy of, such as gathered weights; None for an intermediate value. `block`: it is no more than a
+    block of the value."""
 
     name: str
     bytes: Fraction
     copy_of: str | None
+    block: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,17 +99,27 @@ def points(spmd: SpmdProgram) -> tuple[Point, ...]:
     return tuple(_Liveness(spmd).program())
 
 
+def points_without_scores(spmd: SpmdProgram) -> tuple[Point, ...]:
+    """The same points, with nothing of scores that are neither moved nor leave their region: so much is held at the
+    least, whatever their size in the layouts that are chosen."""
+    return tuple(_Liveness(spmd, counts_scores=False).program())
+
+
 @dataclass
 class _Liveness:
     """The walk over a program. `held`: stored tensors and cache versions; `copies`: of what a moved
     value is a copy; `made_of`: for each score the values that it is computed from; `sizes`: bytes on a chip, as they
-    are asked for."""
+    are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each
+    holds of scores; `unmade`: scores that are never there as values; `counts_scores`: whether scores count at all."""
 
     spmd: SpmdProgram
+    counts_scores: bool = True
     held: set[str] = field(default_factory=set)
     copies: dict[str, str] = field(default_factory=dict)
     made_of: dict[str, frozenset[str]] = field(default_factory=dict)
     sizes: dict[str, Fraction] = field(default_factory=dict)
+    steps: dict[str, Attention] = field(default_factory=dict)
+    block: dict[str, Live] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
@@ -122,6 +134,12 @@ class _Liveness:
                     self.copies[result] = self.copies.get(operand, operand)
                 case Compute(op) if op.result in never_stored:
                     self.made_of[op.result] = self.see_through(operand_names(op))
+        self.unmade = frozenset() if self.counts_scores else never_stored
+        for block in blocks_of(self.spmd) if self.counts_scores else ():
+            one = block.attention
+            self.unmade |= one.unmade
+            self.steps |= dict.fromkeys((one.largest.result, one.sum.result, one.product.result), one)
+            self.block[one.largest.result] = Live(block.name, block.bytes, None, block=True)
 
     def program(self) -> Iterator[Point]:
         """The start, with all inputs, then the body; results stay to the end."""
@@ -154,18 +172,21 @@ class _Liveness:
         leave = through | {carry.next for carry in repeat.carries}
         waiting = {carry.next: carry.inside for carry in repeat.carries}
         for point in self.region(repeat.body, repeats, leave):
-            live = frozenset(value.name for value in point.live)
+            live = frozenset(value.name for value in point.live if not value.block)
             for made in live & waiting.keys():
                 del waiting[made]
             yield self.point(point.step, point.repeats, live | frozenset(waiting.values()))
 
     def makes(self, item: Step | Repeat[Step]) -> frozenset[str]:
-        """What an item leaves behind; a score is never stored."""
+        """What an item leaves behind; the maximum of an attention in blocks all that this makes."""
         match item:
             case Repeat(_, _, carries, _):
                 return frozenset(carry.result for carry in carries)
+            case _ if item.result in self.block:
+                one = self.steps[item.result]
+                return frozenset([item.result, one.sum.result, one.product.result])
             case _:
-                return frozenset([item.result]) - self.made_of.keys()
+                return frozenset([item.result]) - self.unmade
 
     def reads(self, item: Step | Repeat[Step]) -> frozenset[str]:
         """What an item reads of the values around it, scores seen through."""
@@ -173,9 +194,18 @@ class _Liveness:
             case Move(_, operand):
                 return self.see_through([operand])
             case Compute(op):
-                return self.see_through(operand_names(op))
+                names = operand_names(op)
+                return self.see_through(names) | (frozenset(names) - self.unmade) | self.begun(op.result)
             case Repeat(_, _, carries, _):
                 return self.free(item) | {carry.initial for carry in carries}
+
+    def begun(self, step: str) -> frozenset[str]:
+        """What the sum or the product of an attention in blocks finds made with its maximum."""
+        one = self.steps.get(step)
+        if one is None or step in self.block:
+            return frozenset()
+        own = frozenset([step, one.sum.result])
+        return own | {one.largest.result} if step == one.sum.result else own
 
     def free(self, repeat: Repeat[Step]) -> frozenset[str]:
         """What every repetition reads of the values around the repeat."""
@@ -192,7 +222,8 @@ class _Liveness:
 
     def point(self, step: str | None, repeats: tuple[str, ...], names: frozenset[str]) -> Point:
         """The point at which `names` are live; those that are stored anyway are left out."""
-        live = (Live(name, self.bytes_of(name), self.copies.get(name)) for name in sorted(names - self.held))
+        live = [Live(name, self.bytes_of(name), self.copies.get(name)) for name in sorted(names - self.held)]
+        live += [self.block[step]] if step in self.block else []
         return Point(step, repeats, tuple(live))
 
     def bytes_of(self, name: str) -> Fraction:
@@ -200,43 +231,3 @@ class _Liveness:
         if name not in self.sizes:
             self.sizes[name] = local_bytes(self.values[name], self.spmd)
         return self.sizes[name]
-
-
-def scores(spmd: SpmdProgram) -> frozenset[str]:
-    """The values that fused attention never stores."""
-    pairs: list[frozenset[str]] = []
-    made: set[str] = set()
-    kept = set(spmd.results)
-    for placed in walk(spmd.body):
-        match placed.item:
-            case Compute(Append(_, _, _, source, target)) if source != target:
-                pairs.append(frozenset([source, target]))
-            case Compute(op):
-                made.add(op.result)
-            case Move(_, operand):
-                kept.add(operand)
-            case Repeat(_, _, carries, _) as repeat:
-                kept |= {name for carry in carries for name in (carry.initial, carry.next)}
-                kept |= _read_from_outside(repeat)
-    values = spmd.table()
-    return frozenset(n for n in made - kept if any(pair <= set(values[n].dims) for pair in pairs))
-
-
-def _read_from_outside(repeat: Repeat[Step]) -> set[str]:
-    """What is read in a repeat and not defined in it."""
-    read: set[str] = set()
-    made: set[str] = {carry.inside for carry in repeat.carries}
-    for placed in walk(repeat.body):
-        match placed.item:
-            case Stored(name):
-                made.add(name)
-            case Compute(op):
-                read |= set(operand_names(op))
-                made.add(op.result)
-            case Move(result, operand):
-                read.add(operand)
-                made.add(result)
-            case Repeat(_, _, carries, _):
-                read |= {name for carry in carries for name in (carry.initial, carry.next)}
-                made |= {name for carry in carries for name in (carry.inside, carry.result)}
-    return read - made

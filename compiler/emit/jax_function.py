@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...cost.attention import Attention
 from ...ir.expr import context_dims, operands
 from ...ir.inert import literal
 from ...ir.layout import Layout, format_layout
 from ...ir.program import Append, Choose, Kind, Map, Op, Region, Repeat, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import loop_of, runs, together
+from .jax_attention import Attentions
 from .jax_lines import Lines, Scope
 from .jax_loops import Loops
 from .jax_moves import Moves
@@ -36,7 +38,7 @@ class FunctionText:
 
     `notes`: what the comment on a value says beside its layout, none where there are no comments.
     `both_ways`: the first results of the loops that pass halves of blocks both ways. `packed`: what is held as rows.
-    `tpu`: collectives are written so that the TPU's compiler keeps them.
+    `tpu`: collectives are written so that the TPU's compiler keeps them. `attentions`: those that run in blocks.
     """
 
     spmd: SpmdProgram
@@ -45,6 +47,7 @@ class FunctionText:
     packed: Packed
     both_ways: frozenset[str] = frozenset()
     tpu: bool = False
+    attentions: Sequence[Attention] = ()
 
     def __post_init__(self) -> None:
         self.values, self.sizes = self.spmd.table(), dict(self.spmd.sizes)
@@ -55,6 +58,7 @@ class FunctionText:
         base, note = self.names.base, self._note
         self.rows = Rows(self.packed, self.values, self.names, self.ops, self.lines, base, kept)
         self.loops = Loops(self.values, self.ops, self.moves, self.lines, base, note, self.both_ways)
+        self.blocks = Attentions(self.attentions, self.values, self.names, self.ops, self.lines, note)
         self.caches = {leaf.value: leaf for leaf in self.names.leaves if leaf.kind is Kind.CACHE}
         self.streams = Streams(self.spmd, self.names)
 
@@ -163,6 +167,8 @@ class FunctionText:
                     self.lines.line(f"{name} = {text}", self._note(result))
                 case Compute(Append() as op):
                     self._append(op, scope, last.get(op.cache, -1) > at + i)
+                case Compute(op) if op.result in self.blocks.steps:
+                    self.blocks.write(op, scope)
                 case Compute(op):
                     text = self.rows.text(op, scope) if self.packed.works(op) else self.ops.text(op, scope.texts)
                     name = scope.texts[op.result] = scope.new(self.names.base(op.result))
@@ -312,8 +318,7 @@ class FunctionText:
             places = [*index, *(f"{end} - {entries}" if d == op.target else "0" for d in dims)]
             corner = f"({', '.join(places)}{',' if len(places) == 1 else ''})"
             call = f"lax.dynamic_update_slice({whole}, {block}, {corner})"
-        few = self.sizes[op.source] < self.sizes[op.target]
-        call = f"laid_out({call})" if self.tpu and few else call
+        call = f"laid_out({call})" if self.tpu else call
         grown = scope.new(self.caches[op.cache].path[-1]) if kept else whole
         self.lines.line(f"{grown} = {call}", self._note(op.result))
         scope.stacked[op.cache] = scope.stacked[op.result] = grown
@@ -346,7 +351,7 @@ class FunctionText:
             case Move(_, operand, _):
                 return {operand}
             case Compute(op):
-                return self.ops.reads(op)
+                return self.blocks.reads(op) or self.ops.reads(op)
             case Repeat():
                 return {c.initial for c in item.carries} | self._read_inside(item)
         raise AssertionError(item)

@@ -7,7 +7,7 @@ Never imported by the compiler, which reads it as text: JAX may be missing. All 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -97,7 +97,7 @@ def append_wrapping(
 
 
 def laid_out(cache: jax.Array) -> jax.Array:
-    """A cache as it was handed over, row by row: laid out as suits a few entries, all of it would be copied."""
+    """A cache as it was handed over, row by row: laid out as suits its new entries, all of it would be copied."""
     return with_layout_constraint(cache, Layout(tuple(range(cache.ndim))))
 
 
@@ -136,10 +136,80 @@ def kept(keys: jax.Array, rank: int, count: int, dtype: Any) -> jax.Array:
 
 
 def rotate(a: jax.Array, axis: int) -> jax.Array:
-    """Pairs along `axis` turned by a right angle: (a, b) becomes (-b, a)."""
-    pairs = jnp.moveaxis(a, axis, -1).reshape(*jnp.moveaxis(a, axis, -1).shape[:-1], -1, 2)
-    turned = jnp.stack([-pairs[..., 1], pairs[..., 0]], axis=-1)
-    return jnp.moveaxis(turned.reshape(*turned.shape[:-2], -1), -1, axis)
+    """Pairs along `axis` turned by a right angle: (a, b) becomes (-b, a). Pairs are no dim, which would fill lanes."""
+    first = jnp.expand_dims(np.arange(a.shape[axis]) % 2 == 0, [i for i in range(a.ndim) if i != axis % a.ndim])
+    return jnp.where(first, -jnp.roll(a, -1, axis), jnp.roll(a, 1, axis))
+
+
+def attention_in_blocks(
+    scores: Callable[..., jax.Array],
+    parts: Sequence[tuple[str, jax.Array]],
+    product: str,
+    values: jax.Array,
+    blocks: Mapping[str, int],
+    weighing: Any,
+    dtype: Any,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Softmax of scores times values, a block of scores at a time: all of them never exist at once.
+
+    `scores` makes a block of the blocks of `parts`, of which each has a letter for each dimension; `product` is the
+    einsum with `values`, its weights in the type `weighing`. `blocks`: how many places of each letter a block has, of
+    queries, where there are several, and then of the context. The result is of type `dtype`; beside it come the
+    largest score of each row, and the sum of exp(score - largest), both of this chip's part of the context.
+    """
+    weights, held, out = product.replace("->", ",").split(",")
+    sizes = {letter: n for letters, a in [*parts, (held, values)] for letter, n in zip(letters, a.shape, strict=True)}
+    width = {letter: min(n, sizes[letter]) for letter, n in blocks.items()}
+    *queries, context = blocks
+    rows, axis = weights.replace(context, ""), weights.index(context)
+
+    def cut(letters: str, a: jax.Array, letter: str, start: Any) -> jax.Array:
+        found = letters.find(letter)
+        return a if found < 0 else lax.dynamic_slice_in_dim(a, start, width[letter], found)
+
+    def beside(a: jax.Array) -> jax.Array:  # rows, as they stand beside the result
+        order = [rows.index(letter) for letter in out if letter in rows]
+        return jnp.expand_dims(a.transpose(order), [i for i, letter in enumerate(out) if letter not in rows])
+
+    def step(number: Any, before: Any, own: Sequence[tuple[str, jax.Array]]) -> Any:
+        most, total, sums = before
+        first = number * width[context]
+        start = jnp.minimum(first, sizes[context] - width[context])
+        found = scores(*(cut(letters, a, context, start) for letters, a in own)).astype(jnp.float32)
+        if sizes[context] % width[context]:  # the last block starts earlier, among those that were counted
+            fresh = jnp.expand_dims(start + jnp.arange(width[context]) >= first, range(1, found.ndim - axis))
+            found = jnp.where(fresh, found, -jnp.inf)
+        top = jnp.maximum(most, found.max(axis))
+        shift = jnp.where(top == -jnp.inf, 0, top)  # of a row without any score that counts
+        shrunk, weight = jnp.exp(most - shift), jnp.exp(found - jnp.expand_dims(shift, axis)).astype(weighing)
+        some = cut(held, values, context, start)
+        some = some.astype(weighing) if some.dtype.itemsize == 1 else some
+        more = jnp.einsum(product, weight, some, preferred_element_type=jnp.float32)
+        total = total * shrunk + weight.sum(axis, dtype=jnp.float32)
+        return top, total, sums * beside(shrunk) + more
+
+    def attend(own: Sequence[tuple[str, jax.Array]]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        after = step(0, (-jnp.inf, 0.0, 0.0), own)
+        count = -(-sizes[context] // width[context])
+        most, total, sums = lax.fori_loop(1, count, lambda n, before: step(n, before, own), after)
+        return (sums / beside(jnp.where(total == 0, 1, total))).astype(dtype), most, total
+
+    if not queries or sizes[queries[0]] == width[queries[0]]:
+        return attend(parts)
+    [query] = queries
+    starts = np.minimum(np.arange(0, sizes[query], width[query]), sizes[query] - width[query])
+    every = lax.map(lambda start: attend([(each, cut(each, a, query, start)) for each, a in parts]), starts)
+    left = sizes[query] - width[query] * (len(starts) - 1)  # places of the last block that are new
+
+    def together(a: jax.Array, at: int) -> jax.Array:
+        whole = jnp.moveaxis(a, 0, at).reshape(*a.shape[1 : at + 1], -1, *a.shape[at + 2 :])
+        if left == width[query]:
+            return whole
+        before, last = jnp.split(whole, [width[query] * (len(starts) - 1)], at)
+        return jnp.concatenate([before, lax.slice_in_dim(last, width[query] - left, None, axis=at)], at)
+
+    made, most, total = every
+    return together(made, out.index(query)), *(together(a, rows.index(query)) for a in (most, total))
 
 
 def gather_in_stages(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:

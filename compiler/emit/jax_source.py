@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...cost.attention import attentions, blocks
 from ...cost.estimate import Estimate
 from ...ir.choices import chooses
 from ...ir.inert import comment, docstring, literal
@@ -23,6 +24,7 @@ from ...ir.streams import host_tensors, unstreamed
 from ..hf_import import checkpoint_files
 from ..hf_import.weight_map import WeightMap, fitted_map
 from ..simulate.shrink import shrink
+from .jax_attention import small_blocks
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
 from .jax_order import in_memory_order
@@ -73,7 +75,8 @@ def emit_jax(
     small = small or shrink(program, [spmd]).spmds[0]
     rows = packed(spmd)
     both_ways = frozenset(loop.first for loop in cost.loops if loop.halves == 2)
-    body = FunctionText(spmd, names, _notes(cost), rows, both_ways, tpu).write()
+    found = attentions(spmd)
+    body = FunctionText(spmd, names, _notes(cost), rows, both_ways, tpu, found).write()
     whole = unsharded(program, spmd.phase, Mesh((("x", 1),)))
     dense = FunctionText(unstreamed(whole), names, None, Packed(whole, {})).write()
     arguments = ", ".join(["cfg", *names.arguments])
@@ -215,9 +218,12 @@ def _notes(cost: Estimate) -> dict[str, str]:
 
 def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed, streams: Streams) -> str:
     counts = {r.name: r.count for r in _repeats(spmd.body)}
+    found = attentions(spmd)
+    at_a_time = blocks(spmd, found).items()
     fields = [f"    {names.fields[d]}: int = {n}" for d, n in spmd.sizes]
     fields += [f"    {names.fields[r]}: int = {n}  # repetitions" for r, n in counts.items()]
     fields += [f"    {field}: int = {n}  # of these from the host" for field, n in streams.layers().items()]
+    fields += [f"    {names.blocks[dim]}: int = {n}  # places that attention takes at a time" for dim, n in at_a_time]
     keeps, few = ({names.keeps[op.result]: op.keep for op in _choosing(each)} for each in (spmd, small))
     fields += [f"    {name}: int = {n}  # entries of each that are kept" for name, n in keeps.items()]
     if rows.packings and rows.capacity is not None:
@@ -227,6 +233,7 @@ def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed, s
     cut = {**dict(small.sizes), **{r: min(n, 2) for r, n in counts.items()}}
     other = [f"{names.fields[name]}={n}" for name, n in cut.items() if n != {**dict(spmd.sizes), **counts}[name]]
     other += [f"{name}={n}" for name, n in few.items() if n != keeps[name]]
+    other += [f"{names.blocks[dim]}={n}" for dim, n in small_blocks(found, small).items()]
     layers = Streams(small, names).layers()
     other += [f"{field}={layers[field]}" for field, n in streams.layers().items() if n != layers[field]]
     other += ["capacity=math.inf"] if rows.limited else []

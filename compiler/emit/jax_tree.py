@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...cost.attention import attentions
 from ...ir.dtype import Dtype
 from ...ir.inert import comment, literal
 from ...ir.layout import Layout
@@ -50,13 +51,14 @@ class Leaf:
 @dataclass(frozen=True)
 class Names:
     """What things are called. `fields`: dims and repeats as fields of `Config`; `keeps`: how many each mask keeps, as
-    such; `keys`: of repeats in trees;
+    such; `blocks`: how many places of a dim attention takes at a time, as such; `keys`: of repeats in trees;
     `contexts`: the arguments that say how much of a dim is filled; `inputs`: those of the inputs;
     `reserved`: names that no value may have, those of inputs left out."""
 
     leaves: tuple[Leaf, ...]
     fields: Mapping[str, str]
     keeps: Mapping[str, str]
+    blocks: Mapping[str, str]
     keys: Mapping[str, str]
     contexts: Mapping[str, str]
     inputs: Mapping[str, str]
@@ -103,6 +105,9 @@ def names_of(spmd: SpmdProgram, contexts: Sequence[str], reserved: Iterable[str]
         if isinstance(placed.item, Compute) and isinstance(placed.item.op, Choose):
             base = placed.item.result.rsplit(".", 1)[-1]
             keeps[placed.item.result] = identifier(f"keep_{base}", {*fields.values(), *keeps.values(), *CHOSEN})
+    blocks: dict[str, str] = {}
+    for dim in dict.fromkeys(dim for one in attentions(spmd) for dim in one.blocked):
+        blocks[dim] = identifier(f"{dim}_block", {*fields.values(), *keeps.values(), *blocks.values(), *CHOSEN})
     stored = [p for p in walk(spmd.body) if isinstance(p.item, Stored)]
     plain = {p.item.value for p in stored if isinstance(p.item, Stored) and not p.repeats}
     keys = {name: name if name not in plain else f"{name}_" for name in repeats}
@@ -121,7 +126,7 @@ def names_of(spmd: SpmdProgram, contexts: Sequence[str], reserved: Iterable[str]
         used.add(arguments[name])
     filled = {dim: arguments[f"filled {dim}"] for dim in contexts}
     inputs = {leaf.value: arguments[leaf.value] for leaf in leaves if leaf.kind is Kind.INPUT}
-    return Names(tuple(leaves), fields, keeps, keys, filled, inputs, frozenset(used - set(inputs.values())))
+    return Names(tuple(leaves), fields, keeps, blocks, keys, filled, inputs, frozenset(used - set(inputs.values())))
 
 
 Tree = dict[str, "Tree | str | tuple[str, str]"]

@@ -28,6 +28,8 @@ KINDS = {
     "collective-permute": CollectiveKind.PERMUTE,
 }
 
+ENDS, BESIDE = '"AsyncCollectiveDone"', "async_collective_fusion"  # of collectives that are taken apart
+
 _MESH_GROUPS = re.compile(
     r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\(\[(?P<tile>[\d,]+)\]T\((?P<order>[\d,]+)\)\))?"
     r" *\{(?P<chosen>'[^':]+'(?::\(\d+\)\d+)?(?:, ?'[^':]+'(?::\(\d+\)\d+)?)*)\}"
@@ -58,10 +60,22 @@ def collectives_of(text: str, mesh: Mesh) -> Counter[ModuleTransfer]:
 def transfers_of(module: Module, mesh: Mesh) -> Counter[ModuleTransfer]:
     """As `collectives_of`, of a module that was read."""
     found: Counter[ModuleTransfer] = Counter()
+    under_way = _under_way(module)
     for instruction, times in module.executed():
-        if instruction.opcode.removesuffix("-start") in KINDS:
+        if instruction.opcode.removesuffix("-start") in KINDS and instruction.name not in under_way:
             for sent in _sent(instruction, module.types, mesh):
                 found[sent] += times
+    return found
+
+
+def _under_way(module: Module) -> set[str]:
+    """The collectives that another one has begun: the TPU's compiler takes one apart into a fusion that starts it,
+    fusions that have a part of it beside their arithmetic, and one that ends it, and each names the whole."""
+    found: set[str] = set()
+    for name, body in module.computations.items():
+        ends = any(each.opcode == "custom-call" and ENDS in each.rest for each in body)
+        if ends or name.startswith(BESIDE):
+            found |= {each.name for each in body if each.opcode in KINDS}
     return found
 
 

@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from fractions import Fraction
 
+from ...cost.attention import blocks_of
 from ...cost.estimate import MoveCost, OpCost, Totals
 from ...cost.loops import LoopCost
 from ...cost.memory import MemoryUse
 from ...cost.ops import model_flops
 from ...ir.layout import format_layout
 from ...ir.program import Kind, Stored, walk
-from ...ir.spmd import Compute, Move, SpmdValue
+from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue
 from ...passes.plan import Objective
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.shapes import Shape, ranking_data
@@ -74,7 +75,7 @@ def phase_data(compiled: CompiledPhase) -> Data:
         "totals_once": _totals(cost.totals(once=True), hidden),
         "repeats": [{"name": s.name, "count": s.count, **_totals(s.once, hidden)} for s in compiled.scopes],
         "stored_bytes_per_chip": math.fsum(size for _, size in cost.stored_bytes),
-        "memory": _memory(compiled.memory),
+        "memory": _memory(compiled.memory, compiled.spmd),
         "hbm_bytes_per_chip": compiled.hardware.hbm_bytes,
         "stored": {s.value: _layout(values[s.value]) for s in stored},
         "stored_bytes": dict(cost.stored_bytes),
@@ -190,8 +191,9 @@ def _loop(cost: LoopCost) -> Data:
     }
 
 
-def _memory(used: MemoryUse) -> Data:
-    """Bytes on a chip: what is stored, what is live beside it at the worst point, and both."""
+def _memory(used: MemoryUse, spmd: SpmdProgram) -> Data:
+    """Bytes on a chip: what is stored, what is live beside it at the worst point, and both; of attention in blocks,
+    what a block of its scores takes."""
     worst = used.worst
     return {
         "stored_bytes": float(used.stored_bytes),
@@ -201,6 +203,14 @@ def _memory(used: MemoryUse) -> Data:
         "worst_step": worst.step,
         "worst_repeats": list(worst.repeats),
         "live": {value.name: float(value.bytes) for value in worst.live},
+        "scores_in_blocks": {
+            block.name: {
+                "places": dict(block.places),
+                "bytes": float(block.bytes),
+                "whole_bytes": float(block.whole_bytes),
+            }
+            for block in blocks_of(spmd)
+        },
     }
 
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any
 
+from ...cost.attention import Block, blocks_of
 from ...cost.estimate import Estimate, Totals, local_bytes
 from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
 from ...cost.memory import Point
@@ -148,6 +149,8 @@ def _stored(compiled: CompiledPhase) -> Iterator[str]:
     held, live, whole = (float(n) for n in (used.stored_bytes, used.worst.bytes, used.total_bytes))
     yield f"  parameters and caches: {held / 1e9:.3f} GB, {held / room:.1%} of the HBM"
     yield f"  live at most: {live / 1e9:.3f} GB, {live / room:.1%}, {_worst(used.worst)}"
+    for block in blocks_of(compiled.spmd):
+        yield f"  {block_text(block)}"
     over = "" if whole <= room else ", more than it has"
     yield f"  in all: {whole / 1e9:.3f} GB, {whole / room:.1%} of the HBM{over}"
 
@@ -156,7 +159,14 @@ def _worst(point: Point) -> str:
     """Where most is live, and the largest of what is."""
     where = "at the start" if point.step is None else f"as {point.step} is made"
     largest = sorted(point.live, key=lambda value: (-value.bytes, value.name))[:MOST_NAMED]
-    return where + (": " + ", ".join(value.name for value in largest) if largest else "")
+    return where + (": " + ", ".join(value.name + " (block)" * value.block for value in largest) if largest else "")
+
+
+def block_text(block: Block) -> str:
+    """What an attention has of its scores at a time."""
+    sides = " x ".join(f"{places} {dim}" for dim, places in block.places)
+    sizes = f"{float(block.bytes) / 1e6:,.1f} MB at a time, not {float(block.whole_bytes) / 1e6:,.1f}"
+    return f"scores of {block.name}, in blocks of {sides}: {sizes}"
 
 
 def _program(compiled: CompiledPhase, detail: Detail) -> Iterator[str]:

@@ -1,10 +1,11 @@
 """Reads off a program what any plan of it holds at each point, whatever it moves.
 
 The points and what is live at each are those of `cost.memory`, for the program without a single
-move. With moves a plan holds at least as much: an op holds the copies that it reads and what it
-makes, and a value that is needed later lies somewhere, at first in the layout in which it is made.
-Moves run where a value is defined, right before the first step that needs what they give: before a
-repeat, if that step is in it. A move holds what it reads and what it makes.
+move, and without its scores, which may be made in blocks. With moves a plan holds at least as much: an
+op holds the copies that it reads and what it makes, and a value that is needed later lies somewhere, at
+first in the layout in which it is made. Moves run where a value is defined, right before the
+first step that needs what they give: before a repeat, if that step is in it. A move holds what it reads
+and what it makes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.memory import Point, points
+from ...cost.memory import Point, points_without_scores
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Carry, Kind, Program, Repeat, Stored, operand_names, signature, walk
 from ...ir.spmd import unsharded
@@ -37,7 +38,7 @@ def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool 
     nodes = enumerate(graph.nodes)
     stored = tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
     found = []
-    for point in points(unsharded(program, phase, mesh)):
+    for point in points_without_scores(unsharded(program, phase, mesh)):
         found.append(reader.need(point))
         if ordered:
             found += reader.moves(point)
@@ -59,7 +60,9 @@ class Moment:
 def moments(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True) -> tuple[Moment, ...]:
     """What plans of a graph hold, with every copy told apart; the rest as for `needs`."""
     reader = _Reader(program, graph, ordered)
-    return tuple(stage for point in points(unsharded(program, phase, mesh)) for stage in reader.moments(point))
+    return tuple(
+        stage for point in points_without_scores(unsharded(program, phase, mesh)) for stage in reader.moments(point)
+    )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
-from escc.cost.memory import memory, points
+from escc.cost.memory import memory, points, points_without_scores
 from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
 from escc.ir.layout import Layout
@@ -75,6 +75,25 @@ o  bf16 BLHQ   = p[B,L,H,M] * ks[B,M,Q]
 return o
 """
 
+ATTENTION_IN_BLOCKS = """\
+sharded "attention" main on x=2 y=2
+sizes B=4 L=4096 M=8192 H=4 Q=6
+input q: bf16 BLH_xQ
+input k: bf16 BLQ
+cache keys: bf16 BM_yQ
+ks bf16 BM_yQ             = append(keys, k, L into M)
+s  bf16 BLH_xM_y          = q[B,L,H,Q] * ks[B,M,Q]
+m  f32 BLH_x partialmax-y = max(s, over=M)
+m' f32 BLH_x              = all-reduce(y) of m
+e  bf16 BLH_xM_y          = exp(s - where(equal(m', -inf), 0, m'))
+u  f32 BLH_x partialsum-y = e[B,L,H,M]
+u' f32 BLH_x              = all-reduce(y) of u
+p  bf16 BLH_xM_y          = e / where(equal(u', 0), 1, u')
+o  bf16 BLH_xQ partialsum-y = p[B,L,H,M] * ks[B,M,Q]
+r  bf16 BLH_xQ partialsum-y = o * 2
+r' bf16 BLH_xQ            = all-reduce(y) of r
+return r'
+"""
 
 NESTED = """\
 sharded "nested" main on x=2
@@ -148,19 +167,41 @@ def test_what_is_live_at_each_step() -> None:
     ]
 
 
-def test_scores_of_attention_are_not_stored_and_what_they_are_made_of_is() -> None:
+def test_few_scores_of_attention_are_held_whole_and_what_they_are_made_of_until_they_are_used() -> None:
     spmd = parsed(ATTENTION)
-    assert names(spmd, "s") == {"q"}
-    assert names(spmd, "m") == {"q", "m"}
-    assert names(spmd, "p") == {"q", "m"}
-    assert names(spmd, "o") == {"q", "m", "o"}  # p is computed from q and m again, as o is
+    assert names(spmd, "s") == {"q", "s"}
+    assert names(spmd, "m") == {"q", "s", "m"}
+    assert names(spmd, "p") == {"q", "s", "m", "p"}
+    assert names(spmd, "o") == {"q", "m", "p", "o"}
     assert names(spmd, "r") == {"o", "r"}
 
 
 def test_scores_that_a_collective_moves_are_stored() -> None:
     spmd = parsed(MOVED_SCORES)
     assert names(spmd, "s'") == {"s", "s'"}
-    assert names(spmd, "o") == {"s'", "o"}
+    assert names(spmd, "o") == {"s'", "p", "o"}
+    [at_start, *_, last] = points_without_scores(spmd)
+    assert {value.name for value in at_start.live} == {"q", "k"}
+    assert {value.name for value in last.live} == {"s'", "o"}
+
+
+def test_attention_in_blocks_holds_a_block_of_scores_and_all_that_it_makes() -> None:
+    spmd = parsed(ATTENTION_IN_BLOCKS)
+    assert names(spmd, "s") == {"q"}
+    assert names(spmd, "m") == {"q", "p", "m", "u", "o"}  # a block of p; a chip's own sum and product
+    assert names(spmd, "m'") == {"q", "m", "m'", "u", "o"}
+    assert names(spmd, "e") == {"q", "m", "m'", "u", "o"}
+    assert names(spmd, "u") == {"q", "m", "m'", "u", "o"}
+    assert names(spmd, "u'") == {"q", "m'", "u", "u'", "o"}
+    assert names(spmd, "o") == {"q", "m'", "u", "u'", "o"}
+    assert names(spmd, "r") == {"o", "r"}
+    [point] = [point for point in points(spmd) if point.step == "m"]
+    [block] = [value for value in point.live if value.block]
+    # of H on a chip 2, of L 2**24 bytes in bf16 by 512 places, of M those; as it is made and as it is multiplied
+    assert (block.name, block.bytes) == ("p", 2 * 4 * 2 * 2048 * 512 * 2)
+    assert "p" not in {value.name for point in points_without_scores(spmd) for value in point.live}
+    for counted, least in zip(points(spmd), points_without_scores(spmd), strict=True):
+        assert counted.bytes >= least.bytes
 
 
 def test_a_new_version_of_a_cache_is_the_cache() -> None:
@@ -257,7 +298,7 @@ class Unrolled:
         now = self.events[-1].when if self.events else -1
         self.events.append(Event(buffers, scope[result], now if joined else now + 1))
 
-    def fused(self, buffer: str) -> bool:
+    def score(self, buffer: str) -> bool:
         """Whether it is a score that no collective touches."""
         value = self.spmd.table()[self.origin[buffer]]
         moved = {s.operand for s in steps(self.spmd.body) if isinstance(s, Move)}
@@ -275,14 +316,17 @@ class Unrolled:
     def peak(self) -> Fraction:
         """The most bytes between the first writing and the last reading of all buffers."""
         versions = {a.result for a in self.appends}
-        stays = {b for b in self.origin if self.origin[b] not in versions and not self.fused(b)}
+        blocks = any(self.score(b) and self.size(b) > 2**26 for b in self.origin)
+        stays = {b for b in self.origin if self.origin[b] not in versions and not (blocks and self.score(b))}
         starts = dict.fromkeys(self.origin, -1) | {e.writes: e.when for e in self.events}
         ends = dict(starts) | dict.fromkeys(self.results, len(self.events))
         for event in reversed(self.events):
             # a score is read as late as what is made of it, and so is what it is made of
-            last = max(event.when, ends[event.writes]) if self.fused(event.writes) else event.when
+            last = max(event.when, ends[event.writes]) if self.score(event.writes) else event.when
             for read in event.reads - {""}:
                 ends[read] = max(ends[read], last)
+        for score in filter(self.score, self.origin):  # itself it is held no longer than it is read
+            ends[score] = max([starts[score], *(event.when for event in self.events if score in event.reads)])
         for old, new in self.reserved:
             ends[old] = max(ends[old], starts[new] - 1)
         found = Fraction(0)

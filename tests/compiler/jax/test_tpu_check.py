@@ -13,13 +13,14 @@ from subprocess import run
 import pytest
 
 from escc.compiler.jax import tpu
-from escc.compiler.jax.hlo import ModuleTransfer
+from escc.compiler.jax.hlo import ModuleTransfer, collectives_of
 from escc.compiler.jax.hlo_schedule import Copy, Hidden, copies_of, hidden_in
 from escc.compiler.jax.hlo_text import read_module
 from escc.compiler.jax.tpu import TpuReport, require_tpu_compiler, slice_of
 from escc.compiler.jax.tpu_text import tpu_check_data, tpu_check_text
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import InternalError, compile_phase, load
+from escc.cost.attention import blocks_of
 from escc.cost.hardware import Hardware
 from escc.ir.collective import CollectiveKind
 from escc.ir.diagnostics import InputError
@@ -100,6 +101,42 @@ def test_copies_of_what_is_given_are_found_through_loops_and_fusions():
 
 def test_what_runs_beside_a_collective_counts_as_often_as_its_loop():
     assert hidden_in(read_module(LOOPED)) == (Hidden("collective-permute", 8, 4),)
+
+
+TAKEN_APART = """
+%begun (p: bf16[1,1024]) -> (bf16[1,1024], bf16[8,1024]) {
+  %p.1 = bf16[1,1024]{1,0} parameter(0)
+  %g.1 = bf16[8,1024]{1,0} all-gather(%p.1), channel_id=3, GROUPS
+  ROOT %c.1 = (bf16[1,1024]{1,0}, bf16[8,1024]{1,0}) custom-call(%g.1), custom_call_target="AsyncCollectiveStart"
+}
+
+%async_collective_fusion.7 (p: bf16[1,1024], a: bf16[8,1024]) -> (bf16[8,1024], bf16[8,1024]) {
+  %p.2 = bf16[1,1024]{1,0} parameter(0)
+  %g.2 = bf16[8,1024]{1,0} all-gather(%p.2), channel_id=3, GROUPS
+  %a.2 = bf16[8,1024]{1,0} parameter(1)
+  ROOT %t.2 = (bf16[8,1024]{1,0}, bf16[8,1024]{1,0}) tuple(%g.2, %a.2)
+}
+
+%ended (p: bf16[1,1024]) -> bf16[8,1024] {
+  %p.3 = bf16[1,1024]{1,0} parameter(0)
+  %g.3 = bf16[8,1024]{1,0} all-gather(%p.3), channel_id=3, GROUPS
+  ROOT %c.3 = bf16[8,1024]{1,0} custom-call(%p.3, %g.3), custom_call_target="AsyncCollectiveDone"
+}
+
+ENTRY %main (p: bf16[1,1024], a: bf16[8,1024]) -> bf16[8,1024] {
+  %p = bf16[1,1024]{1,0} parameter(0)
+  %a = bf16[8,1024]{1,0} parameter(1)
+  %s = (bf16[1,1024]{1,0}, bf16[8,1024]{1,0}) fusion(%p), kind=kCustom, calls=%begun
+  %m = (bf16[8,1024]{1,0}, bf16[8,1024]{1,0}) fusion(%p, %a), kind=kCustom, calls=%async_collective_fusion.7
+  %n = (bf16[8,1024]{1,0}, bf16[8,1024]{1,0}) fusion(%p, %a), kind=kCustom, calls=%async_collective_fusion.7
+  ROOT %d = bf16[8,1024]{1,0} fusion(%p), kind=kCustom, calls=%ended
+}
+""".replace("GROUPS", "replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}")
+
+
+def test_a_collective_that_is_taken_apart_beside_arithmetic_is_one():
+    gather = ModuleTransfer(CollectiveKind.ALL_GATHER, ("x",), Fraction(7 * 2048))
+    assert collectives_of(TAKEN_APART, Mesh.parse("8")) == Counter({gather: 1})
 
 
 @pytest.mark.parametrize(
@@ -230,6 +267,18 @@ def test_the_caches_of_a_decoding_step_are_not_copied():
     found = tpu.check_tpu(one)
     assert not found.copies and found.equal, tpu_check_text(one, found)
     assert found.peak_bytes / found.planned_bytes == pytest.approx(1, abs=0.05)
+
+
+@needs_libtpu
+def test_a_long_prompt_makes_no_scores_as_a_whole():
+    sizes = {"B": 2, "L": 8192, "M": 8192, "E": 512, "F": 512, "K": 2, "G": 2, "V": 1024}
+    model = load(Path("llama-3-70b"), sizes, [], phase="prefill")
+    one = compile_phase(model, "prefill", Mesh.parse("2x2"), Options(Hardware.load("tpu-v5e")))
+    [block] = blocks_of(one.spmd)
+    found = tpu.check_tpu(one)
+    assert found.equal and not found.copies, tpu_check_text(one, found)
+    assert found.memory["temp"] < block.whole_bytes / 4 / 2
+    assert found.peak_bytes / found.planned_bytes == pytest.approx(1, abs=0.1)
 
 
 @needs_libtpu

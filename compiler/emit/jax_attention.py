@@ -1,0 +1,144 @@
+"""Attention in blocks as JAX text: a function that makes a block of scores, and a call that goes over all blocks.
+
+The call stands where a chip's maximum is made, and gives the chip's maximum, its sum and its weighted values. Where
+these are brought to a maximum and a sum of all chips, or to those with a sink, that is written where they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ...cost.attention import Attention, local_sizes
+from ...ir.program import Op
+from ...ir.spmd import SpmdProgram, SpmdValue
+from .jax_lines import Lines, Scope
+from .jax_ops import Ops
+from .jax_text import align_text, dtype_text
+from .jax_tree import Names
+from .python_text import letters
+
+
+@dataclass(frozen=True)
+class Attentions:
+    """Writes the attentions that run in blocks, `found`. `made`: the text of each product, as a chip makes it."""
+
+    found: Sequence[Attention]
+    values: Mapping[str, SpmdValue]
+    names: Names
+    ops: Ops
+    lines: Lines
+    note: Callable[[str], str]
+    made: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def steps(self) -> dict[str, Attention]:
+        """The attention that an op is a step of, by what it makes: its maximum, its sum and its product."""
+        return {name: one for one in self.found for name in (one.largest.result, one.sum.result, one.product.result)}
+
+    def reads(self, op: Op) -> set[str] | None:
+        """What is read where a step is written; None for other ops."""
+        one = self.steps.get(op.result)
+        if one is None:
+            return None
+        if op is one.largest:
+            return set(one.reads)
+        if op is one.sum:
+            return {one.largest.result, one.top}
+        return {one.sum.result, one.total}
+
+    def write(self, op: Op, scope: Scope) -> None:
+        """Write a step, and note in `scope` what it makes."""
+        one = self.steps[op.result]
+        if op is one.largest:
+            self._call(one, scope)
+        elif op is one.sum:
+            self._sum(one, scope)
+        else:
+            self._product(one, scope)
+
+    def _call(self, one: Attention, scope: Scope) -> None:
+        inner = Scope(dict(scope.texts), scope.stacked, set(scope.used), scope.index, scope.place)
+        function = scope.new(f"{self.names.base(one.shares)} scores")
+        inner.used.add(function)
+        taken, cut = list[str](), list[tuple[Sequence[str], str]]()
+        for part in one.parts:
+            text = scope.texts[part.value]
+            own = text if text.isidentifier() and text not in taken else inner.new(self.names.base(part.value))
+            inner.texts[part.value] = own
+            taken.append(own)
+            cut.append((self._kept(part.labels, self.values[part.value].dims), text))
+        self.lines.blank()
+        self.lines.line(f"def {function}({', '.join(taken)}):")
+        self.lines.depth += 1
+        for op in one.scores:
+            text, note = self.ops.text(op, inner.texts), self.note(op.result)
+            if op.result == one.masked:
+                self.lines.line(f"return {text}", note)
+                continue
+            name = inner.texts[op.result] = inner.new(self.names.base(op.result))
+            self.lines.line(f"{name} = {text}", note)
+        self.lines.depth -= 1
+        self.lines.blank()
+        results = (one.product.result, one.largest.result, one.sum.result)
+        made, largest, total = (scope.new(self.names.base(name)) for name in results)
+        scope.texts[one.largest.result], scope.texts[one.sum.result] = largest, total
+        self.made[one.product.result] = made
+        self.lines.call(f"{made}, {largest}, {total} = attention_in_blocks", self._arguments(one, function, cut, scope))
+
+    def _arguments(
+        self, one: Attention, function: str, cut: Sequence[tuple[Sequence[str], str]], scope: Scope
+    ) -> list[tuple[str, str]]:
+        """What the call is given, each with the comment beside it."""
+        product, own = one.product, one.product.operands.index(one.shares)
+        terms = [self._kept(product.indices[i], self.values[product.operands[i]].dims) for i in (own, 1 - own)]
+        output = self._kept(product.output, self.values[product.result].dims)
+        letter = letters(label for each in (*terms, output, *(labels for labels, _ in cut)) for label in each)
+        word = {labels: "".join(letter[label] for label in labels) for labels in map(tuple, [*terms, output])}
+        parts = [f'("{"".join(letter[label] for label in labels)}", {text})' for labels, text in cut]
+        blocks = ", ".join(f'"{letter[dim]}": cfg.{self.names.blocks[dim]}' for dim in one.blocked)
+        einsum = f'"{word[tuple(terms[0])]},{word[tuple(terms[1])]}->{word[tuple(output)]}"'
+        types = ", ".join(dtype_text(self.values[name].dtype) for name in (one.shares, product.result))
+        return [
+            (f"{function}, [{', '.join(parts)}]", self.note(one.exps)),
+            (f"{einsum}, {scope.texts[one.values]}", "" if one.rescaled else self.note(product.result)),
+            (f"{{{blocks}}}, {types}", self.note(one.shares)),
+        ]
+
+    def _sum(self, one: Attention, scope: Scope) -> None:
+        """A chip's sum, brought to the maximum that is taken from scores."""
+        if one.top == one.largest.result:
+            return
+        own, top, total = (scope.texts[name] for name in (one.largest.result, one.top, one.sum.result))
+        text = f"{total} * jnp.exp({own} - jnp.where({top} == -jnp.inf, 0, {top}))"
+        self.lines.line(f"{total} = {text}", self.note(one.sum.result))
+
+    def _product(self, one: Attention, scope: Scope) -> None:
+        """A chip's weighted values, of which it made a mean, as its share of the mean over all."""
+        made = scope.texts[one.product.result] = self.made[one.product.result]
+        if not one.rescaled:
+            return
+        result = self.values[one.product.result]
+        rows = self.ops.kept(self.values[one.sum.result].dims)
+        names = dict(zip(one.product.output, result.dims, strict=True))
+        total, whole = scope.texts[one.sum.result], scope.texts[one.total]
+        share = f"({total} / jnp.where({whole} == 0, 1, {whole}))"
+        share = align_text(share, [names[index] for index in rows], self.ops.kept(result.dims))
+        self.lines.line(f"{made} = ({made} * {share}).astype({dtype_text(result.dtype)})", self.note(result.name))
+
+    def _kept(self, labels: Sequence[str], dims: Sequence[str]) -> tuple[str, ...]:
+        """The labels of dims that local arrays have."""
+        return tuple(label for label, dim in zip(labels, dims, strict=True) if self.ops.sizes[dim] > 1)
+
+
+def small_blocks(found: Sequence[Attention], small: SpmdProgram) -> dict[str, int]:
+    """How many places of each dim are a block at the sizes at which a module is compared: not all, and not a divisor
+    where that can be."""
+    fewest: dict[str, int] = {}
+    for one in found:
+        local = local_sizes(small.table()[one.masked], small)
+        for dim in one.blocked:
+            own = max(local[dim] * 2 // 3, 1)
+            fewest[dim] = min(own, fewest.get(dim, own))
+    return fewest

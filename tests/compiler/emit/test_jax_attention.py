@@ -1,0 +1,158 @@
+"""Attention in blocks in emitted JAX files: the same numbers as the unsharded program, whatever it masks and whatever
+is split, and never its scores as a whole."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from emitted_files import run_files
+
+from escc.compiler.emit.jax_source import emit_jax
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phases
+from escc.cost.attention import attentions, scores
+from escc.cost.hardware import Hardware
+from escc.ir.diagnostics import Source
+from escc.ir.mesh import Mesh
+from escc.ir.text.read import parse
+from escc.passes.choose import Options
+from escc.passes.expansion.expand import expand
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "jax_attention.txt"
+MODEL = """
+model "attending"
+dim B = 4, L = {new}, M = 8192, E = 32, Q = 8, R = 4, K = 4, G = 2
+dim H = K * G
+param Wq: bf16[E,H,Q]
+param Wr: bf16[E,H,R]
+param Wk: bf16[E,K,Q]
+param Wv: bf16[E,K,Q]
+param z: bf16[H]
+main(x: bf16[B,L,E], t: bf16[B,M,R]) {{
+  cache keys, values: bf16[B,M,K,Q] @ {layout}
+  q[B,L,H,Q] = x[B,L,E] * Wq[E,H,Q]
+  r[B,L,H,R] = x[B,L,E] * Wr[E,H,R]
+  k[B,L,K,Q] = x[B,L,E] * Wk[E,K,Q]
+  v[B,L,K,Q] = x[B,L,E] * Wv[E,K,Q]
+  ks = append(keys, k, L into M)
+  vs = append(values, v, L into M)
+  s[B,L,H,M] @ {split} = q[B,L,H,Q] * ks[B,M,K,Q]
+  {scores}
+  o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,K,Q]
+  return o
+}}
+phase prefill {{ }}
+"""
+SPLIT, ALONE = ("BM_xK_yQ", "BLK_yGM_x"), ("B_xMK_yQ", "B_xLK_yGM")
+CASES = {  # what makes shares of scores, and how caches and scores lie
+    "a window and a sink over a split context": ("p = softmax(s, over=M, mask=causal(L, M, window=3), sink=z)", SPLIT),
+    "a chunk and a cap": (
+        "c = 5 * tanh(s / 5)\n  p = softmax(c, over=M, mask=causal(L, M, chunk=4))",
+        ALONE,
+    ),
+    "scores of two products": (
+        "w[B,L,H,M] = r[B,L,H,R] * t[B,M,R]\n  p = softmax((s + w) / 3, over=M, mask=causal(L, M))",
+        SPLIT,
+    ),
+    "without a mask": ("p = softmax(s, over=M)", SPLIT),
+}
+RAGGED = {"L": 5, "M": 12, "L_block": 2, "M_block": 5}  # neither is divided, nor what a chip has of the context
+
+
+@cache
+def compiled(name: str, new: int = 4096) -> CompiledPhase:
+    made, (layout, split) = CASES[name]
+    source = Source("attending.esti", MODEL.format(new=new, scores=made, layout=layout, split=split))
+    [one] = compile_phases(
+        expand(parse(source), source), ["prefill"], Mesh.parse("2x2"), Options(Hardware.of_paper("tpu-v4"))
+    )
+    return one
+
+
+def emitted(name: str, new: int = 4096) -> str:
+    one = compiled(name, new)
+    return emit_jax(one.program, one.spmd, one.estimate)
+
+
+def ragged(name: str) -> str:
+    """The module of a case, which compares itself at sizes that blocks do not divide."""
+    head, small, rest = emitted(name).partition("SMALL = ")
+    line, end, after = rest.partition("\n\n")
+    for field, size in RAGGED.items():
+        line = re.sub(rf"\b{field}=\d+", f"{field}={size}", line)
+    return head + small + line + end + after
+
+
+BROKEN = [
+    ("a chunk and a cap", "sums * beside(shrunk)", "sums"),
+    ("a chunk and a cap", "start + jnp.arange(width[context]) >= first", "start + jnp.arange(width[context]) >= 0"),
+    ("a chunk and a cap", "lax.slice_in_dim(last, width[query] - left, None", "lax.slice_in_dim(last, 0, left"),
+    ("a window and a sink over a split context", "p_sum * jnp.exp(p_max - ", "p_sum * jnp.exp(0 * p_max - 0 * "),
+]
+
+
+def test_every_attention_in_blocks_agrees_with_the_program_unsharded_and_broken_ones_do_not(tmp_path: Path) -> None:
+    texts = {name: ragged(name) for name in CASES}
+    for name, right, wrong in BROKEN:
+        before, marker, rest = ragged(name).partition("\ndef dense(")
+        assert right in before, (name, right)
+        texts[f"{name}: {wrong}"] = before.replace(right, wrong) + marker + rest
+    passed = [name for name, code in run_files(texts, tmp_path).items() if code == "0"]
+    assert passed == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scores_are_made_in_the_function_of_a_block_alone(name: str) -> None:
+    one = compiled(name)
+    [attention] = attentions(one.spmd)
+    assert attention.unmade == scores(one.spmd)
+    step = emitted(name).partition("\ndef prefill(")[2].partition("\ndef dense(")[0]
+    block, whole = re.search(r"\n    def p_scores.*?\n\n", step, re.DOTALL)[0], step  # type: ignore[index]
+    assert '->BLKGM"' in block and '->BLKGM"' not in whole.replace(block, "")
+    assert [line for line in whole.replace(block, "").splitlines() if "None, None] <= p_pos_k" in line] == []
+
+
+def test_a_step_in_blocks_reads_as_a_person_would_write_it(update_golden: bool) -> None:
+    text = emitted("a window and a sink over a split context")
+    found = "def prefill(" + text.partition("\n\n\ndef prefill(")[2].partition("\n\n\ndef dense(")[0] + "\n"
+    if update_golden:
+        GOLDEN.write_text(found)
+    assert found == GOLDEN.read_text()
+
+
+def test_few_scores_stay_whole() -> None:
+    assert "attention_in_blocks" not in emitted("a chunk and a cap", new=1)
+
+
+NARROW = """
+import runpy, sys
+import jax, jax.numpy as jnp, numpy as np
+from dataclasses import replace
+from functools import partial
+from jax.sharding import NamedSharding
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+module = runpy.run_path(sys.argv[1])
+cfg, rng = replace(module["SMALL"], bf16=jnp.bfloat16), np.random.default_rng(1)
+arrays = module["tensors"](cfg, lambda shape, dtype, terms=1: (rng.standard_normal(shape) / terms**0.5).astype(dtype))
+arrays = (*arrays, jnp.int32(cfg.M))
+expected, _ = module["dense"](cfg, *arrays)
+mesh = module["make_mesh"]()
+given = jax.device_put(arrays, jax.tree.map(partial(NamedSharding, mesh), module["SPECS"]))
+found, _ = module["build"](mesh, cfg)(*given)
+print(found.dtype, float(np.max(np.abs(np.asarray(found, float) - np.asarray(expected, float)))))
+"""
+
+
+def test_narrow_floats_differ_by_their_rounding_alone(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text(ragged("a window and a sink over a split context"))
+    command = [sys.executable, "-c", NARROW, str(tmp_path / "step.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    dtype, difference = done.stdout.split()
+    assert dtype == "bfloat16"
+    assert 0 < float(difference) < 0.03

@@ -1,0 +1,113 @@
+"""Which attentions run in blocks, found in sharded programs by hand, and how large their blocks are."""
+
+from __future__ import annotations
+
+import pytest
+
+from escc.cost.attention import attentions, blocks_of
+from escc.ir.diagnostics import Source
+from escc.ir.spmd import SpmdProgram
+from escc.ir.text.read_spmd import parse_spmd
+from escc.ir.verify.verify import verify
+
+ATTENTION = """\
+sharded "attention" main on x=2
+sizes B=4 L=4096 M=8192 H=4 Q=6
+input q: bf16 B_xLHQ
+input k: bf16 B_xLQ
+input seen: bf16 B_xM
+cache keys: bf16 B_xMQ
+ks bf16 B_xMQ  = append(keys, k, L into M)
+s  bf16 B_xLHM = q[B,L,H,Q] * ks[B,M,Q]
+c  bf16 B_xLHM = tanh(s) + seen
+m  f32 B_xLH   = max(c, over=M)
+e  bf16 B_xLHM = exp(c - where(equal(m, -inf), 0, m))
+u  f32 B_xLH   = e[B,L,H,M]
+p  bf16 B_xLHM = e / where(equal(u, 0), 1, u)
+o  bf16 B_xLHQ = p[B,L,H,M] * ks[B,M,Q]
+return o
+"""
+
+
+def parsed(text: str) -> SpmdProgram:
+    spmd = parse_spmd(Source("t.spmd", text))
+    verify(spmd)
+    return spmd
+
+
+def test_a_softmax_between_two_products_runs_in_blocks() -> None:
+    [one] = attentions(parsed(ATTENTION))
+    assert [op.result for op in one.scores] == ["s", "c"]
+    assert one.unmade == {"s", "c", "e", "p"}
+    assert one.reads == {"q", "ks", "seen"}
+    assert {part.value: part.labels for part in one.parts} == {
+        "q": ("B", "L", "H", "Q"),
+        "ks": ("B", "M", "Q"),
+        "seen": ("B", "M"),
+    }
+    assert (one.query, one.context, one.top, one.total, one.rescaled) == ("L", "M", "m", "u", False)
+
+
+# What is changed of the text, each line for another reason not to run in blocks.
+OTHERS = {
+    "few": ("L=4096 M=8192", "L=64 M=8192"),
+    "scores that are returned": ("return o", "return o, c"),
+    "scores that others read": ("return o", "z f32 B_xLH = c[B,L,H,M]\nreturn o, z"),
+    "exps that others read": ("return o", "z f32 B_xLH = max(e, over=M)\nreturn o, z"),
+    "shares that others read": ("return o", "z f32 B_xLH = p[B,L,H,M]\nreturn o, z"),
+    "scores that are sent": ("m  f32", "g  bf16 BLHM = all-gather(x) B of c\nm  f32"),
+    "another shift": ("exp(c - where(equal(m, -inf), 0, m))", "exp(c - m)"),
+    "another share": ("e / where(equal(u, 0), 1, u)", "e / (u + 1)"),
+    "another base": ("exp(c - where(equal(m, -inf), 0, m))", "tanh(c - where(equal(m, -inf), 0, m))"),
+    "a narrow maximum": ("m  f32 B_xLH ", "m  bf16 B_xLH "),
+    "no new entries": ("ks bf16 B_xMQ  = append(keys, k, L into M)", "ks bf16 B_xMQ  = keys * 2"),
+    "queries that are summed": ("o  bf16 B_xLHQ = p[B,L,H,M] * ks[B,M,Q]", "o  bf16 B_xHQ = p[B,L,H,M] * ks[B,M,Q]"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_no_softmax_of_many_scores_alone_stays_whole(name: str) -> None:
+    before, after = OTHERS[name]
+    assert before in ATTENTION
+    assert attentions(parsed(ATTENTION.replace(before, after))) == ()
+
+
+def test_values_that_come_after_the_maximum_leave_it_whole() -> None:
+    late = ATTENTION.replace("u  f32", "w  bf16 B_xMQ  = ks * 2\nu  f32").replace(
+        "* ks[B,M,Q]\nreturn", "* w[B,M,Q]\nreturn"
+    )
+    assert attentions(parsed(late)) == ()
+    lines = late.splitlines()
+    lines.insert(7, lines.pop(next(n for n, line in enumerate(lines) if line.startswith("w "))))
+    [one] = attentions(parsed("\n".join(lines) + "\n"))
+    assert one.values == "w"
+
+
+def test_scores_that_others_read_may_be_what_blocks_are_made_of() -> None:
+    text = ATTENTION.replace("return o", "z f32 B_xLH = s[B,L,H,M]\nreturn o, z")
+    [one] = attentions(parsed(text))
+    assert [op.result for op in one.scores] == ["c"]
+    assert {part.value for part in one.parts} == {"s", "seen"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "places"),
+    [
+        ("B=4 L=4096 M=8192 H=4 Q=6", (("L", 2048), ("M", 512))),  # 2 of B by 4 heads: 2**23 scores in bf16
+        ("B=4 L=1024 M=8192 H=4 Q=6", (("L", 1024), ("M", 512))),
+        ("B=4 L=16 M=300 H=4096 Q=6", (("L", 2), ("M", 300))),
+        ("B=4 L=2 M=8192 H=65536 Q=6", (("L", 1), ("M", 128))),
+        ("B=128 L=1 M=8192 H=128 Q=6", (("M", 512),)),
+    ],
+)
+def test_blocks_hold_as_many_scores_as_stay_near_the_arithmetic(
+    sizes: str, places: tuple[tuple[str, int], ...]
+) -> None:
+    [block] = blocks_of(parsed(ATTENTION.replace("B=4 L=4096 M=8192 H=4 Q=6", sizes)))
+    assert block.places == places
+    whole = {dim: int(size) for dim, size in (pair.split("=") for pair in sizes.split())}
+    assert block.whole_bytes == whole["B"] // 2 * whole["L"] * whole["M"] * whole["H"] * (2 + 2)
+    share = 1.0
+    for dim, size in places:
+        share *= size / whole[dim]
+    assert float(block.bytes) == pytest.approx(float(block.whole_bytes) * share)

@@ -144,7 +144,7 @@ def cases() -> tuple[Case, ...]:
         Case("parts-64x8", ("palm-540b", *nodes, "node=64,gpu=8"), (("wall_s", 30.0), ("peak_mb", 4000.0))),
         *(
             Case(f"written-out-{n}", decode, (("wall_s", most_s), peak), blocks=n)
-            for n, most_s in ((4, 5.0), (16, 5.0), (64, 15.0))
+            for n, most_s in ((4, 10.0), (16, 5.0), (64, 15.0))
         ),
         *prefills,
         Case("feed-forward", feed_forward, (peak,)),

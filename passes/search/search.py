@@ -23,7 +23,7 @@ from .limits import JointLimits, Limits
 from .settle import settle
 
 FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
-MOST_COLUMNS = 2_000_000  # of a problem of which all plans are looked at where copies that choose alike prove nothing
+MOST_COLUMNS = 500_000  # of a problem of which all plans are looked at where copies that choose alike prove nothing
 SWEEPS = 6  # brings the bound within some hundredths; more would leave less to prove, but take longer than proving it
 
 
@@ -45,8 +45,10 @@ def search(
     if copies is not None:
         if below < math.inf and copies.bound >= below:
             raise Cutoff(copies.bound)
-        fits = copies.price < below and (limits is None or _fits(copies, limits))
-        if fits and (is_proven(problem, copies) or problem.columns > MOST_COLUMNS):
+        settled = is_proven(problem, copies) or problem.columns > MOST_COLUMNS
+        if settled and (limits is None or _fits(copies, limits)):
+            if copies.price >= below:
+                raise Cutoff(copies.bound)
             return copies
     phases = {node.phase for node in problem.graph.nodes if node.phase is not None}
     if problem.graph.layouts > MAX_LAYOUTS * max(1, len(phases)):

@@ -72,3 +72,15 @@ def test_a_program_whose_rows_have_no_entries_that_may_be_above_0_is_solved() ->
     model = Model(np.array([-1.0, -1.0]), upper, np.zeros(2, bool), none, none, np.zeros(0), np.zeros(1), np.ones(1))
     found = solve(model, Settings())
     assert found.x is not None and found.x.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("near", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_what_rows_are_worth_explains_what_columns_cost(seed: int, near: bool) -> None:
+    model = random_program(seed)
+    found = solve(model, Settings(), rows=worths(model, seed) if near else None, worths=True)
+    assert found.row_worths is not None and found.reduced_costs is not None
+    matrix = np.zeros((len(model.low), len(model.cost)))
+    matrix[model.row, model.column] = model.coefficient
+    np.testing.assert_allclose(model.cost - matrix.T @ found.row_worths, found.reduced_costs, atol=1e-6)
+    assert solve(model, Settings()).row_worths is None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sympy import Expr, Symbol
 
+from ...cost.attention import Block, blocks_of
 from ...cost.formulas.symbolic import Bandwidth, Form, SymbolicEstimate, symbolic
 from ...cost.hardware import Convention
 from ..plan.compiled import CompiledPhase
@@ -31,7 +32,8 @@ class Line:
 class Explanation:
     """The formulas of a phase. `collectives` are single ones, each paid `times`; `totals` are of the whole run.
 
-    `network`: what the formulas and the plan's figures go by.
+    `network`: what the formulas and the plan's figures go by. `blocks`: the attentions that have their scores in
+    blocks, whose kernels are priced as if these stayed on the chip.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Explanation:
     estimate: SymbolicEstimate
     collectives: tuple[Line, ...]
     totals: tuple[Line, ...]
+    blocks: tuple[Block, ...]
 
 
 def explain_phase(compiled: CompiledPhase, form: Form, drop_ones: bool = False) -> Explanation:
@@ -76,6 +79,7 @@ def explain_phase(compiled: CompiledPhase, form: Form, drop_ones: bool = False) 
         found,
         collectives,
         tuple(Line(name, 1, formula, found.value(formula), plan_s) for name, formula, plan_s in parts),
+        blocks_of(compiled.spmd),
     )
 
 

@@ -14,6 +14,7 @@ from ...cost.simulate.trace import MOST_CHIPS, Trace
 from ..text.terminal import table
 from .compare import Comparison, Finding, Sending, Weight
 from .explain import Explanation, Line, rates_of
+from .text import block_text
 
 FORMS = {
     Form.EXACT: "exact: with the factor (K-1)/K of a collective over K chips",
@@ -45,6 +46,8 @@ def as_text(explained: Explained) -> str:
     if one.collectives:
         parts.append(formula_table("Collectives, each once", one.collectives, times=True))
     parts.append(formula_table("Whole program", one.totals))
+    if one.blocks:
+        parts.append(iter(["Attention", *(f"  {block_text(block)}" for block in one.blocks)]))
     if explained.traces:
         parts.append(_traces(explained.traces))
     if explained.note is not None:

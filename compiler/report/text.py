@@ -164,7 +164,7 @@ def _worst(point: Point) -> str:
 
 def block_text(block: Block) -> str:
     """What an attention has of its scores at a time."""
-    sides = " x ".join(f"{places} {dim}" for dim, places in block.places)
+    sides = " x ".join(f"{places:,} {dim}" for dim, places in block.places)
     sizes = f"{float(block.bytes) / 1e6:,.1f} MB at a time, of {float(block.whole_bytes) / 1e6:,.1f}"
     return f"scores of {block.name}, in blocks of {sides}: {sizes}"
 

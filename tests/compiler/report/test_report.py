@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from escc.compiler.plan.compiled import Compilation, CompiledPhase
-from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.plan.pipeline import compile_phase, load, parse
+from escc.compiler.report.explain import explain_phase
+from escc.compiler.report.explain_text import Explained
 from escc.compiler.report.hardware import layouts_table
 from escc.compiler.report.json import json_text, phase_data
 from escc.compiler.report.text import report
 from escc.cost.estimate import scopes
+from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.dtype import Dtype
@@ -115,6 +118,31 @@ def test_memory_is_what_is_stored_and_what_is_live_beside_it() -> None:
     assert "  in all: 19.295 GB, 56.2% of the HBM\n" in report(palm())
     small = replace(palm(), hardware=replace(palm().hardware, hbm_bytes=19.29e9))
     assert "  in all: 19.295 GB, 100.0% of the HBM, more than it has\n" in report(small)
+
+
+ATTENDING = """
+dim B = 4, L = 4096, M = 8192, E = 16
+cache keys: bf16[B,M,E] @ B_xME
+main(x: bf16[B,L,E]) {
+  ks = append(keys, x, L into M)
+  s[B,L,M] = x[B,L,E] * ks[B,M,E]
+  p = softmax(s, over=M, mask=causal(L, M))
+  o[B,L,E] = p[B,L,M] * ks[B,M,E]
+  return o
+}
+"""
+
+
+def test_scores_in_blocks_are_told_by_their_blocks() -> None:
+    one = compile_phase(parse(ATTENDING), "main", Mesh.parse("2"), Options(Hardware.of_paper("tpu-v4")))
+    said = "  scores of p, in blocks of 4,096 L x 512 M: 16.8 MB at a time, of 268.4\n"
+    assert said in report(one)
+    assert f"\n\nAttention\n{said}" in str(Explained(explain_phase(one, Form.EXACT), None))
+    used = data(one)["memory"]
+    block = {"places": {"L": 4096, "M": 512}, "bytes": 2.0 * 4096 * 512 * 4, "whole_bytes": 2.0 * 4096 * 8192 * 4}
+    assert used["scores_in_blocks"] == {"p": block}
+    assert (used["worst_step"], used["live"]["p"]) == ("p.max", block["bytes"])
+    assert "as p.max is made: p (block), " in report(one)
 
 
 def test_several_phases_are_a_list_and_one_is_not() -> None:

@@ -19,7 +19,7 @@ from escc.compiler.jax.hlo_text import read_module
 from escc.compiler.jax.tpu import TpuReport, require_tpu_compiler, slice_of
 from escc.compiler.jax.tpu_text import tpu_check_data, tpu_check_text
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.pipeline import InternalError, compile_phase, load
+from escc.compiler.plan.pipeline import InternalError, compile_phase, load, parse
 from escc.cost.attention import blocks_of
 from escc.cost.hardware import Hardware
 from escc.ir.collective import CollectiveKind
@@ -269,16 +269,29 @@ def test_the_caches_of_a_decoding_step_are_not_copied():
     assert found.peak_bytes / found.planned_bytes == pytest.approx(1, abs=0.05)
 
 
+PROMPT = """
+dim B = 16, L = 4096, M = 8192, E = 128, K = 2, G = 2
+cache keys, values: bf16[B,K,M,E]
+main(x: bf16[B,L,K,G,E], k: bf16[B,K,L,E], v: bf16[B,K,L,E]) {
+  ks = append(keys, k, L into M)
+  vs = append(values, v, L into M)
+  s[B,L,K,G,M] = x[B,L,K,G,E] * ks[B,K,M,E]
+  p = softmax(s, over=M, mask=causal(L, M))
+  o[B,L,K,G,E] = p[B,L,K,G,M] * vs[B,K,M,E]
+  return o
+}
+"""
+
+
 @needs_libtpu
 def test_a_long_prompt_makes_no_scores_as_a_whole():
-    sizes = {"B": 2, "L": 8192, "M": 8192, "E": 512, "F": 512, "K": 2, "G": 2, "V": 1024}
-    model = load(Path("llama-3-70b"), sizes, [], phase="prefill")
-    one = compile_phase(model, "prefill", Mesh.parse("2x2"), Options(Hardware.load("tpu-v5e")))
+    one = compile_phase(parse(PROMPT), "main", Mesh.parse("2x2"), Options(Hardware.load("tpu-v5e")))
     [block] = blocks_of(one.spmd)
     found = tpu.check_tpu(one)
     assert found.equal and not found.copies, tpu_check_text(one, found)
-    assert found.memory["temp"] < block.whole_bytes / 4 / 2
-    assert found.peak_bytes / found.planned_bytes == pytest.approx(1, abs=0.1)
+    assert block.whole_bytes / 2 == 2**30
+    assert found.memory["temp"] <= block.bytes < block.whole_bytes / 50
+    assert found.peak_bytes <= found.planned_bytes
 
 
 @needs_libtpu

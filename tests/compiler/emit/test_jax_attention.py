@@ -59,7 +59,7 @@ CASES = {  # what makes shares of scores, and how caches and scores lie
         SPLIT,
     ),
 }
-RAGGED = {"L": 5, "M": 12, "L_block": 2, "M_block": 5}  # neither is divided, nor what a chip has of the context
+RAGGED = {"L": 10, "M": 12, "L_block": 4, "M_block": 5}  # blocks divide neither, nor what a chip has of the context
 
 
 @cache

@@ -11,6 +11,7 @@ import json
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -84,9 +85,13 @@ class TpuReport:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that the module holds on a chip: what it is given, what it makes elsewhere, and temporaries."""
-        found = self.memory
-        return found["argument"] + found["output"] - found["alias"] + found["temp"]
+        """The most that the module holds on a chip."""
+        return peak_of(self.memory)
+
+
+def peak_of(found: Mapping[str, int]) -> int:
+    """The most bytes that a module holds on a chip: what it is given, what it makes elsewhere, and temporaries."""
+    return found["argument"] + found["output"] - found["alias"] + found["temp"]
 
 
 def require_tpu_compiler() -> None:
@@ -149,8 +154,10 @@ def check_tpu(compiled: CompiledPhase) -> TpuReport:
         run_processes([(CHILD, folder)], 1)
         if (refused := path / "refused.txt").exists():
             raise _refusal(refused.read_text(encoding="utf-8"), compiled, where)
-        text = (path / "final.txt").read_text(encoding="utf-8")
         memory = json.loads((path / "memory.json").read_text(encoding="utf-8"))
+        if (unreadable := path / "unreadable.txt").exists():
+            raise _unreadable(unreadable.read_text(encoding="utf-8"), memory, compiled, where)
+        text = (path / "final.txt").read_text(encoding="utf-8")
     try:
         module = read_module(text)
         every = transfers_of(module, spmd.mesh)
@@ -192,6 +199,17 @@ def _refusal(said: str, compiled: CompiledPhase, where: Slice) -> InputError | I
         f"{beside}, {(needed - most) / 1e9:.2f} GB more than the {most / 1e9:.2f} GB that a program may use{what}.",
         hint=f"the plan counts {float(memory.total_bytes) / 1e9:.2f} GB, of which parameters and caches take "
         f"{float(memory.stored_bytes) / 1e9:.2f} GB; plan for less with `--hbm-fraction`, or for more chips",
+    )
+
+
+def _unreadable(said: str, memory: Mapping[str, int], compiled: CompiledPhase, where: Slice) -> InputError:
+    """What is known of a module that compiles and that JAX cannot write as text."""
+    held = float(compiled.memory.total_bytes)
+    return fail(
+        f"The module of phase `{compiled.phase}` compiles for {where.topology}, and takes {peak_of(memory) / 1e9:.2f} "
+        f"GB of a chip where {held / 1e9:.2f} GB are planned; JAX cannot write it as text, so that its collectives are "
+        "not compared.",
+        hint=f"another JAX or libtpu may; this one says: {said.splitlines()[0][:160]}",
     )
 
 

@@ -3,7 +3,8 @@
 FOLDER holds `step.py`, an emitted module, and `slice.json`: the `topology` of a slice and its `config` as the TPU's
 compiler calls them, and the `sizes` of the mesh. The step is compiled ahead of time, from shapes alone, for devices
 that need not be there. Beside it come `final.txt`, the optimised and scheduled module, and `memory.json`, bytes of a
-chip; or, where the compiler refuses, `refused.txt`, what it says.
+chip; or, where the compiler refuses, `refused.txt`, what it says; or beside the memory, where JAX cannot write the
+module as text, `unreadable.txt`, what it says of that.
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ def main(folder: Path) -> None:
     except jax.errors.JaxRuntimeError as error:
         (folder / "refused.txt").write_text(str(error))
         return
-    (folder / "final.txt").write_text(compiled.as_text())
     found = compiled.memory_analysis()
     (folder / "memory.json").write_text(json.dumps({name: getattr(found, f"{name}_size_in_bytes") for name in MEMORY}))
+    try:
+        (folder / "final.txt").write_text(compiled.as_text())
+    except jax.errors.JaxRuntimeError as error:
+        (folder / "unreadable.txt").write_text(str(error))
 
 
 def _compiled(folder: Path, wanted: dict[str, Any]) -> jax.stages.Compiled:

@@ -222,6 +222,11 @@ def test_what_else_the_compiler_says_is_a_bug_or_an_unknown_slice():
     unknown = tpu._refusal("INVALID_ARGUMENT: Topology layout is not divisible", feed_forward(), where)
     assert isinstance(unknown, InputError) and "knows no slice v4:4x4x4" in str(unknown)
     assert isinstance(tpu._refusal("INTERNAL: no", feed_forward(), where), InternalError)
+    memory = {"argument": 5_000_000_000, "output": 1_000_000_000, "alias": 500_000_000, "temp": 250_000_000}
+    unread = tpu._unreadable("INTERNAL: RET_CHECK failure\nat a.cc", memory, feed_forward(), where)
+    [said] = unread.diagnostics
+    assert "takes 5.75 GB of a chip" in said.message and "cannot write it as text" in said.message
+    assert said.hint is not None and said.hint.endswith("RET_CHECK failure")
 
 
 def report(module: Counter[ModuleTransfer], nearly: bool = False) -> TpuReport:

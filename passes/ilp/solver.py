@@ -85,7 +85,8 @@ def solve(
     live = np.flatnonzero(model.upper > 0)
     proto = _proto(model, live)
     result = _ask(proto, settings, _parameters(settings, nodes), worths)
-    if result is None or result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
+    infeasible = result is not None and result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE
+    if result is None or (infeasible and settings.presolve):
         # HiGHS has been seen to reduce a model with a known solution to nothing; without presolve it does not.
         careful = _parameters(settings, nodes)
         careful.presolve = parameters_pb2.EMPHASIS_OFF

@@ -327,9 +327,8 @@ def _largest(sizes: Sequence[tuple[int, Floats]], box: _Box) -> _Cut | None:
     return best
 
 
-def branch_and_bound(sides: Sequence[Boxes], least: float) -> None:
-    """Take turns at all plans, the `sides`, until nothing is left that may hold a cheaper one; `least` is a bound of
-    them. The side of the least bound is next: a plan that is found in one closes the boxes of all."""
+def enter(sides: Sequence[Boxes], least: float) -> None:
+    """Begin with a box of all plans of each side; `least` is a bound of them."""
     for side in sides:
         problem = side.problem
         allowed = [np.ones(len(node.seconds), dtype=bool) for node in problem.graph.nodes]
@@ -338,6 +337,11 @@ def branch_and_bound(sides: Sequence[Boxes], least: float) -> None:
             allowed[node] = mask
         side.enter(allowed, side.ascent, least)
         _share(side, sides)
+
+
+def branch_and_bound(sides: Sequence[Boxes]) -> None:
+    """Take turns at all plans, the `sides`, until nothing is left that may hold a cheaper one. The side of the least
+    bound is next: a plan that is found in one closes the boxes of all."""
     while waiting := [side for side in sides if side.open]:
         now = waiting[0] if waiting[0].dives else min(waiting, key=lambda side: side.least)
         now.step()

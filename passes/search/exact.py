@@ -219,7 +219,10 @@ class Prover:
         all that matters of it); and a plan that the integer program took for one of these, if it is none. None where
         the program has more than `most_columns`."""
         known = replace(known, bound=min(known.price, ascent.bound()))
-        reduced = self._reduce(ascent, known, ties=False, limits=limits)
+        alive, arcs = self._alive(ascent, known)
+        if all(mask.any() for mask in alive) and self._least_columns(alive, arcs) > most_columns:
+            return None
+        reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
         if not reduced.possible:
             return replace(known, bound=known.price), None
         if len(reduced.model.cost) > most_columns:
@@ -279,12 +282,9 @@ class Prover:
         ties: bool,
         limits: Limited | None = None,
         among: _Left | None = None,
+        masks: tuple[list[Mask], dict[int, Mask]] | None = None,
     ) -> _Reduced:
-        slack = min(known.price - ascent.bound() + 1e-9 * abs(known.price), FAR)
-        alive, arcs = ascent.alive(slack)
-        if self.problem.representatives is not None:
-            node, mask = self.problem.representatives
-            alive[node] &= mask
+        alive, arcs = self._alive(ascent, known) if masks is None else masks
         if among is not None:
             alive = [own & mask for own, mask in zip(alive, among.masks, strict=True)]
             arcs = {t: own & among.arcs.get(t, own) for t, own in arcs.items()}
@@ -306,6 +306,21 @@ class Prover:
         loads = [Load({n: size[alive[n]] for n, size in load.bytes.items()}, load.room) for load in loads]
         program = choice_program(graph, prices, flows, groups, loads, combined)
         return _Reduced(program, [np.flatnonzero(k) for k in alive], arcs)
+
+    def _alive(self, ascent: DualAscent, known: Candidate) -> tuple[list[Mask], dict[int, Mask]]:
+        """The choices of each node and the arcs of each tensor that plans no dearer than `known` may have."""
+        slack = min(known.price - ascent.bound() + 1e-9 * abs(known.price), FAR)
+        alive, arcs = ascent.alive(slack)
+        if self.problem.representatives is not None:
+            node, mask = self.problem.representatives
+            alive[node] &= mask
+        return alive, arcs
+
+    def _least_columns(self, alive: Sequence[Mask], arcs: Mapping[int, Mask]) -> int:
+        """How many columns the program of what is alive has at the least: those of choices and of flows."""
+        uses = {t: len(self.problem.graph.tensors[t].uses) for t in arcs}
+        flows = sum(int(mask.sum()) * (uses[t] + (uses[t] > 1)) for t, mask in arcs.items())
+        return flows + sum(int(mask.sum()) for mask in alive)
 
     def _relax(self, reduced: _Reduced, ascent: DualAscent, unit: float) -> Answer:
         """The linear relaxation of what is left, from where the ascent has come."""

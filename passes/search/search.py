@@ -1,20 +1,21 @@
 """The search: bounds first, then the integer program on what the bounds leave, then proof.
 
-Without a limit on memory, or where the cheapest plan keeps to it, one program decides. Where it
-does not, the bytes that values take are branched on (see `branch_and_bound`): with what they may take held in
-a box the problem is an easy one again, while capacity rows alone leave a weak relaxation. Plans in which
+Without a limit on memory, or where the cheapest plan keeps to it, one program decides. It is not asked where a
+rounded plan stores too much, and the plans that keep to the limit are known to cost more than that one. Where memory
+binds, the bytes that values take are branched on (see `branch_and_bound`): with what they may take held in a box the
+problem is an easy one again, while capacity rows alone leave a weak relaxation. Plans in which
 every collective runs alone are looked at first, by themselves: of them it is known when each step runs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ..layouts.space import too_large
 from ..plan import Cutoff
-from .branch_and_bound import Boxes, Side, branch_and_bound
+from .branch_and_bound import Boxes, Side, branch_and_bound, enter
 from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
 from .exact import Candidate, Problem, Prover
@@ -60,23 +61,58 @@ def search(
             raise Cutoff(ascent.bound())
     if below < math.inf:
         _refute(ascent.copy(), below)
-    found = problem.found(ascent.round())
-    if limits is None or limits.stores(found.chosen) or ascent.bound() < found.price * (1 - FAR):
-        found = prover.prove(ascent, found.at_most(below))
-        if found.price >= below and (limits is None or found.bound >= below):
-            raise Cutoff(found.bound)
-        if found.price < below and (limits is None or _fits(found, limits)):
-            plain = prover.plainest(ascent, found)
-            return plain if limits is None or _fits(plain, limits) else found
-    assert limits is not None, "without limits a plan is found, or none is cheap enough"
-    return _sides(sides(), prover, ascent, max(ascent.bound(), found.bound), below)
+    rounded = problem.found(ascent.round())
+    if limits is None or limits.stores(rounded.chosen):
+        proven = _proven(prover, ascent, rounded, limits, below)
+        if proven.fits:
+            return proven.plan
+        least = max(ascent.bound(), proven.plan.bound)
+        return _sides(_begun(sides(), prover, ascent, least, below), prover, least, below)
+    least = ascent.bound()
+    every = _begun(sides(), prover, ascent, least, below)
+    if ascent.bound() < rounded.price * (1 - FAR) and min(side.bound for side in every) < rounded.price:
+        # The cheapest plan of all may be so much cheaper that it keeps to the limits after all.
+        proven = _proven(prover, ascent, rounded, limits, below)
+        if proven.fits:
+            return proven.plan
+        least = max(least, proven.plan.bound)
+    return _sides(every, prover, least, below)
 
 
-def _sides(sides: Iterable[Side], prover: Prover, ascent: DualAscent, least: float, below: float) -> Candidate:
-    """The cheapest plan of all sides. `ascent` has settled on the problem, and `least` is a bound of it. Raises
-    Cutoff where none was found that costs less than `below`."""
+@dataclass(frozen=True)
+class _Proven:
+    """The cheapest plan of all, whether or not it keeps to the limits, and if it `fits` them."""
+
+    plan: Candidate
+    fits: bool
+
+
+def _proven(
+    prover: Prover, ascent: DualAscent, known: Candidate, limits: Limits | JointLimits | None, below: float
+) -> _Proven:
+    """The cheapest plan of those that keep to limits and of those that do not. Raises Cutoff where none costs less than
+    `below`."""
+    found = prover.prove(ascent, known.at_most(below))
+    if found.price >= below and (limits is None or found.bound >= below):
+        raise Cutoff(found.bound)
+    if found.price >= below or (limits is not None and not _fits(found, limits)):
+        assert limits is not None, "without limits a plan is found, or none is cheap enough"
+        return _Proven(found, False)
+    plain = prover.plainest(ascent, found)
+    return _Proven(plain if limits is None or _fits(plain, limits) else found, True)
+
+
+def _begun(sides: Iterable[Side], prover: Prover, ascent: DualAscent, least: float, below: float) -> list[Boxes]:
+    """All sides, each with a box. `ascent` has settled on the problem, and `least` is a bound of it."""
     every = [_boxes(side, prover, ascent, below) for side in sides]
-    branch_and_bound(every, least)
+    enter(every, least)
+    return every
+
+
+def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -> Candidate:
+    """The cheapest plan of all sides, of which `least` is a bound. Raises Cutoff where none was found that costs less
+    than `below`."""
+    branch_and_bound(every)
     best: Candidate | None = None
     bounds: list[float] = []
     known = [(side.best.price, n) for n, side in enumerate(every) if side.best is not None]
@@ -91,8 +127,8 @@ def _sides(sides: Iterable[Side], prover: Prover, ascent: DualAscent, least: flo
         bounds.append(bound)
     prover.solve_s += sum(side.prover.solve_s for side in every if side.prover is not prover)
     if best is None:
-        raise Cutoff(min(bounds))
-    return replace(best, bound=min(best.price, *bounds))
+        raise Cutoff(max(least, min(bounds)))
+    return replace(best, bound=min(best.price, max(least, min(bounds))))
 
 
 def _boxes(side: Side, prover: Prover, ascent: DualAscent, below: float) -> Boxes:

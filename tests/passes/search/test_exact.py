@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -76,3 +77,19 @@ def test_solvers_agree(solver: str) -> None:
         found = search(problem, None, Prover(problem))
         assert found is not None
         assert found.price == pytest.approx(optimum(case), rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 7, 11])
+def test_a_program_that_is_too_large_is_not_even_built(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(case_of(seed, 2, 2))
+    ascent = DualAscent(problem.graph, problem.prices, problem.distances)
+    known, prover = problem.found(ascent.round()), Prover(problem)
+    limits = SimpleNamespace(combined=False, fits=lambda plan: True, loads=lambda allowed: [])
+    columns = len(prover._reduce(ascent, known, ties=False, limits=limits).model.cost)
+    assert prover.within(ascent, known, limits, columns) is not None
+
+    def refused(*_: object, **__: object) -> None:
+        pytest.fail("a program is built")
+
+    monkeypatch.setattr(Prover, "_reduce", refused)
+    assert prover.within(ascent, known, limits, columns - 1) is None

@@ -24,9 +24,6 @@ def side(price: float, prover: Any) -> Any:
 @pytest.mark.parametrize("prices", [(1.0, 2.0), (2.0, 1.0), (3.0, 1.0, 2.0)])
 def test_the_cheapest_of_all_sides_is_taken(prices: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     prover: Any = SimpleNamespace(solve_s=0.0)
-    made = iter([side(price, prover) for price in prices])
-    monkeypatch.setattr(search, "_boxes", lambda *_: next(made))
-    monkeypatch.setattr(search, "branch_and_bound", lambda sides, least: None)
-    sides: Any = [None] * len(prices)
-    found = search._sides(sides, prover, None, 0.0, math.inf)  # type: ignore[arg-type]
+    monkeypatch.setattr(search, "branch_and_bound", lambda sides: None)
+    found = search._sides([side(price, prover) for price in prices], prover, 0.0, math.inf)
     assert found.price == min(prices) and found.bound == 1.0

@@ -278,13 +278,6 @@ def test_the_block_of_the_paper_in_decode() -> None:
     assert estimate(spmd, HARDWARE).totals(once=True).bytes_sent <= 21.6e6
 
 
-def test_prefill_with_memory_that_binds() -> None:
-    layer = example("palm-540b", B=512)
-    plan, spmd = planned(layer, "4x4x4", phase="prefill")
-    assert sum(stored for _, stored in estimate(spmd, HARDWARE).stored_bytes) <= HARDWARE.hbm_bytes
-    assert plan.phases[0].gap <= 1e-9
-
-
 @pytest.mark.parametrize(
     ("text", "pins", "sent_bytes"),
     [

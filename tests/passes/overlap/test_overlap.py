@@ -371,10 +371,10 @@ def test_many_chosen_programs_have_loops() -> None:
     assert sum(found) >= len(SEEDS) / 4
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_palm(phase: str) -> None:
+@pytest.mark.parametrize(("phase", "chips"), [("prefill", "8x8"), ("decode", "4x4x4")])
+def test_palm(phase: str, chips: str) -> None:
     program = load(EXAMPLES / "palm-540b.esti")
-    plain = compile_phase(program, phase, Mesh.parse("4x4x4"), Options(V4))
+    plain = compile_phase(program, phase, Mesh.parse(chips), Options(V4))
     looped = overlap(plain.spmd, V4, V4.hbm_bytes)
     verify(looped, program)
     assert memory(looped).total_bytes <= V4.hbm_bytes

@@ -112,7 +112,7 @@ def expanded(text: str) -> Program:
 @cache
 def prefill(capacity: float | None, stored: float = math.inf) -> CompiledPhase:
     options = Options(HARDWARE, capacity_bytes=capacity, stored_bytes=stored)
-    return compile_phase(load(EXAMPLES / "palm-540b.esti"), "prefill", Mesh.parse("4x4x4"), options)
+    return compile_phase(load(EXAMPLES / "palm-540b.esti"), "prefill", Mesh.parse("8x8"), options)
 
 
 def test_a_large_prefill_fits_and_is_proven_the_cheapest_that_does() -> None:

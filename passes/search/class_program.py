@@ -18,6 +18,7 @@ from ..ilp.model import Assembly, Model
 from ..layouts.space import Mask
 from .dual_ascent import BUNDLE, Factor, support
 from .fold import ClassTensor, Fold
+from .row_worths import choice_worths
 from .steiner import KnownTrees
 
 Floats = NDArray[np.float64]
@@ -198,12 +199,7 @@ def rows_of(
         for u, first in enumerate(program.links[t]):
             rows[first : first + len(source)] = -np.maximum(0.0, flows[u][target] - flows[u][source])
         rows[list(program.joins[t])] = worths.groups[t]
-    model, nodes = program.model, len(program.choice)
-    left = model.cost - np.bincount(model.column, model.coefficient * rows[model.row], len(model.cost))
-    choices = model.row < nodes
-    least = np.full(nodes, np.inf)
-    np.minimum.at(least, model.row[choices], left[model.column[choices]])
-    rows[:nodes] = np.where(np.isfinite(least), least, 0.0)
+    rows[: len(program.choice)] = choice_worths(program.model, len(program.choice), rows)
     return rows
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ilp.model import Model
 from ..layouts.space import Mask
 from .dual_ascent import DualAscent, Factor
 from .integer_program import ChoiceProgram, Flows
@@ -33,13 +34,18 @@ def row_worths(program: ChoiceProgram, ascent: DualAscent, arcs: Mapping[int, Ma
         if ascent.groups is not None:
             for group, row in flows.joins.items():
                 worth[row] = -float(ascent.shares[factor.tensor, group] * ascent.groups.latency_s[group]) * unit
-    model, nodes = program.model, len(program.choice)
-    left = model.cost - np.bincount(model.column, model.coefficient * worth[model.row], len(model.cost))
+    worth[: len(program.choice)] = choice_worths(program.model, len(program.choice), worth)
+    return worth
+
+
+def choice_worths(model: Model, nodes: int, rows: Floats) -> Floats:
+    """What the first rows of a model, by which each node chooses, are worth: as much as the cheapest of their columns
+    has left once all other `rows` are paid for."""
+    left = model.cost - np.bincount(model.column, model.coefficient * rows[model.row], len(model.cost))
     choices = model.row < nodes
     least = np.full(nodes, np.inf)
     np.minimum.at(least, model.row[choices], left[model.column[choices]])
-    worth[:nodes] = np.where(np.isfinite(least), least, 0.0)
-    return worth
+    return np.where(np.isfinite(least), least, 0.0)
 
 
 def _flow_worths(worth: Floats, flows: Flows, uses: range, factor: Factor, arcs: Mask, unit: float) -> None:

@@ -153,7 +153,7 @@ def sweep_command(
             raise fail("A stream has both `--input` and `--output` tokens.")
         streams = None if offload is Offload.NONE else offload
         of_grid = {"-o": output, "--context": context, "--max-cost": max_cost, "--phase": phase}
-        for option, given in (of_grid | {"--stages": stages, "--offload": streams}).items():
+        for option, given in (of_grid | {"--stages": stages, "--offload": streams, "--plans": plans or None}).items():
             if given is not None:
                 raise fail(f"`{option}` is of a grid, and `--input` asks for a stream of requests.")
         if emit not in (Emit.TEXT, Emit.JSON):

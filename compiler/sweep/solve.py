@@ -14,8 +14,6 @@ from ...ir.diagnostics import InputError
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ...passes.layouts.mesh_order import FEW_AXES
-from ...passes.layouts.strategies import live_axes
 from ...passes.plan import PROVEN
 from ..plan.compiled import CompiledPhase
 from ..plan.offload import Offload
@@ -65,18 +63,14 @@ def compiled_again(sweep: Sweep, record: Record) -> CompiledPhase | None:
 
 def shapes(chips: int, hardware: Hardware, any_shape: bool = False) -> tuple[Mesh, ...]:
     """The slice shapes of a count of chips. On a torus those nearest to a cube come first, with the fewest hops across
-    all axes; behind switches those of the fewest axes. Last come shapes of so many axes that not all layouts may be
-    looked at, which need only show whether they are quicker.
+    all axes; behind switches those of the fewest axes, and last those of so many that not all layouts may be looked at,
+    which need only show whether they are quicker.
 
     Raises InputError where none is offered.
     """
     found = meshes_of(str(chips), hardware, any_shape)
     torus = isinstance(hardware.fabric, Torus)
-
-    def rank(mesh: Mesh) -> tuple[bool, int]:
-        return len(live_axes(mesh)) > FEW_AXES, sum(n - 1 for n in mesh.sizes) if torus else len(mesh.sizes)
-
-    return tuple(sorted(found, key=rank))
+    return tuple(sorted(found, key=lambda mesh: sum(n - 1 for n in mesh.sizes) if torus else len(mesh.sizes)))
 
 
 def program_at(sweep: Sweep, point: Point) -> Program:

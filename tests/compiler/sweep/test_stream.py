@@ -175,6 +175,7 @@ def test_the_command_prints_one_that_compiles_it_with_the_same_figures() -> None
     [
         (["--input", "10"], "both `--input` and `--output`"),
         (["--input", "10", "--output", "5", "-o", "x.jsonl"], "`-o` is of a grid"),
+        (["--input", "10", "--output", "5", "--plans"], "`--plans` is of a grid"),
         (["--input", "10", "--output", "5", "--batch", "1,2"], "one `--batch`"),
         (["--input", "10", "--output", "5", "--max-first-token", "soon"], "`--max-first-token soon` is no time"),
         (["--input", "10", "--output", "5", "--caches", "f33"], "`--caches` names `f33`"),

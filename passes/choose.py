@@ -339,9 +339,10 @@ def _problem(graph: Graph, moves: Moves, network: Network, alike: Sequence[Seque
         prices = [np.zeros(len(n.seconds)) for n in graph.nodes]
     else:
         prices = [n.seconds for n in graph.nodes]
-    standing = representatives(graph, _positions(network.mesh, alike))
+    positions = _positions(network.mesh, alike)
     groups = None if moves.groups is None else moves.groups.take(kept)
-    return Problem(graph, prices, distances, options.settings, standing, groups)
+    standing = representatives(graph, positions)
+    return Problem(graph, prices, distances, options.settings, standing, groups, positions)
 
 
 def _share(numbers: Floats) -> Floats:

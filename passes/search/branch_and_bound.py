@@ -22,6 +22,7 @@ from .detours import Detours
 from .dual_ascent import DualAscent, Floats
 from .exact import Candidate, Problem, Prover
 from .graph import Port, Tensor
+from .images import ImageLimits
 from .limits import JointLimits, Limits
 from .memory_bounds import Load, local_bytes
 
@@ -94,6 +95,9 @@ MOST_WORK = 20_000_000  # arcs swept over for them: what large problems may take
 FEW_READ, ARCS_A_READ = 20, 5  # of a small problem, which is settled otherwise then (see `settle`)
 NEAR_BOUND = (0.05, 0.02, 0.01, 0.005, 0.002)  # above its bound, of a box with too many plans that may be cheaper
 MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of others that is not asked any more
+NEARLY, MOST_IN_PLACE = 2e-3, 6  # a gap that is small, and steps that leave it, after which a large side is left so
+MANY_COLUMNS = 20_000  # of a large side
+WIDE = 0.01  # a gap that is worth more tries for a better plan where bounds come from the solver
 MOST_CUTS = 4  # in turn by what the dual ascent says alone
 MOST_WAYS, EACH_WAYS, FEW_WAYS = 1_000, 100, 10  # to make copies: in all, in a box of one plan, and while none is known
 MOST_COLUMNS = 95_000  # of a program for the solver; the proof of one box in many is not worth more
@@ -107,6 +111,15 @@ class Side:
     problem: Problem
     limits: Limits | JointLimits
     detours: Detours
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSide:
+    """A side of which images are taken as one, so that copies are not told apart."""
+
+    problem: Problem
+    limits: ImageLimits
+    detours: None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,12 +147,15 @@ class _Cut:
 class Boxes:
     """Of one side the boxes that are left, the best plan so far, and the bound of what was given up. `below`: what a
     plan must cost less than, and `elsewhere` whether another side has one that costs as much. `ascent` has settled on
-    the side without limits."""
+    the side without limits. `floor`: a bound of all of its plans."""
 
-    def __init__(self, side: Side, ascent: DualAscent, prover: Prover, below: float):
+    def __init__(self, side: Side | ImageSide, ascent: DualAscent, prover: Prover, below: float):
         self.side, self.ascent = side, ascent
         self.problem, self.limits, self.detours = side.problem, side.limits, side.detours
         self.prover, self.below, self.elsewhere = prover, below, False
+        self.floor = -math.inf
+        self.large = side.detours is None or side.problem.columns >= MANY_COLUMNS
+        self.in_place, self.before = 0, (-math.inf, math.inf)  # steps since bound and price were others
         self.winner = ascent  # that of the box in which the best plan was found
         problem = self.problem
         self.best: Candidate | None = None
@@ -153,12 +169,12 @@ class Boxes:
     @property
     def price(self) -> float:
         """That of the best plan so far, or what a plan must cost less than."""
-        return self.below if self.best is None else min(self.below, self.best.price)
+        return min(self.below, self.limits.price, math.inf if self.best is None else self.best.price)
 
     @property
     def dives(self) -> bool:
         """Whether any plan is of more interest than a better bound: while none is known."""
-        return self.best is None and not self.elsewhere
+        return self.best is None and not self.elsewhere and self.limits.price == math.inf
 
     @property
     def least(self) -> float:
@@ -171,8 +187,15 @@ class Boxes:
         return min(self.price, self.given_up, self.least)
 
     @property
+    def hesitates(self) -> bool:
+        """Whether many steps have changed nothing, of a problem in which each takes long."""
+        return self.large and self.in_place >= MOST_IN_PLACE
+
+    @property
     def open(self) -> bool:
         """Whether there is anything left to do."""
+        if self.hesitates and self.least >= self.price * (1 - NEARLY):
+            return False
         return self.least < self.price * (1 - self.problem.settings.gap) and self.read < self.most
 
     def reading(self, chosen: Sequence[int]) -> Candidate:
@@ -188,9 +211,18 @@ class Boxes:
             self.best = plan
         return True
 
+    def begin(self, floor: float, known: Candidate | None, winner: DualAscent) -> None:
+        """Go on from a bound of all plans of the side and one that keeps to the limits, by an ascent that knows of
+        it."""
+        self.floor = floor
+        if known is not None and known.price < self.price:
+            self.best, self.winner = known, winner
+
     def enter(self, allowed: Sequence[Mask], parent: DualAscent, least: float, cuts: int = 0) -> None:
         """Put a box on the heap, unless no plan in it can keep to the limits or be cheaper. `least` is
         a bound of it, `cuts` as it has."""
+        if least >= self.price * (1 - self.problem.settings.gap):
+            return
         tight = self.limits.tightened(allowed)
         if tight is None:
             return
@@ -198,7 +230,8 @@ class Boxes:
         ascent = parent.copy()
         for n, mask in enumerate(tight):
             ascent.allow(n, mask)
-        known, turns = self.best, FIRST_TURNS if self.dives else TURNS
+        turns = FIRST_TURNS if self.dives else TURNS if self.detours or least < self.price * (1 - WIDE) else 0
+        known = self.best
         loads = self.limits.loads(tight)
         pressed = press(ascent, loads, self.reading, self.offered, turns, self.limits.combined)
         if pressed is not None and self.best is not known:
@@ -216,7 +249,10 @@ class Boxes:
         """Take the box of the least bound, prove its cheapest plan or split it."""
         gap = self.problem.settings.gap
         bound, box = self.take()
-        if self.limits.fits(box.plan) or not box.cuts or box.cuts >= MOST_CUTS:
+        now = bound, self.price
+        self.in_place = self.in_place + 1 if now == self.before else 0
+        self.before = now
+        if self.detours is None or self.limits.fits(box.plan) or not box.cuts or box.cuts >= MOST_CUTS:
             found, wrong, most = self.ask(box)
             bound = max(bound, found.bound)
             if found.price < min(most, self.price) and self.offered(found):
@@ -254,6 +290,8 @@ class Boxes:
     def detour(self, plan: Candidate, most: int) -> float:
         """Try other ways to make the copies of a plan; a bound of those that were not tried."""
         most = min(most, MOST_WAYS - self.tried)
+        if self.detours is None:
+            return -math.inf
         found, left, tried = self.detours.around(plan, self.limits, self.price, most)
         self.tried += tried
         if found is not None:
@@ -335,22 +373,32 @@ def enter(sides: Sequence[Boxes], least: float) -> None:
         if problem.representatives is not None:
             node, mask = problem.representatives  # from here on boxes may tell alike axes apart
             allowed[node] = mask
-        side.enter(allowed, side.ascent, least)
-        _share(side, sides)
+        bound = max(least, side.floor)
+        if side.large and side.floor >= side.price * (1 - NEARLY):
+            side.given_up = min(side.given_up, bound)
+            continue
+        side.enter(allowed, side.ascent, bound)
+        share(sides)
 
 
 def branch_and_bound(sides: Sequence[Boxes]) -> None:
     """Take turns at all plans, the `sides`, until nothing is left that may hold a cheaper one. The side of the least
     bound is next: a plan that is found in one closes the boxes of all."""
     while waiting := [side for side in sides if side.open]:
-        now = waiting[0] if waiting[0].dives else min(waiting, key=lambda side: side.least)
+        now = waiting[0] if waiting[0].dives else min(waiting, key=_turn)
         now.step()
-        _share(now, sides)
+        share(sides)
 
 
-def _share(found: Boxes, sides: Sequence[Boxes]) -> None:
-    """Tell all other sides what the best plan of one costs."""
-    if found.best is not None:
-        for side in sides:
-            if side is not found:
-                side.below, side.elsewhere = min(side.below, found.best.price), True
+def _turn(side: Boxes) -> tuple[int, float]:
+    """Of sides that get nowhere others are looked at first."""
+    return (side.in_place // MOST_IN_PLACE if side.large else 0, side.least)
+
+
+def share(sides: Sequence[Boxes]) -> None:
+    """Tell all sides what the best plan of any costs."""
+    for found in sides:
+        if found.price < found.below:
+            for side in sides:
+                if side is not found:
+                    side.below, side.elsewhere = min(side.below, found.price), True

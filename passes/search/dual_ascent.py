@@ -130,7 +130,7 @@ class DualAscent:
             # Which share of each group's latency the trees of each tensor pay, [tensors, groups].
             member = groups.members()
             self.shares = member / np.maximum(1.0, member.sum(axis=0))
-            self._reprice()
+            self.reprice()
 
     def copy(self) -> DualAscent:
         """The same split of prices, to go on from by itself."""
@@ -184,7 +184,7 @@ class DualAscent:
             self._share(self.groups)
             if self.bound() < before:  # several groups on one path: each alone could have been spared
                 self.shares = shares
-                self._reprice()
+                self.reprice()
 
     def combining(self) -> float:
         """What plans cost at the least above the bound if collectives of two tensors run as one: a group pays its
@@ -216,10 +216,10 @@ class DualAscent:
         count = needy.sum(axis=0)
         taken = given.sum(axis=0)
         self.shares = np.where(count > 0, self.shares - given + needy * (taken / np.maximum(1, count)), self.shares)
-        self._reprice()
+        self.reprice()
 
-    def _reprice(self) -> None:
-        """Let each tensor pay its shares."""
+    def reprice(self) -> None:
+        """Let each tensor pay its `shares`."""
         assert self.groups is not None
         for factor in self.factors:
             of, alone = self.groups.of[factor.tensor], self.alone[factor.tensor]

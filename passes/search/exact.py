@@ -30,6 +30,7 @@ INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 FAR = 1e30  # seconds: more than the difference of any two plans
 NODES = 2_000  # of the solver's search among plans that keep to a limit
 MOST_INTEGER = 10_000  # columns of a program for that search
+WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 
@@ -40,7 +41,8 @@ class Problem:
 
     `distances[t]` is None for a tensor that nothing reads. `groups`: the collectives that may run as
     one; None when combining saves nothing. `representatives`: at one node the choices of which all
-    others are images under a renaming of axes, see `symmetry`. `settings` are those of the solver.
+    others are images under a renaming of axes, see `symmetry`. `settings` are those of the solver. `alike`: groups of
+    axes, by their places, that plans may rename.
     """
 
     graph: Graph
@@ -49,6 +51,7 @@ class Problem:
     settings: Settings
     representatives: tuple[int, Mask] | None = None
     groups: Groups | None = None
+    alike: Sequence[Sequence[int]] = ()
 
     def found(self, chosen: Sequence[int], shared: frozenset[int] = frozenset()) -> Candidate:
         """A plan with its price; `shared` are groups that may be worth combining. Nothing is proven."""
@@ -242,6 +245,9 @@ class Prover:
                 wrong = None if fitting else plan
                 best = min([best, *fitting], key=lambda f: f.price)
                 best = replace(best, bound=min(best.price, max(known.bound, answer.bound / unit)))
+            elif relaxed and best.price * (1 - WIDE) > best.bound:
+                mixed = self._mixed(answer, reduced, ascent, best, limits)
+                best = best if mixed is None else replace(mixed, bound=min(best.bound, mixed.price))
             if plan is not None or best.price - best.bound <= self.problem.settings.gap * abs(best.price):
                 break
             if np.isfinite(best.price):
@@ -348,9 +354,21 @@ class Prover:
                 return polished
         return plan
 
-    def _round(self, answer: Answer, reduced: _Reduced, ascent: DualAscent, best: Candidate) -> Candidate | None:
-        """A good plan among the choices that an answer mixes: by ascent, then by the integer program
-        on those choices alone."""
+    def _mixed(
+        self, answer: Answer, reduced: _Reduced, ascent: DualAscent, known: Candidate, limits: Limited
+    ) -> Candidate | None:
+        """A plan within limits, cheaper than `known`, of the choices that an answer mixes."""
+        mixed = self._among(answer, reduced, ascent)
+        if not mixed.bound() < known.price:
+            return None
+        inside = self._reduce(mixed, known, ties=False, limits=limits)
+        if not inside.possible or len(inside.model.cost) > MOST_INTEGER:
+            return None
+        plan = self._plan(self._solve(inside.model, NODES), inside)
+        return plan if plan is not None and plan.price < known.price and limits.fits(plan) else None
+
+    def _among(self, answer: Answer, reduced: _Reduced, ascent: DualAscent) -> DualAscent:
+        """An ascent that has settled on the choices that an answer mixes."""
         mixed = ascent.copy()
         for n, (kept, share) in enumerate(zip(reduced.kept, reduced.shares(answer), strict=True)):
             some = np.zeros(len(ascent.prices[n]), dtype=bool)
@@ -358,6 +376,12 @@ class Prover:
             mixed.allow(n, some)
         for _ in range(MORE_SWEEPS):
             mixed.sweep()
+        return mixed
+
+    def _round(self, answer: Answer, reduced: _Reduced, ascent: DualAscent, best: Candidate) -> Candidate | None:
+        """A good plan among the choices that an answer mixes: by ascent, then by the integer program
+        on those choices alone."""
+        mixed = self._among(answer, reduced, ascent)
         best = min(best, self.problem.found(ascent.polish(mixed.round())), key=lambda f: f.price)
         inside = self._reduce(mixed, best, ties=False)
         exact = self._plan(self._solve(inside.model), inside, ascent) if inside.possible else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -48,6 +49,11 @@ class Limits:
     phase: str
     combined: bool = False
     _known: dict[_Key, tuple[MemoryUse, SpmdProgram]] = field(default_factory=dict)
+
+    @property
+    def price(self) -> float:
+        """What a plan costs that was found by asking: none is."""
+        return math.inf
 
     def fits(self, plan: Candidate, apart: bool = True) -> bool:
         """Whether a plan keeps to the limits."""
@@ -111,6 +117,11 @@ class JointLimits:
     def combined(self) -> bool:
         """Whether only plans that run some collectives as one are of interest."""
         return any(part.combined for part in self.parts)
+
+    @property
+    def price(self) -> float:
+        """What a plan costs that was found by asking: none is."""
+        return math.inf
 
     def fits(self, plan: Candidate, apart: bool = True) -> bool:
         """Whether a plan keeps to the limits."""

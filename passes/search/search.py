@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 
 from ..layouts.space import too_large
 from ..plan import Cutoff
-from .branch_and_bound import Boxes, Side, branch_and_bound, enter
+from .branch_and_bound import MANY_COLUMNS, Boxes, ImageSide, Side, branch_and_bound, enter, share
 from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
 from .exact import Candidate, Problem, Prover
 from .graph import MAX_LAYOUTS
+from .images import ImageLimits, images
 from .limits import JointLimits, Limits
 from .settle import settle
 
@@ -105,8 +106,30 @@ def _proven(
 def _begun(sides: Iterable[Side], prover: Prover, ascent: DualAscent, least: float, below: float) -> list[Boxes]:
     """All sides, each with a box. `ascent` has settled on the problem, and `least` is a bound of it."""
     every = [_boxes(side, prover, ascent, below) for side in sides]
+    if every and all(side.problem.columns >= MANY_COLUMNS for side in every):
+        _among_images(every, least)
     enter(every, least)
     return every
+
+
+def _among_images(every: Sequence[Boxes], least: float) -> None:
+    """Look at all sides with the images of plans under renamings of axes taken as one first, where some are alike."""
+    small: list[tuple[Boxes, ImageLimits]] = []
+    for side in every:
+        assert isinstance(side.side, Side), "these are not told by images"
+        found = images(side.problem)
+        if found is None:
+            return
+        limits = ImageLimits(found, side.side.limits, side.ascent, side.prover)
+        start = _settled(found.problem)
+        small.append((Boxes(ImageSide(found.problem, limits), start, Prover(found.problem), side.below), limits))
+    parts = [part for part, _ in small]
+    enter(parts, least)
+    branch_and_bound(parts)
+    for side, (part, limits) in zip(every, small, strict=True):
+        side.begin(max(least, part.bound), limits.found, limits.whole(part.winner))
+        side.prover.solve_s += part.prover.solve_s
+    share(every)
 
 
 def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -> Candidate:
@@ -122,6 +145,7 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     for side in every:
         price, bound = below if best is None else best.price, side.bound
         if bound < price * (1 - side.problem.settings.gap):
+            assert isinstance(side.side, Side), "these are not told by images"
             found, more = settle(side.side, side.prover, side.ascent, price)
             best, bound = found or best, max(bound, more)
         bounds.append(bound)
@@ -135,10 +159,15 @@ def _boxes(side: Side, prover: Prover, ascent: DualAscent, below: float) -> Boxe
     """A side with an ascent that has settled on it; `ascent` is that of the whole problem."""
     if side.problem is prover.problem:
         return Boxes(side, ascent, prover, below)
-    start = _ascent(side.problem)
+    return Boxes(side, _settled(side.problem), Prover(side.problem), below)
+
+
+def _settled(problem: Problem) -> DualAscent:
+    """An ascent that has settled on a problem."""
+    start = _ascent(problem)
     for _ in range(SWEEPS):
         start.sweep()
-    return Boxes(side, start, Prover(side.problem), below)
+    return start
 
 
 def _ascent(problem: Problem) -> DualAscent:

@@ -1,0 +1,332 @@
+"""Plans told apart but for the names of axes that are alike: a smaller problem whose bounds hold for all plans.
+
+Where axes are alike every layout, choice and collective has images under their renamings. Taken as one, they make a
+problem of a sixth of the columns on three such axes: each plan is a plan of it that costs no more, so that a bound of
+these is one of all plans. Its linear relaxation is that of the whole problem, which can be split evenly over images.
+What it leaves open is how the axes of one value stand to those of another: a plan of it is spelled out among the images
+of what it takes, and counts if that costs the same. Bytes are those of all images, and so what memory asks for is
+decided here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import permutations, product
+
+import numpy as np
+
+from ..layouts.reshard import Arcs
+from ..layouts.space import Arrangements, Array, Mask, Space
+from .combinable import ALONE, Groups
+from .dual_ascent import DualAscent
+from .exact import Candidate, Problem, Prover
+from .graph import Graph, Port, Tensor
+from .limits import Held, JointLimits, Limits
+from .memory_bounds import Demand, Load
+from .steiner import Distances
+
+SWEEPS = 3  # of the ascent among the images of a plan
+SAME = 1e-9  # relative: plans of one price
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """A problem whose images are one. `of[n]`: for each choice of node n the choice that stands for it; `first[n]`:
+    for each of these one that it stands for. `rows[t]`: the layout that stands for each of tensor t; `groups`: the
+    group that stands for each."""
+
+    problem: Problem
+    of: Sequence[Array]
+    first: Sequence[Array]
+    rows: Sequence[Array]
+    groups: Array
+
+    def all(self, masks: Sequence[Mask]) -> list[Mask]:
+        """The choices of the whole problem that choices here stand for."""
+        return [mask[of] for mask, of in zip(masks, self.of, strict=True)]
+
+    def standing(self, masks: Sequence[Mask]) -> list[Mask]:
+        """The choices here that stand for some of the whole problem."""
+        out = []
+        for mask, of, first in zip(masks, self.of, self.first, strict=True):
+            here = np.zeros(len(first), dtype=bool)
+            here[of[mask]] = True
+            out.append(here)
+        return out
+
+
+@dataclass(eq=False)
+class ImageLimits:
+    """The limits of a problem for plans among images. A plan keeps to them if, spelled out among the images of what it
+    takes, it does and costs no more; `found` is the cheapest that was spelled out, dearer or not. `ascent` has settled
+    on the whole problem."""
+
+    images: Images
+    limits: Limits | JointLimits
+    ascent: DualAscent
+    prover: Prover
+    found: Candidate | None = None
+    _spelled: dict[tuple[int, ...], Candidate] = field(default_factory=dict)
+
+    @cached_property
+    def _every(self) -> list[Load]:
+        """What choices take at the least, whatever the others are."""
+        return self.loads([np.ones(len(first), dtype=bool) for first in self.images.first])
+
+    @property
+    def combined(self) -> bool:
+        """As the limits have it."""
+        return self.limits.combined
+
+    @property
+    def price(self) -> float:
+        """What the cheapest plan costs that was found."""
+        return math.inf if self.found is None else self.found.price
+
+    def spelled(self, plan: Candidate) -> Candidate:
+        """A plan of the whole problem among the images of what a plan takes."""
+        if plan.chosen not in self._spelled:
+            ascent = self.ascent.copy()
+            for n, (of, c) in enumerate(zip(self.images.of, plan.chosen, strict=True)):
+                ascent.allow(n, of == c)
+            for _ in range(SWEEPS):
+                ascent.sweep()
+            self._spelled[plan.chosen] = self.prover.problem.found(ascent.round())
+        return self._spelled[plan.chosen]
+
+    def whole(self, ascent: DualAscent) -> DualAscent:
+        """An ascent of the whole problem that splits prices between all images alike, with a bound that is no less."""
+        own = self.ascent.copy()
+        own.prices = [price[of] for price, of in zip(ascent.prices, self.images.of, strict=True)]
+        own.given = [given[of] for given, of in zip(ascent.given, self.images.of, strict=True)]
+        own.refund = ascent.refund
+        for factor, small in zip(own.factors, ascent.factors, strict=True):
+            factor.potentials = [potential[self.images.rows[factor.tensor]] for potential in small.potentials]
+        if ascent.groups is not None:
+            own.shares = ascent.shares[:, self.images.groups]
+            own.reprice()
+        return own
+
+    def fits(self, plan: Candidate) -> bool:
+        """Whether it does, spelled out at its price."""
+        if any(load.of(plan.chosen) > load.room * (1 + SAME) for load in self._every):
+            return False
+        found = self.spelled(plan)
+        if not math.isfinite(found.price) or not self.limits.fits(found):
+            return False
+        if found.price < self.price:
+            self.found = found
+        return found.price <= plan.price * (1 + SAME)
+
+    def held(self, plan: Candidate) -> list[Held]:
+        """What a plan holds at its worst point, besides what is stored, in layouts that stand for theirs."""
+        tensors = self.prover.problem.graph.tensors
+        numbers = {(str(tensor.phase), tensor.value.name): t for t, tensor in enumerate(tensors)}
+        out = []
+        for held in self.limits.held(self.spelled(plan)):
+            t = numbers[held.phase, held.value]
+            row = tensors[t].space.index(held.layout)
+            assert row is not None, "what a plan holds lies in a layout"
+            small = self.images.problem.graph.tensors[t].space
+            out.append(replace(held, layout=small.layout(int(self.images.rows[t][row]))))
+        return out
+
+    def worst(self, plan: Candidate) -> list[tuple[str, str]]:
+        """The phase and the name of all that it holds there."""
+        return self.limits.worst(self.spelled(plan))
+
+    def deciding(self, plan: Candidate) -> set[int]:
+        """The nodes whose choices say what is needed there."""
+        return self.limits.deciding(self.spelled(plan))
+
+    @property
+    def stored_terms(self) -> tuple[Demand, ...]:
+        """What is stored."""
+        first = self.images.first
+        return tuple(replace(term, bytes=term.bytes[first[term.node]]) for term in self.limits.stored_terms)
+
+    def tightened(self, allowed: Sequence[Mask]) -> list[Mask] | None:
+        """Without the choices that no plan within the limits has; None when nothing is left."""
+        tight = self.limits.tightened(self.images.all(allowed))
+        return None if tight is None else self.images.standing(tight)
+
+    def loads(self, allowed: Sequence[Mask]) -> list[Load]:
+        """What plans take of the memory at the least, wherever it may be too much."""
+        first = self.images.first
+        every = self.limits.loads(self.images.all(allowed))
+        return [replace(load, bytes={n: size[first[n]] for n, size in load.bytes.items()}) for load in every]
+
+
+def images(problem: Problem) -> Images | None:
+    """The problem with images taken as one; None where no axes are alike, or something does not have all of its
+    images."""
+    if all(len(group) < 2 for group in problem.alike):
+        return None
+    spaces: dict[int, tuple[Space, Array]] = {}
+    for tensor in problem.graph.tensors:
+        space = tensor.space.space
+        if id(space) not in spaces:
+            code = _least(space.rows, problem.alike)
+            standing, of = np.unique(code, return_inverse=True)
+            if not np.isin(standing, space.codes).all():
+                return None
+            rows = space.rows.take(np.searchsorted(space.codes, standing))
+            spaces[id(space)] = Space(space.axis_names, space.axis_sizes, rows), of.reshape(-1)
+    rows_of = [spaces[id(tensor.space.space)][1] for tensor in problem.graph.tensors]
+    of_choice, first = _choices(problem)
+    nodes = []
+    for n, (node, price) in enumerate(zip(problem.graph.nodes, problem.prices, strict=True)):
+        if not np.allclose(price, price[first[n]][of_choice[n]], rtol=1e-9, atol=0.0):
+            return None
+        nodes.append(node.take(first[n]))
+    tensors = []
+    for t, tensor in enumerate(problem.graph.tensors):
+        own = replace(tensor.space, space=spaces[id(tensor.space.space)][0])
+        ports = [Port(p.node, rows_of[t][p.rows[first[p.node]]]) for p in (tensor.source, *tensor.uses)]
+        tensors.append(replace(tensor, space=own, source=ports[0], uses=tuple(ports[1:])))
+    moves = _moves(problem, rows_of)
+    if moves is None:
+        return None
+    distances, groups, numbers = moves
+    prices = [price[f] for price, f in zip(problem.prices, first, strict=True)]
+    small = Problem(Graph(tuple(nodes), tuple(tensors)), prices, distances, problem.settings, None, groups)
+    return Images(small, of_choice, first, rows_of, numbers)
+
+
+def _relabelings(classes: Sequence[Sequence[int]], axes: int) -> Iterator[list[int]]:
+    for orders in product(*(permutations(group) for group in classes)):
+        order = list(range(axes))
+        for group, image in zip(classes, orders, strict=True):
+            for a, b in zip(group, image, strict=True):
+                order[a] = b
+        yield order
+
+
+def _codes(rows: Arrangements, classes: Sequence[Sequence[int]]) -> list[Array]:
+    """The codes of the images of each row under every renaming."""
+    every = _relabelings(classes, rows.place.shape[1])
+    return [
+        Arrangements(rows.place[:, order], rows.position[:, order], rows.modes, rows.slots).codes() for order in every
+    ]
+
+
+def _least(rows: Arrangements, classes: Sequence[Sequence[int]]) -> Array:
+    """The least code of the images of each row."""
+    return np.asarray(np.min(_codes(rows, classes), axis=0))
+
+
+def _choices(problem: Problem) -> tuple[list[Array], list[Array]]:
+    """For each node and choice the number of those that are its images, and for each of these numbers the plainest."""
+    ports: list[list[tuple[Tensor, Port]]] = [[] for _ in problem.graph.nodes]
+    for tensor in problem.graph.tensors:
+        for port in (tensor.source, *tensor.uses):
+            ports[port.node].append((tensor, port))
+    of, first = [], []
+    known: dict[int, list[Array]] = {}
+    for node, own in zip(problem.graph.nodes, ports, strict=True):
+        if node.table is not None:
+            keys = [np.stack([code]) for code in _codes(node.table.rows, problem.alike)]
+        elif own:
+            for tensor, _ in own:
+                space = tensor.space.space
+                if id(space) not in known:
+                    known[id(space)] = _codes(space.rows, problem.alike)
+            each = [[code[port.rows] for code in known[id(tensor.space.space)]] for tensor, port in own]
+            keys = [np.stack(codes) for codes in zip(*each, strict=True)]
+        else:
+            keys = [np.arange(len(node.seconds))[None]]
+        _, number = np.unique(_least_of(keys), axis=1, return_inverse=True)
+        order = np.lexsort((node.rank, number.reshape(-1)))
+        _, at = np.unique(number.reshape(-1)[order], return_index=True)
+        of.append(number.reshape(-1))
+        first.append(order[at])
+    return of, first
+
+
+def _least_of(keys: Sequence[Array]) -> Array:
+    """Of several columns of numbers at each place the first in lexical order. Each [numbers, places]."""
+    best = keys[0]
+    for other in keys[1:]:
+        less, same = np.zeros(best.shape[1], dtype=bool), np.ones(best.shape[1], dtype=bool)
+        for a, b in zip(best, other, strict=True):
+            less |= same & (b < a)
+            same &= a == b
+        best = np.where(less, other, best)
+    return best
+
+
+_Moves = tuple[list[Distances | None], Groups | None, Array]
+
+
+def _moves(problem: Problem, rows: Sequence[Array]) -> _Moves | None:
+    """The arcs between layouts that stand for others, and their groups: those that have an image in common are one.
+    None where these are of different latencies."""
+    groups = problem.groups
+    one = _Merged(0 if groups is None else len(groups.latency_s))
+    found: list[tuple[Array, Array] | None] = []
+    for t, near in enumerate(problem.distances):
+        if near is None:
+            found.append(None)
+            continue
+        source, target = rows[t][near.arcs.source], rows[t][near.arcs.target]
+        of = np.full(len(source), ALONE) if groups is None or groups.of[t] is None else np.asarray(groups.of[t])
+        keep = np.flatnonzero(source != target)
+        # Images have the same ends here, and are of one kind at one price.
+        key = np.stack([source[keep], target[keep], near.arcs.kind[keep], of[keep] >= 0])
+        _, number = np.unique(key, axis=1, return_inverse=True)
+        order = np.lexsort((near.price[keep], number.reshape(-1)))
+        _, at = np.unique(number.reshape(-1)[order], return_index=True)
+        found.append((keep[order[at]], of))
+        lead = np.empty(len(at), dtype=np.int64)
+        lead[number.reshape(-1)[order[at]]] = of[keep[order[at]]]
+        for a, b in {(int(a), int(b)) for a, b in zip(of[keep], lead[number.reshape(-1)], strict=True) if a >= 0}:
+            one.join(a, b)
+    numbers = one.numbers()
+    distances: list[Distances | None] = []
+    members: list[Array | None] = []
+    known: dict[tuple[int, int], Distances] = {}
+    for t, (near, kept) in enumerate(zip(problem.distances, found, strict=True)):
+        if near is None or kept is None:
+            distances.append(None)
+            members.append(None)
+            continue
+        some, of = kept
+        same = id(near), id(rows[t])
+        if same not in known:
+            arcs = near.arcs.take(some)
+            ends = rows[t][arcs.source], rows[t][arcs.target]
+            known[same] = Distances(Arcs(*ends, arcs.kind, arcs.axes), near.price[some])
+        distances.append(known[same])
+        members.append(np.where(of[some] >= 0, numbers[of[some]], ALONE) if len(numbers) else np.full(len(some), ALONE))
+    if groups is None:
+        return distances, None, numbers
+    latency = np.full(int(numbers.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(latency, numbers, groups.latency_s)
+    if not np.allclose(latency[numbers], groups.latency_s, rtol=1e-9, atol=0.0):
+        return None
+    return distances, Groups(latency, members), numbers
+
+
+class _Merged:
+    """Numbers of which some are one."""
+
+    def __init__(self, count: int):
+        self.lead = list(range(count))
+
+    def find(self, a: int) -> int:
+        while self.lead[a] != a:
+            self.lead[a] = self.lead[self.lead[a]]
+            a = self.lead[a]
+        return a
+
+    def join(self, a: int, b: int) -> None:
+        a, b = self.find(a), self.find(b)
+        self.lead[max(a, b)] = min(a, b)
+
+    def numbers(self) -> Array:
+        """For each the number of those that are one with it."""
+        leads = np.array([self.find(a) for a in range(len(self.lead))], dtype=np.int64)
+        return np.asarray(np.unique(leads, return_inverse=True)[1].reshape(-1)) if len(leads) else leads

@@ -21,7 +21,7 @@ from ...ir.mesh import Mesh
 from ...ir.program import Choose, Einsum, Kind, Program, Region, Repeat, Take, walk
 from ...ir.spmd import Compute, SpmdProgram, Step, unsharded
 from ...ir.streams import host_tensors, unstreamed
-from ..hf_import import checkpoint_files
+from ..hf_import import checkpoint_files, parameter_parts
 from ..hf_import.weight_map import WeightMap, fitted_map
 from ..simulate.shrink import shrink
 from .jax_attention import small_blocks
@@ -38,7 +38,7 @@ TITLE = '"""A step of a model on the chips of a mesh, in JAX, with its collectiv
 RUNTIME, ROWS_RUNTIME, STREAMS_RUNTIME = (
     Path(__file__).with_name(f"{name}.py") for name in ("jax_runtime", "jax_rows_runtime", "jax_streams_runtime")
 )
-CHECKPOINTS = Path(checkpoint_files.__file__)
+CHECKPOINTS = Path(checkpoint_files.__file__), Path(parameter_parts.__file__)
 OLDEST = (0, 10)  # the first JAX whose gathers can say that their result is the same everywhere
 TOLERANCE = 1e-5  # of the largest element, in floats of 32 bits
 LEAST_SHOWN_US = 0.05
@@ -150,9 +150,8 @@ def _imports(text: str) -> str:
     """The imports that `text` needs."""
     types = [name for name in ("Callable", "Iterator", "Mapping", "Sequence") if name in text]
     standard = [f"from collections.abc import {', '.join(types)}"] if types else []
-    lines = [
-        f"import {name}" for name in ("itertools", "json", "math", "re", "sys") if re.search(rf"\b{name}\.\w", text)
-    ]
+    modules = ("itertools", "json", "math", "mmap", "re", "sys")
+    lines = [f"import {name}" for name in modules if re.search(rf"\b{name}\.\w", text)]
     lines += [*standard, "from dataclasses import dataclass", "from functools import partial"]
     lines += ["from importlib import import_module"] if "import_module(" in text else []
     lines += ["from pathlib import Path"] if "Path(" in text else []
@@ -354,13 +353,16 @@ LOAD = '''def load(checkpoint: str, mesh, cfg: Config = FULL, tell: Callable[[st
     def placed(line, form, spec):
         sharding = NamedSharding(mesh, spec)
         places = sharding.addressable_devices_indices_map(form.shape)
-        own = {str(at): at for at in places.values()}
-        made = parameter_parts(found, line, form.shape, form.dtype, list(own.values()))
-        parts = dict(zip(own, made, strict=True))
+        shards = dict.fromkeys(places)
+        for some in read_together(found, line, {str(at): at for at in places.values()}.values()):
+            parts = parameter_parts(found, line, form.shape, form.dtype, some)
+            for device, at in places.items():
+                if at in some:
+                    shards[device] = jax.device_put(parts[some.index(at)], device, may_alias=True)
+            jax.block_until_ready([one for one in shards.values() if one is not None])  # what was read goes before more
+            del parts
         tell(line)
-        shards = [jax.device_put(parts[str(at)], device, may_alias=False) for device, at in places.items()]
-        jax.block_until_ready(shards)  # what was read goes before more is
-        return jax.make_array_from_single_device_arrays(form.shape, sharding, shards)
+        return jax.make_array_from_single_device_arrays(form.shape, sharding, list(shards.values()))
 
     return jax.tree.map(placed, WEIGHTS, forms, PARAMS)'''
 
@@ -373,7 +375,7 @@ def _load(names: Names, weights: WeightMap, streams: Streams) -> list[str]:
         *lines[1:],
     ]
     load = STREAMED_LOAD if streams.tensors else LOAD
-    return ["\n".join(lines), *_used(_functions(CHECKPOINTS), load), load]
+    return ["\n".join(lines), *_used(_functions(CHECKPOINTS[0]) | _functions(CHECKPOINTS[1]), load), load]
 
 
 def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool, streams: Streams) -> str:

@@ -14,8 +14,9 @@ from typing import Any
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, fail
 from ...ir.program import Program
-from .checkpoint_files import checkpoint_tensors, tensor_called
+from .checkpoint_files import checkpoint_tensors
 from .description import Transformer
+from .parameter_parts import tensor_called
 from .weight_map import Made, WeightMap, check_map, parameters, tensors_of
 from .weights import GGUF, style_of, weight_map
 

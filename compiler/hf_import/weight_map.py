@@ -19,7 +19,7 @@ from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
 from ...ir.program import Kind, Program, Repeat, Stored, walk
 from ...ir.text.read import read_source
 from ...passes.expansion.lookup import LARGEST
-from .checkpoint_files import counters_of, tensor_called
+from .parameter_parts import counters_of, tensor_called
 
 STEPS: Mapping[str, str] = {
     "scaled S": "numbers of few bits, block by block times the tensor of that name with S behind it",

@@ -19,8 +19,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from escc.compiler.hf_import.checkpoint import map_of, open_checkpoint
-from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors, parameter_parts
+from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
 from escc.compiler.hf_import.description import Transformer
+from escc.compiler.hf_import.parameter_parts import parameter_parts
 from escc.compiler.hf_import.weight_map import parameters
 from escc.ir.program import Program
 

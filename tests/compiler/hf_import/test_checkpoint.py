@@ -13,7 +13,8 @@ from saved_llama import HEAD, file_bytes, random_weights, save
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
-from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors, copy_part, parameter_parts
+from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
+from escc.compiler.hf_import.parameter_parts import copy_part, parameter_parts
 from escc.compiler.hf_import.weight_map import Made, map_beside, parameters, read_map
 from escc.compiler.plan.pipeline import load
 from escc.ir.diagnostics import InputError, Source

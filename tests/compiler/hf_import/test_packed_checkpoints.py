@@ -13,7 +13,8 @@ from saved_llama import CONFIG, KNOWN, WIDTH, random_weights, save
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
-from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors, parameter_parts
+from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
+from escc.compiler.hf_import.parameter_parts import parameter_parts
 from escc.compiler.hf_import.weight_map import fitted_map, map_beside
 from escc.compiler.plan.pipeline import load
 

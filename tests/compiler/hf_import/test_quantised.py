@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
 from escc.compiler.hf_import.architectures import read_config
-from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors, parameter_parts, scaled_tensor
+from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
 from escc.compiler.hf_import.json_text import read_json
+from escc.compiler.hf_import.parameter_parts import parameter_parts, scaled_tensor
 from escc.compiler.hf_import.write import model_text
 from escc.ir.diagnostics import Source
 

@@ -1,0 +1,241 @@
+"""Parameters of a model made of the tensors of a checkpoint, as lines of its weight map say: any part of any of them.
+
+Each function stands alone but for those that it calls, and is copied into emitted modules, as those of
+`checkpoint_files.py` are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import mmap
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def scaled_tensor(tensor: Any, scale: Any) -> Any:
+    """A tensor of few bits as plain numbers: each block of it times its own scale. Blocks are of 128 places along a dim
+    where that gives as many as there are scales, else of as many as divide it."""
+    wide = np.asarray(tensor).astype(np.float32)
+    scale = (
+        np.asarray(scale).astype(np.float32).reshape(*np.shape(scale), *(1 for _ in range(wide.ndim - np.ndim(scale))))
+    )
+    for axis, (size, count) in enumerate(zip(wide.shape, scale.shape, strict=True)):
+        block = 128 if -(-size // 128) == count else -(-size // count)
+        scale = np.repeat(scale, block, axis)[tuple(slice(0, size if i == axis else None) for i in range(wide.ndim))]
+    return wide * scale
+
+
+def counters_of(name: str) -> int:
+    """How many counters the name of a tensor has: a `{}` for each, or letters from `a` on."""
+    letters = [ord(c) - ord("a") + 1 for place in re.findall(r"\{(.*?)\}", name) for c in place if c.isalpha()]
+    return max([name.count("{}"), *letters])
+
+
+def tensor_called(name: str, places: Sequence[int]) -> str:
+    """The name of a tensor where its counters stand at `places`: in `{6a+b+3}` the first is `a`."""
+    plain = iter(places)
+
+    def number(match: re.Match[str]) -> str:
+        if not match[1]:
+            return str(next(plain))
+        total = 0
+        for term in match[1].split("+"):
+            digits = term.rstrip("abcdef")
+            total += int(digits or 1) * (places[ord(term[-1]) - ord("a")] if term[-1].isalpha() else 1)
+        return str(total)
+
+    return re.sub(r"\{(.*?)\}", number, name)
+
+
+def tensor_view(tensor: Any, steps: list[str]) -> tuple[Any, Any]:
+    """A tensor after the steps of a weight map, nothing of it read, and in which order a dim of it is to be: that, and
+    which one, counted from the last, which is -1."""
+    order, axis = None, -1
+    for step in steps:
+        match step.split():
+            case ["transpose"]:
+                tensor = np.swapaxes(tensor, -1, -2)
+            case ["heads", count]:
+                tensor = tensor.reshape(*tensor.shape[:-1], int(count), -1)
+            case ["part", which, "of", count]:
+                size = tensor.shape[-1] // int(count)
+                tensor = tensor[..., (int(which) - 1) * size : int(which) * size]
+            case ["first", count]:
+                tensor = tensor[..., : int(count)]
+            case ["after", count]:
+                tensor = tensor[..., int(count) :]
+            case ["every", count, "from", first]:
+                tensor = tensor[..., int(first) - 1 :: int(count)]
+            case ["roll"]:
+                tensor, axis = np.moveaxis(tensor, 0, -1), axis - 1
+            case ["pairs"]:
+                order = np.arange(tensor.shape[-1]).reshape(2, -1).T.reshape(-1)
+            case _:
+                raise ValueError(f"there is no step `{step}`")
+    return tensor, None if order is None else (order, axis)
+
+
+def copy_part(part: Any, view: Any) -> None:
+    """Copy a view of a tensor into an array, as much at a time as lies within a few MB of its file, and let these pages
+    go again: else all that was ever looked at of a mapped file would count as memory of the process."""
+    if 0 in view.shape:
+        return
+    steps = [abs(step) if size > 1 else 0 for step, size in zip(view.strides, view.shape, strict=True)]
+    far = steps.index(max(steps)) if steps else 0
+    some = max(1, (4 << 20) // max(steps[far], 1)) if steps else 1
+    for first in range(0, view.shape[far] if steps else 1, some):
+        at = (*(slice(None) for _ in steps[:far]), slice(first, first + some)) if steps else ()
+        copy_block(part[(*at, ...)], view[(*at, ...)])
+        mapped = getattr(view, "_mmap", None)
+        if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def copy_block(part: Any, view: Any) -> None:
+    """Copy a view into an array. What lies side by side in the one lies far apart in the other where it is transposed,
+    so that is done in blocks that a cache holds."""
+    near = [axis for axis, step in enumerate(view.strides) if step == view.itemsize and view.shape[axis] > 1]
+    if view.ndim < 2 or not near or near[-1] == view.ndim - 1:
+        part[...] = view
+        return
+    other = [range(1) if axis in (near[0], view.ndim - 1) else range(n) for axis, n in enumerate(view.shape)]
+    if math.prod(map(len, other)) > 4096:
+        part[...] = view
+        return
+    block = 64
+    for place in itertools.product(*other):
+        at = [slice(None) if axis == near[0] else place[axis] for axis in range(view.ndim - 1)]
+        for first in range(0, view.shape[-1], block):
+            some = (*at, slice(first, first + block))
+            part[some] = view[some]
+
+
+def aligned(shape: Sequence[int], dtype: Any) -> Any:
+    """An array that begins at a multiple of 64 bytes, so that JAX's CPU devices take it as it is, without a copy."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    return memory[begin : begin + size].view(dtype).reshape(shape)
+
+
+def read_together(tensors: Mapping[str, Any], line: str, places: Sequence[Any]) -> list[list[Any]]:
+    """The places of a parameter in the groups that `parameter_parts` is to make at once: each alone where tensors are
+    mapped, so that there is one part at a time; all where each tensor is made of codes, which is done once."""
+    name, *steps = [part.strip() for part in line.split("|")]
+    plain = tensors[tensor_called(name, [0] * 6)][1] in ("F64", "F32", "F16", "BF16")
+    made = any(step.startswith(("scaled ", "codes ", "scales ")) for step in steps)
+    return [[at] for at in places] if plain and not made else [list(places)]
+
+
+def parameter_parts(
+    tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], dtype: Any, places: Sequence[Any]
+) -> list[Any]:
+    """Of a parameter of `shape`, made as a line of a weight map says, what lies at each of `places`, tuples of slices,
+    as arrays; each tensor is made once for all. The first dims are those that the counters in the tensor's name
+    count."""
+    name, *steps = [part.strip() for part in line.split("|")]
+    if steps and steps[-1].startswith("padded "):
+        return padded_parts(tensors, line, shape, dtype, places)
+    if steps and steps[-1].startswith(("codes ", "scales ")):
+        return quantised_parts(tensors, line, shape, dtype, places)
+    parts = [aligned([len(range(n)[part]) for n, part in zip(shape, at, strict=True)], dtype) for at in places]
+    counts = shape[: counters_of(name)]
+    for repetition in itertools.product(*map(range, counts)):
+        within = [
+            n
+            for n, at in enumerate(places)
+            if all(one in range(count)[part] for one, count, part in zip(repetition, counts, at, strict=False))
+        ]
+        if not within:
+            continue
+        called = tensor_called(name, repetition)
+        whole = tensors[called][2]()
+        if steps[:1] and steps[0].startswith("scaled "):
+            whole = scaled_tensor(whole, tensors[called + steps[0].split()[1]][2]())
+        tensor, order = tensor_view(whole, [step for step in steps if not step.startswith("scaled ")])
+        tensor = tensor.reshape(shape[len(counts) :])
+        for n in within:
+            slot = tuple(
+                range(count)[part].index(one) for one, count, part in zip(repetition, counts, places[n], strict=False)
+            )
+            copy_ordered(parts[n][(*slot, ...)], tensor, order, places[n][len(counts) :])
+    return parts
+
+
+def copy_ordered(part: Any, tensor: Any, order: Any, place: Any) -> None:
+    """Copy what lies at a place of a tensor, whose entries along one dim are put in an order. These are copied run by
+    run of one step, so that each run is a view: picked one by one, all would be copied once more."""
+    if order is None:
+        copy_part(part, tensor[tuple(place)])
+        return
+    wanted, axis = order
+    axis += tensor.ndim
+    picked = wanted[place[axis]]
+    for first in (0, 1):  # of pairs those from the first half, then those from the second
+        runs = picked[first::2]
+        run = slice(int(runs[0]), int(runs[-1]) + 1) if len(runs) else slice(0, 0)
+        every = [run if i == axis else part for i, part in enumerate(place)]
+        into = tuple(slice(first, None, 2) if i == axis else slice(None) for i in range(tensor.ndim))
+        copy_part(part[into], tensor[tuple(every)])
+
+
+def padded_parts(
+    tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], dtype: Any, places: Sequence[Any]
+) -> list[Any]:
+    """As `parameter_parts`, of a parameter that has more places than its tensors: `padded from 48x128` says how many
+    these fill of the last dims. The others are 0."""
+    plain, _, step = line.rpartition(" | ")
+    own = [int(n) for n in step.split()[-1].split("x")]
+    true = (*shape[: len(shape) - len(own)], *own)
+    ends = [[at.indices(n)[:2] for n, at in zip(shape, place, strict=True)] for place in places]
+    filled = [tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(e, true, strict=True)) for e in ends]
+    parts = [np.zeros([b - a for a, b in e], dtype) for e in ends]
+    for part, at, made in zip(parts, filled, parameter_parts(tensors, plain, true, dtype, filled), strict=True):
+        part[tuple(slice(0, max(0, one.stop - one.start)) for one in at)] = made
+    return parts
+
+
+def quantised_parts(
+    tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], dtype: Any, places: Sequence[Any]
+) -> list[Any]:
+    """As `parameter_parts`, of the codes of a matrix, or of their scales. `codes int8 to 127 over -3:4096`: those that
+    share a scale are the 4096 along the third dim from the last, and the largest of them has the code 127. One
+    repetition is worked out after the other."""
+    plain, _, step = line.rpartition(" | ")
+    word, kind, _, largest, _, *listed = step.split()
+    over = {int(axis): int(size) for axis, size in (text.split(":") for text in listed)}
+    whole = list(shape)
+    rank = len(shape) + (len(over) if word == "scales" else 0)
+    axes = sorted(rank + axis for axis in over)
+    for axis in axes if word == "scales" else ():
+        whole.insert(axis, over[axis - rank])
+    wide = []
+    for place in places:
+        every = list(place)
+        for axis in axes:
+            every[axis : axis + (word == "codes")] = [slice(None)]
+        wide.append(every)
+    parts = [np.empty([len(range(n)[at]) for n, at in zip(shape, place, strict=True)], dtype) for place in places]
+    first = min([counters_of(plain.split("|")[0]), *axes])
+    for one in itertools.product(*map(range, whole[:first])):
+        within = [
+            n for n, at in enumerate(places) if all(i in range(s)[p] for i, s, p in zip(one, shape, at, strict=False))
+        ]
+        found = {str(wide[n][first:]): (*(slice(i, i + 1) for i in one), *wide[n][first:]) for n in within}
+        numbers = parameter_parts(tensors, plain, tuple(whole), np.float32, list(found.values()))
+        for at, made in zip(found, numbers, strict=True):
+            top = np.abs(made).max(axis=tuple(axes), keepdims=True)
+            scale = np.where(top == 0, 1, top / np.float32(largest))
+            codes = np.floor(made / scale + np.float32(0.5)) if kind.startswith("int") else made / scale
+            for n in (n for n in within if str(wide[n][first:]) == at):
+                slot = tuple(range(s)[p].index(i) for i, s, p in zip(one, shape, places[n], strict=False))
+                if word == "scales":
+                    parts[n][slot] = scale.squeeze(tuple(axes))[(0,) * first]
+                else:
+                    cut = [places[n][axis] if axis in axes else slice(None) for axis in range(first, rank)]
+                    parts[n][slot] = codes[(*(0 for _ in one), *cut)].astype(dtype)
+    return parts

@@ -22,7 +22,7 @@ $(PY) -m pip install --quiet --disable-pip-version-check '$(1)'
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo real test test-hf bench bench-jax bench-tpu validate figures schedules dense format clean
+.PHONY: help demo real test test-hf bench bench-jax bench-tpu bench-load validate figures schedules dense format clean
 
 help:
 	@echo "make demo     compile the PaLM 540B block for 4x4x4 chips and print the plan"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench    time whole compilations and write benchmarks/results.md"
 	@echo "make bench-jax  count the bytes that chips send in JAX and write benchmarks/jax_bytes.md"
 	@echo "make bench-tpu  compile modules for TPU slices ahead of time and write benchmarks/tpu_modules.md; ten minutes"
+	@echo "make bench-load  load checkpoints of 2 GB, measure memory and rate, write benchmarks/loading.md; ten minutes"
 	@echo "make validate compare predictions with published measurements and write docs/validation.md"
 	@echo "make figures  draw the figures of Pope et al. 2022 from plans and write docs/figures.md; about ten minutes"
 	@echo "make schedules  divide requests as long as HellaSwag's into batches and write docs/schedules.md"
@@ -66,6 +67,9 @@ bench: $(VENV)/installed
 
 bench-jax: $(VENV)/installed-test
 	$(PY) benchmarks/jax_bytes.py
+
+bench-load: $(VENV)/installed-test
+	$(PY) benchmarks/loading.py
 
 # The TPU's compiler is large, and wanted here alone; it needs no TPU.
 bench-tpu: $(VENV)/installed-test

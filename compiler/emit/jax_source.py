@@ -150,8 +150,9 @@ def _imports(text: str) -> str:
     """The imports that `text` needs."""
     types = [name for name in ("Callable", "Iterator", "Mapping", "Sequence") if name in text]
     standard = [f"from collections.abc import {', '.join(types)}"] if types else []
-    modules = ("itertools", "json", "math", "mmap", "re", "sys")
+    modules = ("itertools", "json", "math", "mmap", "os", "re", "sys")
     lines = [f"import {name}" for name in modules if re.search(rf"\b{name}\.\w", text)]
+    standard += ["from concurrent.futures import ThreadPoolExecutor"] if "ThreadPoolExecutor(" in text else []
     lines += [*standard, "from dataclasses import dataclass", "from functools import partial"]
     lines += ["from importlib import import_module"] if "import_module(" in text else []
     lines += ["from pathlib import Path"] if "Path(" in text else []

@@ -25,19 +25,16 @@ STREAMED_LOAD = '''def load(checkpoint: str, mesh, cfg: Config = FULL, tell: Cal
 
     def read(line, form, rows, part, place):
         lie = place.addressable_devices_indices_map(part.shape)
-        own = {str(at): at for at in lie.values()}
-        cuts = [(slice(0, 0),), *((slice(row, row + 1),) for row in rows)] if rows is not None else [()]
-        wanted = [(*cut, *at[len(cut) :]) for at in own.values() for cut in cuts]
-        made = parameter_parts(found, line, form.shape, form.dtype, wanted)
-        if rows is not None:
-            made = [np.concatenate(made[n : n + len(cuts)]) for n in range(0, len(made), len(cuts))]
-        parts = dict(zip(own, made, strict=True))
-        shards = []
-        for device, at in lie.items():
-            memory = jax.sharding.SingleDeviceSharding(device, memory_kind=place.memory_kind)
-            shards.append(jax.device_put(parts[str(at)], memory, may_alias=False))
-        jax.block_until_ready(shards)  # what was read goes before more is
-        return jax.make_array_from_single_device_arrays(part.shape, place, shards)
+        shards = dict.fromkeys(lie)
+        for some in read_together(found, line, {str(at): at for at in lie.values()}.values()):
+            parts = repetition_parts(found, line, form.shape, form.dtype, rows, some)
+            for device, at in lie.items():
+                if at in some:
+                    memory = jax.sharding.SingleDeviceSharding(device, memory_kind=place.memory_kind)
+                    shards[device] = jax.device_put(parts[some.index(at)], memory, may_alias=True)
+            jax.block_until_ready([one for one in shards.values() if one is not None])  # what was read goes before more
+            del parts
+        return jax.make_array_from_single_device_arrays(part.shape, place, list(shards.values()))
 
     def placed(line, form, part, place):
         if is_streamed(part):

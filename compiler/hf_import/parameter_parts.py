@@ -9,8 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 import mmap
+import os
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -79,20 +81,26 @@ def tensor_view(tensor: Any, steps: list[str]) -> tuple[Any, Any]:
     return tensor, None if order is None else (order, axis)
 
 
-def copy_part(part: Any, view: Any) -> None:
-    """Copy a view of a tensor into an array, as much at a time as lies within a few MB of its file, and let these pages
-    go again: else all that was ever looked at of a mapped file would count as memory of the process."""
+def copy_part(part: Any, view: Any, pool: Any) -> None:
+    """Copy a view of a tensor into an array, as much at a time as lies within a MB of its file, and let these pages go
+    again: else all that was ever looked at of a mapped file would count as memory of the process. The threads of a pool
+    share the work."""
     if 0 in view.shape:
         return
     steps = [abs(step) if size > 1 else 0 for step, size in zip(view.strides, view.shape, strict=True)]
     far = steps.index(max(steps)) if steps else 0
-    some = max(1, (4 << 20) // max(steps[far], 1)) if steps else 1
-    for first in range(0, view.shape[far] if steps else 1, some):
+    some = max(1, (1 << 20) // max(steps[far], 1)) if steps else 1
+    mapped = getattr(view, "_mmap", None)
+
+    def copied(first: int) -> None:
         at = (*(slice(None) for _ in steps[:far]), slice(first, first + some)) if steps else ()
         copy_block(part[(*at, ...)], view[(*at, ...)])
-        mapped = getattr(view, "_mmap", None)
         if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
             mapped.madvise(mmap.MADV_DONTNEED)
+
+    firsts = range(0, view.shape[far] if steps else 1, some)
+    for _ in pool.map(copied, firsts) if len(firsts) > 1 else map(copied, firsts):
+        pass
 
 
 def copy_block(part: Any, view: Any) -> None:
@@ -137,12 +145,38 @@ def parameter_parts(
     """Of a parameter of `shape`, made as a line of a weight map says, what lies at each of `places`, tuples of slices,
     as arrays; each tensor is made once for all. The first dims are those that the counters in the tensor's name
     count."""
-    name, *steps = [part.strip() for part in line.split("|")]
+    steps = [part.strip() for part in line.split("|")[1:]]
     if steps and steps[-1].startswith("padded "):
         return padded_parts(tensors, line, shape, dtype, places)
     if steps and steps[-1].startswith(("codes ", "scales ")):
         return quantised_parts(tensors, line, shape, dtype, places)
     parts = [aligned([len(range(n)[part]) for n, part in zip(shape, at, strict=True)], dtype) for at in places]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        fill_parts(tensors, line, shape, places, parts, pool)
+    return parts
+
+
+def repetition_parts(
+    tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], dtype: Any, rows: Any, places: Sequence[Any]
+) -> list[Any]:
+    """As `parameter_parts`, of some repetitions of a stacked parameter, given by number, one after the other; None: of
+    all."""
+    if rows is None:
+        return parameter_parts(tensors, line, shape, dtype, places)
+    sizes = [[len(rows), *(len(range(n)[part]) for n, part in zip(shape[1:], at[1:], strict=True))] for at in places]
+    parts = [aligned(size, dtype) for size in sizes]
+    for n, row in enumerate(rows):
+        own = [(slice(row, row + 1), *at[1:]) for at in places]
+        for whole, one in zip(parts, parameter_parts(tensors, line, shape, dtype, own), strict=True):
+            whole[n : n + 1] = one
+    return parts
+
+
+def fill_parts(
+    tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], places: Sequence[Any], parts: list[Any], pool: Any
+) -> None:
+    """Fill the arrays that `parameter_parts` makes, one tensor after the other."""
+    name, *steps = [part.strip() for part in line.split("|")]
     counts = shape[: counters_of(name)]
     for repetition in itertools.product(*map(range, counts)):
         within = [
@@ -162,15 +196,14 @@ def parameter_parts(
             slot = tuple(
                 range(count)[part].index(one) for one, count, part in zip(repetition, counts, places[n], strict=False)
             )
-            copy_ordered(parts[n][(*slot, ...)], tensor, order, places[n][len(counts) :])
-    return parts
+            copy_ordered(parts[n][(*slot, ...)], tensor, order, places[n][len(counts) :], pool)
 
 
-def copy_ordered(part: Any, tensor: Any, order: Any, place: Any) -> None:
+def copy_ordered(part: Any, tensor: Any, order: Any, place: Any, pool: Any) -> None:
     """Copy what lies at a place of a tensor, whose entries along one dim are put in an order. These are copied run by
     run of one step, so that each run is a view: picked one by one, all would be copied once more."""
     if order is None:
-        copy_part(part, tensor[tuple(place)])
+        copy_part(part, tensor[tuple(place)], pool)
         return
     wanted, axis = order
     axis += tensor.ndim
@@ -180,7 +213,7 @@ def copy_ordered(part: Any, tensor: Any, order: Any, place: Any) -> None:
         run = slice(int(runs[0]), int(runs[-1]) + 1) if len(runs) else slice(0, 0)
         every = [run if i == axis else part for i, part in enumerate(place)]
         into = tuple(slice(first, None, 2) if i == axis else slice(None) for i in range(tensor.ndim))
-        copy_part(part[into], tensor[tuple(every)])
+        copy_part(part[into], tensor[tuple(every)], pool)
 
 
 def padded_parts(

@@ -77,13 +77,39 @@ def test_parts_of_codes_and_scales_are_those_of_the_whole(tmp_path: Path) -> Non
             np.testing.assert_array_equal(both[1], wanted.astype(kind))
 
 
+class Inline:
+    """A pool without threads."""
+
+    map = staticmethod(map)
+
+
+@pytest.mark.parametrize("line", ["t | transpose | heads 6 | pairs", "t | transpose", "t | heads 5", "t"])
+def test_tensors_of_several_mb_are_copied_piece_by_piece_wherever_a_shard_begins(line: str, tmp_path: Path) -> None:
+    tensor = np.random.default_rng(0).standard_normal((600, 1000)).astype(np.float32)
+    (tmp_path / "model.safetensors").write_bytes(file_bytes({"t": tensor}))
+    whole = tensor.T if "transpose" in line else tensor
+    if "pairs" in line:
+        whole = whole.reshape(1000, 6, 2, 50).swapaxes(2, 3).reshape(1000, 6, 100)
+    elif "heads" in line:
+        whole = whole.reshape(600, 5, 200)
+    last = whole.shape[-1]
+    places = [
+        (*(slice(0, n) for n in whole.shape[:-1]), slice(7, last // 2)),
+        (slice(100, 350), *(slice(1, n - 1) for n in whole.shape[1:-1]), slice(0, last)),
+    ]
+    parts = parameter_parts(checkpoint_tensors(tmp_path), line, whole.shape, np.float32, places)
+    for at, part in zip(places, parts, strict=True):
+        np.testing.assert_array_equal(part, whole[at])
+        assert part.ctypes.data % 64 == 0
+
+
 @pytest.mark.parametrize("shape", [(130, 200), (130, 3, 70), (3, 70, 130), (5, 2, 3, 65)])
 def test_transposed_parts_are_copied_whole(shape: tuple[int, ...]) -> None:
     tensor = np.random.default_rng(0).standard_normal((int(np.prod(shape[1:])), shape[0])).astype(np.float32)
     views = [tensor.T.reshape(shape), tensor.T.reshape(shape)[1:4], np.ascontiguousarray(tensor.T).reshape(shape)]
     for view in views:
         part = np.full(view.shape, np.nan, np.float32)
-        copy_part(part, view)
+        copy_part(part, view, Inline)
         np.testing.assert_array_equal(part, view)
 
 

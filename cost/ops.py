@@ -64,7 +64,9 @@ def work(op: Op, signature: Signature, values: Mapping[str, Value], launch: Laun
     load = busiest(chosen_of(op, values), local, whole)
     done = flops(op, signature, local) * held_share(chosen_of(op, values), whole) * load
     read = {
-        u: _bytes(u.indices, values[u.value], local, whole) * _met(u, op, values, local, whole)
+        u: _bytes(u.indices, values[u.value], local, whole)
+        * _groups(u, values[u.value], whole)
+        * _met(u, op, values, local, whole)
         for u in signature.uses
         if u.value in launch.reads
     }
@@ -93,6 +95,16 @@ def _arithmetic(op: Op, values: Mapping[str, Value]) -> Dtype:
 
 def _bytes(indices: Indices, value: Value, local: Local, whole: Local) -> Any:
     return _size(indices, local) * value.dtype.bits / 8 * held_share(value.chosen, whole)
+
+
+def _groups(use: Use, value: Value, whole: Local) -> Any:
+    """How many elements a value has for each place of the indices by which it is read: 1 but where a dim counts groups
+    of places."""
+    share: Any = 1
+    for index, dim in zip(use.indices, value.dims, strict=True):
+        if index != dim and whole(index) != whole(dim):
+            share = share * whole(dim) / whole(index)
+    return share
 
 
 def chosen_of(op: Op, values: Mapping[str, Value]) -> tuple[Chosen, ...]:

@@ -8,14 +8,14 @@ phases. Non-goals: control flow other than `Repeat`, dynamic shapes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, TypeVar
 
 from .chosen import Chosen
 from .dtype import Dtype
-from .expr import Call, Const, Context, Expr, Operand, Rotate, Size, linear_operands, operands, rename, rotated_dims
+from .expr import Expr, linear_operands, operands, rename, rotated_dims
 from .layout import Layout, Reduction
 
 
@@ -59,13 +59,20 @@ class Stored:
     """A tensor that is there before the program runs. In a Repeat: one for each repetition.
 
     `whole`: dims that are never split, neither where it is stored nor in any copy of it: elements along
-    them form groups that are packed together. `streamed`: None where chips hold all of it.
+    them form groups that are packed together. `groups`: dims along which groups lie one after the other, each with
+    the dim that counts them; a split leaves groups whole. `streamed`: None where chips hold all of it.
     """
 
     value: str
     kind: Kind
     whole: tuple[str, ...] = ()
     streamed: Streamed | None = None
+    groups: tuple[tuple[str, str], ...] = ()
+
+    def shape(self, dims: Sequence[str], sizes: Mapping[str, int]) -> list[int]:
+        """Into how many parts each dim can be split at the most: as many as it has groups, or elements."""
+        groups = dict(self.groups)
+        return [1 if d in self.whole else sizes[groups.get(d, d)] for d in dims]
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,8 @@ class Einsum:
     """Multiply the operands, sum over the indices that `output` lacks.
 
     `indices[i]` names the dims of operand i by position; `output` those of the result. The same
-    value may be read twice, with the same or with other indices.
+    value may be read twice, with the same or with other indices. An index may stand for a dim that counts groups of
+    its places: each element along that dim then stands for all places of its group. So scales are read.
     """
 
     result: str
@@ -455,43 +463,3 @@ def walk(region: Region[Item], repeats: tuple[Repeat[Item], ...] = ()) -> Iterat
         yield Placed(item, repeats)
         if isinstance(item, Repeat):
             yield from walk(item.body, (*repeats, item))
-
-
-INTEGERS = (Dtype.I32, Dtype.INT8, Dtype.INT4)
-KEEPS = {"add", "subtract", "multiply", "negate", "abs", "relu", "maximum", "minimum"}  # of whole numbers a whole one
-ALWAYS = {"floor", "less_equal", "equal"}
-
-
-def is_whole(op: Op, known: Callable[[str], bool]) -> bool:
-    """Whether the result of `op` is whole; `known` says of a value that it reads whether that is."""
-
-    def integers(*names: str) -> bool:
-        return all(map(known, names))
-
-    match op:
-        case Einsum(_, names, _, _):
-            return integers(*names)
-        case Sum(_, names, coefficients):
-            return integers(*names) and all(c.is_integer() for c in coefficients)
-        case Map(_, expr):
-            return _whole(expr, known)
-        case Reduce(_, name, _) | Take(_, name, _, _) | TopK(_, _, name, _, _) | Append(_, name, _, _, _):
-            return integers(name)
-        case Iota() | Choose():
-            return True
-
-
-def _whole(expr: Expr, known: Callable[[str], bool]) -> bool:
-    match expr:
-        case Const(value):
-            return float(value).is_integer()
-        case Size() | Context():
-            return True
-        case Operand(name):
-            return known(name)
-        case Rotate(inner, _):
-            return _whole(inner, known)
-        case Call("where", (_, then, otherwise)):
-            return _whole(then, known) and _whole(otherwise, known)
-        case Call(function, arguments):
-            return function in ALWAYS or (function in KEEPS and all(_whole(a, known) for a in arguments))

@@ -50,6 +50,7 @@ class FunctionText(ABC):
 
     called: str  # the function's own name
     doc: str
+    sizes: Mapping[str, int]  # of dims
 
     def __init__(self, names: Mapping[str, str], results: Mapping[str, str]) -> None:
         self.names, self.results = names, results
@@ -201,6 +202,14 @@ class FunctionText(ABC):
         for carry in repeat.carries:
             self._assign(carry.result, self.names[carry.inside], depth, self.note(carry.result))
 
+    def _ungrouped(self, name: str, indices: Sequence[str]) -> str:
+        """Text of an operand of an einsum: of groups of places along an index what it has for one, for each place."""
+        text, dims = self.names[name], self.value(name).dims
+        for at, (index, dim) in enumerate(zip(indices, dims, strict=True)):
+            each = self.sizes.get(index, self.sizes[dim]) // self.sizes[dim]
+            text = text if each == 1 else f"np.repeat({text}, {each}, axis={at - len(dims)})"
+        return text
+
     def _op(self, op: Op) -> str:
         """The text of an op's result."""
         dims = self.value(op.result).dims
@@ -213,7 +222,8 @@ class FunctionText(ABC):
             case Einsum(_, names, indices, output):
                 letter = letters(i for each in (*indices, output) for i in each)
                 terms = ["".join(letter[i] for i in each) for each in (*indices, output)]
-                arguments = ", ".join(self.names[n] for n in names) + (", optimize=True" if len(names) > 2 else "")
+                read = (self._ungrouped(n, each) for n, each in zip(names, indices, strict=True))
+                arguments = ", ".join(read) + (", optimize=True" if len(names) > 2 else "")
                 return f'np.einsum("{self.einsum(terms)}", {arguments})'
             case Map(_, expr):
                 return ExprText(dims, aligned, {n: held[n] for n in operands(expr)}, self.zeros(op.result)).write(expr)

@@ -66,9 +66,10 @@ class Loops:
         pairs = list(zip(op.operands, op.indices, strict=True))
         [own] = [indices for name, indices in pairs if name == gather.result]
         others = [(name, indices) for name, indices in pairs if name != gather.result]
-        text = subscripts([self.ops.kept(each) for each in (own, *(i for _, i in others))], self.ops.kept(op.output))
+        read = [self.ops.indices(gather.result, own), *(self.ops.indices(name, i) for name, i in others)]
+        text = subscripts(read, self.ops.kept(op.output))
         dtype = dtype_text(self.values[op.result].dtype)
-        return _tuple([f'"{text}"', dtype, *(scope.texts[name] for name, _ in others)])
+        return _tuple([f'"{text}"', dtype, *(self.ops.ungrouped(name, i, scope.texts[name]) for name, i in others)])
 
     def _terms(self, ops: Sequence[Compute], scope: Scope) -> list[tuple[str, str]]:
         """What is summed, each with the comment beside it: subscripts and operands."""
@@ -90,7 +91,9 @@ class Loops:
     def _term(self, op: Einsum, whole: Einsum | Sum, coefficient: float, scope: Scope) -> str:
         """One of the einsums whose sum `whole` is, with all its dims in its order: times ones where it lacks one."""
         value, own = self.values[whole.result], dict(zip(self.values[op.result].dims, op.output, strict=True))
-        indices, texts = [self.ops.kept(each) for each in op.indices], [scope.texts[name] for name in op.operands]
+        pairs = list(zip(op.operands, op.indices, strict=True))
+        indices = [self.ops.indices(name, each) for name, each in pairs]
+        texts = [self.ops.ungrouped(name, each, scope.texts[name]) for name, each in pairs]
         dims, dtype = self.ops.kept(value.dims), dtype_text(value.dtype)
         for dim in dims:
             if dim not in own:

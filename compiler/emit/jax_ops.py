@@ -60,7 +60,9 @@ class Ops:
 
         match op:
             case Einsum(_, names, indices, output):
-                pairs = [(texts[n], dtypes[n], self.kept(each)) for n, each in zip(names, indices, strict=True)]
+                scaled, scales = self.scaled(op, known, read)
+                every = [(n, self.indices(n, each)) for n, each in zip(names, indices, strict=True)]
+                pairs = [(*scaled[n], each) for n, each in every if n not in scales]
                 return einsum_text(pairs, self.kept(output), result.dtype)
             case Map(_, expr):
                 writer = ExprText(dims, aligned, dtypes, held, self.size_text, self.context_text, self.shape(result))
@@ -87,6 +89,35 @@ class Ops:
             case Iota():
                 return self._lookup(op, texts, held, dims)
         raise AssertionError(op)
+
+    def indices(self, name: str, indices: Sequence[str]) -> list[str]:
+        """The indices that the local array of an operand of an einsum has."""
+        return [i for i, d in zip(indices, self.values[name].dims, strict=True) if self.sizes[d] > 1]
+
+    def ungrouped(self, name: str, indices: Sequence[str], text: str) -> str:
+        """The text of an operand of an einsum: of groups of places along an index, what it has for each for each
+        place."""
+        dims = dict(zip(indices, self.values[name].dims, strict=True))
+        for at, index in enumerate(self.indices(name, indices)):
+            if self.sizes.get(index, 0) > self.sizes[dims[index]]:
+                text = f"jnp.repeat({text}, {self.size_text(index)} // {self.size_text(dims[index])}, {at})"
+        return text
+
+    def scaled(
+        self, op: Einsum, known: Mapping[str, str], read: Mapping[str, tuple[str, Dtype]]
+    ) -> tuple[dict[str, tuple[str, Dtype]], frozenset[str]]:
+        """The texts and types of the operands of an einsum, codes with groups as the numbers that they stand for, in
+        the type in which the op works; and the scales that these are made with."""
+        out, scales = dict(read), set[str]()
+        for name, each in grouped_scales(op, self.values, self.sizes).items():
+            [(host, own)] = [(n, i) for n, i in zip(op.operands, op.indices, strict=True) if n == each]
+            [mine] = [i for n, i in zip(op.operands, op.indices, strict=True) if n == name]
+            text, wide = self.ungrouped(name, mine, known[name]), read[host][1]
+            beside = align_text(f"{text}.astype(jnp.float32)", self.indices(name, mine), self.indices(host, own))
+            whole = f"({known[host]}.astype(jnp.float32) * {beside})"
+            out[host] = (whole if wide is Dtype.F32 else f"{whole}.astype({dtype_text(wide)})"), wide
+            scales.add(name)
+        return out, frozenset(scales)
 
     def _lookup(
         self, op: Take | TopK | Iota, texts: Mapping[str, str], held: Mapping[str, list[str]], dims: list[str]
@@ -152,6 +183,17 @@ class Ops:
         """The text of a value's local shape."""
         parts = [self.length(value, dim) for dim in self.kept(value.dims)]
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def grouped_scales(op: Einsum, values: Mapping[str, SpmdValue], sizes: Mapping[str, int]) -> dict[str, str]:
+    """The operands of an einsum that have an element for a group of places along an index, each with the operand of
+    which it is the scale: the first that has all its indices, of those in few bits where there is one."""
+    found = {}
+    for name, own in zip(op.operands, op.indices, strict=True):
+        if any(1 < sizes[d] < sizes.get(i, 0) for i, d in zip(own, values[name].dims, strict=True)):
+            hosts = [n for n, i in zip(op.operands, op.indices, strict=True) if n != name and set(own) <= set(i)]
+            found[name] = min(hosts, key=lambda n: values[n].dtype not in PACKED)
+    return found
 
 
 def working_type(op: Op, dtype: Dtype) -> Dtype:

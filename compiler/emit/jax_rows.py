@@ -192,7 +192,7 @@ class Rows:
         if isinstance(op, Einsum):
             product = self.packed.product(op)
             assert product is not None
-            return self._product(op, product, read, at)
+            return self._product(op, product, self.ops.scaled(op, scope.texts, read)[0], at)
         entry, dims = self.packed.entry(rows), [ROW, *self.packed.rest(op.result)]
         held, texts = {}, {}
         for name, (text, _) in read.items():

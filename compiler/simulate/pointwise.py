@@ -140,7 +140,7 @@ def run_op(
     """
     lead = len(mesh.shape)
     result = values[op.result]
-    local = _extents(op, env, values, lead)
+    local = _extents(op, env, values, sizes, lead)
     shape = tuple(local.get(d, sizes[d] // mesh.ways(axes)) for d, axes in _split(result))
     frame = Frame(result.dims, mesh.shape + shape, sizes, contexts)
 
@@ -152,7 +152,8 @@ def run_op(
             letters = dict(zip(local, string.ascii_letters, strict=False))
             terms = ["..." + "".join(letters[i] for i in each) for each in (*indices, output)]
             text = ",".join(terms[:-1]) + "->" + terms[-1]
-            return np.asarray(np.einsum(text, *(env[n] for n in names), optimize=len(names) > 2))
+            read = [_ungrouped(env[n], each, local, lead) for n, each in zip(names, indices, strict=True)]
+            return np.asarray(np.einsum(text, *read, optimize=len(names) > 2))
         case Map(_, expr):
             return evaluate(expr, {name: aligned(name) for name in operands(expr)}, frame)
         case Sum(_, names, coefficients):
@@ -200,11 +201,22 @@ def _split(value: SpmdValue) -> Sequence[tuple[str, tuple[str, ...]]]:
     return list(zip(value.dims, value.layout.dims, strict=True))
 
 
-def _extents(op: Op, env: Mapping[str, Array], values: Mapping[str, SpmdValue], lead: int) -> dict[str, int]:
+def _extents(
+    op: Op, env: Mapping[str, Array], values: Mapping[str, SpmdValue], sizes: Mapping[str, int], lead: int
+) -> dict[str, int]:
     """The local size of every index of the op; operands must agree, for NumPy would broadcast a 1."""
     extents: dict[str, int] = {}
     for use in signature(op, {name: value.value for name, value in values.items()}).uses:
-        for index, size in zip(use.indices, env[use.value].shape[lead:], strict=True):
+        for index, dim, size in zip(use.indices, values[use.value].dims, env[use.value].shape[lead:], strict=True):
+            size *= sizes.get(index, sizes[dim]) // sizes[dim]  # places in the groups that the dim counts
             if extents.setdefault(index, size) != size:
                 raise ValueError(f"index `{index}` has {extents[index]} local elements here and {size} there")
     return extents
+
+
+def _ungrouped(shards: Array, indices: Sequence[str], local: Mapping[str, int], lead: int) -> Array:
+    """An operand with an element for each place of its indices: those of groups as often as these have places."""
+    for axis, index in enumerate(indices, lead):
+        if shards.shape[axis] != local[index]:
+            shards = np.repeat(shards, local[index] // shards.shape[axis], axis)
+    return shards

@@ -151,7 +151,11 @@ class _Run:
                 known = list(dict.fromkeys(i for each in indices for i in each))
                 terms: list[Any] = []
                 for name, each in zip(names, indices, strict=True):
-                    terms += [env[name], [known.index(i) for i in each]]
+                    read = env[name]
+                    for axis, index in enumerate(each):
+                        group = self.sizes.get(index, read.shape[axis]) // read.shape[axis]
+                        read = read if group == 1 else read.repeat(group, axis)
+                    terms += [read, [known.index(i) for i in each]]
                 return np.asarray(np.einsum(*terms, [known.index(i) for i in output], optimize=True))
             case Map(_, expr):
                 return evaluate(expr, {name: aligned(name) for name in operands(expr)}, frame)

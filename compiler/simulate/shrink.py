@@ -24,6 +24,7 @@ from ...ir.program import (
     Program,
     Region,
     Repeat,
+    Stored,
     Streamed,
     Take,
     TopK,
@@ -51,8 +52,8 @@ def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str,
 
     A dim of size 1 stays 1. Every other becomes the least common multiple of all the numbers of
     blocks into which some layout splits it, times a factor of at least 2, with sizes that differ
-    from dim to dim. Factors are even where pairs must stay together; an append's target is longer
-    than its source, a context than the entries whose places are counted, a table than the positions
+    from dim to dim. Groups have two places. Factors are even where pairs must stay together; an append's target is
+    longer than its source, a context than the entries whose places are counted, a table than the positions
     that pick its rows, what is picked from than the pick. A padded dim stays padded. A dim has one size
     in all the phases in which it is not 1. Repeats run
     twice at most. Of what is chosen two are kept at most, of a multiple of these, and what chooses has enough
@@ -134,6 +135,7 @@ def _classes(program: Program, dims: Iterable[str]) -> dict[str, str]:
         return dim
 
     first: dict[str, str] = {}
+    groups = _groups(program)
     for dim, true in program.padding:
         parent[find(dim)] = find(first.setdefault(true, dim))
     values = program.table()
@@ -141,8 +143,17 @@ def _classes(program: Program, dims: Iterable[str]) -> dict[str, str]:
         if isinstance(op, Einsum):
             for name, indices in zip((*op.operands, op.result), (*op.indices, op.output), strict=True):
                 for dim, index in zip(values[name].dims, indices, strict=True):
-                    parent[find(index)] = find(dim)
+                    if dim not in groups:
+                        parent[find(index)] = find(dim)
     return {d: find(d) for d in parent}
+
+
+def _groups(program: Program) -> dict[str, str]:
+    """The dims that count groups, each with the dim whose places these are."""
+    stored = (placed.item for placed in walk(program.body) if isinstance(placed.item, Stored))
+    found = {count: dim for one in stored for dim, count in one.groups}
+    true = dict(program.padding)
+    return found | {true[count]: true[dim] for count, dim in found.items() if count in true}
 
 
 def _assign(
@@ -157,7 +168,8 @@ def _assign(
     rounds, waits = _rounds(program, classes)
     margin = {name: max(margins.get(d, 0) for d in classes if classes[d] == name) for name in ways}
     work = _work(program, ways, classes)
-    named = [name for name in ways if name not in true.values()]
+    groups = {classes[count]: classes[dim] for count, dim in _groups(program).items() if classes[count] in ways}
+    named = [name for name in ways if name not in true.values() and name not in groups]
     order = sorted(named, key=lambda name: (-work[name], -ways[name], named.index(name)))
     sizes: dict[str, int] = {}
     while order:
@@ -165,15 +177,22 @@ def _assign(
         name = next((n for n in order if not (sources[n] | waits.get(n, set())) & set(order)), order[0])
         order.remove(name)
         unit = ways[name] * (2 if name in pairs else 1) * rounds(name, sizes)
+        counts = [count for count, dim in groups.items() if dim == name]
+        if counts:  # each group has two places
+            unit = 2 * math.lcm(unit, *(ways[count] for count in counts))
         longer_than = max((sizes.get(source, 0) for source in sources[name]), default=0) + margin[name]
         size = -(-2 * ways[name] // unit) * unit
         taken = _with_true(size, ways[name], unit, name in true)
-        while taken[-1] <= longer_than or set(taken) & {1, *sizes.values()}:
+        while taken[-1] <= longer_than or {*taken, *(n // 2 for n in taken if counts)} & {1, *sizes.values()}:
             size += unit
             taken = _with_true(size, ways[name], unit, name in true)
         sizes[name] = size
         if name in true:
             sizes[true[name]] = taken[-1]
+        for count in counts:
+            sizes[count] = size // 2
+            if count in true:
+                sizes[true[count]] = taken[-1] // 2
     return sizes
 
 

@@ -79,6 +79,9 @@ def _dim(tree: Tree[Token]) -> Dim:
         case "fixed":
             size, pad = rest
             return Dim(_ident(name), int(_as_token(size)), _pad(pad))
+        case "grouped":
+            base, each = rest
+            return Dim(_ident(name), factors=(_ident(base),), each=int(_as_token(each)))
         case _:
             *factors, pad = rest
             return Dim(_ident(name), pad=_pad(pad), factors=tuple(map(_ident, factors)))

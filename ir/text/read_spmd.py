@@ -41,11 +41,13 @@ MAX_LENGTH = 20_000  # of a statement, in characters
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _TYPE = r"(?P<type>(?P<dtype>[a-z]\w*) +(?P<layout>(?:\[[^\]]*\]|[A-Z][A-Za-z_]*)(?: +partial[\w.:-]+)?))"
 _DIMS = r"[A-Za-z]\w*(?:,[A-Za-z]\w*)*"
+_GROUPS = r"[A-Za-z]\w*:[A-Za-z]\w*(?:,[A-Za-z]\w*:[A-Za-z]\w*)*"
 _CODE = re.compile(rf"(?:{_QUOTED}|[^#])*")  # a line up to its comment
 _HEADER = re.compile(rf"sharded +(?P<name>{_QUOTED}) +(?P<phase>{PHASE}|{_QUOTED}) +on +(?P<mesh>.+)", re.ASCII)
 _SIZE = re.compile(r"(?P<dim>[A-Za-z]\w*)=(?P<size>\d{1,20})", re.ASCII)
 _STORED = re.compile(
     rf"(?P<kind>param|cache|input) +(?P<name>{NAME}): +{_TYPE}(?: +whole +(?P<whole>{_DIMS}))?"
+    rf"(?: +groups +(?P<groups>{_GROUPS}))?"
     r"(?: +streamed +(?P<count>\d{1,20}) +ahead +(?P<ahead>\d{1,20}))?",
     re.ASCII,
 )
@@ -182,7 +184,9 @@ class _Parser:
             name = self.value(match, 1)
             whole = tuple(match["whole"].split(",")) if match["whole"] else ()
             streamed = Streamed(int(match["count"]), int(match["ahead"])) if match["count"] else None
-            self.frames[-1].stored.append(Stored(name, Kind(match["kind"]), whole, streamed))
+            pairs = (text.split(":") for text in match["groups"].split(",")) if match["groups"] else ()
+            groups = tuple((dim, count) for dim, count in pairs)
+            self.frames[-1].stored.append(Stored(name, Kind(match["kind"]), whole, streamed, groups))
         elif match := _CARRY.fullmatch(text):
             self.carry(match)
         elif match := _STEP.fullmatch(text):

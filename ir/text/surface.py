@@ -200,12 +200,13 @@ class Title:
 @dataclass(frozen=True)
 class Dim:
     """One dim: free (no size, no factors), fixed (a size, perhaps padded), or derived: an alias of
-    one dim, or the product of several."""
+    one dim, the product of several, or with `each` the groups of so many places of one."""
 
     name: Ident
     size: int | None = None
     pad: int | None = None
     factors: tuple[Ident, ...] = ()
+    each: int | None = None
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ def _item(item: Item) -> str:
 
 def _dim(dim: Dim) -> str:
     size = " * ".join(f.name for f in dim.factors) if dim.size is None else str(dim.size)
+    size += "" if dim.each is None else f" / {dim.each}"
     pad = "" if dim.pad is None else f" pad {dim.pad}"
     return dim.name.name + (f" = {size}" if size else "") + pad
 

@@ -149,6 +149,7 @@ class _Printer:
         for stored in region.stored:
             head = f"{stored.kind} {stored.value}:"
             whole = f" whole {','.join(stored.whole)}" if stored.whole else ""
+            whole += f" groups {','.join(f'{d}:{n}' for d, n in stored.groups)}" if stored.groups else ""
             streams = stored.streamed
             streamed = f" streamed {streams.count} ahead {streams.ahead}" if streams else ""
             yield from self.line(stored.value, f"{head:<{width}} {self.type(stored.value)}{whole}{streamed}", indent)

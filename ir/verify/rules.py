@@ -306,8 +306,10 @@ def _check_einsum(op: Einsum, values: Mapping[str, SpmdValue], sizes: Mapping[st
         for index, dim in zip(indices, dims, strict=True):
             if name == op.result and index not in have:
                 raise LayoutError(f"no operand has the index `{index}` of the result")
-            if have.setdefault(index, sizes[dim]) != sizes[dim]:
-                raise LayoutError(f"index `{index}` stands for sizes {have[index]} and {sizes[dim]}")
+            groups = name != op.result and index in sizes and index not in dims and sizes[index] % sizes[dim] == 0
+            size = sizes[index] if groups else sizes[dim]
+            if have.setdefault(index, size) != size:
+                raise LayoutError(f"index `{index}` stands for sizes {have[index]} and {size}")
     if len(set(op.output)) != len(op.output):
         raise LayoutError("the result names an index twice")
 

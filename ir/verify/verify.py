@@ -112,7 +112,7 @@ class _Checker:
     origins: dict[str, str] = field(default_factory=dict)
     caches: dict[str, str] = field(default_factory=dict)
     visible: set[str] = field(default_factory=set)
-    whole: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    whole: dict[str, Stored] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
@@ -130,7 +130,7 @@ class _Checker:
                     self.found.append(f"The stored tensor `{stored.value}` is partial.")
                 if stored.kind is Kind.CACHE:
                     self.caches[stored.value] = stored.value
-                self.whole[stored.value] = stored.whole
+                self.whole[stored.value] = stored
                 self.check_whole(stored.value)
         for item in region.items:
             match item:
@@ -207,11 +207,17 @@ class _Checker:
             self.found.append(f"Of `{stored.value}` no {stored.streamed.count} repetitions can be streamed.")
 
     def check_whole(self, name: str) -> None:
-        """Check that a stored tensor, or a copy of one, is split along no dim that it keeps whole."""
-        value = self.values[name]
+        """Check that a stored tensor, or a copy of one, is split along no dim that it keeps whole, and within no
+        group."""
+        value, stored = self.values[name], self.whole.get(self.origins[name])
+        if stored is None:
+            return
+        groups = dict(stored.groups)
         for dim, axes in zip(value.dims, value.layout.dims, strict=True):
-            if axes and dim in self.whole.get(self.origins[name], ()):
+            if axes and dim in stored.whole:
                 self.found.append(f"`{name}` is split over `{dim}`, along which its groups are kept whole.")
+            elif dim in groups and self.sizes[groups[dim]] % self.spmd.mesh.size(*axes):
+                self.found.append(f"`{name}` is split over `{dim}` within its groups, which `{groups[dim]}` counts.")
 
     def check_collective(self, collective: Collective, before: SpmdValue, after: SpmdValue) -> None:
         """Raise LayoutError unless `collective` takes `before` to `after`."""

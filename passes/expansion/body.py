@@ -12,7 +12,7 @@ from ...ir.dtype import Dtype
 from ...ir.expr import Call, Expr, Operand, operands
 from ...ir.layout import Layout
 from ...ir.program import (
-    INTEGERS,
+    Einsum,
     Kind,
     Map,
     Op,
@@ -22,9 +22,9 @@ from ...ir.program import (
     Repeat,
     Stored,
     Value,
-    is_whole,
     operand_names,
 )
+from ...ir.whole import INTEGERS, is_whole
 from .dims import Constraint, DimTable, Extent
 from .report import Refused, Report
 
@@ -143,6 +143,25 @@ class Body:
                 return name
         return None
 
+    def scale_indices(self, name: str, indices: Sequence[str]) -> tuple[str, ...]:
+        """The indices of the scale of a value that is read by `indices`: of groups the index within which they lie."""
+        scale, groups = self.scale(name), self.context.dims.groups
+        assert scale is not None
+        at = dict(zip(self.value(name).dims, indices, strict=True))
+        return tuple(at[d] if d in at else at[groups[d][0]] for d in self.value(scale).dims)
+
+    def grouped(self, name: str) -> bool:
+        """Whether the scale of a quantised value has groups along one of its dims."""
+        scale = self.scale(name)
+        return scale is not None and not set(self.value(scale).dims) <= set(self.value(name).dims)
+
+    def scaled(self, name: str, base: str) -> str:
+        """A quantised value times its scale, which has groups, as a value called like `base`."""
+        dims, scale = self.value(name).dims, self.scale(name)
+        assert scale is not None
+        op = Einsum(self.fresh(base), (name, scale), (dims, self.scale_indices(name, dims)), dims)
+        return self.emit(op, dims, self.floating([name]))
+
     def is_cache(self, name: str) -> bool:
         """Whether a value is a cache as it stood before the program ran."""
         return name in self.caches or (name not in self.values and name in self.context.caches)
@@ -158,12 +177,20 @@ class Body:
         self.prefixes.add(found)
         return found
 
-    def store(self, value: Value, kind: Kind, span: Span, whole: tuple[str, ...] = ()) -> None:
-        """A tensor that is there before the program runs, split along none of the dims `whole`."""
+    def store(
+        self,
+        value: Value,
+        kind: Kind,
+        span: Span,
+        whole: tuple[str, ...] = (),
+        groups: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        """A tensor that is there before the program runs, split along none of the dims `whole`, and within no group
+        of `groups`."""
         self.context.count(1, span)
         self.context.measure(value.dims, value.name, span)
         self.values[value.name] = value
-        self.stored.append(Stored(value.name, kind, whole))
+        self.stored.append(Stored(value.name, kind, whole, groups=groups))
         if kind is Kind.CACHE:
             self.caches.add(value.name)
 

@@ -69,7 +69,7 @@ def declare(body: Body, name: Ident, item: Declaration) -> None:
     if value is None or scale is None or not _fits(body, name, item, value, scale):
         return
     body.names[name.name] = value.name
-    body.store(value, item.kind, name.span, _grouped(body, value, scale))
+    body.store(value, item.kind, name.span, _grouped(body, value, scale), _groups(body, value, scale))
     body.store(scale, item.kind, name.span)
     body.scales[value.name] = scale.name
     pin_value(body, value.name, PinKind.STORED, item.pin)
@@ -85,11 +85,28 @@ def _fits(body: Body, name: Ident, item: Declaration, value: Value, scale: Value
     if scale.dtype not in FLOATS:
         report.add(f"The scale of `{name.name}` is a float, not {scale.dtype.value}.", span)
         return False
+    groups = body.context.dims.groups
     for dim in scale.dims:
-        if dim not in value.dims:
+        base = groups[dim][0] if dim in groups else None
+        if dim in value.dims:
+            continue
+        if base not in value.dims:
             report.add(f"The scale of `{name.name}` has the dim `{dim}`, which the values lack.", span)
             return False
+        if base in scale.dims or sum(groups[d][0] == base for d in scale.dims if d in groups) > 1:
+            report.add(f"The scale of `{name.name}` has `{base}` twice, once as `{dim}`.", span)
+            return False
+        if item.kind is not Kind.PARAM:
+            hint = "a cache has a scale for whole dims"
+            report.add(f"The scale of `{name.name}` has groups of `{base}`, and is none of a parameter.", span, hint)
+            return False
     return True
+
+
+def _groups(body: Body, value: Value, scale: Value) -> tuple[tuple[str, str], ...]:
+    """The dims of quantised values of which the scale has groups, each with the dim that counts these."""
+    groups = body.context.dims.groups
+    return tuple((groups[dim][0], dim) for dim in scale.dims if dim not in value.dims)
 
 
 def _grouped(body: Body, value: Value, scale: Value) -> tuple[str, ...]:

@@ -25,13 +25,15 @@ class DimTable:
 
     `plain`: the size that the file gives each, None where it gives none. `alias`: for a dim that
     has the size of another, the one that has it of none. `factors`: the plain dims of a product, major to minor.
-    `pads`: the declared dims that the file pads, with the sizes to which it does.
+    `pads`: the declared dims that the file pads, with the sizes to which it does. `groups`: for a dim that counts
+    groups of places of another, that one, how many places a group has, and where it is declared.
     """
 
     plain: dict[str, int | None] = field(default_factory=dict)
     alias: dict[str, str] = field(default_factory=dict)
     factors: dict[str, tuple[str, ...]] = field(default_factory=dict)
     pads: dict[str, tuple[int, Span]] = field(default_factory=dict)
+    groups: dict[str, tuple[str, int, Span]] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
         return name in self.plain or name in self.factors
@@ -47,6 +49,14 @@ class DimTable:
     def root(self, name: str) -> str:
         """The dim whose size `name` has in the end: itself, or what it is an alias of."""
         return self.alias.get(name, name)
+
+    def sized(self, name: str, sizes: Mapping[str, int | None]) -> int | None:
+        """The size of a plain dim where those of which others follow have `sizes`, of groups as many as are whole."""
+        if name not in self.groups:
+            return sizes.get(self.root(name))
+        base, each, _ = self.groups[name]
+        size = sizes.get(self.root(base))
+        return None if size is None else size // each
 
     def distinct(self, names: Sequence[Ident]) -> tuple[str, ...]:
         """The plain dims of a list of known dims; raises Refused when one stands twice."""
@@ -128,6 +138,8 @@ def _derive(table: DimTable, dim: Dim, everything: set[str], report: Report) -> 
     except Refused as refused:
         report.refuse(refused)
         return False
+    if dim.each is not None:
+        return _group(table, dim, factors, report)
     if len(dim.factors) > 1:
         table.factors[name] = factors
         return True
@@ -137,6 +149,32 @@ def _derive(table: DimTable, dim: Dim, everything: set[str], report: Report) -> 
     table.plain[name] = None
     table.alias[name] = table.root(factors[0])
     return True
+
+
+def _group(table: DimTable, dim: Dim, base: Sequence[str], report: Report) -> bool:
+    """Enter the groups of a dim; False, and a finding, where they cannot be."""
+    [written], each = dim.factors, dim.each or 0
+    if len(base) > 1 or base[0] in table.groups:
+        kind = "a product" if len(base) > 1 else "groups themselves"
+        report.add(f"Dim `{dim.name.name}` cannot count groups of `{written.name}`, which is {kind}.", written.span)
+        return False
+    if not 1 <= each <= MAX_SIZE:
+        report.add(out_of_range("A group", each), dim.name.span)
+        return False
+    table.plain[dim.name.name] = None
+    table.groups[dim.name.name] = base[0], each, dim.name.span
+    return True
+
+
+def check_groups(table: DimTable, phases: Iterable[Phase], report: Report) -> None:
+    """Note dims that are not whole groups in a phase; `phases` have the sizes that are compiled, with padding."""
+    bound = [(phase.name, dict(phase.sizes)) for phase in phases]
+    for base, each, span in table.groups.values():
+        for phase, sizes in bound:
+            if sizes[base] % each:
+                message = f"In phase `{phase}`, {base} = {sizes[base]} is no whole number of groups of {each}."
+                report.add(message, span, f"choose `{base}` so that {each} divides it, padded or not")
+                break
 
 
 def out_of_range(what: str, size: int) -> str:
@@ -183,7 +221,7 @@ def _settings(table: DimTable, settings: Mapping[str, int], report: Report) -> d
     for name, size in settings.items():
         if name not in table:
             report.unknown("Dim", name[:64], None, table)
-        elif name in table.alias or name in table.factors:
+        elif _follows(table, name):
             report.add(f"Dim `{name}` cannot be set: its size follows from other dims.", None, _derivation(table, name))
         elif not 1 <= size <= MAX_SIZE:
             report.add(out_of_range(f"The setting of dim `{name}`", size), None)
@@ -193,7 +231,14 @@ def _settings(table: DimTable, settings: Mapping[str, int], report: Report) -> d
     return chosen
 
 
+def _follows(table: DimTable, name: str) -> bool:
+    """Whether the size of a dim follows from those of others."""
+    return name in table.alias or name in table.factors or name in table.groups
+
+
 def _derivation(table: DimTable, name: str) -> str:
+    if name in table.groups:
+        return f"bind `{table.root(table.groups[name][0])}`, of which it counts groups"
     if name in table.alias:
         return f"bind `{table.root(name)}`, of which it is an alias"
     return f"bind its factors {_listed(table.factors[name])}"
@@ -214,7 +259,7 @@ def _bindings(table: DimTable, phase: PhaseText, report: Report) -> tuple[dict[s
             given[name] = 1
         elif name == "calls":
             calls = binding.value
-        elif name in table.alias or name in table.factors:
+        elif _follows(table, name):
             hint = _derivation(table, name)
             report.add(f"A phase cannot bind `{name}`: its size follows from other dims.", span, hint)
         elif table.plain[name] is not None:
@@ -227,7 +272,7 @@ def _bindings(table: DimTable, phase: PhaseText, report: Report) -> tuple[dict[s
 
 
 def _missing(table: DimTable, sizes: Mapping[str, int]) -> list[str]:
-    return [name for name in table.plain if name not in sizes and name not in table.alias]
+    return [name for name in table.plain if name not in sizes and not _follows(table, name)]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -236,7 +281,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _bound(table: DimTable, phase: str, sizes: Mapping[str, int], calls: int) -> Phase:
-    return Phase(phase, tuple((name, sizes[table.root(name)]) for name in table.plain), calls)
+    return Phase(phase, tuple((name, table.sized(name, sizes) or 0) for name in table.plain), calls)
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ def _with_scale(body: Body, name: str, indices: Indices) -> list[Factor]:
     scale = body.scale(name)
     if scale is None:
         return [(name, indices)]
-    at = dict(zip(body.value(name).dims, indices, strict=True))
-    return [(name, indices), (scale, tuple(at[d] for d in body.value(scale).dims))]
+    return [(name, indices), (scale, body.scale_indices(name, indices))]
 
 
 def _factors(node: Expr) -> list[Indexed]:

@@ -18,7 +18,7 @@ from ...ir.text.surface import Block, Declaration, Line, Main, Model, Parameter,
 from .body import Body, Context, Template
 from .composites import COMPOSITES
 from .declared import claim, declare, declared_value, store
-from .dims import bind_phases, check_extents, check_sizes, declare_dims
+from .dims import bind_phases, check_extents, check_groups, check_sizes, declare_dims
 from .functions import FUNCTIONS
 from .lines import expand_lines
 from .masking import mask_padding
@@ -53,7 +53,9 @@ def expand(
     main = _the_main(model, report)
     body, results = _main(main, context) if main else (Body(context), [])
     check_sizes(context.constraints, phases, report)
+    check_groups(context.dims, phases, report)
     phases, padding = pad_phases(context.dims, phases, pads or {}, context.constraints, report)
+    check_groups(context.dims, phases if len(report) == 0 else (), report)
     name = _title(model, report)
     report.finish()
     check_extents(context.extents, phases, report)

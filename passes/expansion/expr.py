@@ -37,6 +37,7 @@ from .functions import GATES, NUMBERS, POINTWISE
 from .keywords import VALUES, check_words, dim_arguments, positional_arguments, with_keywords
 from .report import Refused, plural
 
+STORED = ("take", "append")  # what reads quantised values as they are stored
 OPERATORS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
 
 
@@ -111,6 +112,8 @@ def _pointwise(body: Body, node: Expr, base: str) -> Arithmetic:
         case Name(name):
             found = _value(body, name)
             scale = body.scale(found)
+            if scale is not None and body.grouped(found):
+                return Operand(body.scaled(found, f"{base}.{name}"))
             return Operand(found) if scale is None else multiply(Operand(found), Operand(scale))
         case Negate(operand):
             inner = _pointwise(body, operand, base)
@@ -261,14 +264,25 @@ def _arguments(body: Body, call: Call, composite: Composite, target: str, dtype:
         hint = "of two values, write `maximum(a, b)`" if name == "max" else None
         message = f"`{name}` takes {plural(most, 'value')} ({names}), not {len(positional)}."
         raise Refused(message, call.span, hint)
-    values = zip(positional, composite.values, strict=False)
-    given = Arguments(tuple(_pointwise(body, _expression(a), f"{target}.{n}") for a, n in values), dtype=dtype)
+    values = list[Arithmetic]()
+    for argument, called in zip(positional, composite.values, strict=False):
+        node = _expression(argument)
+        kept = _stored(body, node) if name in STORED and not values else None
+        values.append(_pointwise(body, node, f"{target}.{called}") if kept is None else kept)
+    given = Arguments(tuple(values), dtype=dtype)
     given = with_keywords(given, body.context.dims, call, composite, into)
     for keyword in call.keywords:
         if keyword.name.name in VALUES:
             value = _pointwise(body, _taken(keyword), f"{target}.{keyword.name.name}")
             given = replace(given, sink=value) if keyword.name.name == "sink" else replace(given, among=value)
     return given
+
+
+def _stored(body: Body, node: Expr) -> Arithmetic | None:
+    """A quantised value that is read as it is stored, times its scale; None for any other expression."""
+    found = _value(body, node.name) if isinstance(node, Name) else None
+    scale = None if found is None else body.scale(found)
+    return None if found is None or scale is None else multiply(Operand(found), Operand(scale))
 
 
 def _taken(keyword: Keyword) -> Expr:

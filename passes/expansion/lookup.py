@@ -72,6 +72,11 @@ def _take_scaled(body: Body, target: str, table: str, given: Arguments) -> str:
         scale = take(body, body.fresh(f"{target}.scale"), scales)
     elif set(given.over) & set(body.value(scale).dims):
         raise Refused("A scale has all the dims along which `take` looks up, or none.", body.at)
+    if body.grouped(table):
+        dims, groups = body.value(rows).dims, body.context.dims.groups
+        indices = tuple(d if d in dims else groups[d][0] for d in body.value(scale).dims)
+        op = Einsum(target, (rows, scale), (dims, indices), dims)
+        return body.emit(op, dims, given.dtype or body.floating([table]))
     product = multiply(Operand(rows), Operand(scale))
     return body.emit(Map(target, product), body.value(rows).dims, given.dtype or body.floating([table]))
 

@@ -32,16 +32,18 @@ def pad_phases(
         _check_larger(name, pad, span, table.plain[name], phases, report)
     padded = {name: pad for name, (pad, _) in chosen.items() if any(pad > bound[name] for bound in sizes)}
     _check_constraints(table, constraints, padded, report)
-    true = {name: _true_name(table, name) for name in padded}
+    groups = [name for name, (base, _, _) in table.groups.items() if table.root(base) in padded]
+    true = {name: _true_name(table, name) for name in (*padded, *groups)}
     bound = tuple(
-        replace(phase, sizes=_padded(table, phase, padded) + tuple((true[n], own[n]) for n in padded))
+        replace(phase, sizes=_padded(table, phase, padded) + tuple((true[n], own[n]) for n in true))
         for phase, own in zip(phases, sizes, strict=True)
     )
-    return bound, tuple((name, true[table.root(name)]) for name in table.plain if table.root(name) in padded)
+    return bound, tuple((name, true[table.root(name)]) for name in table.plain if table.root(name) in true)
 
 
 def _padded(table: DimTable, phase: Phase, padded: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple((name, padded.get(table.root(name), size)) for name, size in phase.sizes)
+    sizes = {name: padded.get(table.root(name), size) for name, size in phase.sizes}
+    return tuple((name, table.sized(name, sizes) or 0) for name in sizes)
 
 
 def _true_name(table: DimTable, name: str) -> str:
@@ -58,8 +60,9 @@ def _given(table: DimTable, pads: Mapping[str, int], report: Report) -> dict[str
     for name, pad in pads.items():
         if name not in table:
             report.unknown("Dim", name[:64], None, table)
-        elif name in table.alias or name in table.factors:
+        elif name in table.alias or name in table.factors or name in table.groups:
             hint = f"pad `{table.root(name)}`" if name in table.alias else "pad one of its factors"
+            hint = f"pad `{table.root(table.groups[name][0])}`" if name in table.groups else hint
             report.add(f"Dim `{name}` cannot be padded: its size follows from other dims.", None, hint)
         elif not 1 <= pad <= MAX_SIZE:
             report.add(out_of_range(f"The padded size of dim `{name}`", pad), None)

@@ -160,8 +160,8 @@ class _Builder:
     times: dict[str, int] = field(default_factory=dict)
 
     def space(self, value: str) -> TensorSpace:
-        whole = self.stored[value].whole if value in self.stored else ()
-        shape = [1 if d in whole else self.sizes[d] for d in self.values[value].dims]
+        dims, stored = self.values[value].dims, self.stored.get(value)
+        shape = [self.sizes[d] for d in dims] if stored is None else stored.shape(dims, self.sizes)
         partial, ranks = (
             (self.partial.sums(value), self.partial.maxima(value)),
             dim_ranks(self.values[value].dims, self.sizes),

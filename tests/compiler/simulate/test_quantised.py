@@ -207,3 +207,94 @@ def _operands(done: CompiledPhase, result: str) -> tuple[str, ...]:
             case Compute(Einsum() as op) if op.result == result:
                 return op.operands
     raise AssertionError(result)
+
+
+# Groups that are counted by a dim of their own.
+COUNTED = "dim B = 4, L = 2, V = 24, X = 4, E = 96, F = 64\ndim E16 = E / 16, E32 = E / 32, F8 = F / 8\n"
+
+
+def counted(text: str) -> Program:
+    source = Source("test.esti", COUNTED + text)
+    return expand(parse(source), source)
+
+
+def test_a_scale_may_count_groups_of_a_dim() -> None:
+    made = counted("main(x: bf16[B,E]) {\nparam W: int4[E,F] * f16[E16,F]\nu[B,F] = x[B,E] * W[E,F]\nreturn u\n}")
+    assert ops(made) == {"u": "x[B,E] * W[E,F] * W.scale[E,F]"}
+    assert made.table()["W.scale"].dims == ("E16", "F") and dict(made.phases[0].sizes)["E16"] == 6
+    pins = "stored W E_xF_y\nuse u.W E_xF_y\nresult u BF_y partialsum-x\n"
+    done = compiled(made, "3x2", pins)
+    assert done.sound
+    values = done.spmd.table()
+    scale = next(n for n in _operands(done, "u") if n.startswith("W.scale"))
+    assert format_layout(values[scale].dims, values[scale].layout) == "[E16/x, F/y]"
+    [u] = [op for op in done.estimate.ops if op.result == "u"]
+    assert u.hbm_bytes == 32 * 32 / 2 + 2 * 32 * 2 + 4 * 32 * 2 + 4 * 32 * 2  # codes, scales, x, u
+    text = print_spmd(done.spmd)
+    assert " groups E:E16" in text and parse_spmd(Source("t.spmd", text)) == done.spmd
+
+
+def test_no_chip_holds_a_part_of_a_counted_group() -> None:
+    made = counted("main(x: bf16[B,E]) {\nparam W: int4[E,F] * f16[E32,F]\nu[B,F] = x[B,E] * W[E,F]\nreturn u\n}")
+    for pin in ("stored W E_xF", "use u.W E_xF"):
+        with pytest.raises(InputError, match="groups of `W` are kept whole"):
+            compiled(made, "2x2", pin + "\n")
+    spmd = compiled(made, "2x2").spmd
+    torn = tuple(dataclasses.replace(v, layout=parse_layout("E_xF")[1]) if v.name == "W" else v for v in spmd.values)
+    with pytest.raises(InputError) as error:
+        verify(dataclasses.replace(spmd, values=torn))
+    complaints = [d.message for d in error.value.diagnostics]
+    assert "`W` is split over `E` within its groups, which `E32` counts." in complaints
+
+
+@pytest.mark.parametrize(("mesh", "pad"), [("2x2", {}), ("3", {}), ("2x2", {"E": 128})])
+def test_groups_run_sharded_as_whole(mesh: str, pad: dict[str, int]) -> None:
+    """Tables, matrices, a pointwise reading, blocks along both dims, and experts."""
+    text = """main(ids: i32[B,L], x: bf16[B,E], r: bf16[B,X]) {
+  param t: int8[V,E] * f16[V,E32]
+  param W: int4[E,F] * f16[E16,F]
+  param D: fp8[F,E] * f32[F8,E32]
+  param g: int8[E] * f16[E32]
+  param Wx: fp4[X,E,F] * bf16[X,E32,F]
+  y = take(t, ids, over=V)
+  u[B,L,F] = y[B,L,E] * W[E,F]
+  h = silu(u)
+  d[B,L,E] = h[B,L,F] * D[F,E]
+  n = d * (1 + g)
+  m = choose(r, over=X, keep=1)
+  e[B,X,E] = m[B,X] * x[B,E]
+  v[B,X,F] = e[B,X,E] * Wx[X,E,F]
+  z[B,F] = m[B,X] * v[B,X,F]
+  s[B,L,V] = n[B,L,E] * t[V,E]
+  return s, z
+}"""
+    source = Source("test.esti", COUNTED + text)
+    made = expand(parse(source), source, pads=pad)
+    assert ops(made)["y"] == "y.rows[B,L,E] * y.scale[B,L,E]" and compiled(made, mesh).sound
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        ("dim A = E / 40", "In phase `main`, E = 96 is no whole number of groups of 40."),
+        ("dim A = E / 0", "A group must be at least 1."),
+        ("dim A = E16 / 2", "Dim `A` cannot count groups of `E16`, which is groups themselves."),
+        ("dim P = E * F, A = P / 2", "Dim `A` cannot count groups of `P`, which is a product."),
+        ("param Z: int8[E,F] * f16[V,E16]", "The scale of `Z` has the dim `V`, which the values lack."),
+        ("param Z: int8[E,F] * f16[E,E16]", "The scale of `Z` has `E` twice, once as `E16`."),
+        ("cache Z: int8[B,E] * f16[B,E16]", "The scale of `Z` has groups of `E`, and is none of a parameter."),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(before: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        counted(f"{before}\nmain(x: bf16[B,E]) {{\nreturn x + x\n}}")
+    assert message in [d.message for d in error.value.diagnostics]
+
+
+def test_sizes_of_groups_follow_and_cannot_be_set() -> None:
+    source = Source("test.esti", COUNTED + "main(x: bf16[B,E]) { return 2 * x }")
+    with pytest.raises(InputError, match="`E16` cannot be set: its size follows from other dims"):
+        expand(parse(source), source, settings={"E16": 4})
+    assert dict(expand(parse(source), source, settings={"E": 192}).phases[0].sizes)["E16"] == 12
+    with pytest.raises(InputError, match="E = 104 is no whole number of groups of 16"):
+        expand(parse(source), source, pads={"E": 104})

@@ -13,6 +13,7 @@ class Dtype(StrEnum):
     F16 = "f16"
     FP8 = "fp8"
     FP4 = "fp4"
+    E8M0 = "e8m0"  # powers of two, as the scales of mxfp4 are
     INT8 = "int8"
     INT4 = "int4"
     I32 = "i32"
@@ -29,6 +30,7 @@ _BITS = {
     Dtype.F16: 16,
     Dtype.FP8: 8,
     Dtype.FP4: 4,
+    Dtype.E8M0: 8,
     Dtype.INT8: 8,
     Dtype.INT4: 4,
     Dtype.I32: 32,

@@ -159,6 +159,8 @@ def dtypes_text() -> str:
     def use(dtype: Dtype) -> str:
         if dtype in FLOATS:
             return "a float, computed with"
+        if dtype is Dtype.E8M0:
+            return "powers of two, the scales of quantised values"
         return "quantised values, with a scale or without" if dtype in QUANTISED.values() else "ids"
 
     return _table(("dtype", "bits", "for"), [(f"`{d.value}`", str(d.bits), use(d)) for d in Dtype])

@@ -18,7 +18,7 @@ from ...passes.expansion.expand import expand
 from ...passes.expansion.report import TooLarge
 from ..hf_import.architectures import CONFIG, config_file, read_config
 from ..hf_import.checkpoint import Checkpoint, dequantised, gguf_config, has_tensors, map_of, open_checkpoint
-from ..hf_import.coded import coded_text
+from ..hf_import.coded import coded
 from ..hf_import.json_text import MOST_BYTES, read_json
 from ..hf_import.weight_map import ENDING, map_text
 from ..hf_import.write import model_text
@@ -86,10 +86,10 @@ def import_command(
         raise fail(f"The model of `{path}` is too large. {error.diagnostics[0].message}") from None
     except InputError as error:
         raise InternalError(f"the model that was made of `{path}` is wrong: {error}") from error
-    texts, coded = [text], frozenset[str]()
+    texts, codes = [text], frozenset[str]()
     if checkpoint is not None:
         weights = map_of(model, program, checkpoint)
-        text, coded = coded_text(source, program, weights, checkpoint)
+        text, weights, codes = coded(source, program, weights, checkpoint.kept)
         texts = [text, map_text(weights, title)]
     if output is None:
         say(text)
@@ -98,14 +98,14 @@ def import_command(
             say(f"wrote {made}\n")
     note(f"{parameter_count(program) / 1e9:.2f}e9 parameters")
     if checkpoint is not None:
-        _tell(checkpoint, coded)
+        _tell(checkpoint, codes)
 
 
-def _tell(checkpoint: Checkpoint, coded: Set[str]) -> None:
-    """Say what becomes of tensors that are kept in few bits; `coded` are codes with scales in the model, too."""
-    if coded:
-        note(f"{len(coded)} tensors are codes with a scale for each row, in the model as in the checkpoint")
-    for kind, count in dequantised(checkpoint, coded).items():
+def _tell(checkpoint: Checkpoint, codes: Set[str]) -> None:
+    """Say what becomes of tensors that are kept in few bits; `codes` are codes with scales in the model, too."""
+    if codes:
+        note(f"{len(codes)} tensors are codes with scales, in the model as in the checkpoint")
+    for kind, count in dequantised(checkpoint, codes).items():
         note(f"{count} tensors are kept as {kind}, and are read as plain numbers")
 
 

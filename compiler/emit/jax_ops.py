@@ -24,7 +24,8 @@ from .jax_text import (
 )
 from .jax_tree import Names
 
-PACKED = frozenset({Dtype.INT4, Dtype.INT8, Dtype.FP8, Dtype.FP4})  # types that are stored, and not computed with
+# Types that are stored, and not computed with.
+PACKED = frozenset({Dtype.INT4, Dtype.INT8, Dtype.FP8, Dtype.FP4, Dtype.E8M0})
 
 
 @dataclass(frozen=True)

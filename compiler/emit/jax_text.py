@@ -24,13 +24,14 @@ NUMPY = {
     Dtype.F16: "float16",
     Dtype.FP8: "float8_e4m3fn",
     Dtype.FP4: "float4_e2m1fn",
+    Dtype.E8M0: "float8_e8m0fnu",
     Dtype.INT8: "int8",
     Dtype.INT4: "int4",
     Dtype.I32: "int32",
 }
-CHOSEN = (Dtype.BF16, Dtype.F16, Dtype.FP8, Dtype.FP4)  # narrow floats, which a check replaces by wide ones
+CHOSEN = (Dtype.BF16, Dtype.F16, Dtype.FP8, Dtype.FP4, Dtype.E8M0)  # narrow floats, which a check replaces by wide ones
 # Weakest first.
-WIDTHS = (Dtype.I32, Dtype.INT4, Dtype.INT8, Dtype.FP4, Dtype.FP8, Dtype.BF16, Dtype.F16, Dtype.F32)
+WIDTHS = (Dtype.I32, Dtype.INT4, Dtype.INT8, Dtype.FP4, Dtype.E8M0, Dtype.FP8, Dtype.BF16, Dtype.F16, Dtype.F32)
 
 INFIX = {"add": ("+", 1), "subtract": ("-", 1), "multiply": ("*", 2), "divide": ("/", 2)}
 WHOLE = {"add", "subtract", "multiply", "negate", "abs", "relu", "maximum", "minimum"}  # of integers an integer

@@ -15,9 +15,10 @@ from typing import Any
 from ...ir.diagnostics import Diagnostic, InputError, Source, fail
 from ...ir.program import Program
 from .checkpoint_files import checkpoint_tensors
+from .coded import codes_of
 from .description import Transformer
 from .parameter_parts import tensor_called
-from .weight_map import Made, WeightMap, check_map, parameters, tensors_of
+from .weight_map import KEPT, Made, WeightMap, check_map, code_groups, parameters, tensors_of
 from .weights import GGUF, style_of, weight_map
 
 PLAIN = {"F32", "F16", "BF16", "F64"}  # types of numbers that stand alone
@@ -53,11 +54,13 @@ GGUF_ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of a folder or GGUF file: `shapes` and `types` by name."""
+    """The tensors of a folder or GGUF file: `shapes` and `types` by name; `kept`: of those that are codes around 0 in
+    blocks of one scale each the shape, and what they are kept as."""
 
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
     types: Mapping[str, str]
+    kept: Mapping[str, tuple[tuple[int, ...], str]]
 
     @property
     def gguf(self) -> bool:
@@ -96,7 +99,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise fail(f"`{path}` cannot be read: {error.strerror or error}.") from None
     except Exception as error:  # the library of GGUF raises whatever a wrong file leads it to
         raise _damaged(path, error) from None
-    return Checkpoint(path, {n: shape for n, (shape, _, _) in found.items()}, {n: k for n, (_, k, _) in found.items()})
+    every = {name: one for name, one in found.items() if "|" not in name}
+    kept = {n.removesuffix("|kept"): (shape, kind) for n, (shape, kind, _) in found.items() if "|" in n}
+    shapes, types = ({n: shape for n, (shape, _, _) in every.items()}, {n: kind for n, (_, kind, _) in every.items()})
+    return Checkpoint(path, shapes, types, kept)
 
 
 def _gguf() -> Any:
@@ -188,12 +194,16 @@ def check_checkpoint(made: WeightMap, program: Program, checkpoint: Checkpoint) 
     wanted = parameters(program)
     used = {tensor for name, one in made.items() for tensor in tensors_of(one, wanted[name])}
     scales = {t: t + one.scale for n, one in made.items() if one.scale for t in tensors_of(one, wanted[n])}
+    for name in sorted(name for name, one in made.items() if KEPT in one.steps):
+        findings += _wrong_codes(program, name, made[name], checkpoint)
+        used |= {t + s for t in tensors_of(made[name], wanted[name]) for s in SCALES if t + s in checkpoint.shapes}
     for name, scale in scales.items():
         findings += _wrong_scale(checkpoint, name, scale)
     used |= set(scales.values())
     for name in sorted(used & set(checkpoint.types)):
         kind = checkpoint.types[name]
-        if not checkpoint.gguf and kind not in PLAIN and name not in scales and not kind.endswith(MADE):
+        plain = kind in PLAIN or name in scales or name in checkpoint.kept or kind.endswith(MADE)
+        if not checkpoint.gguf and not plain:
             hint = "fp8, int8 and fp4 with scales, groups of compressed-tensors, GPTQ and AWQ are read"
             findings.append(Diagnostic(f"`{name}` is of type {kind}, and such are not read.", hint=hint))
     if checkpoint.gguf:
@@ -204,6 +214,25 @@ def check_checkpoint(made: WeightMap, program: Program, checkpoint: Checkpoint) 
         more = len(findings) - MOST_FINDINGS
         last = [Diagnostic(f"{more:,} tensors more are wrong.")] if more > 0 else []
         raise InputError([*findings[:MOST_FINDINGS], *last])
+
+
+def _wrong_codes(program: Program, name: str, one: Made, checkpoint: Checkpoint) -> list[Diagnostic]:
+    """What is wrong between a parameter that is declared as codes and what a checkpoint keeps."""
+    value, parameter = program.table()[name], parameters(program)[name]
+    if any(tensor not in checkpoint.shapes for tensor in tensors_of(one, parameter)):
+        return []  # which is said of the tensors
+    found = codes_of(one, parameter, checkpoint.kept)
+    if f"{name}.scale" not in program.table():
+        hint = "declare its scale, or leave out the step `kept`"
+        return [Diagnostic(f"`{name}` is kept as codes with scales, and the model has no scale of it.", hint=hint)]
+    if found is None or found.dtype is not value.dtype:
+        hint = "import the checkpoint anew"
+        return [Diagnostic(f"The tensors of `{name}` are not kept as {value.dtype.value} codes around 0.", hint=hint)]
+    each = code_groups(program, name)
+    if any(have % want for have, want in zip(found.each, each, strict=True)):
+        have, want = ("x".join(map(str, n)) for n in (found.each, each))
+        return [Diagnostic(f"`{name}` has a scale for each {want} places, and its tensors have one for {have}.")]
+    return []
 
 
 def _wrong_scale(checkpoint: Checkpoint, name: str, scale: str) -> list[Diagnostic]:

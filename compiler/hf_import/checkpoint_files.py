@@ -97,57 +97,112 @@ def checkpoint_tensors(path: str | Path) -> dict[str, tuple[tuple[int, ...], str
 
 def whole_tensors(found: dict[str, tuple[tuple[int, ...], str, Any]], folder: Path) -> dict[str, Any]:
     """The same with one tensor in place of those that keep it as codes and scales: of GPTQ and AWQ, of groups of
-    compressed-tensors, in int8 with scales, and in blocks of fp4. It is made of them when it is asked for. Raises
-    ValueError where they do not go together."""
+    compressed-tensors, in int8 with scales, and in blocks of fp4. It is made of them when it is asked for. Where these
+    are codes around 0 in blocks of one scale each, there are codes and scales under `NAME|kept`, too, whose type is
+    like `int4 f16 1x128`: that of both, and of how many places along each dim a block is. Raises ValueError where they
+    do not go together."""
     out = dict(found)
-
-    def put(name: str, of: dict[str, str], shape: tuple[int, ...], kind: str, numbers: Any) -> None:
-        names = {part: one for part, one in of.items() if one in found}
-        for one in names.values():
-            out.pop(one, None)
-        out[name] = shape, kind, lambda: numbers({part: found[one][2]() for part, one in names.items()})
-
     for name, (shape, kind, _) in found.items():
         stem, last = name.rpartition(".")[0], name.rpartition(".")[2]
         own = {part: f"{stem}.{part}" for part in ("weight", "scales", "qweight", "qzeros", "g_idx", "SCB")}
         own |= {part: f"{stem}.weight_{part}" for part in ("packed", "scale", "zero_point", "shape")}
         own |= {"group": f"{stem}.weight_g_idx", "format": f"{stem}.weight_format"}
         own |= {"second": f"{stem}.weight_scale_2", "global": f"{stem}.weight_global_scale"}
-        sizes = {part: found[one][0] for part, one in own.items() if one in found}
-        whole = f"{stem}.weight"
-        if last == "qweight" and {"qzeros", "scales"} <= sizes.keys() and len(shape) == 2:
-            outputs, zeros = sizes["scales"][-1], sizes["qzeros"][-1]
-            bits, by_output = 32 * zeros // max(outputs, 1), shape[1] == outputs
-            inputs = shape[0] * 32 // max(bits, 1) if by_output else shape[0]
-            if bits not in (2, 4, 8) or shape[1] not in (outputs, zeros) or sizes["qzeros"][0] != sizes["scales"][0]:
-                raise ValueError(f"`{name[:80]}` and its scales and zeros are not those of one matrix")
-            offset = gptq_offset(folder) if by_output else 0
-            kind = f"int{bits} of {'GPTQ' if by_output else 'AWQ'}"
-            put(whole, own, (outputs, inputs), kind, lambda p, b=bits, o=offset: gptq_numbers(p, b, o))
-        elif last == "weight_packed" and kind == "I32" and {"scale", "shape"} <= sizes.keys():
-            outputs, inputs = (int(n) for n in np.asarray(found[own["shape"]][2]()).reshape(-1))
-            bits = next((b for b in (4, 8, 2) if shape == (outputs, -(-inputs * b // 32))), 0)
-            if not bits or sizes["scale"][0] not in (1, outputs):
-                raise ValueError(f"`{name[:80]}` and its scales are not those of a matrix of {outputs}x{inputs}")
-            size = (outputs, inputs)
-            put(whole, own, size, f"int{bits} with scales", lambda p, b=bits, s=size: group_numbers(p, b, s))
-        elif last in ("weight_packed", "weight") and kind == "U8" and {"scale"} <= sizes.keys() and len(shape) == 2:
-            if sizes["scale"] != (shape[0], shape[1] // 8):
+        own |= {"inverse": f"{stem}.weight_scale_inv"}
+        own, whole, made = {part: one for part, one in own.items() if one in found}, f"{stem}.weight", None
+        if last == "qweight" and {"qzeros", "scales"} <= own.keys() and len(shape) == 2:
+            made = gptq_tensor(found, own, folder)
+        elif last == "weight_packed" and kind == "I32" and {"scale", "shape"} <= own.keys():
+            made = packed_tensor(found, own)
+        elif last in ("weight_packed", "weight") and kind == "U8" and {"scale"} <= own.keys() and len(shape) == 2:
+            if found[own["scale"]][0] != (shape[0], shape[1] // 8):
                 raise ValueError(f"`{name[:80]}` and its scales are not those of one matrix")
-            put(whole, own, (shape[0], 2 * shape[1]), "fp4 with scales", lambda p: fp4_numbers(p))
+            made = (shape[0], 2 * shape[1]), "fp4 with scales", fp4_numbers, None
         elif name.endswith("_blocks") and kind == "U8" and len(shape) == 4:
-            scales = name.removesuffix("_blocks") + "_scales"
+            whole, scales = name.removesuffix("_blocks"), name.removesuffix("_blocks") + "_scales"
             if found.get(scales, ((),))[0] != shape[:3]:
                 raise ValueError(f"`{name[:80]}` has no scales of its blocks")
-            parts, turned = {"blocks": name, "exponents": scales}, (shape[0], shape[2] * shape[3] * 2, shape[1])
-            put(name.removesuffix("_blocks"), parts, turned, "fp4 with scales", lambda p: fp4_numbers(p))
-        elif last == "weight" and kind == "I8" and len(shape) == 2 and {"scale", "SCB"} & sizes.keys():
-            listed = sizes.get("scale") or sizes["SCB"]
-            if len(listed) > 2 or (listed and listed[0] not in (1, shape[0])):
-                raise ValueError(f"`{name[:80]}` and its scales are not those of one matrix")
-            kind = f"int8 with scales{' of rows' if math.prod(listed) == shape[0] > 1 else ''}"
-            put(whole, own, shape, kind, lambda p, s=shape: group_numbers(p, 8, s))
+            own, turned = {"blocks": name, "exponents": scales}, (shape[0], shape[2] * shape[3] * 2, shape[1])
+            made = turned, "fp4 with scales", fp4_numbers, ("fp4 e8m0 1x32x1", fp4_codes)
+        elif last == "weight" and kind == "I8" and len(shape) == 2 and {"scale", "SCB"} & own.keys():
+            made = rows_tensor(found, own)
+        elif last == "weight" and kind == "F8_E4M3" and len(shape) == 2 and {"scale", "inverse"} & own.keys():
+            kept = kept_as("fp8", found[own.get("inverse") or own["scale"]], shape)
+            if kept is not None:
+                out[f"{name}|kept"] = shape, kept, lambda own=own: fp8_codes({n: found[t][2]() for n, t in own.items()})
+        if made is not None:
+            size, said, numbers, codes = made
+            for one in own.values():
+                out.pop(one, None)
+            for called, what, make in ((whole, said, numbers), *([(f"{whole}|kept", *codes)] if codes else [])):
+                out[called] = size, what, lambda own=own, f=make: f({n: found[t][2]() for n, t in own.items()})
     return out
+
+
+def kept_as(code: str, scales: Any, shape: tuple[int, ...]) -> str | None:
+    """What codes of a matrix with such a tensor of scales are kept as; None where blocks are not of one size."""
+    counts, wide = tuple(scales[0]), {"F32": "f32", "F16": "f16", "BF16": "bf16"}.get(scales[1])
+    counts = (*counts, 1, 1)[: len(shape)] if math.prod(counts) > 1 else (1,) * len(shape)
+    blocks = []
+    for size, count in zip(shape, counts, strict=True):
+        block = 128 if code == "fp8" and -(-size // 128) == count > 1 else -(-size // max(count, 1))
+        blocks += [block] if block and -(-size // block) == count else []
+    fits = wide and len(blocks) == len(shape)
+    return f"{code} {wide} {'x'.join(map(str, blocks))}" if fits else None
+
+
+def gptq_tensor(found: Mapping[str, Any], own: Mapping[str, str], folder: Path) -> Any:
+    """A matrix of GPTQ or AWQ: its shape, its type, what makes its numbers, and what it is kept as."""
+    (rows, columns), (groups, outputs), (several, zeros) = (
+        found[own[part]][0] for part in ("qweight", "scales", "qzeros")
+    )
+    bits, by_output = 32 * zeros // max(outputs, 1), columns == outputs
+    inputs = rows * 32 // max(bits, 1) if by_output else rows
+    if bits not in (2, 4, 8) or columns not in (outputs, zeros) or several != groups:
+        raise ValueError(f"`{own['qweight'][:80]}` and its scales and zeros are not those of one matrix")
+    offset, shape = gptq_offset(folder) if by_output else 0, (outputs, inputs)
+    said = kept_as(f"int{bits}", ((outputs, groups), found[own["scales"]][1]), shape)
+    parts = {part: found[own[part]][2] for part in ("qzeros", "g_idx") if part in own}
+    kept = None
+    if said and bits > 2 and is_plain(parts, bits, (1 << (bits - 1)) - offset):
+        kept = said, lambda p: gptq_codes(p, bits)
+    return shape, f"int{bits} of {'GPTQ' if by_output else 'AWQ'}", lambda p: gptq_numbers(p, bits, offset), kept
+
+
+def packed_tensor(found: Mapping[str, Any], own: Mapping[str, str]) -> Any:
+    """The same of a matrix that compressed-tensors packed."""
+    rows, words = found[own["packed"]][0]
+    outputs, inputs = shape = tuple(int(n) for n in np.asarray(found[own["shape"]][2]()).reshape(-1))
+    bits = next((b for b in (4, 8, 2) if (rows, words) == (outputs, -(-inputs * b // 32))), 0)
+    if not bits or found[own["scale"]][0][0] not in (1, outputs):
+        raise ValueError(f"`{own['packed'][:80]}` and its scales are not those of a matrix of {outputs}x{inputs}")
+    said, parts = kept_as(f"int{bits}", found[own["scale"]], shape), {}
+    if "group" in own:
+        parts["g_idx"] = found[own["group"]][2]
+    kept = None
+    if said and bits > 2 and "zero_point" not in own and is_plain(parts, bits, 0):
+        kept = said, lambda p: group_codes(p, bits, shape)
+    return shape, f"int{bits} with scales", lambda p: group_numbers(p, bits, shape), kept
+
+
+def rows_tensor(found: Mapping[str, Any], own: Mapping[str, str]) -> Any:
+    """The same of a matrix in int8 whose rows, or groups in them, have scales."""
+    shape, scales = found[own["weight"]][0], found[own.get("scale") or own["SCB"]]
+    if len(scales[0]) > 2 or (scales[0] and scales[0][0] not in (1, shape[0])):
+        raise ValueError(f"`{own['weight'][:80]}` and its scales are not those of one matrix")
+    kind = f"int8 with scales{' of rows' if math.prod(scales[0]) == shape[0] > 1 else ''}"
+    said = kept_as("int8", scales, shape) if "zero_point" not in own else None
+    kept = (said, lambda p: group_codes(p, 8, shape)) if said else None
+    return shape, kind, lambda p: group_numbers(p, 8, shape), kept
+
+
+def is_plain(parts: Mapping[str, Any], bits: int, middle: int) -> bool:
+    """Whether groups of codes lie one after the other, and all zero points are the middle one."""
+    if "g_idx" in parts:
+        group = np.asarray(parts["g_idx"]()).reshape(-1)
+        if not np.array_equal(group, np.arange(len(group)) // -(-len(group) // (int(group.max()) + 1))):
+            return False
+    return "qzeros" not in parts or bool((unpacked_numbers(parts["qzeros"](), bits, 1) == middle).all())
 
 
 def gptq_offset(folder: Path) -> int:
@@ -169,17 +224,30 @@ def unpacked_numbers(words: Any, bits: int, axis: int) -> Any:
     return np.moveaxis(each.reshape(*words.shape[:-1], -1).astype(np.float32), -1, axis)
 
 
+def gptq_lanes(parts: Mapping[str, Any], bits: int) -> tuple[Any, Any]:
+    """The codes [from, to] and zeros [group, to] of GPTQ, whose codes are packed along `from`
+    (https://github.com/AutoGPTQ/AutoGPTQ), or of AWQ, whose are along `to`, even ones first
+    (https://github.com/casper-hansen/AutoAWQ), as they are stored."""
+    zeros = unpacked_numbers(parts["qzeros"], bits, 1)
+    if parts["qweight"].shape[1] == parts["scales"].shape[1]:
+        return unpacked_numbers(parts["qweight"], bits, 0), zeros
+    lanes = 32 // bits
+    order = np.arange(lanes).reshape(2, -1).T.reshape(-1)  # place 1 of a word is behind all that are even
+    codes = unpacked_numbers(parts["qweight"], bits, 1)
+    codes, zeros = (a.reshape(len(a), -1, lanes)[:, :, order].reshape(len(a), -1) for a in (codes, zeros))
+    return codes, zeros
+
+
+def gptq_codes(parts: Mapping[str, Any], bits: int) -> tuple[Any, Any]:
+    """The codes [to, from] of such a matrix around its middle, and its scales [to, group]."""
+    codes, _ = gptq_lanes(parts, bits)
+    return (codes - (1 << (bits - 1))).astype(np.int8).T, np.asarray(parts["scales"]).T
+
+
 def gptq_numbers(parts: Mapping[str, Any], bits: int, offset: int) -> Any:
-    """A matrix [to, from] of GPTQ, whose codes are packed along `from` (https://github.com/AutoGPTQ/AutoGPTQ), or of
-    AWQ, whose are along `to`, even ones first (https://github.com/casper-hansen/AutoAWQ)."""
-    scales, zeros = np.asarray(parts["scales"]).astype(np.float32), unpacked_numbers(parts["qzeros"], bits, 1)
-    if parts["qweight"].shape[1] == scales.shape[1]:
-        codes = unpacked_numbers(parts["qweight"], bits, 0)
-    else:
-        lanes = 32 // bits
-        order = np.arange(lanes).reshape(2, -1).T.reshape(-1)  # place 1 of a word is behind all that are even
-        codes = unpacked_numbers(parts["qweight"], bits, 1)
-        codes, zeros = (a.reshape(len(a), -1, lanes)[:, :, order].reshape(len(a), -1) for a in (codes, zeros))
+    """A matrix [to, from] of GPTQ or AWQ."""
+    codes, zeros = gptq_lanes(parts, bits)
+    scales = np.asarray(parts["scales"]).astype(np.float32)
     inputs, groups = len(codes), len(scales)
     group = np.asarray(parts["g_idx"]) if "g_idx" in parts else np.arange(inputs) // -(-inputs // groups)
     return (scales[group] * (codes - (zeros + offset)[group])).T
@@ -202,6 +270,29 @@ def group_numbers(parts: Mapping[str, Any], bits: int, shape: tuple[int, ...]) -
     group = np.asarray(parts["group"]) if "group" in parts else np.arange(shape[1]) // -(-shape[1] // groups)
     wide = np.broadcast_to(zero if np.ndim(zero) == 2 else np.reshape(zero, (-1, 1)), scale.shape)
     return (codes - wide[:, group]) * scale[:, group]
+
+
+def group_codes(parts: Mapping[str, Any], bits: int, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """The codes of such a matrix around its middle, and its scales [row, group]."""
+    if "packed" in parts:
+        codes = (unpacked_numbers(parts["packed"], bits, 1)[:, : shape[1]] - (1 << (bits - 1))).astype(np.int8)
+    else:
+        codes = np.asarray(parts["weight"])
+    scale = np.asarray(parts["scale"]) if "scale" in parts else np.asarray(parts["SCB"]) / np.float32(127)
+    return codes, scale.reshape(len(scale) if scale.ndim else 1, -1)
+
+
+def fp8_codes(parts: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The codes of a matrix in fp8, and the scales of its blocks."""
+    scale = np.asarray(parts["inverse"] if "inverse" in parts else parts["scale"])
+    return parts["weight"], scale.reshape((*scale.shape, 1, 1)[:2] if scale.size > 1 else (1, 1))
+
+
+def fp4_codes(parts: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The numbers [each, from, to] that experts in blocks of fp4 have before their scales, and these."""
+    ones = dict(parts) | {"exponents": np.full_like(np.asarray(parts["exponents"]), 127)}
+    scales = np.ldexp(np.float32(1), np.asarray(parts["exponents"]).astype(np.int32) - 127)
+    return fp4_numbers(ones), np.swapaxes(scales, -1, -2)
 
 
 def fp4_numbers(parts: Mapping[str, Any]) -> Any:
@@ -230,4 +321,23 @@ def gguf_tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str, Any]]:
             return gguf.dequantize(tensor.data, tensor.tensor_type).reshape(shape)
 
         found[tensor.name] = shape, tensor.tensor_type.name, made
+        code = {"Q8_0": "int8", "Q4_0": "int4"}.get(tensor.tensor_type.name)
+        if code:
+
+            def kept(tensor: Any = tensor, shape: Any = shape, code: str = code) -> Any:
+                return gguf_codes(tensor.data, shape, code)
+
+            blocks = "x".join(["1"] * (len(shape) - 1) + ["32"])
+            found[f"{tensor.name}|kept"] = shape, f"{code} f16 {blocks}", kept
     return found
+
+
+def gguf_codes(data: Any, shape: tuple[int, ...], code: str) -> tuple[Any, Any]:
+    """The codes and scales of blocks Q8_0 and Q4_0 of GGUF: of 32 places a scale in f16 and then a byte for each, or
+    one for two, the first 16 in the low halves (https://github.com/ggml-org/ggml, ggml-quants.c)."""
+    blocks = np.asarray(data).reshape(-1, 34 if code == "int8" else 18)
+    scales = blocks[:, :2].copy().view(np.float16).reshape(*shape[:-1], -1)
+    codes = blocks[:, 2:].view(np.int8)
+    if code == "int4":
+        codes = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], -1).astype(np.int8) - np.int8(8)
+    return codes.reshape(shape), scales

@@ -1,86 +1,155 @@
-"""Matrices that a checkpoint keeps as codes with a scale for each row, declared so in the text of a model.
+"""Parameters that a checkpoint keeps as codes with scales, declared so in the text of a model.
 
-That is what the language can say of quantised checkpoints without other dims: of groups and blocks of a row it cannot.
-Codes are then made again of the numbers that they stand for, which gives the same ones where the largest code of a row
-is the largest of its type, as quantising by the largest magnitude leaves it.
+A tensor that is kept in blocks of one scale each (`Kept`) becomes a parameter with a scale for each run of places,
+along each of its dims, that lie in one block: in `Wd: int4[F,E] * f16[F128,E]` for every 128 of F. Where heads or parts
+of a tensor begin within a block the runs are shorter, and parts of one block have the same scale twice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ...ir.diagnostics import Source
 from ...ir.dtype import Dtype
 from ...ir.program import Program
 from ...ir.text.read import parse
-from ...ir.text.surface import Block, Declaration, Main, Model
+from ...ir.text.surface import Block, Declaration, Dims, Ident, Item, Line, Main, Model, Type
 from ...ir.text.write import print_declaration
-from ...passes.expansion.expand import expand
-from ...passes.expansion.narrowed import narrowed
-from .checkpoint import ROWS, Checkpoint
-from .weight_map import Made, Parameter, WeightMap, parameters, tensors_of
+from .parameter_parts import block_numbers
+from .weight_map import KEPT, Made, Parameter, WeightMap, parameters, tensors_of
+
+Kept = tuple[tuple[int, ...], str]  # the shape of a tensor, and its codes, scales and blocks, like `int4 f16 1x128`
 
 
-def coded_text(source: Source, program: Program, made: WeightMap, checkpoint: Checkpoint) -> tuple[str, frozenset[str]]:
-    """The text of an imported model with such matrices in few bits, and the tensors that these are made of."""
-    model, wanted, tensors = parse(source), parameters(program), set[str]()
-    for dtype in (Dtype.INT8, Dtype.FP8):
-        fits = {name: _dtype(made[name], one, checkpoint) is dtype for name, one in wanted.items()}
-        fits = {name: fits[name] and _one_scale_a_row(name, model, source, dtype, made, checkpoint) for name in fits}
-        only = {_local(name) for name in fits} - {_local(name) for name, fit in fits.items() if not fit}
-        model = narrowed(model, dtype, only=only)
-        tensors |= {t for name, one in wanted.items() if _local(name) in only for t in tensors_of(made[name], one)}
-    return _rewritten(source.text, model), frozenset(tensors)
+@dataclass(frozen=True)
+class Codes:
+    """How a parameter is stored: the types of codes and scales, and how many places along each dim share one."""
+
+    dtype: Dtype
+    scale: Dtype
+    each: tuple[int, ...]
 
 
-def _local(name: str) -> str:
-    """What a parameter is called in its block."""
-    return name.rpartition(".")[2].partition(":")[0]
+def coded(
+    source: Source, program: Program, made: WeightMap, kept: Mapping[str, Kept]
+) -> tuple[str, WeightMap, frozenset[str]]:
+    """The text of an imported model with such parameters declared as codes, what they are made of, and the tensors of
+    which they are. `kept`: those that are codes."""
+    wanted, found = parameters(program), dict[tuple[str, str], Codes | None]()
+    for name, one in wanted.items():
+        own = codes_of(made[name], one, kept)
+        found[_place(name)] = own if found.get(_place(name), own) == own else None
+    into = {place: codes for place, codes in found.items() if codes is not None}
+    lines = {name: Made(one.tensor, (KEPT, *_plain(one))) for name, one in made.items() if _place(name) in into}
+    tensors = {t for name, one in wanted.items() if _place(name) in into for t in tensors_of(made[name], one)}
+    return _text(source, parse(source), program, into), {**made, **lines}, frozenset(tensors)
 
 
-def _dtype(one: Made, parameter: Parameter, checkpoint: Checkpoint) -> Dtype | None:
-    """The type of codes that all tensors of a parameter are kept in, each row with a scale; None for others."""
-    found = set[Dtype | None]()
-    for name in tensors_of(one, parameter):
-        if checkpoint.types[name] == ROWS:
-            found.add(Dtype.INT8)
-        elif one.scale and math.prod(checkpoint.shapes[name + one.scale]) == checkpoint.shapes[name][0]:
-            found.add(Dtype.FP8)
-        else:
-            found.add(None)
-    return found.pop() if len(found) == 1 else None
+def codes_of(one: Made, parameter: Parameter, kept: Mapping[str, Kept]) -> Codes | None:
+    """How a parameter is stored, all of whose tensors are kept alike; None for any other."""
+    tensors = tensors_of(one, parameter)
+    if not all(name in kept for name in tensors) or len({kept[name] for name in tensors}) != 1:
+        return None
+    shape, said = kept[tensors[0]]
+    code, scale, _ = said.split()
+    counted = one.counters - len(parameter.counts)
+    own = parameter.shape[counted:]
+    return Codes(Dtype(code), Dtype(scale), (*(1 for _ in range(counted)), *runs(shape, said, _plain(one), own)))
 
 
-def _one_scale_a_row(
-    name: str, model: Model, source: Source, dtype: Dtype, made: WeightMap, checkpoint: Checkpoint
-) -> bool:
-    """Whether a scale for each output is one for each row of the tensors: what products sum over is what a row has."""
-    program = expand(narrowed(model, dtype, only={_local(name)}), source)
-    values, sizes = program.table(), dict(program.phases[0].sizes)
-    if f"{name}.scale" not in values:
-        return False
-    summed = [sizes[dim] for dim in values[name].dims if dim not in values[f"{name}.scale"].dims]
-    first = tensors_of(made[name], parameters(program)[name])[0]
-    return math.prod(summed) == checkpoint.shapes[first][-1]
+def _plain(one: Made) -> tuple[str, ...]:
+    """Its steps, without what makes numbers of codes."""
+    return tuple(step for step in one.steps if step != KEPT and not step.startswith("scaled "))
 
 
-def _rewritten(text: str, model: Model) -> str:
-    """The text with the declarations of a model in place of its own, line by line."""
+def runs(shape: tuple[int, ...], said: str, steps: Iterable[str], own: tuple[int, ...]) -> tuple[int, ...]:
+    """Along each dim of a parameter how many places lie in one block of a tensor, wherever they begin."""
+    each = list(own)
+    for number, order in block_numbers(shape, said, list(steps), own):
+        moving = [axis for axis, step in enumerate(number.strides) if step and number.shape[axis] > 1]
+        some = number[tuple(slice(None) if axis in moving else slice(0, 1) for axis in range(number.ndim))]
+        if order is not None and order[1] % number.ndim in moving:
+            some = np.take(some, order[0], order[1])
+        for axis in moving:
+            first = np.moveaxis(some, axis, 0)
+            changes = np.flatnonzero((first[1:] != first[:-1]).reshape(len(first) - 1, -1).any(axis=1)) + 1
+            each[axis] = math.gcd(each[axis], *changes.tolist())
+    return tuple(each)
+
+
+def _place(name: str) -> tuple[str, str]:
+    """The block in which a parameter is declared, and what it is called there."""
+    path, _, local = name.rpartition(".")
+    return path.rpartition(".")[2].partition(":")[0], local.partition(":")[0]
+
+
+def _text(source: Source, model: Model, program: Program, into: Mapping[tuple[str, str], Codes]) -> str:
+    """The text with such declarations in place of its own, line by line, and the dims that these need."""
+    sizes = dict(program.phases[0].sizes)
+    dims = [dim for item in model.items if isinstance(item, Dims) for dim in item.dims]
+    factors = {dim.name.name: tuple(f.name for f in dim.factors) for dim in dims if len(dim.factors) > 1}
+    added: dict[str, str] = {}
     by_line: dict[int, list[str]] = {}
-    for one in _declarations(model):
-        by_line.setdefault(one.type.span.line, []).append(print_declaration(one))
-    lines = list[str]()
-    for number, line in enumerate(text.splitlines(), 1):
-        indent = line[: len(line) - len(line.lstrip())]
-        kept = number not in by_line or by_line[number] == [line.strip()]
-        lines += [line] if kept else [indent + one for one in by_line[number]]
-    return "\n".join(lines) + "\n"
+    for block, line in _declarations(model.items):
+        out = list[Declaration]()
+        for name in line.names:
+            codes = into.get((block, name.name))
+            one = replace(line, names=(name,))
+            if codes is not None:
+                one = _declared(one, codes, sizes, factors, added)
+            if out and (out[-1].type, out[-1].scale) == (one.type, one.scale):
+                out[-1] = replace(out[-1], names=(*out[-1].names, name))
+            else:
+                out.append(one)
+        by_line.setdefault(line.type.span.line, []).extend(map(print_declaration, out))
+    table, dtype = into.get(("", "table")), program.table()["table"].dtype.value if "table" in program.table() else ""
+    wide = table is not None and dtype != Dtype.BF16.value  # rows of codes are in bf16 unless it is said
+    lines, last = list[str](), 0
+    for number, text in enumerate(source.text.splitlines(), 1):
+        indent = text[: len(text) - len(text.lstrip())]
+        new = by_line.get(number, [])
+        same = not new or (len(new) == 1 and text.split("#")[0].strip() == new[0])
+        text = text.replace("  x = take(table", f"  x: {dtype} = take(table") if wide else text
+        lines += [text] if same else [indent + one for one in new]
+        last = len(lines) if text.startswith("dim ") else last
+    return "\n".join([*lines[:last], *added.values(), *lines[last:]]) + "\n"
 
 
-def _declarations(model: Model) -> Iterable[Declaration]:
-    for item in model.items:
+def _declared(
+    line: Declaration,
+    codes: Codes,
+    sizes: Mapping[str, int],
+    factors: Mapping[str, tuple[str, ...]],
+    added: dict[str, str],
+) -> Declaration:
+    """A declaration as one of codes; `added` takes up the dims that count groups."""
+    span, each, dims = line.type.span, iter(codes.each), list[str]()
+    for dim in line.type.dims:
+        own = [(part, next(each)) for part in factors.get(dim.name, (dim.name,))]
+        if all(n == 1 for _, n in own):
+            dims.append(dim.name)
+            continue
+        for part, n in own:
+            if 1 < n < sizes[part]:
+                name = f"{part}{n}" if f"{part}{n}" not in sizes else f"{part}_{n}"
+                added.setdefault(name, f"{f'dim {name} = {part} / {n}':<32}# groups of weights with one scale")
+                dims.append(name)
+            elif n == 1:
+                dims.append(part)
+    scale = Type(Ident(codes.scale.value, span), tuple(Ident(dim, span) for dim in dims), span)
+    return replace(line, type=replace(line.type, dtype=Ident(codes.dtype.value, span)), scale=scale)
+
+
+def _declarations(items: Iterable[Item | Line], block: str = "") -> Iterable[tuple[str, Declaration]]:
+    """All declarations, each with the block in which it stands."""
+    for item in items:
         if isinstance(item, Declaration):
-            yield item
-        elif isinstance(item, Block | Main):
-            yield from (line for line in item.lines if isinstance(line, Declaration))
+            yield block, item
+        elif isinstance(item, Block):
+            yield from _declarations(item.lines, item.name.name)
+        elif isinstance(item, Main):
+            yield from _declarations(item.lines)

@@ -135,7 +135,7 @@ def read_together(tensors: Mapping[str, Any], line: str, places: Sequence[Any]) 
     mapped, so that there is one part at a time; all where each tensor is made of codes, which is done once."""
     name, *steps = [part.strip() for part in line.split("|")]
     plain = tensors[tensor_called(name, [0] * 6)][1] in ("F64", "F32", "F16", "BF16")
-    made = any(step.startswith(("scaled ", "codes ", "scales ")) for step in steps)
+    made = any(step.startswith(("scaled ", "codes ", "scales ", "kept")) for step in steps)
     return [[at] for at in places] if plain and not made else [list(places)]
 
 
@@ -187,16 +187,44 @@ def fill_parts(
         if not within:
             continue
         called = tensor_called(name, repetition)
-        whole = tensors[called][2]()
-        if steps[:1] and steps[0].startswith("scaled "):
-            whole = scaled_tensor(whole, tensors[called + steps[0].split()[1]][2]())
-        tensor, order = tensor_view(whole, [step for step in steps if not step.startswith("scaled ")])
+        if steps and steps[-1].startswith("blocks "):
+            tensor, order = kept_scales(tensors[called + "|kept"], steps), None
+        else:
+            whole = tensors[called + "|kept"][2]()[0] if steps[:1] == ["kept"] else tensors[called][2]()
+            if steps[:1] and steps[0].startswith("scaled "):
+                whole = scaled_tensor(whole, tensors[called + steps[0].split()[1]][2]())
+            tensor, order = tensor_view(whole, [step for step in steps if not step.startswith(("scaled ", "kept"))])
         tensor = tensor.reshape(shape[len(counts) :])
         for n in within:
             slot = tuple(
                 range(count)[part].index(one) for one, count, part in zip(repetition, counts, places[n], strict=False)
             )
             copy_ordered(parts[n][(*slot, ...)], tensor, order, places[n][len(counts) :], pool)
+
+
+def kept_scales(kept: Any, steps: list[str]) -> Any:
+    """The scales of a tensor that is kept as codes, one for each block of a parameter: `blocks 1x64 of 2048x128` says
+    how many places a block has along each of its dims, and how many there are."""
+    shape, said, made = kept
+    each, of = ([int(n) for n in part.split("x")] for part in steps[-1].removeprefix("blocks ").split(" of "))
+    places = []
+    for number, order in block_numbers(shape, said, [step for step in steps[:-1] if step != "kept"], of):
+        first: list[Any] = [slice(None, None, block) for block in each]
+        if order is not None:
+            first[order[1]] = order[0][first[order[1]]]
+        places.append(number[tuple(first)])
+    return np.asarray(made()[1])[tuple(places)]
+
+
+def block_numbers(shape: tuple[int, ...], said: str, steps: list[str], of: Sequence[int]) -> list[tuple[Any, Any]]:
+    """For each dim of a tensor in which block of it the places of a parameter lie, whose shape is `of`, and in which
+    order a dim is to be; views, of which nothing is made in full. `said`: what the tensor is kept as."""
+    found = []
+    for axis, (size, block) in enumerate(zip(shape, said.split()[2].split("x"), strict=True)):
+        line = (np.arange(size) // int(block)).reshape(-1, *(1 for _ in shape[axis + 1 :]))
+        view, order = tensor_view(np.broadcast_to(line, shape), steps)
+        found.append((view.reshape(of), order))
+    return found
 
 
 def copy_ordered(part: Any, tensor: Any, order: Any, place: Any, pool: Any) -> None:

@@ -22,6 +22,7 @@ from ...passes.expansion.lookup import LARGEST
 from .parameter_parts import counters_of, tensor_called
 
 STEPS: Mapping[str, str] = {
+    "kept": "codes and scales as the checkpoint has them",
     "scaled S": "numbers of few bits, block by block times the tensor of that name with S behind it",
     "transpose": "the last two dims exchanged",
     "heads N": "the last dim split into N heads",
@@ -34,10 +35,11 @@ STEPS: Mapping[str, str] = {
 }
 _NUMBER = r"[1-9]\d{0,8}"
 _STEP = re.compile(
-    rf"scaled _[a-z_]{{1,40}}|transpose|heads {_NUMBER}|part {_NUMBER} of {_NUMBER}|(first|after) {_NUMBER}|"
+    rf"kept|scaled _[a-z_]{{1,40}}|transpose|heads {_NUMBER}|part {_NUMBER} of {_NUMBER}|(first|after) {_NUMBER}|"
     rf"every {_NUMBER} from {_NUMBER}|roll|pairs"
 )
 COUNTERS = "abcdef"
+KEPT = "kept"  # the first step of what stays codes
 _TERM = rf"(?:(?:{_NUMBER})?[{COUNTERS}]|{_NUMBER})"
 _PLACE = rf"\{{(?:{_TERM}(?:\+{_TERM})*)?\}}"
 _TENSOR = re.compile(rf"[A-Za-z0-9_.\-]+({_PLACE}[A-Za-z0-9_.\-]*)*")
@@ -75,7 +77,7 @@ class Made:
             word, *numbers = (int(w) if w.isdigit() else w for w in re.sub("of |from ", "", step).split())
             if not shape:
                 return None
-            if word == "scaled":
+            if word in ("scaled", KEPT):
                 continue
             last = shape[-1]
             match [word, *numbers]:
@@ -191,6 +193,16 @@ def fitted_map(made: WeightMap, program: Program) -> WeightMap:
         source = implied.get(name, name)
         dims, one, true = values[source].dims, made[source], wanted[source].shape
         steps = list(one.steps)
+        if KEPT in steps:
+            if name != source:
+                counted = one.counters - len(wanted[source].counts)
+                each = code_groups(program, source)[counted:]
+                steps.append(f"blocks {'x'.join(map(str, each))} of {'x'.join(map(str, true[counted:]))}")
+                dims, true = values[name].dims, wanted[name].shape
+            if true != tuple(sizes[d] for d in dims):
+                steps.append(f"padded from {'x'.join(map(str, true))}")
+            found[name] = Made(one.tensor, tuple(steps))
+            continue
         if true != tuple(sizes[d] for d in dims):
             steps.append(f"padded from {'x'.join(map(str, true))}")
         if source in quantised:
@@ -200,6 +212,18 @@ def fitted_map(made: WeightMap, program: Program) -> WeightMap:
             steps.append(f"{word} {dtype.value} to {LARGEST[dtype]:g} over {' '.join(over)}")
         found[name] = Made(one.tensor, tuple(steps))
     return found
+
+
+def code_groups(program: Program, name: str) -> tuple[int, ...]:
+    """How many places along each dim of a quantised parameter share a scale."""
+    sizes, values = program.true_sizes(dict(program.phases[0].sizes)), program.table()
+    stored = [placed.item for placed in walk(program.body) if isinstance(placed.item, Stored)]
+    groups = dict(next(one for one in stored if one.value == name).groups)
+    kept = values[f"{name}.scale"].dims
+    return tuple(
+        1 if d in kept else sizes[d] // sizes[groups[d]] if groups.get(d) in kept else sizes[d]
+        for d in values[name].dims
+    )
 
 
 def map_beside(model: Path, program: Program) -> WeightMap | None:

@@ -160,7 +160,7 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
         np.savez(path / "stored.npz", *arrays)
         run_processes([(CHILD, folder)], spmd.mesh.chips)
         read = _Read(small, local, program.results, names, sizes, expected, on_chips)
-        narrow = {value.dtype for value in spmd.values} & {Dtype.BF16, Dtype.F16, Dtype.FP8, Dtype.FP4}
+        narrow = {value.dtype for value in spmd.values} & {Dtype.BF16, Dtype.F16, Dtype.FP8, Dtype.FP4, Dtype.E8M0}
         texts = [(path / name).read_text() for name in ("partitioned.txt", "final.txt")]
         lost = _lost(path / "lost.npz", local)
         wide, other, dense = (read.differences(path / f"{name}.npz") for name in ("wide", "narrow", "dense"))

@@ -108,6 +108,8 @@ def _nearest(array: Array, dtype: Dtype) -> Array:
         return array
     if dtype in INTEGERS:
         return np.clip(np.rint(array * INTEGERS[dtype] / SPREAD), -INTEGERS[dtype], INTEGERS[dtype])
+    if dtype is Dtype.E8M0:
+        return np.exp2(np.rint(np.log2(np.maximum(np.abs(array), 2.0**-127))))
     _, exponent = np.frexp(array)
     step = np.maximum(exponent, LEAST[dtype] + 1) - DIGITS[dtype]
     rounded = np.ldexp(np.rint(np.ldexp(array, -step)), step)

@@ -82,7 +82,7 @@ def _fits(body: Body, name: Ident, item: Declaration, value: Value, scale: Value
         hint = "the dtypes that take one are " + ", ".join(QUANTISED)
         report.add(f"`{name.name}` has a scale, and {value.dtype.value} values stand for themselves.", span, hint)
         return False
-    if scale.dtype not in FLOATS:
+    if scale.dtype not in (*FLOATS, Dtype.FP8, Dtype.E8M0):
         report.add(f"The scale of `{name.name}` is a float, not {scale.dtype.value}.", span)
         return False
     groups = body.context.dims.groups

@@ -4,110 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from packed_matrices import FP4, RNG, Array, Packed, awq, blocks, channels, gptq, groups, narrow_floats, nvfp4, rows
 from saved_llama import CONFIG, KNOWN, WIDTH, random_weights, save
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
+from escc.compiler.hf_import.checkpoint import check_checkpoint, open_checkpoint
 from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
 from escc.compiler.hf_import.parameter_parts import parameter_parts
-from escc.compiler.hf_import.weight_map import fitted_map, map_beside
+from escc.compiler.hf_import.weight_map import KEPT as KEPT_STEP
+from escc.compiler.hf_import.weight_map import Made, code_groups, fitted_map, map_beside
 from escc.compiler.plan.pipeline import load
-
-Array = np.ndarray
-Packed = tuple[dict[str, Array], Array]  # the tensors of a matrix [to, from] by the ends of their names, and the matrix
-RNG = np.random.default_rng(7)
-FP4 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
-
-
-def words(codes: Array, bits: int, order: tuple[int, ...] = ()) -> Array:
-    """Codes [rows, n] in words [rows, n * bits / 32]: the k-th lane of a word has the entry `order[k]` of its own."""
-    lanes = 32 // bits
-    out = np.zeros((len(codes), -(-codes.shape[1] // lanes)), np.uint32)
-    for (row, at), code in np.ndenumerate(codes):
-        lane = order.index(at % lanes) if order else at % lanes
-        out[row, at // lanes] |= np.uint32(int(code) << (bits * lane))
-    return out.view(np.int32)
-
-
-def gptq(shape: tuple[int, int], bits: int = 4, acting: bool = False) -> Packed:
-    """AutoGPTQ: codes packed along `from`, zeros along `to` and one less, groups of 8 rows, perhaps out of order."""
-    to, of = shape
-    codes, groups = RNG.integers(0, 1 << bits, (of, to)), of // 8
-    zeros, scales = RNG.integers(1, 1 << bits, (groups, to)), RNG.random((groups, to)).astype(np.float16) / 50
-    group = RNG.permutation(np.repeat(np.arange(groups), 8)) if acting else np.repeat(np.arange(groups), 8)
-    parts = {
-        "qweight": words(codes.T, bits).T.copy(),
-        "qzeros": words(zeros - 1, bits),
-        "scales": scales,
-        "g_idx": group.astype(np.int32),
-    }
-    return parts, (scales.astype(np.float32)[group] * (codes - zeros[group])).T
-
-
-def awq(shape: tuple[int, int]) -> Packed:
-    """AutoAWQ: codes and zeros packed along `to`, in the order 0 2 4 6 1 3 5 7."""
-    to, of = shape
-    codes, zeros = RNG.integers(0, 16, (of, to)), RNG.integers(0, 16, (of // 8, to))
-    scales, order = RNG.random((of // 8, to)).astype(np.float16) / 50, (0, 2, 4, 6, 1, 3, 5, 7)
-    group = np.repeat(np.arange(of // 8), 8)
-    parts = {"qweight": words(codes, 4, order), "qzeros": words(zeros, 4, order), "scales": scales}
-    return parts, (scales.astype(np.float32)[group] * (codes - zeros[group])).T
-
-
-def groups(shape: tuple[int, int], asymmetric: bool = False) -> Packed:
-    """compressed-tensors, pack-quantized: codes of 4 bits from -8, packed along `from`; zeros along `to`."""
-    to, of = shape
-    codes, scale = RNG.integers(-8, 8, shape), RNG.random((to, of // 8)).astype(np.float32) / 50
-    zeros = RNG.integers(-8, 8, (to, of // 8)) if asymmetric else np.zeros((to, of // 8), np.int64)
-    parts = {"weight_packed": words(codes + 8, 4), "weight_scale": scale, "weight_shape": np.array(shape)}
-    if asymmetric:
-        parts["weight_zero_point"] = words((zeros + 8).T, 4).T.copy()
-    return parts, np.repeat(scale, 8, 1) * (codes - np.repeat(zeros, 8, 1))
-
-
-def channels(shape: tuple[int, int]) -> Packed:
-    """compressed-tensors, int-quantized: int8 with a scale for each row."""
-    codes, scale = RNG.integers(-127, 128, shape).astype(np.int8), RNG.random((shape[0], 1)).astype(np.float32) / 500
-    codes[:, 3] = 127
-    return {"weight": codes, "weight_scale": scale}, codes * scale
-
-
-def narrow_floats(shape: tuple[int, int]) -> Packed:
-    """compressed-tensors, float-quantized: fp8 with a scale for each row."""
-    codes = (RNG.standard_normal(shape) * 100).clip(-440, 440).astype(ml_dtypes.float8_e4m3fn)
-    codes[:, 3] = 448
-    scale = RNG.random((shape[0], 1)).astype(np.float32) / 2000
-    return {"weight": codes, "weight_scale": scale}, codes.astype(np.float32) * scale
-
-
-def rows(shape: tuple[int, int]) -> Packed:
-    """bitsandbytes in 8 bits: each row times its largest magnitude over 127."""
-    codes, largest = RNG.integers(-127, 128, shape).astype(np.int8), RNG.random(shape[0]).astype(np.float32)
-    parts = {"weight": codes, "SCB": largest, "weight_format": np.zeros((), np.uint8)}
-    return parts, codes * (largest / np.float32(127))[:, None]
-
-
-def nvfp4(shape: tuple[int, int]) -> Packed:
-    """ModelOpt: two numbers in a byte, a scale in fp8 for 16 and one for all."""
-    codes = RNG.integers(0, 16, shape)
-    scale = (RNG.random((shape[0], shape[1] // 16)) + 0.5).astype(ml_dtypes.float8_e4m3fn)
-    second = np.array(0.02, np.float32)
-    bytes_ = (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)
-    numbers = np.array(FP4, np.float32)[codes] * np.repeat(scale.astype(np.float32), 16, 1) * second
-    parts = {"weight": bytes_, "weight_scale": scale, "weight_scale_2": second, "input_scale": np.ones(1, np.float32)}
-    return parts, numbers
-
 
 FORMATS: dict[str, tuple[Callable[[tuple[int, int]], Packed], dict[str, object], str]] = {
     "gptq": (gptq, {"quant_method": "gptq", "bits": 4}, "int4 of GPTQ"),
     "gptq, 8 bits, acting": (lambda shape: gptq(shape, 8, True), {"quant_method": "gptq", "bits": 8}, "int8 of GPTQ"),
     "awq": (awq, {"quant_method": "awq", "bits": 4}, "int4 of AWQ"),
-    "groups": (groups, {"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4 with scales"),
+    "groups": (groups, {"quant_method": "bitsandbytes", "load_in_4bit": True}, ""),
     "zeros": (lambda shape: groups(shape, True), {"quant_method": "bitsandbytes"}, "int4 with scales"),
     "bitsandbytes": (rows, {"quant_method": "bitsandbytes"}, ""),
     "int8": (channels, {"quant_method": "bitsandbytes"}, ""),
@@ -140,47 +59,73 @@ def test_packed_folders_are_read_as_plain_numbers(name: str, tmp_path: Path) -> 
     (folder / "config.json").write_text(json.dumps(WIDER | {"quantization_config": said}))
     (folder / "quantize_config.json").write_text("{}")  # what is beside is no matter where tensors are looked at
     found = checkpoint_tensors(folder)
-    assert {n for n in found if not n.endswith("input_scale")} == set(expected)
+    assert {n for n in found if not n.endswith("input_scale") and "|" not in n} == set(expected)
     for called, numbers in expected.items():
         shape, _, made = found[called]
         assert shape == numbers.shape
         np.testing.assert_allclose(np.asarray(made()).astype(np.float32), numbers, rtol=1e-6, atol=1e-7)
     done = CliRunner().invoke(app, ["import", str(folder), "-o", str(tmp_path / "model.esti")])
     assert done.exit_code == 0, done.output
-    plainly, again = "and are read as plain numbers", "14 tensors are codes with a scale for each row, in the model"
+    plainly, again = "and are read as plain numbers", "14 tensors are codes with scales, in the model"
     assert (f"14 tensors are kept as {kind}, {plainly}" if kind else again) in done.output
     assert (plainly in done.output) == bool(kind)
 
 
-@pytest.mark.parametrize(("pack", "dtype", "most"), [(channels, "int8", "127"), (narrow_floats, "fp8", "448")])
-def test_rows_with_a_scale_are_declared_so_and_give_the_same_codes(
-    pack: Callable[[tuple[int, int]], Packed], dtype: str, most: str, tmp_path: Path
-) -> None:
-    tensors = {name: resized(array) for name, array in random_weights().items()}
-    for called in [name for name in tensors if "_proj." in name and "k_proj" not in name]:
-        parts, _ = pack((tensors[called].shape[0], tensors[called].shape[1]))
-        tensors |= {called.removesuffix("weight") + end: part for end, part in parts.items()}
+KEPT: dict[str, tuple[Callable[[tuple[int, int]], Packed], list[str]]] = {
+    "gptq": (partial(gptq, symmetric=True), ["Wq: int4[E,H,Q] * f16[E8,H,Q]", "Wi, Wg: int4[E,F] * f16[E8,F]"]),
+    "gptq, 8 bits": (partial(gptq, bits=8, symmetric=True), ["Wo: int8[H,Q,E] * f16[H,E]"]),
+    "groups": (groups, ["Wk, Wv: int4[E,K,Q] * f32[E8,K,Q]", "Wd: int4[F,E] * f32[F8,E]"]),
+    "int8": (channels, ["Wo: int8[H,Q,E] * f32[E]", "Wi, Wg: int8[E,F] * f32[F]"]),
+    "fp8": (narrow_floats, ["Wo: fp8[H,Q,E] * f32[E]", "Wi, Wg: fp8[E,F] * f32[F]"]),
+    "fp8 blocks": (blocks, ["Wd: fp8[F,E] * f32[]"]),
+    "bitsandbytes": (rows, ["Wq: int8[E,H,Q] * f32[H,Q]"]),
+}
+TYPES = {"int4": ml_dtypes.int4, "int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_codes_and_scales_are_loaded_as_they_are_kept(name: str, tmp_path: Path) -> None:
+    """All but the tables and norms; of each parameter a part that begins anywhere, times its scales, is the number."""
+    pack, declared = KEPT[name]
+    tensors, plain = dict[str, Array](), dict[str, Array]()
+    for called, array in random_weights().items():
+        plain[called] = resized(array)
+        if "_proj." in called:
+            parts, plain[called] = pack((plain[called].shape[0], plain[called].shape[1]))
+            tensors |= {called.removesuffix("weight") + end: part for end, part in parts.items()}
+        else:
+            tensors[called] = plain[called]
     folder = save(tmp_path / "saved", tensors)
-    said = {"quantization_config": {"quant_method": "fp8" if dtype == "fp8" else "bitsandbytes"}}
-    (folder / "config.json").write_text(json.dumps(WIDER | said))
+    (folder / "config.json").write_text(json.dumps(WIDER))
     done = CliRunner().invoke(app, ["import", str(folder), "-o", str(tmp_path / "model.esti")])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 0 and "14 tensors are codes with scales" in done.output, done.output
     text = (tmp_path / "model.esti").read_text()
-    for line in (f"  param Wo: {dtype}[H,Q,E] * f32[E]", f"  param Wi, Wg: {dtype}[E,F] * f32[F]", "  param Wk: bf16"):
-        assert line in text
+    assert all(f"  param {line}\n" in text for line in declared), text
     program = load(tmp_path / "model.esti")
     made = map_beside(tmp_path / "model.esti", program)
     assert made is not None
-    lines, kind = fitted_map(made, program), np.int8 if dtype == "int8" else ml_dtypes.float8_e4m3fn
-    assert str(lines["layer.Wd"]).endswith(f" | codes {dtype} to {most} over -2:16")
-    found, stem = checkpoint_tensors(folder), "model.layers.1.mlp.down_proj.weight"
-    [codes] = parameter_parts(
-        found, str(lines["layer.Wd"]), (2, 16, 32), kind, [(slice(1, 2), slice(None), slice(5, 9))]
-    )
-    np.testing.assert_array_equal(codes[0].astype(float), tensors[stem].T[:, 5:9].astype(float))
-    whole = [(slice(None), slice(None))]
-    [scales] = parameter_parts(found, str(lines["layer.Wd.scale"]), (2, 32), np.float32, whole)
-    np.testing.assert_allclose(scales[1], tensors[f"{stem}_scale"][:, 0], rtol=1e-6)
+    check_checkpoint(made, program, open_checkpoint(folder))
+    lines, found, values = fitted_map(made, program), checkpoint_tensors(folder), program.table()
+    numbers = {n: (array.shape, "F32", lambda a=array: a) for n, array in plain.items()}
+    sizes = dict(program.phases[0].sizes)
+    for called, one in made.items():
+        if KEPT_STEP not in one.steps:
+            continue
+        whole = tuple(slice(None) for _ in (0, *values[called].dims))
+        shapes = [(2, *(sizes[d] for d in values[v].dims)) for v in (called, f"{called}.scale")]
+        dtype = TYPES[values[called].dtype.value]
+        [codes] = parameter_parts(found, str(lines[called]), shapes[0], dtype, [whole])
+        line, some = str(lines[f"{called}.scale"]), [whole[: len(shapes[1])], tuple(slice(1, None) for _ in shapes[1])]
+        scale, part = parameter_parts(found, line, shapes[1], np.float32, some)
+        np.testing.assert_array_equal(part, scale[some[1]])
+        at = 1
+        for dim, each in zip(values[called].dims, code_groups(program, called), strict=True):
+            kept = each != sizes[dim]
+            scale = np.repeat(scale, each, at) if kept else np.expand_dims(scale, at)
+            at += 1
+        plainly = str(Made(one.tensor, tuple(s for s in one.steps if s != KEPT_STEP)))
+        [wanted] = parameter_parts(numbers, plainly, shapes[0], np.float32, [whole])
+        np.testing.assert_allclose(codes.astype(np.float32) * scale, wanted, rtol=1e-6, atol=1e-9)
 
 
 def test_blocks_of_experts_become_plain_matrices(tmp_path: Path) -> None:
@@ -194,6 +139,10 @@ def test_blocks_of_experts_become_plain_matrices(tmp_path: Path) -> None:
         for half, code in enumerate((byte & 15, byte >> 4)):
             wanted = FP4[code] * 2.0 ** (int(exponents[expert, to, block]) - 127)
             assert made()[expert, 32 * block + 2 * at + half, to] == wanted
+    shape, said, kept = checkpoint_tensors(tmp_path)["mlp.experts.down_proj|kept"]
+    codes, scales = kept()
+    assert said == "fp4 e8m0 1x32x1"
+    np.testing.assert_array_equal(codes * np.repeat(scales, 32, 1), made())
 
 
 @pytest.mark.parametrize(

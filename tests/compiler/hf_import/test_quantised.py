@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
 from escc.compiler.hf_import.architectures import read_config
-from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
 from escc.compiler.hf_import.json_text import read_json
-from escc.compiler.hf_import.parameter_parts import parameter_parts, scaled_tensor
+from escc.compiler.hf_import.parameter_parts import scaled_tensor
 from escc.compiler.hf_import.write import model_text
 from escc.ir.diagnostics import Source
 
@@ -64,23 +63,6 @@ def narrow(rng: np.random.Generator, weights: dict[str, Array]) -> dict[str, Arr
             found[name] = array.astype(ml_dtypes.float8_e4m3fn)
             found[f"{name}_scale_inv"] = rng.uniform(0.5, 2.0, blocks).astype(np.float32)
     return found
-
-
-def test_tensors_in_fp8_are_read_times_the_scales_of_their_blocks(tmp_path: Path) -> None:
-    tensors = narrow(np.random.default_rng(3), random_weights())
-    folder = save(tmp_path / "saved", tensors)
-    (folder / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": FP8}))
-    done = CliRunner().invoke(app, ["import", str(folder), "-o", str(tmp_path / "model.esti")])
-    assert done.exit_code == 0, done.output
-    assert "10 tensors are kept as F8_E4M3, and are read as plain numbers" in done.output
-    assert "fp8" not in (tmp_path / "model.esti").read_text()
-    line = "model.layers.{}.mlp.up_proj.weight | scaled _scale_inv | transpose"
-    assert re.search(rf"layer\.Wi += {re.escape(line)}\n", (tmp_path / "model.weights").read_text())
-    [found] = parameter_parts(checkpoint_tensors(folder), line, (2, 24, 20), np.float32, [(slice(None),) * 3])
-    for layer in range(2):
-        name = f"model.layers.{layer}.mlp.up_proj.weight"
-        wanted = tensors[name].astype(np.float32) * tensors[f"{name}_scale_inv"][0, 0]
-        np.testing.assert_array_equal(found[layer], wanted.T)
 
 
 @pytest.mark.parametrize("shape", [(256, 384), (300, 130), (128, 5)])

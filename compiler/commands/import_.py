@@ -18,9 +18,10 @@ from ...passes.expansion.expand import expand
 from ...passes.expansion.report import TooLarge
 from ..hf_import.architectures import CONFIG, config_file, read_config
 from ..hf_import.checkpoint import Checkpoint, dequantised, gguf_config, has_tensors, map_of, open_checkpoint
-from ..hf_import.coded import coded
+from ..hf_import.coded import coded, kept_by_config
 from ..hf_import.json_text import MOST_BYTES, read_json
 from ..hf_import.weight_map import ENDING, map_text
+from ..hf_import.weights import style_of, weight_map
 from ..hf_import.write import model_text
 from ..plan.pipeline import InternalError
 from ..report.hardware import parameter_count
@@ -87,6 +88,9 @@ def import_command(
     except InputError as error:
         raise InternalError(f"the model that was made of `{path}` is wrong: {error}") from error
     texts, codes = [text], frozenset[str]()
+    if checkpoint is None and model.quantised is not None:
+        made = weight_map(model, style_of(model))
+        texts = [text := coded(source, program, made, kept_by_config(program, made, model.quantised))[0]]
     if checkpoint is not None:
         weights = map_of(model, program, checkpoint)
         text, weights, codes = coded(source, program, weights, checkpoint.kept)
@@ -94,8 +98,8 @@ def import_command(
     if output is None:
         say(text)
     else:
-        for made in write_files(Path(output).parent, dict(zip(names, texts, strict=True)), force):
-            say(f"wrote {made}\n")
+        for wrote in write_files(Path(output).parent, dict(zip(names, texts, strict=True)), force):
+            say(f"wrote {wrote}\n")
     note(f"{parameter_count(program) / 1e9:.2f}e9 parameters")
     if checkpoint is not None:
         _tell(checkpoint, codes)

@@ -20,6 +20,7 @@ from ...ir.text.read import parse
 from ...ir.text.surface import Block, Declaration, Dims, Ident, Item, Line, Main, Model, Type
 from ...ir.text.write import print_declaration
 from .parameter_parts import block_numbers
+from .quantised import Quantised
 from .weight_map import KEPT, Made, Parameter, WeightMap, parameters, tensors_of
 
 Kept = tuple[tuple[int, ...], str]  # the shape of a tensor, and its codes, scales and blocks, like `int4 f16 1x128`
@@ -59,6 +60,59 @@ def codes_of(one: Made, parameter: Parameter, kept: Mapping[str, Kept]) -> Codes
     counted = one.counters - len(parameter.counts)
     own = parameter.shape[counted:]
     return Codes(Dtype(code), Dtype(scale), (*(1 for _ in range(counted)), *runs(shape, said, _plain(one), own)))
+
+
+def kept_by_config(program: Program, made: WeightMap, quantised: Quantised) -> dict[str, Kept]:
+    """What the tensors of a model are kept as, by its config alone: those of parameters that are declared in few bits.
+    Their shapes follow from those of the parameters; of a matrix with other steps than these nothing is said."""
+    values, found = program.table(), dict[str, Kept]()
+    wanted = {name: one for name, one in parameters(program).items() if values[name].dtype is quantised.dtype}
+    shapes = {name: one.shape[made[name].counters - len(one.counts) :] for name, one in wanted.items()}
+    behind: dict[str, int] = {}  # how wide the last dim of a tensor is, where a part of it goes up to the end
+    for name, own in shapes.items():
+        for step in made[name].steps:
+            if step.startswith("after "):
+                width = math.prod(own[1:]) // _heads(made[name]) if _heads(made[name]) > 1 else own[-1]
+                behind[made[name].tensor] = int(step.split()[1]) + width
+    for name, one in wanted.items():
+        shape = _tensor_shape(made[name], shapes[name], behind.get(made[name].tensor, 0))
+        if shape is not None:
+            turned = "transpose" in made[name].steps
+            each = quantised.blocks if turned else quantised.blocks[::-1]
+            last = (each[0] or shape[-2], each[1] or shape[-1])
+            blocks = "x".join(map(str, (*(1 for _ in shape[2:]), *last)))
+            said = f"{quantised.dtype.value} {quantised.scale.value} {blocks}"
+            found |= dict.fromkeys(tensors_of(made[name], one), (shape, said))
+    return found
+
+
+def _heads(one: Made) -> int:
+    """Into how many heads its steps split the last dim."""
+    return math.prod(int(step.split()[1]) for step in one.steps if step.startswith("heads "))
+
+
+def _tensor_shape(one: Made, own: tuple[int, ...], behind: int) -> tuple[int, ...] | None:
+    """The shape of the tensor that a parameter of shape `own` is made of; `behind`: the width of which `first` takes a
+    part, where another parameter goes up to its end."""
+    turned, heads = "transpose" in one.steps, _heads(one)
+    if len(own) < 2 or (heads > 1 and not turned):
+        return None
+    width = math.prod(own[1:]) // heads if heads > 1 else own[-1]
+    for step in reversed(one.steps):
+        match step.split():
+            case ["part", _, "of", count] | ["every", count, "from", _] | ["heads", count]:
+                width *= int(count)
+            case ["after", count]:
+                width += int(count)
+            case ["first", count]:
+                width = max(int(count), behind)
+            case ["transpose"] | ["pairs"]:
+                pass
+            case _:
+                return None
+    if turned:
+        return width, own[0] if heads > 1 else math.prod(own[:-1])
+    return (*own[:-1], width)
 
 
 def _plain(one: Made) -> tuple[str, ...]:

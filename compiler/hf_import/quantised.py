@@ -1,8 +1,4 @@
-"""How the weights of a config are stored in few bits: in which type, and which of them.
-
-Only the type counts here. Scales of blocks and groups are left out of the model: of 128 x 128 weights of 8 bits they
-are 1/4096 of the bytes, of 32 weights of 4 bits 1/16.
-"""
+"""How the weights of a config are stored in few bits: in which type, which of them, and how many share a scale."""
 
 from __future__ import annotations
 
@@ -36,11 +32,14 @@ EXCLUSIONS = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_la
 @dataclass(frozen=True)
 class Quantised:
     """`dtype`: of the matrices of all layers, but for routers; `attention`, `forward`: whether those of attention, and
-    of feed-forwards and experts, are among them."""
+    of feed-forwards and experts, are among them. `blocks`: for how many outputs by how many inputs there is a scale, 0
+    for all; `scale`: its type."""
 
     dtype: Dtype
     attention: bool = True
     forward: bool = True
+    blocks: tuple[int, int] = (0, 0)
+    scale: Dtype = Dtype.F32
 
 
 def read_quantised(fields: Fields) -> Quantised | None:
@@ -66,7 +65,62 @@ def _quantised(fields: Fields, name: str, part: Fields) -> Quantised | None:
     left_out = [text for one in EXCLUSIONS for text in _texts(part.get(one))]
     attention = not any("self_attn" in text or text.endswith("attn") for text in left_out)
     forward = not any(text.rstrip(".*").endswith((".mlp", ".experts")) for text in left_out)
-    return Quantised(dtype, attention and method != "mxfp4", forward)
+    blocks, scale = _blocks(part, method, dtype)
+    return Quantised(dtype, attention and method != "mxfp4", forward, blocks, scale)
+
+
+def _blocks(part: Fields, method: Value, dtype: Dtype) -> tuple[tuple[int, int], Dtype]:
+    """How many outputs by inputs share a scale, and the type of these: what the libraries that write them do."""
+    listed = part.get("weight_block_size")
+    group, four = _count(part.get("group_size") or part.get("q_group_size")), dtype in (Dtype.INT4, Dtype.FP4)
+    match method:
+        case "fp8" if listed is not None and isinstance(listed.value, tuple) and len(listed.value) == 2:
+            rows, columns = (_count(node) or 0 for node in listed.value)
+            return (rows, columns), Dtype.F32
+        case "fbgemm_fp8":
+            return (1, 0), Dtype.F32
+        case "mxfp4":
+            return (1, 32), Dtype.E8M0
+        case "gptq" | "awq":
+            return (1, group or 0), Dtype.F16
+        case "compressed-tensors":
+            return _group_blocks(part, dtype)
+        case "bitsandbytes":
+            return ((1, 64) if four else (1, 0)), Dtype.F32
+    algorithm = part.get("quant_algo")
+    match str(algorithm.value) if algorithm is not None else None:
+        case "FP8_PB_WO":
+            return (128, 128), Dtype.F32
+        case "NVFP4":
+            return (1, group or 16), Dtype.FP8
+        case "W4A8_AWQ" | "W4A16_AWQ" | "INT4_AWQ":
+            return (1, group or 128), Dtype.BF16
+        case "INT8_SQ" | "W8A16":
+            return (1, 0), Dtype.F32
+    return (0, 0), Dtype.F32
+
+
+def _group_blocks(part: Fields, dtype: Dtype) -> tuple[tuple[int, int], Dtype]:
+    """The same of `config_groups`, by the first."""
+    groups = part.part("config_groups")
+    first = next(iter(groups.entries), None) if groups is not None else None
+    own = groups.part(first) if groups is not None and first is not None else None
+    weights = own.part("weights") if own is not None else None
+    if weights is None:
+        return (0, 0), Dtype.BF16
+    group, structure = _count(weights.get("group_size")), weights.get("block_structure")
+    strategy = weights.get("strategy")
+    if structure is not None and isinstance(structure.value, tuple) and len(structure.value) == 2:
+        rows, columns = (_count(node) or 0 for node in structure.value)
+        return (rows, columns), Dtype.BF16
+    if group:
+        return (1, group), Dtype.FP8 if dtype is Dtype.FP4 else Dtype.BF16
+    return ((1, 0) if strategy is not None and strategy.value == "channel" else (0, 0)), Dtype.BF16
+
+
+def _count(node: Node | None) -> int | None:
+    """A whole number above 0; None for all else."""
+    return node.value if node is not None and type(node.value) is int and node.value > 0 else None
 
 
 def _dtype(part: Fields, method: Value) -> Dtype | None:

@@ -102,7 +102,7 @@ class Model:
         if any(rope.halves for rope in ropes):
             yield "# Rope turns neighbours (2i, 2i+1) of a head; the checkpoint keeps such a pair half a head apart."
         if model.quantised is not None:
-            yield "# Matrices are stored as in the checkpoint; the scales of their blocks are left out."
+            yield "# Matrices are stored as codes with scales, as in the checkpoint."
         if model.norm.offset:
             yield "# The scales of norms are less 1, as in the checkpoint."
         yield f'model "{title}"'

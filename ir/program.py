@@ -81,13 +81,16 @@ class Einsum:
 
     `indices[i]` names the dims of operand i by position; `output` those of the result. The same
     value may be read twice, with the same or with other indices. An index may stand for a dim that counts groups of
-    its places: each element along that dim then stands for all places of its group. So scales are read.
+    its places: each element along that dim then stands for all places of its group. So scales are read. `zeros`: pairs
+    of operands by position, of which the second is no factor, but subtracted from the first, all of whose indices it
+    has or lacks.
     """
 
     result: str
     operands: tuple[str, ...]
     indices: tuple[tuple[str, ...], ...]
     output: tuple[str, ...]
+    zeros: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -354,8 +357,9 @@ def signature(op: Op, values: Mapping[str, Value]) -> Signature:
         case Einsum(_, names, indices, output):
             every = [Use(n, i) for n, i in zip(names, indices, strict=True)]
             uses = tuple(dict.fromkeys(every))
-            # An operand that is read twice is multiplied by itself, so it must be complete.
-            linear = tuple(i for i, use in enumerate(uses) if names.count(use.value) == 1)
+            # An operand that is read twice is multiplied by itself, so it must be complete; so must differences.
+            whole = {names[at] for pair in op.zeros for at in pair}
+            linear = tuple(i for i, use in enumerate(uses) if names.count(use.value) == 1 and use.value not in whole)
             contracted = tuple(dict.fromkeys(i for use in uses for i in use.indices if i not in output))
             return Signature(uses, output, contracted, linear=linear)
         case Map(result, expr):

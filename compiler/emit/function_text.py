@@ -221,9 +221,12 @@ class FunctionText(ABC):
         match op:
             case Einsum(_, names, indices, output):
                 letter = letters(i for each in (*indices, output) for i in each)
-                terms = ["".join(letter[i] for i in each) for each in (*indices, output)]
-                read = (self._ungrouped(n, each) for n, each in zip(names, indices, strict=True))
-                arguments = ", ".join(read) + (", optimize=True" if len(names) > 2 else "")
+                read = [self._ungrouped(n, each) for n, each in zip(names, indices, strict=True)]
+                for codes, zero in op.zeros:
+                    read[codes] = f"{read[codes]} - {align_text(read[zero], indices[zero], indices[codes])}"
+                factors = [n for n in range(len(names)) if n not in dict(op.zeros).values()]
+                terms = ["".join(letter[i] for i in each) for each in (*(indices[n] for n in factors), output)]
+                arguments = ", ".join(read[n] for n in factors) + (", optimize=True" if len(factors) > 2 else "")
                 return f'np.einsum("{self.einsum(terms)}", {arguments})'
             case Map(_, expr):
                 return ExprText(dims, aligned, {n: held[n] for n in operands(expr)}, self.zeros(op.result)).write(expr)

@@ -109,16 +109,19 @@ class Ops:
     ) -> tuple[dict[str, tuple[str, Dtype]], frozenset[str]]:
         """The texts and types of the operands of an einsum, codes with groups as the numbers that they stand for, in
         the type in which the op works; and the scales that these are made with."""
-        out, scales = dict(read), set[str]()
-        for name, each in grouped_scales(op, self.values, self.sizes).items():
-            [(host, own)] = [(n, i) for n, i in zip(op.operands, op.indices, strict=True) if n == each]
-            [mine] = [i for n, i in zip(op.operands, op.indices, strict=True) if n == name]
-            text, wide = self.ungrouped(name, mine, known[name]), read[host][1]
-            beside = align_text(f"{text}.astype(jnp.float32)", self.indices(name, mine), self.indices(host, own))
-            whole = f"({known[host]}.astype(jnp.float32) * {beside})"
-            out[host] = (whole if wide is Dtype.F32 else f"{whole}.astype({dtype_text(wide)})"), wide
-            scales.add(name)
-        return out, frozenset(scales)
+        indices = dict(zip(op.operands, op.indices, strict=True))
+        aside = beside(op, self.values, self.sizes)
+        wide = dict[str, str]()
+        for name, host in aside.items():  # zero points come before scales
+            text = f"{self.ungrouped(name, indices[name], known[name])}.astype(jnp.float32)"
+            text = align_text(text, self.indices(name, indices[name]), self.indices(host, indices[host]))
+            sign = "-" if name in {op.operands[zero] for _, zero in op.zeros} else "*"
+            wide[host] = f"({wide.get(host, f'{known[host]}.astype(jnp.float32)')} {sign} {text})"
+        out = dict(read)
+        for host, text in wide.items():
+            dtype = read[host][1]
+            out[host] = (text if dtype is Dtype.F32 else f"{text}.astype({dtype_text(dtype)})"), dtype
+        return out, frozenset(aside)
 
     def _lookup(
         self, op: Take | TopK | Iota, texts: Mapping[str, str], held: Mapping[str, list[str]], dims: list[str]
@@ -186,13 +189,16 @@ class Ops:
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
-def grouped_scales(op: Einsum, values: Mapping[str, SpmdValue], sizes: Mapping[str, int]) -> dict[str, str]:
-    """The operands of an einsum that have an element for a group of places along an index, each with the operand of
-    which it is the scale: the first that has all its indices, of those in few bits where there is one."""
-    found = {}
+def beside(op: Einsum, values: Mapping[str, SpmdValue], sizes: Mapping[str, int]) -> dict[str, str]:
+    """The operands of an einsum that are no factors of their own, each with the one to which it belongs: zero points,
+    and what has an element for a group of places along an index, the scale of the first operand that has all its
+    indices, of those in few bits where there is one."""
+    found = {op.operands[zero]: op.operands[codes] for codes, zero in op.zeros}
     for name, own in zip(op.operands, op.indices, strict=True):
-        if any(1 < sizes[d] < sizes.get(i, 0) for i, d in zip(own, values[name].dims, strict=True)):
-            hosts = [n for n, i in zip(op.operands, op.indices, strict=True) if n != name and set(own) <= set(i)]
+        grouped = any(1 < sizes[d] < sizes.get(i, 0) for i, d in zip(own, values[name].dims, strict=True))
+        if grouped and name not in found:
+            read = [(n, i) for n, i in zip(op.operands, op.indices, strict=True) if n not in found]
+            hosts = [n for n, i in read if n != name and set(own) <= set(i)]
             found[name] = min(hosts, key=lambda n: values[n].dtype not in PACKED)
     return found
 

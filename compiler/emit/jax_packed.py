@@ -17,7 +17,7 @@ from ...ir.collective import Embed, Slice
 from ...ir.program import Choose, Einsum, Map, Op, Region, Repeat, Sum, operand_names, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import walk_loops
-from .jax_ops import grouped_scales
+from .jax_ops import beside
 
 ROW = " row"  # no dim's name
 Key = tuple[tuple[str, ...], ...]  # of each dim of a mask the axes that split it
@@ -166,11 +166,11 @@ class Packed:
         if len(entries) != 1 or len(packings) != 1:
             return None
         [entry], [packing] = entries, packings
-        scales = grouped_scales(op, self.values, self.sizes)  # which are multiplied into their codes before
+        aside = beside(op, self.values, self.sizes)  # what is made one with codes before
         factors = [
             Factor(name, tuple(self._indices(name, indices)), self.held(name), self.copies.get(name) == packing.mask)
             for name, indices in zip(op.operands, op.indices, strict=True)
-            if name not in scales
+            if name not in aside
         ]
         return _product(packing, entry, factors, tuple(self._indices(op.result, op.output)))
 

@@ -151,9 +151,15 @@ def run_op(
         case Einsum(_, names, indices, output):
             letters = dict(zip(local, string.ascii_letters, strict=False))
             terms = ["..." + "".join(letters[i] for i in each) for each in (*indices, output)]
-            text = ",".join(terms[:-1]) + "->" + terms[-1]
             read = [_ungrouped(env[n], each, local, lead) for n, each in zip(names, indices, strict=True)]
-            return np.asarray(np.einsum(text, *read, optimize=len(names) > 2))
+            for codes, zero in op.zeros:
+                shared = "".join(letters[i] for i in indices[codes] if i in indices[zero])
+                aside = np.einsum(f"{terms[zero]}->...{shared}", read[zero])
+                places = [lead + at for at, i in enumerate(indices[codes]) if i not in indices[zero]]
+                read[codes] = read[codes] - np.expand_dims(aside, places)
+            factors = [n for n in range(len(names)) if n not in {zero for _, zero in op.zeros}]
+            text = ",".join(terms[n] for n in factors) + "->" + terms[-1]
+            return np.asarray(np.einsum(text, *(read[n] for n in factors), optimize=len(factors) > 2))
         case Map(_, expr):
             return evaluate(expr, {name: aligned(name) for name in operands(expr)}, frame)
         case Sum(_, names, coefficients):

@@ -150,12 +150,14 @@ class _Run:
             case Einsum(_, names, indices, output):
                 known = list(dict.fromkeys(i for each in indices for i in each))
                 terms: list[Any] = []
-                for name, each in zip(names, indices, strict=True):
-                    read = env[name]
-                    for axis, index in enumerate(each):
-                        group = self.sizes.get(index, read.shape[axis]) // read.shape[axis]
-                        read = read if group == 1 else read.repeat(group, axis)
-                    terms += [read, [known.index(i) for i in each]]
+                read = [self.ungrouped(env[name], each) for name, each in zip(names, indices, strict=True)]
+                for codes, zero in op.zeros:
+                    own = [indices[zero].index(i) for i in indices[codes] if i in indices[zero]]
+                    lacking = [axis for axis, i in enumerate(indices[codes]) if i not in indices[zero]]
+                    read[codes] = read[codes] - np.expand_dims(read[zero].transpose(own), lacking)
+                for n, each in enumerate(indices):
+                    if n not in dict(op.zeros).values():
+                        terms += [read[n], [known.index(i) for i in each]]
                 return np.asarray(np.einsum(*terms, [known.index(i) for i in output], optimize=True))
             case Map(_, expr):
                 return evaluate(expr, {name: aligned(name) for name in operands(expr)}, frame)
@@ -182,6 +184,13 @@ class _Run:
             case Append(_, cache, new, source, target, context):
                 entries = frame.align(env[new], [target if d == source else d for d in self.values[new].dims])
                 return self.append(env[cache], frame, entries, target, context)
+
+    def ungrouped(self, array: Array, indices: Sequence[str]) -> Array:
+        """An operand with an element for each place of its indices: those of groups as often as these have places."""
+        for axis, index in enumerate(indices):
+            group = self.sizes.get(index, array.shape[axis]) // array.shape[axis]
+            array = array if group == 1 else array.repeat(group, axis)
+        return array
 
     def largest(self, env: Mapping[str, Array], keys: str, picked: str, over: tuple[str, ...], count: int) -> Array:
         """The entries of `picked` at the `count` largest of `keys`, row by row."""

@@ -92,9 +92,15 @@ def _pad(node: Node) -> int | None:
 
 
 def _declaration(tree: Tree[Token]) -> Declaration:
-    kind, names, kind_type, scale, pin = tree.children
+    kind, names, coded, pin = tree.children
+    kind_type, *zero, scale = _as_tree(coded).children
     return Declaration(
-        Kind(str(kind)), _names(names), _type(kind_type), _pin(pin), None if scale is None else _type(scale)
+        Kind(str(kind)),
+        _names(names),
+        _type(kind_type),
+        _pin(pin),
+        None if scale is None else _type(scale),
+        _type(zero[0]) if zero else None,
     )
 
 

@@ -1,6 +1,7 @@
 """Ops as text, without what they make: `n[B,L,E] * Wi[E,F]`, `sum(x, a)`; printed and read back.
 
-An einsum names indices in square brackets; the result's come after `->` where they are not its dims.
+An einsum names indices in square brackets; the result's come after `->` where they are not its dims; codes less their
+zero points stand in parentheses, `(W[E,F] - W.zero[E,F])`.
 A map is an expression. The others are calls: `sum(x, 0.5 * d)`, `max(s, over=H,M)`,
 `take(table, ids, over=V)`, `top_k(s, ids, keep=K, over=V)`, `choose(s, keep=2, over=X)`, `iota(M)`,
 `append(keys, k, L into M)`.
@@ -19,7 +20,10 @@ def format_op(op: Op, dims: Sequence[str]) -> str:
     """What an op computes, without its result, whose dims are `dims`."""
     match op:
         case Einsum(_, operands, indices, output):
-            factors = [f"{name}[{','.join(i)}]" for name, i in zip(operands, indices, strict=True)]
+            read = [f"{name}[{','.join(i)}]" for name, i in zip(operands, indices, strict=True)]
+            less = dict(op.zeros)
+            apart = [n for n in range(len(read)) if n not in less.values()]
+            factors = [f"({read[n]} - {read[less[n]]})" if n in less else read[n] for n in apart]
             return " * ".join(factors) + ("" if output == tuple(dims) else f" -> [{','.join(output)}]")
         case Map(_, expr):
             return format_expr(expr)
@@ -44,7 +48,8 @@ def read_op(text: str, result: str, dims: tuple[str, ...]) -> Op:
     """The op that `text` says, which makes `result`, of dims `dims`. Raises ExprError."""
     words = ExprParser(text)
     head = re.match(rf"(?P<name>{NAME}) *(?P<bracket>[(\[])", text, re.ASCII)
-    match (head["name"], head["bracket"]) if head else ("", ""):
+    product = re.match(rf"\(?{NAME} *\[", text, re.ASCII)  # perhaps of codes less a zero point
+    match ("", "[") if product else (head["name"], head["bracket"]) if head else ("", ""):
         case (_, "["):
             op: Op = _read_einsum(words, result, dims)
         case ("sum", _):
@@ -113,11 +118,19 @@ def _keyword(words: ExprParser, keyword: str) -> None:
 def _read_einsum(words: ExprParser, result: str, dims: tuple[str, ...]) -> Einsum:
     operands: list[str] = []
     indices: list[tuple[str, ...]] = []
+    zeros: list[tuple[int, int]] = []
     while not operands or words.accept("*"):
-        operands.append(words.name("a value"))
-        indices.append(_read_indices(words))
+        less = words.accept("(")
+        for sign in ("", "-") if less else ("",):
+            if sign:
+                words.expect(sign)
+            operands.append(words.name("a value"))
+            indices.append(_read_indices(words))
+        if less:
+            words.expect(")")
+            zeros.append((len(operands) - 2, len(operands) - 1))
     output = _read_indices(words) if words.accept("->") else dims
-    return Einsum(result, tuple(operands), tuple(indices), output)
+    return Einsum(result, tuple(operands), tuple(indices), output, tuple(zeros))
 
 
 def _read_indices(words: ExprParser) -> tuple[str, ...]:

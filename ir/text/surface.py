@@ -146,7 +146,8 @@ class Type:
 class Declaration:
     """`param Wk, Wv: bf16[E,Q] @ E_xQ`; the pin holds for each of the names.
 
-    `scale`: of quantised values, the type of the numbers that they are times: `int8[E,Q] * f32[Q]`.
+    `scale`: of quantised values, the type of the numbers that they are times: `int8[E,Q] * f32[Q]`. `zero`: that of the
+    numbers that are subtracted before: `(int8[E,Q] - int8[Q]) * f32[Q]`.
     """
 
     kind: Kind
@@ -154,6 +155,7 @@ class Declaration:
     type: Type
     pin: LayoutText | None
     scale: Type | None = None
+    zero: Type | None = None
 
 
 @dataclass(frozen=True)

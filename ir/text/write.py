@@ -79,8 +79,9 @@ def _dim(dim: Dim) -> str:
 def print_declaration(item: Declaration) -> str:
     """A declaration on a line, without what stands before it."""
     names = ", ".join(n.name for n in item.names)
+    codes = _type(item.type) if item.zero is None else f"({_type(item.type)} - {_type(item.zero)})"
     scale = "" if item.scale is None else f" * {_type(item.scale)}"
-    return f"{item.kind.value} {names}: {_type(item.type)}{scale}{_pin(item.pin)}"
+    return f"{item.kind.value} {names}: {codes}{scale}{_pin(item.pin)}"
 
 
 def _body(parameters: Sequence[Parameter], results: Sequence[Type], lines: Sequence[Line]) -> str:

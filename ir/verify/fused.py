@@ -237,5 +237,5 @@ def _of_scatter(loop: CollectiveMatmul, values: Mapping[str, SpmdValue], readers
 
 
 def _plain(op: Einsum) -> bool:
-    """Whether no operand has an index twice."""
-    return all(len(set(indices)) == len(indices) for indices in op.indices)
+    """Whether no operand has an index twice, and none is subtracted."""
+    return not op.zeros and all(len(set(indices)) == len(indices) for indices in op.indices)

@@ -47,6 +47,8 @@ def result_layout(op: Op, values: Mapping[str, SpmdValue], sizes: Mapping[str, i
             reads = [_Read(n, i, values[n].layout) for n, i in zip(names, indices, strict=True)]
             splits = _splits(reads)
             partial = _of_one_factor(reads)
+            for at in (at for pair in op.zeros for at in pair):
+                _check_complete(reads[at], "a difference is not linear in it")
             partial |= {a for i, axes in splits.items() if i not in output for a in axes}
             return _laid_out(output, splits, partial, Reduction.SUM, declared.layout)
         case Map(_, expr):
@@ -312,6 +314,11 @@ def _check_einsum(op: Einsum, values: Mapping[str, SpmdValue], sizes: Mapping[st
                 raise LayoutError(f"index `{index}` stands for sizes {have[index]} and {size}")
     if len(set(op.output)) != len(op.output):
         raise LayoutError("the result names an index twice")
+    second = [zero for _, zero in op.zeros]
+    for codes, zero in op.zeros:
+        known = 0 <= codes < len(op.operands) and 0 <= zero < len(op.operands) and codes not in second
+        if not known or not set(op.indices[zero]) <= set(op.indices[codes]):
+            raise LayoutError("what is subtracted has indices of what it is subtracted from alone")
 
 
 def _check_covered(names: Sequence[str], values: Mapping[str, SpmdValue], result: Sequence[str]) -> None:

@@ -68,6 +68,7 @@ class Context:
     shared: dict[str, Value | None] = field(default_factory=dict)
     caches: set[str] = field(default_factory=set)
     scales: dict[str, str] = field(default_factory=dict)
+    zeros: dict[str, str] = field(default_factory=dict)
     blocks: set[str] = field(default_factory=set)
     templates: dict[str, Template] = field(default_factory=dict)
     constraints: list[Constraint] = field(default_factory=list)
@@ -93,10 +94,9 @@ class Body:
     `names`: the visible names that this body defines, and the values for which they stand; None
     when a definition was wrong. `values`: what this body owns, by program name. `at`: the statement
     in hand, for findings about the whole of it. `scales`: for each quantised value the one that it is
-    to be multiplied by wherever it is read. `reached` and `prefixes_reached`: the numbers that names like
-    one have come to.
-    to be multiplied by wherever it is read. `whole`: results of ops that are whole numbers, whatever
-    their dtype.
+    to be multiplied by wherever it is read; `zeros`: those that are subtracted from some before. `reached` and
+    `prefixes_reached`: the numbers that names like one have come to. `whole`: results of ops that are whole numbers,
+    whatever their dtype.
     """
 
     context: Context
@@ -109,6 +109,7 @@ class Body:
     caches: set[str] = field(default_factory=set)
     appended: set[str] = field(default_factory=set)
     scales: dict[str, str] = field(default_factory=dict)
+    zeros: dict[str, str] = field(default_factory=dict)
     prefixes: set[str] = field(default_factory=set)
     reached: dict[str, int] = field(default_factory=dict)
     prefixes_reached: dict[str, int] = field(default_factory=dict)
@@ -136,6 +137,10 @@ class Body:
         """What a quantised value is to be multiplied by; None for one that stands for itself."""
         return self.scales.get(name) or self.context.scales.get(name)
 
+    def zero(self, name: str) -> str | None:
+        """What is subtracted from a quantised value before; None where nothing is."""
+        return self.zeros.get(name) or self.context.zeros.get(name)
+
     def quantised(self, expr: Expr) -> str | None:
         """The quantised value that an expression is, times its scale and nothing more; None for others."""
         match expr:
@@ -151,15 +156,20 @@ class Body:
         return tuple(at[d] if d in at else at[groups[d][0]] for d in self.value(scale).dims)
 
     def grouped(self, name: str) -> bool:
-        """Whether the scale of a quantised value has groups along one of its dims."""
+        """Whether a quantised value takes more than a product to be made of codes: its scale has groups along one of
+        its dims, or it has zero points."""
         scale = self.scale(name)
-        return scale is not None and not set(self.value(scale).dims) <= set(self.value(name).dims)
+        whole = scale is None or set(self.value(scale).dims) <= set(self.value(name).dims)
+        return not whole or self.zero(name) is not None
 
     def scaled(self, name: str, base: str) -> str:
         """A quantised value times its scale, which has groups, as a value called like `base`."""
-        dims, scale = self.value(name).dims, self.scale(name)
+        dims, scale, zero = self.value(name).dims, self.scale(name), self.zero(name)
         assert scale is not None
-        op = Einsum(self.fresh(base), (name, scale), (dims, self.scale_indices(name, dims)), dims)
+        own = self.scale_indices(name, dims)
+        read = (name, scale) if zero is None else (name, zero, scale)
+        zeros = () if zero is None else ((0, 1),)
+        op = Einsum(self.fresh(base), read, (dims, *(own for _ in read[1:])), dims, zeros)
         return self.emit(op, dims, self.floating([name]))
 
     def is_cache(self, name: str) -> bool:
@@ -252,9 +262,10 @@ class Body:
         Raises Refused for integers, which are indices.
         """
         found = set[Dtype]()
-        scales = {*self.scales.values(), *self.context.scales.values()}
+        beside = {*self.scales.values(), *self.context.scales.values()}
+        beside |= {*self.zeros.values(), *self.context.zeros.values()}
         for name in names:
-            if name in scales:
+            if name in beside:
                 continue
             dtype = self.value(name).dtype
             if dtype is Dtype.I32:

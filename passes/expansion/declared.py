@@ -72,6 +72,12 @@ def declare(body: Body, name: Ident, item: Declaration) -> None:
     body.store(value, item.kind, name.span, _grouped(body, value, scale), _groups(body, value, scale))
     body.store(scale, item.kind, name.span)
     body.scales[value.name] = scale.name
+    if item.zero is not None:
+        zero = declared_value(body, f"{name.name}.zero", item.zero)
+        if zero is None or not _is_zero(body, name, item, value, scale, zero):
+            return
+        body.store(zero, item.kind, name.span)
+        body.zeros[value.name] = zero.name
     pin_value(body, value.name, PinKind.STORED, item.pin)
 
 
@@ -101,6 +107,20 @@ def _fits(body: Body, name: Ident, item: Declaration, value: Value, scale: Value
             report.add(f"The scale of `{name.name}` has groups of `{base}`, and is none of a parameter.", span, hint)
             return False
     return True
+
+
+def _is_zero(body: Body, name: Ident, item: Declaration, value: Value, scale: Value, zero: Value) -> bool:
+    """Whether numbers can be subtracted from quantised values; notes where they cannot."""
+    report, span = body.context.report, item.zero.span if item.zero else name.span
+    if item.kind is not Kind.PARAM:
+        report.add(f"`{name.name}` has zero points, and is no parameter.", span)
+    elif zero.dtype not in (value.dtype, *FLOATS):
+        report.add(f"The zero points of `{name.name}` are {value.dtype.value} or floats, not {zero.dtype.value}.", span)
+    elif zero.dims != scale.dims:
+        report.add(f"The zero points of `{name.name}` have not the dims of its scale.", span)
+    else:
+        return True
+    return False
 
 
 def _groups(body: Body, value: Value, scale: Value) -> tuple[tuple[str, str], ...]:

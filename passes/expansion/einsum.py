@@ -21,23 +21,29 @@ def einsum(body: Body, node: Expr, target: str, output: Sequence[Ident], dtype: 
     one that stands twice in a list, and one of the result that no operand has.
     """
     read = [_factor(body, factor) for factor in _factors(node)]
-    found = [part for one in read for part in _with_scale(body, *one)]
+    found = list[Factor]()
+    zeros = list[tuple[int, int]]()
+    for name, indices in read:
+        if body.zero(name) is not None:
+            zeros.append((len(found), len(found) + 1))
+        found += _with_scale(body, name, indices)
     left = body.context.dims.distinct(output)
     every = {index for _, indices in found for index in indices}
     for ident in output:
         for index in body.context.dims.expand([ident.name]):
             if index not in every:
                 raise Refused(f"Index `{index}` of the result is in no operand.", ident.span)
-    names, indices = tuple(n for n, _ in found), tuple(i for _, i in found)
-    return body.emit(Einsum(target, names, indices, left), left, dtype or body.floating(names))
+    names, each = tuple(n for n, _ in found), tuple(i for _, i in found)
+    return body.emit(Einsum(target, names, each, left, tuple(zeros)), left, dtype or body.floating(names))
 
 
 def _with_scale(body: Body, name: str, indices: Indices) -> list[Factor]:
-    """A factor, and beside it the scale of a quantised one: a factor of its own, read by the same indices."""
+    """A factor, and beside it the zero points and the scale of a quantised one, read by the same indices."""
     scale = body.scale(name)
     if scale is None:
         return [(name, indices)]
-    return [(name, indices), (scale, body.scale_indices(name, indices))]
+    zero, own = body.zero(name), body.scale_indices(name, indices)
+    return [(name, indices), *([] if zero is None else [(zero, own)]), (scale, own)]
 
 
 def _factors(node: Expr) -> list[Indexed]:

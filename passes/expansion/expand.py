@@ -95,7 +95,7 @@ def _shared(model: Model, context: Context) -> Body:
                 if claim(body, name):
                     declare(body, name, item)
     context.shared = {name: body.values.get(name) for name in [*body.names, *body.values]}
-    context.scales = body.scales
+    context.scales, context.zeros = body.scales, body.zeros
     context.caches = body.caches
     return body
 

@@ -67,15 +67,21 @@ def _take_scaled(body: Body, target: str, table: str, given: Arguments) -> str:
     assert scale is not None
     ids = given.values[1]
     rows = take(body, body.fresh(f"{target}.rows"), replace(given, values=(Operand(table), ids), dtype=None))
+    zero = body.zero(table)
     if set(given.over) <= set(body.value(scale).dims):
         scales = replace(given, values=(Operand(scale), ids), dtype=body.value(scale).dtype)
         scale = take(body, body.fresh(f"{target}.scale"), scales)
+        if zero is not None:
+            zeros = replace(given, values=(Operand(zero), ids), dtype=body.floating([]))
+            zero = take(body, body.fresh(f"{target}.zero"), zeros)
     elif set(given.over) & set(body.value(scale).dims):
         raise Refused("A scale has all the dims along which `take` looks up, or none.", body.at)
     if body.grouped(table):
         dims, groups = body.value(rows).dims, body.context.dims.groups
         indices = tuple(d if d in dims else groups[d][0] for d in body.value(scale).dims)
-        op = Einsum(target, (rows, scale), (dims, indices), dims)
+        read = (rows, scale) if zero is None else (rows, zero, scale)
+        pairs = () if zero is None else ((0, 1),)
+        op = Einsum(target, read, (dims, *(indices for _ in read[1:])), dims, pairs)
         return body.emit(op, dims, given.dtype or body.floating([table]))
     product = multiply(Operand(rows), Operand(scale))
     return body.emit(Map(target, product), body.value(rows).dims, given.dtype or body.floating([table]))

@@ -165,6 +165,8 @@ def _steps(units: _Units, tree: Tree, named: Callable[[int], str]) -> list[Einsu
     if tree is None:
         return [units.op]
     steps = list[Einsum]()
+    every = list(zip(units.op.operands, units.op.indices, strict=True))
+    less = {every[zero]: every[codes] for codes, zero in units.op.zeros}
 
     def made(of: int | Pair) -> Sequence[Factor]:
         if isinstance(of, int):
@@ -172,7 +174,8 @@ def _steps(units: _Units, tree: Tree, named: Callable[[int], str]) -> list[Einsu
         first, second = made(of.left), made(of.right)
         read = [first[0], second[0], *first[1:], *second[1:], *(units.masks if of is tree else ())]
         name = units.op.result if of is tree else named(factors(of))
-        steps.append(Einsum(name, tuple(n for n, _ in read), tuple(i for _, i in read), of.indices))
+        zeros = tuple((read.index(less[part]), n) for n, part in enumerate(read) if part in less)
+        steps.append(Einsum(name, tuple(n for n, _ in read), tuple(i for _, i in read), of.indices, zeros))
         return [(name, of.indices)]
 
     made(tree)

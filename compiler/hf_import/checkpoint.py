@@ -225,9 +225,12 @@ def _wrong_codes(program: Program, name: str, one: Made, checkpoint: Checkpoint)
     if f"{name}.scale" not in program.table():
         hint = "declare its scale, or leave out the step `kept`"
         return [Diagnostic(f"`{name}` is kept as codes with scales, and the model has no scale of it.", hint=hint)]
+    hint = "import the checkpoint anew"
     if found is None or found.dtype is not value.dtype:
-        hint = "import the checkpoint anew"
         return [Diagnostic(f"The tensors of `{name}` are not kept as {value.dtype.value} codes around 0.", hint=hint)]
+    if (found.zero is not None) != (f"{name}.zero" in program.table()):
+        have, want = ("zero points", "none") if found.zero is not None else ("no zero points", "some")
+        return [Diagnostic(f"The tensors of `{name}` have {have}, and the model has {want}.", hint=hint)]
     each = code_groups(program, name)
     if any(have % want for have, want in zip(found.each, each, strict=True)):
         have, want = ("x".join(map(str, n)) for n in (found.each, each))

@@ -99,8 +99,8 @@ def whole_tensors(found: dict[str, tuple[tuple[int, ...], str, Any]], folder: Pa
     """The same with one tensor in place of those that keep it as codes and scales: of GPTQ and AWQ, of groups of
     compressed-tensors, in int8 with scales, and in blocks of fp4. It is made of them when it is asked for. Where these
     are codes around 0 in blocks of one scale each, there are codes and scales under `NAME|kept`, too, whose type is
-    like `int4 f16 1x128`: that of both, and of how many places along each dim a block is. Raises ValueError where they
-    do not go together."""
+    like `int4 f16 1x128`: that of both, and of how many places along each dim a block is; a fourth word is the type of
+    zero points, which come third. Raises ValueError where they do not go together."""
     out = dict(found)
     for name, (shape, kind, _) in found.items():
         stem, last = name.rpartition(".")[0], name.rpartition(".")[2]
@@ -161,11 +161,11 @@ def gptq_tensor(found: Mapping[str, Any], own: Mapping[str, str], folder: Path) 
     if bits not in (2, 4, 8) or columns not in (outputs, zeros) or several != groups:
         raise ValueError(f"`{own['qweight'][:80]}` and its scales and zeros are not those of one matrix")
     offset, shape = gptq_offset(folder) if by_output else 0, (outputs, inputs)
-    said = kept_as(f"int{bits}", ((outputs, groups), found[own["scales"]][1]), shape)
-    parts = {part: found[own[part]][2] for part in ("qzeros", "g_idx") if part in own}
-    kept = None
-    if said and bits > 2 and is_plain(parts, bits, (1 << (bits - 1)) - offset):
-        kept = said, lambda p: gptq_codes(p, bits)
+    said, kept = kept_as(f"int{bits}", ((outputs, groups), found[own["scales"]][1]), shape), None
+    less = unpacked_numbers(found[own["qzeros"]][2](), bits, 1) + (offset - (1 << (bits - 1)))
+    if said and bits > 2 and in_order(found, own.get("g_idx")) and less.max() < 1 << (bits - 1):
+        said += f" int{bits}" if less.any() else ""
+        kept = said, lambda p: gptq_codes(p, bits, offset)
     return shape, f"int{bits} of {'GPTQ' if by_output else 'AWQ'}", lambda p: gptq_numbers(p, bits, offset), kept
 
 
@@ -176,12 +176,9 @@ def packed_tensor(found: Mapping[str, Any], own: Mapping[str, str]) -> Any:
     bits = next((b for b in (4, 8, 2) if (rows, words) == (outputs, -(-inputs * b // 32))), 0)
     if not bits or found[own["scale"]][0][0] not in (1, outputs):
         raise ValueError(f"`{own['packed'][:80]}` and its scales are not those of a matrix of {outputs}x{inputs}")
-    said, parts = kept_as(f"int{bits}", found[own["scale"]], shape), {}
-    if "group" in own:
-        parts["g_idx"] = found[own["group"]][2]
-    kept = None
-    if said and bits > 2 and "zero_point" not in own and is_plain(parts, bits, 0):
-        kept = said, lambda p: group_codes(p, bits, shape)
+    said, kept = kept_as(f"int{bits}", found[own["scale"]], shape), None
+    if said and bits > 2 and in_order(found, own.get("group")):
+        kept = said + (f" int{bits}" if "zero_point" in own else ""), lambda p: group_codes(p, bits, shape)
     return shape, f"int{bits} with scales", lambda p: group_numbers(p, bits, shape), kept
 
 
@@ -191,18 +188,17 @@ def rows_tensor(found: Mapping[str, Any], own: Mapping[str, str]) -> Any:
     if len(scales[0]) > 2 or (scales[0] and scales[0][0] not in (1, shape[0])):
         raise ValueError(f"`{own['weight'][:80]}` and its scales are not those of one matrix")
     kind = f"int8 with scales{' of rows' if math.prod(scales[0]) == shape[0] > 1 else ''}"
-    said = kept_as("int8", scales, shape) if "zero_point" not in own else None
-    kept = (said, lambda p: group_codes(p, 8, shape)) if said else None
+    said = kept_as("int8", scales, shape)
+    kept = (said + (" int8" if "zero_point" in own else ""), lambda p: group_codes(p, 8, shape)) if said else None
     return shape, kind, lambda p: group_numbers(p, 8, shape), kept
 
 
-def is_plain(parts: Mapping[str, Any], bits: int, middle: int) -> bool:
-    """Whether groups of codes lie one after the other, and all zero points are the middle one."""
-    if "g_idx" in parts:
-        group = np.asarray(parts["g_idx"]()).reshape(-1)
-        if not np.array_equal(group, np.arange(len(group)) // -(-len(group) // (int(group.max()) + 1))):
-            return False
-    return "qzeros" not in parts or bool((unpacked_numbers(parts["qzeros"](), bits, 1) == middle).all())
+def in_order(found: Mapping[str, Any], name: str | None) -> bool:
+    """Whether groups of codes lie one after the other, as a tensor says that gives each place its group."""
+    if name is None:
+        return True
+    group = np.asarray(found[name][2]()).reshape(-1)
+    return np.array_equal(group, np.arange(len(group)) // -(-len(group) // (int(group.max()) + 1)))
 
 
 def gptq_offset(folder: Path) -> int:
@@ -238,10 +234,12 @@ def gptq_lanes(parts: Mapping[str, Any], bits: int) -> tuple[Any, Any]:
     return codes, zeros
 
 
-def gptq_codes(parts: Mapping[str, Any], bits: int) -> tuple[Any, Any]:
-    """The codes [to, from] of such a matrix around its middle, and its scales [to, group]."""
-    codes, _ = gptq_lanes(parts, bits)
-    return (codes - (1 << (bits - 1))).astype(np.int8).T, np.asarray(parts["scales"]).T
+def gptq_codes(parts: Mapping[str, Any], bits: int, offset: int) -> tuple[Any, Any, Any]:
+    """The codes [to, from] of such a matrix around its middle, its scales [to, group], and its zero points."""
+    codes, zeros = gptq_lanes(parts, bits)
+    middle = 1 << (bits - 1)
+    less = (zeros + (offset - middle)).astype(np.int8).T
+    return (codes - middle).astype(np.int8).T, np.asarray(parts["scales"]).T, less
 
 
 def gptq_numbers(parts: Mapping[str, Any], bits: int, offset: int) -> Any:
@@ -272,14 +270,18 @@ def group_numbers(parts: Mapping[str, Any], bits: int, shape: tuple[int, ...]) -
     return (codes - wide[:, group]) * scale[:, group]
 
 
-def group_codes(parts: Mapping[str, Any], bits: int, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """The codes of such a matrix around its middle, and its scales [row, group]."""
+def group_codes(parts: Mapping[str, Any], bits: int, shape: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """The codes of such a matrix around its middle, its scales [row, group], and its zero points."""
     if "packed" in parts:
         codes = (unpacked_numbers(parts["packed"], bits, 1)[:, : shape[1]] - (1 << (bits - 1))).astype(np.int8)
     else:
         codes = np.asarray(parts["weight"])
     scale = np.asarray(parts["scale"]) if "scale" in parts else np.asarray(parts["SCB"]) / np.float32(127)
-    return codes, scale.reshape(len(scale) if scale.ndim else 1, -1)
+    scale = scale.reshape(len(scale) if scale.ndim else 1, -1)
+    zero = np.asarray(parts["zero_point"]) if "zero_point" in parts else np.zeros((1, 1), np.int8)
+    if "packed" in parts and "zero_point" in parts:
+        zero = (unpacked_numbers(zero, bits, 0)[: len(scale)] - (1 << (bits - 1))).astype(np.int8)
+    return codes, scale, np.broadcast_to(zero.reshape(-1, 1) if zero.ndim < 2 else zero, scale.shape)
 
 
 def fp8_codes(parts: Mapping[str, Any]) -> tuple[Any, Any]:

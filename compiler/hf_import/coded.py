@@ -28,11 +28,13 @@ Kept = tuple[tuple[int, ...], str]  # the shape of a tensor, and its codes, scal
 
 @dataclass(frozen=True)
 class Codes:
-    """How a parameter is stored: the types of codes and scales, and how many places along each dim share one."""
+    """How a parameter is stored: the types of codes and scales, how many places along each dim share one, and the type
+    of zero points; None where there are none."""
 
     dtype: Dtype
     scale: Dtype
     each: tuple[int, ...]
+    zero: Dtype | None = None
 
 
 def coded(
@@ -56,10 +58,10 @@ def codes_of(one: Made, parameter: Parameter, kept: Mapping[str, Kept]) -> Codes
     if not all(name in kept for name in tensors) or len({kept[name] for name in tensors}) != 1:
         return None
     shape, said = kept[tensors[0]]
-    code, scale, _ = said.split()
+    code, scale, _, *zero = said.split()
     counted = one.counters - len(parameter.counts)
-    own = parameter.shape[counted:]
-    return Codes(Dtype(code), Dtype(scale), (*(1 for _ in range(counted)), *runs(shape, said, _plain(one), own)))
+    each = (*(1 for _ in range(counted)), *runs(shape, said, _plain(one), parameter.shape[counted:]))
+    return Codes(Dtype(code), Dtype(scale), each, Dtype(zero[0]) if zero else None)
 
 
 def kept_by_config(program: Program, made: WeightMap, quantised: Quantised) -> dict[str, Kept]:
@@ -82,6 +84,7 @@ def kept_by_config(program: Program, made: WeightMap, quantised: Quantised) -> d
             last = (each[0] or shape[-2], each[1] or shape[-1])
             blocks = "x".join(map(str, (*(1 for _ in shape[2:]), *last)))
             said = f"{quantised.dtype.value} {quantised.scale.value} {blocks}"
+            said += f" {quantised.dtype.value}" if quantised.zeros else ""
             found |= dict.fromkeys(tensors_of(made[name], one), (shape, said))
     return found
 
@@ -155,7 +158,7 @@ def _text(source: Source, model: Model, program: Program, into: Mapping[tuple[st
             one = replace(line, names=(name,))
             if codes is not None:
                 one = _declared(one, codes, sizes, factors, added)
-            if out and (out[-1].type, out[-1].scale) == (one.type, one.scale):
+            if out and (out[-1].type, out[-1].scale, out[-1].zero) == (one.type, one.scale, one.zero):
                 out[-1] = replace(out[-1], names=(*out[-1].names, name))
             else:
                 out.append(one)
@@ -195,7 +198,8 @@ def _declared(
             elif n == 1:
                 dims.append(part)
     scale = Type(Ident(codes.scale.value, span), tuple(Ident(dim, span) for dim in dims), span)
-    return replace(line, type=replace(line.type, dtype=Ident(codes.dtype.value, span)), scale=scale)
+    zero = None if codes.zero is None else replace(scale, dtype=Ident(codes.zero.value, span))
+    return replace(line, type=replace(line.type, dtype=Ident(codes.dtype.value, span)), scale=scale, zero=zero)
 
 
 def _declarations(items: Iterable[Item | Line], block: str = "") -> Iterable[tuple[str, Declaration]]:

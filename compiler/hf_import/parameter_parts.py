@@ -187,7 +187,7 @@ def fill_parts(
         if not within:
             continue
         called = tensor_called(name, repetition)
-        if steps and steps[-1].startswith("blocks "):
+        if steps and steps[-1].startswith(("blocks ", "zeros ")):
             tensor, order = kept_scales(tensors[called + "|kept"], steps), None
         else:
             whole = tensors[called + "|kept"][2]()[0] if steps[:1] == ["kept"] else tensors[called][2]()
@@ -204,16 +204,18 @@ def fill_parts(
 
 def kept_scales(kept: Any, steps: list[str]) -> Any:
     """The scales of a tensor that is kept as codes, one for each block of a parameter: `blocks 1x64 of 2048x128` says
-    how many places a block has along each of its dims, and how many there are."""
+    how many places a block has along each of its dims, and how many there are; `zeros 1x64 of 2048x128`: its zero
+    points."""
     shape, said, made = kept
-    each, of = ([int(n) for n in part.split("x")] for part in steps[-1].removeprefix("blocks ").split(" of "))
+    word, sizes, _, whole = steps[-1].split()
+    each, of = ([int(n) for n in part.split("x")] for part in (sizes, whole))
     places = []
     for number, order in block_numbers(shape, said, [step for step in steps[:-1] if step != "kept"], of):
         first: list[Any] = [slice(None, None, block) for block in each]
         if order is not None:
             first[order[1]] = order[0][first[order[1]]]
         places.append(number[tuple(first)])
-    return np.asarray(made()[1])[tuple(places)]
+    return np.asarray(made()[1 if word == "blocks" else 2])[tuple(places)]
 
 
 def block_numbers(shape: tuple[int, ...], said: str, steps: list[str], of: Sequence[int]) -> list[tuple[Any, Any]]:

@@ -33,13 +33,14 @@ EXCLUSIONS = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_la
 class Quantised:
     """`dtype`: of the matrices of all layers, but for routers; `attention`, `forward`: whether those of attention, and
     of feed-forwards and experts, are among them. `blocks`: for how many outputs by how many inputs there is a scale, 0
-    for all; `scale`: its type."""
+    for all; `scale`: its type. `zeros`: whether there are zero points, of the type of codes."""
 
     dtype: Dtype
     attention: bool = True
     forward: bool = True
     blocks: tuple[int, int] = (0, 0)
     scale: Dtype = Dtype.F32
+    zeros: bool = False
 
 
 def read_quantised(fields: Fields) -> Quantised | None:
@@ -66,7 +67,19 @@ def _quantised(fields: Fields, name: str, part: Fields) -> Quantised | None:
     attention = not any("self_attn" in text or text.endswith("attn") for text in left_out)
     forward = not any(text.rstrip(".*").endswith((".mlp", ".experts")) for text in left_out)
     blocks, scale = _blocks(part, method, dtype)
-    return Quantised(dtype, attention and method != "mxfp4", forward, blocks, scale)
+    return Quantised(dtype, attention and method != "mxfp4", forward, blocks, scale, _zeros(part, method))
+
+
+def _zeros(part: Fields, method: Value) -> bool:
+    """Whether codes have zero points: those of AWQ unless it is said, of others if it is."""
+    if method == "awq":
+        said = part.get("zero_point")
+        return said is None or said.value is True
+    if method == "compressed-tensors":
+        weights = _weights(part)
+        part = part if weights is None else weights
+    said = part.get("sym") or part.get("symmetric")
+    return said is not None and said.value is False
 
 
 def _blocks(part: Fields, method: Value, dtype: Dtype) -> tuple[tuple[int, int], Dtype]:
@@ -102,10 +115,7 @@ def _blocks(part: Fields, method: Value, dtype: Dtype) -> tuple[tuple[int, int],
 
 def _group_blocks(part: Fields, dtype: Dtype) -> tuple[tuple[int, int], Dtype]:
     """The same of `config_groups`, by the first."""
-    groups = part.part("config_groups")
-    first = next(iter(groups.entries), None) if groups is not None else None
-    own = groups.part(first) if groups is not None and first is not None else None
-    weights = own.part("weights") if own is not None else None
+    weights = _weights(part)
     if weights is None:
         return (0, 0), Dtype.BF16
     group, structure = _count(weights.get("group_size")), weights.get("block_structure")
@@ -116,6 +126,14 @@ def _group_blocks(part: Fields, dtype: Dtype) -> tuple[tuple[int, int], Dtype]:
     if group:
         return (1, group), Dtype.FP8 if dtype is Dtype.FP4 else Dtype.BF16
     return ((1, 0) if strategy is not None and strategy.value == "channel" else (0, 0)), Dtype.BF16
+
+
+def _weights(part: Fields) -> Fields | None:
+    """What the first of `config_groups` says of weights."""
+    groups = part.part("config_groups")
+    first = next(iter(groups.entries), None) if groups is not None else None
+    own = groups.part(first) if groups is not None and first is not None else None
+    return own.part("weights") if own is not None else None
 
 
 def _count(node: Node | None) -> int | None:

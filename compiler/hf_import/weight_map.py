@@ -168,17 +168,22 @@ def read_map(source: Source, program: Program) -> WeightMap:
         implied = implied_scales(program)
         missing = [name for name in wanted if name not in made and name not in implied]
         findings += [Diagnostic(f"No line says what `{name}` is made of.", source=source) for name in missing[:20]]
+        for name, of in implied.items():
+            if name.endswith(".zero") and of in made and KEPT not in made[of].steps:
+                hint = f"write `{KEPT}` as its first step, for a checkpoint that keeps codes"
+                message = f"`{of}` has zero points, which are not made of numbers."
+                findings.append(Diagnostic(message, None, hint, source))
     if findings:
         raise InputError(findings)
     return {name: made[name] for name in wanted if name in made}
 
 
 def implied_scales(program: Program) -> dict[str, str]:
-    """The scales of quantised parameters, by name, each with what it is the scale of. Where a map has no line for one,
-    codes and scales are made of the numbers that the line of the other gives."""
+    """The scales and zero points of quantised parameters, by name, each with what it belongs to. Where a map has no
+    line for one, they are made of what the line of the other gives."""
     names = {p.item.value for p in walk(program.body) if isinstance(p.item, Stored) and p.item.kind is Kind.PARAM}
     values = program.table()
-    whole = {f"{name}.scale": name for name in names if values[name].dtype in LARGEST}
+    whole = {f"{name}.{part}": name for name in names if values[name].dtype in LARGEST for part in ("scale", "zero")}
     return {scale: name for scale, name in whole.items() if scale in names}
 
 
@@ -187,7 +192,7 @@ def fitted_map(made: WeightMap, program: Program) -> WeightMap:
     places than the tensors, or stores a matrix as codes with scales that the checkpoint does not have."""
     sizes, values, wanted = dict(program.phases[0].sizes), program.table(), parameters(program)
     implied = {scale: name for scale, name in implied_scales(program).items() if scale not in made}
-    quantised = {name: scale for scale, name in implied.items()}
+    quantised = {name: scale for scale, name in implied.items() if scale.endswith(".scale")}
     found = dict[str, Made]()
     for name in wanted:
         source = implied.get(name, name)
@@ -197,7 +202,8 @@ def fitted_map(made: WeightMap, program: Program) -> WeightMap:
             if name != source:
                 counted = one.counters - len(wanted[source].counts)
                 each = code_groups(program, source)[counted:]
-                steps.append(f"blocks {'x'.join(map(str, each))} of {'x'.join(map(str, true[counted:]))}")
+                word = "zeros" if name.endswith(".zero") else "blocks"
+                steps.append(f"{word} {'x'.join(map(str, each))} of {'x'.join(map(str, true[counted:]))}")
                 dims, true = values[name].dims, wanted[name].shape
             if true != tuple(sizes[d] for d in dims):
                 steps.append(f"padded from {'x'.join(map(str, true))}")

@@ -23,11 +23,11 @@ from escc.compiler.hf_import.weight_map import Made, code_groups, fitted_map, ma
 from escc.compiler.plan.pipeline import load
 
 FORMATS: dict[str, tuple[Callable[[tuple[int, int]], Packed], dict[str, object], str]] = {
-    "gptq": (gptq, {"quant_method": "gptq", "bits": 4}, "int4 of GPTQ"),
+    "gptq": (gptq, {"quant_method": "gptq", "bits": 4}, ""),
     "gptq, 8 bits, acting": (lambda shape: gptq(shape, 8, True), {"quant_method": "gptq", "bits": 8}, "int8 of GPTQ"),
-    "awq": (awq, {"quant_method": "awq", "bits": 4}, "int4 of AWQ"),
+    "awq": (awq, {"quant_method": "awq", "bits": 4}, ""),
     "groups": (groups, {"quant_method": "bitsandbytes", "load_in_4bit": True}, ""),
-    "zeros": (lambda shape: groups(shape, True), {"quant_method": "bitsandbytes"}, "int4 with scales"),
+    "zeros": (lambda shape: groups(shape, True), {"quant_method": "bitsandbytes"}, ""),
     "bitsandbytes": (rows, {"quant_method": "bitsandbytes"}, ""),
     "int8": (channels, {"quant_method": "bitsandbytes"}, ""),
     "nvfp4": (nvfp4, {"quant_algo": "NVFP4"}, "fp4 with scales"),
@@ -74,7 +74,10 @@ def test_packed_folders_are_read_as_plain_numbers(name: str, tmp_path: Path) -> 
 KEPT: dict[str, tuple[Callable[[tuple[int, int]], Packed], list[str]]] = {
     "gptq": (partial(gptq, symmetric=True), ["Wq: int4[E,H,Q] * f16[E8,H,Q]", "Wi, Wg: int4[E,F] * f16[E8,F]"]),
     "gptq, 8 bits": (partial(gptq, bits=8, symmetric=True), ["Wo: int8[H,Q,E] * f16[H,E]"]),
+    "gptq, zeros": (gptq, ["Wq: (int4[E,H,Q] - int4[E8,H,Q]) * f16[E8,H,Q]"]),
+    "awq": (awq, ["Wo: (int4[H,Q,E] - int4[H,E]) * f16[H,E]", "Wi, Wg: (int4[E,F] - int4[E8,F]) * f16[E8,F]"]),
     "groups": (groups, ["Wk, Wv: int4[E,K,Q] * f32[E8,K,Q]", "Wd: int4[F,E] * f32[F8,E]"]),
+    "groups, zeros": (partial(groups, asymmetric=True), ["Wd: (int4[F,E] - int4[F8,E]) * f32[F8,E]"]),
     "int8": (channels, ["Wo: int8[H,Q,E] * f32[E]", "Wi, Wg: int8[E,F] * f32[F]"]),
     "fp8": (narrow_floats, ["Wo: fp8[H,Q,E] * f32[E]", "Wi, Wg: fp8[E,F] * f32[F]"]),
     "fp8 blocks": (blocks, ["Wd: fp8[F,E] * f32[]"]),
@@ -118,14 +121,18 @@ def test_codes_and_scales_are_loaded_as_they_are_kept(name: str, tmp_path: Path)
         line, some = str(lines[f"{called}.scale"]), [whole[: len(shapes[1])], tuple(slice(1, None) for _ in shapes[1])]
         scale, part = parameter_parts(found, line, shapes[1], np.float32, some)
         np.testing.assert_array_equal(part, scale[some[1]])
-        at = 1
-        for dim, each in zip(values[called].dims, code_groups(program, called), strict=True):
-            kept = each != sizes[dim]
-            scale = np.repeat(scale, each, at) if kept else np.expand_dims(scale, at)
-            at += 1
+        zero = np.zeros_like(scale)
+        if f"{called}.zero" in values:
+            zero, part = parameter_parts(found, str(lines[f"{called}.zero"]), shapes[1], np.float32, some)
+            np.testing.assert_array_equal(part, zero[some[1]])
+        for at, (dim, each) in enumerate(zip(values[called].dims, code_groups(program, called), strict=True), 1):
+            if each == sizes[dim]:
+                scale, zero = np.expand_dims(scale, at), np.expand_dims(zero, at)
+            else:
+                scale, zero = np.repeat(scale, each, at), np.repeat(zero, each, at)
         plainly = str(Made(one.tensor, tuple(s for s in one.steps if s != KEPT_STEP)))
         [wanted] = parameter_parts(numbers, plainly, shapes[0], np.float32, [whole])
-        np.testing.assert_allclose(codes.astype(np.float32) * scale, wanted, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose((codes.astype(np.float32) - zero) * scale, wanted, rtol=1e-6, atol=1e-9)
 
 
 def test_blocks_of_experts_become_plain_matrices(tmp_path: Path) -> None:

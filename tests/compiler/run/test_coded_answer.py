@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from packed_matrices import Array, blocks, gptq, groups, rows
+from packed_matrices import Array, awq, blocks, gptq, groups, rows
 from saved_llama import CONFIG, continuation, random_weights, save, scores
 from typer.testing import CliRunner
 
@@ -25,7 +25,7 @@ SIZES = {24: 24, 48: 48, 20: 24, 16: 16, 23: 23}
 
 
 SYMMETRIC = partial(gptq, symmetric=True)
-OWN = {"q": SYMMETRIC, "k": rows, "v": groups, "o": blocks, "gate": groups, "up": rows, "down": groups}
+OWN = {"q": SYMMETRIC, "k": rows, "v": awq, "o": blocks, "gate": gptq, "up": rows, "down": groups}
 PINS = "stored layer.Wd F_xE\nuse layer.d.Wd F_xE\nstored layer.Wg E_xF_y\nuse layer.g.Wg E_xF_y\n"
 
 

@@ -10,7 +10,7 @@ from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
-from escc.ir.layout import format_layout, parse_layout
+from escc.ir.layout import Reduction, format_layout, parse_layout
 from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Op, Program, Stored, walk
 from escc.ir.spmd import Compute, Move
@@ -256,6 +256,9 @@ def test_groups_run_sharded_as_whole(mesh: str, pad: dict[str, int]) -> None:
   param D: fp8[F,E] * f32[F8,E32]
   param g: int8[E] * f16[E32]
   param Wx: fp4[X,E,F] * bf16[X,E32,F]
+  param Z: (int4[E,F] - int4[E16,F]) * f16[E16,F]
+  param Y: (int8[F,E] - int8[E]) * f16[E]
+  param k: (int4[V,E] - f16[V,E32]) * f16[V,E32]
   y = take(t, ids, over=V)
   u[B,L,F] = y[B,L,E] * W[E,F]
   h = silu(u)
@@ -266,7 +269,10 @@ def test_groups_run_sharded_as_whole(mesh: str, pad: dict[str, int]) -> None:
   v[B,X,F] = e[B,X,E] * Wx[X,E,F]
   z[B,F] = m[B,X] * v[B,X,F]
   s[B,L,V] = n[B,L,E] * t[V,E]
-  return s, z
+  b[B,L,F] = y[B,L,E] * Z[E,F]
+  c[B,L,E] = b[B,L,F] * Y[F,E]
+  j = take(k, ids, over=V) + c
+  return s, z, j
 }"""
     source = Source("test.esti", COUNTED + text)
     made = expand(parse(source), source, pads=pad)
@@ -282,6 +288,9 @@ def test_groups_run_sharded_as_whole(mesh: str, pad: dict[str, int]) -> None:
         ("dim P = E * F, A = P / 2", "Dim `A` cannot count groups of `P`, which is a product."),
         ("param Z: int8[E,F] * f16[V,E16]", "The scale of `Z` has the dim `V`, which the values lack."),
         ("param Z: int8[E,F] * f16[E,E16]", "The scale of `Z` has `E` twice, once as `E16`."),
+        ("param Z: (int8[E,F] - int8[E16]) * f16[F]", "The zero points of `Z` have not the dims of its scale."),
+        ("param Z: (int8[E,F] - int4[F]) * f16[F]", "The zero points of `Z` are int8 or floats, not int4."),
+        ("cache Z: (int8[B,E] - int8[B]) * f16[B]", "`Z` has zero points, and is no parameter."),
         ("cache Z: int8[B,E] * f16[B,E16]", "The scale of `Z` has groups of `E`, and is none of a parameter."),
     ],
 )
@@ -298,3 +307,21 @@ def test_sizes_of_groups_follow_and_cannot_be_set() -> None:
     assert dict(expand(parse(source), source, settings={"E": 192}).phases[0].sizes)["E16"] == 12
     with pytest.raises(InputError, match="E = 104 is no whole number of groups of 16"):
         expand(parse(source), source, pads={"E": 104})
+
+
+def test_zero_points_are_subtracted_and_read_back() -> None:
+    text = "param W, U: (int4[E,F] - int4[E16,F]) * f16[E16,F]\n"
+    model = parse(Source("test.esti", text))
+    assert print_model(model) == text and parse(Source("test.esti", print_model(model))) == model
+    made = counted(f"{text}main(x: bf16[B,E]) {{\nu[B,F] = x[B,E] * W[E,F] * U[E,F]\nreturn u\n}}")
+    product = "x[B,E] * (W[E,F] - W.zero[E,F]) * W.scale[E,F] * (U[E,F] - U.zero[E,F]) * U.scale[E,F]"
+    assert ops(made) == {"u": product}
+    done = compiled(made, "2x3", "use u.W E_yF_x\n")
+    assert done.sound and parse_spmd(Source("t.spmd", print_spmd(done.spmd))) == done.spmd
+    zero = next(v for v in done.spmd.values if v.name.startswith("W.zero") and any(v.layout.dims))
+    torn = tuple(
+        dataclasses.replace(v, layout=v.layout.replace(0, ()).with_partial(["y"], Reduction.SUM)) if v == zero else v
+        for v in done.spmd.values
+    )
+    with pytest.raises(InputError):
+        verify(dataclasses.replace(done.spmd, values=torn))

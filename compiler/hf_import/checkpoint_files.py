@@ -1,7 +1,7 @@
 """Tensors of checkpoints, read where they are asked for: of folders of safetensors files, and of GGUF files.
 
-Each function stands alone but for those that it calls, and is copied into emitted modules; so nothing here raises
-more than ValueError and OSError, and nothing is imported from the compiler. The format of safetensors is that of
+Each function stands alone but for those that it calls by name, and is copied into emitted modules; so nothing here
+raises more than ValueError and OSError, and nothing is imported from the compiler. The format of safetensors is that of
 https://github.com/huggingface/safetensors: a length, a header in JSON, the data.
 """
 
@@ -117,19 +117,24 @@ def whole_tensors(found: dict[str, tuple[tuple[int, ...], str, Any]], folder: Pa
         elif last in ("weight_packed", "weight") and kind == "U8" and {"scale"} <= own.keys() and len(shape) == 2:
             if found[own["scale"]][0] != (shape[0], shape[1] // 8):
                 raise ValueError(f"`{name[:80]}` and its scales are not those of one matrix")
-            made = (shape[0], 2 * shape[1]), "fp4 with scales", fp4_numbers, None
+            made = (shape[0], 2 * shape[1]), "fp4 with scales", lambda p: fp4_numbers(p), None
         elif name.endswith("_blocks") and kind == "U8" and len(shape) == 4:
             whole, scales = name.removesuffix("_blocks"), name.removesuffix("_blocks") + "_scales"
             if found.get(scales, ((),))[0] != shape[:3]:
                 raise ValueError(f"`{name[:80]}` has no scales of its blocks")
             own, turned = {"blocks": name, "exponents": scales}, (shape[0], shape[2] * shape[3] * 2, shape[1])
-            made = turned, "fp4 with scales", fp4_numbers, ("fp4 e8m0 1x32x1", fp4_codes)
+            kept = "fp4 e8m0 1x32x1", lambda p: fp4_codes(p)
+            made = turned, "fp4 with scales", lambda p: fp4_numbers(p), kept
         elif last == "weight" and kind == "I8" and len(shape) == 2 and {"scale", "SCB"} & own.keys():
             made = rows_tensor(found, own)
         elif last == "weight" and kind == "F8_E4M3" and len(shape) == 2 and {"scale", "inverse"} & own.keys():
-            kept = kept_as("fp8", found[own.get("inverse") or own["scale"]], shape)
-            if kept is not None:
-                out[f"{name}|kept"] = shape, kept, lambda own=own: fp8_codes({n: found[t][2]() for n, t in own.items()})
+            known = kept_as("fp8", found[own.get("inverse") or own["scale"]], shape)
+            if known is not None:
+                out[f"{name}|kept"] = (
+                    shape,
+                    known,
+                    lambda own=own: fp8_codes({n: found[t][2]() for n, t in own.items()}),
+                )
         if made is not None:
             size, said, numbers, codes = made
             for one in own.values():

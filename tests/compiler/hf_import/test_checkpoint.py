@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ from saved_llama import HEAD, file_bytes, random_weights, save
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
+from escc.compiler.emit.jax_source import CHECKPOINTS, LOAD, _functions, _used
+from escc.compiler.emit.jax_streams import STREAMED_LOAD
 from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
 from escc.compiler.hf_import.parameter_parts import copy_part, parameter_parts
-from escc.compiler.hf_import.weight_map import Made, map_beside, parameters, read_map
+from escc.compiler.hf_import.weight_map import Made, fitted_map, map_beside, parameters, read_map
 from escc.compiler.plan.pipeline import load
 from escc.ir.diagnostics import InputError, Source
 
@@ -230,30 +233,50 @@ def test_steps_have_shapes(steps: tuple[str, ...], shape: tuple[int, ...], made:
     assert Made("a", steps).shape(shape) == made
 
 
-def written_gguf(path: Path, architecture: str, more: dict[str, float]) -> None:
-    """The small Llama as GGUF: what rope turns together stands side by side there."""
+def written_gguf(
+    path: Path,
+    architecture: str,
+    more: dict[str, float],
+    weights: dict[str, np.ndarray] | None = None,
+    blocks: str = "",
+) -> None:
+    """The small Llama as GGUF, perhaps with other weights: what rope turns together stands side by side there.
+    `blocks`: the type in which matrices are kept whose rows are whole blocks."""
+    weights = weights or random_weights()
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(2)
     writer.add_context_length(64)
     writer.add_embedding_length(24)
-    writer.add_feed_forward_length(20)
+    writer.add_feed_forward_length(len(weights["model.layers.0.mlp.up_proj.weight"]))
     writer.add_head_count(6)
     writer.add_head_count_kv(2)
     writer.add_key_length(HEAD)
     writer.add_layer_norm_rms_eps(1e-5)
     for name, number in more.items():
         writer.add_float32(f"{architecture}.{name}", number)
-    for name, array in random_weights().items():
+    for name, array in weights.items():
         for theirs, own in GGUF_NAMES.items():
             name = name.replace(theirs, own)
         if name.endswith(("attn_q.weight", "attn_k.weight")):
             halves = array.reshape(-1, 2, HEAD // 2, array.shape[-1])
             array = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(array.shape))
-        writer.add_tensor(name, array)
+        if blocks and array.ndim == 2 and array.shape[1] % 32 == 0:
+            kind = gguf.GGMLQuantizationType[blocks]
+            writer.add_tensor(name, gguf.quantize(array, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def test_what_is_copied_into_modules_calls_nothing_that_is_not() -> None:
+    helpers = {name: text for path in CHECKPOINTS for name, text in _functions(path).items()}
+    for load_text in (LOAD, STREAMED_LOAD):
+        copied = _used(helpers, load_text)
+        named = {n.id for text in copied for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+        assert {helpers[name] for name in named & set(helpers)} <= set(copied)
 
 
 GGUF_NAMES = {
@@ -286,6 +309,24 @@ def test_a_gguf_file_has_the_parameters_of_the_folder(tmp_path: Path) -> None:
             if m is not None
         )
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("blocks", "declared"), [("Q8_0", "int8"), ("Q4_0", "int4")])
+def test_blocks_of_gguf_stay_codes(blocks: str, declared: str, tmp_path: Path) -> None:
+    wide = {n: np.resize(a, tuple(64 if size == 20 else size for size in a.shape)) for n, a in random_weights().items()}
+    written_gguf(tmp_path / "model.gguf", "llama", {"rope.freq_base": 10000.0}, wide, blocks)
+    code, output = imported(tmp_path / "model.gguf", tmp_path / "out")
+    assert code == 0 and "2 tensors are codes with scales" in output
+    assert f"  param Wd: {declared}[F,E] * f16[F32,E]\n" in (tmp_path / "out" / "model.esti").read_text()
+    program = load(tmp_path / "out" / "model.esti")
+    made = map_beside(tmp_path / "out" / "model.esti", program)
+    assert made is not None
+    lines, tensors = fitted_map(made, program), checkpoint_tensors(tmp_path / "model.gguf")
+    whole = [(slice(None),) * 3]
+    [codes] = parameter_parts(tensors, str(lines["layer.Wd"]), (2, 64, 24), np.int8, whole)
+    [scales] = parameter_parts(tensors, str(lines["layer.Wd.scale"]), (2, 2, 24), np.float32, whole)
+    [numbers] = parameter_parts(tensors, "blk.{}.ffn_down.weight | transpose", (2, 64, 24), np.float32, whole)
+    np.testing.assert_array_equal(codes * np.repeat(scales, 32, 1), numbers)
 
 
 @pytest.mark.parametrize(

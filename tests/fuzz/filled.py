@@ -64,6 +64,13 @@ MODELS: Mapping[str, Callable[[], str]] = {
         HEAD + "".join(f"dim P{k} = A*B\n" for k in range(980)) + "main(x: f32[C]) {\nparam p0", ",p{k}",
         ": int8[C,A,B]*f32[A]\nreturn x }\n", 2, 9_900,
     ),
+    "groups": lambda: filled("dim A0 = 8\n", "dim A{k} = A0 / 4\n", "main(x: f32[A0]) { return x }\n", 7, 990),
+    "zero points": lambda: filled(
+        HEAD.replace("D = 8", "D = 8, D2 = D / 2") + "main(x: f32[D]) {\n",
+        "param p{k}: (int4[D,A] - int4[D2,A]) * f32[D2,A]\n",
+        "return 2 * x\n}\n",
+        32,
+    ),
     "parameters": lambda: filled(HEAD + "main(x: f32[A]", ",p{k}:f32[A]", ") { return x }\n", 7),
     "params": lambda: filled(OPEN, "param p{k}: f32[A] @ A_x\n", CLOSE, 8),
     "pinned statements": lambda: filled(OPEN, "a{k} @ AB_xyz = x\n", CLOSE, 5),

@@ -135,6 +135,34 @@ def test_codes_and_scales_are_loaded_as_they_are_kept(name: str, tmp_path: Path)
         np.testing.assert_allclose((codes.astype(np.float32) - zero) * scale, wanted, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("E8 = E / 8", "E8 = E / 16", "`layer.Wi` has a scale for each 16x1 places, and its tensors have one for 8x1"),
+        ("int4[E,F] - int4[E8,F]", "int8[E,F] - int8[E8,F]", "of `layer.Wi` are not kept as int8 codes around 0"),
+        ("(int4[E,F] - int4[E8,F])", "int4[E,F]", "of `layer.Wi` have zero points, and the model has none"),
+        ("(int4[E,F] - int4[E8,F]) * f16[E8,F]", "bf16[E,F]", "`layer.Wi` is kept as codes with scales, and the model"),
+        (".up_proj.weight | kept ", ".up_proj.weight ", "`layer.Wi` has zero points, which are not made of numbers"),
+    ],
+)
+def test_a_model_with_other_codes_than_its_checkpoint_is_refused(
+    before: str, after: str, message: str, tmp_path: Path
+) -> None:
+    tensors = {name: resized(array) for name, array in random_weights().items()}
+    for called in [name for name in tensors if "_proj." in name]:
+        parts, _ = awq((tensors[called].shape[0], tensors[called].shape[1]))
+        del tensors[called]
+        tensors |= {called.removesuffix("weight") + end: part for end, part in parts.items()}
+    folder, path = save(tmp_path / "saved", tensors), tmp_path / "model.esti"
+    (folder / "config.json").write_text(json.dumps(WIDER))
+    assert CliRunner().invoke(app, ["import", str(folder), "-o", str(path)]).exit_code == 0
+    for file in (path, path.with_suffix(".weights")):
+        file.write_text(file.read_text().replace(before, after))
+    arguments = ["run", str(path), "--checkpoint", str(folder), "--chips", "1", "--prompt-ids", "1", "--tokens", "1"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1 and message in done.output, done.output
+
+
 def test_blocks_of_experts_become_plain_matrices(tmp_path: Path) -> None:
     """gpt-oss: [expert, to, block, 16] bytes with an exponent for each block, as [expert, from, to]."""
     blocks = RNG.integers(0, 256, (3, 5, 2, 16)).astype(np.uint8)

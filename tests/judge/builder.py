@@ -59,6 +59,13 @@ class Builder:
         dtype = self.rng.choice([Dtype.BF16, Dtype.BF16, Dtype.BF16, Dtype.INT8, Dtype.F32])
         return self._stored("w", dims, Kind.PARAM, dtype)
 
+    def codes(self, dims: str, scales: str, groups: dict[str, str], zeros: bool) -> tuple[str, ...]:
+        """Codes of few bits, zero points, and their scales, whose dims count groups of those of the codes."""
+        name = self._value("w", dims, self.rng.choice([Dtype.INT4, Dtype.INT8]))
+        self._regions[-1][0].append(Stored(name, Kind.PARAM, groups=tuple(groups.items())))
+        beside = [self._stored("w", scales, Kind.PARAM, Dtype.INT4)] if zeros else []
+        return name, *beside, self._stored("w", scales, Kind.PARAM, Dtype.F16)
+
     def cache(self, dims: str) -> str:
         """A cache, in the region that is open."""
         return self._stored("cache", dims, Kind.CACHE, self.rng.choice([Dtype.BF16, Dtype.INT8]))
@@ -71,11 +78,13 @@ class Builder:
         self._regions[-1][1].append(op)
         return op.result
 
-    def einsum(self, output: str, *names: str, indices: Sequence[str] = ()) -> str:
-        """The product of `names`, summed to `output`; `indices` where they are not the dims."""
+    def einsum(
+        self, output: str, *names: str, indices: Sequence[str] = (), zeros: tuple[tuple[int, int], ...] = ()
+    ) -> str:
+        """The product of `names`, summed to `output`; `indices` where they are not the dims. `zeros` as of an op."""
         result = self._value("e", output, self._dtype())
         read = tuple(tuple(i) for i in (indices or [self.dims(n) for n in names]))
-        return self._op(Einsum(result, names, read, tuple(output)))
+        return self._op(Einsum(result, names, read, tuple(output), zeros))
 
     def map(self, expr: Expr, dims: str = "") -> str:
         """A pointwise expression; its dims are those of its operands unless given."""

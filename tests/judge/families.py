@@ -298,6 +298,19 @@ def crossed(b: Builder) -> list[str]:
     return [y, b.einsum("F", w)] if b.rng.random() < 0.3 else [y]
 
 
+def grouped(b: Builder) -> list[str]:
+    """Products with codes whose scales count groups, of one dim or of both, and perhaps have zero points."""
+    b.sizes |= {"K": b.rng.choice([2, 3, 4, 6, 8]), "M": b.rng.choice([2, 3, 4, 6])}
+    b.sizes |= {"E": b.sizes["K"] * b.rng.choice([1, 2, 32]), "F": b.sizes["M"] * b.rng.choice([1, 3, 16])}
+    x = b.input("BE") if b.rng.random() < 0.6 else b.einsum("BE", b.input("BH"), b.param("HE"))
+    blocks, less = b.rng.random() < 0.4, b.rng.random() < 0.5
+    groups = {"E": "K", "F": "M"} if blocks else {"E": "K"}
+    read = b.codes("EF", "KM" if blocks else "KF", groups, less)
+    zeros = ((1, 2),) if less else ()
+    y = b.einsum("BF", x, *read, indices=["BE", *("EF" for _ in read)], zeros=zeros)
+    return [y] if b.rng.random() < 0.5 else [b.einsum("BH", b.map(call("silu", y)), b.param("FH"))]
+
+
 def mixed(b: Builder) -> list[str]:
     """Any op on any values so far."""
     pool = [b.input(d) for d in b.rng.sample(["BE", "EF", "BF", "E", "FB"], 2)]
@@ -334,3 +347,4 @@ FAMILIES: dict[str, Family] = {
         *(attention, serving, repeat, growing, two_carries, take, largest, scaled, rotate, twice, crossed, mixed),
     )
 }
+QUANTISED: dict[str, Family] = {grouped.__name__: grouped}

@@ -41,17 +41,20 @@ class _Net:
     orders: dict[str, dict[Place, int]] = field(default_factory=dict)  # the layouts of each value, numbered
     memory: dict[str, str] = field(default_factory=dict)  # values that lie in HBM, and the kind of each
     held: dict[str, tuple[str, float]] = field(default_factory=dict)  # root column -> value, bytes unsplit
+    groups: dict[str, dict[str, str]] = field(default_factory=dict)  # of codes: dims, and those that count their groups
 
     def column(self, name: str, domain: list[Place]) -> str:
         self.domains[name] = domain
         return name
 
     def shape(self, value: str) -> tuple[int, ...]:
-        return tuple(self.sizes[d] for d in self.values[value].dims)
+        """Into how many parts each dim may be split at the most: into its groups, where it has some."""
+        groups = self.groups.get(value, {})
+        return tuple(self.sizes[groups.get(d, d)] for d in self.values[value].dims)
 
     def weight(self, value: str) -> float:
         kept = share(self.masks.get(value, ()), self.sizes)
-        return math.prod(self.shape(value)) * self.values[value].dtype.bits / 8 * kept
+        return math.prod(self.sizes[d] for d in self.values[value].dims) * self.values[value].dtype.bits / 8 * kept
 
     def begin(self, value: str, root: str, times: int, top: bool = False) -> None:
         """A value that is there, `times` over, in the layout of column `root`."""
@@ -103,6 +106,7 @@ def _region(net: _Net, region: Region[Op], times: int) -> None:
 
 
 def _stored(net: _Net, stored: Stored, times: int) -> None:
+    net.groups[stored.value] = dict(stored.groups)
     free = complete(net.shape(stored.value), net.mesh)
     root = net.column(f"stored {stored.value}", net.case.stored(stored.value, free))
     net.begin(stored.value, root, times)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from escc.cost.kernels import Launch
 from escc.ir.expr import count_calls, linear_operands, operands, rotated_dims
@@ -58,7 +59,9 @@ def _facts(op: Op, values: Mapping[str, Value]) -> _Facts:
     match op:
         case Einsum():
             read = list(dict.fromkeys(zip(op.operands, op.indices, strict=True)))
-            once = tuple(i for i, (name, _) in enumerate(read) if op.operands.count(name) == 1)
+            apart = {op.operands[at] for pair in op.zeros for at in pair}  # a difference is not linear in these
+            alone = [op.operands.count(name) == 1 and name not in apart for name, _ in read]
+            once = tuple(i for i, free in enumerate(alone) if free)
             return _Facts(tuple(read), op.output, lambda local: _einsum_flops(op, local), once)
         case Map():
             names, calls = operands(op.expr), count_calls(op.expr)
@@ -102,7 +105,8 @@ def _einsum_flops(op: Einsum, local: Mapping[str, int]) -> int:
 def _index_sizes(facts: _Facts, op: Op, values: Mapping[str, Value], sizes: Mapping[str, int]) -> dict[str, int]:
     found = {i: sizes[d] for i, d in zip(facts.result, values[op.result].dims, strict=True)}
     for name, indices in facts.uses:
-        found |= {i: sizes[d] for i, d in zip(indices, values[name].dims, strict=True)}
+        for i, d in zip(indices, values[name].dims, strict=True):
+            found[i] = max(found.get(i, 0), sizes[d])  # a scale has fewer elements than there are places
     return found
 
 
@@ -123,13 +127,18 @@ def _bytes(
         kept = share(own, sizes) * (met(every, own, indices, local, sizes) if name != op.result else 1.0)
         return math.prod(local[i] for i in indices) * values[name].dtype.bits / 8 * kept
 
+    every_index = _index_sizes(facts, op, values, sizes)
     total = size(op.result, facts.result) if launch.writes else 0.0
     for name, indices in facts.uses:
         if isinstance(op, Append) and name == op.cache:
             # The axes of the target dim hold copies of the new entries, so all their chips are alike.
             total += math.prod(local[i] for i in values[op.new].dims) * values[op.cache].dtype.bits / 8
         elif name in launch.reads:
-            total += size(name, facts.result if isinstance(op, Take) and name == op.table else indices)
+            if isinstance(op, Take) and name == op.table:
+                total += size(name, facts.result)
+                continue
+            few = (Fraction(sizes[d], every_index[i]) for i, d in zip(indices, values[name].dims, strict=True))
+            total += size(name, indices) * float(math.prod(few, start=Fraction(1)))
     return total
 
 
@@ -156,6 +165,9 @@ def strategies(
         on: dict[str, Order] = dict(zip(names, orders, strict=True))
         if any(whole[i] % ways(on[i], mesh) for i in names) or any(on[i] for i in facts.whole):
             continue
+        dims = [(i, d) for name, own in facts.uses for i, d in zip(own, values[name].dims, strict=True)]
+        if any(sizes[d] % ways(on[i], mesh) for i, d in dims):
+            continue  # a part of a group
         local = {i: whole[i] // ways(on[i], mesh) for i in names}
         if any(local[i] % 2 for i in facts.even):
             continue

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from judge.chosen_families import CHOSEN
-from judge.families import FAMILIES
+from judge.families import FAMILIES, QUANTISED
 from judge.few_ops import few_ops, pinned_ends, pins
 from judge.generator import Case, generate
 from judge.optimum import optimum
@@ -24,6 +24,7 @@ from escc.passes.lower.insert import insert
 
 CASES_EACH = 16  # 320 in all
 CHOSEN_EACH = 6
+GROUPED = 8
 RELATIVE, ABSOLUTE_S = 1e-9, 1e-15
 
 
@@ -65,6 +66,11 @@ def test_the_search_finds_the_optimum_and_its_plan_runs(family: str) -> None:
         case = generate(seed)
         assert case.label == family
         compare(case, seed)
+
+
+def test_the_search_finds_the_optimum_of_codes_with_scales_of_groups() -> None:
+    texts = [compare(generate(seed, QUANTISED), seed) for seed in range(GROUPED)]
+    assert any(" groups " in text and " - " in text for text in texts)
 
 
 @pytest.mark.parametrize("family", CHOSEN)

@@ -63,9 +63,9 @@ def read():
 
 before, had = kept("VmRSS"), read()
 open("/proc/self/clear_refs", "w").write("5")
-begun = time.perf_counter()
+begun, used = time.perf_counter(), time.process_time()
 params = jax.block_until_ready(module.load(checkpoint, mesh))
-took = time.perf_counter() - begun
+took, used = time.perf_counter() - begun, time.process_time() - used
 shards = [[s.data for s in leaf.addressable_shards] for leaf in jax.tree.leaves(params)]
 held = {one.unsafe_buffer_pointer(): one.nbytes for leaf in shards for one in leaf}
 print(json.dumps({
@@ -74,6 +74,7 @@ print(json.dumps({
     "held_bytes": sum(held.values()),
     "read_bytes": read() - had,
     "took_s": took,
+    "cpu_s": used,
 }))
 """
 
@@ -212,7 +213,8 @@ def measured(case: Case, all_bytes: float, root: Path) -> str:
         held = "/".join(f"{one['held_bytes'] / 1e9:.2f}" for one in found)
         largest = max(one["largest_bytes"] for one in found) / 1e6
         said = (case.dtype, case.files, case.name, case.processes, f"{size / 1e9:.2f}", held, read, f"{largest:.1f}")
-        return f"| {' | '.join(map(str, said))} | {extra:.2f} | {rate / 1e9:.2f} | {share:.2f} | {good} |"
+        cpu = sum(one["cpu_s"] for one in found) / size * 1e9
+        return f"| {' | '.join(map(str, said))} | {extra:.2f} | {cpu:.2f} | {rate / 1e9:.2f} | {share:.2f} | {good} |"
 
 
 # The table is split, so that the largest shard is one of many layers. COLUMNS: along the dim that lies closest in the
@@ -229,9 +231,9 @@ CASES = (
     Case("bfloat16", 2, False, "split", SPLIT, 2),
 )
 HEAD_LINES = (
-    "| type | files | parameters | processes | GB | GB held | share read | largest shard, MB | extra / shard "
+    "| type | files | parameters | processes | GB | GB held | share read | largest shard, MB | extra / shard | CPU s a GB "
     "| disk, GB/s | rate / disk | met |",
-    "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
 )
 
 

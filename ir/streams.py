@@ -62,20 +62,21 @@ def host_tensors(spmd: SpmdProgram) -> dict[str, HostTensor]:
         if isinstance(placed.item, Stored) and placed.item.streamed is not None:
             name, append = placed.item.value, appends.get(placed.item.value)
             whole = {*placed.item.whole, *([append.target] if append else [])}
-            parts = _parts(spmd, values[name], whole)
+            parts = _parts(spmd, values[name], whole, placed.item)
             around = tuple(repeat.name for repeat in placed.repeats)
             inner = math.prod(repeat.count for repeat in placed.repeats[1:])
             found[name] = HostTensor(values[name], placed.times, around, inner, placed.item.streamed, parts, append)
     return found
 
 
-def _parts(spmd: SpmdProgram, value: SpmdValue, whole: set[str]) -> Layout:
+def _parts(spmd: SpmdProgram, value: SpmdValue, whole: set[str], stored: Stored) -> Layout:
     """The layout of what each chip fetches: along each axis that splits nothing a dim is split, the one of which a
-    chip holds most, of those that divide."""
+    chip holds most, of those that divide; of groups a part has whole ones."""
     sizes, mesh, layout = dict(spmd.sizes), spmd.mesh, value.layout
     for axis, ways in mesh.axes:
         local = layout.local_shape([sizes[d] for d in value.dims], mesh)
-        free = [n for n, d in enumerate(value.dims) if d not in whole and local[n] % ways == 0]
+        divided = layout.local_shape(stored.shape(value.dims, sizes), mesh)
+        free = [n for n, d in enumerate(value.dims) if d not in whole and divided[n] % ways == 0]
         if ways > 1 and axis not in layout.split_axes and free:
             dim = max(free, key=lambda n: local[n])
             layout = layout.replace(dim, (*layout.dims[dim], axis))

@@ -27,12 +27,13 @@ ABOUT = (
     "Written by `make bench-load`. Folders of random weights onto 8 CPU devices, 2x4, nothing of them in the page",
     "cache. Extra is what the resident set of a process grows by at most beyond the parameters that it holds in the",
     "end, mapped pages of files included; the disk's rate is that of reading the same files whole. Bars: extra at most",
-    "1.3 times the largest shard of a device, at least half the disk's rate.",
+    "1.3 times the largest shard of a device, at least half the disk's rate; the best of three of both.",
 )
 RESULTS = Path(__file__).resolve().parent / "loading.md"
 ESCC = Path(sysconfig.get_path("scripts")) / "escc"
 DEVICES, WIDTH, FORWARD, HEAD = 8, 2048, 8192, 128
 PLANNED = ("--chips", "2x4", "--phase", "decode", "--emit", "jax", "--set", "B=8")
+TIMES = 3
 MOST_EXTRA, LEAST_RATE = 1.3, 0.5
 TYPES = {"float32": ("F32", 4), "bfloat16": ("BF16", 2)}
 CHILD = """
@@ -202,8 +203,11 @@ def measured(case: Case, all_bytes: float, root: Path) -> str:
         for call in calls:
             subprocess.run(call, check=True, stdout=subprocess.DEVNULL)
         [module] = Path(name).glob("*_jax.py")
-        rate = disk_bytes_per_s(folder)
-        found = loaded(module, folder, case.processes)
+        rates, every = list[float](), list[list[dict[str, float]]]()
+        for _ in range(TIMES):  # in turn, as what else runs comes and goes
+            rates.append(disk_bytes_per_s(folder))
+            every.append(loaded(module, folder, case.processes))
+        rate, found = max(rates), min(every, key=lambda run: max(one["took_s"] for one in run))
         extra = max(one["extra_bytes"] / one["largest_bytes"] for one in found)
         took_s = max(one["took_s"] for one in found)
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
@@ -231,8 +235,8 @@ CASES = (
     Case("bfloat16", 2, False, "split", SPLIT, 2),
 )
 HEAD_LINES = (
-    "| type | files | parameters | processes | GB | GB held | share read | largest shard, MB | extra / shard | CPU s a GB "
-    "| disk, GB/s | rate / disk | met |",
+    "| type | files | parameters | processes | GB | GB held | share read | largest shard, MB | extra / shard "
+    "| CPU s a GB | disk, GB/s | rate / disk | met |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
 )
 

@@ -136,6 +136,35 @@ def test_codes_and_scales_are_loaded_as_they_are_kept(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("pack", "said"),
+    [
+        (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 8, "sym": False}),
+        (partial(gptq, symmetric=True), {"quant_method": "gptq", "bits": 4, "group_size": 8, "sym": True}),
+        (awq, {"quant_method": "awq", "bits": 4, "group_size": 8}),
+        (blocks, {"quant_method": "fp8", "weight_block_size": [128, 128]}),
+        (rows, {"quant_method": "bitsandbytes"}),
+    ],
+)
+def test_a_config_alone_declares_what_its_checkpoint_has(
+    pack: Callable[[tuple[int, int]], Packed], said: dict[str, object], tmp_path: Path
+) -> None:
+    tensors = {name: resized(array) for name, array in random_weights().items()}
+    for called in [name for name in tensors if "_proj." in name]:
+        parts, _ = pack((tensors[called].shape[0], tensors[called].shape[1]))
+        del tensors[called]
+        tensors |= {called.removesuffix("weight") + end: part for end, part in parts.items()}
+    folder = save(tmp_path / "saved", tensors)
+    (folder / "config.json").write_text(json.dumps(WIDER | {"quantization_config": said}))
+    found = []
+    for of in (folder, folder / "config.json"):
+        done = CliRunner().invoke(app, ["import", str(of), "-o", str(tmp_path / "model.esti"), "--force"])
+        assert done.exit_code == 0, done.output
+        lines = (tmp_path / "model.esti").read_text().splitlines()
+        found.append([line for line in lines if line.lstrip().startswith(("param ", "dim "))])
+    assert found[0] == found[1] and any(" * f" in line for line in found[0])
+
+
+@pytest.mark.parametrize(
     ("before", "after", "message"),
     [
         ("E8 = E / 8", "E8 = E / 16", "`layer.Wi` has a scale for each 16x1 places, and its tensors have one for 8x1"),

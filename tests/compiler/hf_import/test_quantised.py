@@ -49,6 +49,39 @@ def test_matrices_of_layers_have_the_type_that_a_config_says(quantised: dict[str
     assert "param table: bf16" in found and "param Wu: bf16" in found and "param scale1, scale2: bf16" in found
 
 
+def wide_config(quantised: dict[str, Any]) -> dict[str, Any]:
+    sizes = {"hidden_size": 512, "intermediate_size": 640, "num_attention_heads": 4, "head_dim": 192}
+    return CONFIG | sizes | {"torch_dtype": "bfloat16", "quantization_config": quantised}
+
+
+@pytest.mark.parametrize(
+    ("quantised", "lines"),
+    [
+        (FP8, ["dim Q64 = Q / 64", "Wv: fp8[E,K,Q] * f32[E128,K,Q64]", "Wo: fp8[H,Q,E] * f32[H,Q64,E128]"]),
+        ({"quant_method": "fbgemm_fp8"}, ["Wq: fp8[E,H,Q] * f32[H,Q]", "Wd: fp8[F,E] * f32[E]"]),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, ["Wo: int4[H,Q,E] * f16[E]"]),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, ["Wd: (int4[F,E] - int4[F128,E]) * f16[F128,E]"]),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": GROUPS["group_0"]["weights"] | {"group_size": 64}}},
+            },
+            ["Wi, Wg: int4[E,F] * bf16[E64,F]", "Wo: int4[H,Q,E] * bf16[H,Q64,E]"],
+        ),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ["Wi, Wg: fp4[E,F] * fp8[E16,F]"]),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, ["Wd: int4[F,E] * f32[F64,E]"]),
+        ({"quant_method": "mxfp4"}, ["Wd: fp4[F,E] * e8m0[F32,E]"]),
+    ],
+)
+def test_a_config_gives_scales_as_its_method_keeps_them(
+    quantised: dict[str, Any], lines: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(wide_config(quantised)))
+    done = CliRunner().invoke(app, ["import", str(tmp_path / "config.json")])
+    assert done.exit_code == 0, done.output
+    assert all(line in done.output for line in lines), done.output
+
+
 def test_what_is_left_out_stays_plain() -> None:
     found = text(FP8 | {"modules_to_not_convert": ["model.layers.0.self_attn", "lm_head"]})
     assert "param Wq: bf16[" in found and "param Wd: fp8[" in found

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
+from ...cost.hardware import Hardware
 from ...ir.choices import with_capacity, with_skew
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
@@ -18,7 +20,10 @@ from ...passes.choose import Options, choose
 from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..hf_import.weight_map import WeightMap, map_beside
+from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
+from ..jax.tpu_text import tpu_check_text
 from ..plan.autopad import pad_auto, padding_text
+from ..plan.compiled import Compilation
 from ..plan.offload import Offload, on_meshes
 from ..plan.pipeline import load, select_phases, with_runs
 from ..plan.serving import Stream, of_stream, served
@@ -79,6 +84,20 @@ class Solver(StrEnum):
     CP_SAT = "cp-sat"
 
 
+class _Command(TyperCommand):
+    """The command, whose `--check` may say where."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """`--check tpu` and `--check=tpu` as the option that they mean."""
+        words: list[str] = []
+        for word in args:
+            if word == "tpu" and words[-1:] == ["--check"]:
+                words[-1] = "--check-tpu"
+            else:
+                words.append("--check-tpu" if word == "--check=tpu" else word)
+        return super().parse_args(ctx, words)
+
+
 @dataclass(frozen=True)
 class _Writing:
     """What is written, into which folder (None: onto standard output), whether over existing files, how much of
@@ -99,6 +118,16 @@ class _Writing:
                 f"The model has {len(phases)} phases, each a program of its own.",
                 hint="choose one with `--phase`, or write all to files with `-o DIR`",
             )
+
+    def check_on_tpu(self, compiled: CompiledModel) -> None:
+        """Compile what is written with the TPU's compiler, and say what that showed. Raises InputError, and nothing is
+        written, where it does not fit or does not send what was planned."""
+        for one in compiled.phases:
+            module = in_one(Compilation((one,)), self.emit, (), self.detail, self.weights)
+            found = check_tpu(one, module)
+            (note if self.folder is None else say)(tpu_check_text(one, found))
+            if not found.equal:
+                raise fail(f"The TPU's compiler makes another program of phase {one.phase} than was planned.")
 
     def show(self, compiled: CompiledModel, paddings: str | None) -> None:
         """Print or write a model, after what slice shapes and padded sizes were tried."""
@@ -184,7 +213,18 @@ class _Way:
         return None, compile_model(model, meshes, options, phases, self.separate, self.check)
 
 
-@app.command("compile")
+def _refuse_on_tpu(emit: Emit, stages: str | None, meshes: Sequence[Mesh], chip: Hardware) -> None:
+    """Raise InputError, before anything is planned, where the TPU's compiler could not check what is written."""
+    if emit is not Emit.JAX:
+        raise fail("`--check tpu` is of a JAX module.", hint="add `--emit jax`")
+    if stages is not None:
+        raise fail("`--check tpu` does not go with `--stages`.", hint="its compiler takes one slice")
+    require_tpu_compiler()
+    if len(meshes) == 1:  # of several shapes the cheapest is looked at
+        slice_of(meshes[0], chip)
+
+
+@app.command("compile", cls=_Command)
 @reported
 def compile_command(
     file: File,
@@ -239,8 +279,15 @@ def compile_command(
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Run the plan on virtual chips, and compare with the reference.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Run the plan on virtual chips, and compare with the reference. `--check tpu`, with `--emit jax`: "
+            "compile the module at full size with the TPU's compiler, which needs no TPU, and compare bytes and memory "
+            "before it is written.",
+        ),
     ] = False,
+    on_tpu: Annotated[bool, typer.Option("--check-tpu", hidden=True)] = False,
     separate: Annotated[
         bool, typer.Option("--separate", help="Plan each phase alone, and say what sharing parameters would cost.")
     ] = False,
@@ -272,6 +319,8 @@ def compile_command(
 
     model = loaded(pads)
     phases = select_phases(model, phase)
+    if on_tpu:
+        _refuse_on_tpu(emit, stages, meshes, chip)
     if stop_after is not None:
         say(stage_text(stop_after, model, phases, meshes[0], options))
         return
@@ -293,6 +342,8 @@ def compile_command(
         again = compile_model(auto.program, [compiled.mesh], options, phases, separate, check)
         compiled, paddings = CompiledModel(again.phases, compiled.shapes), padding_text(auto)
     _remark(compiled)
+    if on_tpu:
+        writing.check_on_tpu(compiled)
     writing.show(compiled, paddings)
     if stream is not None and emit is Emit.TEXT and len(compiled.phases) > 1:
         say("\n" + served_text(served(compiled.phases, stream), stream))

@@ -137,8 +137,9 @@ def _sides(sides: list[int], torus: Torus) -> str:
     return "x".join(str(side) for side in (*sides, *[1] * (torus.dimensions - len(sides))))
 
 
-def check_tpu(compiled: CompiledPhase) -> TpuReport:
-    """Emit one phase as JAX, and compile it at full size for the slice that its mesh fills.
+def check_tpu(compiled: CompiledPhase, step: str | None = None) -> TpuReport:
+    """Compile the module of one phase at full size for the slice that its mesh fills: `step`, its text, as emitted by
+    default.
 
     Raises InputError where the compiler is missing or too old, or knows no such slice, or where the module does not
     fit; InternalError where it does not compile otherwise.
@@ -147,7 +148,7 @@ def check_tpu(compiled: CompiledPhase) -> TpuReport:
     spmd, where = compiled.spmd, slice_of(compiled.spmd.mesh, compiled.hardware)
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         path = Path(folder)
-        step = emit_jax(compiled.program, spmd, compiled.estimate, tpu=True)
+        step = step or emit_jax(compiled.program, spmd, compiled.estimate, tpu=True)
         (path / "step.py").write_text(step, encoding="utf-8")
         wanted = {"topology": where.topology, "config": where.config, **_mesh(spmd.mesh)}
         (path / "slice.json").write_text(json.dumps(wanted), encoding="utf-8")

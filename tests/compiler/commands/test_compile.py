@@ -6,14 +6,22 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from escc.compiler.commands import compile
 from escc.compiler.commands.compile import Solver
 from escc.compiler.commands.main import app
+from escc.compiler.jax.hlo import ModuleTransfer
+from escc.compiler.jax.planned import planned_of
+from escc.compiler.jax.tpu import TpuReport, slice_of
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.ir.collective import CollectiveKind
 from escc.passes.ilp.solver import SOLVERS
 
 ROOT = Path(__file__).parents[3]
@@ -251,3 +259,43 @@ def test_output_that_cannot_hold_a_character_is_escaped(tmp_path: Path) -> None:
     done = process("compile", str(path), "--chips", "2", "--phase", "one", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert b"gr\\u00f6\\u00dfe" in done.stdout
+
+
+def test_a_module_that_the_tpu_compiler_changes_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled is what would be written, word for word."""
+    seen: list[str] = []
+
+    def checked(one: CompiledPhase, step: str) -> TpuReport:
+        seen.append(step)
+        sent, none = planned_of(one), Counter[ModuleTransfer]()
+        more = Counter({ModuleTransfer(CollectiveKind.ALL_REDUCE, ("x",), Fraction(8)): 1})
+        found = sent if len(seen) == 1 else sent + more
+        memory = dict.fromkeys(("argument", "output", "alias", "temp"), 1)
+        return TpuReport(slice_of(one.spmd.mesh, one.hardware), sent, found, none, memory, 2.0, (), (), False)
+
+    monkeypatch.setattr(compile, "check_tpu", checked)
+    monkeypatch.setattr(compile, "require_tpu_compiler", lambda: None)
+    command = (*SMALL, "--emit", "jax", "-o", str(tmp_path), "--check")
+    done = invoke(*command, "tpu")
+    assert done.exit_code == 0 and "bytes in all, as planned" in done.stdout, done.output
+    [file] = tmp_path.iterdir()
+    assert seen == [file.read_text()]
+    file.unlink()
+    assert_refused(invoke(*command[:-1], "--check=tpu"), 1, "makes another program of phase main than was planned")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--emit", "numpy"), "`--check tpu` is of a JAX module."),
+        (("--emit", "jax", "--stages", "2"), "does not go with `--stages`"),
+        (("--emit", "jax", "--hardware", "h100"), "has no name for h100"),
+        (("--emit", "jax", "--chips", "2x3"), "2x3 is no slice of tpu-v4"),
+    ],
+)
+def test_what_the_tpu_compiler_could_not_check_is_refused(
+    more: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile, "require_tpu_compiler", lambda: None)
+    assert_refused(invoke(*SMALL, "--check", "tpu", *more), 1, said)

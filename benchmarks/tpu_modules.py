@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "benchmarks" / "tpu_modules.md"
 SLICES = (("tpu-v4", "4x4x4"), ("tpu-v5e", "8x8"))
 LAYERS = ("ws1d", "ws2d", "wg-x", "wg-xy", "wg-xyz")
-MODELS = ("palm-540b", "palm-540b-plain", "megatron-530b", "llama-3-70b", "qwen3-32b", "palm-62b")
+MODELS = ("palm-540b", "palm-540b-plain", "megatron-530b", "llama-3-70b", "qwen3-32b", "gpt-neox-20b", "palm-62b")
 MEGA, GIGA = 1e6, 1e9
 
 

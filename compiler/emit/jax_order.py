@@ -1,9 +1,16 @@
-"""The order of dims in which caches are handed to a module for TPUs: their context next to the last dim.
+"""The order of dims in which caches are handed to a module for TPUs: their context next to the last dim, or last.
 
 The TPU's compiler lays out the loop over layers so that what a step reads of a cache, the places of its context by what
 each place holds, fills tiles. Handed over in another order, caches are copied as a whole on entry and once more on the
-way out, in every step (LLaMA-3-70B, decode, v4 4x4x4 by libtpu 0.0.52: 2.7 GB of a chip). Programs are rewritten, so
-that specs, steps and results all have the one order; what they mean, and what they send, is the same.
+way out, in every step (LLaMA-3-70B, decode, v4 4x4x4 by libtpu 0.0.52: 2.7 GB of a chip).
+
+A tile has 128 lanes, and the last dim of what goes through a loop lies along them: heads of 160 would take the room of
+256, and so be copied into that room and back. Where the context fills lanes and what a place holds does not, the
+context stands last (libtpu 0.0.42, v4 4x4x4, decode: Megatron's heads of 160 do not fit otherwise, 64.7 GB for 25.3;
+GPT-NeoX's of 96, kept as 24 and 72, take 7.9 GB for 3.5).
+
+Programs are rewritten, so that specs, steps and results all have the one order; what they mean, and what they send, is
+the same.
 """
 
 from __future__ import annotations
@@ -19,40 +26,51 @@ from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 
 Item = TypeVar("Item", Value, SpmdValue)
 Orders = dict[str, tuple[int, ...]]  # of a value whose dims change places, for each place the one before
+LANES = 128  # of a tile, whatever the type
 
 
 def in_memory_order(program: Program, spmd: SpmdProgram) -> tuple[Program, SpmdProgram]:
     """A program, and its sharded form, with the dims of caches in the order in which a module for TPUs takes them."""
-    table = spmd.table()
-    orders = _orders(spmd, {name: value.dims for name, value in table.items()})
+    orders = orders_of(spmd)
     if not orders:
         return program, spmd
-    values = tuple(
-        replace(_dims(v, orders), layout=_layout(v.layout, orders[v.name])) if v.name in orders else v
-        for v in spmd.values
-    )
     whole = replace(
         program,
         values=tuple(_dims(v, orders) for v in program.values),
         body=_Ops(orders).ops(program.body),
         pins=(),  # they hold, and name dims by their places
     )
-    return whole, replace(spmd, values=values, body=_Ops(orders).steps(spmd.body))
+    return whole, reordered(spmd, orders)
 
 
-def _orders(spmd: SpmdProgram, dims: dict[str, tuple[str, ...]]) -> Orders:
-    """The caches whose context stands elsewhere, what is appended to them, and the copies of both."""
+def reordered(spmd: SpmdProgram, orders: Orders) -> SpmdProgram:
+    """A sharded program whose values stand in these orders, which may be those of the same program at other sizes."""
+    values = tuple(
+        replace(_dims(v, orders), layout=_layout(v.layout, orders[v.name])) if v.name in orders else v
+        for v in spmd.values
+    )
+    return replace(spmd, values=values, body=_Ops(orders).steps(spmd.body))
+
+
+def orders_of(spmd: SpmdProgram) -> Orders:
+    """The caches whose context stands elsewhere, with what is appended to them, and the copies of both."""
+    dims, sizes = {name: value.dims for name, value in spmd.table().items()}, dict(spmd.sizes)
     items = [placed.item for placed in walk(spmd.body)]
     appends = [item.op for item in items if isinstance(item, Compute) and isinstance(item.op, Append)]
     contexts = {op.cache: op.target for op in appends}
     caches = [item.value for item in items if isinstance(item, Stored) and item.kind is Kind.CACHE]
     orders: Orders = {}
     for name in caches:
-        own, target = dims[name], contexts.get(name)
-        if target is None or len(own) < 3 or target in own[-2:]:
+        own, context = dims[name], contexts.get(name)
+        if context is None or own[-1] == context:
             continue
-        places = [i for i, dim in enumerate(own) if dim != target]
-        orders[name] = (*places[:-1], own.index(target), places[-1])
+        places = [i for i, dim in enumerate(own) if dim != context]
+        if sizes[own[places[-1]]] % LANES and sizes[context] % LANES == 0:
+            order = (*places, own.index(context))
+        else:
+            order = (*places[:-1], own.index(context), places[-1])
+        if order != tuple(range(len(own))):
+            orders[name] = order
     for item in items:  # in order: each comes after what it is made of
         match item:
             case Compute(Append(result, cache)) if cache in orders:

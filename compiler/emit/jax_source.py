@@ -27,7 +27,7 @@ from ..simulate.shrink import shrink
 from .jax_attention import small_blocks
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
-from .jax_order import in_memory_order
+from .jax_order import in_memory_order, orders_of, reordered
 from .jax_packed import Packed, packed
 from .jax_streams import STREAMED_LOAD, Streams
 from .jax_text import CHOSEN, NUMPY, dtype_text, identifier, spec_text
@@ -67,7 +67,7 @@ def emit_jax(
     collectives are written so that the TPU's compiler keeps them, and caches stand in the order in which it reads them.
     """
     if tpu:
-        small = None if small is None else in_memory_order(program, small)[1]
+        small = None if small is None else reordered(small, orders_of(spmd))
         program, spmd = in_memory_order(program, spmd)
     helpers = _runtime(bool(host_tensors(spmd)))
     names = step_names(spmd)

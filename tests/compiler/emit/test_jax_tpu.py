@@ -11,7 +11,7 @@ from exec_cases import CASES
 from helpers_exec import Build
 from jax_cases import OTHERS
 
-from escc.compiler.emit.jax_order import in_memory_order
+from escc.compiler.emit.jax_order import in_memory_order, orders_of, reordered
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.jax_tpu import Kept, stages_of
 from escc.compiler.jax.planned import planned, sent_bytes
@@ -103,9 +103,9 @@ def test_stages_send_what_one_collective_sends():
     assert {sent.axes for sent in staged} == {("x",), ("y", "z")}
 
 
-def served() -> tuple[Program, SpmdProgram]:
+def served(places: int = 8) -> tuple[Program, SpmdProgram]:
     """Attention over a cache whose context stands before its heads, which is gathered where it is read."""
-    b = Build("2x2", B=4, L=1, M=8, K=2, G=2, Q=4)
+    b = Build("2x2", B=4, L=1, M=places, K=2, G=2, Q=4)
     b.stored("cache", "B_xMK_yQ", Kind.CACHE)
     b.stored("new", "B_xLK_yQ", Kind.INPUT)
     b.stored("q", "BLKGQ", Kind.INPUT)
@@ -128,6 +128,19 @@ def test_the_context_of_caches_stands_next_to_their_last_dim(tmp_path: Path):
     text = emit_jax(program, spmd, estimate(spmd, HARDWARE), tpu=True)
     assert '"cache": P("x", "y"),' in text and "BKMQ->BKGM" in text and "cache = laid_out(" in text
     assert run_files({"served": text}, tmp_path) == {"served": "0"}
+
+
+def test_a_context_that_fills_lanes_stands_last_where_heads_do_not(tmp_path: Path):
+    program, spmd = served(256)
+    whole, sharded = in_memory_order(program, spmd)
+    assert [sharded.table()[name].dims for name in ("cache", "held", "all", "whole")] == [tuple("BKQM")] * 4
+    verify(sharded, whole)
+    assert in_memory_order(whole, sharded) == (whole, sharded)
+    text = emit_jax(program, spmd, estimate(spmd, HARDWARE), tpu=True)
+    assert "BKQM->BKGM" in text
+    assert run_files({"served": text}, tmp_path) == {"served": "0"}
+    small = reordered(served(8)[1], orders_of(spmd)).table()  # as it is compared
+    assert small["cache"].dims == tuple("BKQM")
 
 
 def test_a_cache_that_is_a_result_stands_as_it_is_declared():

@@ -3,6 +3,9 @@
 The module is compiled at full size for the slice, in a process of its own. Its collectives, once optimised and
 scheduled, are compared with the plan's, the memory that it takes with what was planned, and what it copies of
 parameters and caches is listed.
+
+Where memory is left the compiler takes it, to gather weights before they are needed: a module that takes more than was
+planned is compiled once more, for chips on which hardly more than that is free.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ CHILD = f"{__package__}.tpu_child"
 GET = "install it with `pip install 'jax[tpu]'`; it compiles without a TPU"
 SMALL_BYTES = 1024  # collectives of less are none of the plan's, and listed apart
 COPY_BYTES = 16e6  # of parameters and caches, from here on
+ROOM = 1.05  # of what was planned: a module that takes more is compiled for chips that have so much
 TOLERANCE = 0.01  # of the bytes that loops and chosen rows send; of others nothing is let pass
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "": 1}
 
@@ -59,6 +63,8 @@ class TpuReport:
     them; `planned_bytes`: the most that it holds by the plan. `copies`: of parameters and caches, of COPY_BYTES and
     more. `hidden`: what runs beside the collectives that do not wait; `nearly`: the plan has loops, whose transfers the
     compiler may merge with others, or chosen values, with whose rows it may send what says which they are.
+    `short_bytes`: the most that it holds when it is compiled for a chip that has ROOM times what was planned, None
+    where it takes no more anyway, or where the compiler does not say.
     """
 
     slice: Slice
@@ -70,6 +76,7 @@ class TpuReport:
     copies: tuple[Copy, ...]
     hidden: tuple[Hidden, ...]
     nearly: bool
+    short_bytes: float | None = None
 
     @property
     def bytes_by_kind(self) -> dict[CollectiveKind, tuple[Fraction, Fraction]]:
@@ -151,14 +158,15 @@ def check_tpu(compiled: CompiledPhase, step: str | None = None) -> TpuReport:
         step = step or emit_jax(compiled.program, spmd, compiled.estimate, tpu=True)
         (path / "step.py").write_text(step, encoding="utf-8")
         wanted = {"topology": where.topology, "config": where.config, **_mesh(spmd.mesh)}
-        (path / "slice.json").write_text(json.dumps(wanted), encoding="utf-8")
-        run_processes([(CHILD, folder)], 1)
+        _compile(path, wanted)
         if (refused := path / "refused.txt").exists():
             raise _refusal(refused.read_text(encoding="utf-8"), compiled, where)
         memory = json.loads((path / "memory.json").read_text(encoding="utf-8"))
         if (unreadable := path / "unreadable.txt").exists():
             raise _unreadable(unreadable.read_text(encoding="utf-8"), memory, compiled, where)
         text = (path / "final.txt").read_text(encoding="utf-8")
+        held = float(compiled.memory.total_bytes)
+        short = _short_bytes(path, wanted, ROOM * held) if peak_of(memory) > ROOM * held else None
     try:
         module = read_module(text)
         every = transfers_of(module, spmd.mesh)
@@ -169,8 +177,23 @@ def check_tpu(compiled: CompiledPhase, step: str | None = None) -> TpuReport:
         copies, hidden = copies_of(module, COPY_BYTES), hidden_in(module)
     except ModuleError as error:
         raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
-    held, nearly = float(compiled.memory.total_bytes), bool(compiled.estimate.loops) or chooses(spmd)
-    return TpuReport(where, planned, found - small, small, memory, held, copies, hidden, nearly)
+    nearly = bool(compiled.estimate.loops) or chooses(spmd)
+    return TpuReport(where, planned, found - small, small, memory, held, copies, hidden, nearly, short)
+
+
+def _compile(folder: Path, wanted: Mapping[str, Any]) -> None:
+    """Compile the step in `folder`, as the child process says."""
+    (folder / "slice.json").write_text(json.dumps(wanted), encoding="utf-8")
+    run_processes([(CHILD, str(folder))], 1)
+
+
+def _short_bytes(folder: Path, wanted: Mapping[str, Any], room_bytes: float) -> float | None:
+    """The most bytes that the module in `folder` holds if it is compiled for a chip that has `room_bytes`; None where
+    the compiler does not say."""
+    (folder / "memory.json").unlink()
+    _compile(folder, {**wanted, "room_bytes": room_bytes})
+    held = folder / "memory.json"
+    return peak_of(json.loads(held.read_text(encoding="utf-8"))) if held.exists() else None
 
 
 def _mesh(mesh: Mesh) -> dict[str, Any]:

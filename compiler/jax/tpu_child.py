@@ -1,16 +1,18 @@
 """The part of a TPU check that needs JAX, as a process of its own: `python -m escc.compiler.jax.tpu_child FOLDER`.
 
 FOLDER holds `step.py`, an emitted module, and `slice.json`: the `topology` of a slice and its `config` as the TPU's
-compiler calls them, and the `sizes` of the mesh. The step is compiled ahead of time, from shapes alone, for devices
-that need not be there. Beside it come `final.txt`, the optimised and scheduled module, and `memory.json`, bytes of a
-chip; or, where the compiler refuses, `refused.txt`, what it says; or beside the memory, where JAX cannot write the
-module as text, `unreadable.txt`, what it says of that.
+compiler calls them, and the `names` and `sizes` of the mesh. The step is compiled ahead of time, from shapes alone, for
+devices that need not be there. Beside it come `final.txt`, the optimised and scheduled module, and `memory.json`, bytes
+of a chip; or, where the compiler refuses, `refused.txt`, what it says; or beside the memory, where nobody can write the
+module as text, `unreadable.txt`, what JAX says of that. With `room_bytes` in `slice.json` the chips have so much HBM,
+and only the memory comes.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,9 @@ ALONE = {
 os.environ.update(ALONE)
 
 import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
-from jax.sharding import Mesh  # noqa: E402
+from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 from .check_child import load, step_arguments  # noqa: E402
 
@@ -35,26 +38,55 @@ MEMORY = ("argument", "output", "alias", "temp", "generated_code")
 def main(folder: Path) -> None:
     """Compile the step in `folder` for its slice."""
     wanted = json.loads((folder / "slice.json").read_text())
+    room = wanted.get("room_bytes")
     try:
-        compiled = _compiled(folder, wanted)
+        mesh = _mesh(wanted)
+        module = load(folder / "step.py")
+        lowered = module.build(mesh).lower(*step_arguments(module, mesh))
+        options = {} if room is None else {"xla_tpu_user_reserved_hbm_bytes": int(_hbm_bytes(mesh) - room)}
+        compiled = lowered.compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as error:
         (folder / "refused.txt").write_text(str(error))
         return
     found = compiled.memory_analysis()
     (folder / "memory.json").write_text(json.dumps({name: getattr(found, f"{name}_size_in_bytes") for name in MEMORY}))
+    if room is not None:
+        return
     try:
-        (folder / "final.txt").write_text(compiled.as_text())
+        (folder / "final.txt").write_text(_text(lowered, compiled, folder / "dump"))
     except jax.errors.JaxRuntimeError as error:
         (folder / "unreadable.txt").write_text(str(error))
 
 
-def _compiled(folder: Path, wanted: dict[str, Any]) -> jax.stages.Compiled:
+def _text(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, folder: Path) -> str:
+    """The module as text. Where JAX does not get it (of some versions for v5p), the compiler is asked to write it as it
+    compiles once more."""
+    try:
+        text: str = compiled.as_text()
+        return text
+    except jax.errors.JaxRuntimeError:
+        lowered.compile(compiler_options={"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True})
+        for written in folder.glob("*.after_optimizations.txt"):
+            return written.read_text()
+        raise
+
+
+def _hbm_bytes(mesh: Mesh) -> float:
+    """What a program may use of the HBM of a chip, by what the compiler says of one that takes a terabyte."""
+    one = jax.ShapeDtypeStruct((2**40,), jnp.int8, sharding=NamedSharding(mesh, PartitionSpec()))
+    try:
+        jax.jit(jnp.negative).lower(one).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if found := re.search(r"available HBM \(([\d.]+)G\)", str(error)):
+            return float(found[1]) * 2**30
+    raise jax.errors.JaxRuntimeError("the compiler does not say how much HBM there is")
+
+
+def _mesh(wanted: dict[str, Any]) -> Mesh:
     config = {} if wanted["config"] is None else {"chip_config_name": wanted["config"]}
     topology = topologies.get_topology_desc(wanted["topology"], "tpu", **config)
     placed = topologies.make_mesh(topology, wanted["sizes"], wanted["names"])
-    mesh = Mesh(placed.devices, placed.axis_names)  # whose axes are Auto, as those of the emitted module's own
-    module = load(folder / "step.py")
-    return module.build(mesh).lower(*step_arguments(module, mesh)).compile()
+    return Mesh(placed.devices, placed.axis_names)  # whose axes are Auto, as those of the emitted module's own
 
 
 if __name__ == "__main__":

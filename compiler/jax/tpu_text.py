@@ -11,7 +11,7 @@ from ..plan.compiled import CompiledPhase
 from ..text.terminal import table
 from .hlo import ModuleTransfer
 from .planned import sent_bytes
-from .tpu import SMALL_BYTES, TpuReport
+from .tpu import ROOM, SMALL_BYTES, TpuReport
 
 
 def tpu_check_text(compiled: CompiledPhase, report: TpuReport) -> str:
@@ -44,6 +44,7 @@ def tpu_check_data(compiled: CompiledPhase, report: TpuReport) -> dict[str, Any]
         "memory_bytes": report.memory,
         "peak_bytes": report.peak_bytes,
         "planned_bytes": report.planned_bytes,
+        "short_bytes": report.short_bytes,
         "copies": [
             {"of": copy.name, "type": copy.type, "bytes": copy.bytes, "times": copy.times} for copy in report.copies
         ],
@@ -104,6 +105,8 @@ def _memory(report: TpuReport) -> Iterator[tuple[str, ...]]:
     yield "together", f"{report.peak_bytes / 1e9:.3f}"
     yield "planned", f"{report.planned_bytes / 1e9:.3f}"
     yield "ratio", f"{report.peak_bytes / report.planned_bytes:.3f}"
+    if report.short_bytes is not None:
+        yield f"together, on chips that have {ROOM:g} times the planned", f"{report.short_bytes / 1e9:.3f}"
 
 
 def _collectives(report: TpuReport) -> Iterator[tuple[str, ...]]:

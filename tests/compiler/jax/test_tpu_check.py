@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import sysconfig
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from subprocess import run
+from typing import Any
 
 import pytest
 
@@ -250,6 +254,43 @@ def test_bytes_are_judged_kind_by_kind_and_of_loops_nearly():
     assert report(sent(gather, 1, 1)).peak_bytes == 80
 
 
+def test_what_a_module_takes_where_memory_is_short_is_said():
+    one, found = feed_forward(), report(Counter())
+    assert "1.05 times" not in tpu_check_text(one, found)
+    held = replace(found, short_bytes=1.5e9)
+    assert re.search(r"together, on chips that have 1.05 times the planned +1\.500\n", tpu_check_text(one, held))
+    assert tpu_check_data(one, held)["short_bytes"] == 1.5e9
+
+
+UNREADABLE = """
+import sys, types
+from pathlib import Path
+from escc.compiler.jax import tpu_child
+
+class Module:
+    def as_text(self):
+        raise tpu_child.jax.errors.JaxRuntimeError("INTERNAL: no text")
+
+    def compile(self, compiler_options):
+        folder = Path(compiler_options["xla_dump_to"])
+        folder.mkdir()
+        if "written" in sys.argv:
+            (folder / "module_0000.jit_step.after_optimizations.txt").write_text("HloModule m")
+
+try:
+    print(tpu_child._text(Module(), Module(), Path(sys.argv[1])))
+except tpu_child.jax.errors.JaxRuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not installed("jax"), reason="JAX is not installed")
+@pytest.mark.parametrize(("written", "text"), [("written", "HloModule m"), ("no", "INTERNAL: no text")])
+def test_a_module_that_jax_cannot_write_is_written_by_the_compiler(tmp_path: Path, written: str, text: str):
+    command = [sys.executable, "-P", "-c", UNREADABLE, str(tmp_path / "dump"), written]
+    assert run(command, capture_output=True, text=True, check=True).stdout == f"{text}\n"
+
+
 @needs_libtpu
 def test_the_module_of_a_feed_forward_is_checked_without_a_tpu():
     one = feed_forward()
@@ -261,6 +302,31 @@ def test_the_module_of_a_feed_forward_is_checked_without_a_tpu():
     assert data["kinds"]["all-gather"] == dict.fromkeys(("planned_bytes", "module_bytes"), 7_077_888)
     assert 0.5 < found.peak_bytes / found.planned_bytes < 1.05
     assert "14,155,776 bytes in all, as planned" in tpu_check_text(one, found)
+
+
+@pytest.mark.parametrize(("peak", "short", "found"), [(1.04, 1.0, None), (1.06, 1.02, 1.02), (1.06, None, None)])
+def test_a_module_that_takes_more_than_planned_is_compiled_for_less_room(
+    monkeypatch: pytest.MonkeyPatch, peak: float, short: float | None, found: float | None
+):
+    one = feed_forward()
+    planned = float(one.memory.total_bytes)
+
+    def compiled(folder: Path, wanted: dict[str, Any]) -> None:
+        room = wanted.get("room_bytes")
+        assert room in (None, tpu.ROOM * planned)
+        held = peak if room is None else short
+        if held is None:
+            (folder / "refused.txt").write_text("INVALID_ARGUMENT: no such option")
+        else:
+            memory = {"argument": round(held * planned), "output": 0, "alias": 0, "temp": 0}
+            (folder / "memory.json").write_text(json.dumps(memory))
+        (folder / "final.txt").write_text(LOOPED.replace(", PAIRS", "").replace("collective-permute", "copy"))
+
+    monkeypatch.setattr(tpu, "_compile", compiled)
+    monkeypatch.setattr(tpu, "require_tpu_compiler", lambda: None)
+    report = tpu.check_tpu(one)
+    assert report.short_bytes == (None if found is None else round(found * planned))
+    assert report.peak_bytes == round(peak * planned)
 
 
 @needs_libtpu

@@ -22,7 +22,7 @@ from ...ir.program import Choose, Einsum, Kind, Program, Region, Repeat, Take, w
 from ...ir.spmd import Compute, SpmdProgram, Step, unsharded
 from ...ir.streams import host_tensors, unstreamed
 from ..hf_import import checkpoint_files, parameter_parts
-from ..hf_import.weight_map import WeightMap, fitted_map
+from ..hf_import.weight_map import WeightMap, fitted_map, ordered_map
 from ..simulate.shrink import shrink
 from .jax_attention import small_blocks
 from .jax_function import FunctionText, contexts_of
@@ -64,10 +64,14 @@ def emit_jax(
     more than rounding explains. With `weights`, `load(checkpoint, mesh, cfg)` gives the parameters as they are in a
     checkpoint. `small`: the program at the sizes at which it is compared, where these are not its own. Where chosen
     values have a capacity, what is beyond is dropped, and counted in a last result, a number for each chip. `tpu`:
-    collectives are written so that the TPU's compiler keeps them, and caches stand in the order in which it reads them.
+    collectives are written so that the TPU's compiler keeps them, and caches and projections stand in the order in
+    which it reads them.
     """
+    made = None if weights is None else fitted_map(weights, program)
     if tpu:
-        small = None if small is None else reordered(small, orders_of(spmd))
+        orders = orders_of(program, spmd)
+        small = None if small is None else reordered(small, orders)
+        made = None if made is None else ordered_map(made, orders)
         program, spmd = in_memory_order(program, spmd)
     helpers = _runtime(bool(host_tensors(spmd)))
     names = step_names(spmd)
@@ -89,7 +93,7 @@ def emit_jax(
     ]
     streams = Streams(spmd, names)
     divided = [streams.divided()] if streams.tensors else []
-    load = [] if weights is None else _load(names, fitted_map(weights, program), streams)
+    load = [] if made is None else _load(names, made, streams)
     beside = [*functions, *divided, *load[-1:], _main(spmd, names, weights is not None, rows.limited, streams)]
     used = _used(helpers, "\n".join(beside if streams.tensors else functions))
     first = [helper for helper in used if helper.startswith("class Streamed(")]

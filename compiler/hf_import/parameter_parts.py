@@ -146,6 +146,8 @@ def parameter_parts(
     as arrays; each tensor is made once for all. The first dims are those that the counters in the tensor's name
     count."""
     steps = [part.strip() for part in line.split("|")[1:]]
+    if steps and steps[-1].startswith("order "):
+        return ordered_parts(tensors, line, shape, dtype, places)
     if steps and steps[-1].startswith("padded "):
         return padded_parts(tensors, line, shape, dtype, places)
     if steps and steps[-1].startswith(("codes ", "scales ")):
@@ -244,6 +246,27 @@ def copy_ordered(part: Any, tensor: Any, order: Any, place: Any, pool: Any) -> N
         every = [run if i == axis else part for i, part in enumerate(place)]
         into = tuple(slice(first, None, 2) if i == axis else slice(None) for i in range(tensor.ndim))
         copy_part(part[into], tensor[tuple(every)], pool)
+
+
+def ordered_parts(
+    tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], dtype: Any, places: Sequence[Any]
+) -> list[Any]:
+    """As `parameter_parts`, of a parameter whose last dims stand in another order: `order 1 2 0` has the first of three
+    last."""
+    plain, _, step = line.rpartition(" | ")
+    own = [int(n) for n in step.split()[1:]]
+    order = [*range(len(shape) - len(own)), *(len(shape) - len(own) + n for n in own)]
+    before = sorted(range(len(order)), key=order.__getitem__)  # where each dim stood before the others changed places
+    parts = [aligned([len(range(n)[part]) for n, part in zip(shape, at, strict=True)], dtype) for at in places]
+    views = [part.transpose(before) for part in parts]
+    declared, at = tuple(shape[i] for i in before), [tuple(place[i] for i in before) for place in places]
+    if plain.rpartition(" | ")[2].startswith(("padded ", "codes ", "scales ")):
+        for view, made in zip(views, parameter_parts(tensors, plain, declared, dtype, at), strict=True):
+            view[...] = made
+        return parts
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        fill_parts(tensors, plain, declared, at, views, pool)
+    return parts
 
 
 def padded_parts(

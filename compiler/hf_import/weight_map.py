@@ -232,6 +232,12 @@ def code_groups(program: Program, name: str) -> tuple[int, ...]:
     )
 
 
+def ordered_map(made: WeightMap, orders: Mapping[str, Sequence[int]]) -> WeightMap:
+    """The lines of a fitted map where parameters have their dims in other orders: for each place the one before."""
+    steps = {name: f"order {' '.join(map(str, order))}" for name, order in orders.items()}
+    return {n: Made(one.tensor, (*one.steps, steps[n])) if n in steps else one for n, one in made.items()}
+
+
 def map_beside(model: Path, program: Program) -> WeightMap | None:
     """The weight map beside the file of a model; None where there is none. Raises InputError where it is wrong."""
     path = model.with_suffix(ENDING) if model.suffix else None

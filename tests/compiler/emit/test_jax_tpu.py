@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from emitted_files import run_files
 from exec_cases import CASES
@@ -14,6 +15,8 @@ from jax_cases import OTHERS
 from escc.compiler.emit.jax_order import in_memory_order, orders_of, reordered
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.jax_tpu import Kept, stages_of
+from escc.compiler.hf_import.checkpoint_files import parameter_parts
+from escc.compiler.hf_import.weight_map import Made, ordered_map
 from escc.compiler.jax.planned import planned, sent_bytes
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.estimate import estimate
@@ -139,7 +142,7 @@ def test_a_context_that_fills_lanes_stands_last_where_heads_do_not(tmp_path: Pat
     text = emit_jax(program, spmd, estimate(spmd, HARDWARE), tpu=True)
     assert "BKQM->BKGM" in text
     assert run_files({"served": text}, tmp_path) == {"served": "0"}
-    small = reordered(served(8)[1], orders_of(spmd)).table()  # as it is compared
+    small = reordered(served(8)[1], orders_of(program, spmd)).table()  # as it is compared
     assert small["cache"].dims == tuple("BKQM")
 
 
@@ -147,3 +150,49 @@ def test_a_cache_that_is_a_result_stands_as_it_is_declared():
     program, spmd = served()
     given = replace(spmd, results=("held",))
     assert in_memory_order(program, given) == (program, given)
+
+
+def projected(places: str = "EHQ") -> tuple[Program, SpmdProgram]:
+    """A projection to heads, whose parameter is gathered, and one of a value with the heads to as many."""
+    b = Build("2x2", B=4, E=8, H=2, Q=4)
+    b.stored("x", "B_xE", Kind.INPUT)
+    b.stored("W", places.replace("H", "H_y"), Kind.PARAM)
+    b.stored("V", "HQE", Kind.PARAM)
+    b.move("whole", "W", AllGather(("y",), places.index("H")), places)
+    b.einsum("q", f"BE,{places}->BHQ", "x", "whole", layout="B_xHQ")
+    b.einsum("o", "BHQ,HQE->BE", "q", "V", layout="B_xE")
+    return b.program("o"), b.spmd("o")
+
+
+def test_the_dim_that_a_projection_sums_stands_last(tmp_path: Path):
+    program, spmd = projected()
+    whole, sharded = in_memory_order(program, spmd)
+    table = sharded.table()
+    assert [table[name].dims for name in ("W", "whole", "V")] == [tuple("HQE")] * 3
+    assert table["W"].layout.dims == (("y",), (), ())
+    verify(sharded, whole)
+    assert in_memory_order(whole, sharded) == (whole, sharded), "what stands so already stays"
+    text = emit_jax(program, spmd, estimate(spmd, HARDWARE), tpu=True)
+    assert '"W": P("y"),' in text and "BE,HQE->BHQ" in text
+    assert run_files({"projected": text}, tmp_path) == {"projected": "0"}
+
+
+def test_parameters_are_loaded_in_the_order_in_which_they_stand():
+    """Whole and in parts, padded and as codes."""
+    tensor = np.arange(8 * 6, dtype=np.float32).reshape(8, 6)  # [heads and what each has, E]
+    tensors = {"q": ("F32", (8, 6), lambda: tensor)}
+    [declared] = parameter_parts(tensors, "q | transpose | heads 2", (6, 2, 4), np.float32, [(slice(None),) * 3])
+    places = [(slice(0, 1), slice(None), slice(2, 6)), (slice(None), slice(1, 3), slice(None))]
+    line = str(ordered_map({"W": Made("q", ("transpose", "heads 2"))}, {"W": (1, 2, 0)})["W"])
+    assert line == "q | transpose | heads 2 | order 1 2 0"
+    for part, place in zip(parameter_parts(tensors, line, (2, 4, 6), np.float32, places), places, strict=True):
+        assert np.array_equal(part, declared.transpose(1, 2, 0)[place])
+    padded = "q | transpose | heads 2 | padded from 6x2x4 | order 1 2 0"
+    [part] = parameter_parts(tensors, padded, (3, 4, 6), np.float32, [(slice(None),) * 3])
+    assert np.array_equal(part[:2], declared.transpose(1, 2, 0)) and not part[2].any()
+    codes = "q | transpose | heads 2 | codes int8 to 127 over -3:6"
+    [plain], [ordered] = (
+        parameter_parts(tensors, each, shape, np.int8, [(slice(None),) * 3])
+        for each, shape in ((codes, (6, 2, 4)), (f"{codes} | order 1 2 0", (2, 4, 6)))
+    )
+    assert np.array_equal(ordered, plain.transpose(1, 2, 0)) and plain.any()

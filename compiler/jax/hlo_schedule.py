@@ -108,10 +108,18 @@ class _Sources:
             instruction = following
         return None
 
+    def _keeps(self, instruction: Instruction) -> bool:
+        """Whether what an instruction makes is what it reads, moved or with some of it written anew. What is computed
+        of it, such as the rows of a table that a loop begins with, is another value."""
+        if instruction.opcode != "fusion" or _moves(instruction, self.module):
+            return True
+        body = self.module.computations.get(instruction.called or "", [])
+        return any(inner.opcode == "dynamic-update-slice" and inner.type == instruction.type for inner in body)
+
     def _before(self, instruction: Instruction) -> Instruction | None:
         """What an instruction has its elements from."""
         operands = [self.by_name[name] for name in instruction.operands if name in self.by_name]
-        if instruction.opcode not in THROUGH or not operands:
+        if instruction.opcode not in THROUGH or not operands or not self._keeps(instruction):
             return None
         if instruction.opcode != "get-tuple-element":
             return max(operands, key=lambda each: size_of(each.type) if not each.type.startswith("(") else 0)

@@ -103,6 +103,18 @@ def test_copies_of_what_is_given_are_found_through_loops_and_fusions():
     assert copies_of(module, 4e6) == (Copy("params['w']", whole, 2**23, 1),)
 
 
+@pytest.mark.parametrize(("opcode", "copied"), [("dynamic-update-slice", True), ("multiply", False)])
+def test_what_is_written_in_place_is_still_what_was_given_and_what_is_computed_is_not(opcode: str, copied: bool):
+    kind = "bf16[4,1024,1024]{2,1,0:T(8,128)}"
+    made = (
+        f"%made (a: {kind}) -> {kind} {{\n  %a.9 = {kind} parameter(0)\n  ROOT %new = {kind} {opcode}(%a.9, %a.9)\n}}\n"
+    )
+    relaid = "  %relaid = bf16[4,1024,1024]{1,2,0:T(8,128)} copy(%p)"
+    after = f"  %written = {kind} fusion(%p), kind=kLoop, calls=%made\n{relaid.replace('%p', '%written')}"
+    text = LOOPED.replace("ENTRY", f"{made}\nENTRY", 1).replace(relaid, after, 1)
+    assert bool(copies_of(read_module(text), 4e6)) == copied
+
+
 def test_what_runs_beside_a_collective_counts_as_often_as_its_loop():
     assert hidden_in(read_module(LOOPED)) == (Hidden("collective-permute", 8, 4),)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ..ir.chosen import Chosen, held_share, kept_share
+from ..ir.chosen import Chosen, held_share, kept_share, narrowest
 from ..ir.dtype import Dtype
 from ..ir.expr import count_calls
 from ..ir.program import (
@@ -114,9 +114,7 @@ def chosen_of(op: Op, values: Mapping[str, Value]) -> tuple[Chosen, ...]:
         return values[op.keys].chosen
     if not isinstance(op, Einsum):
         return values[op.result].chosen
-    every = {one.mask: one for name in op.operands for one in values[name].chosen}
-    wider = {mask for one in every.values() for mask in one.within}
-    return tuple(one for mask, one in every.items() if mask not in wider)
+    return narrowest(one for name in op.operands for one in values[name].chosen)
 
 
 def _met(use: Use, op: Op, values: Mapping[str, Value], local: Local, whole: Local) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from .chosen import Chosen, vanishes
-from .expr import operands
-from .program import Choose, Einsum, Map, Op, Program, Region, Repeat, Stored, Sum, Value, walk
+from .chosen import Chosen, narrowest, vanishes
+from .expr import Call, Const, Operand, operands
+from .program import Choose, Einsum, Map, Op, Program, Reduce, Region, Repeat, Stored, Sum, Value, walk
 from .spmd import Compute, Move, SpmdProgram, SpmdValue, as_steps
 
 Choices = Mapping[str, tuple[Chosen, ...]]  # by value; those of which all is kept may be left out
@@ -19,29 +20,37 @@ def chosen_of(op: Op, known: Choices, dims: Mapping[str, tuple[str, ...]]) -> tu
     """How the result of an op is chosen. `known`: how what it reads is; `dims`: those of operands and result."""
     match op:
         case Choose(result, keys, over, keep):
-            within = tuple(dict.fromkeys(m for one in known.get(keys, ()) for m in (one.mask, *one.within)))
-            return (Chosen(result, over, tuple(d for d in dims[keys] if d not in over), keep, within),)
+            before = known.get(keys, ())
+            within = tuple(dict.fromkeys(m for one in before for m in (one.mask, *one.within)))
+            groups, kept_groups = _groups(before, over)
+            per = tuple(d for d in dims[keys] if d not in over)
+            return (Chosen(result, over, per, keep, within, groups=groups, kept_groups=kept_groups),)
         case Einsum(result, names, indices, output):
             new = dict(zip(output, dims[result], strict=False))
             found: list[Chosen | None] = []
             for name, each in zip(names, indices, strict=False):
                 at = {d: new[i] for d, i in zip(dims[name], each, strict=False) if i in new}
                 found += [one.renamed(at) for one in known.get(name, ())]
-            return _narrowest(one for one in found if one is not None)
+            return narrowest(one for one in found if one is not None)
+        case Reduce(result, operand, along):
+            kept = {d: d for d in dims[result]}
+            blocks = [one.renamed(kept) for one in known.get(operand, ()) if set(along) < set(one.over)]
+            return narrowest(one for one in blocks if one is not None)
         case Map(_, expr):
             every = dict.fromkeys(one for name in operands(expr) for one in known.get(name, ()))
-            return _narrowest(one for one in every if vanishes(expr, _having(one, operands(expr), known)))
+            return narrowest(one for one in every if vanishes(expr, _having(one, operands(expr), known)))
         case Sum(_, names, _):
             first, *others = (known.get(name, ()) for name in names)
             return tuple(one for one in first if all(one in other for other in others))
     return ()
 
 
-def _narrowest(found: Iterable[Chosen]) -> tuple[Chosen, ...]:
-    """Each once, without those that keep all that another keeps."""
-    every = tuple(dict.fromkeys(found))
-    wider = {mask for one in every for mask in one.within}
-    return tuple(one for one in every if one.mask not in wider)
+def _groups(before: tuple[Chosen, ...], over: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+    """Along which of the dims `over` the keys of an op that chooses were picked before, and how many of them."""
+    match before:
+        case (Chosen(_, groups, _, kept, within=(), merged=()),) if set(groups) < set(over):
+            return groups, kept
+    return (), 0
 
 
 def spread(op: Op, known: Choices) -> tuple[str, str] | None:
@@ -50,15 +59,20 @@ def spread(op: Op, known: Choices) -> tuple[str, str] | None:
     match op:
         case Map(_, expr):
             for name in operands(expr):
-                for one in known.get(name, ()):
+                for one in _entries(known.get(name, ())):
                     if not vanishes(expr, _having(one, operands(expr), known)):
                         return name, one.mask
         case Sum(_, names, _):
             for name in names:
-                for one in known.get(name, ()):
+                for one in _entries(known.get(name, ())):
                     if not all(one in known.get(other, ()) for other in names):
                         return name, one.mask
     return None
+
+
+def _entries(chosen: tuple[Chosen, ...]) -> list[Chosen]:
+    """Those by which single entries are kept: of blocks all may count."""
+    return [one for one in chosen if not one.merged]
 
 
 def _having(one: Chosen, names: Collection[str], known: Choices) -> frozenset[str]:
@@ -103,10 +117,11 @@ def with_skew(program: Program, skew: Fraction) -> Program:
 
 
 def with_room(spmd: SpmdProgram, room: Mapping[str, Fraction]) -> SpmdProgram:
-    """The sharded program with room for so many entries of these masks, of those expected; of others all count."""
+    """The sharded program with room for so many entries of these masks, or blocks of their entries, by name, of those
+    expected; of others all count."""
 
     def given(value: SpmdValue) -> SpmdValue:
-        own = (replace(one, capacity=room[one.mask]) for one in value.chosen if one.mask in room)
+        own = (replace(one, capacity=room[one.name]) for one in value.chosen if one.name in room)
         return replace(value, chosen=tuple(own))
 
     return replace(spmd, values=tuple(map(given, spmd.values)))
@@ -117,16 +132,29 @@ def chooses(spmd: SpmdProgram) -> bool:
     return any(value.chosen for value in spmd.values)
 
 
+def _least_beside(op: Op, known: Choices) -> tuple[Chosen, ...]:
+    """The masks beside which keys are minus infinity, so that nothing is picked there."""
+    match op:
+        case Map(_, Call("where", (Operand(mask), _, Const(value)))) if value == -math.inf:
+            return tuple(known.get(mask, ()))
+    return ()
+
+
 def _choices(body: Region[Compute | Move], values: Collection[Value | SpmdValue]) -> Choices:
     # Of a text as it was read a value or a dim may be missing, which others say.
     dims = defaultdict[str, tuple[str, ...]](tuple, {value.name: value.dims for value in values})
     known: dict[str, tuple[Chosen, ...]] = {}
+    among: dict[str, tuple[Chosen, ...]] = {}  # by which masks keys were picked before that are -inf beside them
     for placed in walk(body):
         match placed.item:
             case Move(result, operand):
                 known[result] = known.get(operand, ())
+                among[result] = among.get(operand, ())
+            case Compute(Choose(_, keys, _, _) as op):
+                known[op.result] = chosen_of(op, {keys: known.get(keys, ()) or among.get(keys, ())}, dims)
             case Compute(op):
                 known[op.result] = chosen_of(op, known, dims)
+                among[op.result] = _least_beside(op, known)
             case Stored() | Repeat():
                 pass
     return known

@@ -14,7 +14,7 @@ from ...cost.attention import Attention
 from ...ir.expr import context_dims, operands
 from ...ir.inert import literal
 from ...ir.layout import Layout, format_layout
-from ...ir.program import Append, Choose, Kind, Map, Op, Region, Repeat, walk
+from ...ir.program import Append, Choose, Kind, Map, Op, Reduce, Region, Repeat, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import loop_of, runs, together
 from .jax_attention import Attentions
@@ -173,7 +173,7 @@ class FunctionText:
                     text = self.rows.text(op, scope) if self.packed.works(op) else self.ops.text(op, scope.texts)
                     name = scope.texts[op.result] = scope.new(self.names.base(op.result))
                     self.lines.line(f"{name} = {text}", self._note(op.result))
-                    if isinstance(op, Choose) and self.packed.limited:
+                    if isinstance(op, Choose | Reduce) and self.packed.limited:
                         self.rows.limit(op, scope)
 
     def _moved(self, move: Move, scope: Scope, own: set[str], last: Mapping[str, int], at: int) -> str:

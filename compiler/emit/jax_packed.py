@@ -9,12 +9,13 @@ boxes, and what a box can hold bounds what is held, sent and computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from ...ir.chosen import Chosen
 from ...ir.collective import Embed, Slice
-from ...ir.program import Choose, Einsum, Map, Op, Region, Repeat, Sum, operand_names, walk
+from ...ir.program import Choose, Einsum, Map, Op, Reduce, Region, Repeat, Sum, operand_names, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import walk_loops
 from .jax_ops import beside
@@ -25,17 +26,26 @@ Key = tuple[tuple[str, ...], ...]  # of each dim of a mask the axes that split i
 
 @dataclass(frozen=True)
 class Packing:
-    """The boxes of one mask, which keeps `keep` of `entries` along dims `over` for each element along dims `per`.
+    """The boxes of one mask, or of blocks of its entries.
 
-    `blocks`: into how many blocks each of these dims is cut, those of `per` first. Dims of size 1 are left out.
+    `chosen`: how entries are kept along its dims; `per`, `over`: these, without those of size 1. `blocks`: into how
+    many blocks each of these dims is cut, those of `per` first.
     """
 
-    mask: str
+    chosen: Chosen
     per: tuple[str, ...]
     over: tuple[str, ...]
-    keep: int
-    entries: int
-    blocks: tuple[int, ...]
+    blocks: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What says which rows there are."""
+        return self.chosen.name
+
+    @property
+    def among_groups(self) -> bool:
+        """Whether a token has blocks in no more than those groups that it chose first, one in each."""
+        return bool(self.chosen.merged) and self.chosen.groups == self.chosen.over
 
     def rows(self, sizes: Mapping[str, int], capacity: Fraction | None) -> int:
         """The rows of a box: `capacity` times those expected, rounded up; all there can be where it is None."""
@@ -43,44 +53,53 @@ class Packing:
             math.prod(sizes[d] // n for d, n in zip((*self.per, *self.over), self.blocks, strict=True) if d in dims)
             for dims in (self.per, self.over)
         )
-        most = tokens * min(self.keep, experts)
+        keep = min(self.chosen.keep, self.chosen.kept_groups) if self.among_groups else self.chosen.keep
+        most = tokens * min(keep, experts)
         if capacity is None:
             return most
-        return min(most, math.ceil(capacity * Fraction(tokens * experts * self.keep, self.entries)))
+        return min(most, math.ceil(capacity * tokens * experts * self._share(sizes)))
 
     def effective(self, sizes: Mapping[str, int], capacity: Fraction | None) -> Fraction:
         """The rows of a box, of those expected."""
         elements = math.prod(sizes[d] // n for d, n in zip((*self.per, *self.over), self.blocks, strict=True))
-        return self.rows(sizes, capacity) / Fraction(elements * self.keep, self.entries)
+        return self.rows(sizes, capacity) / (elements * self._share(sizes))
+
+    def _share(self, sizes: Mapping[str, int]) -> Fraction:
+        """The share of entries that is expected."""
+        return Fraction(self.chosen.share(lambda d: Fraction(sizes[d])))
 
 
 @dataclass(frozen=True)
 class Factor:
-    """An operand of a product of rows, and the indices that arrays have. `rows`: it is held as rows. `one`: it is the
-    mask, which is 1 at every row."""
+    """An operand of a product of rows, and the indices that arrays have. `rows`: it is held as rows; `blocks`: of
+    these indices, each for a block of entries, where that is so. `one`: it is the mask, which is 1 at every row."""
 
     name: str
     indices: tuple[str, ...]
     rows: bool
     one: bool = False
+    blocks: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class RowProduct:
-    """An einsum of rows. `entry`: the indices of an entry of the mask; `weights`: the factor that has a matrix for each
-    expert, over whose indices `summed` it is contracted; None where there is none."""
+    """An einsum of rows, those of the value `rows`. `entry`: the indices of an entry of the mask; `weights`: the factor
+    that has a matrix for each expert, over whose indices `summed` it is contracted; None where there is none.
+    `blocks`: of the result, where it is held as rows of blocks of entries, the indices of these."""
 
+    rows: str
     packing: Packing
     entry: tuple[str, ...]
     factors: tuple[Factor, ...]
     weights: Factor | None
     summed: tuple[str, ...]
     output: tuple[str, ...]
+    blocks: tuple[str, ...] | None = None
 
 
 @dataclass
 class Packed:
-    """What a program holds as rows: the packings by mask. `capacity`: how many rows boxes have room for, of those
+    """What a program holds as rows: the packings by name. `capacity`: how many rows boxes have room for, of those
     expected; None where nothing may overflow. `reasons`: sentences on masks whose values are held whole."""
 
     spmd: SpmdProgram
@@ -95,9 +114,11 @@ class Packed:
             match placed.item:
                 case Compute(Choose(result)):
                     origin[result] = result
+                case Compute(Reduce(result, operand)) if operand in origin and self.values[result].chosen:
+                    origin[result] = self.values[result].chosen[0].name  # 1 at a block of which an entry is kept
                 case Move(result, operand) if operand in origin:
                     origin[result] = origin[operand]
-        # A mask, or a moved copy of it that is complete, and the mask.
+        # A mask, one of blocks of another, or a moved copy of these that is complete, and what it is one of.
         self.copies = {name: mask for name, mask in origin.items() if not self.values[name].layout.partial}
 
     @property
@@ -112,7 +133,7 @@ class Packed:
     def of(self, name: str) -> Packing | None:
         """How a value is packed when it is sent; None of one that never is."""
         chosen = self.values[name].chosen
-        return self.packings.get(chosen[0].mask) if len(chosen) == 1 else None
+        return self.packings.get(chosen[0].name) if len(chosen) == 1 else None
 
     def entry(self, name: str) -> list[str]:
         """What a value that is packed calls the dims of its mask."""
@@ -157,22 +178,39 @@ class Packed:
 
     def product(self, op: Einsum) -> RowProduct | None:
         """An einsum as one of rows; None where it is not to be had so."""
-        entries, packings = set[tuple[str, ...]](), set[Packing]()
-        for name, indices in zip(op.operands, op.indices, strict=True):
-            if (packing := self.of(name)) is not None:
-                at = dict(zip(self.values[name].dims, indices, strict=True))
-                entries.add(tuple(at[d] for d in self.entry(name)))
-                packings.add(packing)
-        if len(entries) != 1 or len(packings) != 1:
-            return None
-        [entry], [packing] = entries, packings
         aside = beside(op, self.values, self.sizes)  # what is made one with codes before
-        factors = [
-            Factor(name, tuple(self._indices(name, indices)), self.held(name), self.copies.get(name) == packing.mask)
-            for name, indices in zip(op.operands, op.indices, strict=True)
-            if name not in aside
-        ]
-        return _product(packing, entry, factors, tuple(self._indices(op.result, op.output)))
+        reads = [read for read in zip(op.operands, op.indices, strict=True) if read[0] not in aside]
+        own = [(name, dict(zip(self.values[name].dims, at, strict=True))) for name, at in reads if self.of(name)]
+        if not own:
+            return None
+        rows, at = min(own, key=lambda each: len(self.values[each[0]].chosen[0].merged))
+        packing = self.of(rows)
+        assert packing is not None
+        entry = tuple(at[d] for d in self.entry(rows))
+        factors = []
+        for name, indices in reads:
+            blocks = self._blocks(rows, at, name) if self.of(name) else None
+            if self.of(name) and blocks != tuple(dict(own)[name][d] for d in self.entry(name)):
+                return None
+            held, one = self.held(name), self.copies.get(name) == packing.name
+            coarse = blocks if held and blocks != entry else None
+            factors.append(Factor(name, tuple(self._indices(name, indices)), held, one, coarse))
+        made = self._blocks(rows, at, op.result) if self.held(op.result) else None
+        if self.held(op.result) and not (made and set(made) <= set(op.output)):
+            return None
+        found = _product(rows, packing, entry, factors, tuple(self._indices(op.result, op.output)))
+        return found and replace(found, blocks=None if made == entry else made)
+
+    def _blocks(self, rows: str, at: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+        """The indices of an entry of another packed value, among those `at` which the rows of one are read; None where
+        its entries are neither those nor blocks of them."""
+        [one], [other] = self.values[rows].chosen, self.values[name].chosen
+        gone, merged = ({place for place, _ in each.merged} for each in (one, other))
+        if other.mask != one.mask or not gone <= merged:
+            return None
+        places = (n for n in range(len(one.over) + len(gone)) if n not in gone)
+        left = [d for n, d in zip(places, one.over, strict=False) if n not in merged]
+        return tuple(at[d] for d in self.kept((*one.per, *left)))
 
     def works(self, op: Op) -> bool:
         """Whether an op works on rows: it reads or makes some, or multiplies entries by a matrix of their expert."""
@@ -190,8 +228,7 @@ class Packed:
         """Whether an op that reads or makes rows can be written on rows."""
         match op:
             case Einsum():
-                found = self.product(op)
-                return found is not None and (not self.held(op.result) or set(found.entry) <= set(found.output))
+                return self.product(op) is not None
             case Map() | Sum():
                 if not self.held(op.result):
                     return False
@@ -201,7 +238,7 @@ class Packed:
 
 
 def _product(
-    packing: Packing, entry: tuple[str, ...], factors: Sequence[Factor], output: tuple[str, ...]
+    rows: str, packing: Packing, entry: tuple[str, ...], factors: Sequence[Factor], output: tuple[str, ...]
 ) -> RowProduct | None:
     """The einsum of rows of some factors; None where there is none."""
     over = entry[len(packing.per) :]
@@ -216,41 +253,49 @@ def _product(
         if not factor.rows and own & set(entry) == set(over) and shared:
             matrices.append((factor, tuple(i for i in factor.indices if i in shared)))
     if not matrices:
-        return RowProduct(packing, entry, tuple(factors), None, (), output)
+        return RowProduct(rows, packing, entry, tuple(factors), None, (), output)
     [(weights, summed), *more] = matrices
     others = tuple(f for f in factors if f is not weights)
     read = {i for f in others for i in f.indices} - set(entry)
     made = {i for i in weights.indices if i in output} - set(entry)
     if more or not set(summed) <= read or read & made or set(output) - set(entry) - made:
         return None
-    return RowProduct(packing, entry, others, weights, summed, output)
+    return RowProduct(rows, packing, entry, others, weights, summed, output)
 
 
 def packed(spmd: SpmdProgram) -> Packed:
     """What of a sharded program is held as rows: the values of each mask that some product with a matrix for each
     expert is made of, where all that reads or makes them can be written on rows."""
-    values, sizes = spmd.table(), dict(spmd.sizes)
+    sizes = dict(spmd.sizes)
     capacity = next((one.capacity for value in spmd.values for one in value.chosen), None)
     found = Packed(spmd, {}, capacity)
-    for placed in walk(spmd.body):
-        match placed.item:
-            case Compute(Choose(result, _, _, keep)):
-                own = next(one for one in values[result].chosen if one.mask == result)
-                per, over = tuple(found.kept(own.per)), tuple(found.kept(own.over))
-                entries = math.prod(sizes[d] for d in over)
-                if keep < entries:
-                    found.packings[result] = Packing(result, per, over, keep, entries, ())
-    reasons = {mask: reason for mask in found.packings if (reason := _reason(found, mask))}
-    moved = {p.item.operand for p in walk(spmd.body) if isinstance(p.item, Move) and found.sends(p.item)}
-    dear = {one.mask for v in spmd.values if found.held(v.name) or v.name in moved for one in v.chosen}
-    found.reasons = tuple(
-        f"What `{m}` chooses is held and sent whole: {why}." for m, why in reasons.items() if m in dear
-    )
-    for mask in reasons:
-        del found.packings[mask]
+    for one in (one for value in spmd.values for one in value.chosen):
+        per, over = tuple(found.kept(one.per)), tuple(found.kept(one.over))
+        if one.name not in found.packings and (one.merged or one.keep < math.prod(sizes[d] for d in over)):
+            found.packings[one.name] = Packing(one, per, over)
+    # Blocks of entries first: what is made of single ones does without them, and they not without these.
+    found.packings = dict(sorted(found.packings.items(), key=lambda each: -len(each[1].chosen.merged)))
+    reasons: dict[str, str] = {}
+    while (refused := next(((n, why) for n in found.packings if (why := _reason(found, n))), None)) is not None:
+        reasons |= [refused]
+        del found.packings[refused[0]]
+    found.reasons = tuple(_whole(spmd, reasons))
     for mask, packing in found.packings.items():
         found.packings[mask] = replace(packing, blocks=_blocks(found, mask))
     return found
+
+
+def _whole(spmd: SpmdProgram, reasons: Mapping[str, str]) -> Iterator[str]:
+    """Sentences on chosen values that are held or sent whole."""
+    chosen = {one.name: one for value in spmd.values for one in value.chosen}
+    every = Packed(spmd, {name: Packing(one, (), ()) for name, one in chosen.items() if name in reasons})
+    moved = {p.item.operand for p in walk(spmd.body) if isinstance(p.item, Move) and every.sends(p.item)}
+    dear = {one.name: one for v in spmd.values if every.held(v.name) or v.name in moved for one in v.chosen}
+    for name, why in reasons.items():
+        if name in dear:
+            one = dear[name]
+            what = f"Blocks of what `{one.mask}` chooses are" if one.merged else f"What `{one.mask}` chooses is"
+            yield f"{what} held and sent whole: {why}."
 
 
 def _reason(found: Packed, mask: str) -> str | None:
@@ -258,10 +303,10 @@ def _reason(found: Packed, mask: str) -> str | None:
 
     def own(name: str) -> bool:
         packing = found.of(name)
-        return packing is not None and packing.mask == mask
+        return packing is not None and packing.name == mask
 
     for value in found.spmd.values:
-        if len(value.chosen) > 1 and any(one.mask == mask for one in value.chosen):
+        if len(value.chosen) > 1 and any(one.name == mask for one in value.chosen):
             return f"`{value.name}` is chosen by others as well"
     looped = {step.result for loop, _ in walk_loops(found.spmd.body) for step in loop.steps}
     matrices = 0
@@ -278,7 +323,7 @@ def _reason(found: Packed, mask: str) -> str | None:
                 if not found.expressed(op):
                     return f"`{op.result}` is none of what can be made of rows"
                 product = found.product(op) if isinstance(op, Einsum) else None
-                matrices += product is not None and product.weights is not None
+                matrices += product is not None and (product.weights is not None or product.packing.name != mask)
     if returned := next((name for name in found.spmd.results if own(name) and found.held(name)), None):
         return f"`{returned}` is returned"
     if not matrices:
@@ -300,20 +345,30 @@ def _unrouted(found: Packed, region: Region[Step], own: Callable[[str], bool], m
                     known.add(found.key(result))
                 elif found.sends(item):
                     return operand
+                if result in found.copies and found.values[operand].layout.partial:
+                    return operand
                 if result in found.copies:
                     masks.add(found.key(result))
-            case Compute(Choose(result)) if own(result):
+            case Compute(Choose(result) | Reduce(result)) if own(result) and result in found.copies:
                 masks.add(found.key(result))
             case Compute(op) if found.works(op):
-                read = next((name for name in (op.result, *operand_names(op)) if own(name)), None)
-                if read is not None and found.key(read) not in known | masks:
-                    return read
+                for name in filter(own, (op.result, *operand_names(op))):
+                    if wider(found.key(name), known | masks) is None:
+                        return name
+                    known.add(found.key(name))
     return None
+
+
+def wider(key: Key, known: Iterable[Key]) -> Key | None:
+    """Of the ways in which it is known what is kept, the one of which least is to be gathered for another; None where
+    none gives that."""
+    fits = [k for k in known if all(split[: len(whole)] == whole for split, whole in zip(k, key, strict=True))]
+    return min(fits, key=lambda k: (sum(map(len, k)), k), default=None)
 
 
 def _blocks(found: Packed, mask: str) -> tuple[int, ...]:
     """Into how many blocks each dim of a mask is cut, so that whatever is in boxes has whole ones."""
-    boxed = {mask}
+    boxed = {name for name, origin in found.copies.items() if origin == mask}
     for placed in walk(found.spmd.body):
         match placed.item:
             case Move(result, operand) as move if found.sends(move):
@@ -323,5 +378,5 @@ def _blocks(found: Packed, mask: str) -> tuple[int, ...]:
             case Move(result) if result in found.copies:
                 boxed.add(result)
     mesh = found.spmd.mesh
-    keys = [found.key(name) for name in sorted(boxed) if (p := found.of(name)) is not None and p.mask == mask]
+    keys = [found.key(name) for name in sorted(boxed) if (p := found.of(name)) is not None and p.name == mask]
     return tuple(math.lcm(*(mesh.size(*axes) for axes in split)) for split in zip(*keys, strict=True))

@@ -6,17 +6,18 @@ moved beside the first rows that go there, as bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...ir.chosen import Chosen
 from ...ir.collective import AllGather, AllToAll, Embed, Permute, ReduceScatter, Slice
 from ...ir.dtype import Dtype
-from ...ir.program import Choose, Einsum, Map, Op, Sum, operand_names
+from ...ir.program import Choose, Einsum, Map, Op, Reduce, Sum, operand_names
 from ...ir.spmd import Move, SpmdValue
 from .jax_lines import Lines, Scope
 from .jax_moves import Moves, tuple_text
 from .jax_ops import Ops, einsum_text, sum_text, working_type
-from .jax_packed import ROW, Factor, Packed, Packing, RowProduct
+from .jax_packed import ROW, Factor, Key, Packed, Packing, RowProduct, wider
 from .jax_text import ExprText, align_text, axes_text, dtype_text
 from .jax_tpu import Kept
 from .jax_tree import Names
@@ -43,34 +44,76 @@ class Rows:
 
     def _mask(self, packing: Packing, blocks: Sequence[int]) -> str:
         """What is said of a mask to the helpers that take one."""
-        keep, entries = f"cfg.{self.names.keeps[packing.mask]}", " * ".join(map(self.ops.size_text, packing.over))
-        capacity = "cfg.capacity" if self.packed.limited else "math.inf"
-        return f"{len(packing.per)}, {tuple(blocks)}, {keep}, {entries}, {capacity}"
+        keep = f"cfg.{self.names.keeps[packing.chosen.mask]}"
+        if packing.among_groups:
+            keep = f"min({keep}, cfg.{self.names.keeps[packing.chosen.within[0]]})"
+        room = f"cfg.capacity * {self._share(packing.chosen)}" if self.packed.limited else "math.inf"
+        return f"{len(packing.per)}, {tuple(blocks)}, {keep}, {room}"
+
+    def _share(self, one: Chosen) -> str:
+        """Which share of its entries is expected to be kept: see `Chosen.share`."""
+        keep = f"cfg.{self.names.keeps[one.mask]}"
+
+        def product(dims: Iterable[str]) -> str:
+            return " * ".join(self.ops.size_text(d) for d in dims if d in self.packed.kept([d])) or "1"
+
+        if not one.merged:
+            return " / ".join([keep, *product(one.over).split(" * ")])
+        block = [d for _, d in one.merged]
+        among, rest = "", product((*one.over, *block))
+        if one.groups:
+            groups = f"cfg.{self.names.keeps[one.within[0]]}"
+            rest = f"{groups} * {product((*(d for d in one.over if d not in one.groups), *block))}"
+            among = " / ".join([groups, *product(one.groups).split(" * ")]) + " * "
+        return f"{among}(1 - math.comb({rest} - {product(block)}, {keep}) / math.comb({rest}, {keep}))"
 
     def routing(self, name: str, scope: Scope) -> str:
         """The routing of the rows of a value; written here where it is made of the mask."""
         packing = self.packed.of(name)
         assert packing is not None
-        key = (packing.mask, self.packed.key(name))
+        key = (packing.name, self.packed.key(name))
         if key not in scope.routings:
-            copies = [c for c, mask in self.packed.copies.items() if mask == packing.mask and c in scope.texts]
+            copies = [c for c, mask in self.packed.copies.items() if mask == packing.name and c in scope.texts]
             mask = next((c for c in copies if self.packed.key(c) == key[1]), None)
-            if mask is None:
+            if mask is None and key in scope.comes:
                 return self._route(scope.comes[key], scope)
+            if mask is None:
+                return self._gathered(packing, key[1], scope)
             text = self._canonical(mask, scope.texts[mask])
-            found = scope.new(f"{self.base(packing.mask)}_rows")
+            found = scope.new(f"{self._rows_name(packing)}")
             self.lines.line(f"{found} = routing({text}, {self._mask(packing, self.packed.blocks(mask))})")
             scope.routings[key] = found
         return scope.routings[key]
+
+    def _gathered(self, packing: Packing, key: Key, scope: Scope) -> str:
+        """The routing of rows of which each chip has had a part: its bits are gathered."""
+        known = [each for name, each in scope.routings if name == packing.name]
+        now = wider(key, known)
+        assert now is not None, "of what is not known nothing is held as rows"
+        before = scope.routings[packing.name, now]
+        name = next(n for n in self.values if self.packed.of(n) == packing and self.packed.key(n) == now)
+        text = f"bits({before})"
+        for own, split, whole in zip(self.packed.entry(name), now, key, strict=True):
+            if len(split) > len(whole):
+                dim = self.values[name].dims.index(own)
+                text = self.moves.text(name, AllGather(split[len(whole) :], dim), text)
+        found = scope.new(self._rows_name(packing))
+        self.lines.line(f"{found} = arrived({text}, {before})")
+        scope.routings[packing.name, key] = found
+        return found
+
+    def _rows_name(self, packing: Packing) -> str:
+        """What the routings of rows are called: after their mask, those of blocks of its entries by that, too."""
+        return f"{self.base(packing.chosen.mask)}_{'blocks' if packing.chosen.merged else 'rows'}"
 
     def _canonical(self, name: str, text: str) -> str:
         """A value whose dims are those of its mask, in the order of these."""
         return align_text(text, self.packed.kept(self.values[name].dims), self.packed.entry(name))
 
-    def limit(self, op: Choose, scope: Scope) -> None:
+    def limit(self, op: Choose | Reduce, scope: Scope) -> None:
         """Write that a mask keeps no more than its boxes have room for, and note what counts what it lost."""
         packing = self.packed.of(op.result)
-        if packing is None:
+        if packing is None or self.packed.copies.get(op.result) != packing.name:
             return
         dims, entry = self.packed.kept(self.values[op.result].dims), self.packed.entry(op.result)
         mask = scope.texts[op.result]
@@ -88,14 +131,14 @@ class Rows:
         """The routing of what a collective makes; its bits are sent where no chip knows it yet."""
         packing, before = self.packed.of(move.operand), self.routing(move.operand, scope)
         assert packing is not None
-        key = (packing.mask, self.packed.key(move.result))
+        key = (packing.name, self.packed.key(move.result))
         known = key in scope.routings or any(
-            mask == packing.mask and copy in scope.texts and self.packed.key(copy) == key[1]
+            mask == packing.name and copy in scope.texts and self.packed.key(copy) == key[1]
             for copy, mask in self.packed.copies.items()
         )
         if known:
             return self.routing(move.result, scope)
-        found = scope.new(f"{self.base(packing.mask)}_rows")
+        found = scope.new(f"{self._rows_name(packing)}")
         self.lines.line(f"{found} = arrived({self._sent_bits(move, f'bits({before})')}, {before})")
         scope.routings[key] = found
         return found
@@ -104,7 +147,7 @@ class Rows:
         """Note in `scope` that a packed value comes where a collective takes it that sends nothing."""
         packing = self.packed.of(move.operand)
         if packing is not None:
-            scope.comes.setdefault((packing.mask, self.packed.key(move.result)), move)
+            scope.comes.setdefault((packing.name, self.packed.key(move.result)), move)
 
     def _sent_bits(self, move: Move, a: str) -> str:
         """The bits of a routing as they get where a collective takes its rows."""
@@ -185,20 +228,20 @@ class Rows:
     def text(self, op: Op, scope: Scope) -> str:
         """The text of the result of an op that works on rows."""
         rows = next(name for name in (op.result, *operand_names(op)) if self.packed.of(name) is not None)
-        at = self.routing(rows, scope)
+        product = self.packed.product(op) if isinstance(op, Einsum) else None
+        at = self.routing(product.rows if product else rows, scope)
         result = self.values[op.result]
         target = working_type(op, result.dtype)
         read = {name: self.ops.unpacked(name, target, scope.texts) for name in operand_names(op)}
         if isinstance(op, Einsum):
-            product = self.packed.product(op)
             assert product is not None
-            return self._product(op, product, self.ops.scaled(op, scope.texts, read)[0], at)
+            return self._product(op, product, self.ops.scaled(op, scope.texts, read)[0], at, scope)
         entry, dims = self.packed.entry(rows), [ROW, *self.packed.rest(op.result)]
         held, texts = {}, {}
         for name, (text, _) in read.items():
             own = self.packed.kept(self.values[name].dims)
             factor = Factor(name, tuple(own), self.packed.held(name))
-            texts[name], held[name] = self._rows(factor, text, entry, at)
+            texts[name], held[name] = self._rows(factor, text, entry, at, scope)
         dtypes = {name: dtype for name, (_, dtype) in read.items()}
 
         def aligned(name: str) -> str:
@@ -212,10 +255,13 @@ class Rows:
         assert isinstance(op, Sum)
         return sum_text(op, aligned, dtypes, result.dtype)
 
-    def _rows(self, factor: Factor, text: str, entry: Sequence[str], at: str) -> tuple[str, list[str]]:
+    def _rows(self, factor: Factor, text: str, entry: Sequence[str], at: str, scope: Scope) -> tuple[str, list[str]]:
         """The rows of an operand with some of the dims of the mask, and their dims; as it is, if it has none."""
         own = [d for d in factor.indices if d in entry]
         rest = [d for d in factor.indices if d not in entry]
+        if factor.blocks is not None:
+            places = tuple(entry.index(d) for d in factor.blocks)
+            text = f"of_blocks({text}, {self.routing(factor.name, scope)}, {at}, {places})"
         if factor.rows:
             return text, [ROW, *rest]
         if not own:
@@ -224,14 +270,16 @@ class Rows:
         places = tuple(entry.index(d) for d in first)
         return f"picked({align_text(text, factor.indices, [*first, *rest])}, {at}, {places})", [ROW, *rest]
 
-    def _product(self, op: Einsum, product: RowProduct, read: Mapping[str, tuple[str, Dtype]], at: str) -> str:
+    def _product(
+        self, op: Einsum, product: RowProduct, read: Mapping[str, tuple[str, Dtype]], at: str, scope: Scope
+    ) -> str:
         """The text of an einsum of rows."""
         dtype, entry = self.values[op.result].dtype, product.entry
         terms: list[tuple[str, Dtype, Sequence[str]]] = []
         for factor in product.factors:
             if not factor.one:
                 text, own = read[factor.name]
-                rows, dims = self._rows(factor, text, entry, at)
+                rows, dims = self._rows(factor, text, entry, at, scope)
                 terms.append((rows, own, dims))
         rest = [i for i in product.output if i not in entry]
         if product.weights is None:
@@ -245,6 +293,9 @@ class Rows:
             left = einsum_text(terms, [ROW, *product.summed], wide if len(terms) > 1 else terms[0][1])
             made = f"expert_dot({left}, {align_text(text, weights.indices, order)}, {at}, {dtype_text(dtype)})"
             made = align_text(made, [ROW, *columns], [ROW, *rest])
+        if product.blocks is not None:
+            places = tuple(entry.index(i) for i in product.blocks)
+            return f"block_sums({made}, {at}, {self.routing(op.result, scope)}, {places})"
         if self.packed.held(op.result):
             return made
         kept = [i for i in entry if i in product.output]

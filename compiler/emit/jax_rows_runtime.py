@@ -36,11 +36,11 @@ class Routing(NamedTuple):
     sizes: jax.Array
 
 
-def room(within: Sequence[int], per: int, keep: int, entries: int, capacity: float) -> int:
-    """The rows of a box: `capacity` times those expected where each token keeps `keep` of `entries`, or all."""
+def room(within: Sequence[int], per: int, keep: int, share: float) -> int:
+    """The rows of a box: a `share` of its entries, or as many as there can be where each token keeps `keep`."""
     tokens, experts = math.prod(within[:per]), math.prod(within[per:])
-    most, expected = tokens * min(keep, experts), tokens * experts * keep / entries
-    return most if capacity * expected >= most else math.ceil(capacity * expected - 1e-6)
+    most, asked = tokens * min(keep, experts), tokens * experts * share
+    return most if asked >= most else math.ceil(asked - 1e-6)
 
 
 def in_blocks(mask: jax.Array, blocks: Sequence[int], per: int) -> jax.Array:
@@ -58,10 +58,11 @@ def by_expert(a: jax.Array, within: Sequence[int], per: int) -> jax.Array:
     return split.reshape([blocks[i] * within[i] for i in order])
 
 
-def routing(mask: jax.Array, per: int, blocks: Sequence[int], keep: int, entries: int, capacity: float) -> Routing:
-    """The rows of a mask that is on this chip, cut into `blocks`; it keeps `keep` of `entries` for each token."""
+def routing(mask: jax.Array, per: int, blocks: Sequence[int], keep: int, share: float) -> Routing:
+    """The rows of a mask that is on this chip, cut into `blocks`; it keeps `keep` for each token, and boxes
+    have room for a `share` of their entries."""
     within = tuple(size // ways for size, ways in zip(mask.shape, blocks, strict=True))
-    return rows_of(in_blocks(mask != 0, blocks, per), within, per, room(within, per, keep, entries, capacity), keep)
+    return rows_of(in_blocks(mask != 0, blocks, per), within, per, room(within, per, keep, share), keep)
 
 
 def rows_of(kept: jax.Array, within: tuple[int, ...], per: int, rows: int, keep: int) -> Routing:
@@ -99,7 +100,7 @@ def arrived(sent: jax.Array, before: Routing) -> Routing:
 
 
 def limited(
-    mask: jax.Array, per: int, blocks: Sequence[int], keep: int, entries: int, capacity: float, copies: Sequence[str]
+    mask: jax.Array, per: int, blocks: Sequence[int], keep: int, share: float, copies: Sequence[str]
 ) -> tuple[jax.Array, jax.Array]:
     """A mask without the entries for which its boxes have no room, and how many these were.
 
@@ -107,7 +108,7 @@ def limited(
     """
     within = tuple(size // ways for size, ways in zip(mask.shape, blocks, strict=True))
     kept = in_blocks(mask != 0, blocks, per)
-    fits = kept & (jnp.cumsum(kept, axis=-1) <= room(within, per, keep, entries, capacity))
+    fits = kept & (jnp.cumsum(kept, axis=-1) <= room(within, per, keep, share))
     lost = kept.sum(dtype=jnp.int32) - fits.sum(dtype=jnp.int32)
     stays = by_expert(fits, within, per).transpose(*range(mask.ndim - per, mask.ndim), *range(mask.ndim - per))
     return jnp.where(stays, mask, 0), jnp.where(lax.axis_index(copies) == 0, lost, 0) if copies else lost
@@ -127,6 +128,26 @@ def summed(a: jax.Array, at: Routing, dims: Sequence[int]) -> jax.Array:
         return jnp.where(real, a, 0).sum(0, dtype=wide).astype(a.dtype)
     total = jnp.zeros((*shape, *a.shape[1:]), wide)
     return total.at[tuple(at.places[d] for d in dims)].add(a.astype(wide), mode="drop").astype(a.dtype)
+
+
+def numbers(at: Routing) -> jax.Array:
+    """Which row stands at each entry, beyond the end where none does: of the shape of the mask."""
+    sizes = [ways * within for ways, within in zip(at.kept.shape, at.within, strict=False)]
+    return jnp.full(sizes, at.slot.size).at[at.places].set(jnp.arange(at.slot.size), mode="drop")
+
+
+def of_blocks(a: jax.Array, blocks: Routing, at: Routing, dims: Sequence[int]) -> jax.Array:
+    """For each row the one of its block: `a` has a row for each block of entries, along these dims of the mask."""
+    row = numbers(blocks).at[tuple(at.places[d] for d in dims)].get(mode="fill", fill_value=a.shape[0])
+    return a.at[row].get(mode="fill", fill_value=0)
+
+
+def block_sums(a: jax.Array, at: Routing, blocks: Routing, dims: Sequence[int]) -> jax.Array:
+    """The sums of the rows of each block of entries, which stands along these dims of the mask, as rows of blocks."""
+    wide = jnp.float32 if jnp.issubdtype(a.dtype, jnp.floating) else a.dtype
+    total = jnp.zeros((blocks.slot.size, *a.shape[1:]), wide)
+    row = numbers(blocks).at[tuple(at.places[d] for d in dims)].get(mode="fill", fill_value=total.shape[0])
+    return total.at[row].add(a.astype(wide), mode="drop").astype(a.dtype)
 
 
 def expert_dot(a: jax.Array, weights: jax.Array, at: Routing, dtype: Any) -> jax.Array:

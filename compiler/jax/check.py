@@ -192,7 +192,7 @@ def _lost(file: Path, spmd: SpmdProgram) -> tuple[int, int] | None:
     rows, sizes, every = packed(spmd), dict(spmd.sizes), 0
     for placed in walk(spmd.body):
         if isinstance(placed.item, Compute) and (packing := rows.packings.get(placed.item.result)):
-            every += placed.times * packing.keep * math.prod(sizes[d] for d in packing.per)
+            every += placed.times * packing.chosen.keep * math.prod(sizes[d] for d in packing.per)
     with np.load(file) as found:
         return int(found["arr_0"].sum()), every
 
@@ -279,10 +279,12 @@ def _on_rows(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
     """What is said of chosen values."""
     rows = packed(compiled.spmd)
     room = room_of(rows)
-    for mask, times in room.items():
+    for name, times in room.items():
+        one = rows.packings[name].chosen
         asked = "all" if rows.capacity is None else f"{float(rows.capacity):g} times what is expected"
         whole = "" if times == rows.capacity else f": in whole rows {float(times):.4g} times what is expected"
-        yield f"  There is room for {asked} of what `{mask}` chooses{whole}."
+        what = "the blocks in which" if one.merged else "what"
+        yield f"  There is room for {asked} of {what} `{one.mask}` chooses{whole}."
     if any(times != rows.capacity for times in room.values()):
         plain = float(sent_bytes(planned(compiled.spmd, compiled.estimate, masks_of(rows))))
         what = "expected" if rows.capacity is None else "asked for"

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from ...ir.choices import with_room
 from ...ir.diagnostics import InputError, fail
 from ...ir.program import Program, Repeat, walk
 from ...ir.spmd import Move, SpmdProgram
@@ -16,6 +17,7 @@ from .finite import NotFinite, Watch
 from .numpy_runtime import difference
 from .pointwise import Array
 from .reference import random_stored, run_reference
+from .routing import even_share
 from .shrink import shrink, true_part, zero_padded
 from .spmd_interpreter import ExecutionError, MoveCount, run_spmd
 
@@ -130,7 +132,7 @@ def check(
         moves = run_spmd(local, zero_padded(small, sizes, stored), evenly=True).moves
     repeats = tuple((p.item.name, p.item.count) for p in walk(local.body) if isinstance(p.item, Repeat))
     odd = None if all(np.isfinite(a).all() for a in expected.values()) else chips.first or whole.first
-    sent = _compare(moves, predict(local), local)
+    sent = _compare(moves, predict(_as_even(local)), local)
     host = HostCheck((run.in_bytes, run.out_bytes), predict_host(local))
     return CheckReport(error, spmd.mesh.chips, local.sizes, repeats, sent, host, odd)
 
@@ -152,13 +154,28 @@ def _compare(moves: tuple[MoveCount, ...], predicted: tuple[Fraction, ...], spmd
     )
 
 
+def _as_even(spmd: SpmdProgram) -> SpmdProgram:
+    """The sharded program with room for as many blocks of entries as masks keep that are even, where others keep those
+    that are expected."""
+    values, sizes = spmd.table(), dict(spmd.sizes)
+    room: dict[str, Fraction] = {}
+    for one in (one for value in spmd.values for one in value.chosen):
+        room[one.name] = Fraction(1)
+        if one.merged:
+            whole = next(other for other in values[one.mask].chosen if other.name == one.mask)
+            room[one.name] = even_share(one, whole, sizes) / one.share(lambda d: Fraction(sizes[d]))
+    return with_room(spmd, room)
+
+
 def _even(name: str, spmd: SpmdProgram) -> bool:
     """Whether each chip keeps as many entries of a value as any other when all are chosen as often: along one dim
-    at least it has whole rounds of them."""
+    at least it has whole rounds of them, and what a token keeps does not lie over the end of a block."""
     value, sizes = spmd.table()[name], dict(spmd.sizes)
     local = dict(zip(value.dims, value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh), strict=True))
     for one in value.chosen:
-        entries = math.prod(sizes[d] for d in one.over)
+        entries = math.prod(sizes[d] for d in (*one.over, *(d for _, d in one.merged)))
+        if one.merged and sizes[one.merged[-1][1]] % one.keep:
+            return False
         if entries % one.keep or not any(local[d] % (entries // one.keep) == 0 for d in one.per):
             return False
     return True

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from escc.compiler.plan.pipeline import parse
 from escc.compiler.simulate.pointwise import Frame, evaluate
 from escc.ir.choices import chosen_of, spread
 from escc.ir.chosen import Chosen, kept_share, vanishes
@@ -49,7 +54,8 @@ def call(function: str, *arguments: str | float | Expr) -> Call:
 def test_what_chooses_makes_a_mask_of_its_keys() -> None:
     assert chosen(Choose("r", "s", ("X",), 3), "B", "X") == (Chosen("r", ("X",), ("B",), 3),)
     assert chosen(Choose("r", "s", ("B", "X"), 3), "B", "X") == (Chosen("r", ("B", "X"), (), 3),)
-    assert chosen(Choose("r", "q", ("N", "X"), 3), "B", "N", "X") == (Chosen("r", ("N", "X"), ("B",), 3, ("g",)),)
+    among = Chosen("r", ("N", "X"), ("B",), 3, ("g",), groups=("N",), kept_groups=1)
+    assert chosen(Choose("r", "q", ("N", "X"), 3), "B", "N", "X") == (among,)
 
 
 def test_a_product_with_a_chosen_factor_is_chosen() -> None:
@@ -76,6 +82,58 @@ def test_what_the_inner_mask_keeps_the_outer_keeps_too() -> None:
     both = chosen_of(product("BNX,BN->BNX", "h", "g"), known | {"h": (deeper,)}, dims | {"h": tuple("BNX")})
     assert both == (deeper, GROUPS)
     assert kept_share(both, {"X": 4, "N": 5}.__getitem__) == pytest.approx(1 / 4 / 5)
+
+
+def test_what_is_left_of_blocks_is_chosen_where_one_of_their_entries_is() -> None:
+    free, two = Chosen("m", ("N", "X", "Y"), ("B",), 3), {"m": tuple("BNXY"), "t": tuple("BNXYE")}
+    known = {"m": (free,), "t": (free,)}
+    blocks = replace(free, over=("N", "Y"), merged=((1, "X"),))
+    assert chosen_of(Reduce("r", "m", ("X",)), known, two | {"r": tuple("BNY")}) == (blocks,)
+    assert chosen_of(product("bnxye->bnye", "t"), known, two | {"r": ("B", "O", "P", "E")}) == (
+        replace(blocks, over=("O", "P")),
+    )
+    again = chosen_of(Reduce("s", "r", ("N",)), {"r": (blocks,)}, {"r": tuple("BNY"), "s": tuple("BY")})
+    assert again == (replace(free, over=("Y",), merged=((0, "N"), (1, "X"))),)
+    dims = two | {"c": tuple("BNYE"), "r": tuple("BNXYE")}
+    assert chosen_of(product("BNXY,BNYE->BNXYE", "m", "c"), known | {"c": (blocks,)}, dims) == (free,)
+    assert spread(Map("r", call("add", "c", 1.0)), {"c": (blocks,)}) is None
+    # What was picked among groups lies in these, so that blocks of several groups are not told apart.
+    grouped = replace(WITHIN, groups=("N",), kept_groups=1)
+    for one, left, kept in ((grouped, "BN", True), (grouped, "BX", False), (WITHIN, "BN", False)):
+        found = chosen_of(product(f"BNX->{left}", "m"), {"m": (one,)}, {"m": tuple("BNX"), "r": tuple(left)})
+        assert bool(found) == kept
+
+
+def test_what_is_picked_among_groups_is_known_to_lie_in_these() -> None:
+    text = """
+    dim B = 4, N = 4, Y = 3
+    main(s: f32[B,N,Y]) {
+      best = max(s, over=Y)
+      g = choose(best, over=N, keep=2)
+      m = choose(s, among=g, over=[N,Y], keep=3)
+      c = max(m, over=Y)
+      return c
+    }
+    """
+    values = parse(text).table()
+    inner = Chosen("m", ("N", "Y"), ("B",), 3, ("g",), groups=("N",), kept_groups=2)
+    assert values["m"].chosen == (inner,)
+    assert values["c"].chosen == (replace(inner, over=("N",), merged=((1, "Y"),)),)
+
+
+PICKED = [(1, (3, 2), 0), (2, (2, 3), 0), (3, (4, 2), 2), (4, (3, 3), 2), (3, (2, 2), 0)]
+
+
+@pytest.mark.parametrize(("keep", "sizes", "first"), PICKED)
+def test_the_share_of_blocks_is_that_of_all_ways_to_pick(keep: int, sizes: tuple[int, int], first: int) -> None:
+    one = Chosen("m", ("N",), ("B",), keep, groups=("N",) * bool(first), kept_groups=first, merged=((1, "X"),))
+    picked = list(itertools.combinations(range(sizes[0]), first or sizes[0]))
+    met = ways = 0
+    for groups in picked:
+        for entries in itertools.combinations(itertools.product(groups, range(sizes[1])), keep):
+            met, ways = met + len({group for group, _ in entries}), ways + sizes[0]
+    assert one.share(lambda d: Fraction(sizes["NX".index(d)])) == Fraction(met, ways)
+    assert one.share(lambda d: sizes["NX".index(d)]) == pytest.approx(met / ways)
 
 
 @pytest.mark.parametrize(

@@ -104,4 +104,19 @@ def groups(b: Builder) -> list[str]:
     return [b.einsum("BF", b.einsum("BVKE", m, b.input("BE")), b.param("VKEF"))]
 
 
-CHOSEN: dict[str, Family] = {f.__name__: f for f in (router, into, back, whole, gated, loads, groups)}
+def once(b: Builder) -> list[str]:
+    """Tokens to groups of experts, once to each that has one of theirs, and one sum back."""
+    _experts(b)
+    x, s = b.input("BE"), b.input("BVK")
+    if b.rng.random() < 0.4:
+        best = b.choose(b.reduce(s, "K"), "V", b.rng.randint(1, b.sizes["V"]))
+        s = b.map(call("multiply", best, s), b.dims(s))
+    m = b.choose(s, "VK", b.rng.randint(1, b.sizes["K"]))
+    c = b.einsum("BVE", b.reduce(m, "K"), x)
+    if b.rng.random() < 0.3:
+        return [b.einsum("BVH", c, b.param("VEH"))]
+    u = b.einsum("BVKF", b.einsum("BVKE", m, c), b.param("VKEF"))
+    return [b.einsum("BF", b.einsum("BVF", m, u))]
+
+
+CHOSEN: dict[str, Family] = {f.__name__: f for f in (router, into, back, whole, gated, loads, groups, once)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from escc.cost.estimate import estimate, local_bytes
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
 from escc.ir.choices import with_room
+from escc.ir.chosen import Chosen
 from escc.ir.collective import AllGather
 from escc.ir.program import Choose, Kind, Program, Reduce
 from escc.ir.spmd import SpmdProgram
@@ -126,23 +128,69 @@ main(n: f32[B,E]) {
 """
 
 
+# Each token goes once to every group of experts in which it has one, and comes back as one sum.
+ONCE = """
+dim B = 64, E = 12, N = 8, Y = 4, F = 10
+dim X = N * Y
+main(x: f32[B,E]) {
+  param Wr: f32[E,X]
+  param Wi: f32[X,E,F]
+  param Wd: f32[X,F,E]
+  s[B,X] = x[B,E] * Wr[E,X]
+  m: f32 = choose(s, over=X, keep=3)
+  mb = max(m, over=Y)
+  c[B,N,E] = mb[B,N] * x[B,E]
+  e[B,X,E] = m[B,X] * c[B,N,E]
+  u[B,X,F] = e[B,X,E] * Wi[X,E,F]
+  h = relu(u)
+  d[B,X,E] = h[B,X,F] * Wd[X,F,E]
+  z[B,N,E] = m[B,X] * d[B,X,E]
+  y[B,E] = z[B,N,E]
+  return y
+}
+"""
+ONCE_AMONG_GROUPS = ONCE.replace(
+    "  m: f32 = choose(s, over=X",
+    "  best = max(s, over=Y)\n  g = choose(best, over=N, keep=3)\n  m: f32 = choose(s, over=X, among=g",
+)
+
+
+def _line(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
 def test_what_finds_no_room_is_dropped_and_counted_and_one_token_finds_its_experts(tmp_path: Path) -> None:
     pins = "stored n B_xE\nstored s B_xX\nstored Wi X_xEF\nstored Wd X_xFE\n"
     text = module(Layer(SMALL_LAYER, "4", pins), Fraction(1))
-    assert "capacity: float = 1.0" in text and "limited(m, 1, (1, 4), cfg.keep_m, cfg.X, cfg.capacity, ())" in text
+    says = "limited(m, 1, (1, 4), cfg.keep_m, cfg.capacity * cfg.keep_m / cfg.X, ())"
+    assert "capacity: float = 1.0" in text and says in text
     counting = text.replace("\nif __name__", COUNTING, 1)
     one = module(Layer(ONE_TOKEN, "4", "stored n BE\nstored Wi X_xEF\n"))
     assert "summed(u, m_rows_1, ())" in one
-    texts = {"main": text, "counting": counting, "one token": one}
+    pins = "stored x B_xyE\nstored Wi N_xY_yEF\nstored Wd N_xY_yFE\n"
+    pins += "use e.c B_yN_xE\nresult z BN_xE partialsum-y\n"
+    free, grouped = (module(Layer(text, "4x2", pins), Fraction(2)) for text in (ONCE, ONCE_AMONG_GROUPS))
+    assert all("of_blocks(c" in text and "block_sums(" in text for text in (free, grouped))
+    assert "1 - math.comb(cfg.N * cfg.Y - cfg.Y, cfg.keep_m) / math.comb(cfg.N * cfg.Y, cfg.keep_m)" in _line(free)
+    assert "cfg.keep_g / cfg.N * (1 - math.comb(cfg.keep_g * cfg.Y - cfg.Y, cfg.keep_m)" in _line(grouped)
+    texts = {"main": text, "counting": counting, "one token": one, "once": free, "among groups": grouped}
     assert run_files(texts, tmp_path) == dict.fromkeys(texts, "0")
 
 
 def test_boxes_have_whole_rows_and_no_more_than_there_can_be() -> None:
-    packing = Packing("m", ("B", "L"), ("X",), 2, 8, (4, 1, 4))
+    packing = Packing(Chosen("m", ("X",), ("B", "L"), 2), ("B", "L"), ("X",), (4, 1, 4))
     sizes = {"B": 12, "L": 2, "X": 8}  # blocks of six tokens and two experts, where three rows are expected
     rooms = {None: 12, Fraction(1): 3, TIGHT: 4, Fraction(2): 6, Fraction(100): 12}
     assert {capacity: packing.rows(sizes, capacity) for capacity in rooms} == rooms
     assert packing.effective(sizes, TIGHT) == Fraction(4, 3)
+    # Of two of eight experts half a token's are in neither group of four with 3 in 14: each has one of 11 tokens in 14.
+    blocks = Packing(replace(packing.chosen, over=("N",), merged=((1, "Y"),)), ("B", "L"), ("N",), (2, 1, 2))
+    sizes = {"B": 14, "L": 2, "N": 2, "Y": 4}
+    rooms = {None: 14, Fraction(1): 11, Fraction(10, 11): 10, Fraction(2): 14}
+    assert {capacity: blocks.rows(sizes, capacity) for capacity in rooms} == rooms
+    assert blocks.effective(sizes, None) == Fraction(14, 11)
+    grouped = replace(blocks, chosen=replace(blocks.chosen, keep=3, within=("g",), groups=("N",), kept_groups=1))
+    assert grouped.rows(sizes, Fraction(1)) == 7 == grouped.rows(sizes, None) / 2
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -150,7 +198,7 @@ def test_rows_take_the_memory_that_the_plan_counts(seed: int) -> None:
     spmd = layer(seed).compiled(TIGHT).spmd
     rows = packed(spmd)
     [packing] = rows.packings.values()
-    counted = with_room(spmd, {packing.mask: packing.effective(rows.sizes, TIGHT)})
+    counted = with_room(spmd, {packing.name: packing.effective(rows.sizes, TIGHT)})
     held = [value for value in counted.values if rows.held(value.name)]
     assert held
     for value in held:

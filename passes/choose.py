@@ -16,6 +16,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cost.estimate import estimate
 from ..cost.hardware import Hardware
 from ..cost.network import Network
 from ..cost.stages import NO_PASSING, Passing
@@ -23,6 +24,7 @@ from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh
 from ..ir.program import Phase, Pin, Program
 from ..ir.spmd import SpmdProgram
+from .expansion.once import sent_once
 from .expansion.orders import Orders, Product
 from .ilp.solver import Settings
 from .layouts.mesh_order import mesh_order
@@ -46,6 +48,7 @@ from .search.symmetry import representatives, with_plainest_axes
 from .search.tree_costs import Trees
 
 Floats = NDArray[np.float64]
+LEAST_EXCHANGED = 0.01  # of the time of a plan that sends what is chosen, for which sending it otherwise is planned
 MOST_ORDERS = 6  # of products, beside those of fewest operations, each of which is a whole plan
 
 
@@ -127,7 +130,8 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
 
     Several phases store each parameter once, and caches go from each phase to the next; what is
     minimised is the sum over all calls. A product of three and more factors is contracted in the order of fewest
-    operations in each phase, or, where that is cheaper, in one that takes up to twice as many.
+    operations in each phase, or, where that is cheaper, in one that takes up to twice as many. Where experts are in
+    groups tokens go to experts, or, where that is cheaper, once to each group of theirs.
 
     Raises InputError when a pin cannot hold, when no plan keeps
     to the memory of a chip, or when phases cannot share a parameter; Cutoff when none costs less than
@@ -145,6 +149,9 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
         programs[name] = orders.ordered(name, picks[name] | {kind: other})
         if not (pinned & first[name].table().keys()) - programs[name].table().keys() and trials.plan(programs):
             picks[name][kind] = other
+    for name in names if trials.found else ():
+        if (once := sent_once(trials.programs[name], name)) is not None and trials.exchanges(name):
+            trials.plan({**trials.programs, name: once})
     return trials.best()
 
 
@@ -186,6 +193,14 @@ class _Trials:
         if better:
             self.found, self.programs = found, programs
         return better
+
+    def exchanges(self, phase: str) -> bool:
+        """Whether sending what is chosen takes some of the time of a phase of the cheapest plan so far."""
+        assert self.found is not None, "it is asked of a plan"
+        [spmd] = (each for each in insert(self.found) if each.phase == phase)
+        values, cost = spmd.table(), estimate(spmd, self.options.hardware)
+        chosen_s = math.fsum(move.seconds * move.times for move in cost.moves if values[move.result].chosen)
+        return chosen_s > LEAST_EXCHANGED * cost.totals().apart_s
 
     def best(self) -> Plan:
         """The cheapest plan. Raises what was wrong with the first where there is none."""

@@ -105,17 +105,25 @@ class Found:
         return sum(m.bytes_sent * m.times for m in estimate(self.spmd, V4).moves)
 
 
-def planned(text: str, mesh: str, keep: int, pins: str = "", stored_bytes: float = math.inf, **sizes: int) -> Found:
+def planned(
+    text: str,
+    mesh: str,
+    keep: int,
+    pins: str = "",
+    stored_bytes: float = math.inf,
+    hardware: Hardware = V4,
+    **sizes: int,
+) -> Found:
     """The proven optimum of a layer, verified, and run on virtual chips."""
     dims = "dim " + ", ".join(f"{d} = {n}" for d, n in sizes.items())
     source = Source("layer.esti", f"{dims}\n{text.replace('KEEP', str(keep))}")
     program = expand(parse(source), source)
     fixed = parse_pins(Source("layer.pins", pins), program)
-    options = Options(V4, capacity_bytes=math.inf, stored_bytes=stored_bytes, pins=fixed)
+    options = Options(hardware, capacity_bytes=math.inf, stored_bytes=stored_bytes, pins=fixed)
     plan = choose(program, "main", Mesh.parse(mesh), options)
     assert plan.phases[0].gap <= 1e-9
     (spmd,) = insert(plan)
-    verify(spmd, program)
+    verify(spmd, plan.phases[0].program)
     report = check(program, spmd, predict)
     assert report.max_error <= 1e-9
     assert report.equal
@@ -227,3 +235,28 @@ def test_the_ways_cross_where_their_bytes_do() -> None:
         mask = b / chips * k * 2 * (chips - 1) / chips if k > chips else 0.0
         expected = 2 * b / chips * e * copies * 2 * (chips - 1) / chips + mask
         assert found.bytes_sent == pytest.approx(expected, rel=1e-12)
+
+
+def test_tokens_go_once_to_a_chip_of_several_of_their_experts() -> None:
+    b, e, n, y, k, chips = 2048, 4096, 8, 8, 8, 8
+    text = LAYER.replace("main(", "dim X = N * Y\nmain(")
+    found = planned(text, "8", k, "stored n B_xE\nstored y B_xE", B=b, E=e, N=n, Y=y, F=4096)
+    assert found.read("Wi") == "N_xYEF" and found.layout("e.sent") == "B_xNE" and found.layout("y.sums") == "BEN_x"
+    assert exchanged(found, "e.sent") and exchanged(found, "y.sums") and not {"e", "d"} & found.sent().keys()
+    met = n * (1 - math.comb(n * y - y, k) / math.comb(n * y, k))  # of the groups, in place of k experts
+    masks = sum(move.bytes_sent for move in estimate(found.spmd, V4).moves if move.result[0] in "mw")
+    assert met < 0.75 * k
+    there = (b / chips) * met * e * 2 * (chips - 1) / chips
+    assert found.bytes_sent - masks == pytest.approx(2 * there, rel=1e-12)
+
+
+def test_tokens_go_once_to_a_node_and_there_to_each_of_their_experts() -> None:
+    # As DeepEP's kernels for many tokens do: links between nodes are slow, and all experts of a token on one node, in a
+    # group that was chosen first, ask for it once.
+    text = LAYER.replace("main(", "dim X = N * Y\nmain(").replace("over=X, keep", "over=X, among=g, keep")
+    text = text.replace("  m = ", "  best = max(s, over=Y)\n  g = choose(best, over=N, keep=1)\n  m = ")
+    pins = "stored n [B/node.gpu, E]\nuse u.Wi [N/node, Y/gpu, E, F]\nuse d.Wd [N/node, Y/gpu, F, E]\n"
+    sizes = {"B": 65536, "E": 7168, "N": 4, "Y": 4, "F": 2048}
+    sent = planned(text, "node=4,gpu=2", 4, pins, hardware=Hardware.load("h100"), **sizes).sent()
+    over_nodes = {name: move for name, moves in sent.items() for move in moves if "node" in move and name[0] in "edy"}
+    assert over_nodes.keys() == {"e.sent", "y.sums"}

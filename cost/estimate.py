@@ -8,7 +8,7 @@ formulas of `cost.formulas.symbolic` are those of the figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from .hardware import Hardware
 from .kernels import launches
 from .loops import Alone, LoopCost, loop_cost
 from .network import Network, bytes_sent
-from .ops import Work, work
+from .ops import Work, busiest, work
 from .streams import FetchCost, fetch_costs, host_traffic
 
 
@@ -133,6 +133,16 @@ class Scale:
         sizes = (self.local(d, axes) for d, axes in zip(value.dims, value.layout.dims, strict=True))
         return math.prod(sizes, start=Fraction(value.dtype.bits, 8)) * held_share(value.chosen, self.dim)
 
+    def load(self, layouts: Sequence[SpmdValue], mesh: Mesh) -> Any:
+        """How many times the mean of its chosen entries the chip has that has most of a value, in that of some layouts
+        which shares them out most."""
+        if not any(one.skew != 1 for one in layouts[0].chosen):
+            return 1
+        split = [dict(zip(value.dims, value.layout.dims, strict=True)) for value in layouts]
+        over = [d for one in layouts[0].chosen for d in one.over]
+        finest = max(split, key=lambda axes: math.prod(mesh.size(*axes[d]) for d in over))
+        return busiest(layouts[0].chosen, lambda d: self.local(d, finest[d]), self.dim)
+
 
 @dataclass(frozen=True)
 class StoredBytes:
@@ -156,7 +166,8 @@ class OpWork:
 @dataclass(frozen=True)
 class Transfer:
     """A collective, once: what a chip holds before and after it (bytes), and over how many chips it goes.
-    `joined`: it is part of the collective before it."""
+    `joined`: it is part of the collective before it. `load`: how many times these bytes the chip has that has most,
+    where entries are chosen unevenly: its links are the busiest, and others wait for it."""
 
     result: str
     operand: str
@@ -167,10 +178,16 @@ class Transfer:
     after_bytes: Any
     ways: Any
     joined: bool = False
+    load: Any = 1
+
+    @property
+    def busiest_bytes(self) -> tuple[Any, Any]:
+        """What the chip that has most holds before and after it."""
+        return self.before_bytes * self.load, self.after_bytes * self.load
 
     @property
     def bytes_sent(self) -> Any:
-        """The bytes that each chip sends."""
+        """The bytes that each chip sends, on average."""
         return bytes_sent(self.kind, self.before_bytes, self.after_bytes, self.ways)
 
 
@@ -204,8 +221,9 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
             case Move(result, operand, collective, joined):
                 axes = axes_of(collective, values[operand].layout)
                 before, after = (scale.local_bytes(values[n]) for n in (operand, result))
-                ways = scale.ways(axes)
-                yield Transfer(result, operand, placed.times, kind(collective), axes, before, after, ways, joined)
+                moved, layouts = (before, after, scale.ways(axes)), [values[operand], values[result]]
+                load = scale.load(layouts, spmd.mesh)
+                yield Transfer(result, operand, placed.times, kind(collective), axes, *moved, joined, load)
 
 
 def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
@@ -224,8 +242,9 @@ def estimate(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
                 work_s = hardware.compute_s(done.flops, done.dtype), hardware.memory_s(done.hbm_bytes, done.cache_bytes)
                 beside_s, seconds = hardware.launch_s(done), float(hardware.work_s(done))
                 ops.append(OpCost(result, times, done.flops, done.hbm_bytes, *work_s, beside_s, seconds))
-            case Transfer(result, _, times, name, axes, before, after, _, joined):
-                taken = float(network.collective_s(name, axes, float(before), float(after), joined))
+            case Transfer(result, _, times, name, axes, joined=joined):
+                before, after = map(float, step.busiest_bytes)
+                taken = float(network.collective_s(name, axes, before, after, joined))
                 moves.append(MoveCost(result, times, name, axes, float(step.bytes_sent), taken, joined))
     found = Estimate(tuple(ops), tuple(moves), tuple(stored))
     if loops := tuple(walk_loops(spmd.body)):

@@ -17,7 +17,7 @@ from ..ir.program import Einsum
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue
 from ..ir.verify.fused import CollectiveMatmul
 from .network import Network
-from .ops import Work
+from .ops import Work, busiest
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,11 @@ def loop_cost(loop: CollectiveMatmul, times: int, spmd: SpmdProgram, network: Ne
     closed = any(stage.axis in network.rings for stage in stages)
     halves = 2 if closed and shape[stages[0].dim] % 2 == 0 else 1
     block_bytes = _local_bytes(block, spmd)
+    load = busiest(block.chosen, lambda d: shape[block.dims.index(d)], sizes.__getitem__)
     gathered, transfer_s, hops_s = 1, 0.0, 0.0
     for stage in stages:
         ways = spmd.mesh.size(stage.axis)
-        passed = float(gathered * (ways - 1) * block_bytes)
+        passed = float(gathered * (ways - 1) * block_bytes * load)
         transfer_s += passed / network.passing_bytes_per_s(stage.axis, both_ways=halves == 2)
         hops_s += gathered * (ways - 1) * network.hop_s(stage.axis)
         gathered *= ways

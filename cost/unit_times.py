@@ -44,8 +44,9 @@ def unit_times(spmd: SpmdProgram, hardware: Hardware, sizes: Mapping[str, Floats
         match step:
             case OpWork(result, times, done):
                 taken = hardware.work_s(done)
-            case Transfer(result, _, times, kind, axes, before, after, _, joined):
-                taken = network.collective_s(kind, axes, _array(before, count), _array(after, count), joined)
+            case Transfer(result, _, times, kind, axes, joined=joined):
+                before, after = (_array(held, count) for held in step.busiest_bytes)
+                taken = network.collective_s(kind, axes, before, after, joined)
             case StoredBytes():
                 continue
         unit = unit_of[result]

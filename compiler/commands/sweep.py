@@ -26,9 +26,10 @@ from ..sweep.grid import MOST, grid, read_numbers, read_types
 from ..sweep.points import Data, Record, Sweep
 from ..sweep.run import run_sweep
 from ..sweep.solve import compiled_again
-from ..sweep.stream import Limits, Request, Wanted, places, serve
+from ..sweep.stream import Found, Limits, Request, Wanted, places, serve
 from ..sweep.stream_text import stream_data, stream_text
 from ..sweep.sweep_text import draw, sweep_text
+from ..text.arguments import skew_of
 from ..text.extras import optional
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say
@@ -47,6 +48,7 @@ from .options import (
     Pads,
     Price,
     Sets,
+    Skew,
     Stages,
     bindings,
     chip_of,
@@ -105,6 +107,7 @@ def sweep_command(
     stages: Stages = None,
     offload: Offloading = Offload.NONE,
     ahead: Ahead = 1,
+    skew: Skew = None,
     max_latency: Annotated[
         str | None, typer.Option(metavar="TIME", help="Say which point is cheapest with steps of `30ms` at most.")
     ] = None,
@@ -147,7 +150,7 @@ def sweep_command(
         optional("matplotlib", "A picture")  # before anything is planned
     sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")
     chosen = {name: chip_of(name, datasheet, network, engine, price) for name in map(str.strip, hardware.split(","))}
-    same = _same_options(datasheet, network, engine)
+    same, uneven = _same_options(datasheet, network, engine, skew), skew_of(skew)
     if input_ is not None or output_tokens is not None:
         if input_ is None or output_tokens is None:
             raise fail("A stream has both `--input` and `--output` tokens.")
@@ -156,23 +159,16 @@ def sweep_command(
         for option, given in (of_grid | {"--stages": stages, "--offload": streams, "--plans": plans or None}).items():
             if given is not None:
                 raise fail(f"`{option}` is of a grid, and `--input` asks for a stream of requests.")
-        if emit not in (Emit.TEXT, Emit.JSON):
-            raise fail(f"A stream is shown as text or JSON, not as {emit}.")
+        _refuse_pages(emit)
         limits = Limits(_time(max_latency, "--max-latency"), _time(max_first_token, "--max-first-token"))
-        fixed = any_shape, tuple(sizes.items()), tuple(pads.items()), chunk
+        fixed = any_shape, tuple(sizes.items()), tuple(pads.items()), chunk, uneven
         source = read_model(Path(model))
         request = Request(source, input_, output_tokens, limits, target, hbm_fraction, _batch(batch), *fixed)
         request.program()  # what is wrong with it is said before anything is planned
         kinds = _kinds(weights, "--weights"), _kinds(caches, "--caches")
         found = serve(request, places(_numbers(chips), list(chosen.values()), *kinds), jobs, scheduler)
-        named = {chip: name for name, chip in chosen.items()}
-        padded = [f"--set {dim}={size}" for dim, size in sizes.items()] + [f"--pad {d}={n}" for d, n in pads.items()]
-        first = [shlex.quote(model), f"--hardware {shlex.quote(named[found[0].place.hardware])}"]
-        say(
-            json.dumps(stream_data(request, found), indent=2) + "\n"
-            if emit is Emit.JSON
-            else stream_text(request, found, " ".join([*first, *same, *padded]))
-        )
+        name = next(name for name, chip in chosen.items() if chip == found[0].place.hardware)
+        say(_of_stream(request, found, [shlex.quote(model), f"--hardware {shlex.quote(name)}", *same], emit))
         return
     if chunk is not None:
         raise fail("`--chunk` is of a stream of requests.", hint="which `--input` and `--output` ask for")
@@ -181,7 +177,7 @@ def sweep_command(
     wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
     lists, count = (chips, batch, context, weights), None if stages is None else stages_of(stages, None) or 0
     given_sizes = sizes, pads, hbm_fraction, any_shape
-    sweep = grid(Path(model), list(chosen.values()), lists, phase, *given_sizes, offload, ahead, count, caches)
+    sweep = grid(Path(model), list(chosen.values()), lists, phase, *given_sizes, offload, ahead, count, caches, uneven)
     if plans and emit is not Emit.HTML:
         raise fail("`--plans` are pages, which `--emit html` links to.")
     results = None if output is None else _results_file(output)
@@ -206,6 +202,20 @@ def sweep_command(
                 files = {beside.name: draw(sweep, records, emit.value, wanted)}
             write_files(beside.parent, files, force)
             note(f"wrote {beside}" + (f" and {len(files) - 1} plans beside it" if plans else ""))
+
+
+def _refuse_pages(emit: Emit) -> None:
+    """Raise InputError where a stream is to be drawn."""
+    if emit not in (Emit.TEXT, Emit.JSON):
+        raise fail(f"A stream is shown as text or JSON, not as {emit}.")
+
+
+def _of_stream(request: Request, found: Sequence[Found], options: Sequence[str], emit: Emit) -> str:
+    """What places serve of a stream. `options`: those of this command that the one which compiles the best has too."""
+    if emit is Emit.JSON:
+        return json.dumps(stream_data(request, found), indent=2) + "\n"
+    sizes = [f"--set {d}={n}" for d, n in request.settings] + [f"--pad {d}={n}" for d, n in request.pads]
+    return stream_text(request, found, " ".join([*options, *sizes]))
 
 
 def _pages(
@@ -258,11 +268,12 @@ def _kinds(text: str | None, option: str) -> tuple[Dtype | None, ...]:
     return tuple(None if kind is Dtype.BF16 else kind for kind in types)
 
 
-def _same_options(datasheet: bool, network: Convention | None, engine: str | None) -> list[str]:
+def _same_options(datasheet: bool, network: Convention | None, engine: str | None, skew: str | None) -> list[str]:
     """The options of this command that one which compiles a plan of it has to have as well."""
     parts = ["--datasheet"] if datasheet else []
     parts += [f"--network {network}"] if network is not None else []
-    return parts + ([f"--engine {shlex.quote(engine)}"] if engine is not None else [])
+    parts += [f"--engine {shlex.quote(engine)}"] if engine is not None else []
+    return parts + ([f"--skew {shlex.quote(skew)}"] if skew is not None else [])
 
 
 def _results_file(text: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 from ...cost.hardware import Hardware
@@ -35,10 +36,12 @@ def grid(
     ahead: int = 1,
     stages: int | None = None,
     caches: str | None = None,
+    skew: Fraction = Fraction(1),
 ) -> Sweep:
     """The sweep of a model on each hardware over lists of chips, batches, contexts (None: as the phase has it) and
     types of weights, and of caches (None: as the model has them); each point with streams from the host (`offload`,
-    `ahead`), or in `stages`, 0 for as many as are quickest. Costs are in dollars where each chip has a price.
+    `ahead`), or in `stages`, 0 for as many as are quickest. `skew`: as of a `Sweep`. Costs
+    are in dollars where each chip has a price.
 
     Raises InputError with all that is wrong in the lists, and where the model cannot be swept.
     """
@@ -88,6 +91,7 @@ def grid(
         ahead,
         stages,
         stored,
+        skew,
     )
     if len(sweep.points) > MOST_POINTS:
         raise fail(f"The sweep has {len(sweep.points):,} points; at most {MOST_POINTS:,} are supported.")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from fractions import Fraction
 from importlib.metadata import version
 from itertools import product
 from typing import Any
@@ -19,7 +20,7 @@ from ...ir.dtype import Dtype
 from ..plan.offload import Offload
 from ..plan.serving import Serving
 
-FORM = 4  # of the results file; another number, another form
+FORM = 5  # of the results file; another number, another form
 Data = dict[str, Any]
 
 
@@ -49,7 +50,8 @@ class Sweep:
     of caches, count of chips, batch and context. `settings` and `pads` hold at all of them; `hbm_fraction` of a chip's
     memory is used.
     `any_shape`: whether slices that are not offered count, too. `offload`, `ahead`: what may be streamed from the host,
-    and how long before. `stages`: how many there are, 0 for as many as are quickest, None for none."""
+    and how long before. `stages`: how many there are, 0 for as many as are quickest, None for none.
+    `skew`: how many times the mean load of chosen entries the busiest chip has."""
 
     source: Source
     dims: Serving
@@ -67,6 +69,7 @@ class Sweep:
     ahead: int = 1
     stages: int | None = None
     caches: tuple[Dtype | None, ...] = (None,)
+    skew: Fraction = Fraction(1)
 
     def chip(self, point: Point) -> Hardware:
         """The chip that a point is planned for."""
@@ -103,6 +106,7 @@ class Sweep:
             "offload": self.offload,
             "ahead": self.ahead,
             "stages": self.stages,
+            "skew": float(self.skew),
         }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
 from ..plan.offload import Offload
-from ..text.arguments import checked
+from ..text.arguments import checked, skew_of
 from ..text.processes import completed
 from .answers import Answer, Target, answer
 from .grid import grid
@@ -57,6 +57,7 @@ def sweep(
     ahead: int = 1,
     stages: int | str | None = None,
     caches: str | Sequence[str] | None = None,
+    skew: float | str = 1,
 ) -> SweepResult:
     """Plan a model, a file or a shipped one, at every point of a grid, on every shape of slice.
 
@@ -64,7 +65,8 @@ def sweep(
     `caches`: types, without them as the model has it. `any_shape`: on slices that are not offered as well.
     `scheduler`: the address of a Dask scheduler, `tcp://host:8786`. `results`: a file, NAME.jsonl, that keeps what is
     solved. `offload`, `ahead`: what may be streamed from the host at each point, and how many layers
-    before it is needed; `stages`: into how many layers are divided, or `auto`.
+    before it is needed; `stages`: into how many layers are divided, or `auto`. `skew`: how many times the mean load of
+    chosen entries the busiest chip has.
     Raises InputError with all that is wrong, InternalError where a plan does not hold together. With more than one
     job, processes are spawned: a script calls this under `if __name__ == "__main__"`.
     """
@@ -80,10 +82,9 @@ def sweep(
     count = 0 if stages == "auto" else stages
     assert not isinstance(count, str)
     streams = Offload(offload), ahead
-    of_caches = None if caches is None else _list(caches)
-    planned = grid(
-        Path(model), kinds, lists, phase, settings, pads, hbm_fraction, any_shape, *streams, count, of_caches
-    )
+    of_caches, uneven = None if caches is None else _list(caches), skew_of(str(skew))
+    sizes = settings, pads, hbm_fraction, any_shape
+    planned = grid(Path(model), kinds, lists, phase, *sizes, *streams, count, of_caches, uneven)
     return SweepResult(planned, run_sweep(planned, None if results is None else Path(results), jobs, scheduler))
 
 

@@ -10,6 +10,7 @@ import math
 from functools import lru_cache
 
 from ...cost.hardware import Hardware, Torus
+from ...ir.choices import with_skew
 from ...ir.diagnostics import InputError
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
@@ -85,7 +86,7 @@ def _expanded(
     sweep: Sweep, phase: str, sizes: tuple[tuple[str, int], ...], weights: Dtype | None, caches: Dtype | None
 ) -> Program:
     settings = dict(sweep.settings) | dict(sizes)
-    return program_of(sweep.source, settings, dict(sweep.pads), phase, weights, caches)
+    return with_skew(program_of(sweep.source, settings, dict(sweep.pads), phase, weights, caches), sweep.skew)
 
 
 def _record(point: Point, best: Found, tried: tuple[Tried, ...]) -> Record:

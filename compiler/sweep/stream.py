@@ -10,12 +10,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from fractions import Fraction
 from functools import partial
 from itertools import product
 
 from ...cost.estimate import estimate
 from ...cost.hardware import Hardware
 from ...cost.memory import memory
+from ...ir.choices import with_skew
 from ...ir.diagnostics import InputError, Source
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
@@ -95,7 +97,8 @@ class Found:
 @dataclass(frozen=True)
 class Request:
     """A model that serves requests of given lengths. `settings`, `pads`: sizes that some of its dims have, or are
-    padded to. `batch`: one that is given, None for the best. `chunk`: tokens of a prompt that are taken in at once."""
+    padded to. `batch`: one that is given, None for the best. `chunk`: tokens of a prompt that are taken in at once.
+    `skew`: how many times the mean load of chosen entries the busiest chip has."""
 
     source: Source
     input_tokens: int
@@ -108,10 +111,12 @@ class Request:
     settings: tuple[tuple[str, int], ...] = ()
     pads: tuple[tuple[str, int], ...] = ()
     chunk: int | None = None
+    skew: Fraction = Fraction(1)
 
     def program(self, weights: Dtype | None = None, caches: Dtype | None = None) -> Program:
         """The model with its weights and caches as they are, or in other types. Raises InputError where it is wrong."""
-        return program_of(self.source, dict(self.settings), dict(self.pads), None, weights, caches)
+        settings, pads = dict(self.settings), dict(self.pads)
+        return with_skew(program_of(self.source, settings, pads, None, weights, caches), self.skew)
 
 
 def places(

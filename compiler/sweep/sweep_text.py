@@ -60,7 +60,8 @@ def sweep_text(
 
 
 def _title(sweep: Sweep) -> str:
-    return f"Sweep of {sweep.source.name} on {', '.join(one.name for one in sweep.hardware)}"
+    load = "" if sweep.skew == 1 else f", {float(sweep.skew):g} times the mean of what is chosen on the busiest chip"
+    return f"Sweep of {sweep.source.name} on {', '.join(one.name for one in sweep.hardware)}{load}"
 
 
 def _which(sweep: Sweep, record: Record) -> dict[str, str]:

@@ -158,9 +158,9 @@ def symbolic(
 
     def seconds(step: Transfer) -> Expr:
         if bandwidth is Bandwidth.AXIS:
-            return sent_by(step) / (_shares(step, bandwidth) * symbols.network)
-        sizes = step.before_bytes, step.after_bytes
-        return sympy.sympify(network.collective_s(step.kind, step.axes, *sizes, joined=step.result in joined))
+            return sent_by(step) * step.load / (_shares(step, bandwidth) * symbols.network)
+        held, is_part = step.busiest_bytes, step.result in joined
+        return sympy.sympify(network.collective_s(step.kind, step.axes, *held, joined=is_part))
 
     joined = {placed.item.result for placed in walk(spmd.body) if _is_joined(placed.item)}
     steps = list(step_costs(spmd, Scale(symbols.dims.__getitem__, symbols.axes.__getitem__)))
@@ -323,6 +323,8 @@ def _is_one(chain: list[Transfer], bandwidth: Bandwidth) -> bool:
     """Whether collectives in a row take, exactly, what one over all their axes would."""
     if bandwidth is Bandwidth.LINKS or len({(s.kind, s.times) for s in chain}) > 1:
         return False  # on links each has a latency of its own
+    if any(s.load != 1 for s in chain):
+        return False
     together = _whole(chain)
     apart = sympy.Add(*(s.bytes_sent / _shares(s, bandwidth) for s in chain))
     return bool(sympy.cancel(apart - together.bytes_sent / _shares(together, bandwidth)) == 0)
@@ -333,4 +335,5 @@ def _whole(chain: list[Transfer]) -> Transfer:
     first, last = chain[0], chain[-1]
     axes = tuple(a for s in chain for a in s.axes)
     ways = sympy.Mul(*(s.ways for s in chain))
-    return Transfer(last.result, first.operand, last.times, last.kind, axes, first.before_bytes, last.after_bytes, ways)
+    held = first.before_bytes, last.after_bytes
+    return Transfer(last.result, first.operand, last.times, last.kind, axes, *held, ways, load=last.load)

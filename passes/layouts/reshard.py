@@ -160,10 +160,12 @@ def _permutes(space: Space) -> Arcs:
     return Arcs(table[:, 0], table[:, 1], kind, _mask(moved))
 
 
-def price_arcs(space: Space, arcs: Arcs, total_bytes: float, price: Price) -> Floats:
-    """Seconds of each arc for a tensor of `total_bytes` over all."""
-    before = total_bytes / space.shards[arcs.source]
-    after = total_bytes / space.shards[arcs.target]
+def price_arcs(space: Space, arcs: Arcs, total_bytes: float, price: Price, loads: Floats | None = None) -> Floats:
+    """Seconds of each arc for a tensor of `total_bytes` over all. `loads`: in each layout how many times the mean the
+    chip has that has most; of both layouts of an arc the one that shares out most says what its busiest chip has."""
+    load = 1.0 if loads is None else np.maximum(loads[arcs.source], loads[arcs.target])
+    before = total_bytes * load / space.shards[arcs.source]
+    after = total_bytes * load / space.shards[arcs.target]
     seconds = np.zeros(len(arcs))
     for k, mask in {(int(k), int(m)) for k, m in np.unique(np.stack([arcs.kind, arcs.axes]), axis=1).T}:
         alike = (arcs.kind == k) & (arcs.axes == mask)

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.network import Network
+from ...cost.ops import busiest
 from ...ir.program import Program
 from ..ilp.solver import Settings
 from ..layouts.reshard import Arcs, needed, price_arcs, worthwhile
 from ..layouts.space import Array
 from .combinable import ALONE, Groups, find_groups
-from .graph import Graph
+from .graph import Graph, Tensor
 from .steiner import Distances
 from .tree_costs import TreeCosts, Trees
 
@@ -90,15 +91,27 @@ def all_moves(programs: Mapping[str, Program], graph: Graph, network: Network) -
             seconds.append(np.zeros(0))
             continue
         space = tensor.space.space
-        key = id(space), tensor.joins, tensor.total_bytes
+        loads = _loads(tensor)
+        key = id(space), tensor.joins, tensor.total_bytes, None if loads is None else loads.tobytes()
         if key not in alike:
             own = worthwhile(space, tensor.joins)
-            alike[key] = own, price_arcs(space, own, tensor.total_bytes, network.collective_s)
+            alike[key] = own, price_arcs(space, own, tensor.total_bytes, network.collective_s, loads)
         own, price = alike[key]
         arcs.append(own)
         seconds.append(tensor.times * price)
     groups = find_groups(programs, graph, arcs, network)
     return Moves(arcs, seconds, groups if len(groups.latency_s) else None)
+
+
+def _loads(tensor: Tensor) -> Floats | None:
+    """In each layout of a chosen value how many times the mean of its entries the chip has that has most; None where
+    all chips have as many."""
+    if not any(one.skew != 1 for one in tensor.value.chosen):
+        return None
+    ways = {tensor.value.dims[dim]: tensor.space.space.ways[:, slot] for slot, dim in enumerate(tensor.space.dims)}
+    share = {dim: 1 / into for dim, into in ways.items()}
+    found = busiest(tensor.value.chosen, lambda dim: share.get(dim, 1.0), lambda _: 1.0)
+    return np.broadcast_to(np.asarray(found, dtype=np.float64), (len(tensor.space),))
 
 
 def _numbered(of: Array) -> bytes:

@@ -127,6 +127,13 @@ def test_the_busiest_chip_has_more_of_what_chips_share_out() -> None:
             assert done[name].flops == even[name].flops and done[name].hbm_bytes == even[name].hbm_bytes
         assert done["h"].hbm_bytes == load * even["h"].hbm_bytes
         assert predict(uneven) == predict(spmd)
+        # A collective takes as long as its busiest chip, whichever way it shares the entries out.
+        sent, evenly = ({move.result: move for move in estimate(one, V4).moves} for one in (uneven, spmd))
+        experts = {name for name in sent if name[0] in "ed" and sent[name].kind == "all-to-all"}
+        assert len(experts) == 2
+        for name in experts:
+            assert sent[name].seconds == pytest.approx(load * evenly[name].seconds, rel=1e-12)
+            assert sent[name].bytes_sent == evenly[name].bytes_sent
 
 
 def test_other_orders_of_products_keep_room_and_load() -> None:
@@ -146,6 +153,7 @@ def test_formulas_come_to_the_figures(skew: int) -> None:
     formulas, figures = symbolic(spmd, V4), estimate(spmd, V4)
     for move, sent in zip(formulas.moves, figures.moves, strict=True):
         assert formulas.value(move.bytes_sent) == pytest.approx(sent.bytes_sent, rel=1e-12)
+        assert formulas.value(move.seconds) == pytest.approx(sent.seconds, rel=1e-12)
     for op, done in zip(formulas.ops, figures.ops, strict=True):
         assert formulas.value(op.flops) == pytest.approx(done.flops, rel=1e-12)
         assert formulas.value(op.hbm_bytes) == pytest.approx(done.hbm_bytes, rel=1e-12)

@@ -239,6 +239,31 @@ def test_a_page_leads_to_the_plans_of_the_frontier(model: str, tmp_path: Path) -
     assert again.exit_code == 1 and "exist" in again.output
 
 
+EXPERTS = MODEL.replace(
+    "  u[B,L,F] = a[B,L,E] * Wi[E,F]\n  d[B,L,E] = u[B,L,F] * Wd[F,E]\n",
+    "  param Wr: bf16[E,X]\n  r[B,L,X] = a[B,L,E] * Wr[E,X]\n  m = choose(r, over=X, keep=2)\n"
+    "  e[B,L,X,E] = m[B,L,X] * a[B,L,E]\n  u[B,L,X,F] = e[B,L,X,E] * Wi[X,E,F]\n"
+    "  f[B,L,X,E] = u[B,L,X,F] * Wd[X,F,E]\n  d[B,L,E] = m[B,L,X] * f[B,L,X,E]\n",
+)
+EXPERTS = EXPERTS.replace("F = 4096", "F = 4096, X = 8")
+EXPERTS = EXPERTS.replace("bf16[E,F]", "bf16[X,E,F] @ X_xEF").replace("bf16[F,E]", "bf16[X,F,E] @ X_xFE")
+
+
+def test_the_busiest_chip_of_each_point_has_more(tmp_path: Path) -> None:
+    file = tmp_path / "experts.esti"
+    file.write_text(EXPERTS)
+    grid = (str(file), "--chips", "2", "--batch", "512", "--phase", "decode", "--hardware", "h100")
+    points = [data(*grid, "--skew", skew) for skew in ("1", "2")]
+    [[even], [uneven]] = (found["points"] for found in points)
+    assert points[1]["sweep"]["skew"] == 2 and uneven["latency_s"] > 1.02 * even["latency_s"]
+    said = sweep(*grid, "--skew", "2", "--max-latency", "1s").stdout
+    [command] = (line for line in said.splitlines() if line.startswith("  escc compile"))
+    compiled = CliRunner().invoke(app, [*command.split()[1:], "--emit", "json"])
+    assert json.loads(compiled.stdout)["prediction"]["latency_s"] == uneven["latency_s"]
+    again = sweep(*grid, "--skew", "0.5")
+    assert again.exit_code == 1 and "`--skew 0.5` is no number of 1 or more." in again.output
+
+
 @pytest.mark.parametrize("more", [(), ("--datasheet",), ("--network", "flat", "--engine", "vllm")])
 def test_the_answer_names_a_command_that_takes_as_long(model: str, more: tuple[str, ...]) -> None:
     grid = ("--chips", "8", "--batch", "16", "--context", "64", "--phase", "decode", "--weights", "int8")

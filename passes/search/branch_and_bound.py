@@ -95,7 +95,8 @@ MOST_WORK = 20_000_000  # arcs swept over for them: what large problems may take
 FEW_READ, ARCS_A_READ = 20, 5  # of a small problem, which is settled otherwise then (see `settle`)
 NEAR_BOUND = (0.05, 0.02, 0.01, 0.005, 0.002)  # above its bound, of a box with too many plans that may be cheaper
 MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of others that is not asked any more
-NEARLY, MOST_IN_PLACE = 2e-3, 6  # a gap that is small, and steps that leave it, after which a large side is left so
+NEARLY = 2e-3  # a gap that is small enough where steps take long
+MOST_IN_PLACE, PATIENCE = 6, 24  # steps that change nothing, and plans that have been read off, after which it is
 MANY_COLUMNS = 20_000  # of a large side
 WIDE = 0.01  # a gap that is worth more tries for a better plan where bounds come from the solver
 MOST_CUTS = 4  # in turn by what the dual ascent says alone
@@ -188,8 +189,8 @@ class Boxes:
 
     @property
     def hesitates(self) -> bool:
-        """Whether many steps have changed nothing, of a problem in which each takes long."""
-        return self.large and self.in_place >= MOST_IN_PLACE
+        """Whether a small gap is good enough: many steps have been made, or changed nothing, and each takes long."""
+        return self.large and (self.in_place >= MOST_IN_PLACE or self.read >= PATIENCE)
 
     @property
     def open(self) -> bool:

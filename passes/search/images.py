@@ -11,15 +11,14 @@ decided here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import permutations, product
 
 import numpy as np
 
 from ..layouts.reshard import Arcs
-from ..layouts.space import Arrangements, Array, Mask, Space
+from ..layouts.space import Array, Mask, Space
 from .combinable import ALONE, Groups
 from .dual_ascent import DualAscent
 from .exact import Candidate, Problem, Prover
@@ -27,6 +26,7 @@ from .graph import Graph, Port, Tensor
 from .limits import Held, JointLimits, Limits
 from .memory_bounds import Demand, Load
 from .steiner import Distances
+from .symmetry import image_codes
 
 SWEEPS = 3  # of the ascent among the images of a plan
 SAME = 1e-9  # relative: plans of one price
@@ -169,7 +169,7 @@ def images(problem: Problem) -> Images | None:
     for tensor in problem.graph.tensors:
         space = tensor.space.space
         if id(space) not in spaces:
-            code = _least(space.rows, problem.alike)
+            code = np.min(image_codes(space.rows, problem.alike), axis=0)
             standing, of = np.unique(code, return_inverse=True)
             if not np.isin(standing, space.codes).all():
                 return None
@@ -196,28 +196,6 @@ def images(problem: Problem) -> Images | None:
     return Images(small, of_choice, first, rows_of, numbers)
 
 
-def _relabelings(classes: Sequence[Sequence[int]], axes: int) -> Iterator[list[int]]:
-    for orders in product(*(permutations(group) for group in classes)):
-        order = list(range(axes))
-        for group, image in zip(classes, orders, strict=True):
-            for a, b in zip(group, image, strict=True):
-                order[a] = b
-        yield order
-
-
-def _codes(rows: Arrangements, classes: Sequence[Sequence[int]]) -> list[Array]:
-    """The codes of the images of each row under every renaming."""
-    every = _relabelings(classes, rows.place.shape[1])
-    return [
-        Arrangements(rows.place[:, order], rows.position[:, order], rows.modes, rows.slots).codes() for order in every
-    ]
-
-
-def _least(rows: Arrangements, classes: Sequence[Sequence[int]]) -> Array:
-    """The least code of the images of each row."""
-    return np.asarray(np.min(_codes(rows, classes), axis=0))
-
-
 def _choices(problem: Problem) -> tuple[list[Array], list[Array]]:
     """For each node and choice the number of those that are its images, and for each of these numbers the plainest."""
     ports: list[list[tuple[Tensor, Port]]] = [[] for _ in problem.graph.nodes]
@@ -228,12 +206,12 @@ def _choices(problem: Problem) -> tuple[list[Array], list[Array]]:
     known: dict[int, list[Array]] = {}
     for node, own in zip(problem.graph.nodes, ports, strict=True):
         if node.table is not None:
-            keys = [np.stack([code]) for code in _codes(node.table.rows, problem.alike)]
+            keys = [np.stack([code]) for code in image_codes(node.table.rows, problem.alike)]
         elif own:
             for tensor, _ in own:
                 space = tensor.space.space
                 if id(space) not in known:
-                    known[id(space)] = _codes(space.rows, problem.alike)
+                    known[id(space)] = image_codes(space.rows, problem.alike)
             each = [[code[port.rows] for code in known[id(tensor.space.space)]] for tensor, port in own]
             keys = [np.stack(codes) for codes in zip(*each, strict=True)]
         else:

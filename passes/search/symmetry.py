@@ -13,7 +13,7 @@ from itertools import permutations, product
 import numpy as np
 
 from ...ir.layout import Layout
-from ..layouts.space import Arrangements, Mask
+from ..layouts.space import Arrangements, Array, Mask
 from ..plan import Plan
 from .graph import Graph
 from .rename_axes import Names, renamed
@@ -34,12 +34,15 @@ def representatives(graph: Graph, classes: Sequence[Sequence[int]]) -> tuple[int
 
 
 def _representatives(rows: Arrangements, classes: Sequence[Sequence[int]]) -> Mask:
-    codes = rows.codes()
-    least = codes.copy()
-    for order in _relabelings(classes, rows.place.shape[1]):
-        image = Arrangements(rows.place[:, order], rows.position[:, order], rows.modes, rows.slots)
-        least = np.minimum(least, image.codes())
-    return np.asarray(codes == least)
+    return np.asarray(rows.codes() == np.min(image_codes(rows, classes), axis=0))
+
+
+def image_codes(rows: Arrangements, classes: Sequence[Sequence[int]]) -> list[Array]:
+    """The codes of the images of each row, for every renaming of alike axes."""
+    every = _relabelings(classes, rows.place.shape[1])
+    return [
+        Arrangements(rows.place[:, order], rows.position[:, order], rows.modes, rows.slots).codes() for order in every
+    ]
 
 
 def _relabelings(classes: Sequence[Sequence[int]], axes: int) -> Iterator[list[int]]:

@@ -1,0 +1,163 @@
+"""Images taken as one: no plan is lost, none gets dearer, and what is found is a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from judge.generator import generate
+from judge.optimum import optimum
+
+from escc.cost.hardware import Hardware
+from escc.ir.diagnostics import InputError, Source
+from escc.ir.layout import Layout
+from escc.ir.mesh import Mesh
+from escc.ir.text.read import parse
+from escc.passes import choose as choosing
+from escc.passes.choose import Options, choose
+from escc.passes.expansion.expand import expand
+from escc.passes.layouts.strategies import StrategyTable
+from escc.passes.search import branch_and_bound as boxes
+from escc.passes.search import search as searching
+from escc.passes.search.dual_ascent import DualAscent
+from escc.passes.search.exact import Problem
+from escc.passes.search.images import Images, images
+from escc.passes.search.rename_axes import layout_on
+
+PAPER, LINKS = Hardware.of_paper("tpu-v4"), Hardware.load("tpu-v4")
+CUBE, SQUARE = Mesh((("x", 2), ("y", 2), ("z", 2))), Mesh((("x", 2), ("y", 2)))
+MESHES = [SQUARE, CUBE, Mesh((("x", 2), ("y", 3), ("z", 2)))]
+
+
+def problems(seed: int, mesh: Mesh, hardware: Hardware, monkeypatch: pytest.MonkeyPatch) -> Problem:
+    """The problem of a generated program, as it is searched."""
+    made: list[Problem] = []
+
+    class Seen(Exception):
+        pass
+
+    def seen(problem: Problem, *_: object) -> None:
+        made.append(problem)
+        raise Seen
+
+    monkeypatch.setattr(choosing, "search", seen)
+    with pytest.raises(Seen):
+        choose(generate(seed).program, "main", mesh, Options(hardware, capacity_bytes=math.inf))
+    return made[0]
+
+
+def ascent_of(problem: Problem) -> DualAscent:
+    return DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_plans_stand_for_plans_that_cost_no_less(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh, hardware = MESHES[seed % 3], (PAPER, LINKS)[seed % 2]
+    whole = problems(seed, mesh, hardware, monkeypatch)
+    small = images(whole)
+    assert small is not None
+    ascents = ascent_of(whole), ascent_of(small.problem)
+    for _ in range(3):
+        bounds = [ascent.bound() for ascent in ascents]
+        assert bounds[0] == pytest.approx(bounds[1], rel=1e-9, abs=1e-18), "as images are split alike"
+        for ascent in ascents:
+            ascent.sweep()
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        chosen = ascents[0].polish([int(rng.integers(len(price))) for price in whole.prices])
+        standing = [int(of[c]) for of, c in zip(small.of, chosen, strict=True)]
+        price = ascents[0].price_of(chosen)
+        assert not math.isfinite(price) or ascents[1].price_of(standing) <= price * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(0, 24, 3))
+def test_each_choice_stands_for_all_of_its_images_at_one_price(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = problems(seed, CUBE, LINKS, monkeypatch)
+    small = images(whole)
+    assert small is not None
+    assert small.problem.columns < whole.columns
+    for node, of, first in zip(whole.graph.nodes, small.of, small.first, strict=True):
+        assert (of[first] == np.arange(len(first))).all()
+        if node.stored_bytes is not None:
+            assert (node.stored_bytes == node.stored_bytes[first][of]).all()
+        if node.table is not None:
+            orders = itertools.permutations(CUBE.names)
+            renamings = [dict(zip(CUBE.names, order, strict=True)) for order in orders]
+            for c in range(0, len(of), 7):
+                ways = [layouts(node.table, row) for row in (c, int(first[of[c]]))]
+                assert any([renamed(way, names) for way in ways[0]] == ways[1] for names in renamings)
+
+
+def layouts(table: StrategyTable, row: int) -> list[Layout]:
+    """Those of all that an op touches under a strategy."""
+    return [*(table.use_layout(row, use) for use in range(len(table.signature.uses))), table.result_layout(row)]
+
+
+def renamed(layout: Layout, names: dict[str, str]) -> Layout:
+    return layout_on(layout, lambda axis: (names[axis],))
+
+
+def searched_by_images(monkeypatch: pytest.MonkeyPatch) -> list[Images]:
+    """Have problems of any size looked at by images first; those that were."""
+    seen: list[Images] = []
+
+    def noted(problem: Problem) -> Images | None:
+        found = images(problem)
+        seen.extend([found] if found else [])
+        return found
+
+    monkeypatch.setattr(boxes, "MANY_COLUMNS", 0)
+    monkeypatch.setattr(searching, "MANY_COLUMNS", 0)
+    monkeypatch.setattr(searching, "images", noted)
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(200, 240, 2))
+def test_within_a_capacity_the_bound_holds_and_the_plan_is_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the exact judge has it, whose programs are small: on them all is looked at by images first."""
+    seen = searched_by_images(monkeypatch)
+    case = dataclasses.replace(generate(seed), mesh=SQUARE)
+    free = choose(case.program, "main", SQUARE, Options(PAPER, capacity_bytes=math.inf))
+    assert not seen
+    stored = [node.stored_bytes for node in problems(seed, SQUARE, PAPER, pytest.MonkeyPatch()).graph.nodes]
+    whole = sum(float(sizes.max()) for sizes in stored if sizes is not None)
+    limited = dataclasses.replace(case, capacity_bytes=math.floor(0.4 * whole) + 1.0)
+    least = optimum(limited)
+    try:
+        options = Options(PAPER, capacity_bytes=math.inf, stored_bytes=limited.capacity_bytes or 0.0)
+        plan = choose(case.program, "main", SQUARE, options)
+    except InputError:
+        assert least == math.inf
+        return
+    assert free.price <= plan.price * (1 + 1e-9)
+    assert plan.bound <= least * (1 + 1e-9) and plan.price >= least * (1 - 1e-9)
+    assert plan.price <= least * (1 + boxes.NEARLY)
+
+
+LAYER = """dim B = 64, E = 256, F = 1024
+param Wi, Wg: bf16[E,F]
+param Wd: bf16[F,E]
+main(x: bf16[B,E]) {
+  u[B,F] = x[B,E] * Wi[E,F]
+  g[B,F] = x[B,E] * Wg[E,F]
+  h = u * g
+  y[B,E] = h[B,F] * Wd[F,E]
+  return y
+}"""
+
+
+def test_the_search_by_images_finds_what_the_search_without_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source("layer.esti", LAYER)
+    program = expand(parse(source), source, {})
+    for share in (1 / 8, 1 / 4, 0.6):
+        options = Options(LINKS, capacity_bytes=math.inf, stored_bytes=3 * 256 * 1024 * 2 * share + 1)
+        plain = choose(program, "main", CUBE, options)
+        with monkeypatch.context() as patched:
+            seen = searched_by_images(patched)
+            found = choose(program, "main", CUBE, options)
+            assert seen
+        assert found.price == pytest.approx(plain.price, rel=1e-9)
+        assert found.bound <= plain.price * (1 + 1e-9)

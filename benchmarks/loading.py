@@ -27,7 +27,9 @@ ABOUT = (
     "Written by `make bench-load`. Folders of random weights onto 8 CPU devices, 2x4, nothing of them in the page",
     "cache. Extra is what the resident set of a process grows by at most beyond the parameters that it holds in the",
     "end, mapped pages of files included; the disk's rate is that of reading the same files whole. Bars: extra at most",
-    "1.3 times the largest shard of a device, at least half the disk's rate; the best of three of both.",
+    "1.3 times the largest shard of a device, at least half the disk's rate; the best of three of both. Copies are",
+    "shared by as many threads as there are cores: where other work has these, the rate is lower, and the seconds of",
+    "CPU say what loading takes.",
 )
 RESULTS = Path(__file__).resolve().parent / "loading.md"
 ESCC = Path(sysconfig.get_path("scripts")) / "escc"

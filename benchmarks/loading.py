@@ -256,7 +256,8 @@ def main() -> None:
         lines.append(measured(case, given.bytes, given.folder))
         print(lines[-1], flush=True)
     if given.only is None:
-        RESULTS.write_text("\n".join([*ABOUT, "", *lines, ""]), encoding="utf-8")
+        load = f"Here there were {os.cpu_count()} cores, and on average {os.getloadavg()[2]:.0f} processes that wanted one."
+        RESULTS.write_text("\n".join([*ABOUT, load, "", *lines, ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":

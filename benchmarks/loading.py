@@ -256,7 +256,8 @@ def main() -> None:
         lines.append(measured(case, given.bytes, given.folder))
         print(lines[-1], flush=True)
     if given.only is None:
-        load = f"Here there were {os.cpu_count()} cores, and on average {os.getloadavg()[2]:.0f} processes that wanted one."
+        wanted = f"and on average {os.getloadavg()[2]:.0f} processes that wanted one."
+        load = f"Here there were {os.cpu_count()} cores, {wanted}"
         RESULTS.write_text("\n".join([*ABOUT, load, "", *lines, ""]), encoding="utf-8")
 
 

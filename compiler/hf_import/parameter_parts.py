@@ -82,14 +82,14 @@ def tensor_view(tensor: Any, steps: list[str]) -> tuple[Any, Any]:
 
 
 def copy_part(part: Any, view: Any, pool: Any) -> None:
-    """Copy a view of a tensor into an array, as much at a time as lies within a MB of its file, and let these pages go
+    """Copy a view of a tensor into an array, as much at a time as lies within 4 MB of its file, and let these pages go
     again: else all that was ever looked at of a mapped file would count as memory of the process. The threads of a pool
     share the work."""
     if 0 in view.shape:
         return
     steps = [abs(step) if size > 1 else 0 for step, size in zip(view.strides, view.shape, strict=True)]
     far = steps.index(max(steps)) if steps else 0
-    some = max(1, (1 << 20) // max(steps[far], 1)) if steps else 1
+    some = max(1, (4 << 20) // max(steps[far], 1)) if steps else 1
     mapped = getattr(view, "_mmap", None)
 
     def copied(first: int) -> None:

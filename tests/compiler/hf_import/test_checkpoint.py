@@ -88,13 +88,13 @@ class Inline:
 
 @pytest.mark.parametrize("line", ["t | transpose | heads 6 | pairs", "t | transpose", "t | heads 5", "t"])
 def test_tensors_of_several_mb_are_copied_piece_by_piece_wherever_a_shard_begins(line: str, tmp_path: Path) -> None:
-    tensor = np.random.default_rng(0).standard_normal((600, 1000)).astype(np.float32)
+    tensor = np.random.default_rng(0).standard_normal((1200, 2000)).astype(np.float32)
     (tmp_path / "model.safetensors").write_bytes(file_bytes({"t": tensor}))
     whole = tensor.T if "transpose" in line else tensor
     if "pairs" in line:
-        whole = whole.reshape(1000, 6, 2, 50).swapaxes(2, 3).reshape(1000, 6, 100)
+        whole = whole.reshape(2000, 6, 2, 100).swapaxes(2, 3).reshape(2000, 6, 200)
     elif "heads" in line:
-        whole = whole.reshape(600, 5, 200)
+        whole = whole.reshape(1200, 5, 400)
     last = whole.shape[-1]
     places = [
         (*(slice(0, n) for n in whole.shape[:-1]), slice(7, last // 2)),

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from escc.compiler.plan.pipeline import load
-from escc.compiler.plan.staged import Staged, tries
+from escc.compiler.plan.staged import Staged
+from escc.compiler.plan.tries import tries
 from escc.compiler.report.hardware import parameter_count
 from escc.compiler.text.terminal import time_text
 from escc.cost.hardware import Hardware

@@ -28,7 +28,8 @@ from ..plan.offload import Offload, on_meshes
 from ..plan.pipeline import load, select_phases, with_runs
 from ..plan.serving import Stream, of_stream, served
 from ..plan.shapes import meshes_to_compile, ranking
-from ..plan.staged import Staged, Try, tries
+from ..plan.staged import Staged
+from ..plan.tries import Try, tries
 from ..report.compiled_model import CompiledModel, compile_model
 from ..report.offload_text import batches_text, offload_text
 from ..report.served import served_text
@@ -179,11 +180,12 @@ class _Way:
         stages_of(self.stages, list(self.micro_batches))
         there = {option for option, value in given.items() if value}
         if self.offload is not Offload.NONE:
-            beside = {"--stages": self.stages is not None, "--separate": self.separate}
+            beside = {"--best-batch": self.best_batch and self.stages is not None, "--separate": self.separate}
             beside |= {"--parts": "--parts" in there, "--pad auto": "--pad auto" in there}
             beside |= {"--batch": self.best_batch and "--input" in there}
             for option in (option for option, is_there in beside.items() if is_there):
-                raise fail(f"`{option}` does not go with `--offload`.", hint="leave one of them out")
+                other = "--stages" if option == "--best-batch" else "--offload"
+                raise fail(f"`{option}` does not go with `{other}`.", hint="leave one of them out")
         elif self.best_batch:
             raise fail("The best batch is looked for with streams.", hint="add `--offload auto`")
         elif self.stages is not None and "--parts" in there:
@@ -194,7 +196,7 @@ class _Way:
         self, model: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options
     ) -> tuple[str | None, CompiledModel | tuple[Staged, Sequence[Try]]]:
         """The plans, or a pipeline with all that was tried; before them what is to be said of how they were found."""
-        if self.offload is not Offload.NONE or (model.on_host and self.stages is None):
+        if self.stages is None and (self.offload is not Offload.NONE or model.on_host):
             found = on_meshes(model, phases, meshes, options, self.offload, self.ahead, self.best_batch)
             best = found[0].offloaded
             assert best is not None, "what is tried first fits"
@@ -204,7 +206,7 @@ class _Way:
         if self.stages is not None:
             counts = counts_by_phase(list(self.micro_batches), phases)
             wanted = stages_of(self.stages, list(self.micro_batches))
-            tried = tries(model, phases, meshes, options, wanted, counts, self.check)
+            tried = tries(model, phases, meshes, options, wanted, counts, self.check, self.offload, self.ahead)
             quickest = tried[0].found
             assert quickest is not None, "what is tried first fits"
             if isinstance(quickest, Staged):

@@ -27,7 +27,8 @@ from ...passes.plan import Objective
 from ..plan.compiled import CompiledPhase
 from ..plan.offload import Offload, compile_offloaded
 from ..plan.pipeline import compile_phase, compile_phases, load, select_phases
-from ..plan.staged import Staged, tries
+from ..plan.staged import Staged
+from ..plan.tries import tries
 from ..report.compare import Search, check_grows, compare
 from ..report.explain import explain_phase
 from ..report.explain_stages import staged_formulas, staged_json

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ...ir.inert import docstring, literal
 from ...ir.program import Kind
 from ...ir.spmd import SpmdProgram
+from ...ir.streams import host_tensors
 from .jax_source import step_names
 
 
@@ -39,6 +40,7 @@ def emit_pipeline(model: str, stages: Sequence[StageModule]) -> str:
         f"Model {model}, phase {first.phase}: {len(stages)} stages of {first.mesh.chips} chips, "
         f"{first.micro_batches} micro-batches."
     )
+    streams = [bool(host_tensors(stage.spmd)) for stage in stages]
     listed = ", ".join(f"stage_{n}" for n in range(1, len(stages) + 1))
     return TEXT.format(
         said=said,
@@ -46,6 +48,8 @@ def emit_pipeline(model: str, stages: Sequence[StageModule]) -> str:
         stages=listed,
         takes=_rows(takes),
         handed=_rows(handed),
+        streamed=f"\nSTREAMED = {streams}  # whether a stage has layers in the host's memory" if any(streams) else "",
+        placing=PLACING_STREAMS if any(streams) else PLACING,
         cached=[bool(each.of(Kind.CACHE)) for each in names],
         micro_batches=first.micro_batches,
         ways=len(stages),
@@ -60,6 +64,20 @@ def _rows(rows: Sequence[Sequence[str]]) -> str:
     texts = ["(" + "".join(f"{literal(name)}, " for name in row).rstrip() + ")" for row in rows]
     return f"({', '.join(texts)},)"
 
+
+PLACING = """\
+    pairs = zip(meshes, STAGES, strict=True)
+    places = [jax.tree.map(partial(NamedSharding, mesh), stage.SPECS) for mesh, stage in pairs]"""
+PLACING_STREAMS = """\
+    pairs = list(zip(STAGES, STREAMED, strict=True))
+    params = [
+        stage.divided(cfg, *each)[0] if streamed else each[0]
+        for (stage, streamed), cfg, each in zip(pairs, configs, drawn, strict=True)
+    ]
+    places = [
+        stage.places(mesh, stage.SPECS) if streamed else jax.tree.map(partial(NamedSharding, mesh), stage.SPECS)
+        for (stage, streamed), mesh in zip(pairs, meshes, strict=True)
+    ]"""
 
 TEXT = '''"""A pipeline in JAX: micro-batches go through stages, each a module beside this file on devices of its own.
 
@@ -80,7 +98,7 @@ from jax.sharding import AxisType, NamedSharding
 STAGES = ({stages})
 TAKES = {takes}  # what each stage takes beside params and caches
 HANDED = {handed}  # what the next stage calls the first results of each
-CACHED = {cached}  # whether a stage has caches
+CACHED = {cached}  # whether a stage has caches{streamed}
 MICRO_BATCHES = {micro_batches}
 
 
@@ -162,8 +180,7 @@ def main() -> int:
             left += made[len(HANDED[s]) :]
         expected.append(left)
     meshes = make_meshes()
-    pairs = zip(meshes, STAGES, strict=True)
-    places = [jax.tree.map(partial(NamedSharding, mesh), stage.SPECS) for mesh, stage in pairs]
+{placing}
     held = [jax.device_put(each, place[0]) for each, place in zip(params, places, strict=True)]
     stored = [
         [jax.device_put(each, place[1]) if cached else None for each in some]

@@ -21,7 +21,8 @@ from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.offload import Offload, Offloaded, on_meshes
 from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled, with_runs
 from ..plan.shapes import Shape, compile_shapes, meshes_to_compile, ranking
-from ..plan.staged import Staged, tries
+from ..plan.staged import Staged
+from ..plan.tries import tries
 from ..text.arguments import capacity_of, checked, skew_of
 from ..text.files import write_files
 from .compiled_pipeline import FRAME, CompiledPipeline, one_of
@@ -238,8 +239,8 @@ def compile(
     )
     meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_to_compile(str(mesh), chip, any_shape)[0]
     streams = one_of(Offload, offload, "kind of tensors to offload")
-    if streams is not Offload.NONE or (chosen.on_host and stages is None):
-        _refuse_beside("offload", {"stages": stages is not None, "separate": separate})
+    if stages is None and (streams is not Offload.NONE or chosen.on_host):
+        _refuse_beside("offload", {"separate": separate})
         found = on_meshes(chosen, select_phases(chosen, phases), meshes, options, streams, ahead, False)[0].offloaded
         assert found is not None, "what is not looked for fits"
         return CompiledModel(with_runs(found.compiled) if check else found.compiled, (), found)
@@ -249,7 +250,8 @@ def compile(
         return compile_model(chosen, meshes, options, phases, separate, check)
     _refuse_beside("stages", {"separate": separate})
     names = select_phases(chosen, phases)
-    tried = tries(chosen, names, meshes, options, _stages(stages), counts_of(micro_batches or {}, names), check)
+    counts = counts_of(micro_batches or {}, names)
+    tried = tries(chosen, names, meshes, options, _stages(stages), counts, check, streams, ahead)
     best = tried[0].found
     assert best is not None, "`tries` raises where nothing is found"
     return CompiledPipeline(best, tried) if isinstance(best, Staged) else CompiledModel(best)

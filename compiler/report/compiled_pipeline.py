@@ -13,7 +13,8 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.plan import Outcome
 from ..plan.compiled import Compilation
-from ..plan.staged import Staged, Try, outcome_of
+from ..plan.staged import Staged
+from ..plan.tries import Try, outcome_of
 from ..text.files import write_files
 from .staged_targets import staged_files, staged_in_one
 from .targets import Emit

@@ -10,7 +10,8 @@ from importlib import import_module
 from ...ir.diagnostics import fail
 from ..emit.jax_pipeline import StageModule, emit_pipeline
 from ..emit.jax_source import emit_jax
-from ..plan.staged import Staged, Try
+from ..plan.staged import Staged
+from ..plan.tries import Try
 from ..simulate.shrink import shrink
 from ..text.files import file_stem
 from .json import json_text

@@ -8,7 +8,8 @@ from typing import Any
 
 from ...passes.plan import Outcome
 from ..plan.shapes import mesh_name
-from ..plan.staged import Staged, Try, least_bound, outcome_of
+from ..plan.staged import Staged
+from ..plan.tries import Try, least_bound, outcome_of
 from ..text.terminal import bound_text, count_text, gap_text, size_text, table, time_text
 
 
@@ -38,6 +39,8 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
     chips = ", ".join(f"{name}={size}" for name, size in inner.axes)
     yield f"Pipeline of {json.dumps(staged.program.name)}: {len(plan.stages)} stages along {plan.axis} of {plan.mesh}"
     yield f"  each stage on {chips}; a stage's time is that of a micro-batch, handed on to the next"
+    if any(staged.streamed_layers):
+        yield "  stages stream the weights of some of their layers from hosts of their own, for every micro-batch"
     yield ""
     rows: list[tuple[str, ...]] = [("", "calls", "micro-batches", "slowest stage", "all stages", "all calls", "idle")]
     for phase, rounds in plan.rounds:
@@ -46,13 +49,19 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
         rows.append((phase, str(rounds.calls), str(rounds.micro_batches), *times, f"{staged.idle_share(phase):.1%}"))
     yield from table(rows, 1)
     yield ""
-    named = [f"{phase} {what}" for phase, _ in plan.rounds for what in ("takes", "hands on")]
-    rows = [("stage", "layers", *named, "stored", "in all", "of the HBM")]
+    streams = staged.streamed_layers
+    told = ("takes", "waiting", "hands on") if any(streams) else ("takes", "hands on")
+    named = [f"{phase} {what}" for phase, _ in plan.rounds for what in told]
+    rows = [("stage", "layers", *(["streamed"] if any(streams) else []), *named, "stored", "in all", "of the HBM")]
     for n, (stage, planned) in enumerate(zip(staged.stages, plan.stages, strict=True)):
         cells = []
-        for phase, _ in plan.rounds:
+        if any(streams):
+            cells.append(str(streams[n]))
+        for (phase, _), waiting_s in zip(plan.rounds, planned.waiting_s, strict=True):
             passed = staged.passed_bytes(n, phase)
-            cells += [time_text(planned.seconds(phase)), size_text(passed) if passed else "-"]
+            cells.append(time_text(planned.seconds(phase)))
+            cells += [time_text(waiting_s) if waiting_s else "none"] if any(streams) else []
+            cells.append(size_text(passed) if passed else "-")
         most = max((one.memory for one in stage), key=lambda held: held.total_bytes)
         held, whole = float(most.stored_bytes), float(most.total_bytes)
         share = whole / stage[0].hardware.hbm_bytes
@@ -102,9 +111,11 @@ def staged_data(staged: Staged, found: Sequence[Try]) -> dict[str, Any]:
                 "idle_share": staged.idle_share(phase),
                 "stages_s": list(staged.stages_s(phase)),
                 "passed_bytes": [staged.passed_bytes(n, phase) for n in range(len(staged.stages))],
+                "waiting_s": [one.waiting_s[at] for one in plan.stages],
             }
-            for phase, rounds in plan.rounds
+            for at, (phase, rounds) in enumerate(plan.rounds)
         ],
+        "streamed_layers": list(staged.streamed_layers),
         "layers": [one.stage.layers for one in plan.stages],
         "received": [list(one.stage.received) for one in plan.stages],
         "passed": [list(one.stage.passed) for one in plan.stages],

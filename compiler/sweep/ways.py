@@ -18,7 +18,8 @@ from ..plan.compiled import CompiledPhase
 from ..plan.offload import Offload, compile_offloaded
 from ..plan.pipeline import compile_phase
 from ..plan.shapes import mesh_name
-from ..plan.staged import Staged, tries
+from ..plan.staged import Staged
+from ..plan.tries import tries
 from .points import BEATEN, IN_MESH_ORDER, Point, Status, Sweep, Tried
 
 

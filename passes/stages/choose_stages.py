@@ -18,12 +18,13 @@ from functools import cached_property
 from heapq import heappop, heappush
 from itertools import combinations, pairwise, product
 
+from ...cost.estimate import estimate
 from ...cost.network import Network
 from ...cost.stages import Passing, Rounds
 from ...ir.diagnostics import fail
 from ...ir.layout import Layout, format_layout
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Pin, PinKind, Program, walk
+from ...ir.program import Append, Pin, PinKind, Program, Stored, walk
 from ..choose import Options, choose
 from ..lower.insert import insert
 from ..plan import NoPlan, Objective, Outcome, Plan, relative_gap
@@ -36,16 +37,19 @@ NEAR = 1e-3  # of the time: less is not worth as many more plans
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage and its plan. `options`: those under which it was planned, with pins at its boundaries."""
+    """A stage and its plan. `options`: those under which it was planned, with pins at its boundaries. `waiting_s`: how
+    long a micro-batch of each phase waits for what comes from the host."""
 
     stage: Stage
     plan: Plan
     options: Options
+    waiting_s: tuple[float, ...]
 
     def seconds(self, phase: str) -> float:
-        """What a micro-batch takes in it, with handing on its results and, where another phase follows, its caches."""
-        own = next(one for one in self.plan.phases if one.phase == phase)
-        return own.price + sum(one.price for one in self.plan.handovers if one.before == phase)
+        """What a micro-batch takes in it, with waiting for the host, with handing on its results and, where another
+        phase follows, its caches."""
+        n, own = next((n, one) for n, one in enumerate(self.plan.phases) if one.phase == phase)
+        return own.price + self.waiting_s[n] + sum(one.price for one in self.plan.handovers if one.before == phase)
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,7 @@ class _Search:
         self.ways = self.mesh.size(self.axis)
         self.inner = self.mesh.without(self.axis)
         self.layers = layers_of(self.program)
+        self.streams = any(isinstance(p.item, Stored) and p.item.streamed for p in walk(self.program.body))
         self.few = math.comb(self.layers - 1, self.ways - 1) <= FEW_DIVISIONS
 
     @cached_property
@@ -174,7 +179,7 @@ class _Search:
             found = []
             parts = layer_programs(self.program)
             fewest = 1 if self.few else self.layers // self.ways
-            part = self.options.capacity / fewest if len(parts) == 1 else math.inf
+            part = self.options.capacity / fewest if len(parts) == 1 and not self.streams else math.inf
             for count, layer in parts:
                 free = replace(self.options, capacity_bytes=math.inf, pins=())
                 timed, names = self.timed(layer, rounds), [phase for phase, _ in rounds]
@@ -319,8 +324,16 @@ class _Search:
                     pins += tuple(_pin(stage.program, n, one, phase) for n, one in zip(names, layouts, strict=True))
             passing = replace(self.passing, values=frozenset(stage.passed))
             options = replace(self.options, pins=pins, passing=passing)
-            self.plans[key] = PlannedStage(stage, choose(stage.program, self.phases, self.inner, options), options)
+            plan = choose(stage.program, self.phases, self.inner, options)
+            self.plans[key] = PlannedStage(stage, plan, options, self._waiting_s(plan))
         return self.plans[key]
+
+    def _waiting_s(self, plan: Plan) -> tuple[float, ...]:
+        """How long each phase of a plan waits for what comes from the host. Raises InputError where that cannot hold
+        it."""
+        if not self.streams:
+            return (0.0,) * len(plan.phases)
+        return tuple(estimate(spmd, self.options.hardware).totals().waiting_s for spmd in insert(plan))
 
     def aligned(self, split: _Split, plan: StagedPlan) -> StagedPlan:
         """The plan with stages that hand on values as the next ones take them: alike at all boundaries, then at each

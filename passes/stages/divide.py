@@ -82,10 +82,31 @@ def _parts(program: Program, layers: Sequence[int]) -> tuple[list[Items], dict[s
                 table |= {name: replace(table[c.result], name=name) for name in (begins, stays)}
                 initial, result = c.initial if at == before else begins, c.result if upto == last else stays
                 carries.append(replace(c, initial=initial, result=result))
-            parts[stage].append(replace(item, count=upto - at, carries=tuple(carries)))
+            body = _with_streams(item.body, at - before, upto - before, item.count)
+            parts[stage].append(replace(item, count=upto - at, carries=tuple(carries), body=body))
             at = upto
         before = last
     return [tuple(items) for items in parts], passed_as, table
+
+
+def _with_streams(region: Region[Op], start: int, end: int, count: int, inner: int = 1) -> Region[Op]:
+    """What repeats, of which some repetitions are another stage's: of those that are streamed, spread evenly over all
+    of `count`, a stage has its part. `inner`: how often the region runs in each repetition."""
+
+    def part(stored: Stored) -> Stored:
+        if stored.streamed is None:
+            return stored
+        layers = stored.streamed.count // inner
+        own = (layers * end // count - layers * start // count) * inner
+        return replace(stored, streamed=replace(stored.streamed, count=own) if own else None)
+
+    items = (
+        replace(item, body=_with_streams(item.body, start, end, count, inner * item.count))
+        if isinstance(item, Repeat)
+        else item
+        for item in region.items
+    )
+    return Region(tuple(map(part, region.stored)), tuple(items))
 
 
 def _stage_of(layer: int, ends: Sequence[int]) -> int:
@@ -128,7 +149,8 @@ def _with_makers(items: Items, makers: Mapping[str, Op | Repeat[Op]], alike: Col
 
 
 def layer_programs(program: Program) -> tuple[tuple[int, Program], ...]:
-    """Each repeat as a program of one of its layers, which reads what is around it, with the count of them."""
+    """Each repeat as a program of one of its layers, which reads what is around it and streams nothing, with the count
+    of them."""
     found = []
     table = program.table()
     stored = {one.value: one for one in program.body.stored}
@@ -136,7 +158,8 @@ def layer_programs(program: Program) -> tuple[tuple[int, Program], ...]:
         if isinstance(item, Repeat):
             read = tuple(dict.fromkeys(_reads((item,))))
             inputs = tuple(stored.get(name, Stored(name, Kind.INPUT)) for name in read)
-            body: Region[Op] = Region(inputs, (replace(item, count=1),))
+            layer = replace(item, count=1, body=_with_streams(item.body, 0, 0, item.count))
+            body: Region[Op] = Region(inputs, (layer,))
             found.append((item.count, _program(program, body, makes(item), table)))
     return tuple(found)
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....cost.simulate.stages import play
-from ...plan.staged import Staged, Try, outcome_of
+from ...plan.staged import Staged
+from ...plan.tries import Try, outcome_of
 from ...text.terminal import size_text, time_text
 from .pipeline import COLOURS, Bar
 from .render import render

@@ -10,7 +10,9 @@ import pytest
 from programs import TINY_DECODER
 from typer.testing import CliRunner, Result
 
+import escc
 from escc.compiler.commands.main import app
+from escc.compiler.plan.pipeline import parse
 
 HOST = """name = "small"
 [datasheet]
@@ -27,6 +29,20 @@ dram_bytes = 1e9
 dram_bytes_per_s = 1e10
 link_bytes_per_s = 1e9
 host_chips = 2
+"""
+
+
+LAYERS = """
+model "layers"
+dim B = 8, E = 64, F = 128
+block layer(x: bf16[B,E]) -> bf16[B,E] {
+  param Wi: bf16[E,F]
+  param Wd: bf16[F,E]
+  h[B,F] = x[B,E] * Wi[E,F]
+  d[B,E] = h[B,F] * Wd[F,E]
+  return x + d
+}
+main(x: bf16[B,E]) { return repeat 3 layer(x) }
 """
 
 
@@ -107,6 +123,25 @@ def test_explain_has_what_comes_from_the_host_as_formulas(compiled):
     assert phase["sizes"]["link"] == 1e9
 
 
+def test_stages_stream_from_hosts_of_their_own(tmp_path):
+    own = HOST.replace("_chips = 2", "_chips = 1").replace("[switch]", "between_bytes_per_s = 1e9\n[switch]")
+    (tmp_path / "small.toml").write_text(own.replace("400e3", "60e3"))
+    given = {"stages": 2, "micro_batches": {"main": 2}, "offload": "auto", "ahead": 0, "check": True}
+    found = escc.compile(parse(LAYERS), "stage=2", str(tmp_path / "small.toml"), **given)
+    streamed = found.staged.streamed_layers
+    assert found.staged.sound and [one.stage.layers for one in found.staged.plan.stages] == [1, 2]
+    assert 0 < streamed[1] <= 2 and "main waiting" in str(found)
+    for n, [stage] in enumerate(found.stages):
+        fetches = stage.estimate.fetches
+        assert sum(fetch.streamed for fetch in fetches) == streamed[n]
+        [waiting_s] = found.staged.plan.stages[n].waiting_s
+        assert waiting_s == sum(fetch.waiting_s for fetch in fetches)
+        assert found.staged.plan.stages[n].seconds("main") >= stage.plan.price + waiting_s
+        assert stage.checked.host.counted[0] > 0 or not fetches
+    [module] = [path for path in found.write("jax", tmp_path) if "pipeline_main" in path.name]
+    assert f"STREAMED = {[bool(layers) for layers in streamed]}" in module.read_text()
+
+
 def test_data_has_the_fetches(compiled):
     found = compiled("--offload", "auto", "--emit", "json")
     assert found.exit_code == 0, found.output
@@ -125,7 +160,9 @@ def test_the_best_batch_is_a_table(compiled):
     ("arguments", "said"),
     [
         (["--offload", "auto", "--hardware", "h100"], "has no host"),
-        (["--offload", "auto", "--stages", "2"], "`--stages` does not go with `--offload`"),
+        (["--offload", "auto", "--stages", "1", "--best-batch"], "`--best-batch` does not go with `--stages`"),
+        (["--offload", "caches", "--stages", "2", "--chips", "s=2,g=2"], "Stages stream weights, and caches are asked"),
+        (["--offload", "auto", "--stages", "2", "--chips", "s=2"], "have one chip each, and a host has 2"),
         (["--offload", "auto", "--pad", "auto"], "`--pad auto` does not go with `--offload`"),
         (["--best-batch"], "add `--offload auto`"),
         (["--offload", "auto", "--overlap"], "Loops are not made of programs that stream"),

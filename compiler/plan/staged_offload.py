@@ -1,0 +1,141 @@
+"""A pipeline whose stages stream weights from hosts of their own.
+
+How many layers are streamed is chosen around the choice of the pipeline, as it is around that of a plan without stages:
+none or all where nothing can be quicker, or else the fewest that have to be, about as many as come while others
+compute, or all, whichever is quickest. A stage streams its part of them, for every micro-batch again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ...cost.streams import NO_HOST
+from ...ir.diagnostics import InputError, fail
+from ...ir.mesh import Mesh
+from ...ir.program import Kind, Program, Stored, walk
+from ...passes.choose import Options
+from ...passes.plan import PROVEN, NoPlan
+from ...passes.stages.divide import layers_of
+from .offload import Offload, streaming
+from .staged import Staged, compile_staged
+
+WEIGHTS = frozenset({Kind.PARAM})
+
+
+def refuse_streams(offload: Offload, mesh: Mesh, axis: str, options: Options) -> None:
+    """Raise InputError where stages along an axis of a mesh cannot stream."""
+    host, inner = options.hardware.host, mesh.without(axis)
+    if offload is Offload.CACHES:
+        raise fail("Stages stream weights, and caches are asked for.", hint="write `--offload weights`")
+    if host is None:
+        raise fail(f"{options.hardware.name} has no host to store parameters or caches in.", hint=NO_HOST)
+    if inner.chips % host.host_chips:
+        chips = "one chip" if inner.chips == 1 else f"{inner.chips} chips"
+        raise fail(
+            f"Stages along `{axis}` of {mesh} have {chips} each, and a host has {host.host_chips}.",
+            hint="stages that stream have hosts of their own: let each have all chips of its hosts",
+        )
+
+
+@dataclass
+class _Pipelines:
+    """The pipelines of a program along an axis, by how many layers they stream."""
+
+    program: Program
+    phases: Sequence[str]
+    mesh: Mesh
+    axis: str
+    options: Options
+    ahead: int
+    micro_batches: Mapping[str, int] | None
+    found: dict[int, Staged | InputError] = field(default_factory=dict)
+
+    def at(self, streamed: int, run: bool = False) -> Staged:
+        """The pipeline with so many layers streamed. Raises InputError where there is none."""
+        if streamed not in self.found or run:
+            program = streaming(self.program, WEIGHTS, streamed, self.ahead)
+            given = self.phases, self.mesh, self.axis, self.options, self.micro_batches, run
+            try:
+                self.found[streamed] = compile_staged(program, *given)
+            except InputError as error:
+                self.found[streamed] = error
+        found = self.found[streamed]
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+    def fits(self, streamed: int) -> bool:
+        """Whether there is a pipeline with so many layers streamed."""
+        try:
+            self.at(streamed)
+        except NoPlan:
+            return False
+        return True
+
+    def least(self, layers: int) -> int:
+        """The fewest layers to stream so that every stage fits, looked for from where the pipeline that streams all
+        says that they do."""
+        low, high = -1, layers
+        for count in (0, *self.guesses(layers)):
+            if low < count < high:
+                low, high = (low, count) if self.fits(count) else (count, high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.fits(middle) else (middle, high)
+        return high
+
+    def guesses(self, layers: int) -> tuple[int, ...]:
+        """The fewest that fit in the layouts of the pipeline that streams all, and one fewer."""
+        share = 0.0
+        for stage in self.at(layers).stages:
+            own = next(one for one in stage if one.memory.total_bytes == max(o.memory.total_bytes for o in stage))
+            room = self.options.capacity - float(own.memory.total_bytes)
+            count = layers_of(own.program)
+            streamed = {one.value for one in _streamed(own.program)}
+            held = sum(float(size) for name, size in own.memory.stored if name in streamed)
+            kept = int(room // (held / min(count, 1 + self.ahead))) if held else count
+            share = max(share, (count - kept) / count)
+        fewest = min(layers, max(0, math.ceil(share * layers)))
+        return fewest, max(0, fewest - 1)
+
+    def hidden(self, layers: int) -> int:
+        """About the most layers that come while the others compute, in every stage."""
+        every = (f for stage in self.at(layers).stages for one in stage for f in one.estimate.fetches)
+        spare = [each.step_s / each.fetch.seconds for each in every if each.fetch.seconds]
+        return min(layers, int(layers * min(spare, default=1.0))) if self.ahead else 0
+
+
+def _streamed(program: Program) -> list[Stored]:
+    return [p.item for p in walk(program.body) if isinstance(p.item, Stored) and p.item.streamed]
+
+
+def compile_streamed_stages(
+    program: Program,
+    phases: Sequence[str],
+    mesh: Mesh,
+    axis: str,
+    options: Options,
+    offload: Offload,
+    ahead: int = 1,
+    micro_batches: Mapping[str, int] | None = None,
+    run: bool = False,
+) -> Staged:
+    """The quickest pipeline along an axis that is found with weights streamed, `ahead` layers before they are needed.
+
+    The bound is of all pipelines that stream any of their layers, for none computes quicker than one that keeps the
+    least. Raises as `compile_staged` does, and InputError where stages cannot stream or the host cannot hold them.
+    """
+    refuse_streams(offload, mesh, axis, options)
+    layers = layers_of(program)
+    every = _Pipelines(program, phases, mesh, axis, options, ahead, micro_batches)
+    bound_s = every.at(layers).plan.bound
+    if every.fits(0) and every.at(0).plan.price <= bound_s * (1 + PROVEN):
+        counts = [0]
+    else:
+        least = every.least(layers)
+        counts = sorted({least, max(least, every.hidden(layers)), layers})
+    count = min(counts, key=lambda n: (every.at(n).plan.price, n))
+    found = every.at(count, run)
+    return replace(found, plan=replace(found.plan, bound=min(found.plan.price, bound_s)))

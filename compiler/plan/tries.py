@@ -1,0 +1,116 @@
+"""The ways to divide a mesh over stages, each compiled: with stages along one axis, or none; the quickest is taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.diagnostics import InputError, fail
+from ...ir.mesh import Mesh
+from ...ir.program import Program
+from ...passes.choose import Options
+from ...passes.plan import NoPlan, Objective, Outcome, relative_gap
+from .compiled import Compilation
+from .offload import Offload, compile_offloaded
+from .pipeline import compile_phases, with_runs
+from .staged import Staged, compile_staged
+from .staged_offload import compile_streamed_stages
+
+
+@dataclass(frozen=True)
+class Try:
+    """A mesh with the axis along which there are stages, None for none, and what came of it: seconds of all calls of
+    all phases, or why there is no plan. `bound`: what every such plan takes at the least, as far as that is proven."""
+
+    mesh: Mesh
+    axis: str | None
+    found: Compilation | Staged | None
+    price: float
+    bound: float
+    reason: str | None = None
+
+
+def tries(
+    program: Program,
+    phases: Sequence[str],
+    meshes: Sequence[Mesh],
+    options: Options,
+    stages: int | None,
+    micro_batches: Mapping[str, int] | None = None,
+    run: bool = False,
+    offload: Offload = Offload.NONE,
+    ahead: int = 1,
+) -> tuple[Try, ...]:
+    """Every mesh with so many stages along an axis, or with `None` without stages and with stages along each axis, the
+    quickest first. `offload`, `ahead`: what may be streamed from the host, in each way.
+
+    Raises InputError where no mesh has such an axis, or with what the first says where none has a plan.
+    """
+    if program.on_host:
+        raise fail(f"`{program.on_host[0]}` is placed with the host, from where stages do not stream.")
+    if options.objective is not Objective.TIME:
+        raise fail(f"Stages are chosen by time, and `{options.objective}` is asked for.")
+    ways = [(mesh, axis) for mesh in meshes for axis in _axes(mesh, stages)]
+    if not ways:
+        listed = " or ".join(f"`{mesh}`" for mesh in meshes[:3])
+        hint = f"name one, as `--chips stage={stages},gpu=8`"
+        raise fail(f"No axis of {listed} has {stages} chips, for as many stages.", hint=hint)
+    found: list[Try] = []
+    refused: list[InputError] = []
+    for mesh, axis in ways:
+        try:
+            if axis is None:
+                found.append(_unstaged(program, phases, mesh, options, run, offload, ahead))
+            else:
+                given = program, phases, mesh, axis, options
+                if offload is Offload.NONE:
+                    staged = compile_staged(*given, micro_batches, run)
+                else:
+                    staged = compile_streamed_stages(*given, offload, ahead, micro_batches, run)
+                found.append(Try(mesh, axis, staged, staged.plan.price, staged.plan.bound))
+        except InputError as error:
+            refused.append(error)
+            unproven = isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN
+            bound = 0.0 if unproven else math.inf
+            found.append(Try(mesh, axis, None, math.inf, bound, error.diagnostics[0].message))
+    if len(refused) == len(ways):
+        raise refused[0]
+    return tuple(sorted(found, key=lambda one: one.price))
+
+
+def _unstaged(
+    program: Program, phases: Sequence[str], mesh: Mesh, options: Options, run: bool, offload: Offload, ahead: int
+) -> Try:
+    """A mesh without stages. Raises InputError where there is no plan."""
+    if offload is Offload.NONE:
+        whole = compile_phases(program, phases, mesh, options, run)
+        price = whole.price * _calls(whole)
+        return Try(mesh, None, whole, price, price * whole.plans[0].least / whole.plans[0].price)
+    streamed = compile_offloaded(program, phases, mesh, options, offload, ahead)
+    whole = with_runs(streamed.compiled) if run else streamed.compiled
+    return Try(mesh, None, whole, streamed.price * _calls(whole), streamed.bound * _calls(whole))
+
+
+def least_bound(found: Sequence[Try]) -> float:
+    """What every plan of some tries takes at the least."""
+    return min(one.bound for one in found)
+
+
+def outcome_of(found: Sequence[Try]) -> tuple[Outcome, float]:
+    """Whether the first of some tries is proven the quickest of all, and the gap."""
+    gap = relative_gap(found[0].price, least_bound(found))
+    return Outcome.of(gap), gap
+
+
+def _axes(mesh: Mesh, stages: int | None) -> list[str | None]:
+    """The axes along which there may be stages; None stands for none."""
+    long = [name for name, size in mesh.axes if size > 1]
+    if stages is None:
+        return [None, *long]
+    return [None] if stages == 1 else [name for name in long if mesh.size(name) == stages]
+
+
+def _calls(compiled: Compilation) -> int:
+    """How often the price of a compilation counts: that of one phase is of one call."""
+    return compiled[0].calls if len(compiled) == 1 else 1

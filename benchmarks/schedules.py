@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from escc.compiler.plan.pipeline import load
-from escc.compiler.sweep.schedule import Job, Schedule, ladder, schedule
+from escc.compiler.sweep.schedule import Job, Schedule, Scheduled, ladder, schedule
 from escc.compiler.text.lengths import parse_lengths
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
@@ -110,8 +111,26 @@ def document(given: Schedule, found: Schedule) -> str:
             f"| {max(0.0, one.timeline.bubbles):.1%} |"
         )
     seconds, tokens = ([getattr(rung.scheduled, name) for rung in rungs] for name in ("total_s", "tokens"))
-    lines += ["", *_words(seconds, tokens), ""]
+    lines += ["", *_words(seconds, tokens), *_with_found(found, [rung.scheduled for rung in others]), ""]
     return "\n".join(lines)
+
+
+def _with_found(found: Schedule, steps: Sequence[Scheduled]) -> Iterator[str]:
+    """Why steps with the thresholds that are found take longer than the ones before them, if any do."""
+    turned = [n for n in range(1, len(steps)) if steps[n].total_s > steps[n - 1].total_s]
+    if turned:
+        told = " and ".join(f"step {n + 1} ({steps[n].total_s / steps[n - 1].total_s - 1:+.1%})" for n in turned)
+        sizes = [len(steps[n].batches) / len(steps[n - 1].batches) - 1 for n in turned]
+        more = " and ".join(f"{size:+.1%}" for size in sizes)
+        yield ""
+        yield (
+            f"With the thresholds that are found {told} take longer than the ones before them, for they have {more} "
+            "in batches, each of which reads all weights: parts of "
+            f"{found.context_threshold:,} tokens of contexts have few endings, and of those 32 at a time leave some over "
+            "until endings are divided by length, too; and contexts in mini-batches are "
+            f"{found.threshold:,} tokens at a time. The threshold of contexts is the one with which the last step is "
+            "quickest, whatever those before it take."
+        )
 
 
 def _words(predicted_s: list[float], tokens: list[int]) -> list[str]:

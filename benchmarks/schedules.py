@@ -121,13 +121,13 @@ def _with_found(found: Schedule, steps: Sequence[Scheduled]) -> Iterator[str]:
     if turned:
         told = " and ".join(f"step {n + 1} ({steps[n].total_s / steps[n - 1].total_s - 1:+.1%})" for n in turned)
         sizes = [len(steps[n].batches) / len(steps[n - 1].batches) - 1 for n in turned]
-        more = " and ".join(f"{size:+.1%}" for size in sizes)
+        more = " and ".join(f"{size:.0%} more" for size in sizes)
         yield ""
         yield (
             f"With the thresholds that are found {told} take longer than the ones before them, for they have {more} "
-            "in batches, each of which reads all weights: parts of "
-            f"{found.context_threshold:,} tokens of contexts have few endings, and of those 32 at a time leave some over "
-            "until endings are divided by length, too; and contexts in mini-batches are "
+            "batches, each of which reads all weights: parts of "
+            f"{found.context_threshold:,} tokens of contexts have few endings, and of those 32 at a time leave some "
+            "over until endings are divided by length, too; and contexts in mini-batches are "
             f"{found.threshold:,} tokens at a time. The threshold of contexts is the one with which the last step is "
             "quickest, whatever those before it take."
         )

@@ -265,14 +265,14 @@ def _moves(problem: Problem, rows: Sequence[Array]) -> _Moves | None:
     numbers = one.numbers()
     distances: list[Distances | None] = []
     members: list[Array | None] = []
-    known: dict[tuple[int, int], Distances] = {}
+    known: dict[tuple[int, int, bytes], Distances] = {}
     for t, (near, kept) in enumerate(zip(problem.distances, found, strict=True)):
         if near is None or kept is None:
             distances.append(None)
             members.append(None)
             continue
         some, of = kept
-        same = id(near), id(rows[t])
+        same = id(near), id(rows[t]), some.tobytes()
         if same not in known:
             arcs = near.arcs.take(some)
             ends = rows[t][arcs.source], rows[t][arcs.target]

@@ -97,6 +97,9 @@ NEAR_BOUND = (0.05, 0.02, 0.01, 0.005, 0.002)  # above its bound, of a box with 
 MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of others that is not asked any more
 NEARLY = 2e-3  # a gap that is small enough where steps take long
 MOST_IN_PLACE, PATIENCE = 6, 24  # steps that change nothing, and plans that have been read off, after which it is
+MOST_STUCK = 10  # steps that change nothing of a side of images, whatever the gap: how axes stand to each other matters
+MOST_AFTER = 30  # plans read off in all boxes of a large side whose images have been looked at
+MOVED = 1e-5  # what a bound or a price changes by at the least
 MANY_COLUMNS = 20_000  # of a large side
 WIDE = 0.01  # a gap that is worth more tries for a better plan where bounds come from the solver
 MOST_CUTS = 4  # in turn by what the dual ascent says alone
@@ -156,7 +159,7 @@ class Boxes:
         self.prover, self.below, self.elsewhere = prover, below, False
         self.floor = -math.inf
         self.large = side.detours is None or side.problem.columns >= MANY_COLUMNS
-        self.in_place, self.before = 0, (-math.inf, math.inf)  # steps since bound and price were others
+        self.in_place, self.before = 0, (0.0, math.inf)  # steps since bound and price were others
         self.winner = ascent  # that of the box in which the best plan was found
         problem = self.problem
         self.best: Candidate | None = None
@@ -197,6 +200,8 @@ class Boxes:
         """Whether there is anything left to do."""
         if self.hesitates and self.least >= self.price * (1 - NEARLY):
             return False
+        if self.detours is None and self.in_place >= MOST_STUCK:
+            return False
         return self.least < self.price * (1 - self.problem.settings.gap) and self.read < self.most
 
     def reading(self, chosen: Sequence[int]) -> Candidate:
@@ -215,7 +220,7 @@ class Boxes:
     def begin(self, floor: float, known: Candidate | None, winner: DualAscent) -> None:
         """Go on from a bound of all plans of the side and one that keeps to the limits, by an ascent that knows of
         it."""
-        self.floor = floor
+        self.floor, self.most = floor, min(self.most, MOST_AFTER)
         if known is not None and known.price < self.price:
             self.best, self.winner = known, winner
 
@@ -250,9 +255,9 @@ class Boxes:
         """Take the box of the least bound, prove its cheapest plan or split it."""
         gap = self.problem.settings.gap
         bound, box = self.take()
-        now = bound, self.price
-        self.in_place = self.in_place + 1 if now == self.before else 0
-        self.before = now
+        rose, fell = bound > self.before[0] * (1 + MOVED), self.price < self.before[1] * (1 - MOVED)
+        self.in_place = 0 if rose or fell else self.in_place + 1
+        self.before = (bound if rose else self.before[0], self.price if fell else self.before[1])
         if self.detours is None or self.limits.fits(box.plan) or not box.cuts or box.cuts >= MOST_CUTS:
             found, wrong, most = self.ask(box)
             bound = max(bound, found.bound)

@@ -100,7 +100,7 @@ def test_the_palm_block_is_short() -> None:
     assert text.count("check_vma") == 0  # on, as it is unless one says otherwise
     plain = [" ".join(line.split()) for line in lines]
     assert 'n = lax.all_gather(n, "z", axis=1, tiled=True, to="invarying") # BE_x 3.54 MB 13.1 us' in plain
-    assert 'q = jnp.einsum("BE,EHQ->BHQ", n, w["Wq"]) # BH_yzQ partialsum-x 17.6 us' in plain
+    assert 'q = jnp.einsum("BE,HQE->BHQ", n, w["Wq"]) # BH_yzQ partialsum-x 17.6 us' in plain
     assert '"Wo": P(None, ("y", "z"), None, "x"), # bf16 H_yzQE_x' in plain
     assert "return jax.jit(sharded, donate_argnums=1)" in plain
     assert emit_jax(compiled.program, compiled.spmd, compiled.estimate, tpu=True) == text

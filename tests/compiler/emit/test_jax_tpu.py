@@ -15,7 +15,7 @@ from jax_cases import OTHERS
 from escc.compiler.emit.jax_order import in_memory_order, orders_of, reordered
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.jax_tpu import Kept, stages_of
-from escc.compiler.hf_import.checkpoint_files import parameter_parts
+from escc.compiler.hf_import.parameter_parts import parameter_parts
 from escc.compiler.hf_import.weight_map import Made, ordered_map
 from escc.compiler.jax.planned import planned, sent_bytes
 from escc.compiler.plan.pipeline import compile_phase, load

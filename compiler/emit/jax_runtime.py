@@ -171,6 +171,12 @@ def attention_in_blocks(
         order = [rows.index(letter) for letter in out if letter in rows]
         return jnp.expand_dims(a.transpose(order), [i for i, letter in enumerate(out) if letter not in rows])
 
+    def multiplied(weight: jax.Array, some: jax.Array) -> jax.Array:
+        return jnp.einsum(product, weight, some, preferred_element_type=jnp.float32)
+
+    def widened(weight: jax.Array, some: jax.Array) -> jax.Array:  # XLA's CPU has no such product of bfloat16
+        return jnp.einsum(product, weight.astype(jnp.float32), some.astype(jnp.float32))
+
     def step(number: Any, before: Any, own: Sequence[tuple[str, jax.Array]]) -> Any:
         most, total, sums = before
         first = number * width[context]
@@ -184,7 +190,7 @@ def attention_in_blocks(
         shrunk, weight = jnp.exp(most - shift), jnp.exp(found - jnp.expand_dims(shift, axis)).astype(weighing)
         some = cut(held, values, context, start)
         some = some.astype(weighing) if some.dtype.itemsize == 1 else some
-        more = jnp.einsum(product, weight, some, preferred_element_type=jnp.float32)
+        more = lax.platform_dependent(weight, some, cpu=widened, default=multiplied)
         total = total * shrunk + weight.sum(axis, dtype=jnp.float32)
         return top, total, sums * beside(shrunk) + more
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from judge.chosen_families import CHOSEN
@@ -16,6 +17,7 @@ from escc.compiler.simulate.check import CheckReport, check
 from escc.cost.estimate import predict
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
+from escc.ir.mesh import Mesh
 from escc.ir.spmd import SpmdProgram
 from escc.ir.text.write_spmd import print_spmd
 from escc.ir.verify.verify import verify
@@ -24,6 +26,7 @@ from escc.passes.lower.insert import insert
 
 CASES_EACH = 16  # 320 in all
 CHOSEN_EACH = 6
+MOST_CHIPS = 16
 GROUPED = 8
 RELATIVE, ABSOLUTE_S = 1e-9, 1e-15
 
@@ -80,6 +83,8 @@ def test_the_search_finds_the_optimum_of_what_is_chosen(family: str, pinned: boo
     for seed in range(first, CHOSEN_EACH * len(CHOSEN), len(CHOSEN)):
         case = generate(seed, CHOSEN)
         assert case.label == family
+        if case.mesh.chips > MOST_CHIPS:  # which takes the judge long where so much is chosen
+            case = replace(case, mesh=Mesh(case.mesh.axes[:2]))
         case = pinned_ends(case, seed) if pinned else case
         text = compare(case, seed)
         assert "choose(" in text or not text

@@ -98,10 +98,10 @@ MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of other
 NEARLY = 2e-3  # a gap that is small enough where steps take long
 MOST_IN_PLACE, PATIENCE = 6, 24  # steps that change nothing, and plans that have been read off, after which it is
 MOST_STUCK = 10  # steps that change nothing of a side of images, whatever the gap: how axes stand to each other matters
-MOST_AFTER = 30  # plans read off in all boxes of a large side whose images have been looked at
+IMAGE_WORK = 1_400_000  # columns of all boxes of such a side
+AFTER_WORK = 10_000_000  # columns of all plans that are read off of a side whose images have been looked at
 MOVED = 1e-5  # what a bound or a price changes by at the least
 MANY_COLUMNS = 20_000  # of a large side
-WIDE = 0.01  # a gap that is worth more tries for a better plan where bounds come from the solver
 MOST_CUTS = 4  # in turn by what the dual ascent says alone
 MOST_WAYS, EACH_WAYS, FEW_WAYS = 1_000, 100, 10  # to make copies: in all, in a box of one plan, and while none is known
 MOST_COLUMNS = 95_000  # of a program for the solver; the proof of one box in many is not worth more
@@ -200,7 +200,7 @@ class Boxes:
         """Whether there is anything left to do."""
         if self.hesitates and self.least >= self.price * (1 - NEARLY):
             return False
-        if self.detours is None and self.in_place >= MOST_STUCK:
+        if self.detours is None and (self.in_place >= MOST_STUCK or self.entered >= IMAGE_WORK // self.problem.columns):
             return False
         return self.least < self.price * (1 - self.problem.settings.gap) and self.read < self.most
 
@@ -220,7 +220,7 @@ class Boxes:
     def begin(self, floor: float, known: Candidate | None, winner: DualAscent) -> None:
         """Go on from a bound of all plans of the side and one that keeps to the limits, by an ascent that knows of
         it."""
-        self.floor, self.most = floor, min(self.most, MOST_AFTER)
+        self.floor, self.most = floor, min(self.most, AFTER_WORK // self.problem.columns)
         if known is not None and known.price < self.price:
             self.best, self.winner = known, winner
 
@@ -236,7 +236,7 @@ class Boxes:
         ascent = parent.copy()
         for n, mask in enumerate(tight):
             ascent.allow(n, mask)
-        turns = FIRST_TURNS if self.dives else TURNS if self.detours or least < self.price * (1 - WIDE) else 0
+        turns = FIRST_TURNS if self.dives else TURNS if self.detours or least < self.price * (1 - NEARLY) else 0
         known = self.best
         loads = self.limits.loads(tight)
         pressed = press(ascent, loads, self.reading, self.offered, turns, self.limits.combined)

@@ -83,7 +83,7 @@ def test_the_search_finds_the_optimum_of_what_is_chosen(family: str, pinned: boo
     for seed in range(first, CHOSEN_EACH * len(CHOSEN), len(CHOSEN)):
         case = generate(seed, CHOSEN)
         assert case.label == family
-        if case.mesh.chips > MOST_CHIPS:  # which takes the judge long where so much is chosen
+        if family == "gated" and case.mesh.chips > MOST_CHIPS:  # which takes the judge long
             case = replace(case, mesh=Mesh(case.mesh.axes[:2]))
         case = pinned_ends(case, seed) if pinned else case
         text = compare(case, seed)

@@ -108,7 +108,10 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
         if whole is None:
             raise refused or error from None
         ordered = whole.in_mesh_order or mesh_order(programs, finer, (), ()) is not None
-        return replace(whole, parts=finer, in_mesh_order=ordered) if isinstance(error, Cutoff) else whole
+        if not isinstance(error, Cutoff):
+            return whole
+        known = _bounded(whole, min(whole.bound, error.bound)) if _left_open(error, below, options) else whole
+        return replace(known, parts=finer, in_mesh_order=ordered)
     found = with_whole_axes(plan, Network(options.hardware, finer))
     if found.in_mesh_order and found.mesh != finer:
         found = _in_any_order(program, phases, found, plain)
@@ -186,6 +189,8 @@ class _Trials:
             self.refused = self.refused or error
             if isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN:  # there may be one all the same
                 self.bound = -math.inf
+            if isinstance(error, Cutoff) and _left_open(error, below, self.options):  # there may be a cheaper one
+                self.bound = min(self.bound, error.bound)
             return False
         self.bound = min(self.bound, found.bound)
         self.build_s, self.solve_s = self.build_s + found.timing.build_s, self.solve_s + found.timing.solve_s
@@ -208,9 +213,19 @@ class _Trials:
             assert self.refused is not None, "there is a plan, or a reason why not"
             raise self.refused
         bound = max(0.0, min(self.bound, self.found.bound))
-        own = self.found.phases
-        phases = own if len(own) > 1 else tuple(replace(one, bound=bound) for one in own)
-        return replace(self.found, phases=phases, bound=bound, timing=Timing(self.build_s, self.solve_s))
+        return replace(_bounded(self.found, bound), timing=Timing(self.build_s, self.solve_s))
+
+
+def _bounded(plan: Plan, bound: float) -> Plan:
+    """A plan with another bound."""
+    own = plan.phases
+    phases = own if len(own) > 1 else tuple(replace(one, bound=bound) for one in own)
+    return replace(plan, phases=phases, bound=bound)
+
+
+def _left_open(cutoff: Cutoff, below: float, options: Options) -> bool:
+    """Whether a search that found no plan `below` a price has not shown either that there is none."""
+    return not cutoff.in_mesh_order and cutoff.bound < below * (1 - 2 * options.settings.gap)
 
 
 def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> Plan:

@@ -20,7 +20,7 @@ from escc.ir.text.read_spmd import parse_spmd
 from escc.passes import choose as choose_module
 from escc.passes.choose import Options, choose
 from escc.passes.expansion.orders import in_order
-from escc.passes.plan import NoPlan, Outcome, Plan
+from escc.passes.plan import Cutoff, NoPlan, Outcome, Plan
 
 OPTIONS = Options(Hardware.of_paper("tpu-v4"))
 SMALL = {"E": 32, "F": 32, "Q": 16, "U": 16, "V": 32, "H": 8, "A": 16, "C": 32, "R": 8, "T": 16, "S": 16}
@@ -137,6 +137,21 @@ def test_an_order_of_which_nothing_is_known_leaves_nothing_proven(monkeypatch: p
     plan = choose(program, "main", mesh, OPTIONS)
     assert len(seen) > 1 and plan.outcome is Outcome.FEASIBLE
     assert [one.bound for one in plan.phases] == [plan.bound] == [0.0]
+
+
+def test_an_order_of_which_only_a_bound_is_known_gives_that_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, seen = choose_module._planned, []
+
+    def nearly(programs: Any, mesh: Mesh, options: Options) -> Plan:
+        if seen:
+            raise Cutoff(seen[0].price * 0.999)
+        seen.append(planned(programs, mesh, options))
+        return seen[0]
+
+    monkeypatch.setattr(choose_module, "_planned", nearly)
+    plan = choose(parse(CHAIN % (4, ALL)), "main", Mesh.parse("2x2"), OPTIONS)
+    assert plan.price == seen[0].price and plan.outcome is Outcome.FEASIBLE
+    assert plan.bound == plan.phases[0].bound == pytest.approx(0.999 * plan.price)
 
 
 def test_a_pin_may_name_what_only_one_phase_makes() -> None:

@@ -89,6 +89,9 @@ def test_each_choice_stands_for_all_of_its_images_at_one_price(seed: int) -> Non
             for c in range(0, len(of), 7):
                 ways = [layouts(node.table, row) for row in (c, int(first[of[c]]))]
                 assert any([renamed(way, names) for way in ways[0]] == ways[1] for names in renamings)
+            standing = [layouts(node.table, int(row)) for row in first[:60]]
+            sets = {frozenset(str([renamed(way, names) for way in ways]) for names in renamings) for ways in standing}
+            assert len(sets) == len(standing), "no two are images of each other"
 
 
 def layouts(table: StrategyTable, row: int) -> list[Layout]:

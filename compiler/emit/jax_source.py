@@ -10,7 +10,9 @@ import ast
 import re
 import textwrap
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from ...cost.attention import attentions, blocks
 from ...cost.estimate import Estimate
@@ -124,30 +126,41 @@ def _doc(names: Names) -> str:
 
 def _runtime(streams: bool) -> dict[str, str]:
     """The helper functions by name, as text; with those for `streams`."""
-    return _functions(RUNTIME) | _functions(ROWS_RUNTIME) | (_functions(STREAMS_RUNTIME) if streams else {})
+    return _helpers(RUNTIME, ROWS_RUNTIME, *([STREAMS_RUNTIME] if streams else []))
 
 
-def _functions(path: Path) -> dict[str, str]:
-    """The functions and classes of a file by name, as text."""
+def _helpers(*paths: Path) -> dict[str, str]:
+    """The functions and classes of files of ours by name, as text."""
+    return {name: text for path in paths for name, text in _functions(path).items()}
+
+
+@cache
+def _functions(path: Path) -> Mapping[str, str]:
+    """Those of one file."""
     text = path.read_text(encoding="utf-8")
     found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    return {node.name: ast.get_source_segment(text, node) or "" for node in found}
+    lines = text.splitlines()  # once for all: `ast.get_source_segment` splits the file again for each
+    return MappingProxyType({node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in found})
 
 
 def _used(helpers: Mapping[str, str], text: str) -> list[str]:
     """The helpers that `text` calls, and those that they call."""
     found: set[str] = set()
-    waiting = [text]
+    waiting = [_calls(text)]
     while waiting:
-        calls = {
-            n.func.id
-            for n in ast.walk(ast.parse(waiting.pop()))
-            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
-        }
-        fresh = (calls & set(helpers)) - found
+        fresh = (waiting.pop() & set(helpers)) - found
         found |= fresh
-        waiting += [helpers[name] for name in sorted(fresh)]
+        waiting += [_helper_calls(helpers[name]) for name in sorted(fresh)]
     return [helper for name, helper in helpers.items() if name in found]
+
+
+def _calls(text: str) -> frozenset[str]:
+    """The functions that a source calls by their bare names."""
+    calls = (node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    return frozenset(function.id for function in calls if isinstance(function, ast.Name))
+
+
+_helper_calls = cache(_calls)  # helpers are few, and the same in every module
 
 
 def _imports(text: str) -> str:
@@ -380,7 +393,7 @@ def _load(names: Names, weights: WeightMap, streams: Streams) -> list[str]:
         *lines[1:],
     ]
     load = STREAMED_LOAD if streams.tensors else LOAD
-    return ["\n".join(lines), *_used(_functions(CHECKPOINTS[0]) | _functions(CHECKPOINTS[1]), load), load]
+    return ["\n".join(lines), *_used(_helpers(*CHECKPOINTS), load), load]
 
 
 def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool, streams: Streams) -> str:

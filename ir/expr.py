@@ -153,6 +153,36 @@ def context_dims(expr: Expr) -> frozenset[str]:
             return frozenset()
 
 
+def counted_dims(expr: Expr) -> dict[str, frozenset[str]]:
+    """For each dim of whose filled part it takes a number, the dims whose sizes it adds to that, or takes from it:
+    those whose entries are counted among the filled places. A size that divides or scales counts nothing."""
+    found: dict[str, frozenset[str]] = {}
+    terms = _terms(expr)
+    sizes = frozenset().union(*(sized_dims(term) - context_dims(term) for term in terms if not operands(term)))
+    for term in terms:
+        inner: tuple[Expr, ...] = ()
+        match term:
+            case Context(dim):
+                found[dim] = found.get(dim, frozenset()) | sizes
+            case Call(_, arguments):
+                inner = arguments
+            case Rotate(operand, _):
+                inner = (operand,)
+        for part in inner:
+            for dim, counted in counted_dims(part).items():
+                found[dim] = found.get(dim, frozenset()) | counted
+    return found
+
+
+def _terms(expr: Expr) -> tuple[Expr, ...]:
+    """What an expression is the sum, or difference, of."""
+    match expr:
+        case Call("add" | "subtract", arguments):
+            return tuple(term for argument in arguments for term in _terms(argument))
+        case _:
+            return (expr,)
+
+
 def count_calls(expr: Expr) -> int:
     """How many function applications one element takes."""
     match expr:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.choices import with_choices, with_sharded_choices
-from ...ir.expr import context_dims, sized_dims
+from ...ir.expr import counted_dims, sized_dims
 from ...ir.program import (
     Append,
     Choose,
@@ -228,8 +228,8 @@ def _sources(program: Program, classes: Mapping[str, str]) -> dict[str, set[str]
                 if context is not None:
                     sources[classes[context]] |= {classes[source], classes[target]}
             case Map(_, expr):
-                for dim in context_dims(expr):
-                    sources[classes[dim]] |= {classes[d] for d in sized_dims(expr)}
+                for dim, counted in counted_dims(expr).items():
+                    sources[classes[dim]] |= {classes[d] for d in counted}
             case Take(_, _, ids, over):
                 match made.get(ids):
                     case Map(_, expr):

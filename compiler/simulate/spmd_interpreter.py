@@ -267,8 +267,10 @@ class _Run:
 
 
 def _same(a: Array, b: Array) -> bool:
+    if np.array_equal(a, b):
+        return True
     scale = np.abs(a[np.isfinite(a)]).max(initial=0)
-    return np.array_equal(a, b) or bool(np.allclose(a, b, rtol=0, atol=TOLERANCE * scale, equal_nan=True))
+    return bool(np.allclose(a, b, rtol=0, atol=TOLERANCE * scale, equal_nan=True))
 
 
 def _last_reads(region: Region[Step], keep: set[str]) -> list[list[str]]:

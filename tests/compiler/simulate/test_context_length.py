@@ -13,7 +13,7 @@ from escc.compiler.emit.numpy_source import emit_numpy
 from escc.compiler.simulate.reference import random_stored, run_reference
 from escc.compiler.simulate.spmd_interpreter import ExecutionError, run_spmd
 from escc.ir.diagnostics import InputError, Source
-from escc.ir.expr import Call, Context, Operand, Rotate, context_dims, linear_operands, sized_dims
+from escc.ir.expr import Call, Context, Operand, Rotate, Size, context_dims, counted_dims, linear_operands, sized_dims
 from escc.ir.program import Iota, Program
 from escc.ir.text.expressions import ExprParser, format_expr
 from escc.ir.text.read import parse
@@ -128,6 +128,8 @@ def test_its_text_reads_back() -> None:
     assert ExprParser("x * log(context(M))").expression() == expr
     assert context_dims(Call("add", (expr, Rotate(Context("N"), "Q")))) == {"M", "N"}
     assert sized_dims(expr) == {"M"}
+    own = Call("subtract", (Call("add", (Operand("i"), Context("M"))), Call("multiply", (Size("K"), Size("G")))))
+    assert counted_dims(Call("divide", (Rotate(own, "Q"), Size("Q")))) == {"M": {"K", "G"}}
     assert linear_operands(expr) == {"x"}
 
 

@@ -123,6 +123,18 @@ def test_a_context_exceeds_the_entries_whose_places_are_counted() -> None:
     assert sizes["L"] < sizes["M"] < sizes["P"]
 
 
+def test_a_context_need_not_exceed_a_size_that_scales() -> None:
+    """Positions over a power with the size of a head in it, as of rope, count no entries of a head."""
+    b = Build("8", L=1, M=64, Q=64)
+    b.op(Iota("index", "L"), "L", "f32")
+    b.op(Iota("i", "Q"), "Q_x", "f32")
+    place = call("add", "index", call("subtract", Context("M"), Size("L")))
+    turn = call("multiply", place, call("power", 10.0, call("divide", "i", Size("Q"))))
+    b.map("angle", turn, "LQ_x", "f32")
+    sizes = sizes_of(b, "angle")
+    assert sizes["Q"] == 16 and sizes["M"] < 16
+
+
 def test_the_same_input_gives_the_same_sizes() -> None:
     builder, results, _ = CASES["feed-forward"]()
     assert len({tuple(sizes_of(builder, *results).items()) for _ in range(5)}) == 1

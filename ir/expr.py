@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,18 @@ class Call:
 
     function: str
     arguments: tuple[Expr, ...]
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """The names of the values read, each once, in order of first use."""
+        return tuple(dict.fromkeys(name for a in self.arguments for name in operands(a)))
+
+    @cached_property
+    def degrees(self) -> Mapping[str, int]:
+        """For each operand how it is contained. 1: linear in it, with no constant term; 2: anything else."""
+        inner = [_degrees(a) for a in self.arguments]
+        zero = [isinstance(a, Const) and a.value == 0 for a in self.arguments]
+        return {name: _degree(self.function, [part.get(name, 0) for part in inner], zero) for name in self.operands}
 
 
 @dataclass(frozen=True)
@@ -95,8 +108,8 @@ def operands(expr: Expr) -> tuple[str, ...]:
     match expr:
         case Operand(name):
             return (name,)
-        case Call(_, arguments):
-            return tuple(dict.fromkeys(name for a in arguments for name in operands(a)))
+        case Call():
+            return expr.operands
         case Rotate(inner, _):
             return operands(inner)
         case _:
@@ -199,31 +212,32 @@ def linear_operands(expr: Expr) -> frozenset[str]:
 
     Such an operand may be a partial sum: f(a + b) = f(a) + f(b), so the result is a partial sum too.
     """
-    return frozenset(name for name in operands(expr) if _degree(expr, name) == 1)
+    return frozenset(name for name, degree in _degrees(expr).items() if degree == 1)
 
 
 _OTHER = 2  # neither free of the operand nor linear in it
 
 
-def _degree(expr: Expr, name: str) -> int:
-    """0: does not contain `name`; 1: linear in it, with no constant term; 2: anything else."""
+def _degrees(expr: Expr) -> Mapping[str, int]:
+    """For each operand how it is contained, as of a call."""
     match expr:
-        case Operand(other):
-            return int(other == name)
+        case Operand(name):
+            return {name: 1}
         case Rotate(inner, _):
-            return _degree(inner, name)
-        case Call(function, arguments):
-            degrees = [_degree(a, name) for a in arguments]
-            if not any(degrees):
-                return 0
-            zero = [isinstance(a, Const) and a.value == 0 for a in arguments]
-            match function, degrees:
-                case ("negate", [1]) | ("multiply", [1, 0] | [0, 1]) | ("divide", [1, 0]):
-                    return 1
-                case ("add" | "subtract", [1, 1]):
-                    return 1
-                case ("where", [0, a, b]) if (a == 1 or zero[1]) and (b == 1 or zero[2]):
-                    return 1
-            return _OTHER
+            return _degrees(inner)
+        case Call():
+            return expr.degrees
         case _:
-            return 0
+            return {}
+
+
+def _degree(function: str, degrees: Sequence[int], zero: Sequence[bool]) -> int:
+    """How a call contains an operand that its arguments contain so, 0 for not at all; `zero`: which arguments are 0."""
+    match function, degrees:
+        case ("negate", [1]) | ("multiply", [1, 0] | [0, 1]) | ("divide", [1, 0]):
+            return 1
+        case ("add" | "subtract", [1, 1]):
+            return 1
+        case ("where", [0, a, b]) if (a == 1 or zero[1]) and (b == 1 or zero[2]):
+            return 1
+    return _OTHER

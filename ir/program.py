@@ -364,7 +364,8 @@ def signature(op: Op, values: Mapping[str, Value]) -> Signature:
             return Signature(uses, output, contracted, linear=linear)
         case Map(result, expr):
             uses = tuple(Use(n, values[n].dims) for n in operands(expr))
-            linear = tuple(i for i, use in enumerate(uses) if use.value in linear_operands(expr))
+            at_once = linear_operands(expr)
+            linear = tuple(i for i, use in enumerate(uses) if use.value in at_once)
             even = tuple(sorted(rotated_dims(expr)))
             return Signature(uses, values[result].dims, even=even, linear=linear)
         case Sum(result, names, _):

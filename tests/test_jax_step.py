@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
+from escc.compiler.jax.processes import with_cpu_devices
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "jax_step.py"
 MODEL = """\
@@ -44,11 +44,11 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(module: Path, devices: int, *options: str, **environment: str) -> subprocess.Popen[str]:
     """A host with this many devices that runs the script."""
-    cpus = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    others = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    others = {name: value for name, value in with_cpu_devices(devices).items() if not name.startswith("SLURM_")}
+    told = others | {"JAX_PLATFORMS": "cpu"} | environment
     command = [sys.executable, "-P", str(SCRIPT), str(module), "--steps", "2", *options]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, env=others | cpus | environment, text=True)
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, env=told, text=True)
 
 
 def free_job() -> int:

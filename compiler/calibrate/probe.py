@@ -8,7 +8,6 @@ start is the time of one with next to no bytes.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from ...cost.hardware import MEASURED, Calibrated, Convention, Hardware, Switch, hardware_toml
 from ...ir.diagnostics import fail
 from ..jax.check import require_jax
+from ..jax.processes import with_cpu_devices
 from ..text.terminal import table
 
 CHILD = f"{__package__}.probe_child"
@@ -68,17 +68,15 @@ def probe() -> Probe:
     Raises InputError where JAX is missing or too old, or where the measuring does not run.
     """
     require_jax()
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={CPU_DEVICES}"
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         file = Path(folder) / "measured.json"
         command = [sys.executable, "-P", "-m", CHILD, str(file)]
-        environment = os.environ | {"XLA_FLAGS": flags.strip()}
         try:
             ended = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                env=environment,
+                env=with_cpu_devices(CPU_DEVICES),
                 timeout=MOST_SECONDS,
                 check=False,
             )

@@ -25,6 +25,13 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 PARTITIONING = "spmd-partitioning"  # XLA's name of the pass
+# What is compiled here runs once at the most. Machine code of little care comes in a third of the time; collectives,
+# and what is computed, are the same.
+QUICKLY = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
 
 
 def main(folder: Path) -> None:
@@ -64,11 +71,19 @@ def _run(module: ModuleType, mesh: Any, config: Any, stored: Iterator[np.ndarray
     arrays = module.tensors(config, make)
     arrays = (*arrays, *(np.int32(end) for end in stored))
     if mesh is None:
-        return _wide(jax.jit(partial(module.dense, config))(*arrays))
-    if not hasattr(module, "divided"):
-        return _wide(module.build(mesh, config)(*jax.device_put(arrays, _places(module, mesh))))
-    placed = jax.device_put(module.divided(config, *arrays), _places(module, mesh))
-    return _wide(module.whole(module.build(mesh, config)(*placed)))
+        return _wide(_called(partial(module.dense, config), arrays))
+    streams = hasattr(module, "divided")
+    placed = jax.device_put(module.divided(config, *arrays) if streams else arrays, _places(module, mesh))
+    results = _called(module.build(mesh, config), placed)
+    return _wide(module.whole(results) if streams else results)
+
+
+def _called(function: Any, arguments: Any) -> Any:
+    """What a function gives, compiled quickly where XLA knows all of the options for that."""
+    try:
+        return jax.jit(function, compiler_options=QUICKLY)(*arguments)
+    except jax.errors.JaxRuntimeError:
+        return jax.jit(function)(*arguments)
 
 
 def _places(module: ModuleType, mesh: Any) -> Any:
@@ -99,8 +114,12 @@ def step_arguments(module: ModuleType, mesh: Any) -> Any:
 def _compile(module: ModuleType, mesh: Any, folder: Path) -> None:
     """Compile the step at full size, and keep the text of the module on the way and at the end."""
     passes = folder / "passes"
+    lowered = module.build(mesh).lower(*step_arguments(module, mesh))
     options = {"xla_dump_to": str(passes), "xla_dump_hlo_pass_re": PARTITIONING}
-    compiled = module.build(mesh).lower(*step_arguments(module, mesh)).compile(compiler_options=options)
+    try:
+        compiled = lowered.compile(compiler_options=QUICKLY | options)
+    except jax.errors.JaxRuntimeError:  # here, too
+        compiled = lowered.compile(compiler_options=options)
     final = compiled.as_text()
     texts = [path.read_text() for path in sorted(passes.glob(f"*.after_{PARTITIONING}.*"))]
     (folder / "partitioned.txt").write_text(texts[0] if texts else final)  # one device: nothing is partitioned

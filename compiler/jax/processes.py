@@ -26,9 +26,8 @@ def run_processes(commands: Sequence[Sequence[str]], devices: int, heard: bool =
     goes on to where this process writes, for as long as it takes. Raises InternalError, with what it said, when one
     does not end well.
     """
-    flags = f"--xla_force_host_platform_device_count={devices}"
     platform = os.environ.get("JAX_PLATFORMS") or "cpu" if heard else "cpu"
-    environment = os.environ | {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags}
+    environment = with_cpu_devices(devices) | {"JAX_PLATFORMS": platform}
     with ExitStack() as open_until_the_end:
         running: list[tuple[subprocess.Popen[str], IO[str]]] = []
         open_until_the_end.callback(_end, running)
@@ -41,6 +40,12 @@ def run_processes(commands: Sequence[Sequence[str]], devices: int, heard: bool =
             )
             running.append((process, said))
         _wait(running, math.inf if heard else MOST_SECONDS)
+
+
+def with_cpu_devices(count: int) -> dict[str, str]:
+    """The environment of a process whose CPU is to be so many devices; flags of XLA that are there stay."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    return os.environ | {"XLA_FLAGS": flags.strip()}
 
 
 def free_address() -> str:

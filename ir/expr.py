@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -45,18 +44,15 @@ class Call:
 
     function: str
     arguments: tuple[Expr, ...]
+    # For each operand how it is contained, as `_degree` says: noted as trees are built, which are not gone through again.
+    degrees: Mapping[str, int] = field(init=False, compare=False, repr=False)
 
-    @cached_property
-    def operands(self) -> tuple[str, ...]:
-        """The names of the values read, each once, in order of first use."""
-        return tuple(dict.fromkeys(name for a in self.arguments for name in operands(a)))
-
-    @cached_property
-    def degrees(self) -> Mapping[str, int]:
-        """For each operand how it is contained. 1: linear in it, with no constant term; 2: anything else."""
+    def __post_init__(self) -> None:
         inner = [_degrees(a) for a in self.arguments]
         zero = [isinstance(a, Const) and a.value == 0 for a in self.arguments]
-        return {name: _degree(self.function, [part.get(name, 0) for part in inner], zero) for name in self.operands}
+        names = dict.fromkeys(name for part in inner for name in part)
+        degrees = {name: _degree(self.function, [part.get(name, 0) for part in inner], zero) for name in names}
+        object.__setattr__(self, "degrees", degrees)
 
 
 @dataclass(frozen=True)
@@ -105,15 +101,7 @@ FUNCTIONS = {
 
 def operands(expr: Expr) -> tuple[str, ...]:
     """The names of the values read, each once, in order of first use."""
-    match expr:
-        case Operand(name):
-            return (name,)
-        case Call():
-            return expr.operands
-        case Rotate(inner, _):
-            return operands(inner)
-        case _:
-            return ()
+    return tuple(_degrees(expr))
 
 
 def rename(expr: Expr, names: Mapping[str, str]) -> Expr:
@@ -219,7 +207,7 @@ _OTHER = 2  # neither free of the operand nor linear in it
 
 
 def _degrees(expr: Expr) -> Mapping[str, int]:
-    """For each operand how it is contained, as of a call."""
+    """For each operand, in order of first use, how it is contained."""
     match expr:
         case Operand(name):
             return {name: 1}
@@ -232,7 +220,10 @@ def _degrees(expr: Expr) -> Mapping[str, int]:
 
 
 def _degree(function: str, degrees: Sequence[int], zero: Sequence[bool]) -> int:
-    """How a call contains an operand that its arguments contain so, 0 for not at all; `zero`: which arguments are 0."""
+    """How a call contains an operand that its arguments contain so, 0 for not at all; `zero`: which arguments are 0.
+
+    1: linear in it, with no constant term; 2: anything else.
+    """
     match function, degrees:
         case ("negate", [1]) | ("multiply", [1, 0] | [0, 1]) | ("divide", [1, 0]):
             return 1

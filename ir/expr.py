@@ -44,7 +44,7 @@ class Call:
 
     function: str
     arguments: tuple[Expr, ...]
-    # For each operand how it is contained, as `_degree` says: noted as trees are built, which are not gone through again.
+    # For each operand how it is contained, as `_degree` says: noted as trees are built, not to go through them again.
     degrees: Mapping[str, int] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

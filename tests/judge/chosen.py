@@ -133,8 +133,8 @@ def met(masks: Masks, own: Masks, dims: Iterable[str], local: Mapping[str, int],
     part = 1.0
     for mask in masks - own:
         if mask.over & (mask.left or mask.over) <= set(dims):
-            passed = 1.0
+            passed, missed = 1.0, 1.0 - share([mask], sizes)
             for _ in range(min(100_000, math.prod(local[d] for d in mask.dims - mask.over - set(dims)))):
-                passed *= 1.0 - share([mask], sizes)
+                passed *= missed
             part *= 1.0 - passed
     return part

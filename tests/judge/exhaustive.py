@@ -9,7 +9,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterable, Set
-from functools import cache
+from functools import cache, cached_property
 
 from escc.cost.kernels import launches
 from escc.ir.program import Append, Kind, Op, Repeat, Stored, walk
@@ -54,6 +54,8 @@ class Exhaustive:
                 self.born[item.result] = times
                 if isinstance(item, Append):
                     self.memory[item.result] = "cache"
+        self.reads = {op.result: [value for value, _ in uses(op, self.values)] for op, _ in self.ops}
+        self.weights = {value: self.weight(value) for value in self.values}
         self.known: dict[tuple[str, Place, Goals], float] = {}
 
     def shape(self, value: str) -> tuple[int, ...]:
@@ -63,6 +65,7 @@ class Exhaustive:
         """The layouts in which a stored tensor may lie, or a result be handed out."""
         return self.case.stored(value, complete(self.shape(value), self.mesh))
 
+    @cached_property
     def options(self) -> list[list[Strategy]]:
         """The strategies of each op."""
         return [
@@ -77,7 +80,7 @@ class Exhaustive:
     def count(self) -> int:
         """How many combinations there are to try."""
         loops = [complete(self.shape(c), self.mesh) for c in self.carried()]
-        return math.prod(len(o) for o in [*self.options(), *loops])
+        return math.prod(len(o) for o in [*self.options, *loops])
 
     def best(self) -> float:
         """The least time of all plans."""
@@ -85,7 +88,7 @@ class Exhaustive:
         return min(
             (
                 self.price(chosen, dict(zip(self.carried(), rings, strict=True)))
-                for chosen in itertools.product(*self.options())
+                for chosen in itertools.product(*self.options)
                 for rings in itertools.product(*loops)
             ),
             default=math.inf,
@@ -104,7 +107,7 @@ class Exhaustive:
         for (op, times), way in zip(self.ops, chosen, strict=True):
             total += times * way.seconds
             made[op.result] = way.result
-            for position, (value, _) in enumerate(uses(op, self.values)):
+            for position, value in enumerate(self.reads[op.result]):
                 if isinstance(op, Append) and position == 0:
                     if made.setdefault(value, way.uses[0]) != way.uses[0]:
                         return math.inf
@@ -132,7 +135,7 @@ class Exhaustive:
         return fixed + best
 
     def bytes(self, value: str, place: Place) -> float:
-        return self.weight(value) / parts(place, self.mesh)
+        return self.weights[value] / parts(place, self.mesh)
 
     def weight(self, value: str) -> float:
         kept = share(self.masks.get(value, ()), self.sizes)
@@ -142,7 +145,7 @@ class Exhaustive:
         """The least time to hold something of every goal, paying each copy once."""
         key = (value, root, goals)
         if key not in self.known:
-            unit = self.weight(value) / LINK * self.born[value]
+            unit = self.weights[value] / LINK * self.born[value]
             self.known[key] = fewest_bytes(self.shape(value), self.mesh, root, goals) * unit
         return self.known[key]
 

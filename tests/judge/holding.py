@@ -12,16 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
+from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Op, Region, Repeat, Sum
 
 from .exhaustive import Exhaustive, steps
-from .generator import Case
+from .generator import Case, generate
 from .layouts import Place, complete
-from .rules import LINK, Strategy, uses
+from .rules import LINK, Strategy
 
 Tree = Mapping[Place, Place]  # of each copy, from which it is made
 Ways = list[tuple[str, list[tuple[float, Tree]]]]  # the trees of each value, cheapest first
 Copy = tuple[str, Place, int]  # a value, a layout, a repetition
+PLANS, PATIENCE, STEPS = 8000, 400, 4
 
 
 @dataclass
@@ -42,6 +44,7 @@ class Holding(Exhaustive):
         super().__init__(case)
         self.sums = {name for op, _ in self.ops if isinstance(op, Sum) for name in op.operands}
         self.versions = {op.result: op.cache for op, _ in self.ops if isinstance(op, Append)}
+        self.priced: dict[tuple[str, Place, frozenset[Place]], list[tuple[float, Tree]]] = {}
         self.pairs = [{op.source, op.target} for op, _ in self.ops if isinstance(op, Append)]
 
     def count(self) -> int:
@@ -53,7 +56,7 @@ class Holding(Exhaustive):
         """All plans without their trees, and what their ops take."""
         open_layouts = [*self.carried(), *self.free, *self.case.program.results]
         choices = [list(complete(self.shape(v), self.mesh)) for v in open_layouts]
-        for ways in itertools.product(*self.options()):
+        for ways in itertools.product(*self.options):
             seconds = sum(times * way.seconds for (_, times), way in zip(self.ops, ways, strict=True))
             for layouts in itertools.product(*choices):
                 plan = self.plan(ways, layouts)
@@ -80,7 +83,7 @@ class Holding(Exhaustive):
         """The layouts in which each value is read."""
         goals: dict[str, set[Place]] = {v: set() for v in plan.made}
         for op, _ in self.ops:
-            for (value, _), place in zip(uses(op, self.values), plan.reads[op.result], strict=True):
+            for value, place in zip(self.reads[op.result], plan.reads[op.result], strict=True):
                 goals[value].add(place)
         for repeat, _ in self.repeats:
             for carry in repeat.carries:
@@ -105,13 +108,16 @@ class Holding(Exhaustive):
         """What a repeat reads from outside."""
         ops = [op for op in repeat.body.items if not isinstance(op, Repeat)]
         inner = {op.result for op in ops} | {c.inside for c in repeat.carries}
-        return {value for op in ops for value, _ in uses(op, self.values)} - inner
+        return {value for op in ops for value in self.reads[op.result]} - inner
 
     def trees(self, value: str, root: Place, goals: frozenset[Place]) -> list[tuple[float, Tree]]:
         """All trees that move a value, cheapest first."""
-        unit = self.bytes(value, Place(((),) * len(self.shape(value)))) / LINK * self.born[value]
-        found = _trees(self.shape(value), self.mesh, root, goals, value in self.sums)
-        return [(sent * unit, tree) for sent, tree in found]
+        key = value, root, goals
+        if key not in self.priced:
+            unit = self.weights[value] / LINK * self.born[value]
+            found = _trees(self.shape(value), self.mesh, root, goals, value in self.sums)
+            self.priced[key] = [(sent * unit, tree) for sent, tree in found]
+        return self.priced[key]
 
     @cached_property
     def floors(self) -> list[tuple[float, int, Plan, Ways]]:
@@ -147,6 +153,28 @@ class Holding(Exhaustive):
         """The most bytes that a chip holds at once."""
         stored = sum(self.bytes(v, plan.made[v]) * self.born[v] for v in self.free if v in self.memory)
         return stored + Timeline(self, plan).peak()
+
+
+def ladder(judge: Holding, patience: int = PATIENCE) -> Iterator[tuple[float, float]]:
+    """Capacities, each a byte less than the cheapest plan within the one before holds, and the least
+    time within each."""
+    capacity = math.inf
+    for _ in range(STEPS):
+        found = judge.within(capacity, patience)
+        if found is None:
+            return
+        least, held = found
+        yield capacity, least
+        if least == math.inf:
+            return
+        capacity = math.ceil(held) - 1
+
+
+@cache
+def known(seed: int, mesh: Mesh) -> tuple[tuple[float, float], ...]:
+    """The ladder of a generated program; of one with too many plans to try nothing."""
+    judge = Holding(Case(generate(seed).program, mesh, None, "small"))
+    return tuple(ladder(judge)) if judge.count() <= PLANS else ()
 
 
 class Timeline:
@@ -198,8 +226,8 @@ class Timeline:
 
     def sources(self, op: Op, homes: Mapping[str, int]) -> list[tuple[str, Place, int]]:
         """What an op reads that is there."""
-        places = zip(uses(op, self.judge.values), self.plan.reads[op.result], strict=True)
-        return [(value, place, homes[value]) for (value, _), place in places if value in homes]
+        places = zip(self.judge.reads[op.result], self.plan.reads[op.result], strict=True)
+        return [(value, place, homes[value]) for value, place in places if value in homes]
 
     def region(self, region: Region[Op], turn: int, homes: dict[str, int]) -> None:
         """The events of a region; `homes`: the repetition in which each value was made."""

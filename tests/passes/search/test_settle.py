@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
-from judge.generator import Case, generate
-from judge.holding import Holding
+from judge.generator import generate
+from judge.holding import known
 
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
@@ -21,7 +20,6 @@ from escc.passes.search import search, settle
 from escc.passes.search.copies_program import CopiesProgram
 
 HARDWARE = Hardware.of_paper("tpu-v4")
-PLANS, PATIENCE, STEPS = 8000, 400, 4
 
 
 @pytest.fixture
@@ -46,26 +44,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return counts
 
 
-def ladder(judge: Holding) -> Iterator[tuple[float, float]]:
-    """Capacities, each a byte less than the cheapest plan within the one before holds, and the least time within."""
-    capacity = math.inf
-    for _ in range(STEPS):
-        found = judge.within(capacity, PATIENCE)
-        if found is None:
-            return
-        yield capacity, found[0]
-        if found[0] == math.inf:
-            return
-        capacity = math.ceil(found[1]) - 1
-
-
 @pytest.mark.parametrize(("axis", "seeds"), [(2, range(60)), (4, range(130, 160)), (3, range(260, 310))])
 def test_every_capacity_gives_the_least_price_within_it(axis: int, seeds: range, counted: dict[str, int]) -> None:
     mesh, refused = Mesh((("x", axis),)), 0
     for seed in seeds:
         program = generate(seed).program
-        judge = Holding(Case(program, mesh, None, "small"))
-        for capacity, least in ladder(judge) if judge.count() <= PLANS else ():
+        for capacity, least in known(seed, mesh):
             try:
                 plan = choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=capacity))
             except InputError as error:

@@ -38,7 +38,7 @@ SECONDS_A_NODE = 0.01  # of the time that CP-SAT counts, which is that of no clo
 class Answer:
     """What the solver found: `x`, None when there is none; the proven bound of the objective; for a
     linear program the reduced costs, and what each row is worth if that was asked for; all in the model's unit.
-    `seconds`: the time it took. `none`: that the model has no solution is proven."""
+    `seconds`: the time it took. `none`: that the model has no solution, or none that is of interest, is proven."""
 
     x: Floats | None
     bound: float
@@ -60,11 +60,18 @@ class Settings:
 
 
 def solve(
-    model: Model, settings: Settings, nodes: int | None = None, rows: Floats | None = None, worths: bool = False
+    model: Model,
+    settings: Settings,
+    nodes: int | None = None,
+    rows: Floats | None = None,
+    worths: bool = False,
+    first: Array | None = None,
+    most: float | None = None,
 ) -> Answer:
     """Solve a model, as a linear program if it has no integers; search at most so many `nodes`. `rows`: what each row
     of a linear program may be worth; from near the true worths it is solved in a fraction of the time. `worths`:
-    whether it is asked for what each row of a linear program is worth.
+    whether it is asked for what each row of a linear program is worth. `first`: columns that are branched on before all
+    others, which SCIP knows how to do. `most`: what a solution that is of interest costs at most.
 
     One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
     shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
@@ -84,13 +91,23 @@ def solve(
         )
     live = np.flatnonzero(model.upper > 0)
     proto = _proto(model, live)
-    result = _ask(proto, settings, _parameters(settings, nodes), worths)
+    place = np.zeros(0, dtype=np.int64) if first is None else np.searchsorted(live, first[model.upper[first] > 0])
+    wanted = _wanted(worths, place.astype(np.int64))
+    parameters = _parameters(settings, nodes)
+    if first is not None:  # with these settled hardly anything is left to look for
+        parameters.heuristics = parameters_pb2.EMPHASIS_OFF
+        parameters.presolve = parameters_pb2.EMPHASIS_LOW
+    if most is not None:
+        parameters.cutoff_limit = most
+    result = _ask(proto, settings, parameters, wanted)
+    if result is not None and result.termination.limit == result_pb2.LIMIT_CUTOFF:
+        return Answer(None, -np.inf, None, time.perf_counter() - started, none=True)
     infeasible = result is not None and result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE
     if result is None or (infeasible and settings.presolve):
         # HiGHS has been seen to reduce a model with a known solution to nothing; without presolve it does not.
         careful = _parameters(settings, nodes)
         careful.presolve = parameters_pb2.EMPHASIS_OFF
-        result = _ask(proto, settings, careful, worths)
+        result = _ask(proto, settings, careful, wanted)
     if result is None:
         return Answer(None, -np.inf, None, time.perf_counter() - started)
     if result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
@@ -116,7 +133,10 @@ def _spread(found: sparse_containers_pb2.SparseDoubleVectorProto, live: Array, c
 
 
 def _ask(
-    proto: model_pb2.ModelProto, settings: Settings, parameters: parameters_pb2.SolveParametersProto, worths: bool
+    proto: model_pb2.ModelProto,
+    settings: Settings,
+    parameters: parameters_pb2.SolveParametersProto,
+    wanted: model_parameters_pb2.ModelSolveParametersProto,
 ) -> result_pb2.SolveResultProto | None:
     """What the solver says; None where it gave up.
 
@@ -128,7 +148,7 @@ def _ask(
             SOLVERS[settings.solver],
             parameters_pb2.SolverInitializerProto(),
             parameters,
-            _wanted(worths),
+            wanted,
             None,
             callback_pb2.CallbackRegistrationProto(),
             None,
@@ -138,14 +158,16 @@ def _ask(
         return None
 
 
-def _wanted(worths: bool) -> model_parameters_pb2.ModelSolveParametersProto:
+def _wanted(worths: bool, first: Array) -> model_parameters_pb2.ModelSolveParametersProto:
     """What an answer is to hold: most of the time that it takes to read goes to what is 0, or never looked at.
-    `worths`: what rows are worth is looked at."""
+    `worths`: what rows are worth is looked at. `first`: the columns that are branched on before others."""
     wanted = model_parameters_pb2.ModelSolveParametersProto()
     wanted.variable_values_filter.skip_zero_values = True
     wanted.reduced_costs_filter.skip_zero_values = True
     wanted.dual_values_filter.skip_zero_values = True
     wanted.dual_values_filter.filter_by_ids = not worths
+    wanted.branching_priorities.ids.extend(first.tolist())
+    wanted.branching_priorities.values.extend([1] * len(first))
     return wanted
 
 

@@ -22,7 +22,6 @@ from .detours import Detours
 from .dual_ascent import DualAscent, Floats
 from .exact import Candidate, Problem, Prover
 from .graph import Port, Tensor
-from .images import ImageLimits
 from .limits import JointLimits, Limits
 from .memory_bounds import Load, local_bytes
 
@@ -97,9 +96,7 @@ NEAR_BOUND = (0.05, 0.02, 0.01, 0.005, 0.002)  # above its bound, of a box with 
 MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of others that is not asked any more
 NEARLY = 2e-3  # a gap that is small enough where steps take long
 MOST_IN_PLACE, PATIENCE = 6, 24  # steps that change nothing, and plans that have been read off, after which it is
-MOST_STUCK = 10  # steps that change nothing of a side of images, whatever the gap: how axes stand to each other matters
-IMAGE_WORK = 1_400_000  # columns of all boxes of such a side
-AFTER_WORK = 10_000_000  # columns of all plans that are read off of a side whose images have been looked at
+AFTER_WORK = 5_000_000  # columns of all plans that are read off of a side whose images have been looked at
 MOVED = 1e-5  # what a bound or a price changes by at the least
 MANY_COLUMNS = 20_000  # of a large side
 MOST_CUTS = 4  # in turn by what the dual ascent says alone
@@ -115,15 +112,6 @@ class Side:
     problem: Problem
     limits: Limits | JointLimits
     detours: Detours
-
-
-@dataclass(frozen=True, eq=False)
-class ImageSide:
-    """A side of which images are taken as one, so that copies are not told apart."""
-
-    problem: Problem
-    limits: ImageLimits
-    detours: None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,12 +141,12 @@ class Boxes:
     plan must cost less than, and `elsewhere` whether another side has one that costs as much. `ascent` has settled on
     the side without limits. `floor`: a bound of all of its plans."""
 
-    def __init__(self, side: Side | ImageSide, ascent: DualAscent, prover: Prover, below: float):
+    def __init__(self, side: Side, ascent: DualAscent, prover: Prover, below: float):
         self.side, self.ascent = side, ascent
         self.problem, self.limits, self.detours = side.problem, side.limits, side.detours
         self.prover, self.below, self.elsewhere = prover, below, False
         self.floor = -math.inf
-        self.large = side.detours is None or side.problem.columns >= MANY_COLUMNS
+        self.large = side.problem.columns >= MANY_COLUMNS
         self.in_place, self.before = 0, (0.0, math.inf)  # steps since bound and price were others
         self.winner = ascent  # that of the box in which the best plan was found
         problem = self.problem
@@ -173,12 +161,12 @@ class Boxes:
     @property
     def price(self) -> float:
         """That of the best plan so far, or what a plan must cost less than."""
-        return min(self.below, self.limits.price, math.inf if self.best is None else self.best.price)
+        return min(self.below, math.inf if self.best is None else self.best.price)
 
     @property
     def dives(self) -> bool:
         """Whether any plan is of more interest than a better bound: while none is known."""
-        return self.best is None and not self.elsewhere and self.limits.price == math.inf
+        return self.best is None and not self.elsewhere
 
     @property
     def least(self) -> float:
@@ -199,8 +187,6 @@ class Boxes:
     def open(self) -> bool:
         """Whether there is anything left to do."""
         if self.hesitates and self.least >= self.price * (1 - NEARLY):
-            return False
-        if self.detours is None and (self.in_place >= MOST_STUCK or self.entered >= IMAGE_WORK // self.problem.columns):
             return False
         return self.least < self.price * (1 - self.problem.settings.gap) and self.read < self.most
 
@@ -236,7 +222,7 @@ class Boxes:
         ascent = parent.copy()
         for n, mask in enumerate(tight):
             ascent.allow(n, mask)
-        turns = FIRST_TURNS if self.dives else TURNS if self.detours or least < self.price * (1 - NEARLY) else 0
+        turns = FIRST_TURNS if self.dives else TURNS
         known = self.best
         loads = self.limits.loads(tight)
         pressed = press(ascent, loads, self.reading, self.offered, turns, self.limits.combined)
@@ -258,7 +244,7 @@ class Boxes:
         rose, fell = bound > self.before[0] * (1 + MOVED), self.price < self.before[1] * (1 - MOVED)
         self.in_place = 0 if rose or fell else self.in_place + 1
         self.before = (bound if rose else self.before[0], self.price if fell else self.before[1])
-        if self.detours is None or self.limits.fits(box.plan) or not box.cuts or box.cuts >= MOST_CUTS:
+        if self.limits.fits(box.plan) or not box.cuts or box.cuts >= MOST_CUTS:
             found, wrong, most = self.ask(box)
             bound = max(bound, found.bound)
             if found.price < min(most, self.price) and self.offered(found):
@@ -296,8 +282,6 @@ class Boxes:
     def detour(self, plan: Candidate, most: int) -> float:
         """Try other ways to make the copies of a plan; a bound of those that were not tried."""
         most = min(most, MOST_WAYS - self.tried)
-        if self.detours is None:
-            return -math.inf
         found, left, tried = self.detours.around(plan, self.limits, self.price, most)
         self.tried += tried
         if found is not None:

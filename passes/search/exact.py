@@ -17,6 +17,7 @@ from .combinable import Groups
 from .dual_ascent import DualAscent
 from .graph import Graph, restrict
 from .integer_program import ChoiceProgram, choice_program
+from .level_program import LevelProgram, level_program
 from .memory_bounds import Load
 from .row_worths import row_worths
 from .steiner import Distances
@@ -29,6 +30,7 @@ NEAR = (0.05, 0.15)  # above the ascent's bound, where most plans are
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 FAR = 1e30  # seconds: more than the difference of any two plans
 NODES = 2_000  # of the solver's search among plans that keep to a limit
+MANY_LIVE = 40_000  # columns of a program by levels; SCIP, told where to branch, is quicker with fewer, HiGHS with more
 MOST_INTEGER = 10_000  # columns of a program for that search
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
@@ -121,11 +123,13 @@ class Limited(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Reduced:
-    """The integer program of what is left, and which choices and arcs its columns stand for."""
+    """The integer program of what is left, which choices and arcs its columns stand for, and what its rows of memory
+    say."""
 
     program: ChoiceProgram
     kept: list[Array]
     arcs: Mapping[int, Mask]
+    loads: Sequence[Load]
 
     @property
     def model(self) -> Model:
@@ -256,6 +260,44 @@ class Prover:
                 break  # boxes settle it sooner
         return best, wrong
 
+    def by_levels(
+        self, ascent: DualAscent, known: Candidate, limits: Limited, most_columns: int, gap: float | None = None
+    ) -> tuple[Candidate | None, float] | None:
+        """The cheapest plan of those that take no more than the `loads` of limits, if one costs less than `known`,
+        which need be no plan; and a bound of all of these. A plan that costs more may be found as well, unless plans
+        that cost less than `known` by a `gap` are asked for. None where the program has more than `most_columns`."""
+        alive, arcs = self._alive(ascent, known)
+        if not all(mask.any() for mask in alive):
+            return None, known.price
+        if self._least_columns(alive, arcs) > most_columns:
+            return None
+        reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
+        unit, most = _unit(known.price), known.price * (1 + 1e-9)
+        relaxed = self._relax(reduced, ascent, unit)
+        if relaxed.none or relaxed.bound >= most * unit:
+            return None, known.price
+        left = _fixed(reduced.model, relaxed, most * unit)
+        program = level_program(left, reduced.program.choice, reduced.loads)
+        answer = self._branch(program, known.price * unit, gap)
+        none = known.price * (1 - (gap or 0.0))
+        plan = self._plan(answer, reduced)
+        if plan is None and answer.x is not None:
+            plan = self._mixed(answer, reduced, ascent, known, limits)
+        return plan, none if answer.none else min(none, answer.bound / unit)
+
+    def _branch(self, program: LevelProgram, price: float, gap: float | None) -> Answer:
+        """What a solver says of a program by levels, of solutions below a `price` by a gap if that is given."""
+        settings, model = self.problem.settings, program.model
+        if np.count_nonzero(model.upper) < MANY_LIVE:
+            most = None if gap is None else price * (1 - gap)
+            answer = solve(model, replace(settings, solver="gscip"), NODES, first=program.levels, most=most)
+        else:
+            levels = np.zeros(len(model.cost), dtype=bool)
+            levels[program.levels] = True
+            answer = solve(replace(model, integer=levels), replace(settings, gap=gap or settings.gap), NODES)
+        self.solve_s += answer.seconds
+        return answer
+
     def plainest(
         self, ascent: DualAscent, best: Candidate, most_columns: int | None = None, limits: Limited | None = None
     ) -> Candidate:
@@ -311,7 +353,7 @@ class Prover:
         combined = limits is not None and limits.combined
         loads = [Load({n: size[alive[n]] for n, size in load.bytes.items()}, load.room) for load in loads]
         program = choice_program(graph, prices, flows, groups, loads, combined)
-        return _Reduced(program, [np.flatnonzero(k) for k in alive], arcs)
+        return _Reduced(program, [np.flatnonzero(k) for k in alive], arcs, loads)
 
     def _alive(self, ascent: DualAscent, known: Candidate) -> tuple[list[Mask], dict[int, Mask]]:
         """The choices of each node and the arcs of each tensor that plans no dearer than `known` may have."""

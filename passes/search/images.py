@@ -4,15 +4,13 @@ Where axes are alike every layout, choice and collective has images under their 
 problem of a sixth of the columns on three such axes: each plan is a plan of it that costs no more, so that a bound of
 these is one of all plans. Its linear relaxation is that of the whole problem, which can be split evenly over images.
 What it leaves open is how the axes of one value stand to those of another: a plan of it is spelled out among the images
-of what it takes, and counts if that costs the same. Bytes are those of all images, and so what memory asks for is
-decided here.
+of what it takes (see `image_program`). Bytes are those of all images, and so what memory asks for is decided here.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,10 +19,10 @@ from ..layouts.reshard import Arcs
 from ..layouts.space import Array, Mask, Space
 from .combinable import ALONE, Groups
 from .dual_ascent import DualAscent
-from .exact import Candidate, Problem, Prover
+from .exact import Candidate, Problem
 from .graph import Graph, Port, Tensor
-from .limits import Held, JointLimits, Limits
-from .memory_bounds import Demand, Load
+from .limits import JointLimits, Limits
+from .memory_bounds import Load
 from .steiner import Distances
 from .symmetry import image_codes
 
@@ -44,6 +42,20 @@ class Images:
     rows: Sequence[Array]
     groups: Array
 
+    def whole(self, settled: DualAscent, ascent: DualAscent) -> DualAscent:
+        """An ascent of the whole problem, of which `settled` is one, that splits prices between all images as `ascent`
+        does here, with a bound that is no less."""
+        own = settled.copy()
+        own.prices = [price[of] for price, of in zip(ascent.prices, self.of, strict=True)]
+        own.given = [given[of] for given, of in zip(ascent.given, self.of, strict=True)]
+        own.refund = ascent.refund
+        for factor, small in zip(own.factors, ascent.factors, strict=True):
+            factor.potentials = [potential[self.rows[factor.tensor]] for potential in small.potentials]
+        if ascent.groups is not None:
+            own.shares = ascent.shares[:, self.groups]
+            own.reprice()
+        return own
+
     def all(self, masks: Sequence[Mask]) -> list[Mask]:
         """The choices of the whole problem that choices here stand for."""
         return [mask[of] for mask, of in zip(masks, self.of, strict=True)]
@@ -58,18 +70,14 @@ class Images:
         return out
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class ImageLimits:
-    """The limits of a problem for plans among images. A plan keeps to them if, spelled out among the images of what it
-    takes, it does and costs no more; `found` is the cheapest that was spelled out, dearer or not. `ascent` has settled
-    on the whole problem."""
+    """The limits of a problem for plans among images: what these take at the least is no more than there is, or than a
+    `share` of it."""
 
     images: Images
     limits: Limits | JointLimits
-    ascent: DualAscent
-    prover: Prover
-    found: Candidate | None = None
-    _spelled: dict[tuple[int, ...], Candidate] = field(default_factory=dict)
+    share: float = 1.0
 
     @cached_property
     def _every(self) -> list[Load]:
@@ -81,72 +89,9 @@ class ImageLimits:
         """As the limits have it."""
         return self.limits.combined
 
-    @property
-    def price(self) -> float:
-        """What the cheapest plan costs that was found."""
-        return math.inf if self.found is None else self.found.price
-
-    def spelled(self, plan: Candidate) -> Candidate:
-        """A plan of the whole problem among the images of what a plan takes."""
-        if plan.chosen not in self._spelled:
-            ascent = self.ascent.copy()
-            for n, (of, c) in enumerate(zip(self.images.of, plan.chosen, strict=True)):
-                ascent.allow(n, of == c)
-            for _ in range(SWEEPS):
-                ascent.sweep()
-            self._spelled[plan.chosen] = self.prover.problem.found(ascent.round())
-        return self._spelled[plan.chosen]
-
-    def whole(self, ascent: DualAscent) -> DualAscent:
-        """An ascent of the whole problem that splits prices between all images alike, with a bound that is no less."""
-        own = self.ascent.copy()
-        own.prices = [price[of] for price, of in zip(ascent.prices, self.images.of, strict=True)]
-        own.given = [given[of] for given, of in zip(ascent.given, self.images.of, strict=True)]
-        own.refund = ascent.refund
-        for factor, small in zip(own.factors, ascent.factors, strict=True):
-            factor.potentials = [potential[self.images.rows[factor.tensor]] for potential in small.potentials]
-        if ascent.groups is not None:
-            own.shares = ascent.shares[:, self.images.groups]
-            own.reprice()
-        return own
-
     def fits(self, plan: Candidate) -> bool:
-        """Whether it does, spelled out at its price."""
-        if any(load.of(plan.chosen) > load.room * (1 + SAME) for load in self._every):
-            return False
-        found = self.spelled(plan)
-        if not math.isfinite(found.price) or not self.limits.fits(found):
-            return False
-        if found.price < self.price:
-            self.found = found
-        return found.price <= plan.price * (1 + SAME)
-
-    def held(self, plan: Candidate) -> list[Held]:
-        """What a plan holds at its worst point, besides what is stored, in layouts that stand for theirs."""
-        tensors = self.prover.problem.graph.tensors
-        numbers = {(str(tensor.phase), tensor.value.name): t for t, tensor in enumerate(tensors)}
-        out = []
-        for held in self.limits.held(self.spelled(plan)):
-            t = numbers[held.phase, held.value]
-            row = tensors[t].space.index(held.layout)
-            assert row is not None, "what a plan holds lies in a layout"
-            small = self.images.problem.graph.tensors[t].space
-            out.append(replace(held, layout=small.layout(int(self.images.rows[t][row]))))
-        return out
-
-    def worst(self, plan: Candidate) -> list[tuple[str, str]]:
-        """The phase and the name of all that it holds there."""
-        return self.limits.worst(self.spelled(plan))
-
-    def deciding(self, plan: Candidate) -> set[int]:
-        """The nodes whose choices say what is needed there."""
-        return self.limits.deciding(self.spelled(plan))
-
-    @property
-    def stored_terms(self) -> tuple[Demand, ...]:
-        """What is stored."""
-        first = self.images.first
-        return tuple(replace(term, bytes=term.bytes[first[term.node]]) for term in self.limits.stored_terms)
+        """Whether a plan does."""
+        return all(load.of(plan.chosen) <= load.room * (1 + SAME) for load in self._every)
 
     def tightened(self, allowed: Sequence[Mask]) -> list[Mask] | None:
         """Without the choices that no plan within the limits has; None when nothing is left."""
@@ -157,7 +102,7 @@ class ImageLimits:
         """What plans take of the memory at the least, wherever it may be too much."""
         first = self.images.first
         every = self.limits.loads(self.images.all(allowed))
-        return [replace(load, bytes={n: size[first[n]] for n, size in load.bytes.items()}) for load in every]
+        return [Load({n: size[first[n]] for n, size in load.bytes.items()}, load.room * self.share) for load in every]
 
 
 def images(problem: Problem) -> Images | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -50,11 +49,6 @@ class Limits:
     combined: bool = False
     _known: dict[_Key, tuple[MemoryUse, SpmdProgram]] = field(default_factory=dict)
 
-    @property
-    def price(self) -> float:
-        """What a plan costs that was found by asking: none is."""
-        return math.inf
-
     def fits(self, plan: Candidate, apart: bool = True) -> bool:
         """Whether a plan keeps to the limits."""
         use, _ = self._spelled(plan, apart)
@@ -82,9 +76,9 @@ class Limits:
         return stored <= min(self.stored, self.capacity)
 
     def excess(self, plan: Candidate) -> float:
-        """How many bytes a plan holds too many at its worst point, negative where there is room."""
+        """How much of the room a plan holds too much at its worst point, negative where there is room."""
         use, _ = self._spelled(plan, True)
-        return float(max(use.total_bytes - self.capacity, use.stored_bytes - self.stored))
+        return float(max(use.total_bytes / max(1.0, self.capacity), use.stored_bytes / max(1.0, self.stored))) - 1.0
 
     def deciding(self, plan: Candidate) -> set[int]:
         """The nodes whose choices say what is needed at a plan's worst point."""
@@ -117,11 +111,6 @@ class JointLimits:
     def combined(self) -> bool:
         """Whether only plans that run some collectives as one are of interest."""
         return any(part.combined for part in self.parts)
-
-    @property
-    def price(self) -> float:
-        """What a plan costs that was found by asking: none is."""
-        return math.inf
 
     def fits(self, plan: Candidate, apart: bool = True) -> bool:
         """Whether a plan keeps to the limits."""
@@ -164,6 +153,10 @@ class JointLimits:
     def loads(self, allowed: Sequence[Mask]) -> list[Load]:
         """What plans take of the memory at the least, wherever it may be too much."""
         return [load for part in self.parts for load in part.loads(allowed)]
+
+    def excess(self, plan: Candidate) -> float:
+        """How much of the room of a phase a plan holds too much at its worst point, negative where there is room."""
+        return self._worst(plan).excess(plan)
 
     def _worst(self, plan: Candidate) -> Limits:
         return max(self.parts, key=lambda part: part.excess(plan))

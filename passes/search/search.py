@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 
 from ..layouts.space import too_large
 from ..plan import Cutoff
-from .branch_and_bound import MANY_COLUMNS, Boxes, ImageSide, Side, branch_and_bound, enter, share
+from .branch_and_bound import MANY_COLUMNS, Boxes, Side, branch_and_bound, enter, share
 from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
 from .exact import Candidate, Problem, Prover
 from .graph import MAX_LAYOUTS
-from .images import ImageLimits, images
+from .image_program import ImageSearch
+from .images import images
 from .limits import JointLimits, Limits
 from .settle import settle
 
@@ -114,22 +115,17 @@ def _begun(sides: Iterable[Side], prover: Prover, ascent: DualAscent, least: flo
 
 def _among_images(every: Sequence[Boxes], least: float) -> None:
     """Look at all sides with the images of plans under renamings of axes taken as one first, where some are alike."""
-    small: list[tuple[Boxes, ImageLimits]] = []
-    for side in every:
-        assert isinstance(side.side, Side), "these are not told by images"
+    for side in sorted(every, key=lambda side: side.ascent.bound()):
         found = images(side.problem)
         if found is None:
             return
-        limits = ImageLimits(found, side.side.limits, side.ascent, side.prover)
-        start = _settled(found.problem)
-        small.append((Boxes(ImageSide(found.problem, limits), start, Prover(found.problem), side.below), limits))
-    parts = [part for part, _ in small]
-    enter(parts, least)
-    branch_and_bound(parts)
-    for side, (part, limits) in zip(every, small, strict=True):
-        side.begin(max(least, part.bound), limits.found, limits.whole(part.winner))
-        side.prover.solve_s += part.prover.solve_s
-    share(every)
+        own = max(least, side.ascent.bound())
+        if own < side.price * (1 - side.problem.settings.gap):
+            among = ImageSearch(side.side, found, side.ascent, side.prover).run(own, side.price)
+            side.begin(among.bound, among.found, among.ascent)
+        else:
+            side.begin(own, None, side.ascent)
+        share(every)
 
 
 def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -> Candidate:
@@ -145,7 +141,6 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     for side in every:
         price, bound = below if best is None else best.price, side.bound
         if bound < price * (1 - side.problem.settings.gap):
-            assert isinstance(side.side, Side), "these are not told by images"
             found, more = settle(side.side, side.prover, side.ascent, price)
             best, bound = found or best, max(bound, more)
         bounds.append(bound)

@@ -1,0 +1,150 @@
+"""The cheapest plan among images where much memory is asked for, and what it is spelled out.
+
+The program among images is small enough for a solver to settle, with what values take of the memory branched on first
+(see `level_program`). Its optimum is a bound of all plans. A plan of it says of each value how many ways its dims are
+split; which axes these are is said by a second program, of the images of what the plan takes alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .branch_and_bound import MOST_COLUMNS, Side, press
+from .dual_ascent import DualAscent
+from .exact import Candidate, Prover
+from .images import ImageLimits, Images
+
+SETTLED = 6  # sweeps that bring a bound within some hundredths
+TURNS = 6  # of charging for memory
+NEAR_BOUND = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # above it, where plans among images are looked for in turn
+MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough where there are so many
+FAR = 0.1  # above a bound: a price below which plans are many
+NEAR_PLAN = (2e-3, 0.01, 0.05)  # above the price of a plan among images, what it may cost spelled out
+SWEEPS = 3  # of the ascent among the images of a plan
+TIGHTER = 4  # times that there is said to be less room, where what is spelled out takes more than it may
+MOST_SPELLED = 400_000  # columns of the program that spells a plan out
+BEYOND = 1.1  # how much less, by what it takes too much
+
+
+@dataclass(frozen=True, eq=False)
+class Among:
+    """Of a side a `bound` of all plans, the cheapest that was `found` within its limits, and an `ascent` of the whole
+    problem that has settled near it."""
+
+    bound: float
+    found: Candidate | None
+    ascent: DualAscent
+
+
+@dataclass(eq=False)
+class ImageSearch:
+    """A side looked at by images. `ascent` has settled on its problem, of which `prover` knows more."""
+
+    side: Side
+    images: Images
+    ascent: DualAscent
+    prover: Prover
+
+    def run(self, least: float, below: float) -> Among:
+        """Of plans that cost less than `below` the cheapest; `least` is a bound of all."""
+        limits = ImageLimits(self.images, self.side.limits)
+        settled = self._settled(limits)
+        if settled is None:
+            return Among(math.inf, None, self.ascent)
+        ascent, plan, low = settled
+        small = _Small(Prover(self.images.problem), ascent, plan)
+        cheapest, bound = small.cheapest(limits, max(least, low), below)
+        whole, found = self.images.whole(self.ascent, ascent), None
+        for _ in range(TIGHTER):
+            if cheapest is None:
+                break
+            found, wrong = self._spelled(cheapest, whole, below)
+            if found is not None or wrong is None:
+                break
+            limits = replace(limits, share=limits.share * (1 - BEYOND * self.side.limits.excess(wrong)))
+            cheapest, _ = small.any(limits, max(least, low), below)
+        self.prover.solve_s += small.prover.solve_s
+        return Among(bound, found, whole)
+
+    def _settled(self, limits: ImageLimits) -> tuple[DualAscent, Candidate, float] | None:
+        """An ascent among images that has settled on charges for memory, a plan and a bound; None where no plan keeps
+        to the limits."""
+        problem = self.images.problem
+        tight = limits.tightened([np.ones(len(first), dtype=bool) for first in self.images.first])
+        if tight is None:
+            return None
+        start = DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
+        for n, mask in enumerate(tight):
+            start.allow(n, mask)
+        for _ in range(SETTLED):
+            start.sweep()
+        pressed = press(start, limits.loads(tight), problem.found, limits.fits, TURNS, limits.combined)
+        if pressed is None:
+            return start, problem.found(start.round()), start.bound()
+        return pressed.ascent, pressed.plan, pressed.bound
+
+    def _spelled(self, plan: Candidate, whole: DualAscent, below: float) -> tuple[Candidate | None, Candidate | None]:
+        """The cheapest plan among the images of what a plan takes that costs less than `below` and keeps to the limits,
+        or one that does not keep to them."""
+        own = whole.copy()
+        for n, (of, choice) in enumerate(zip(self.images.of, plan.chosen, strict=True)):
+            own.allow(n, of == choice)
+        for _ in range(SWEEPS):
+            own.sweep()
+        start = Candidate(tuple(own.round()), math.inf, own.bound())
+        for share in NEAR_PLAN:
+            most = min(below, plan.price * (1 + share))
+            answer = self.prover.within(own, start.at_most(most), self.side.limits, MOST_SPELLED)
+            if answer is None:
+                break
+            found, wrong = answer
+            if found.price < most or wrong is not None or most == below:
+                return (found if found.price < most else None), wrong
+        return None, None
+
+
+@dataclass(frozen=True, eq=False)
+class _Small:
+    """The problem of images, an `ascent` that has settled on charges for memory, and some plan."""
+
+    prover: Prover
+    ascent: DualAscent
+    plan: Candidate
+
+    def cheapest(self, limits: ImageLimits, bound: float, below: float) -> tuple[Candidate | None, float]:
+        """The cheapest plan within limits, if one costs less than `below`, and the bound that was shown."""
+        problem = self.prover.problem
+        gap = problem.settings.gap if problem.columns < MANY_IMAGES else ROUGH
+        best: Candidate | None = None
+        if below > bound * (1 + FAR):
+            best, bound = self.any(limits, bound, below)
+        price = below if best is None else best.price
+        while bound < price * (1 - gap):
+            answer = self.prover.by_levels(self.ascent, self._at_most(price), limits, MOST_COLUMNS, gap)
+            if answer is None:
+                break
+            plan, shown = answer
+            bound = max(bound, shown)
+            if plan is None or plan.price >= price:
+                break
+            best, price = plan, plan.price
+        return best, bound
+
+    def any(self, limits: ImageLimits, bound: float, below: float) -> tuple[Candidate | None, float]:
+        """A good plan within limits, if one costs less than `below`: the cheapest of few choices. And a bound."""
+        for share in NEAR_BOUND:
+            most = min(below, bound * (1 + share))
+            answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_COLUMNS)
+            if answer is None:
+                break
+            plan, shown = answer
+            bound = max(bound, shown)
+            if most == below or (plan is not None and plan.price < below):
+                return (plan if plan is not None and plan.price < below else None), bound
+        return None, bound
+
+    def _at_most(self, price: float) -> Candidate:
+        return replace(self.plan, price=price, bound=self.ascent.bound())

@@ -1,0 +1,103 @@
+"""The integer program by levels of bytes: the same optimum as with a row of memory over all choices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from escc.passes.ilp.solver import Settings, solve
+from escc.passes.layouts.space import Mask
+from escc.passes.search import exact
+from escc.passes.search.dual_ascent import DualAscent
+from escc.passes.search.exact import Candidate, Problem, Prover
+from escc.passes.search.integer_program import choice_program
+from escc.passes.search.level_program import level_program
+from escc.passes.search.memory_bounds import Load
+
+from .test_images import LINKS, SQUARE, ascent_of, problem_of
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """Limits that are nothing but loads."""
+
+    every: tuple[Load, ...]
+    combined: bool = False
+
+    def fits(self, plan: Candidate) -> bool:
+        return all(load.of(plan.chosen) <= load.room * (1 + 1e-9) for load in self.every)
+
+    def loads(self, allowed: Sequence[Mask]) -> list[Load]:
+        return list(self.every)
+
+
+def rooms(problem: Problem, seed: int) -> Rooms:
+    """Two rooms for made-up bytes, so little that some choices go."""
+    rng = np.random.default_rng(seed)
+    nodes = range(len(problem.prices))
+    every = []
+    for share in (0.2, 0.35):
+        sizes = {n: rng.choice([0.0, 1.0, 2.0, 4.0, 9.0], size=len(problem.prices[n])) for n in nodes}
+        least, most = (sum(float(f(size)) for size in sizes.values()) for f in (np.min, np.max))
+        every.append(Load(sizes, least + share * (most - least) + 0.5))
+    return Rooms(tuple(every))
+
+
+def optimum(problem: Problem, limits: Rooms) -> float:
+    """That of the program with a row over all choices for each room; infinite where there is no plan."""
+    flows = [None if d is None else (d.arcs, d.price * 1e9) for d in problem.distances]
+    prices = [price * 1e9 for price in problem.prices]
+    answer = solve(choice_program(problem.graph, prices, flows, None, limits.every).model, Settings(gap=1e-7))
+    return np.inf if answer.x is None else answer.bound / 1e9
+
+
+def asked(problem: Problem, limits: Rooms, price: float, gap: float | None = None) -> tuple[Candidate | None, float]:
+    ascent: DualAscent = ascent_of(problem)
+    for _ in range(2):
+        ascent.sweep()
+    known = Candidate(tuple(0 for _ in problem.prices), price, ascent.bound())
+    answer = Prover(problem).by_levels(ascent, known, limits, 10**6, gap)
+    assert answer is not None
+    return answer
+
+
+@pytest.mark.parametrize("live", [0, 10**6], ids=["levels alone", "levels first"])
+@pytest.mark.parametrize("seed", [0, 3, 7, 11, 16, 23, 31, 42])
+def test_by_levels_the_optimum_is_that_of_rows_over_all_choices(
+    seed: int, live: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact, "MANY_LIVE", live)
+    problem = problem_of(seed, SQUARE, LINKS)
+    problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+    limits = rooms(problem, seed)
+    least = optimum(problem, limits)
+    assert least < np.inf, "there is room for something"
+    plan, bound = asked(problem, limits, 1.5 * least)
+    assert plan is not None and limits.fits(plan)
+    assert plan.price == pytest.approx(least, rel=1e-6) and bound == pytest.approx(least, rel=1e-6)
+    none, bound = asked(problem, limits, least * (1 + 1e-4), gap=1e-2)
+    assert none is None or live == 0, "none is cheaper by the gap"
+    assert least * (1 - 2e-2) <= bound <= least * (1 + 1e-4)
+    assert asked(problem, limits, least * 0.5) == (None, least * 0.5)
+
+
+def test_levels_that_differ_in_nothing_are_one_and_fixed_choices_reach_none() -> None:
+    problem = problem_of(3, SQUARE, LINKS)
+    node = max(range(len(problem.prices)), key=lambda n: len(problem.prices[n]))
+    count = len(problem.prices[node])
+    size = np.arange(count, dtype=np.float64)
+    load, twice = Load({node: size}, count / 2), Load({node: size * 2}, count / 2)
+    flows = [None if d is None else (d.arcs, d.price) for d in problem.distances]
+    program = choice_program(problem.graph, problem.prices, flows, None, [load, twice])
+    first = program.choice[node]
+    program.model.upper[first + 5] = 0.0
+    made = level_program(program.model, program.choice, [load, twice])
+    assert len(made.levels) == count - 2, "one for each size but the least and that of the fixed choice, for both loads"
+    assert made.model.integer[: len(program.model.cost)].tolist() == program.model.integer.tolist()
+    rows = made.model.row < len(problem.prices) + 2
+    memory = rows & (made.model.row >= len(problem.prices))
+    assert (made.model.column[memory] >= made.levels[0]).all(), "memory is said in levels alone"
+    assert made.model.coefficient[memory].sum() == pytest.approx(1e3 * (count - 1) / (count / 2) * 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -152,18 +152,13 @@ def sweep_command(
     chosen = {name: chip_of(name, datasheet, network, engine, price) for name in map(str.strip, hardware.split(","))}
     same, uneven = _same_options(datasheet, network, engine, skew), skew_of(skew)
     if input_ is not None or output_tokens is not None:
-        if input_ is None or output_tokens is None:
-            raise fail("A stream has both `--input` and `--output` tokens.")
-        streams = None if offload is Offload.NONE else offload
-        of_grid = {"-o": output, "--context": context, "--max-cost": max_cost, "--phase": phase}
-        for option, given in (of_grid | {"--stages": stages, "--offload": streams, "--plans": plans or None}).items():
-            if given is not None:
-                raise fail(f"`{option}` is of a grid, and `--input` asks for a stream of requests.")
-        _refuse_pages(emit)
+        of_grid = {"-o": output, "--context": context, "--max-cost": max_cost, "--phase": phase, "--stages": stages}
+        of_grid |= {"--offload": None if offload is Offload.NONE else offload, "--plans": plans or None}
+        before, after = _stream_tokens(input_, output_tokens, of_grid, emit)
         limits = Limits(_time(max_latency, "--max-latency"), _time(max_first_token, "--max-first-token"))
         fixed = any_shape, tuple(sizes.items()), tuple(pads.items()), chunk, uneven
         source = read_model(Path(model))
-        request = Request(source, input_, output_tokens, limits, target, hbm_fraction, _batch(batch), *fixed)
+        request = Request(source, before, after, limits, target, hbm_fraction, _batch(batch), *fixed)
         request.program()  # what is wrong with it is said before anything is planned
         kinds = _kinds(weights, "--weights"), _kinds(caches, "--caches")
         found = serve(request, places(_numbers(chips), list(chosen.values()), *kinds), jobs, scheduler)
@@ -185,29 +180,35 @@ def sweep_command(
     if beside is not None:
         refuse_existing(beside.parent, [beside.name], force)
     records = run_sweep(sweep, results, jobs, scheduler)
-    match emit:
-        case Emit.TEXT:
-            options = {
-                chip.name: " ".join([shlex.quote(model), f"--hardware {shlex.quote(name)}", *same])
-                for name, chip in chosen.items()
-            }
+    if beside is None:
+        asked = {chip.name: [shlex.quote(model), f"--hardware {shlex.quote(n)}", *same] for n, chip in chosen.items()}
+        options = {name: " ".join(words) for name, words in asked.items()}
+        if emit is Emit.TEXT:
             say(sweep_text(sweep, records, wanted, options))
-        case Emit.JSON:
+        else:
             say(json.dumps(_data(sweep, records, wanted), indent=2) + "\n")
-        case _:
-            assert beside is not None, "a page or picture stands beside the results"
-            if emit is Emit.HTML:
-                files = _pages(sweep, records, wanted, beside, plans)
-            else:
-                files = {beside.name: draw(sweep, records, emit.value, wanted)}
-            write_files(beside.parent, files, force)
-            note(f"wrote {beside}" + (f" and {len(files) - 1} plans beside it" if plans else ""))
+        return
+    if emit is Emit.HTML:
+        files = _pages(sweep, records, wanted, beside, plans)
+    else:
+        files = {beside.name: draw(sweep, records, emit.value, wanted)}
+    write_files(beside.parent, files, force)
+    note(f"wrote {beside}" + (f" and {len(files) - 1} plans beside it" if plans else ""))
 
 
-def _refuse_pages(emit: Emit) -> None:
-    """Raise InputError where a stream is to be drawn."""
+def _stream_tokens(
+    input_tokens: int | None, output_tokens: int | None, of_grid: Mapping[str, object], emit: Emit
+) -> tuple[int, int]:
+    """The tokens of a stream's requests. Raises InputError where some are missing, where an option is given that is
+    `of_grid`, or where a stream is to be drawn."""
+    if input_tokens is None or output_tokens is None:
+        raise fail("A stream has both `--input` and `--output` tokens.")
+    for option, given in of_grid.items():
+        if given is not None:
+            raise fail(f"`{option}` is of a grid, and `--input` asks for a stream of requests.")
     if emit not in (Emit.TEXT, Emit.JSON):
         raise fail(f"A stream is shown as text or JSON, not as {emit}.")
+    return input_tokens, output_tokens
 
 
 def _of_stream(request: Request, found: Sequence[Found], options: Sequence[str], emit: Emit) -> str:

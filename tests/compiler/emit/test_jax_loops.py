@@ -241,13 +241,9 @@ def test_the_feed_forward_loops_under_every_layout(pins: str) -> None:
     assert report.final["permute"] > 0
 
 
-@pytest.mark.parametrize(
-    ("chips", "more"),
-    [("5", []), ("2x3", ["--network", "links"]), ("4x2", ["--hardware", "tpu-v5e", "--network", "links"])],
-)
-def test_the_command_line_checks_loops(chips: str, more: list[str]) -> None:
+def test_the_command_line_checks_loops() -> None:
     small = ["--set", "E=3840", "--set", "F=122880", "--set", "B=509"]
-    command = [ESCC, "check", str(EXAMPLES / "feed-forward.esti"), "--chips", chips, *small, *more]
+    command = [ESCC, "check", str(EXAMPLES / "feed-forward.esti"), "--chips", "2x3", *small, "--network", "links"]
     done = subprocess.run(
         [*command, "--backend", "jax", "--overlap"], capture_output=True, text=True, cwd="/", check=False
     )

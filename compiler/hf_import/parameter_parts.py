@@ -81,45 +81,65 @@ def tensor_view(tensor: Any, steps: list[str]) -> tuple[Any, Any]:
     return tensor, None if order is None else (order, axis)
 
 
-def copy_part(part: Any, view: Any, pool: Any) -> None:
-    """Copy a view of a tensor into an array, as much at a time as lies within 4 MB of its file, and let these pages go
-    again: else all that was ever looked at of a mapped file would count as memory of the process. The threads of a pool
-    share the work."""
+def blocks_of(part: Any, view: Any) -> list[tuple[Any, Any]]:
+    """An array and the view of a tensor that is to be copied into it, as pairs of blocks of both, each as much as lies
+    within 4 MB of its file."""
     if 0 in view.shape:
-        return
+        return []
     steps = [abs(step) if size > 1 else 0 for step, size in zip(view.strides, view.shape, strict=True)]
-    far = steps.index(max(steps)) if steps else 0
-    some = max(1, (4 << 20) // max(steps[far], 1)) if steps else 1
-    mapped = getattr(view, "_mmap", None)
+    if not steps:
+        return [(part, view)]
+    far = steps.index(max(steps))
+    some = max(1, (4 << 20) // max(steps[far], 1))
+    every = ((*(slice(None) for _ in steps[:far]), slice(n, n + some), ...) for n in range(0, view.shape[far], some))
+    return [(part[at], view[at]) for at in every]
 
-    def copied(first: int) -> None:
-        at = (*(slice(None) for _ in steps[:far]), slice(first, first + some)) if steps else ()
-        copy_block(part[(*at, ...)], view[(*at, ...)])
+
+def copy_blocks(blocks: Sequence[tuple[Any, Any]], pool: Any) -> None:
+    """Copy the second of each pair into the first; the threads of a pool share the work. Pages of a mapped file are let
+    go again: else all that was ever looked at would count as memory of the process."""
+
+    def copied(pair: tuple[Any, Any]) -> None:
+        copy_block(*pair)
+        mapped = getattr(pair[1], "_mmap", None)
         if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
             mapped.madvise(mmap.MADV_DONTNEED)
 
-    firsts = range(0, view.shape[far] if steps else 1, some)
-    for _ in pool.map(copied, firsts) if len(firsts) > 1 else map(copied, firsts):
+    for _ in pool.map(copied, blocks) if len(blocks) > 1 else map(copied, blocks):
         pass
 
 
 def copy_block(part: Any, view: Any) -> None:
     """Copy a view into an array. What lies side by side in the one lies far apart in the other where it is transposed,
-    so that is done in blocks that a cache holds."""
+    so that is done by way of tiles that a cache holds. Rows of a tile lie apart by no power of two, as those of a
+    tensor often do, which then share few lines of a cache. Types that NumPy has from elsewhere are copied as their
+    bits, since it copies them one by one, and holds up all other threads meanwhile."""
+    if view.dtype == part.dtype and view.dtype.isbuiltin != 1:
+        bits = np.dtype(f"u{view.itemsize}")
+        part, view = part.view(bits), view.view(bits)
     near = [axis for axis, step in enumerate(view.strides) if step == view.itemsize and view.shape[axis] > 1]
-    if view.ndim < 2 or not near or near[-1] == view.ndim - 1:
+    steps = [float(abs(step)) if size > 1 else math.inf for step, size in zip(part.strides, part.shape, strict=True)]
+    into = steps.index(min(steps)) if steps else 0
+    if not near or near[-1] == into:
         part[...] = view
         return
-    other = [range(1) if axis in (near[0], view.ndim - 1) else range(n) for axis, n in enumerate(view.shape)]
+    both, side = (near[-1], into), 256
+    other = [range(1) if axis in both else range(n) for axis, n in enumerate(view.shape)]
     if math.prod(map(len, other)) > 4096:
         part[...] = view
         return
-    block = 64
+    tile = np.empty((side, side + 32), view.dtype)
     for place in itertools.product(*other):
-        at = [slice(None) if axis == near[0] else place[axis] for axis in range(view.ndim - 1)]
-        for first in range(0, view.shape[-1], block):
-            some = (*at, slice(first, first + block))
-            part[some] = view[some]
+        for corner in itertools.product(*(range(0, view.shape[axis], side) for axis in both)):
+            at: list[Any] = list(place)
+            for axis, first in zip(both, corner, strict=True):
+                at[axis] = slice(first, first + side)
+            read, written = view[tuple(at)], part[tuple(at)]
+            if both[0] < both[1]:  # what is near in the file comes last
+                read, written = read.T, written.T
+            rows, columns = read.shape
+            tile[:rows, :columns] = read
+            written[...] = tile[:rows, :columns]
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> Any:
@@ -179,7 +199,7 @@ def fill_parts(
 ) -> None:
     """Fill the arrays that `parameter_parts` makes, one tensor after the other."""
     name, *steps = [part.strip() for part in line.split("|")]
-    counts = shape[: counters_of(name)]
+    counts, blocks = shape[: counters_of(name)], list[tuple[Any, Any]]()
     for repetition in itertools.product(*map(range, counts)):
         within = [
             n
@@ -201,7 +221,11 @@ def fill_parts(
             slot = tuple(
                 range(count)[part].index(one) for one, count, part in zip(repetition, counts, places[n], strict=False)
             )
-            copy_ordered(parts[n][(*slot, ...)], tensor, order, places[n][len(counts) :], pool)
+            blocks += ordered_blocks(parts[n][(*slot, ...)], tensor, order, places[n][len(counts) :])
+        if getattr(tensor, "_mmap", None) is None:  # it was made, and goes before the next one is
+            copy_blocks(blocks, pool)
+            blocks = []
+    copy_blocks(blocks, pool)
 
 
 def kept_scales(kept: Any, steps: list[str]) -> Any:
@@ -231,21 +255,21 @@ def block_numbers(shape: tuple[int, ...], said: str, steps: list[str], of: Seque
     return found
 
 
-def copy_ordered(part: Any, tensor: Any, order: Any, place: Any, pool: Any) -> None:
-    """Copy what lies at a place of a tensor, whose entries along one dim are put in an order. These are copied run by
-    run of one step, so that each run is a view: picked one by one, all would be copied once more."""
+def ordered_blocks(part: Any, tensor: Any, order: Any, place: Any) -> list[tuple[Any, Any]]:
+    """`blocks_of` what lies at a place of a tensor, whose entries along one dim are put in an order. These are taken
+    run by run of one step, so that each run is a view: picked one by one, all would be copied once more."""
     if order is None:
-        copy_part(part, tensor[tuple(place)], pool)
-        return
+        return blocks_of(part, tensor[tuple(place)])
     wanted, axis = order
     axis += tensor.ndim
-    picked = wanted[place[axis]]
+    picked, found = wanted[place[axis]], list[tuple[Any, Any]]()
     for first in (0, 1):  # of pairs those from the first half, then those from the second
         runs = picked[first::2]
         run = slice(int(runs[0]), int(runs[-1]) + 1) if len(runs) else slice(0, 0)
         every = [run if i == axis else part for i, part in enumerate(place)]
         into = tuple(slice(first, None, 2) if i == axis else slice(None) for i in range(tensor.ndim))
-        copy_part(part[into], tensor[tuple(every)], pool)
+        found += blocks_of(part[into], tensor[tuple(every)])
+    return found
 
 
 def ordered_parts(

@@ -10,6 +10,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 from saved_llama import HEAD, file_bytes, random_weights, save
 from typer.testing import CliRunner
 
@@ -17,7 +18,7 @@ from escc.compiler.commands.main import app
 from escc.compiler.emit.jax_source import CHECKPOINTS, LOAD, _functions, _used
 from escc.compiler.emit.jax_streams import STREAMED_LOAD
 from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
-from escc.compiler.hf_import.parameter_parts import copy_part, parameter_parts
+from escc.compiler.hf_import.parameter_parts import blocks_of, copy_blocks, parameter_parts
 from escc.compiler.hf_import.weight_map import Made, fitted_map, map_beside, parameters, read_map
 from escc.compiler.plan.pipeline import load
 from escc.ir.diagnostics import InputError, Source
@@ -106,13 +107,14 @@ def test_tensors_of_several_mb_are_copied_piece_by_piece_wherever_a_shard_begins
         assert part.ctypes.data % 64 == 0
 
 
-@pytest.mark.parametrize("shape", [(130, 200), (130, 3, 70), (3, 70, 130), (5, 2, 3, 65)])
-def test_transposed_parts_are_copied_whole(shape: tuple[int, ...]) -> None:
-    tensor = np.random.default_rng(0).standard_normal((int(np.prod(shape[1:])), shape[0])).astype(np.float32)
+@pytest.mark.parametrize("shape", [(330, 600), (130, 200), (130, 3, 70), (3, 70, 130), (5, 2, 3, 65)])
+@pytest.mark.parametrize("dtype", [np.float32, bfloat16])
+def test_transposed_parts_are_copied_whole(shape: tuple[int, ...], dtype: type) -> None:
+    tensor = np.random.default_rng(0).standard_normal((int(np.prod(shape[1:])), shape[0])).astype(dtype)
     views = [tensor.T.reshape(shape), tensor.T.reshape(shape)[1:4], np.ascontiguousarray(tensor.T).reshape(shape)]
     for view in views:
-        part = np.full(view.shape, np.nan, np.float32)
-        copy_part(part, view, Inline)
+        part = np.full(view.shape, np.nan, dtype)
+        copy_blocks(blocks_of(part, view), Inline)
         np.testing.assert_array_equal(part, view)
 
 

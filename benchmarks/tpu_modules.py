@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from escc.compiler.jax.module_report import ModuleReport
 from escc.compiler.jax.planned import sent_bytes
-from escc.compiler.jax.tpu import TpuReport, check_tpu, require_tpu_compiler
+from escc.compiler.jax.tpu import check_tpu, require_tpu_compiler
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import InternalError, compile_phase, load
 from escc.cost.hardware import Hardware
@@ -82,7 +83,7 @@ def row(case: Case) -> str:
     return f"| {case.name} | {' | '.join(_cells(found))} |"
 
 
-def _cells(found: TpuReport) -> Iterator[str]:
+def _cells(found: ModuleReport) -> Iterator[str]:
     wanted, sent = (float(sent_bytes(which)) for which in (found.planned, found.module))
     yield f"{wanted / MEGA:,.2f}"
     yield f"{sent / wanted:.3f}" if wanted else "-"

@@ -17,8 +17,9 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, Stored, walk
 from ...passes.choose import Options
 from ..jax.check import check_jax, jax_check_text, require_jax
+from ..jax.gpu import check_gpu
+from ..jax.module_text import module_check_data, module_check_text
 from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
-from ..jax.tpu_text import tpu_check_data, tpu_check_text
 from ..plan.offload import Offload, compile_offloaded
 from ..plan.pipeline import compile_phases, load, select_phases
 from ..text.arguments import capacity_of
@@ -51,6 +52,7 @@ class Backend(StrEnum):
 
     JAX = "jax"
     TPU = "tpu"
+    GPU = "gpu"
 
 
 @app.command("check")
@@ -61,7 +63,8 @@ def check_command(
         Backend | None,
         typer.Option(
             help="`jax`: run the plan with JAX on CPU devices, and compare its compiled module with the plan. `tpu`: "
-            "compile it at full size with the TPU's compiler, which needs no TPU, and compare that module."
+            "compile it at full size with the TPU's compiler, which needs no TPU, and compare that module. "
+            "`gpu`: the same with that of the GPUs that are here."
         ),
     ] = None,
     chips: Annotated[
@@ -81,14 +84,14 @@ def check_command(
     offload: Offloading = Offload.NONE,
     ahead: Ahead = 1,
     capacity: Capacity = None,
-    json_: Annotated[bool, typer.Option("--json", help="With `--backend tpu`: what it showed as JSON.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="With `--backend tpu` or `gpu`: as JSON.")] = False,
 ) -> None:
     """Look for errors in a model, and say what is in it; with a backend, check its plan there."""
     room = Fraction(1) if capacity is None else capacity_of(capacity)
     if (chips is None) != (backend is None):
         raise typer.BadParameter("A plan is checked with both `--chips` and `--backend`.")
-    if json_ and backend is not Backend.TPU:
-        raise typer.BadParameter("`--json` goes with `--backend tpu`.")
+    if json_ and backend not in (Backend.TPU, Backend.GPU):
+        raise typer.BadParameter("`--json` goes with `--backend tpu` or `gpu`.")
     if backend is not None:
         (require_tpu_compiler if backend is Backend.TPU else require_jax)()
     sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")
@@ -109,10 +112,10 @@ def check_command(
     wrong, data = [], []
     for one in phased:
         complain(one.warnings)
-        if backend is Backend.TPU:
-            compiled = check_tpu(one)
-            data.append(tpu_check_data(one, compiled))
-            sound, text = compiled.equal, tpu_check_text(one, compiled)
+        if backend in (Backend.TPU, Backend.GPU):
+            compiled = (check_tpu if backend is Backend.TPU else check_gpu)(one)
+            data.append(module_check_data(one, compiled))
+            sound, text = compiled.equal, module_check_text(one, compiled)
         else:
             found = check_jax(one)
             sound, text = found.sound, jax_check_text(one, found)

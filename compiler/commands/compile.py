@@ -20,8 +20,8 @@ from ...passes.choose import Options, choose
 from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..hf_import.weight_map import WeightMap, map_beside
+from ..jax.module_text import module_check_text
 from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
-from ..jax.tpu_text import tpu_check_text
 from ..plan.autopad import pad_auto, padding_text
 from ..plan.compiled import Compilation
 from ..plan.offload import Offload, on_meshes
@@ -126,7 +126,7 @@ class _Writing:
         for one in compiled.phases:
             module = in_one(Compilation((one,)), self.emit, (), self.detail, self.weights)
             found = check_tpu(one, module)
-            (note if self.folder is None else say)(tpu_check_text(one, found))
+            (note if self.folder is None else say)(module_check_text(one, found))
             if not found.equal:
                 raise fail(f"The TPU's compiler makes another program of phase {one.phase} than was planned.")
 

@@ -19,14 +19,16 @@ MOST_SECONDS = 900
 BETWEEN_LOOKS_S = 0.02
 
 
-def run_processes(commands: Sequence[Sequence[str]], devices: int, heard: bool = False) -> None:
+def run_processes(
+    commands: Sequence[Sequence[str]], devices: int, heard: bool = False, platform: str | None = None
+) -> None:
     """Run Python with each of `commands` at once, the name of a module and its arguments.
 
-    `devices`: of each process, on the CPU unless JAX_PLATFORMS names another platform. `heard`: what the first writes
-    goes on to where this process writes, for as long as it takes. Raises InternalError, with what it said, when one
-    does not end well.
+    `devices`: of each process, on the CPU unless `platform` or, where it is heard, JAX_PLATFORMS names another one.
+    `heard`: what the first writes goes on to where this process writes, for as long as it takes. Raises InternalError,
+    with what it said, when one does not end well.
     """
-    platform = os.environ.get("JAX_PLATFORMS") or "cpu" if heard else "cpu"
+    platform = platform or (os.environ.get("JAX_PLATFORMS") if heard else None) or "cpu"
     environment = with_cpu_devices(devices) | {"JAX_PLATFORMS": platform}
     with ExitStack() as open_until_the_end:
         running: list[tuple[subprocess.Popen[str], IO[str]]] = []

@@ -104,14 +104,15 @@ class CompiledModel:
     def check(self, backend: str = "numpy") -> tuple[Any, ...]:
         """Run each phase on shrunken dims and compare with the unsharded model: on virtual chips (`numpy`), which
         gives a CheckReport for each, or as the emitted module on CPU devices (`jax`), which gives a JaxReport; or
-        compile the module at full size with the TPU's compiler (`tpu`), without a TPU, which gives a TpuReport.
+        compile the module at full size with the TPU's compiler (`tpu`), without a TPU, or with that of the GPUs
+        that are here (`gpu`), which gives a ModuleReport.
 
         Raises InputError where it is too large to run, or does not fit, or JAX or that compiler is missing.
         """
-        if one_of(("numpy", "jax", "tpu"), backend, "backend") == "numpy":
+        if one_of(("numpy", "jax", "tpu", "gpu"), backend, "backend") == "numpy":
             return tuple(run_check(one.program, one.spmd) for one in self.phases)
-        checker = import_module(f"..jax.{'check' if backend == 'jax' else 'tpu'}", __package__)  # few plans are
-        return tuple((checker.check_jax if backend == "jax" else checker.check_tpu)(one) for one in self.phases)
+        checker = import_module(f"..jax.{'check' if backend == 'jax' else backend}", __package__)  # few plans are
+        return tuple(getattr(checker, f"check_{backend}")(one) for one in self.phases)
 
     def __str__(self) -> str:
         return self.report(Detail.SUMMARY)

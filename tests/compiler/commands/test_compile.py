@@ -18,8 +18,9 @@ from escc.compiler.commands import compile
 from escc.compiler.commands.compile import Solver
 from escc.compiler.commands.main import app
 from escc.compiler.jax.hlo import ModuleTransfer
+from escc.compiler.jax.module_report import ModuleReport
 from escc.compiler.jax.planned import planned_of
-from escc.compiler.jax.tpu import TpuReport, slice_of
+from escc.compiler.jax.tpu import slice_of
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.ir.collective import CollectiveKind
 from escc.passes.ilp.solver import SOLVERS
@@ -265,13 +266,15 @@ def test_a_module_that_the_tpu_compiler_changes_is_not_written(tmp_path: Path, m
     """What is compiled is what would be written, word for word."""
     seen: list[str] = []
 
-    def checked(one: CompiledPhase, step: str) -> TpuReport:
+    def checked(one: CompiledPhase, step: str) -> ModuleReport:
         seen.append(step)
         sent, none = planned_of(one), Counter[ModuleTransfer]()
         more = Counter({ModuleTransfer(CollectiveKind.ALL_REDUCE, ("x",), Fraction(8)): 1})
         found = sent if len(seen) == 1 else sent + more
         memory = dict.fromkeys(("argument", "output", "alias", "temp"), 1)
-        return TpuReport(slice_of(one.spmd.mesh, one.hardware), sent, found, none, memory, 2.0, (), (), False)
+        return ModuleReport(
+            slice_of(one.spmd.mesh, one.hardware).topology, sent, found, none, memory, 2.0, (), (), False
+        )
 
     monkeypatch.setattr(compile, "check_tpu", checked)
     monkeypatch.setattr(compile, "require_tpu_compiler", lambda: None)

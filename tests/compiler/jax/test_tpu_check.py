@@ -20,8 +20,9 @@ from escc.compiler.jax import tpu
 from escc.compiler.jax.hlo import ModuleTransfer, collectives_of
 from escc.compiler.jax.hlo_schedule import Copy, Hidden, copies_of, hidden_in
 from escc.compiler.jax.hlo_text import read_module
-from escc.compiler.jax.tpu import TpuReport, require_tpu_compiler, slice_of
-from escc.compiler.jax.tpu_text import tpu_check_data, tpu_check_text
+from escc.compiler.jax.module_report import ModuleReport
+from escc.compiler.jax.module_text import module_check_data, module_check_text
+from escc.compiler.jax.tpu import require_tpu_compiler, slice_of
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import InternalError, compile_phase, load, parse
 from escc.cost.attention import blocks_of
@@ -245,11 +246,11 @@ def test_what_else_the_compiler_says_is_a_bug_or_an_unknown_slice():
     assert said.hint is not None and said.hint.endswith("RET_CHECK failure")
 
 
-def report(module: Counter[ModuleTransfer], nearly: bool = False) -> TpuReport:
+def report(module: Counter[ModuleTransfer], nearly: bool = False) -> ModuleReport:
     gather = ModuleTransfer(CollectiveKind.ALL_GATHER, ("x",), Fraction(1000))
     memory = {"argument": 70, "output": 20, "alias": 15, "temp": 5, "generated_code": 1}
     none = Counter[ModuleTransfer]()
-    return TpuReport(tpu.Slice("v4:4x4x4", None), Counter({gather: 10}), module, none, memory, 100.0, (), (), nearly)
+    return ModuleReport("v4:4x4x4", Counter({gather: 10}), module, none, memory, 100.0, (), (), nearly)
 
 
 def test_bytes_are_judged_kind_by_kind_and_of_loops_nearly():
@@ -268,20 +269,20 @@ def test_bytes_are_judged_kind_by_kind_and_of_loops_nearly():
 
 def test_what_a_module_takes_where_memory_is_short_is_said():
     one, found = feed_forward(), report(Counter())
-    assert "1.05 times" not in tpu_check_text(one, found)
+    assert "1.05 times" not in module_check_text(one, found)
     held = replace(found, short_bytes=1.5e9)
-    assert re.search(r"together, on chips that have 1.05 times the planned +1\.500\n", tpu_check_text(one, held))
-    assert tpu_check_data(one, held)["short_bytes"] == 1.5e9
+    assert re.search(r"together, on chips that have 1.05 times the planned +1\.500\n", module_check_text(one, held))
+    assert module_check_data(one, held)["short_bytes"] == 1.5e9
 
 
 UNREADABLE = """
 import sys, types
 from pathlib import Path
-from escc.compiler.jax import tpu_child
+from escc.compiler.jax import compile_child
 
 class Module:
     def as_text(self):
-        raise tpu_child.jax.errors.JaxRuntimeError("INTERNAL: no text")
+        raise compile_child.jax.errors.JaxRuntimeError("INTERNAL: no text")
 
     def compile(self, compiler_options):
         folder = Path(compiler_options["xla_dump_to"])
@@ -290,8 +291,8 @@ class Module:
             (folder / "module_0000.jit_step.after_optimizations.txt").write_text("HloModule m")
 
 try:
-    print(tpu_child._text(Module(), Module(), Path(sys.argv[1])))
-except tpu_child.jax.errors.JaxRuntimeError as error:
+    print(compile_child._text(Module(), Module(), Path(sys.argv[1])))
+except compile_child.jax.errors.JaxRuntimeError as error:
     print(error)
 """
 
@@ -307,13 +308,13 @@ def test_a_module_that_jax_cannot_write_is_written_by_the_compiler(tmp_path: Pat
 def test_the_module_of_a_feed_forward_is_checked_without_a_tpu():
     one = feed_forward()
     found = tpu.check_tpu(one)
-    assert found.equal, tpu_check_text(one, found)
+    assert found.equal, module_check_text(one, found)
     assert not found.small and not found.copies
-    data = tpu_check_data(one, found)
+    data = module_check_data(one, found)
     assert (data["slice"], data["equal"], data["peak_bytes"]) == ("v4:4x4x4", True, found.peak_bytes)
     assert data["kinds"]["all-gather"] == dict.fromkeys(("planned_bytes", "module_bytes"), 7_077_888)
     assert 0.5 < found.peak_bytes / found.planned_bytes < 1.05
-    assert "14,155,776 bytes in all, as planned" in tpu_check_text(one, found)
+    assert "14,155,776 bytes in all, as planned" in module_check_text(one, found)
 
 
 @pytest.mark.parametrize(("peak", "short", "found"), [(1.04, 1.0, None), (1.06, 1.02, 1.02), (1.06, None, None)])
@@ -348,7 +349,7 @@ def test_the_caches_of_a_decoding_step_are_not_copied():
     model = load(Path("qwen3-32b"), sizes, [], phase="decode")
     one = compile_phase(model, "decode", Mesh.parse("2x2"), Options(Hardware.load("tpu-v5e")))
     found = tpu.check_tpu(one)
-    assert not found.copies and found.equal, tpu_check_text(one, found)
+    assert not found.copies and found.equal, module_check_text(one, found)
     assert found.peak_bytes / found.planned_bytes == pytest.approx(1, abs=0.05)
 
 
@@ -371,7 +372,7 @@ def test_a_long_prompt_makes_no_scores_as_a_whole():
     one = compile_phase(parse(PROMPT), "main", Mesh.parse("2x2"), Options(Hardware.load("tpu-v5e")))
     [block] = blocks_of(one.spmd)
     found = tpu.check_tpu(one)
-    assert found.equal and not found.copies, tpu_check_text(one, found)
+    assert found.equal and not found.copies, module_check_text(one, found)
     assert block.whole_bytes / 2 == 2**30
     assert found.memory["temp"] <= block.bytes < block.whole_bytes / 50
     assert found.peak_bytes <= found.planned_bytes

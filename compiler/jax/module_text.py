@@ -1,4 +1,4 @@
-"""What a TPU check showed, as text and as data."""
+"""What a compiler made of a module, as text and as data."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ...ir.collective import CollectiveKind, join_axes
 from ..plan.compiled import CompiledPhase
 from ..text.terminal import table
 from .hlo import ModuleTransfer
+from .module_report import ROOM, SMALL_BYTES, ModuleReport
 from .planned import sent_bytes
-from .tpu import ROOM, SMALL_BYTES, TpuReport
 
 
-def tpu_check_text(compiled: CompiledPhase, report: TpuReport) -> str:
+def module_check_text(compiled: CompiledPhase, report: ModuleReport) -> str:
     """The sentences and the tables of one phase."""
     return "\n".join(_lines(compiled, report)) + "\n"
 
 
-def tpu_check_data(compiled: CompiledPhase, report: TpuReport) -> dict[str, Any]:
+def module_check_data(compiled: CompiledPhase, report: ModuleReport) -> dict[str, Any]:
     """The same as data: bytes are those of one chip and one execution of the whole program."""
     every = sorted(report.planned | report.module | report.small, key=_order)
     return {
         "model": compiled.spmd.name,
         "phase": compiled.phase,
-        "slice": report.slice.topology,
+        "slice": report.compiled_for,
         "equal": report.equal,
         "kinds": {
             kind.value: {"planned_bytes": float(planned), "module_bytes": float(found)}
@@ -54,10 +54,10 @@ def tpu_check_data(compiled: CompiledPhase, report: TpuReport) -> dict[str, Any]
     }
 
 
-def _lines(compiled: CompiledPhase, report: TpuReport) -> Iterator[str]:
+def _lines(compiled: CompiledPhase, report: ModuleReport) -> Iterator[str]:
     yield (
-        f'JAX program of "{compiled.spmd.name}", phase {compiled.phase}, compiled ahead of time for '
-        f"{report.slice.topology}"
+        f'JAX program of "{compiled.spmd.name}", phase {compiled.phase}, compiled at full size for '
+        f"{report.compiled_for}"
     )
     yield ""
     yield "Collectives of the optimised module, with the bytes that a device sends"
@@ -85,7 +85,7 @@ def _lines(compiled: CompiledPhase, report: TpuReport) -> Iterator[str]:
         yield f"{one.beside_products} of {one.every} executions of {one.opcode} have a matmul between start and done."
 
 
-def _kinds(report: TpuReport) -> Iterator[tuple[str, ...]]:
+def _kinds(report: ModuleReport) -> Iterator[tuple[str, ...]]:
     yield ("", "bytes planned", "bytes found", "ratio")
     for kind, (planned, found) in report.bytes_by_kind.items():
         yield kind.value, f"{float(planned):,.15g}", f"{float(found):,.15g}", ratio_text(planned, found)
@@ -96,7 +96,7 @@ def ratio_text(planned: Fraction, found: Fraction) -> str:
     return f"{float(found / planned):.3f}" if planned else "-"
 
 
-def _memory(report: TpuReport) -> Iterator[tuple[str, ...]]:
+def _memory(report: ModuleReport) -> Iterator[tuple[str, ...]]:
     yield ("", "GB")
     held = report.memory
     yield "arguments", f"{held['argument'] / 1e9:.3f}"
@@ -109,7 +109,7 @@ def _memory(report: TpuReport) -> Iterator[tuple[str, ...]]:
         yield f"together, on chips that have {ROOM:g} times the planned", f"{report.short_bytes / 1e9:.3f}"
 
 
-def _collectives(report: TpuReport) -> Iterator[tuple[str, ...]]:
+def _collectives(report: ModuleReport) -> Iterator[tuple[str, ...]]:
     yield ("", "axes", "bytes each", "times planned", "times found")
     for sent in sorted(report.planned | report.module, key=_order):
         axes = "no axes of the mesh" if sent.axes is None else join_axes(sent.axes)

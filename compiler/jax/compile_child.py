@@ -1,16 +1,20 @@
-"""The part of a TPU check that needs JAX, as a process of its own: `python -m escc.compiler.jax.tpu_child FOLDER`.
+"""The part of a check by the compiler of devices that needs JAX, a process of its own: `python -m
+escc.compiler.jax.compile_child FOLDER`.
 
-FOLDER holds `step.py`, an emitted module, and `slice.json`: the `topology` of a slice and its `config` as the TPU's
-compiler calls them, and the `names` and `sizes` of the mesh. The step is compiled ahead of time, from shapes alone, for
-devices that need not be there. Beside it come `final.txt`, the optimised and scheduled module, and `memory.json`, bytes
-of a chip; or, where the compiler refuses, `refused.txt`, what it says; or beside the memory, where nobody can write the
-module as text, `unreadable.txt`, what JAX says of that. With `room_bytes` in `slice.json` the chips have so much HBM,
-and only the memory comes.
+FOLDER holds `step.py`, an emitted module, and `slice.json`: the `topology` of a TPU slice and its `config` as the TPU's
+compiler calls them, and the `names` and `sizes` of the mesh; then the step is compiled ahead of time, from shapes
+alone, for devices that need not be there. Or it has a `platform` of JAX, and the step is compiled for devices of that
+which are here: `devices.json` says what they are called and how many there are, or `absent.txt` why there are none.
+Beside it come `final.txt`, the optimised and scheduled module, and `memory.json`, bytes of a chip; or, where the
+compiler refuses, `refused.txt`, what it says; or beside the memory, where nobody can write the module as text,
+`unreadable.txt`, what JAX says of that. With `room_bytes` in `slice.json` the chips have so much HBM, and only the
+memory comes.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -39,9 +43,11 @@ def main(folder: Path) -> None:
     """Compile the step in `folder` for its slice."""
     wanted = json.loads((folder / "slice.json").read_text())
     room = wanted.get("room_bytes")
+    if (platform := wanted.get("platform")) and not _are_here(platform, math.prod(wanted["sizes"]), folder):
+        return
     try:
-        mesh = _mesh(wanted)
         module = load(folder / "step.py")
+        mesh = module.make_mesh() if platform else _mesh(wanted)
         lowered = module.build(mesh).lower(*step_arguments(module, mesh))
         options = {} if room is None else {"xla_tpu_user_reserved_hbm_bytes": int(_hbm_bytes(mesh) - room)}
         compiled = lowered.compile(compiler_options=options)
@@ -80,6 +86,17 @@ def _hbm_bytes(mesh: Mesh) -> float:
         if found := re.search(r"available HBM \(([\d.]+)G\)", str(error)):
             return float(found[1]) * 2**30
     raise jax.errors.JaxRuntimeError("the compiler does not say how much HBM there is")
+
+
+def _are_here(platform: str, wanted: int, folder: Path) -> bool:
+    """Whether JAX has as many devices of a platform; says what there is."""
+    try:
+        here = jax.devices(platform)
+    except RuntimeError as error:
+        (folder / "absent.txt").write_text(str(error))
+        return False
+    (folder / "devices.json").write_text(json.dumps({"kind": here[0].device_kind, "count": len(here)}))
+    return len(here) >= wanted
 
 
 def _mesh(wanted: dict[str, Any]) -> Mesh:

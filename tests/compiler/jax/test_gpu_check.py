@@ -1,0 +1,115 @@
+"""`escc check --backend gpu`: the module compiled for devices that are here, or why it is not."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from escc.compiler.commands.main import app
+from escc.compiler.jax import gpu
+from escc.compiler.jax.module_text import module_check_data, module_check_text
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import InternalError, compile_phase, parse
+from escc.cost.hardware import Hardware
+from escc.ir.diagnostics import InputError
+from escc.ir.mesh import Mesh
+from escc.passes.choose import Options
+
+pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+MODEL = """
+model "halves"
+dim B = 64, E = 256, F = 1024
+param Wi: f32[E,F] @ EF_g
+param Wd: f32[F,E] @ F_gE
+main(x: f32[B,E]) {
+  u[B,F] = x[B,E] * Wi[E,F]
+  d[B,E] = u[B,F] * Wd[F,E]
+  return d
+}
+"""
+MEMORY = {"argument": 70, "output": 20, "alias": 15, "temp": 5, "generated_code": 1}
+HERE = {"kind": "NVIDIA H100", "count": 8}
+# As XLA writes them for GPUs: a sum over both of 64x256 numbers of 2 bytes, begun and ended apart.
+FINAL = """HloModule jit_main
+%sum (a: bf16[], b: bf16[]) -> bf16[] {
+  %a = bf16[] parameter(0)
+  %b = bf16[] parameter(1)
+  ROOT %s = bf16[] add(%a, %b)
+}
+ENTRY %main (p: bf16[64,256]) -> bf16[64,256] {
+  %p = bf16[64,256]{1,0} parameter(0)
+  %ar = bf16[64,256]{1,0} all-reduce-start(%p), channel_id=1, replica_groups={{0,1}}, to_apply=%sum
+  ROOT %done = bf16[64,256]{1,0} all-reduce-done(%ar)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def halves() -> CompiledPhase:
+    return compile_phase(parse(MODEL), "main", Mesh.parse("g=2"), Options(Hardware.load("h100")))
+
+
+def test_a_module_is_compiled_for_the_devices_that_are_here(halves: CompiledPhase) -> None:
+    found = gpu.check_gpu(halves, platform="cpu")
+    assert found.compiled_for == "2 x cpu" and found.module
+    assert found.equal, module_check_text(halves, found)
+    held = module_check_data(halves, found)["memory_bytes"]
+    assert held["argument"] >= 2 * 256 * 512 * 4, "half of both weights"
+
+
+def left(monkeypatch: pytest.MonkeyPatch, **files: Any) -> None:
+    """The child leaves these files behind."""
+
+    def run(commands: Any, devices: int, platform: str) -> None:
+        [(_, folder)] = commands
+        assert (devices, platform) == (2, "cuda,cpu")
+        assert json.loads((Path(folder) / "slice.json").read_text())["platform"] == "cuda"
+        for name, left in files.items():
+            as_text = isinstance(left, str)
+            path = Path(folder) / f"{name}{'.txt' if as_text else '.json'}"
+            path.write_text(left if as_text else json.dumps(left))
+
+    monkeypatch.setattr(gpu, "run_processes", run)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"absent": "Unknown backend cuda.\nAvailable backends are ['cpu']"}, "finds no GPU on this machine: Unknown"),
+        ({"devices": HERE | {"count": 1}}, "The mesh has 2 chips, and this machine 1 x NVIDIA H100."),
+        ({"devices": HERE, "refused": "RESOURCE_EXHAUSTED: Out of memory"}, "does not fit NVIDIA H100: RESOURCE"),
+    ],
+)
+def test_what_cannot_be_compiled_is_said(
+    halves: CompiledPhase, monkeypatch: pytest.MonkeyPatch, files: dict[str, Any], message: str
+) -> None:
+    left(monkeypatch, **files)
+    with pytest.raises(InputError) as caught:
+        gpu.check_gpu(halves)
+    assert message in str(caught.value) and caught.value.diagnostics[0].hint
+
+
+def test_collectives_that_gpus_start_and_end_apart_are_read(
+    halves: CompiledPhase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(monkeypatch, devices=HERE, memory=MEMORY, final=FINAL)
+    found = gpu.check_gpu(halves)
+    assert found.compiled_for == "2 x NVIDIA H100" and found.peak_bytes == 80
+    assert {kind.value: float(sent) for kind, (_, sent) in found.bytes_by_kind.items()}["all-reduce"] == 64 * 256 * 2
+    left(monkeypatch, devices=HERE, refused="INTERNAL: no")
+    with pytest.raises(InternalError, match="does not take phase `main`"):
+        gpu.check_gpu(halves)
+
+
+def test_the_command_says_why_where_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left(monkeypatch, absent="Unknown backend cuda.")
+    (tmp_path / "halves.esti").write_text(MODEL)
+    told = ["check", str(tmp_path / "halves.esti"), "--backend", "gpu", "--chips", "g=2", "--hardware", "h100"]
+    done = CliRunner().invoke(app, told)
+    assert done.exit_code == 1 and "JAX finds no GPU on this machine: Unknown backend cuda." in done.output
+    assert "--backend jax" in done.output

@@ -4,19 +4,29 @@
     python jax_step.py layer_decode_jax.py --many-hosts   # started on each host of a TPU slice or of a Slurm job
 
 Weights, caches and inputs are zeros of their full sizes, made where they lie: no host ever holds a whole tensor.
+
+    python jax_step.py llama-3-70b_decode_jax.py --row mine.csv --model llama-3-70b --hardware tpu-v4
+
+adds the time to a table that `escc validate mine.csv` and `escc calibrate mine.csv` read. MODEL and CHIP are what the
+module was compiled from and for: a name that escc knows, or a file, and a name that `escc hardware` lists.
 """
 
 import argparse
+import csv
 import importlib.util
 import inspect
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
+
+COLUMNS = ("id", "source", "model", "hardware", "phase", "chips", "batch", "input_tokens", "output_tokens", "weights")
+COLUMNS += ("ffn_layout", "attention_layout", "time_ms", "mesh")
 
 
 def load(path: str) -> ModuleType:
@@ -29,10 +39,37 @@ def load(path: str) -> ModuleType:
     return module
 
 
-def main(path: str, steps: int) -> None:
-    """Run a step once to compile it, then `steps` times, and print how long one takes."""
+def row(module: ModuleType, mesh: jax.sharding.Mesh, told: argparse.Namespace) -> list[str]:
+    """What was timed, as the columns of a table of measurements before the time, and the mesh. Of a prompt, or of one
+    token of each sequence: what else a module may process at once has no row."""
+    sizes = [getattr(module.FULL, dim, None) for dim in "BLM"]
+    batch, tokens, context = sizes
+    if None in sizes or tokens not in (1, context):
+        raise SystemExit(f"a row is of B sequences, and of 1 or all M of their tokens, not of B, L, M = {sizes}")
+    phase = "decode-step" if tokens == 1 else "prefill"
+    counts = [str(n) for n in (mesh.size, batch, context, 1 if tokens == 1 else 0)]
+    return ["jax_step", told.model, told.hardware, phase, *counts, told.weights, told.ffn_layout, told.attention_layout]
+
+
+def add_row(file: Path, name: str, cells: list[str], milliseconds: float, mesh: jax.sharding.Mesh) -> None:
+    """Add a line to a table of measurements, which is begun where there is none."""
+    lines = list(csv.reader(file.read_text().splitlines())) if file.exists() else []
+    if lines and lines[0] != list(COLUMNS):
+        raise SystemExit(f"{file} is left as it is: its first line does not name the columns {', '.join(COLUMNS)}")
+    axes = ",".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    with file.open("a", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        if not lines:
+            writer.writerow(COLUMNS)
+        writer.writerow([f"{name}-{max(len(lines), 1)}", *cells, f"{milliseconds:.6g}", axes])
+
+
+def main(told: argparse.Namespace) -> None:
+    """Run a step once to compile it, then so many times as were `told`, and print how long one takes."""
+    path, steps = told.module, told.steps
     module = load(path)
     cfg, mesh = module.FULL, module.make_mesh()
+    cells = row(module, mesh, told) if told.row else []
     step = module.build(mesh)
     filled = [name for name in inspect.signature(step).parameters if name.startswith("filled_")]
 
@@ -57,6 +94,8 @@ def main(path: str, steps: int) -> None:
     seconds = (time.perf_counter() - start) / steps
     if jax.process_index() == 0:
         print(f"{1e3 * seconds:.3f} ms a step; devices: {mesh.size}, hosts: {jax.process_count()}")
+        if told.row:
+            add_row(told.row, Path(path).stem, cells, 1e3 * seconds, mesh)
 
 
 if __name__ == "__main__":
@@ -64,7 +103,19 @@ if __name__ == "__main__":
     parser.add_argument("module", help="a file that `escc compile --emit jax` wrote")
     parser.add_argument("--many-hosts", action="store_true", help="other hosts run this file, too")
     parser.add_argument("--steps", type=int, default=10, help="steps that are timed")
+    parser.add_argument("--row", type=Path, metavar="FILE", help="add the time to this table of measurements")
+    parser.add_argument("--model", help="with --row: what the module was compiled from")
+    parser.add_argument(
+        "--hardware", metavar="CHIP", help="with --row: the chips that it was compiled for, and runs on"
+    )
+    parser.add_argument("--weights", default="bf16", help="with --row: the format of weights (bf16)")
+    parser.add_argument("--ffn-layout", default="found", help="with --row: ws2d and the like, where it was pinned so")
+    parser.add_argument(
+        "--attention-layout", default="found", help="with --row: heads or batch, where it was pinned so"
+    )
     told = parser.parse_args()
+    if told.row and not (told.model and told.hardware):
+        parser.error("--row goes with --model and --hardware")
     if told.many_hosts:
         jax.distributed.initialize()  # a TPU slice and a Slurm job are found by themselves
-    main(told.module, told.steps)
+    main(told)

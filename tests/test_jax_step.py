@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import runpy
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+from escc.compiler.calibrate.measurements import read_measurements
 from escc.compiler.commands.main import app
 from escc.compiler.jax.processes import with_cpu_devices
 
@@ -60,9 +63,46 @@ def free_job() -> int:
     raise AssertionError("all ports are taken")
 
 
-def test_on_one_host(module: Path) -> None:
-    said, errors = start(module, 8).communicate(timeout=120)
-    assert re.fullmatch(r"[\d.]+ ms a step; devices: 8, hosts: 1\n", said), errors
+def test_on_one_host_whose_time_is_a_row_that_is_validated(module: Path) -> None:
+    table, model = module.parent / "mine.csv", str(module.parent.parent / "tiny.esti")
+    said, errors = start(module, 8, "--row", str(table), "--model", model, "--hardware", "h100").communicate(
+        timeout=120
+    )
+    found = re.fullmatch(r"([\d.]+) ms a step; devices: 8, hosts: 1\n", said)
+    assert found, errors
+    [row] = read_measurements(table, "h100").rows
+    assert (row.id, row.phase, row.batch, row.input_tokens) == ("tiny_decode_jax-1", "decode-step", 8, 16)
+    assert row.mesh is not None and (row.mesh.names, row.mesh.sizes) == (("node", "gpu"), (2, 4))
+    assert row.seconds == pytest.approx(float(found[1]) / 1e3, rel=1e-2)
+    done = CliRunner().invoke(app, ["validate", str(table), "--hardware", "h100"])
+    assert done.exit_code == 0 and "tiny_decode_jax-1" in done.output, done.output
+
+
+def test_rows_are_added_only_to_tables_of_rows(module: Path, tmp_path: Path) -> None:
+    script, mesh = runpy.run_path(str(SCRIPT)), SimpleNamespace(size=4, shape={"x": 2, "y": 2})
+    told = SimpleNamespace(
+        model="m",
+        hardware="tpu-v4",
+        weights="int8",
+        ffn_layout="ws2d",
+        attention_layout="batch",
+        row=tmp_path / "a.csv",
+    )
+
+    def cells(**sizes: int) -> list[str]:
+        return script["row"](SimpleNamespace(FULL=SimpleNamespace(**sizes)), mesh, told)
+
+    for n in (1, 2):
+        script["add_row"](told.row, "m", cells(B=2, L=64, M=64), 1.5, mesh)
+        lines = told.row.read_text().splitlines()
+        assert lines[n] == f'm-{n},jax_step,m,tpu-v4,prefill,4,2,64,0,int8,ws2d,batch,1.5,"x=2,y=2"'
+    assert len(lines) == 3 and lines[0].startswith("id,source,model")
+    with pytest.raises(SystemExit, match="a row is of"):
+        cells(B=2, L=8, M=64)
+    (tmp_path / "other.csv").write_text("a,b\n")
+    with pytest.raises(SystemExit, match="left as it is"):
+        script["add_row"](tmp_path / "other.csv", "m", cells(B=2, L=1, M=64), 1.5, mesh)
+    assert (tmp_path / "other.csv").read_text() == "a,b\n"
 
 
 def test_on_the_hosts_of_a_slurm_job(module: Path) -> None:

@@ -20,20 +20,23 @@ Axes = tuple[str, ...]
 
 
 class FeedForwardLayout(StrEnum):
-    """How weights are used: where they are stored split over one dim or two, or gathered over some axes."""
+    """How weights are used: where they are stored split over one dim or two, or gathered over some axes; or as the
+    search finds it best."""
 
     WS1D = "ws1d"
     WS2D = "ws2d"
     WG_X = "wg-x"
     WG_XY = "wg-xy"
     WG_XYZ = "wg-xyz"
+    FOUND = "found"
 
 
 class AttentionLayout(StrEnum):
-    """What splits the caches."""
+    """What splits the caches; or what the search finds best."""
 
     HEADS = "heads"
     BATCH = "batch"
+    FOUND = "found"
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,17 @@ def named_pins(
     Raises InputError when the program has no repeated layer that carries activations, or the mesh too
     few axes for the layout.
     """
+    if feed_forward is FeedForwardLayout.FOUND and attention is AttentionLayout.FOUND:
+        return ()
     layer = _layer_of(program)
-    stored, used = _splits(feed_forward, mesh)
     fits = _Fit(layer.values, sizes, mesh)
     pins: dict[tuple[PinKind, str, str | None], Pin] = {}
-    for pin in (*_weight_pins(layer, stored, used, fits), *_cache_pins(layer, attention, fits)):
-        pins.setdefault((pin.kind, pin.value, pin.op), pin)
+    if feed_forward is not FeedForwardLayout.FOUND:
+        for pin in _weight_pins(layer, *_splits(feed_forward, mesh), fits):
+            pins.setdefault((pin.kind, pin.value, pin.op), pin)
+    if attention is not AttentionLayout.FOUND:
+        for pin in _cache_pins(layer, attention, fits):
+            pins.setdefault((pin.kind, pin.value, pin.op), pin)
     return tuple(pins.values())
 
 
@@ -103,6 +111,8 @@ def _splits(layout: FeedForwardLayout, mesh: Mesh) -> tuple[Split, Split]:
             return two_dims, Split((), others[:-1], (*first, *others[-1:]))
         case FeedForwardLayout.WG_XYZ:
             return two_dims, Split((), (), axes)
+        case FeedForwardLayout.FOUND:
+            raise ValueError("what is found has no splits")
 
 
 def _layer_of(program: Program) -> _Layer:

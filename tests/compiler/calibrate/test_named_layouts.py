@@ -43,6 +43,14 @@ def model(name: str, batch: int = 512, tokens: int = 1, context: int = 2048) -> 
     return load(Path(name), {"B": batch, "L": tokens, "M": context})
 
 
+def test_what_is_found_is_not_pinned() -> None:
+    palm, found = model("palm-540b"), FeedForwardLayout.FOUND
+    assert not pins(palm, "decode", CUBE, found, "found")
+    assert {name for _, name, _ in pins(palm, "decode", CUBE, found, "batch")} == {"keys", "values"}
+    assert ("stored", "keys", None) not in pins(palm, "decode", CUBE, FeedForwardLayout.WS2D, "found")
+    assert not named_pins(palm, {}, Mesh.parse("2"), found, AttentionLayout.FOUND)
+
+
 def test_two_dimensional_weight_stationary_palm() -> None:
     found = pins(model("palm-540b"), "decode", CUBE, FeedForwardLayout.WS2D, "batch")
     stored = {name: layout for (kind, name, _), layout in found.items() if kind == "stored"}

@@ -10,11 +10,10 @@ have to be streamed, of which each chip takes an even part in any layout.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Generic, TypeVar
 
 from ...cost.streams import NO_HOST
 from ...ir.diagnostics import InputError, fail
@@ -23,7 +22,7 @@ from ...ir.program import Kind, Op, Place, Program, Region, Repeat, Streamed
 from ...passes.choose import Options
 from ...passes.plan import PROVEN, NoPlan, Objective, Outcome, relative_gap
 from ...passes.stages.divide import layers_of
-from .compiled import Compilation, CompiledPhase
+from .compiled import Compilation
 from .pipeline import compile_phases
 from .serving import serving
 
@@ -90,53 +89,6 @@ class Batched:
     def sequences_per_s(self) -> float:
         """Sequences that go through all phases a second."""
         return self.batch / self.offloaded.price if self.offloaded else 0.0
-
-
-T = TypeVar("T")
-
-
-class Counts(Generic[T]):
-    """What `plan` makes of counts of streamed layers, of so many `layers`: each is planned once."""
-
-    def __init__(self, layers: int, plan: Callable[[int], T]) -> None:
-        self.layers, self.plan = layers, plan
-        self.found: dict[int, T | InputError] = {}
-
-    def at(self, streamed: int) -> T:
-        """What comes of so many. Raises InputError where there is nothing."""
-        if streamed not in self.found:
-            try:
-                self.found[streamed] = self.plan(streamed)
-            except InputError as error:
-                self.found[streamed] = error
-        found = self.found[streamed]
-        if isinstance(found, InputError):
-            raise found
-        return found
-
-    def fits(self, streamed: int) -> bool:
-        """Whether there is a plan with so many."""
-        try:
-            self.at(streamed)
-        except NoPlan:
-            return False
-        return True
-
-    def least(self, guesses: Iterable[int]) -> int:
-        """The fewest with which there is a plan, looked for from `guesses`; all layers are enough."""
-        low, high = -1, self.layers
-        for count in guesses:
-            if low < count < high:
-                low, high = (low, count) if self.fits(count) else (count, high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.fits(middle) else (middle, high)
-        return high
-
-    def hidden(self, phases: Iterable[CompiledPhase], ahead: int) -> int:
-        """About the most layers that come while the others compute, in all of these phases, which stream."""
-        spare = (f.step_s / f.fetch.seconds for one in phases for f in one.estimate.fetches if f.fetch.seconds)
-        return min(self.layers, int(self.layers * min(spare, default=1.0))) if ahead else 0
 
 
 def streaming(program: Program, kinds: Set[Kind], layers: int, ahead: int) -> Program:
@@ -215,22 +167,38 @@ class _Family:
 
     def __post_init__(self) -> None:
         self.layers, self.placed = layers_of(self.program), self.program.on_host
-        self.counts = Counts(self.layers, self.compiled)
+        self.found: dict[int, Compilation | InputError] = {}
 
     @cached_property
     def freest(self) -> Compilation:
         """The plan with most room on the chips: all layers are streamed, or none where the host cannot hold them."""
-        if self.placed or not self.counts.fits(0):
-            return self.counts.at(self.layers)
+        if self.placed or not self.fits(0):
+            return self.compiled(self.layers)
         try:
-            return self.counts.at(self.layers)
+            return self.compiled(self.layers)
         except InputError:
-            return self.counts.at(0)
+            return self.compiled(0)
 
     def compiled(self, streamed: int) -> Compilation:
-        """The plan with so many layers streamed."""
-        program = streaming(self.program, self.kinds, streamed, self.ahead)
-        return compile_phases(program, self.phases, self.mesh, self.options)
+        """The plan with so many layers streamed. Raises InputError where there is none."""
+        if streamed not in self.found:
+            program = streaming(self.program, self.kinds, streamed, self.ahead)
+            try:
+                self.found[streamed] = compile_phases(program, self.phases, self.mesh, self.options)
+            except InputError as error:
+                self.found[streamed] = error
+        found = self.found[streamed]
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+    def fits(self, streamed: int) -> bool:
+        """Whether there is a plan with so many layers streamed."""
+        try:
+            self.compiled(streamed)
+        except NoPlan:
+            return False
+        return True
 
     def best(self) -> Offloaded:
         """The quickest of a few counts of streamed layers: none, or all, where nothing can be quicker; or else with
@@ -240,19 +208,19 @@ class _Family:
             fetching_s = self.all_fetched_s(self.freest)
             return self.offloaded(self.layers, max(computing_s, fetching_s) if self.ahead else computing_s + fetching_s)
         for count in (0, self.layers):
-            if self.counts.fits(count) and self.counts.at(count).price <= computing_s * (1 + PROVEN):
+            if self.fits(count) and self.compiled(count).price <= computing_s * (1 + PROVEN):
                 return self.offloaded(count, computing_s)
-        least = self.counts.least(self.guesses())
+        least = self.least()
         counts = {least}
-        if computing_s < _computing_s(self.counts.at(least)):
-            counts |= {self.layers, max(least, self.counts.hidden(self.freest, self.ahead))}
-        _, count = min((self.counts.at(count).price, count) for count in counts)
+        if computing_s < _computing_s(self.compiled(least)):
+            counts |= {self.layers, max(least, self.hidden())}
+        _, count = min((self.compiled(count).price, count) for count in counts)
         fetching_s = self.fetching_s(least)
         return self.offloaded(count, max(computing_s, fetching_s) if self.ahead else computing_s + fetching_s)
 
     def offloaded(self, count: int, bound: float) -> Offloaded:
         """The plan with so many layers streamed."""
-        found = self.counts.at(count)
+        found = self.compiled(count)
         return Offloaded(found, self.kinds, count, self.layers, self.ahead, min(found.price, bound), self.placed)
 
     @cached_property
@@ -264,6 +232,18 @@ class _Family:
             plan.least * (self.freest[n].calls if several and not self.freest.together else 1)
             for n, plan in enumerate(self.freest.plans)
         )
+
+    def least(self) -> int:
+        """The fewest layers to stream so that a plan fits: as far as the plan that streams all says, looked for from
+        there."""
+        low, high = -1, self.layers
+        for count in self.guesses():
+            if low < count < high:
+                low, high = (low, count) if self.fits(count) else (count, high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.fits(middle) else (middle, high)
+        return high
 
     def guesses(self) -> Iterator[int]:
         """None; and the fewest that fit into the chips in the layouts of the plan that streams all, or one fewer."""
@@ -279,13 +259,22 @@ class _Family:
             yield max(0, self.layers - kept)
             yield max(0, self.layers - kept - 1)
 
+    def hidden(self) -> int:
+        """About the most layers that come while the others compute."""
+        spare = []
+        for one in self.freest:
+            for fetch in one.estimate.fetches:
+                if fetch.fetch.seconds:
+                    spare.append(fetch.step_s / fetch.fetch.seconds)
+        return min(self.layers, int(self.layers * min(spare, default=1.0))) if self.ahead else 0
+
     def fetching_s(self, least: int) -> float:
         """What fetching takes at the least in every plan of the family; `least`: the fewest layers that are streamed
         in any. Chips take even parts over the links, whatever the layouts."""
-        before = self.counts.found.get(least - 1)
+        before = self.found.get(least - 1)
         if not isinstance(before, NoPlan) or before.outcome is not Outcome.INFEASIBLE:
             return 0.0
-        return self.all_fetched_s(self.counts.at(least))
+        return self.all_fetched_s(self.compiled(least))
 
     def all_fetched_s(self, found: Compilation) -> float:
         """What fetching takes at the least of all that a compilation streams, over all calls."""

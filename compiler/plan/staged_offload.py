@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 from ...cost.streams import NO_HOST
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, Stored, walk
 from ...passes.choose import Options
-from ...passes.plan import PROVEN
+from ...passes.plan import PROVEN, NoPlan
 from ...passes.stages.divide import layers_of
-from .offload import Counts, Offload, streaming
+from .offload import Offload, streaming
 from .staged import Staged, compile_staged
 
 WEIGHTS = frozenset({Kind.PARAM})
@@ -51,25 +50,46 @@ class _Pipelines:
     options: Options
     ahead: int
     micro_batches: Mapping[str, int] | None
+    found: dict[int, Staged | InputError] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.layers = layers_of(self.program)
-        self.counts = Counts(self.layers, self.staged)
+    def at(self, streamed: int, run: bool = False) -> Staged:
+        """The pipeline with so many layers streamed. Raises InputError where there is none."""
+        if streamed not in self.found or run:
+            program = streaming(self.program, WEIGHTS, streamed, self.ahead)
+            given = self.phases, self.mesh, self.axis, self.options, self.micro_batches, run
+            try:
+                self.found[streamed] = compile_staged(program, *given)
+            except InputError as error:
+                self.found[streamed] = error
+        found = self.found[streamed]
+        if isinstance(found, InputError):
+            raise found
+        return found
 
-    def staged(self, streamed: int, run: bool = False) -> Staged:
-        """The pipeline with so many layers streamed."""
-        program = streaming(self.program, WEIGHTS, streamed, self.ahead)
-        return compile_staged(program, self.phases, self.mesh, self.axis, self.options, self.micro_batches, run)
+    def fits(self, streamed: int) -> bool:
+        """Whether there is a pipeline with so many layers streamed."""
+        try:
+            self.at(streamed)
+        except NoPlan:
+            return False
+        return True
 
-    @cached_property
-    def freest(self) -> Staged:
-        """The pipeline that streams all. Raises InputError where there is none."""
-        return self.counts.at(self.layers)
+    def least(self, layers: int) -> int:
+        """The fewest layers to stream so that every stage fits, looked for from where the pipeline that streams all
+        says that they do."""
+        low, high = -1, layers
+        for count in (0, *self.guesses(layers)):
+            if low < count < high:
+                low, high = (low, count) if self.fits(count) else (count, high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.fits(middle) else (middle, high)
+        return high
 
-    def guesses(self) -> tuple[int, ...]:
-        """None; and the fewest that fit in the layouts of the pipeline that streams all, and one fewer."""
+    def guesses(self, layers: int) -> tuple[int, ...]:
+        """The fewest that fit in the layouts of the pipeline that streams all, and one fewer."""
         share = 0.0
-        for stage in self.freest.stages:
+        for stage in self.at(layers).stages:
             own = next(one for one in stage if one.memory.total_bytes == max(o.memory.total_bytes for o in stage))
             room = self.options.capacity - float(own.memory.total_bytes)
             count = layers_of(own.program)
@@ -77,8 +97,14 @@ class _Pipelines:
             held = sum(float(size) for name, size in own.memory.stored if name in streamed)
             kept = int(room // (held / min(count, 1 + self.ahead))) if held else count
             share = max(share, (count - kept) / count)
-        fewest = min(self.layers, max(0, math.ceil(share * self.layers)))
-        return 0, fewest, max(0, fewest - 1)
+        fewest = min(layers, max(0, math.ceil(share * layers)))
+        return fewest, max(0, fewest - 1)
+
+    def hidden(self, layers: int) -> int:
+        """About the most layers that come while the others compute, in every stage."""
+        every = (f for stage in self.at(layers).stages for one in stage for f in one.estimate.fetches)
+        spare = [each.step_s / each.fetch.seconds for each in every if each.fetch.seconds]
+        return min(layers, int(layers * min(spare, default=1.0))) if self.ahead else 0
 
 
 def _streamed(program: Program) -> list[Stored]:
@@ -102,14 +128,14 @@ def compile_streamed_stages(
     least. Raises as `compile_staged` does, and InputError where stages cannot stream or the host cannot hold them.
     """
     refuse_streams(offload, mesh, axis, options)
+    layers = layers_of(program)
     every = _Pipelines(program, phases, mesh, axis, options, ahead, micro_batches)
-    counts, bound_s = every.counts, every.freest.plan.bound
-    if counts.fits(0) and counts.at(0).plan.price <= bound_s * (1 + PROVEN):
-        tried = [0]
+    bound_s = every.at(layers).plan.bound
+    if every.fits(0) and every.at(0).plan.price <= bound_s * (1 + PROVEN):
+        counts = [0]
     else:
-        least = counts.least(every.guesses())
-        hidden = counts.hidden((one for stage in every.freest.stages for one in stage), ahead)
-        tried = sorted({least, max(least, hidden), every.layers})
-    count = min(tried, key=lambda n: (counts.at(n).plan.price, n))
-    found = every.staged(count, run) if run else counts.at(count)
+        least = every.least(layers)
+        counts = sorted({least, max(least, every.hidden(layers)), layers})
+    count = min(counts, key=lambda n: (every.at(n).plan.price, n))
+    found = every.at(count, run)
     return replace(found, plan=replace(found.plan, bound=min(found.plan.price, bound_s)))

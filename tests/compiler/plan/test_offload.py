@@ -8,7 +8,7 @@ import pytest
 from programs import TINY_DECODER
 
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.offload import Counts, Offload, Offloaded, compile_offloaded, most_sequences, streaming
+from escc.compiler.plan.offload import Offload, Offloaded, compile_offloaded, most_sequences, streaming
 from escc.compiler.plan.pipeline import compile_phases, load, model_source, parse
 from escc.compiler.report.offload_text import chip_flops_per_s
 from escc.cost.hardware import Hardware, Host
@@ -16,7 +16,7 @@ from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind
 from escc.passes.choose import Options
-from escc.passes.plan import NoPlan, Outcome
+from escc.passes.plan import NoPlan
 from escc.passes.stages.divide import layers_of
 
 FILES = Path(__file__).parents[3] / "examples" / "hardware"
@@ -115,22 +115,3 @@ def test_what_cannot_be_streamed_is_refused():
     flat = parse("dim E\nmain(x: bf16[E]) {\n  y = exp(x)\n  return y\n}\nphase p { E = 8 }\n")
     with pytest.raises(InputError, match="no layers to stream"):
         compile_offloaded(flat, ["p"], mesh, Options(TINY_CHIP), Offload.AUTO)
-
-
-@pytest.mark.parametrize("guesses", [(), (0,), (0, 8), (5, 4), (9, 3), (0, 1, 7, 2)])
-@pytest.mark.parametrize("fewest", range(11))
-def test_the_fewest_layers_are_found_whatever_is_guessed_and_none_is_planned_twice(
-    fewest: int, guesses: tuple[int, ...]
-) -> None:
-    planned: list[int] = []
-
-    def plan(streamed: int) -> int:
-        planned.append(streamed)
-        if streamed < fewest:
-            raise NoPlan([], Outcome.INFEASIBLE)
-        return streamed
-
-    counts = Counts(10, plan)
-    assert counts.least(guesses) == fewest
-    assert len(planned) == len(set(planned))
-    assert counts.at(fewest) == fewest and (fewest == 0 or not counts.fits(fewest - 1))

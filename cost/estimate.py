@@ -211,7 +211,7 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
     for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, which) as stored:
-                held = copies_held(stored, placed.times, spmd.micro_batches)
+                held = copies_held(stored, placed.repeats, spmd.micro_batches)
                 yield StoredBytes(name, held, which, scale.local_bytes(values[name]))
             case Compute(op):
                 sig = signature(op, plain)

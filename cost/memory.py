@@ -88,7 +88,7 @@ def memory(spmd: SpmdProgram) -> MemoryUse:
         match placed.item:
             case Stored(name, kind) as one if kind is not Kind.INPUT:
                 group = stored if placed.repeats else shared
-                held = copies_held(one, placed.times, spmd.micro_batches)
+                held = copies_held(one, placed.repeats, spmd.micro_batches)
                 group.append((name, held * local_bytes(values[name], spmd)))
     worst = max(points(spmd), key=lambda point: point.bytes)  # the first of the largest
     return MemoryUse(tuple(stored), tuple(shared), worst)

@@ -434,16 +434,6 @@ def with_operands(op: Op, names: Mapping[str, str]) -> Op:
             return op
 
 
-def copies_held(stored: Stored, repetitions: int, micro_batches: int) -> int:
-    """How many copies of a stored tensor a chip has room for: one for each repetition that is not streamed, and of a
-    cache as many for each of the batches that take turns."""
-    sets = micro_batches if stored.kind is Kind.CACHE else 1
-    if stored.streamed is None:
-        return repetitions * sets
-    count, ahead = stored.streamed.count, stored.streamed.ahead
-    return (repetitions - count + min(count, 1 + ahead)) * sets
-
-
 @dataclass(frozen=True)
 class Placed(Generic[Item]):
     """What runs or is stored, and the repeats around it, outermost first."""
@@ -468,3 +458,15 @@ def walk(region: Region[Item], repeats: tuple[Repeat[Item], ...] = ()) -> Iterat
         yield Placed(item, repeats)
         if isinstance(item, Repeat):
             yield from walk(item.body, (*repeats, item))
+
+
+def copies_held(stored: Stored, repeats: Sequence[Repeat[Item]], micro_batches: int) -> int:
+    """How many copies of a stored tensor in `repeats`, outermost first, a chip has room for: one for each repetition
+    that is not streamed, of a cache one for each of the batches that take turns; and of those that are streamed, which
+    come by repetitions of the outermost repeat, those of one and of as many as are ahead."""
+    counts = [repeat.count for repeat in repeats]
+    sets = micro_batches if stored.kind is Kind.CACHE else 1
+    if stored.streamed is None:
+        return math.prod(counts) * sets
+    count, ahead = stored.streamed.count, stored.streamed.ahead
+    return (math.prod(counts) - count) * sets + min(count, (1 + ahead) * math.prod(counts[1:]))

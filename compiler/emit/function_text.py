@@ -40,6 +40,11 @@ def loop_key(repeat: str) -> str:
     return f"i {repeat}"
 
 
+def streams_key(stored: str) -> str:
+    """Under what the name of a tensor with repetitions that come from the host is found; no value is called so."""
+    return f"{stored} streamed"
+
+
 def versions_key(append: str) -> str:
     """Under what the name of the list of a cache's versions is found; no value is called so."""
     return f"{append} all"
@@ -67,8 +72,8 @@ class FunctionText(ABC):
         """What the comment says of a value."""
 
     @abstractmethod
-    def load(self, name: str, whole: str) -> str:
-        """Text of a stored tensor, from that of the whole array."""
+    def load(self, name: str, whole: str, index: str) -> str:
+        """Text of a stored tensor, from that of the whole array, and of the `index` of a repetition; '' outside."""
 
     @abstractmethod
     def finish(self, name: str) -> str:
@@ -89,6 +94,7 @@ class FunctionText(ABC):
     def write(self, region: Region[Step]) -> list[str]:
         """The lines of the function whose body is `region`."""
         self._note_reads(region)
+        self.lines += self.first()
         self._region(region, 1, ())
         for name, key in self.results.items():
             self.returned[key] = self.finish(name)
@@ -98,6 +104,10 @@ class FunctionText(ABC):
             "    }",
         ]
         return [*self._head(_counts(region)), *self.lines, *returns]
+
+    def first(self) -> list[str]:
+        """Lines before all steps."""
+        return []
 
     def _head(self, counts: bool) -> list[str]:
         """The lines before the first step; `counts`: some step reads how much of a context is filled."""
@@ -142,7 +152,8 @@ class FunctionText(ABC):
         index = ", ".join(self.names[loop_key(r.name)] for r in repeats)
         for stored in region.stored:
             whole = f"stored[{literal(stored.value)}]" + (f"[{index}]" if index else "")
-            self._assign(stored.value, self.load(stored.value, whole), depth, f"stored {self.note(stored.value)}")
+            text = self.load(stored.value, whole, index)
+            self._assign(stored.value, text, depth, f"stored {self.note(stored.value)}")
         for run in together(region.items):
             if len(run) > 1:
                 self._assign_all([step for step in run if not isinstance(step, Repeat)], depth)

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...ir.collective import describe
 from ...ir.dtype import Dtype
 from ...ir.inert import comment, literal, visible
 from ...ir.program import Append, Program, Repeat, Stored, Value, walk
 from ...ir.spmd import Move, SpmdProgram
+from ...ir.streams import host_tensors
 from ..simulate import numpy_runtime
 from ..simulate.reference import fan_in, rows
 from ..simulate.shrink import shrink
-from .function_text import WIDTH, loop_key, versions_key
+from .function_text import WIDTH, loop_key, streams_key, versions_key
 from .program_text import Dense, Sharded
 from .python_text import identifiers
 
 # The first two lines hold nothing of a model: there Python reads an encoding out of a comment (PEP 263).
 TITLE = "# A sharded program in plain NumPy, with the chips as leading axes of arrays, and the dense one beside it.\n#"
-RUNTIME = (
+RUNTIME: tuple[Callable[..., object], ...] = (
     numpy_runtime.Mesh,
+    numpy_runtime.Streamed,
     numpy_runtime.append_wrapping,
     numpy_runtime.project,
     numpy_runtime._ordered,
@@ -57,7 +59,7 @@ def emit_numpy(program: Program, spmd: SpmdProgram) -> str:
         _header(spmd, local),
         "import math\nfrom collections.abc import Mapping, Sequence\nfrom typing import Any\n\nimport numpy as np",
         'Axes = Sequence[str]  # mesh axes, major to minor: "yz", or ("node", "gpu")',
-        *("\n" + inspect.getsource(part).rstrip() for part in RUNTIME),
+        *("\n" + inspect.getsource(part).rstrip() for part in _runtime(local)),
         "\n" + _constants(local),
         "\n" + _random_stored(small, small.true_sizes(sizes)),
         *(["\n" + _zero_padded(small, sizes)] if small.padding else []),
@@ -71,6 +73,11 @@ def emit_numpy(program: Program, spmd: SpmdProgram) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _runtime(local: SpmdProgram) -> Sequence[Callable[..., object]]:
+    """What a file carries: what comes from the host where something does."""
+    return RUNTIME if host_tensors(local) else [part for part in RUNTIME if part is not numpy_runtime.Streamed]
+
+
 def _names(program: Program, spmd: SpmdProgram) -> dict[str, str]:
     """An identifier for every value, loop variable and list of cache versions, by name or key."""
     named = [*(v.name for v in program.values), *(v.name for v in spmd.values)]
@@ -80,6 +87,7 @@ def _names(program: Program, spmd: SpmdProgram) -> dict[str, str]:
                 named.append(loop_key(name))
             case Append(result=name):
                 named.append(versions_key(name))
+    named += map(streams_key, host_tensors(spmd))
     return identifiers(dict.fromkeys(named))
 
 

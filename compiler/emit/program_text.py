@@ -19,7 +19,8 @@ from ...ir.inert import literal
 from ...ir.layout import Layout, Reduction, format_layout
 from ...ir.program import Append, Einsum, Iota, Program, Take, Value
 from ...ir.spmd import Compute, Move, SpmdProgram, Step, as_steps
-from .function_text import FunctionText
+from ...ir.streams import host_tensors
+from .function_text import FunctionText, streams_key
 from .python_text import align_text, axes_text, letters
 
 
@@ -44,7 +45,7 @@ class Dense(FunctionText):
     def note(self, name: str) -> str:
         return f"[{', '.join(self.values[name].dims)}]"
 
-    def load(self, name: str, whole: str) -> str:
+    def load(self, name: str, whole: str, index: str) -> str:
         return whole
 
     def finish(self, name: str) -> str:
@@ -93,6 +94,7 @@ class Sharded(FunctionText):
     def __init__(self, spmd: SpmdProgram, names: Mapping[str, str], results: Mapping[str, str]) -> None:
         super().__init__(names, results)
         self.spmd, self.values, self.sizes = spmd, spmd.table(), dict(spmd.sizes)
+        self.streams = host_tensors(spmd)
 
     def function(self) -> list[str]:
         """The lines of the function."""
@@ -104,7 +106,18 @@ class Sharded(FunctionText):
     def note(self, name: str) -> str:
         return format_layout(self.values[name].dims, self.values[name].layout)
 
-    def load(self, name: str, whole: str) -> str:
+    def first(self) -> list[str]:
+        """A line for each tensor with repetitions that come from the host."""
+        lines = []
+        for name, one in self.streams.items():
+            held, parts = _layout_text(one.value.layout), _layout_text(one.parts)
+            given = f"mesh, stored[{literal(name)}], {held}, {parts}, {one.layers}, {one.streamed.ahead}"
+            lines.append(f"    {self.names[streams_key(name)]} = Streamed({given})")
+        return lines
+
+    def load(self, name: str, whole: str, index: str) -> str:
+        if name in self.streams:
+            return f"{self.names[streams_key(name)]}.at({index})"
         return f"mesh.shard({whole}, {_layout_text(self.values[name].layout)})"
 
     def finish(self, name: str) -> str:

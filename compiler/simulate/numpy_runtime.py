@@ -231,6 +231,41 @@ class Mesh:
         return np.where((entry >= 0) & (entry < entries), picked, cache)
 
 
+class Streamed:
+    """A tensor of a loop of which chips keep some repetitions, and have the others from the memory of their host.
+
+    `host` is the whole tensor, stacked; it stays there. Of the repetitions that come, `streamed` of them and spread
+    evenly, each chip fetches a part, laid out as `parts` says, and gathers what `layout` says that it holds. Chips hold
+    the one that runs and the next `ahead` of these, and no more.
+    """
+
+    def __init__(
+        self, mesh: Mesh, host: np.ndarray, layout: Sequence[Axes], parts: Sequence[Axes], streamed: int, ahead: int
+    ) -> None:
+        self.mesh, self.host, self.ahead = mesh, host, ahead
+        inner: list[Axes] = [()] * (host.ndim - 1 - len(layout))  # repetitions of loops in the loop come together
+        self.layout, self.parts = inner + list(layout), inner + list(parts)
+        count = len(host)
+        self.coming = [i for i in range(count) if (i + 1) * streamed // count > i * streamed // count]
+        self.kept = {i: mesh.shard(host[i], self.layout) for i in range(count) if i not in self.coming}
+        self.held: dict[int, np.ndarray] = {}
+
+    def at(self, i: int, *inner: int) -> np.ndarray:
+        """What every chip has of repetition `i`, which runs now, and of `inner` ones in it."""
+        due = [n for n in self.coming if n > i][: self.ahead] + [n for n in self.coming if n == i]
+        self.held = {n: self.held[n] if n in self.held else self.fetch(n) for n in due}
+        found = self.held[i] if i in self.held else self.kept[i]
+        return found[(slice(None),) * len(self.mesh.shape) + inner]
+
+    def fetch(self, i: int) -> np.ndarray:
+        """Repetition `i`, of which each chip has fetched its part."""
+        a = self.mesh.shard(self.host[i], self.parts)
+        for dim, (own, part) in enumerate(zip(self.layout, self.parts, strict=True)):
+            if len(part) > len(own):
+                a = self.mesh.all_gather(a, part[len(own) :], dim)
+        return a
+
+
 def append_wrapping(cache: np.ndarray, new: np.ndarray, axis: int, end: int) -> np.ndarray:
     """`new` takes the places before `end`, place p the slot p modulo those along `axis`."""
     slots, entries = cache.shape[axis], new.shape[axis]

@@ -143,6 +143,8 @@ def _take(port: Port, kept: Sequence[Mask]) -> Port:
 
 @dataclass
 class _Builder:
+    """`copies`: of what is stored those that a chip has room for."""
+
     program: Program
     sizes: Mapping[str, int]
     mesh: Mesh
@@ -151,7 +153,7 @@ class _Builder:
     partial: PartialAxes
     stored: Mapping[str, Stored]
     launches: Mapping[str, Launch]
-    micro_batches: int
+    copies: Mapping[str, int]
     passing: Passing
     order: Order | None
     nodes: list[Node] = field(default_factory=list)
@@ -198,8 +200,7 @@ class _Builder:
         if isinstance(item, Stored):
             stored = item.value
             if item.kind is not Kind.INPUT:
-                copies = copies_held(item, made[item.value], self.micro_batches)
-                stored_bytes = copies * self.total_bytes(item.value) / shards
+                stored_bytes = self.copies[item.value] * self.total_bytes(item.value) / shards
         seconds = np.zeros(len(choices))
         if isinstance(item, Result) and item.value in self.passing.values:
             seconds = np.asarray(self.passing.seconds(self.total_bytes(item.value) / shards))
@@ -225,8 +226,7 @@ class _Builder:
                 assert isinstance(op, Append)
                 self.add_source(use.value, reads[k][keep], times)
                 shards = self.space(use.value).space.shards[reads[k][keep]]
-                copies = copies_held(self.stored[use.value], times, self.micro_batches)
-                stored, stored_bytes = use.value, copies * self.total_bytes(use.value) / shards
+                stored, stored_bytes = use.value, self.copies[use.value] * self.total_bytes(use.value) / shards
             else:
                 self.add_use(use.value, reads[k][keep])
         self.add_source(op.result, makes[keep], times)
@@ -258,9 +258,13 @@ def build_graph(
     sizes = dict(bound.sizes)
     stored = {p.item.value: p.item for p in walk(program.body) if isinstance(p.item, Stored)}
     partial = partial_axes(program, sizes, mesh)
-    launched, shared = launches(program), bound.micro_batches
-    values = program.table()
-    builder = _Builder(program, sizes, mesh, hardware, values, partial, stored, launched, shared, passing, order)
+    launched, values = launches(program), program.table()
+    copies = {
+        p.item.value: copies_held(p.item, p.repeats, bound.micro_batches)
+        for p in walk(program.body)
+        if isinstance(p.item, Stored)
+    }
+    builder = _Builder(program, sizes, mesh, hardware, values, partial, stored, launched, copies, passing, order)
     appended = frozenset(p.item.cache for p in walk(program.body) if isinstance(p.item, Append))
     for placed in walk(program.body):
         match placed.item:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from escc.compiler.simulate.numpy_runtime import Mesh, project
+from escc.compiler.simulate.numpy_runtime import Mesh, Streamed, project
+from escc.ir import program
+from escc.ir.program import Kind, Region, Repeat, Stored, copies_held
 
 MESH = Mesh({"x": 2, "y": 3, "z": 2})
 
@@ -59,3 +61,17 @@ def test_projections_as_one_matmul() -> None:
     for (weight, letters, result), found in zip(parts, project(a, "BLED", parts), strict=True):
         expected = np.einsum(f"...BLED,...{letters}->...{result}", a, weight)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("count", "streamed", "ahead"), [(7, 3, 1), (4, 4, 2), (5, 2, 0), (3, 1, 2)])
+def test_chips_hold_what_stays_what_runs_and_what_is_ahead(count: int, streamed: int, ahead: int) -> None:
+    whole = np.random.default_rng(1).standard_normal((count, 2, 4, 6))  # two repetitions in each
+    layers = Streamed(MESH, whole, ["x", ""], ["x", "yz"], streamed, ahead)
+    most = 0
+    for i in range(count):
+        for inner in range(2):
+            np.testing.assert_array_equal(layers.at(i, inner), MESH.shard(whole[i, inner], ["x", ""]))
+        most = max(most, len(layers.held) + len(layers.kept))
+    repeats = [Repeat(name, n, (), Region((), ())) for name, n in (("outer", count), ("inner", 2))]
+    stored = Stored("w", Kind.PARAM, streamed=program.Streamed(2 * streamed, ahead))
+    assert 2 * most == copies_held(stored, repeats, micro_batches=1)

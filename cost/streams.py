@@ -24,7 +24,7 @@ from typing import Any
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import fail
 from ..ir.mesh import Mesh
-from ..ir.program import Repeat, Stored, walk
+from ..ir.program import Kind, Program, Repeat, Stored, walk
 from ..ir.spmd import SpmdProgram, SpmdValue, Step
 from ..ir.streams import HostTensor, host_tensors, is_filled_anew, places_sent_back
 from .hardware import Hardware, Host
@@ -217,6 +217,18 @@ def carried_s(
     both = chips * (into + out)
     dram_s = both * (1 + from_nvme) / host.dram_bytes_per_s  # what is on NVMe goes through it, too
     return link_s, dram_s, both * from_nvme / host.nvme_bytes_per_s if from_nvme else 0.0
+
+
+def least_fetched_s(program: Program, chips: int, host: Host) -> float:
+    """What the weights that a program streams take at the least to come to so many chips, once for all: over the links
+    and from DRAM, in any layouts, of which each chip has an even part."""
+    values, sizes = program.table(), dict(program.phases[0].sizes)
+    held = math.fsum(
+        one.streamed.count * math.prod(sizes[d] for d in values[one.value].dims) * values[one.value].dtype.bits / 8
+        for one in (placed.item for placed in walk(program.body))
+        if isinstance(one, Stored) and one.kind is Kind.PARAM and one.streamed is not None
+    )
+    return float(max(carried_s(host, min(chips, host.host_chips), held / chips, 0.0, 0.0)))
 
 
 def _new_share(tensor: HostTensor, spmd: SpmdProgram) -> float:

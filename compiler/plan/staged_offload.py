@@ -16,7 +16,7 @@ from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, Stored, walk
 from ...passes.choose import Options
-from ...passes.plan import PROVEN, NoPlan
+from ...passes.plan import PROVEN, NoPlan, Outcome
 from ...passes.stages.divide import layers_of
 from .offload import Offload, streaming
 from .staged import Staged, compile_staged
@@ -74,6 +74,11 @@ class _Pipelines:
             return False
         return True
 
+    def too_few(self, streamed: int) -> bool:
+        """Whether it was shown that no pipeline fits with so many layers streamed."""
+        refused = self.found.get(streamed)
+        return isinstance(refused, NoPlan) and refused.outcome is Outcome.INFEASIBLE
+
     def least(self, layers: int) -> int:
         """The fewest layers to stream so that every stage fits, looked for from where the pipeline that streams all
         says that they do."""
@@ -124,18 +129,21 @@ def compile_streamed_stages(
 ) -> Staged:
     """The quickest pipeline along an axis that is found with weights streamed, `ahead` layers before they are needed.
 
-    The bound is of all pipelines that stream any of their layers, for none computes quicker than one that keeps the
-    least. Raises as `compile_staged` does, and InputError where stages cannot stream or the host cannot hold them.
+    The bound is of all pipelines that stream any of their layers: none computes quicker than one that keeps the least,
+    nor fetches less than the fewest layers that have to be streamed. Raises as `compile_staged` does, and InputError
+    where stages cannot stream or the host cannot hold them.
     """
     refuse_streams(offload, mesh, axis, options)
     layers = layers_of(program)
     every = _Pipelines(program, phases, mesh, axis, options, ahead, micro_batches)
-    bound_s = every.at(layers).plan.bound
+    bound_s = every.at(layers).plan.computing_s
     if every.fits(0) and every.at(0).plan.price <= bound_s * (1 + PROVEN):
         counts = [0]
     else:
         least = every.least(layers)
         counts = sorted({least, max(least, every.hidden(layers)), layers})
+        if every.too_few(least - 1):
+            bound_s = max(bound_s, every.at(least).plan.fetching_s)
     count = min(counts, key=lambda n: (every.at(n).plan.price, n))
     found = every.at(count, run)
     return replace(found, plan=replace(found.plan, bound=min(found.plan.price, bound_s)))

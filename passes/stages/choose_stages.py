@@ -21,6 +21,7 @@ from itertools import combinations, pairwise, product
 from ...cost.estimate import estimate
 from ...cost.network import Network
 from ...cost.stages import Passing, Rounds
+from ...cost.streams import least_fetched_s
 from ...ir.diagnostics import fail
 from ...ir.layout import Layout, format_layout
 from ...ir.mesh import Mesh
@@ -32,6 +33,7 @@ from .divide import Stage, divide, layer_programs, layers_of, turns
 
 FEW_DIVISIONS = 8  # of layers over stages, of which all are tried
 MOST_BOUNDARIES = 16  # ways for values to lie between stages, of which all are tried
+MOST_SPLITS = 12  # ways to divide batches that are looked at closely once one has a pipeline
 NEAR = 1e-3  # of the time: less is not worth as many more plans
 
 
@@ -55,7 +57,8 @@ class PlannedStage:
 @dataclass(frozen=True)
 class StagedPlan:
     """A pipeline along `axis` of `mesh`. `rounds`: how often each phase runs, in how many micro-batches. `price`:
-    seconds of all calls of all phases; `bound`: what every pipeline along this axis takes at the least."""
+    seconds of all calls of all phases; `bound`: what every pipeline along this axis takes at the least, `computing_s`
+    and `fetching_s` what it takes if nothing waits for the host, and if nothing but that takes time."""
 
     mesh: Mesh
     axis: str
@@ -63,6 +66,8 @@ class StagedPlan:
     stages: tuple[PlannedStage, ...]
     price: float
     bound: float
+    computing_s: float = 0.0
+    fetching_s: float = 0.0
 
     @property
     def gap(self) -> float:
@@ -196,26 +201,43 @@ class _Search:
         largest = -(-self.layers // self.ways) * min(seconds for _, seconds in layers)
         return float(rounds[0][1].seconds(together, max(together / self.ways, largest)))
 
+    def fetched_s(self, program: Program) -> float:
+        """What a micro-batch waits at the least for weights that come to the chips of one stage at a time."""
+        host = self.options.hardware.host
+        return least_fetched_s(program, self.inner.chips, host) if host is not None else 0.0
+
+    def fetching_s(self, split: _Split) -> float:
+        """What a pipeline takes at the least for its weights to come: some stage has the mean of them."""
+        total = self.fetched_s(self.program)
+        return split.seconds({phase: [total / self.ways] * self.ways for phase in self.phases})
+
     def best(self, splits: Sequence[_Split]) -> StagedPlan:
         """The best pipeline of some ways to divide batches. Raises NoPlan where none fits.
 
         Each way has a bound: of the layers of each phase, then of those of all phases, then of the stages as they
-        would be by themselves. The one with the least is looked at more closely, until that is a pipeline.
+        would be by themselves, and of what has to come from the host. The one with the least is looked at more closely,
+        until that is a pipeline.
         """
+        fetching = [self.fetching_s(split) for split in splits]
+        computing = [math.fsum(self.layers_s((one,)) for one in split.rounds) for split in splits]
         queue: list[tuple[float, int, int, StagedPlan | None]] = []
-        for n, split in enumerate(splits):
-            heappush(queue, (math.fsum(self.layers_s((one,)) for one in split.rounds), n, 0, None))
+        for n, least in enumerate(map(max, computing, fetching)):
+            heappush(queue, (least, n, 0, None))
         best: StagedPlan | None = None
         refused: NoPlan | None = None
         bound = math.inf
-        while queue and (best is None or queue[0][0] < best.price):
+        looked = 0
+        while queue and (best is None or (queue[0][0] < best.price and looked < MOST_SPLITS)):
             least, n, looks, plan = heappop(queue)
+            looked += looks == 1 and best is not None
             try:
                 match looks:
                     case 0:
-                        heappush(queue, (max(least, self.layers_s(splits[n].rounds)), n, 1, None))
+                        computing[n] = max(computing[n], self.layers_s(splits[n].rounds))
+                        heappush(queue, (max(least, computing[n]), n, 1, None))
                     case 1:
                         plan = self.divided(splits[n])
+                        computing[n] = max(computing[n], plan.bound)
                         heappush(queue, (max(least, plan.bound), n, 2, plan))
                     case _:
                         assert plan is not None
@@ -224,12 +246,15 @@ class _Search:
                         best = found if best is None or found.price < best.price else best
             except NoPlan as error:
                 refused = refused or error
-                if error.outcome is Outcome.UNPROVEN:  # there may be one all the same
+                if error.outcome is Outcome.UNPROVEN or looks == 2:  # there may be one all the same
                     bound = min(bound, least)
+                else:
+                    computing[n] = math.inf
         if best is None:
             assert refused is not None
             raise refused
-        return replace(best, bound=min([bound, best.price, *(least for least, *_ in queue)]))
+        bound = min([bound, best.price, *(least for least, *_ in queue)])
+        return replace(best, bound=bound, computing_s=min(best.price, *computing), fetching_s=min(fetching))
 
     def divided(self, split: _Split) -> StagedPlan:
         """The best division of layers that is found for some micro-batches, values passed on in any layouts, with a
@@ -247,19 +272,42 @@ class _Search:
             best = moved
 
     def of_all(self, split: _Split) -> StagedPlan:
-        """The best of all divisions, with the least bound of any."""
-        found, refused = list[StagedPlan](), list[NoPlan]()
-        for cuts in combinations(range(1, self.layers), self.ways - 1):
-            layers = tuple(end - start for start, end in pairwise((0, *cuts, self.layers)))
+        """The best of all divisions, with the least bound of any. Those that take at the least what another takes are
+        not planned."""
+        best: StagedPlan | None = None
+        refused: NoPlan | None = None
+        bound = math.inf
+        cuts = combinations(range(1, self.layers), self.ways - 1)
+        every = [tuple(end - start for start, end in pairwise((0, *each, self.layers))) for each in cuts]
+        bounds = {layers: self.division_s(split, layers) for layers in every}
+        for layers in sorted(every, key=lambda one: max(bounds[one])):
+            if best is not None and max(bounds[layers]) >= best.price:
+                bound = min(bound, bounds[layers][0])
+                continue
             try:
-                found.append(self.at(split, layers))
+                found = self.at(split, layers)
             except NoPlan as error:
-                refused.append(error)
-        if not found:
-            raise refused[0]
-        unproven = any(error.outcome is Outcome.UNPROVEN for error in refused)
-        bound = 0.0 if unproven else min(one.bound for one in found)
-        return replace(min(found, key=lambda one: one.price), bound=bound)
+                refused = refused or error
+                if error.outcome is Outcome.UNPROVEN:
+                    bound = 0.0
+                continue
+            bound = min(bound, found.bound)
+            best = found if best is None or found.price < best.price else best
+        if best is None:
+            assert refused is not None
+            raise refused
+        return replace(best, bound=bound)
+
+    def division_s(self, split: _Split, layers: tuple[int, ...]) -> tuple[float, float]:
+        """What a division of layers takes at the least to compute, and for what comes from the host."""
+        fetched_s = [self.fetched_s(part.program) for part in divide(self.program, layers)] if self.streams else []
+        computed = {}
+        for one in split.rounds:
+            self.layers_s((one,))
+            least_s = min(seconds for _, seconds in self.layer_bounds[one,])
+            computed[one[0]] = [count * least_s for count in layers]
+        fetched = {phase: fetched_s or [0.0] * self.ways for phase in self.phases}
+        return split.seconds(computed), split.seconds(fetched)
 
     def moved(self, split: _Split, plan: StagedPlan) -> StagedPlan | None:
         """The plan with one layer of the slowest stage in the quickest one; None where that is no gain."""

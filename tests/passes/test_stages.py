@@ -8,11 +8,13 @@ import pytest
 from programs import TINY_DECODER as TINY
 
 from escc import Hardware, Mesh, parse
+from escc.compiler.plan.offload import streaming
 from escc.compiler.simulate.reference import random_stored, run_reference
+from escc.cost.hardware import Host
 from escc.cost.network import Network
 from escc.cost.stages import Passing
 from escc.ir.diagnostics import InputError
-from escc.ir.program import Pin, PinKind, Stored, walk
+from escc.ir.program import Kind, Pin, PinKind, Stored, walk
 from escc.passes.choose import Options, choose
 from escc.passes.plan import NoPlan
 from escc.passes.search.graph import build_graph
@@ -192,6 +194,21 @@ def test_the_pipeline_is_the_quickest_of_all(phases, mesh, layers, micro_batches
     assert found.price == pytest.approx(least, rel=1e-9)
     assert found.bound <= least * (1 + 1e-9)
     assert len(found.stages) == chips.size("x")
+
+
+def test_ways_that_are_left_out_for_what_has_to_come_from_the_host_are_no_quicker():
+    host = Host(dram_bytes=1e9, dram_bytes_per_s=1e10, link_bytes_per_s=1e9, host_chips=1)
+    program = streaming(parse(TINY.replace("repeat 5", "repeat 3")), {Kind.PARAM}, 3, 1)
+    options = Options(replace(Hardware.load("h100"), host=host))
+    search = _Search(program, ("decode",), Mesh.parse("2x1"), "x", "B", options)
+    splits = search.splits({})
+    found, each = search.best(splits), [search.best([split]) for split in splits]
+    assert found.price == min(one.price for one in each) < max(one.price for one in each)
+    for split, one in zip(splits, each, strict=True):
+        assert max(one.computing_s, one.fetching_s, found.bound) <= one.price
+        assert one.fetching_s == search.fetching_s(split) > 0.5 * one.price  # which is why it pays to ask
+        for layers in ((1, 2), (2, 1)):
+            assert max(search.division_s(split, layers)) <= search.at(split, layers).price
 
 
 def test_the_bound_of_layers_alone_is_below_every_pipeline_where_they_do_not_divide():

@@ -56,9 +56,9 @@ def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str,
     longer than its source, a context than the entries whose places are counted, a table than the positions
     that pick its rows, what is picked from than the pick. A padded dim stays padded. A dim has one size
     in all the phases in which it is not 1. Repeats run
-    twice at most. Of what is chosen two are kept at most, of a multiple of these, and what chooses has enough
-    entries on each chip for all to be chosen as often. Phases that are not among `spmds` are dropped. `margins`: by
-    how much dims exceed what they must exceed, or 0.
+    twice at most. Of what is chosen two are kept at most, of a multiple of these, and of what chooses one dim has
+    enough places on each chip for all to be chosen as often. Phases that are not among `spmds` are dropped. `margins`:
+    by how much dims exceed what they must exceed, or 0.
     """
     classes = _classes(program, [d for d, _ in spmds[0].sizes])
     small = _assign(program, spmds, classes, margins or {})
@@ -165,7 +165,7 @@ def _assign(
     values = program.table()
     pairs = {classes[d] for op in _ops(program) for d in signature(op, values).even}
     sources = _sources(program, classes)
-    rounds, waits = _rounds(program, classes)
+    rounds, waits = _rounds(program, classes, {c: n for c, n in ways.items() if c in _long(spmds, classes)})
     margin = {name: max(margins.get(d, 0) for d in classes if classes[d] == name) for name in ways}
     work = _work(program, ways, classes)
     groups = {classes[count]: classes[dim] for count, dim in _groups(program).items() if classes[count] in ways}
@@ -239,11 +239,17 @@ def _sources(program: Program, classes: Mapping[str, str]) -> dict[str, set[str]
     return {name: longer_than - {name} for name, longer_than in sources.items()}
 
 
+def _long(spmds: Sequence[SpmdProgram], classes: Mapping[str, str]) -> set[str]:
+    """The classes that are 1 in no phase."""
+    return {classes[d] for d, _ in spmds[0].sizes} - {classes[d] for spmd in spmds for d, n in spmd.sizes if n == 1}
+
+
 def _rounds(
-    program: Program, classes: Mapping[str, str]
+    program: Program, classes: Mapping[str, str], long: Mapping[str, int]
 ) -> tuple[Callable[[str, Mapping[str, int]], int], dict[str, set[str]]]:
     """By what the size of a class is to divide on every chip, once those that it waits for, given too, have theirs:
-    what is chosen from by what is kept, what chooses by how many of its entries choose all."""
+    what is chosen from by what is kept, what chooses by how many of its entries choose all. Of several dims that choose
+    one is enough, if it is `long`, that is 1 in no phase: the one that is split into fewest blocks, which are given."""
     kept, choosing = dict[str, int](), dict[str, tuple[list[str], int]]()
     waits = dict[str, set[str]]()
     values = program.table()
@@ -251,10 +257,11 @@ def _rounds(
         if isinstance(op, Choose):
             over, keep = [classes[d] for d in op.over], min(op.keep, MOST_KEPT)
             kept[over[-1]] = keep
-            for dim in values[op.keys].dims:
-                if classes[dim] not in over:
-                    choosing[classes[dim]] = over, keep
-                    waits.setdefault(classes[dim], set()).update(over)
+            per = [classes[d] for d in values[op.keys].dims if classes[d] not in over]
+            enough = sorted((c for c in per if c in long), key=long.__getitem__)[:1]
+            for name in enough or per:
+                choosing[name] = over, keep
+                waits.setdefault(name, set()).update(over)
 
     def rounds(name: str, sizes: Mapping[str, int]) -> int:
         over, keep = choosing.get(name, ([], 1))

@@ -6,10 +6,15 @@ import pytest
 from exec_cases import CASES
 from helpers_exec import Build, call
 
+from escc.compiler.plan.pipeline import compile_phase, parse, run_check, with_pins
 from escc.compiler.simulate.shrink import Shrunken, shrink
+from escc.cost.hardware import Hardware
+from escc.ir.diagnostics import Source
 from escc.ir.expr import Context, Operand, Rotate, Size
+from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Carry, Iota, Kind, Repeat, Take, walk
 from escc.ir.spmd import SpmdProgram
+from escc.passes.choose import Options
 
 
 def sizes_of(builder: Build, *results: str) -> dict[str, int]:
@@ -138,3 +143,29 @@ def test_a_context_need_not_exceed_a_size_that_scales() -> None:
 def test_the_same_input_gives_the_same_sizes() -> None:
     builder, results, _ = CASES["feed-forward"]()
     assert len({tuple(sizes_of(builder, *results).items()) for _ in range(5)}) == 1
+
+
+CHOOSING = """
+dim B, L, E = 32, X = 64
+main(x: bf16[B,L,E]) {
+  param Wr: bf16[E,X]
+  s[B,L,X] = x[B,L,E] * Wr[E,X]
+  m = choose(s, over=X, keep=2)
+  y[B,L,E] = m[B,L,X] * x[B,L,E]
+  return y
+}
+phase prefill { B = 8, L = 8 }
+phase decode { B = 8, L = 1 }
+"""
+
+
+def test_one_dim_is_enough_for_all_entries_to_be_chosen_as_often() -> None:
+    program, mesh = parse(CHOOSING), Mesh.parse("2x4")
+    pins = with_pins(program, Source("p", "stored x B_xL_yE\nuse s.Wr EX_y\n"))
+    one = compile_phase(pins, "prefill", mesh, Options(Hardware.load("h100")))
+    [cut] = shrink(one.program, [one.spmd]).spmds
+    sizes = dict(cut.sizes)
+    even = sizes["X"] // 2  # tokens that choose all entries as often
+    assert sizes["B"] % (2 * even) == 0 and sizes["L"] < 4 * even
+    report = run_check(one.program, one.spmd)
+    assert report.equal and report.max_error < 1e-9

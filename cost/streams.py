@@ -21,6 +21,8 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import fail
 from ..ir.mesh import Mesh
@@ -229,6 +231,34 @@ def least_fetched_s(program: Program, chips: int, host: Host) -> float:
         if isinstance(one, Stored) and one.kind is Kind.PARAM and one.streamed is not None
     )
     return float(max(carried_s(host, min(chips, host.host_chips), held / chips, 0.0, 0.0)))
+
+
+def host_of_stages(host: Host, mesh: Mesh, axis: str) -> Host:
+    """What each stage along an axis has of its hosts: all of them, or as large a share of one as it has of the chips.
+
+    Raises InputError where hosts have more chips of one stage than of another.
+    """
+    chips, ways = np.arange(mesh.chips), mesh.size(axis)
+    stages = np.indices([size for _, size in mesh.axes])[mesh.names.index(axis)].ravel()
+    counts = np.unique(chips // host.host_chips * ways + stages, return_counts=True)[1]
+    used = min(mesh.chips, host.host_chips)
+    if mesh.chips % used or len(set(counts)) > 1:
+        raise fail(
+            f"Stages along `{axis}` of {mesh} do not have hosts of {host.host_chips} chips evenly.",
+            hint="let each host have as many chips of one stage as of another",
+        )
+    own = int(counts[0])
+    share, link_chips = own / used, min(host.link_chips, used)
+    return replace(
+        host,
+        dram_bytes=host.dram_bytes * share,
+        dram_bytes_per_s=host.dram_bytes_per_s * share,
+        nvme_bytes=host.nvme_bytes * share,
+        nvme_bytes_per_s=host.nvme_bytes_per_s * share,
+        link_bytes_per_s=host.link_bytes_per_s * min(own, link_chips) / link_chips,
+        link_chips=min(own, link_chips),
+        host_chips=own,
+    )
 
 
 def _new_share(tensor: HostTensor, spmd: SpmdProgram) -> float:

@@ -1,4 +1,4 @@
-"""A pipeline whose stages stream weights from hosts of their own.
+"""A pipeline whose stages stream weights from hosts of their own, or from shares of one.
 
 How many layers are streamed is chosen around the choice of the pipeline, as it is around that of a plan without stages:
 none or all where nothing can be quicker, or else the fewest that have to be, about as many as come while others
@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ...cost.streams import NO_HOST
+from ...cost.streams import NO_HOST, host_of_stages
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, Stored, walk
@@ -24,19 +24,15 @@ from .staged import Staged, compile_staged
 WEIGHTS = frozenset({Kind.PARAM})
 
 
-def refuse_streams(offload: Offload, mesh: Mesh, axis: str, options: Options) -> None:
-    """Raise InputError where stages along an axis of a mesh cannot stream."""
-    host, inner = options.hardware.host, mesh.without(axis)
+def with_hosts(offload: Offload, mesh: Mesh, axis: str, options: Options) -> Options:
+    """The options for stages along an axis, each with its hosts or its share of one. Raises InputError where stages
+    cannot stream."""
+    hardware = options.hardware
     if offload is Offload.CACHES:
         raise fail("Stages stream weights, and caches are asked for.", hint="write `--offload weights`")
-    if host is None:
-        raise fail(f"{options.hardware.name} has no host to store parameters or caches in.", hint=NO_HOST)
-    if inner.chips % host.host_chips:
-        chips = "one chip" if inner.chips == 1 else f"{inner.chips} chips"
-        raise fail(
-            f"Stages along `{axis}` of {mesh} have {chips} each, and a host has {host.host_chips}.",
-            hint="stages that stream have hosts of their own: let each have all chips of its hosts",
-        )
+    if hardware.host is None:
+        raise fail(f"{hardware.name} has no host to store parameters or caches in.", hint=NO_HOST)
+    return replace(options, hardware=replace(hardware, host=host_of_stages(hardware.host, mesh, axis)))
 
 
 @dataclass
@@ -133,7 +129,7 @@ def compile_streamed_stages(
     nor fetches less than the fewest layers that have to be streamed. Raises as `compile_staged` does, and InputError
     where stages cannot stream or the host cannot hold them.
     """
-    refuse_streams(offload, mesh, axis, options)
+    options = with_hosts(offload, mesh, axis, options)
     layers = layers_of(program)
     every = _Pipelines(program, phases, mesh, axis, options, ahead, micro_batches)
     bound_s = every.at(layers).plan.computing_s

@@ -13,7 +13,7 @@ from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware, Host, hardware_toml, parse_hardware
 from escc.cost.memory import memory
 from escc.cost.simulate.streams import play, play_turns
-from escc.cost.streams import Carrier, streamed_s
+from escc.cost.streams import Carrier, carried_s, host_of_stages, streamed_s
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind
@@ -122,6 +122,25 @@ def test_streams_are_written_and_read_back_and_verified():
     assert nowhere != text
     with pytest.raises(InputError, match="Of `table` no 1 repetitions can be streamed"):
         verify(parse_spmd(Source("plan", nowhere)))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "axis", "own"),
+    [("s=2,g=8", "s", 8), ("s=4,g=4", "s", 4), ("g=4,s=4", "s", 2), ("s=2,g=2", "s", 2), ("s=8,g=1", "s", 1)],
+)
+def test_stages_share_a_host_as_they_share_its_chips(mesh: str, axis: str, own: int):
+    host, used = replace(HOST, nvme_bytes=2e9, nvme_bytes_per_s=1e8), min(Mesh.parse(mesh).chips, 8)
+    share = host_of_stages(host, Mesh.parse(mesh), axis)
+    assert (share.host_chips, share.dram_bytes, share.nvme_bytes) == (own, 1e9 * own / used, 2e9 * own / used)
+    # All chips of a host that fetch as much at once take as long, stage by stage with its share.
+    assert carried_s(share, own, 3e6, 1e6, 0.5) == pytest.approx(carried_s(host, used, 3e6, 1e6, 0.5))
+
+
+@pytest.mark.parametrize("mesh", ["s=3,g=1,h=4", "s=3,g=4"])
+def test_hosts_with_more_chips_of_one_stage_than_of_another_are_refused(mesh: str):
+    with pytest.raises(InputError, match="do not have hosts of 8 chips evenly") as caught:
+        host_of_stages(HOST, Mesh.parse(mesh), "s")
+    assert caught.value.diagnostics[0].hint
 
 
 def test_hardware_without_a_host_streams_nothing():

@@ -123,8 +123,8 @@ def test_explain_has_what_comes_from_the_host_as_formulas(compiled):
     assert phase["sizes"]["link"] == 1e9
 
 
-def test_stages_stream_from_hosts_of_their_own(tmp_path):
-    own = HOST.replace("_chips = 2", "_chips = 1").replace("[switch]", "between_bytes_per_s = 1e9\n[switch]")
+def test_stages_stream_from_their_shares_of_a_host(tmp_path):
+    own = HOST.replace("node_chips = 2", "node_chips = 1").replace("[switch]", "between_bytes_per_s = 1e9\n[switch]")
     (tmp_path / "small.toml").write_text(own.replace("400e3", "60e3"))
     given = {"stages": 2, "micro_batches": {"main": 2}, "offload": "auto", "ahead": 0, "check": True}
     found = escc.compile(parse(LAYERS), "stage=2", str(tmp_path / "small.toml"), **given)
@@ -138,6 +138,7 @@ def test_stages_stream_from_hosts_of_their_own(tmp_path):
         assert waiting_s == sum(fetch.waiting_s for fetch in fetches)
         assert found.staged.plan.stages[n].seconds("main") >= stage.plan.price + waiting_s
         assert stage.checked.host.counted[0] > 0 or not fetches
+        assert stage.hardware.host.dram_bytes == 0.5e9
     [module] = [path for path in found.write("jax", tmp_path) if "pipeline_main" in path.name]
     assert f"STREAMED = {[bool(layers) for layers in streamed]}" in module.read_text()
 
@@ -162,7 +163,7 @@ def test_the_best_batch_is_a_table(compiled):
         (["--offload", "auto", "--hardware", "h100"], "has no host"),
         (["--offload", "auto", "--stages", "1", "--best-batch"], "`--best-batch` does not go with `--stages`"),
         (["--offload", "caches", "--stages", "2", "--chips", "s=2,g=2"], "Stages stream weights, and caches are asked"),
-        (["--offload", "auto", "--stages", "2", "--chips", "s=2"], "have one chip each, and a host has 2"),
+        (["--offload", "auto", "--stages", "3", "--chips", "s=3"], "do not have hosts of 2 chips evenly"),
         (["--offload", "auto", "--pad", "auto"], "`--pad auto` does not go with `--offload`"),
         (["--best-batch"], "add `--offload auto`"),
         (["--offload", "auto", "--overlap"], "Loops are not made of programs that stream"),

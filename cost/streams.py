@@ -127,8 +127,13 @@ def host_traffic(spmd: SpmdProgram, local: LocalBytes) -> tuple[Any, Any]:
 
 
 def host_bytes(spmd: SpmdProgram, host: Host, local: LocalBytes) -> float:
-    """What each host of a program's chips holds: a part for each chip, of chips divided evenly over the hosts."""
-    parts = (one.streamed.count * local(replace(one.value, layout=one.parts)) for one in host_tensors(spmd).values())
+    """What each host of a program's chips holds: a part for each chip, of chips divided evenly over the hosts, and of
+    caches as many as there are batches that take turns."""
+    sets = {Kind.CACHE: spmd.micro_batches}
+    parts = (
+        sets.get(one.kind, 1) * one.streamed.count * local(replace(one.value, layout=one.parts))
+        for one in host_tensors(spmd).values()
+    )
     return math.fsum(parts) * spmd.mesh.chips / math.ceil(spmd.mesh.chips / host.host_chips)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from .layout import Layout
-from .program import Append, Region, Repeat, Stored, Streamed, walk
+from .program import Append, Kind, Region, Repeat, Stored, Streamed, walk
 from .spmd import Compute, SpmdProgram, SpmdValue, Step
 
 
@@ -31,6 +31,7 @@ class HostTensor:
     streamed: Streamed
     parts: Layout
     append: Append | None
+    kind: Kind
 
     @property
     def layers(self) -> int:
@@ -65,7 +66,9 @@ def host_tensors(spmd: SpmdProgram) -> dict[str, HostTensor]:
             parts = _parts(spmd, values[name], whole, placed.item)
             around = tuple(repeat.name for repeat in placed.repeats)
             inner = math.prod(repeat.count for repeat in placed.repeats[1:])
-            found[name] = HostTensor(values[name], placed.times, around, inner, placed.item.streamed, parts, append)
+            found[name] = HostTensor(
+                values[name], placed.times, around, inner, placed.item.streamed, parts, append, placed.item.kind
+            )
     return found
 
 

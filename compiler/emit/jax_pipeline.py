@@ -50,6 +50,7 @@ def emit_pipeline(model: str, stages: Sequence[StageModule]) -> str:
         handed=_rows(handed),
         streamed=f"\nSTREAMED = {streams}  # whether a stage has layers in the host's memory" if any(streams) else "",
         placing=PLACING_STREAMS if any(streams) else PLACING,
+        joining=JOINING_STREAMS if any(streams) else "",
         cached=[bool(each.of(Kind.CACHE)) for each in names],
         micro_batches=first.micro_batches,
         ways=len(stages),
@@ -77,6 +78,15 @@ PLACING_STREAMS = """\
     places = [
         stage.places(mesh, stage.SPECS) if streamed else jax.tree.map(partial(NamedSharding, mesh), stage.SPECS)
         for (stage, streamed), mesh in zip(pairs, meshes, strict=True)
+    ]
+    caches = [
+        [stage.divided(cfg, each[0], one)[1] if streamed and cached else one for one in some]
+        for (stage, streamed), cfg, each, some, cached in zip(pairs, configs, drawn, caches, CACHED, strict=True)
+    ]"""
+JOINING_STREAMS = """
+    after = [
+        [stage.whole(one) if streamed and cached else one for one in some]
+        for (stage, streamed), some, cached in zip(pairs, after, CACHED, strict=True)
     ]"""
 
 TEXT = '''"""A pipeline in JAX: micro-batches go through stages, each a module beside this file on devices of its own.
@@ -186,7 +196,7 @@ def main() -> int:
         [jax.device_put(each, place[1]) if cached else None for each in some]
         for some, place, cached in zip(caches, places, CACHED, strict=True)
     ]
-    actual, after = build(meshes, configs)(held, stored, batches)
+    actual, after = build(meshes, configs)(held, stored, batches){joining}
     after = [some for some, cached in zip(after, CACHED, strict=True) if cached]
     kept = [some for some, cached in zip(kept, CACHED, strict=True) if cached]
     worst = np.max(jax.tree.leaves(jax.tree.map(difference, (actual, after), (expected, kept))))

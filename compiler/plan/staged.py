@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from ...cost.stages import Rounds, passed_bytes
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
-from ...ir.program import Program
+from ...ir.program import Kind, Program
 from ...ir.spmd import SpmdProgram
+from ...ir.streams import host_tensors
 from ...passes.choose import Options
 from ...passes.stages.choose_stages import StagedPlan, choose_stages
 from ...passes.stages.divide import Stage
@@ -20,6 +21,8 @@ from ..simulate.staged import check_pipeline
 from .compiled import Compilation
 from .pipeline import InternalError, compile_plan
 from .serving import serving
+
+STREAMED = {Kind.PARAM: "weights", Kind.CACHE: "caches"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,12 @@ class Staged:
     def streamed_layers(self) -> tuple[int, ...]:
         """How many of its layers each stage streams from its host."""
         return tuple(sum(fetch.streamed for fetch in stage[0].estimate.fetches) for stage in self.stages)
+
+    @property
+    def streamed_what(self) -> str:
+        """What any stage streams, in words."""
+        kinds = {one.kind for stage in self.stages for one in host_tensors(stage[0].spmd).values()}
+        return " and ".join(word for kind, word in STREAMED.items() if kind in kinds)
 
     def passed_bytes(self, stage: int, phase: str) -> float:
         """What a chip of a stage hands to the next one, of a micro-batch."""

@@ -1,4 +1,4 @@
-"""A pipeline whose stages stream weights from hosts of their own, or from shares of one.
+"""A pipeline whose stages stream weights, caches or both from hosts of their own, or from shares of one.
 
 How many layers are streamed is chosen around the choice of the pipeline, as it is around that of a plan without stages:
 none or all where nothing can be quicker, or else the fewest that have to be, about as many as come while others
@@ -18,18 +18,14 @@ from ...ir.program import Kind, Program, Stored, walk
 from ...passes.choose import Options
 from ...passes.plan import PROVEN, NoPlan, Outcome
 from ...passes.stages.divide import layers_of
-from .offload import Offload, streaming
+from .offload import FAMILIES, Offload, streaming
 from .staged import Staged, compile_staged
 
-WEIGHTS = frozenset({Kind.PARAM})
 
-
-def with_hosts(offload: Offload, mesh: Mesh, axis: str, options: Options) -> Options:
+def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
     """The options for stages along an axis, each with its hosts or its share of one. Raises InputError where stages
     cannot stream."""
     hardware = options.hardware
-    if offload is Offload.CACHES:
-        raise fail("Stages stream weights, and caches are asked for.", hint="write `--offload weights`")
     if hardware.host is None:
         raise fail(f"{hardware.name} has no host to store parameters or caches in.", hint=NO_HOST)
     return replace(options, hardware=replace(hardware, host=host_of_stages(hardware.host, mesh, axis)))
@@ -37,7 +33,7 @@ def with_hosts(offload: Offload, mesh: Mesh, axis: str, options: Options) -> Opt
 
 @dataclass
 class _Pipelines:
-    """The pipelines of a program along an axis, by how many layers they stream."""
+    """The pipelines of a program along an axis, by how many layers they stream, of tensors of some `kinds`."""
 
     program: Program
     phases: Sequence[str]
@@ -46,12 +42,13 @@ class _Pipelines:
     options: Options
     ahead: int
     micro_batches: Mapping[str, int] | None
+    kinds: frozenset[Kind]
     found: dict[int, Staged | InputError] = field(default_factory=dict)
 
     def at(self, streamed: int, run: bool = False) -> Staged:
         """The pipeline with so many layers streamed. Raises InputError where there is none."""
         if streamed not in self.found or run:
-            program = streaming(self.program, WEIGHTS, streamed, self.ahead)
+            program = streaming(self.program, self.kinds, streamed, self.ahead)
             given = self.phases, self.mesh, self.axis, self.options, self.micro_batches, run
             try:
                 self.found[streamed] = compile_staged(program, *given)
@@ -69,6 +66,25 @@ class _Pipelines:
         except NoPlan:
             return False
         return True
+
+    @property
+    def computing_s(self) -> float:
+        """What every pipeline that streams any of these kinds takes at the least, if nothing waits."""
+        return self.at(layers_of(self.program)).plan.computing_s
+
+    def best(self, run: bool) -> Staged:
+        """The quickest of a few counts of streamed layers. Raises InputError where even all are too few."""
+        layers, bound_s = layers_of(self.program), self.computing_s
+        if self.fits(0) and self.at(0).plan.price <= bound_s * (1 + PROVEN):
+            counts = [0]
+        else:
+            least = self.least(layers)
+            counts = sorted({least, max(least, self.hidden(layers)), layers})
+            if self.too_few(least - 1):
+                bound_s = max(bound_s, self.at(least).plan.fetching_s)
+        count = min(counts, key=lambda n: (self.at(n).plan.price, n))
+        found = self.at(count, run)
+        return replace(found, plan=replace(found.plan, bound=min(found.plan.price, bound_s)))
 
     def too_few(self, streamed: int) -> bool:
         """Whether it was shown that no pipeline fits with so many layers streamed."""
@@ -94,9 +110,10 @@ class _Pipelines:
             own = next(one for one in stage if one.memory.total_bytes == max(o.memory.total_bytes for o in stage))
             room = self.options.capacity - float(own.memory.total_bytes)
             count = layers_of(own.program)
-            streamed = {one.value for one in _streamed(own.program)}
-            held = sum(float(size) for name, size in own.memory.stored if name in streamed)
-            kept = int(room // (held / min(count, 1 + self.ahead))) if held else count
+            held, sets = dict(own.memory.stored), {Kind.CACHE: own.spmd.micro_batches}  # a set for each batch
+            streamed = ((float(held[one.value]), sets.get(one.kind, 1)) for one in _streamed(own.program))
+            layer = math.fsum(size * many for size, many in streamed) / min(count, 1 + self.ahead)
+            kept = int(room // layer) if layer else count
             share = max(share, (count - kept) / count)
         fewest = min(layers, max(0, math.ceil(share * layers)))
         return fewest, max(0, fewest - 1)
@@ -123,23 +140,26 @@ def compile_streamed_stages(
     micro_batches: Mapping[str, int] | None = None,
     run: bool = False,
 ) -> Staged:
-    """The quickest pipeline along an axis that is found with weights streamed, `ahead` layers before they are needed.
+    """The quickest pipeline along an axis that is found with weights, caches or both streamed, `ahead` layers before
+    they are needed.
 
     The bound is of all pipelines that stream any of their layers: none computes quicker than one that keeps the least,
     nor fetches less than the fewest layers that have to be streamed. Raises as `compile_staged` does, and InputError
     where stages cannot stream or the host cannot hold them.
     """
-    options = with_hosts(offload, mesh, axis, options)
-    layers = layers_of(program)
-    every = _Pipelines(program, phases, mesh, axis, options, ahead, micro_batches)
-    bound_s = every.at(layers).plan.computing_s
-    if every.fits(0) and every.at(0).plan.price <= bound_s * (1 + PROVEN):
-        counts = [0]
-    else:
-        least = every.least(layers)
-        counts = sorted({least, max(least, every.hidden(layers)), layers})
-        if every.too_few(least - 1):
-            bound_s = max(bound_s, every.at(least).plan.fetching_s)
-    count = min(counts, key=lambda n: (every.at(n).plan.price, n))
-    found = every.at(count, run)
-    return replace(found, plan=replace(found.plan, bound=min(found.plan.price, bound_s)))
+    own = with_hosts(mesh, axis, options)
+    found: list[Staged] = []
+    refused: list[InputError] = []
+    for kinds in FAMILIES[offload]:
+        every = _Pipelines(program, phases, mesh, axis, own, ahead, micro_batches, kinds)
+        try:
+            found.append(every.best(run))
+        except InputError as error:
+            refused.append(error)
+            continue
+        if found[-1].plan.price <= every.computing_s * (1 + PROVEN):
+            return found[-1]  # others leave less room
+    if not found:
+        raise refused[0]
+    best = min(found, key=lambda one: one.plan.price)
+    return replace(best, plan=replace(best.plan, bound=min(one.plan.bound for one in found)))

@@ -40,7 +40,8 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
     yield f"Pipeline of {json.dumps(staged.program.name)}: {len(plan.stages)} stages along {plan.axis} of {plan.mesh}"
     yield f"  each stage on {chips}; a stage's time is that of a micro-batch, handed on to the next"
     if any(staged.streamed_layers):
-        yield "  stages stream the weights of some of their layers from their hosts, for every micro-batch"
+        what = staged.streamed_what
+        yield f"  stages stream the {what} of some of their layers from their hosts, for every micro-batch"
     yield ""
     rows: list[tuple[str, ...]] = [("", "calls", "micro-batches", "slowest stage", "all stages", "all calls", "idle")]
     for phase, rounds in plan.rounds:

@@ -130,7 +130,8 @@ def _stored(compiled: CompiledPhase) -> Iterator[str]:
         value = values[placed.item.value]
         shape = "x".join(map(str, value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh)))
         kept = copies_held(placed.item, placed.repeats, spmd.micro_batches)
-        copies = f"{kept} of {placed.times}" if placed.item.streamed else str(placed.times)
+        every = placed.times * (spmd.micro_batches if placed.item.kind is Kind.CACHE else 1)
+        copies = f"{kept} of {every}" if placed.item.streamed else str(placed.times)
         counted = f"{total[value.name] / 1e9:.3f}" if placed.item.kind is not Kind.INPUT else "-"
         rows.append(
             (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,20 @@ block layer(x: bf16[B,E]) -> bf16[B,E] {
   return x + d
 }
 main(x: bf16[B,E]) { return repeat 3 layer(x) }
+"""
+
+
+CACHES = """
+model "caches"
+dim B = 8, L = 1, M = 512, E = 16
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param gain: bf16[E]
+  cache seen: bf16[B,M,E]
+  n = append(seen, x * gain, L into M)
+  s[B,L,E] = x[B,L,E] * n[B,M,E]
+  return x + s
+}
+main(x: bf16[B,L,E]) { return repeat 3 layer(x) }
 """
 
 
@@ -143,6 +159,24 @@ def test_stages_stream_from_their_shares_of_a_host(tmp_path):
     assert f"STREAMED = {[bool(layers) for layers in streamed]}" in module.read_text()
 
 
+def test_stages_stream_caches_of_each_micro_batch(tmp_path):
+    pytest.importorskip("jax")
+    small = HOST.replace("400e3", "230e3").replace("node_chips = 2", "node_chips = 1")
+    (tmp_path / "small.toml").write_text(small.replace("[switch]", "between_bytes_per_s = 1e9\n[switch]"))
+    given = {"stages": 2, "micro_batches": {"main": 2}, "offload": "caches", "check": True}
+    found = escc.compile(parse(CACHES), "s=2", str(tmp_path / "small.toml"), **given)
+    assert found.staged.sound and found.staged.streamed_layers == (0, 1)
+    assert [one.stage.layers for one in found.staged.plan.stages] == [1, 2]
+    [last], one_cache = found.stages[1], 4 * 512 * 16 * 2  # bytes of a micro-batch
+    # A layer has caches of both micro-batches on the chip; of the other what runs comes, and the host has both.
+    assert dict(last.memory.stored)["layer.seen"] == (2 + 1) * one_cache
+    assert last.host_bytes == 2 * one_cache
+    found.write("jax", tmp_path)
+    module = tmp_path / "caches_pipeline_main_jax.py"
+    ran = subprocess.run([sys.executable, module], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 def test_data_has_the_fetches(compiled):
     found = compiled("--offload", "auto", "--emit", "json")
     assert found.exit_code == 0, found.output
@@ -162,7 +196,6 @@ def test_the_best_batch_is_a_table(compiled):
     [
         (["--offload", "auto", "--hardware", "h100"], "has no host"),
         (["--offload", "auto", "--stages", "1", "--best-batch"], "`--best-batch` does not go with `--stages`"),
-        (["--offload", "caches", "--stages", "2", "--chips", "s=2,g=2"], "Stages stream weights, and caches are asked"),
         (["--offload", "auto", "--stages", "3", "--chips", "s=3"], "do not have hosts of 2 chips evenly"),
         (["--offload", "auto", "--pad", "auto"], "`--pad auto` does not go with `--offload`"),
         (["--best-batch"], "add `--offload auto`"),

@@ -139,8 +139,9 @@ def compile_offloaded(
     found: list[Offloaded] = []
     refused: list[InputError] = []
     placed = program.on_host
+    unstreamed: dict[int, Compilation | InputError] = {}
     for kinds in dict.fromkeys((*FAMILIES[offload], *(FAMILIES[Offload.NONE] if placed else ()))):
-        family = _Family(program, phases, mesh, options, kinds, ahead)
+        family = _Family(program, phases, mesh, options, kinds, ahead, unstreamed)
         try:
             found.append(family.best())
         except InputError as error:
@@ -156,7 +157,7 @@ def compile_offloaded(
 
 @dataclass
 class _Family:
-    """Plans that stream tensors of some kinds."""
+    """Plans that stream tensors of some kinds. `unstreamed`: that with no layer streamed, which all families have."""
 
     program: Program
     phases: Sequence[str]
@@ -164,10 +165,11 @@ class _Family:
     options: Options
     kinds: frozenset[Kind]
     ahead: int
+    unstreamed: dict[int, Compilation | InputError]
 
     def __post_init__(self) -> None:
         self.layers, self.placed = layers_of(self.program), self.program.on_host
-        self.found: dict[int, Compilation | InputError] = {}
+        self.some: dict[int, Compilation | InputError] = {}
 
     @cached_property
     def freest(self) -> Compilation:
@@ -181,13 +183,14 @@ class _Family:
 
     def compiled(self, streamed: int) -> Compilation:
         """The plan with so many layers streamed. Raises InputError where there is none."""
-        if streamed not in self.found:
+        known = self.some if streamed else self.unstreamed
+        if streamed not in known:
             program = streaming(self.program, self.kinds, streamed, self.ahead)
             try:
-                self.found[streamed] = compile_phases(program, self.phases, self.mesh, self.options)
+                known[streamed] = compile_phases(program, self.phases, self.mesh, self.options)
             except InputError as error:
-                self.found[streamed] = error
-        found = self.found[streamed]
+                known[streamed] = error
+        found = known[streamed]
         if isinstance(found, InputError):
             raise found
         return found
@@ -271,7 +274,7 @@ class _Family:
     def fetching_s(self, least: int) -> float:
         """What fetching takes at the least in every plan of the family; `least`: the fewest layers that are streamed
         in any. Chips take even parts over the links, whatever the layouts."""
-        before = self.found.get(least - 1)
+        before = (self.some if least > 1 else self.unstreamed).get(least - 1)
         if not isinstance(before, NoPlan) or before.outcome is not Outcome.INFEASIBLE:
             return 0.0
         return self.all_fetched_s(self.compiled(least))

@@ -33,7 +33,8 @@ def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
 
 @dataclass
 class _Pipelines:
-    """The pipelines of a program along an axis, by how many layers they stream, of tensors of some `kinds`."""
+    """The pipelines of a program along an axis, by how many layers they stream, of tensors of some `kinds`.
+    `unstreamed`: that with none, which is the same for all kinds."""
 
     program: Program
     phases: Sequence[str]
@@ -43,18 +44,20 @@ class _Pipelines:
     ahead: int
     micro_batches: Mapping[str, int] | None
     kinds: frozenset[Kind]
-    found: dict[int, Staged | InputError] = field(default_factory=dict)
+    unstreamed: dict[int, Staged | InputError]
+    some: dict[int, Staged | InputError] = field(default_factory=dict)
 
     def at(self, streamed: int, run: bool = False) -> Staged:
         """The pipeline with so many layers streamed. Raises InputError where there is none."""
-        if streamed not in self.found or run:
+        known = self.some if streamed else self.unstreamed
+        if streamed not in known or run:
             program = streaming(self.program, self.kinds, streamed, self.ahead)
             given = self.phases, self.mesh, self.axis, self.options, self.micro_batches, run
             try:
-                self.found[streamed] = compile_staged(program, *given)
+                known[streamed] = compile_staged(program, *given)
             except InputError as error:
-                self.found[streamed] = error
-        found = self.found[streamed]
+                known[streamed] = error
+        found = known[streamed]
         if isinstance(found, InputError):
             raise found
         return found
@@ -88,7 +91,7 @@ class _Pipelines:
 
     def too_few(self, streamed: int) -> bool:
         """Whether it was shown that no pipeline fits with so many layers streamed."""
-        refused = self.found.get(streamed)
+        refused = (self.some if streamed else self.unstreamed).get(streamed)
         return isinstance(refused, NoPlan) and refused.outcome is Outcome.INFEASIBLE
 
     def least(self, layers: int) -> int:
@@ -150,8 +153,9 @@ def compile_streamed_stages(
     own = with_hosts(mesh, axis, options)
     found: list[Staged] = []
     refused: list[InputError] = []
+    unstreamed: dict[int, Staged | InputError] = {}
     for kinds in FAMILIES[offload]:
-        every = _Pipelines(program, phases, mesh, axis, own, ahead, micro_batches, kinds)
+        every = _Pipelines(program, phases, mesh, axis, own, ahead, micro_batches, kinds, unstreamed)
         try:
             found.append(every.best(run))
         except InputError as error:

@@ -63,7 +63,7 @@ def language_model(program: Program) -> LanguageModel:
         if batch not in values[op.cache].dims:
             raise fail(f"Cache `{op.cache}` lacks the dim `{batch}` of the tokens, so sequences would share it.")
     chosen = _chosen(program, batch)
-    scores = _scores(program, chosen, batch) if chosen else _returned_scores(program, batch)
+    scores = _scores(program, chosen, batch) if chosen else _returned_scores(program, batch, new)
     counted = {op.target for op in appends} | {
         dim for op in ops(program) if isinstance(op, Map) for dim in context_dims(op.expr)
     }
@@ -136,7 +136,7 @@ def _scores(program: Program, chosen: str, batch: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _returned_scores(program: Program, batch: str) -> tuple[str, ...]:
+def _returned_scores(program: Program, batch: str, new: str) -> tuple[str, ...]:
     """The one result, where the program returns scores of next tokens."""
     values = program.table()
     dims = values[program.results[0]].dims
@@ -144,6 +144,11 @@ def _returned_scores(program: Program, batch: str) -> tuple[str, ...]:
         raise fail(
             "The model returns neither next tokens nor their scores.",
             hint=f"return `argmax(logits, over=V)` or `logits`, one or one row for each `{batch}`",
+        )
+    if new in dims:
+        raise fail(
+            f"The model returns scores for every token along `{new}`, and those of the last one are needed.",
+            hint=f"return `last({program.results[0]}, over={new})`",
         )
     return program.results
 

@@ -285,6 +285,7 @@ REFUSED = [
     ("return argmax(logits, over=V)", "return last(tokens, over=L)", "are not picked from scores"),
     ("return argmax(logits, over=V)", "return tokens", "tokens of the dims `B`, `L`"),
     ("return argmax(logits, over=V)", "return logits, y", "returns neither next tokens nor their scores"),
+    ("return argmax(logits, over=V)", "return z", "returns scores for every token along `L`"),
     ("phase decode ", "phase answer ", "The model has no phase `decode`."),
     ("phase decode  { B = 16, L = 1,", "phase decode  { B = 16, L = 2,", "L = 2 tokens are taken at a time"),
     ("prefill { B = 16", "prefill { B = 12", "caches of 12 sequences do not fill those of 16"),

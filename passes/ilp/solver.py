@@ -94,11 +94,10 @@ def solve(
     place = np.zeros(0, dtype=np.int64) if first is None else np.searchsorted(live, first[model.upper[first] > 0])
     wanted = _wanted(worths, place.astype(np.int64))
     parameters = _parameters(settings, nodes)
-    if first is not None:  # with these settled hardly anything is left to look for
-        parameters.heuristics = parameters_pb2.EMPHASIS_OFF
+    if first is not None:  # with these settled hardly anything is left to reduce
         parameters.presolve = parameters_pb2.EMPHASIS_LOW
-    if most is not None:
-        parameters.cutoff_limit = most
+    if most is not None:  # most often nothing is found
+        parameters.cutoff_limit, parameters.heuristics = most, parameters_pb2.EMPHASIS_OFF
     result = _ask(proto, settings, parameters, wanted)
     if result is not None and result.termination.limit == result_pb2.LIMIT_CUTOFF:
         return Answer(None, -np.inf, None, time.perf_counter() - started, none=True)

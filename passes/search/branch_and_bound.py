@@ -96,7 +96,7 @@ NEAR_BOUND = (0.05, 0.02, 0.01, 0.005, 0.002)  # above its bound, of a box with 
 MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of others that is not asked any more
 NEARLY = 2e-3  # a gap that is small enough where steps take long
 MOST_IN_PLACE, PATIENCE = 6, 24  # steps that change nothing, and plans that have been read off, after which it is
-AFTER_WORK = 5_000_000  # columns of all plans that are read off of a side whose images have been looked at
+AFTER_WORK = 2_000_000  # columns of all plans that are read off of a side whose images have been looked at
 MOVED = 1e-5  # what a bound or a price changes by at the least
 MANY_COLUMNS = 20_000  # of a large side
 MOST_CUTS = 4  # in turn by what the dual ascent says alone
@@ -206,9 +206,11 @@ class Boxes:
     def begin(self, floor: float, known: Candidate | None, winner: DualAscent) -> None:
         """Go on from a bound of all plans of the side and one that keeps to the limits, by an ascent that knows of
         it."""
-        self.floor, self.most = floor, min(self.most, AFTER_WORK // self.problem.columns)
+        self.floor = floor
         if known is not None and known.price < self.price:
             self.best, self.winner = known, winner
+        if self.price < math.inf:  # what images leave open is seldom closed
+            self.most = min(self.most, AFTER_WORK // self.problem.columns)
 
     def enter(self, allowed: Sequence[Mask], parent: DualAscent, least: float, cuts: int = 0) -> None:
         """Put a box on the heap, unless no plan in it can keep to the limits or be cheaper. `least` is

@@ -12,19 +12,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .branch_and_bound import MOST_COLUMNS, Side, press
+from .branch_and_bound import Side, press
 from .dual_ascent import DualAscent
 from .exact import Candidate, Prover
 from .images import ImageLimits, Images
 
 SETTLED = 6  # sweeps that bring a bound within some hundredths
 TURNS = 6  # of charging for memory
-NEAR_BOUND = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # above it, where plans among images are looked for in turn
+NEAR_BOUND = (0.01, 0.02, 0.04, 0.1, 0.3, 1.0, 3.0)  # above it, where plans among images are looked for in turn
 MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough where there are so many
 FAR = 0.15  # above a bound: a price below which plans are many
 NEAR_PLAN = (2e-3, 0.01, 0.05)  # above the price of a plan among images, what it may cost spelled out
 SWEEPS = 3  # of the ascent among the images of a plan
 TIGHTER = 4  # times that there is said to be less room, where what is spelled out takes more than it may
+MOST_AMONG = 200_000  # columns of a program among images
 MOST_SPELLED = 400_000  # columns of the program that spells a plan out
 BEYOND = 1.1  # how much less, by what it takes too much
 
@@ -121,9 +122,11 @@ class _Small:
         best: Candidate | None = None
         if below > bound * (1 + FAR):
             best, bound = self.any(limits, bound, below)
+            if best is None:
+                return None, bound
         price = below if best is None else best.price
         while bound < price * (1 - gap):
-            answer = self.prover.by_levels(self.ascent, self._at_most(price), limits, MOST_COLUMNS, gap)
+            answer = self.prover.by_levels(self.ascent, self._at_most(price), limits, MOST_AMONG, gap)
             if answer is None:
                 break
             plan, shown = answer
@@ -137,7 +140,7 @@ class _Small:
         """A good plan within limits, if one costs less than `below`: the cheapest of few choices. And a bound."""
         for share in NEAR_BOUND:
             most = min(below, bound * (1 + share))
-            answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_COLUMNS)
+            answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_AMONG)
             if answer is None:
                 break
             plan, shown = answer

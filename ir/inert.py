@@ -20,7 +20,7 @@ def visible(text: str, keep: str = "") -> str:
 
     Control characters, line ends, marks of direction and what has no character: `\\x1b`, `\\u202e`.
     """
-    if text.isprintable():
+    if text.isprintable() or text.translate(dict.fromkeys(map(ord, keep))).isprintable():  # most texts, at once
         return text
     return "".join(c if c.isprintable() or c in keep or unicodedata.category(c) == SPACES else _escape(c) for c in text)
 

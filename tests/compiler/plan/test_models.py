@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from escc.compiler.plan.pipeline import compile_phase, load, model_names, model_
 from escc.compiler.report.hardware import parameter_count
 from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
+from escc.ir.program import Program
 from escc.ir.text.read import parse
 from escc.ir.text.write import print_model
 from escc.passes.choose import Options
@@ -50,13 +52,19 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
+@cache
+def shipped(name: str) -> Program:
+    """A model, read once for all that is asked of it."""
+    return load(Path(name))
+
+
 def test_every_model_is_published() -> None:
     assert set(model_names()) == set(PUBLISHED)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_model_has_as_many_parameters_as_published(name: str) -> None:
-    program = load(Path(name))
+    program = shipped(name)
     assert parameter_count(program) == pytest.approx(PUBLISHED[name], rel=0.005)
     assert [phase.name for phase in program.phases] == ["prefill", "decode"]
 
@@ -65,7 +73,7 @@ def test_a_model_has_as_many_parameters_as_published(name: str) -> None:
 def test_a_model_is_named_like_its_file_and_prints_stably(name: str) -> None:
     source = model_source(name)
     model = parse(source)
-    assert load(Path(name)).name == name
+    assert shipped(name).name == name
     assert max(map(len, source.text.splitlines())) <= 110
     assert parse(type(source)("printed", print_model(model))) == model
 
@@ -73,7 +81,7 @@ def test_a_model_is_named_like_its_file_and_prints_stably(name: str) -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_model_compiles_in_decode_on_64_chips(name: str) -> None:
     compiled = compile_phase(
-        load(Path(name)),
+        shipped(name),
         "decode",
         Mesh.parse("8x8" if name in OF_LATER_YEARS else "4x4x4"),  # on three axes some proofs take minutes
         Options(Hardware.of_paper("tpu-v4")),
@@ -85,7 +93,7 @@ def test_a_model_compiles_in_decode_on_64_chips(name: str) -> None:
 @pytest.mark.parametrize(("name", "phase"), [("palm-8b", "prefill"), *((name, "decode") for name in PUBLISHED)])
 def test_a_model_runs_as_its_reference(name: str, phase: str) -> None:
     options = Options(Hardware.of_paper("tpu-v4"), capacity_bytes=NO_LIMIT)
-    compiled = compile_phase(load(Path(name)), phase, Mesh.parse("2x2"), options, run=True)
+    compiled = compile_phase(shipped(name), phase, Mesh.parse("2x2"), options, run=True)
     assert compiled.checked is not None
     assert compiled.checked.max_error <= 1e-9
     assert compiled.checked.equal

@@ -119,7 +119,10 @@ class Ops:
             wide[host] = f"({wide.get(host, f'{known[host]}.astype(jnp.float32)')} {sign} {text})"
         out = dict(read)
         for host, text in wide.items():
-            dtype = read[host][1]
+            wide_result = (
+                working_type(op, self.values[op.result].dtype) is Dtype.F32
+            )  # of rows of codes that are narrow
+            dtype = Dtype.F32 if wide_result else read[host][1]
             out[host] = (text if dtype is Dtype.F32 else f"{text}.astype({dtype_text(dtype)})"), dtype
         return out, frozenset(aside)
 
@@ -225,11 +228,11 @@ def einsum_text(pairs: Sequence[tuple[str, Dtype, Sequence[str]]], output: Seque
     if dtype in (*INTEGERS, *PACKED) and have is not dtype:
         return f"{einsum_text(pairs, output, Dtype.F32)}.astype({dtype_text(dtype)})"
     if len(pairs) == 1:
-        [(text, _, indices)] = pairs
+        [(text, found, indices)] = pairs
         rest = [i for i in indices if i in output]
         if len(set(indices)) == len(indices):
             axes = [i - len(indices) for i, index in enumerate(indices) if index not in output]
-            text = f"{text}.sum({places_text(axes)}, dtype={dtype_text(dtype)})" if axes else text
+            text = f"{text}.sum({places_text(axes)}, dtype={dtype_text(dtype)})" if axes else _cast(text, found, dtype)
             return align_text(text, rest, output)
     arguments = ", ".join(text for text, _, _ in pairs)
     if have is not dtype:

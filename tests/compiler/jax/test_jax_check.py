@@ -24,7 +24,7 @@ from escc.compiler.jax.hlo import ModuleTransfer, collectives_of
 from escc.compiler.jax.hlo_text import ModuleError
 from escc.compiler.jax.planned import planned, sent_bytes
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.pipeline import InternalError, compile_phase, load
+from escc.compiler.plan.pipeline import InternalError, compile_phase, load, parse
 from escc.cost.estimate import Estimate, estimate
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
@@ -320,6 +320,21 @@ def test_a_lookup_has_the_type_that_is_declared() -> None:
     b.op(Take("t", "w", "ids", ("V",)), "E_x", "f32")
     spmd = b.spmd("t")
     assert ".astype(jnp.float32)" in emit_jax(b.program("t"), spmd, estimate(spmd, HARDWARE))
+
+
+def test_rows_of_codes_in_groups_have_the_type_that_is_declared() -> None:
+    """A repeat takes them on as they are declared, at small sizes and in the types of the module."""
+    text = """
+    dim B = 8, L = 1, V = 32, E = 16, N = E / 4
+    param table: int8[V,E] * f16[V,N]
+    block layer(x: f32[B,L,E]) -> f32[B,L,E] { return x + x * x }
+    main(ids: i32[B,L]) {
+      x: f32 = take(table, ids, over=V)
+      return repeat 2 layer(x)
+    }
+    """
+    report = check_jax(compile_phase(parse(text), "main", Mesh.parse("2"), Options(HARDWARE)))
+    assert report.agrees and report.narrow is not None and report.narrow.reference < 1e-5
 
 
 def test_the_unsharded_program_is_run_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,13 +19,13 @@ from .images import ImageLimits, Images
 
 SETTLED = 6  # sweeps that bring a bound within some hundredths
 TURNS = 6  # of charging for memory
-NEAR_BOUND = (0.01, 0.02, 0.04, 0.1, 0.3, 1.0, 3.0)  # above it, where plans among images are looked for in turn
+NEAR_BOUND = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # above it, where plans among images are looked for in turn
 MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough where there are so many
 FAR = 0.15  # above a bound: a price below which plans are many
 NEAR_PLAN = (2e-3, 0.01, 0.05)  # above the price of a plan among images, what it may cost spelled out
 SWEEPS = 3  # of the ascent among the images of a plan
 TIGHTER = 4  # times that there is said to be less room, where what is spelled out takes more than it may
-MOST_AMONG = 200_000  # columns of a program among images
+MOST_AMONG = 95_000  # columns of a program among images; larger ones take minutes
 MOST_SPELLED = 400_000  # columns of the program that spells a plan out
 BEYOND = 1.1  # how much less, by what it takes too much
 

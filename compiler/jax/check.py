@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ...ir.choices import chooses, with_room
-from ...ir.collective import CollectiveKind, join_axes
+from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
 from ...ir.program import Append, Kind, Program, walk
@@ -38,6 +38,7 @@ from ..simulate.spmd_interpreter import ExecutionError, run_spmd
 from ..text.terminal import table
 from .hlo import ModuleTransfer, collectives_of
 from .hlo_text import ModuleError
+from .module_text import collective_rows
 from .planned import kinds_of, masks_of, planned, room_of, sent_bytes
 from .processes import run_processes
 
@@ -267,7 +268,7 @@ def _lines(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
         yield "  Rounding to declared types may change what is chosen, so that these differences are not judged."
     yield ""
     yield "Collectives of the module compiled at full size, after partitioning, with the bytes that a device sends"
-    yield from table(list(_collectives(report)), left=2)
+    yield from table(list(collective_rows(report.planned, report.module)), left=2)
     counted, wanted = (float(sent_bytes(which)) for which in (report.module, report.planned))
     verdict = "as planned" if report.equal else f"NOT the {wanted:,.15g} planned"
     yield f"  {counted:,.15g} bytes in all, {verdict}"
@@ -303,14 +304,3 @@ def _on_rows(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
 def _differences(found: Differences) -> tuple[str, ...]:
     whole = "-" if found.whole is None else f"{found.whole:.1%}"
     return f"{found.reference:.1e}", f"{found.numpy:.1e}", whole
-
-
-def _collectives(report: JaxReport) -> Iterator[tuple[str, ...]]:
-    yield ("", "axes", "bytes each", "times planned", "times found")
-    for sent in sorted(report.planned | report.module, key=_order):
-        axes = "no axes of the mesh" if sent.axes is None else join_axes(sent.axes)
-        yield (sent.kind, axes, f"{float(sent.bytes):,.15g}", str(report.planned[sent]), str(report.module[sent]))
-
-
-def _order(sent: ModuleTransfer) -> tuple[str, tuple[str, ...], object]:
-    return sent.kind, sent.axes or (), sent.bytes

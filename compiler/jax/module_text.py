@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -61,7 +62,7 @@ def _lines(compiled: CompiledPhase, report: ModuleReport) -> Iterator[str]:
     )
     yield ""
     yield "Collectives of the optimised module, with the bytes that a device sends"
-    yield from table(list(_collectives(report)), left=2)
+    yield from table(list(collective_rows(report.planned, report.module)), left=2)
     yield ""
     yield from table(list(_kinds(report)), left=1)
     counted, wanted = (float(sent_bytes(which)) for which in (report.module, report.planned))
@@ -109,11 +110,12 @@ def _memory(report: ModuleReport) -> Iterator[tuple[str, ...]]:
         yield f"together, on chips that have {ROOM:g} times the planned", f"{report.short_bytes / 1e9:.3f}"
 
 
-def _collectives(report: ModuleReport) -> Iterator[tuple[str, ...]]:
+def collective_rows(planned: Counter[ModuleTransfer], module: Counter[ModuleTransfer]) -> Iterator[tuple[str, ...]]:
+    """A table of what was planned and what a module sends, its head first: kind, axes, bytes of each, how often."""
     yield ("", "axes", "bytes each", "times planned", "times found")
-    for sent in sorted(report.planned | report.module, key=_order):
+    for sent in sorted(planned | module, key=_order):
         axes = "no axes of the mesh" if sent.axes is None else join_axes(sent.axes)
-        yield (sent.kind, axes, f"{float(sent.bytes):,.15g}", str(report.planned[sent]), str(report.module[sent]))
+        yield (sent.kind, axes, f"{float(sent.bytes):,.15g}", str(planned[sent]), str(module[sent]))
 
 
 def _order(sent: ModuleTransfer) -> tuple[CollectiveKind, tuple[str, ...], Fraction]:

@@ -24,6 +24,7 @@ from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Problem
+from escc.passes.search.image_program import Among, ImageSearch
 from escc.passes.search.images import Images, images
 from escc.passes.search.rename_axes import layout_on
 
@@ -118,10 +119,24 @@ def searched_by_images(monkeypatch: pytest.MonkeyPatch) -> list[Images]:
     return seen
 
 
+def bounds_shown(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What images show of each side that is looked at by them."""
+    shown: list[float] = []
+    run = ImageSearch.run
+
+    def noted(search: ImageSearch, least: float, below: float) -> Among:
+        among = run(search, least, below)
+        shown.append(among.bound)
+        return among
+
+    monkeypatch.setattr(ImageSearch, "run", noted)
+    return shown
+
+
 @pytest.mark.parametrize("seed", range(200, 240, 2))
 def test_within_a_capacity_the_bound_holds_and_the_plan_is_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the exact judge has it, whose programs are small: on them all is looked at by images first."""
-    seen = searched_by_images(monkeypatch)
+    seen, shown = searched_by_images(monkeypatch), bounds_shown(monkeypatch)
     case = dataclasses.replace(generate(seed), mesh=SQUARE)
     free = choose(case.program, "main", SQUARE, Options(PAPER, capacity_bytes=math.inf))
     assert not seen
@@ -136,6 +151,7 @@ def test_within_a_capacity_the_bound_holds_and_the_plan_is_one(seed: int, monkey
         assert least == math.inf
         return
     assert free.price <= plan.price * (1 + 1e-9)
+    assert min(shown, default=0.0) <= least * (1 + 1e-9), "of all sides, whatever else the search shows"
     assert plan.bound <= least * (1 + 1e-9) and plan.price >= least * (1 - 1e-9)
     assert plan.price <= least * (1 + boxes.NEARLY)
 

@@ -10,7 +10,7 @@ have to be streamed, of which each chip takes an even part in any layout.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -18,13 +18,14 @@ from functools import cached_property
 from ...cost.streams import NO_HOST
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Op, Place, Program, Region, Repeat, Streamed
+from ...ir.program import Kind, Program
 from ...passes.choose import Options
-from ...passes.plan import PROVEN, NoPlan, Objective, Outcome, relative_gap
+from ...passes.plan import PROVEN, Objective, relative_gap
 from ...passes.stages.divide import layers_of
 from .compiled import Compilation
 from .pipeline import compile_phases
 from .serving import serving
+from .streamed_layers import Family, Quickest, quickest, streamed_names
 
 MOST_SEQUENCES = 1 << 20  # of a batch that is looked for
 
@@ -91,32 +92,6 @@ class Batched:
         return self.batch / self.offloaded.price if self.offloaded else 0.0
 
 
-def streaming(program: Program, kinds: Set[Kind], layers: int, ahead: int) -> Program:
-    """The program with `layers` of its layers streamed, spread evenly over its repeats: what is stored in them of
-    such kinds, or has its place with the host, but nothing that has it on the chips. Repeats in a repeat are parts of
-    its layers."""
-    every, before = layers_of(program), 0
-    names = frozenset(_names(program, kinds))
-    items: list[Op | Repeat[Op]] = []
-    for item in program.body.items:
-        if isinstance(item, Repeat):
-            count = (before + item.count) * layers // every - before * layers // every
-            before += item.count
-            item = replace(item, body=_streamed(item.body, names, count, ahead))
-        items.append(item)
-    return replace(program, body=Region(program.body.stored, tuple(items)))
-
-
-def _streamed(region: Region[Op], names: Set[str], count: int, ahead: int) -> Region[Op]:
-    how = Streamed(count, ahead) if count else None
-    stored = tuple(replace(one, streamed=how) if one.value in names else one for one in region.stored)
-    items = (
-        replace(item, body=_streamed(item.body, names, count * item.count, ahead)) if isinstance(item, Repeat) else item
-        for item in region.items
-    )
-    return Region(stored, tuple(items))
-
-
 def compile_offloaded(
     program: Program, phases: Sequence[str], mesh: Mesh, options: Options, offload: Offload, ahead: int = 1
 ) -> Offloaded:
@@ -136,117 +111,72 @@ def compile_offloaded(
         raise fail("Loops are not made of programs that stream.", hint="leave out `--overlap`, or `--offload`")
     if not layers_of(program):
         raise fail("The model has no layers to stream: no block of it is repeated.", hint="leave out `--offload`")
-    found: list[Offloaded] = []
-    refused: list[InputError] = []
     placed = program.on_host
+    families = dict.fromkeys((*FAMILIES[offload], *(FAMILIES[Offload.NONE] if placed else ())))
     unstreamed: dict[int, Compilation | InputError] = {}
-    for kinds in dict.fromkeys((*FAMILIES[offload], *(FAMILIES[Offload.NONE] if placed else ()))):
-        family = _Family(program, phases, mesh, options, kinds, ahead, unstreamed)
-        try:
-            found.append(family.best())
-        except InputError as error:
-            refused.append(error)
-            continue
-        if found[-1].price <= family.computing_s * (1 + PROVEN):
-            return found[-1]  # others leave less room
-    if not found:
-        raise refused[0]
-    best = min(found, key=lambda one: (one.price, one.streamed))
-    return replace(best, bound=min(one.bound for one in found))
+    every = (_Plans(program, kinds, ahead, unstreamed, phases, mesh, options) for kinds in families)
+    best = quickest(every)
+    return Offloaded(best.found, best.kinds, best.streamed, layers_of(program), ahead, best.bound, placed)
 
 
 @dataclass
-class _Family:
-    """Plans that stream tensors of some kinds. `unstreamed`: that with no layer streamed, which all families have."""
+class _Plans(Family[Compilation]):
+    """Plans of phases that stream tensors of some kinds."""
 
-    program: Program
     phases: Sequence[str]
     mesh: Mesh
     options: Options
-    kinds: frozenset[Kind]
-    ahead: int
-    unstreamed: dict[int, Compilation | InputError]
 
-    def __post_init__(self) -> None:
-        self.layers, self.placed = layers_of(self.program), self.program.on_host
-        self.some: dict[int, Compilation | InputError] = {}
+    def planned(self, program: Program) -> Compilation:
+        return compile_phases(program, self.phases, self.mesh, self.options)
 
     @cached_property
     def freest(self) -> Compilation:
         """The plan with most room on the chips: all layers are streamed, or none where the host cannot hold them."""
-        if self.placed or not self.fits(0):
-            return self.compiled(self.layers)
+        if self.program.on_host or not self.fits(0):
+            return self.at(self.layers)
         try:
-            return self.compiled(self.layers)
+            return self.at(self.layers)
         except InputError:
-            return self.compiled(0)
+            return self.at(0)
 
-    def compiled(self, streamed: int) -> Compilation:
-        """The plan with so many layers streamed. Raises InputError where there is none."""
-        known = self.some if streamed else self.unstreamed
-        if streamed not in known:
-            program = streaming(self.program, self.kinds, streamed, self.ahead)
-            try:
-                known[streamed] = compile_phases(program, self.phases, self.mesh, self.options)
-            except InputError as error:
-                known[streamed] = error
-        found = known[streamed]
-        if isinstance(found, InputError):
-            raise found
-        return found
+    def most_room(self) -> Compilation:
+        return self.freest
 
-    def fits(self, streamed: int) -> bool:
-        """Whether there is a plan with so many layers streamed."""
-        try:
-            self.compiled(streamed)
-        except NoPlan:
-            return False
-        return True
-
-    def best(self) -> Offloaded:
-        """The quickest of a few counts of streamed layers: none, or all, where nothing can be quicker; or else with
-        the fewest that have to be. Raises InputError where even all are too few."""
+    def best(self) -> Quickest[Compilation]:
+        """None, or all, where nothing can be quicker; or else the fewest that have to be streamed, as many as are
+        hidden, or all."""
         computing_s = self.computing_s
-        if self.placed:
-            fetching_s = self.all_fetched_s(self.freest)
-            return self.offloaded(self.layers, max(computing_s, fetching_s) if self.ahead else computing_s + fetching_s)
+        if self.program.on_host:
+            return self.with_bound(self.layers, self.with_fetching(self.all_fetched_s(self.freest)))
         for count in (0, self.layers):
-            if self.fits(count) and self.compiled(count).price <= computing_s * (1 + PROVEN):
-                return self.offloaded(count, computing_s)
+            if self.fits(count) and self.at(count).price <= computing_s * (1 + PROVEN):
+                return self.with_bound(count, computing_s)
         least = self.least()
         counts = {least}
-        if computing_s < _computing_s(self.compiled(least)):
+        if computing_s < _computing_s(self.at(least)):
             counts |= {self.layers, max(least, self.hidden())}
-        _, count = min((self.compiled(count).price, count) for count in counts)
-        fetching_s = self.fetching_s(least)
-        return self.offloaded(count, max(computing_s, fetching_s) if self.ahead else computing_s + fetching_s)
+        _, count = min((self.at(count).price, count) for count in counts)
+        # Chips take even parts over the links, whatever the layouts.
+        fetching_s = self.all_fetched_s(self.at(least)) if self.too_few(least - 1) else 0.0
+        return self.with_bound(count, self.with_fetching(fetching_s))
 
-    def offloaded(self, count: int, bound: float) -> Offloaded:
-        """The plan with so many layers streamed."""
-        found = self.compiled(count)
-        return Offloaded(found, self.kinds, count, self.layers, self.ahead, min(found.price, bound), self.placed)
+    def with_bound(self, count: int, bound: float) -> Quickest[Compilation]:
+        """The plan with so many layers streamed, of which all take `bound` at the least."""
+        found = self.at(count)
+        return Quickest(found, self.kinds, count, found.price, min(found.price, bound))
+
+    def with_fetching(self, fetching_s: float) -> float:
+        """What computing and fetching take at the least."""
+        return max(self.computing_s, fetching_s) if self.ahead else self.computing_s + fetching_s
 
     @cached_property
     def computing_s(self) -> float:
-        """What every plan of the family, or of one with fewer kinds, takes at the least if nothing waits. Raises
-        InputError where none fits."""
         several = len(self.freest) > 1
         return math.fsum(
             plan.least * (self.freest[n].calls if several and not self.freest.together else 1)
             for n, plan in enumerate(self.freest.plans)
         )
-
-    def least(self) -> int:
-        """The fewest layers to stream so that a plan fits: as far as the plan that streams all says, looked for from
-        there."""
-        low, high = -1, self.layers
-        for count in self.guesses():
-            if low < count < high:
-                low, high = (low, count) if self.fits(count) else (count, high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.fits(middle) else (middle, high)
-        return high
 
     def guesses(self) -> Iterator[int]:
         """None; and the fewest that fit into the chips in the layouts of the plan that streams all, or one fewer."""
@@ -254,30 +184,13 @@ class _Family:
         layer, room = 0.0, math.inf
         for one in self.freest:
             room = min(room, self.options.capacity - float(one.memory.total_bytes))
-            streamed = set(_names(one.program, self.kinds))
+            streamed = set(streamed_names(one.program, self.kinds))
             held = sum(float(size) for name, size in one.memory.stored if name in streamed)
             layer = max(layer, held / min(self.layers, 1 + self.ahead))
         if layer:
             kept = int(room // layer)
             yield max(0, self.layers - kept)
             yield max(0, self.layers - kept - 1)
-
-    def hidden(self) -> int:
-        """About the most layers that come while the others compute."""
-        spare = []
-        for one in self.freest:
-            for fetch in one.estimate.fetches:
-                if fetch.fetch.seconds:
-                    spare.append(fetch.step_s / fetch.fetch.seconds)
-        return min(self.layers, int(self.layers * min(spare, default=1.0))) if self.ahead else 0
-
-    def fetching_s(self, least: int) -> float:
-        """What fetching takes at the least in every plan of the family; `least`: the fewest layers that are streamed
-        in any. Chips take even parts over the links, whatever the layouts."""
-        before = (self.some if least > 1 else self.unstreamed).get(least - 1)
-        if not isinstance(before, NoPlan) or before.outcome is not Outcome.INFEASIBLE:
-            return 0.0
-        return self.all_fetched_s(self.compiled(least))
 
     def all_fetched_s(self, found: Compilation) -> float:
         """What fetching takes at the least of all that a compilation streams, over all calls."""
@@ -292,18 +205,6 @@ def _computing_s(compiled: Compilation) -> float:
     """The price of a compilation without waiting."""
     several = len(compiled) > 1
     return compiled.price - math.fsum((one.calls if several else 1) * one.beside_s for one in compiled)
-
-
-def _names(program: Program, kinds: Set[Kind]) -> Iterator[str]:
-    """What is stored in repeats and streamed: of some kinds, but for what has a place of its own."""
-    places = dict(program.places)
-    regions = [item.body for item in program.body.items if isinstance(item, Repeat)]
-    while regions:
-        region = regions.pop()
-        for one in region.stored:
-            if places.get(one.value) is Place.HOST or (one.kind in kinds and one.value not in places):
-                yield one.value
-        regions += [item.body for item in region.items if isinstance(item, Repeat)]
 
 
 def most_sequences(

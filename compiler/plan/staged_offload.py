@@ -8,18 +8,20 @@ compute, or all, whichever is quickest. A stage streams its part of them, for ev
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ...cost.streams import NO_HOST, host_of_stages
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, Stored, walk
 from ...passes.choose import Options
-from ...passes.plan import PROVEN, NoPlan, Outcome
+from ...passes.plan import PROVEN
 from ...passes.stages.divide import layers_of
-from .offload import FAMILIES, Offload, streaming
+from .compiled import CompiledPhase
+from .offload import FAMILIES, Offload
 from .staged import Staged, compile_staged
+from .streamed_layers import Family, Quickest, quickest, streaming
 
 
 def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
@@ -32,84 +34,44 @@ def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
 
 
 @dataclass
-class _Pipelines:
-    """The pipelines of a program along an axis, by how many layers they stream, of tensors of some `kinds`.
-    `unstreamed`: that with none, which is the same for all kinds."""
+class _Pipelines(Family[Staged]):
+    """Pipelines along an axis that stream tensors of some kinds."""
 
-    program: Program
     phases: Sequence[str]
     mesh: Mesh
     axis: str
     options: Options
-    ahead: int
     micro_batches: Mapping[str, int] | None
-    kinds: frozenset[Kind]
-    unstreamed: dict[int, Staged | InputError]
-    some: dict[int, Staged | InputError] = field(default_factory=dict)
 
-    def at(self, streamed: int, run: bool = False) -> Staged:
-        """The pipeline with so many layers streamed. Raises InputError where there is none."""
-        known = self.some if streamed else self.unstreamed
-        if streamed not in known or run:
-            program = streaming(self.program, self.kinds, streamed, self.ahead)
-            given = self.phases, self.mesh, self.axis, self.options, self.micro_batches, run
-            try:
-                known[streamed] = compile_staged(program, *given)
-            except InputError as error:
-                known[streamed] = error
-        found = known[streamed]
-        if isinstance(found, InputError):
-            raise found
-        return found
-
-    def fits(self, streamed: int) -> bool:
-        """Whether there is a pipeline with so many layers streamed."""
-        try:
-            self.at(streamed)
-        except NoPlan:
-            return False
-        return True
+    def planned(self, program: Program) -> Staged:
+        return compile_staged(program, self.phases, self.mesh, self.axis, self.options, self.micro_batches)
 
     @property
     def computing_s(self) -> float:
-        """What every pipeline that streams any of these kinds takes at the least, if nothing waits."""
-        return self.at(layers_of(self.program)).plan.computing_s
+        return self.at(self.layers).plan.computing_s
 
-    def best(self, run: bool) -> Staged:
-        """The quickest of a few counts of streamed layers. Raises InputError where even all are too few."""
-        layers, bound_s = layers_of(self.program), self.computing_s
+    def most_room(self) -> list[CompiledPhase]:
+        return [one for stage in self.at(self.layers).stages for one in stage]
+
+    def best(self) -> Quickest[Staged]:
+        """None where nothing can be quicker; or else the fewest that have to be streamed, as many as are hidden, or
+        all."""
+        bound_s = self.computing_s
         if self.fits(0) and self.at(0).plan.price <= bound_s * (1 + PROVEN):
-            counts = [0]
+            counts = {0}
         else:
-            least = self.least(layers)
-            counts = sorted({least, max(least, self.hidden(layers)), layers})
+            least = self.least()
+            counts = {least, max(least, self.hidden()), self.layers}
             if self.too_few(least - 1):
                 bound_s = max(bound_s, self.at(least).plan.fetching_s)
-        count = min(counts, key=lambda n: (self.at(n).plan.price, n))
-        found = self.at(count, run)
-        return replace(found, plan=replace(found.plan, bound=min(found.plan.price, bound_s)))
+        price, count = min((self.at(count).plan.price, count) for count in counts)
+        return Quickest(self.at(count), self.kinds, count, price, min(price, bound_s))
 
-    def too_few(self, streamed: int) -> bool:
-        """Whether it was shown that no pipeline fits with so many layers streamed."""
-        refused = (self.some if streamed else self.unstreamed).get(streamed)
-        return isinstance(refused, NoPlan) and refused.outcome is Outcome.INFEASIBLE
-
-    def least(self, layers: int) -> int:
-        """The fewest layers to stream so that every stage fits, looked for from where the pipeline that streams all
-        says that they do."""
-        low, high = -1, layers
-        for count in (0, *self.guesses(layers)):
-            if low < count < high:
-                low, high = (low, count) if self.fits(count) else (count, high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.fits(middle) else (middle, high)
-        return high
-
-    def guesses(self, layers: int) -> tuple[int, ...]:
-        """The fewest that fit in the layouts of the pipeline that streams all, and one fewer."""
+    def guesses(self) -> Iterator[int]:
+        """None; and the fewest that fit in the layouts of the pipeline that streams all, and one fewer."""
+        yield 0
         share = 0.0
-        for stage in self.at(layers).stages:
+        for stage in self.at(self.layers).stages:
             own = next(one for one in stage if one.memory.total_bytes == max(o.memory.total_bytes for o in stage))
             room = self.options.capacity - float(own.memory.total_bytes)
             count = layers_of(own.program)
@@ -118,14 +80,9 @@ class _Pipelines:
             layer = math.fsum(size * many for size, many in streamed) / min(count, 1 + self.ahead)
             kept = int(room // layer) if layer else count
             share = max(share, (count - kept) / count)
-        fewest = min(layers, max(0, math.ceil(share * layers)))
-        return fewest, max(0, fewest - 1)
-
-    def hidden(self, layers: int) -> int:
-        """About the most layers that come while the others compute, in every stage."""
-        every = (f for stage in self.at(layers).stages for one in stage for f in one.estimate.fetches)
-        spare = [each.step_s / each.fetch.seconds for each in every if each.fetch.seconds]
-        return min(layers, int(layers * min(spare, default=1.0))) if self.ahead else 0
+        fewest = min(self.layers, max(0, math.ceil(share * self.layers)))
+        yield fewest
+        yield max(0, fewest - 1)
 
 
 def _streamed(program: Program) -> list[Stored]:
@@ -151,19 +108,10 @@ def compile_streamed_stages(
     where stages cannot stream or the host cannot hold them.
     """
     own = with_hosts(mesh, axis, options)
-    found: list[Staged] = []
-    refused: list[InputError] = []
     unstreamed: dict[int, Staged | InputError] = {}
-    for kinds in FAMILIES[offload]:
-        every = _Pipelines(program, phases, mesh, axis, own, ahead, micro_batches, kinds, unstreamed)
-        try:
-            found.append(every.best(run))
-        except InputError as error:
-            refused.append(error)
-            continue
-        if found[-1].plan.price <= every.computing_s * (1 + PROVEN):
-            return found[-1]  # others leave less room
-    if not found:
-        raise refused[0]
-    best = min(found, key=lambda one: one.plan.price)
-    return replace(best, plan=replace(best.plan, bound=min(one.plan.bound for one in found)))
+    given = phases, mesh, axis, own, micro_batches
+    best = quickest(_Pipelines(program, kinds, ahead, unstreamed, *given) for kinds in FAMILIES[offload])
+    found = best.found
+    if run:  # again, with what is run of it
+        found = compile_staged(streaming(program, best.kinds, best.streamed, ahead), *given, run)
+    return replace(found, plan=replace(found.plan, bound=best.bound))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from programs import TINY_DECODER
 
-from escc.compiler.plan.offload import streaming
 from escc.compiler.plan.pipeline import compile_phase, parse
+from escc.compiler.plan.streamed_layers import streaming
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware, Host, hardware_toml, parse_hardware
 from escc.cost.memory import memory

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
 from escc.compiler.emit.jax_source import emit_jax
-from escc.compiler.plan.offload import streaming
 from escc.compiler.plan.pipeline import compile_phase
 from escc.compiler.plan.pipeline import load as load_model
+from escc.compiler.plan.streamed_layers import streaming
 from escc.cost.hardware import Hardware, Host, hardware_toml
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind

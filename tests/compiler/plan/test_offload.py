@@ -8,8 +8,9 @@ import pytest
 from programs import TINY_DECODER
 
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.offload import Offload, Offloaded, compile_offloaded, most_sequences, streaming
+from escc.compiler.plan.offload import Offload, Offloaded, compile_offloaded, most_sequences
 from escc.compiler.plan.pipeline import compile_phases, load, model_source, parse
+from escc.compiler.plan.streamed_layers import streaming
 from escc.compiler.report.offload_text import chip_flops_per_s
 from escc.cost.hardware import Hardware, Host
 from escc.ir.diagnostics import InputError

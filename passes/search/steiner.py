@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import groupby
 
 import numpy as np
@@ -80,9 +80,9 @@ class _Relaxation:
 
     def _settled(self, values: Floats) -> Floats:
         while True:
-            best = np.minimum.reduceat(values[:, self.source] + self.price, self.starts, axis=1)
-            old = values[:, self.ends]
-            if (best >= old).all():
+            best = np.minimum.reduceat(values.take(self.source, axis=1) + self.price, self.starts, axis=1)
+            old = values.take(self.ends, axis=1)
+            if not np.count_nonzero(best < old):
                 return values
             values = values.copy()
             values[:, self.ends] = np.minimum(best, old)
@@ -119,7 +119,7 @@ def _inward_of(
         rows = [
             ends[mask.bit_length() - 1]
             if size == 1
-            else np.min([inward[a] + inward[mask ^ a] for a in _halves(mask)], axis=0)
+            else reduce(np.minimum, (inward[a] + inward[mask ^ a] for a in _halves(mask)))
             for mask in now
         ]
         for mask, row in zip(now, distances.backward(np.stack(rows)), strict=True):
@@ -142,7 +142,9 @@ def _outward_of(
         if not now:
             continue
         rows = [
-            start if size == uses else np.min([outward[mask | b] + inward[b] for b in _subsets(full ^ mask)], axis=0)
+            start
+            if size == uses
+            else reduce(np.minimum, [outward[mask | b] + inward[b] for b in _subsets(full ^ mask)])
             for mask in now
         ]
         for mask, row in zip(now, distances.forward(np.stack(rows)), strict=True):

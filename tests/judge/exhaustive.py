@@ -155,22 +155,44 @@ def fewest_bytes(shape: tuple[int, ...], mesh: tuple[int, ...], root: Place, goa
 
     A uniform-cost search over the sets of copies held.
     """
-    arcs = steps(shape, mesh)
-    number = itertools.count()
-    queue: list[tuple[float, int, frozenset[Place]]] = [(0.0, next(number), frozenset({root}))]
-    seen: set[frozenset[Place]] = set()
+    number, free, arcs = numbered(shape, mesh)
+    ends = [sum(1 << number[place] for place in goal) for goal in goals]
+    queue = [(0.0, free[number[root]])]
+    seen: set[int] = set()
     while queue:
-        spent, _, held = heapq.heappop(queue)
-        while more := {there for here in held for there, sent in arcs[here] if sent == 0} - held:
-            held |= more
+        spent, held = heapq.heappop(queue)
         if held in seen:
             continue
         seen.add(held)
-        if all(goal & held for goal in goals):
+        if all(end & held for end in ends):
             return spent
-        for there, sent in {arc for here in held for arc in arcs[here] if arc[0] not in held}:
-            heapq.heappush(queue, (spent + sent, next(number), held | {there}))
+        for here, leaving in enumerate(arcs):
+            if held >> here & 1:
+                for there, sent in leaving:
+                    if not held >> there & 1:
+                        heapq.heappush(queue, (spent + sent, held | free[there]))
     return math.inf
+
+
+@cache
+def numbered(
+    shape: tuple[int, ...], mesh: tuple[int, ...]
+) -> tuple[dict[Place, int], list[int], list[list[tuple[int, float]]]]:
+    """The number of each layout; of each, as bits, those that it becomes for nothing, itself among them; and those
+    that it becomes for some bytes."""
+    every = steps(shape, mesh)
+    number = {place: n for n, place in enumerate(every)}
+    arcs = [[(number[there], sent) for there, sent in leaving] for leaving in every.values()]
+    free = []
+    for n in range(len(arcs)):
+        held, ahead = 1 << n, [n]
+        while ahead:
+            for there, sent in arcs[ahead.pop()]:
+                if sent == 0 and not held >> there & 1:
+                    held |= 1 << there
+                    ahead.append(there)
+        free.append(held)
+    return number, free, [sorted({arc for arc in leaving if arc[1]}) for leaving in arcs]
 
 
 @cache

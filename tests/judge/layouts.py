@@ -6,7 +6,6 @@ Written from the rules alone; nothing here comes from the compiler.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -31,7 +30,10 @@ class Place(NamedTuple):
 
 def ways(order: Sequence[int], mesh: Sequence[int]) -> int:
     """Into how many parts the axes `order` split a dim; `mesh` holds the size of each axis."""
-    return math.prod(mesh[a] for a in order)
+    found = 1
+    for axis in order:
+        found *= mesh[axis]
+    return found
 
 
 def arrangements(mesh: Sequence[int], lists: int, bins: int) -> Iterator[tuple[tuple[Order, ...], Order]]:

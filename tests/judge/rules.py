@@ -113,32 +113,44 @@ def _index_sizes(facts: _Facts, op: Op, values: Mapping[str, Value], sizes: Mapp
 def _bytes(
     op: Op,
     facts: _Facts,
-    local: Mapping[str, int],
     values: Mapping[str, Value],
     launch: Launch,
     sizes: Mapping[str, int],
     masks: Mapping[str, Masks],
-) -> float:
-    """What the op reads from and writes to HBM."""
-    every = terms(op, masks)
+) -> Callable[[Mapping[str, int]], float]:
+    """What the op reads from and writes to HBM, by how large its indices are on a chip."""
+    every, whole = terms(op, masks), _index_sizes(facts, op, values, sizes)
+    kept = {name: share(masks.get(name, frozenset()), sizes) for name in (op.result, *(name for name, _ in facts.uses))}
+    few = [  # of a scale there are fewer elements than places
+        float(
+            math.prod(
+                (Fraction(sizes[d], whole[i]) for i, d in zip(own, values[name].dims, strict=True)), start=Fraction(1)
+            )
+        )
+        for name, own in facts.uses
+    ]
 
-    def size(name: str, indices: tuple[str, ...]) -> float:
+    def size(name: str, indices: tuple[str, ...], local: Mapping[str, int]) -> float:
+        elements = 1
+        for i in indices:
+            elements *= local[i]
         own = masks.get(name, frozenset())
-        kept = share(own, sizes) * (met(every, own, indices, local, sizes) if name != op.result else 1.0)
-        return math.prod(local[i] for i in indices) * values[name].dtype.bits / 8 * kept
+        reached = met(every, own, indices, local, sizes) if every and name != op.result else 1.0
+        return elements * values[name].dtype.bits / 8 * (kept[name] * reached)
 
-    every_index = _index_sizes(facts, op, values, sizes)
-    total = size(op.result, facts.result) if launch.writes else 0.0
-    for name, indices in facts.uses:
-        if isinstance(op, Append) and name == op.cache:
-            # The axes of the target dim hold copies of the new entries, so all their chips are alike.
-            total += math.prod(local[i] for i in values[op.new].dims) * values[op.cache].dtype.bits / 8
-        elif name in launch.reads:
-            if isinstance(op, Take) and name == op.table:
-                total += size(name, facts.result)
-                continue
-            few = (Fraction(sizes[d], every_index[i]) for i, d in zip(indices, values[name].dims, strict=True))
-            total += size(name, indices) * float(math.prod(few, start=Fraction(1)))
+    def total(local: Mapping[str, int]) -> float:
+        found = size(op.result, facts.result, local) if launch.writes else 0.0
+        for (name, indices), share_read in zip(facts.uses, few, strict=True):
+            if isinstance(op, Append) and name == op.cache:
+                # The axes of the target dim hold copies of the new entries, so all their chips are alike.
+                found += math.prod(local[i] for i in values[op.new].dims) * values[op.cache].dtype.bits / 8
+            elif name in launch.reads:
+                if isinstance(op, Take) and name == op.table:
+                    found += size(name, facts.result, local)
+                else:
+                    found += size(name, indices, local) * share_read
+        return found
+
     return total
 
 
@@ -159,7 +171,7 @@ def strategies(
     contracted = {i for i in names if i not in facts.result}
     if isinstance(op, Append):
         contracted = set()
-    worked = share(terms(op, masks), sizes)
+    worked, moved_bytes = share(terms(op, masks), sizes), _bytes(op, facts, values, launch, sizes, masks)
     best: dict[tuple[tuple[Place, ...], Place], float] = {}
     for orders, bins in arrangements(mesh, len(names), 1 + len(extra)):
         on: dict[str, Order] = dict(zip(names, orders, strict=True))
@@ -181,7 +193,6 @@ def strategies(
         )
         open_axes = {a for i in contracted for a in on[i]} | {a for a, b in enumerate(bins) if b > 0}
         key = (read, placed(facts.result, frozenset(open_axes)))
-        moved = _bytes(op, facts, local, values, launch, sizes, masks)
-        seconds = max(facts.flops(local) * worked / FLOPS, moved / HBM)
+        seconds = max(facts.flops(local) * worked / FLOPS, moved_bytes(local) / HBM)
         best[key] = min(best.get(key, math.inf), seconds)
     return [Strategy(read, result, seconds) for (read, result), seconds in best.items()]

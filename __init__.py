@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .compiler.plan.pipeline import InternalError, load, parse
+    from .compiler.plan.pipeline import load, parse
     from .compiler.report.compiled_model import CompiledModel, compile
     from .compiler.report.compiled_pipeline import CompiledPipeline
     from .compiler.report.explain_model import explain
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .compiler.run.answers import answers
     from .compiler.sweep.run import SweepResult, sweep
     from .cost.hardware import Hardware
-    from .ir.diagnostics import EsccError, InputError
+    from .ir.diagnostics import EsccError, InputError, InternalError
     from .ir.mesh import Mesh
     from .ir.program import Program
     from .passes.plan import NoPlan, Outcome
@@ -35,7 +35,7 @@ _HOMES = {
     "Explained": "compiler.report.explain_text",
     "Hardware": "cost.hardware",
     "InputError": "ir.diagnostics",
-    "InternalError": "compiler.plan.pipeline",
+    "InternalError": "ir.diagnostics",
     "Mesh": "ir.mesh",
     "NoPlan": "passes.plan",
     "Outcome": "passes.plan",

@@ -17,9 +17,9 @@ from escc.compiler.jax.module_report import ModuleReport
 from escc.compiler.jax.planned import sent_bytes
 from escc.compiler.jax.tpu import check_tpu, require_tpu_compiler
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.pipeline import InternalError, compile_phase, load
+from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
-from escc.ir.diagnostics import InputError
+from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 

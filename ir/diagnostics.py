@@ -69,6 +69,10 @@ class EsccError(Exception):
     """Whatever escc raises for a reason that it knows."""
 
 
+class InternalError(EsccError):
+    """The compiler contradicts itself: a bug, whatever the input was."""
+
+
 class InputError(EsccError):
     """The input is wrong. Carries every finding of the stage that failed, in source order."""
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ...ir.diagnostics import InputError, Source, fail
+from ...ir.diagnostics import InputError, InternalError, Source, fail
 from ...ir.dtype import Dtype
 from ...ir.text.read import parse, read_source
 from ...passes.expansion.expand import expand
@@ -23,7 +23,6 @@ from ..hf_import.json_text import MOST_BYTES, read_json
 from ..hf_import.weight_map import ENDING, map_text
 from ..hf_import.weights import style_of, weight_map
 from ..hf_import.write import model_text
-from ..plan.pipeline import InternalError
 from ..report.hardware import parameter_count
 from ..text.files import MOST_CHARACTERS, refuse_existing, write_files
 from ..text.terminal import note, say

@@ -1,4 +1,4 @@
-"""The command line: `escc layouts` and `hardware`; the others, a file each, are imported when they are asked for.
+"""The command line: its commands, a file each, are imported when they are asked for.
 
 Exit codes: 0 done; 1 the input is wrong, or no plan fits; 2 wrong usage; 3 the compiler contradicts
 itself.
@@ -13,47 +13,58 @@ from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, ParamSpec
+from typing import Annotated, NamedTuple, ParamSpec
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from ...cost.hardware import Hardware
-from ...ir.diagnostics import Diagnostic, InputError
-from ...ir.dtype import Dtype
-from ...ir.mesh import Mesh
-from ..plan.pipeline import InternalError
-from ..report.hardware import hardware_sheet, layouts_table, preset_table
+from ...ir.diagnostics import Diagnostic, InputError, InternalError
 from ..text.terminal import OutputError, complain, note, say
-from .options import Chips, bindings
 
-# The module of a command, relative to this package; it has an `app`.
+
+class Late(NamedTuple):
+    """A command that is imported when it is run: its `module`, relative to this package, which has it as `app`; and
+    what the list of all commands says of it."""
+
+    module: str
+    summary: str
+    app: str = "app"
+
+
 LATE = {
-    "compile": ".compile",
-    "check": ".check",
-    "explain": ".explain",
-    "models": ".models",
-    "import": ".import_",
-    "run": ".run",
-    "validate": ".validate",
-    "calibrate": ".calibrate",
-    "sweep": ".sweep",
-    "schedule": ".schedule",
+    "compile": Late(".compile", "Find the cheapest sharded program of a model on a mesh."),
+    "check": Late(".check", "Look for errors in a model, or check its plan on a backend."),
+    "explain": Late(".explain", "Show what a plan costs as formulas, and what rivals would."),
+    "models": Late(".models", "List the models that are shipped, or show one."),
+    "import": Late(".import_", "Turn the config of a Hugging Face model into a model of escc."),
+    "run": Late(".run", "Generate on virtual chips, or answer with a real checkpoint."),
+    "validate": Late(".validate", "Predict measured rows, each under its layouts, and compare."),
+    "calibrate": Late(".calibrate", "Fit the figures of a chip to measured times, or measure them."),
+    "sweep": Late(".sweep", "Plan a model at every point of a grid, or for a stream."),
+    "schedule": Late(".schedule", "Divide requests into batches with little padding."),
+    "layouts": Late(".tables", "List the legal partitions of a tensor.", "layouts"),
+    "hardware": Late(".tables", "List the hardware presets, or show one with all its figures.", "hardware"),
 }
 
 
 class LazyGroup(TyperGroup):
-    """A group with the commands of LATE beside its own."""
+    """A group with the commands of LATE."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
-        """All names, those of LATE first."""
-        return [*LATE, *super().list_commands(ctx)]
+        """All names."""
+        return list(LATE)
 
     def get_command(self, ctx: typer.Context, cmd_name: str):  # type: ignore[no-untyped-def, override]
         """The command of a name, None where there is none."""
-        if cmd_name in LATE:
-            return typer.main.get_command(import_module(LATE[cmd_name], __package__).app)
-        return super().get_command(ctx, cmd_name)
+        if cmd_name not in LATE:
+            return None
+        late = LATE[cmd_name]
+        return typer.main.get_command(getattr(import_module(late.module, __package__), late.app))
+
+    def format_commands(self, ctx, formatter) -> None:  # type: ignore[no-untyped-def]
+        """Lists the commands by their summaries: none is imported for that."""
+        listed = [TyperCommand(name, help=late.summary, rich_markup_mode=None) for name, late in LATE.items()]
+        TyperGroup(commands=listed, rich_markup_mode=None).format_commands(ctx, formatter)
 
 
 WRONG_INPUT, BUG = 1, 3
@@ -119,29 +130,6 @@ def _main(
     ] = False,
 ) -> None:
     """What holds for every command."""
-
-
-@app.command("layouts")
-@reported
-def layouts_command(
-    tensor: Annotated[str, typer.Argument(help="Its dims: `BLE`, or `[batch, d_model]`.")],
-    dims: Annotated[list[str], typer.Option(metavar="DIM=N,...", help="The sizes of its dims. May be repeated.")],
-    chips: Chips,
-    dtype: Annotated[Dtype, typer.Option(help="The type of its elements.")] = Dtype.BF16,
-) -> None:
-    """List the legal partitions of a tensor."""
-    say(layouts_table(tensor, bindings(dims, "--dims"), Mesh.parse(chips), dtype))
-
-
-@app.command("hardware")
-@reported
-def hardware_command(
-    name: Annotated[
-        str | None, typer.Argument(help="A preset or a file, NAME.toml, to show.", show_default=False)
-    ] = None,
-) -> None:
-    """List the hardware presets, or show one with all its figures."""
-    say(preset_table() if name is None else hardware_sheet(Hardware.load(name, datasheet=True)))
 
 
 if __name__ == "__main__":

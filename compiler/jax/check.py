@@ -18,7 +18,7 @@ import numpy as np
 
 from ...ir.choices import chooses, with_room
 from ...ir.collective import CollectiveKind
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import InternalError, fail
 from ...ir.dtype import Dtype
 from ...ir.program import Append, Kind, Program, walk
 from ...ir.spmd import Compute, SpmdProgram
@@ -28,7 +28,6 @@ from ..emit.jax_packed import packed
 from ..emit.jax_source import OLDEST, emit_jax
 from ..emit.jax_tree import Names, names_of
 from ..plan.compiled import CompiledPhase
-from ..plan.pipeline import InternalError
 from ..simulate.check import incomparable, largest_difference, refuse_large
 from ..simulate.finite import LARGEST_F16, LARGEST_F32, Watch, representable
 from ..simulate.pointwise import Array

@@ -11,10 +11,9 @@ import json
 import tempfile
 from pathlib import Path
 
-from ...ir.diagnostics import InputError, fail
+from ...ir.diagnostics import InputError, InternalError, fail
 from ..emit.jax_source import emit_jax
 from ..plan.compiled import CompiledPhase
-from ..plan.pipeline import InternalError
 from .check import require_jax
 from .module_report import ModuleReport, report_of
 from .processes import run_processes

@@ -9,8 +9,8 @@ from fractions import Fraction
 
 from ...ir.choices import chooses
 from ...ir.collective import CollectiveKind
+from ...ir.diagnostics import InternalError
 from ..plan.compiled import CompiledPhase
-from ..plan.pipeline import InternalError
 from .hlo import ModuleTransfer, transfers_of
 from .hlo_schedule import Copy, Hidden, copies_of, hidden_in
 from .hlo_text import ModuleError, read_module

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import IO
 
-from ..plan.pipeline import InternalError
+from ...ir.diagnostics import InternalError
 
 MOST_SECONDS = 900
 BETWEEN_LOOKS_S = 0.02

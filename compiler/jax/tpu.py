@@ -21,11 +21,10 @@ from typing import Any
 
 from ...cost.hardware import Hardware, Torus
 from ...cost.topology import FAR_NAMES
-from ...ir.diagnostics import InputError, fail
+from ...ir.diagnostics import InputError, InternalError, fail
 from ...ir.mesh import Mesh
 from ..emit.jax_source import emit_jax
 from ..plan.compiled import CompiledPhase
-from ..plan.pipeline import InternalError
 from .check import require_jax
 from .module_report import ROOM, ModuleReport, peak_of, report_of
 from .processes import run_processes

@@ -17,7 +17,7 @@ from pathlib import Path
 from ...compiler import models
 from ...cost.estimate import Estimate, estimate, predict, predict_host
 from ...cost.stages import passed_s
-from ...ir.diagnostics import Diagnostic, EsccError, InputError, Source, did_you_mean, fail
+from ...ir.diagnostics import Diagnostic, InputError, InternalError, Source, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Program, Stored, walk
@@ -73,10 +73,6 @@ def _near(name: str) -> str:
 
 
 PRICE_TOLERANCE = 1e-9  # relative, between the price of a plan and that of the program made from it
-
-
-class InternalError(EsccError):
-    """The compiler contradicts itself: a bug, whatever the input was."""
 
 
 @checked

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...cost.stages import Rounds, passed_bytes
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import InternalError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program
 from ...ir.spmd import SpmdProgram
@@ -19,7 +19,7 @@ from ..simulate.check import ERROR_TOLERANCE
 from ..simulate.spmd_interpreter import ExecutionError
 from ..simulate.staged import check_pipeline
 from .compiled import Compilation
-from .pipeline import InternalError, compile_plan
+from .pipeline import compile_plan
 from .serving import serving
 
 STREAMED = {Kind.PARAM: "weights", Kind.CACHE: "caches"}

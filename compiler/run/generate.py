@@ -14,13 +14,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import InternalError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Kind, Program, Stored, Take, operand_names, walk
 from ...ir.spmd import SpmdProgram
 from ...passes.choose import Options
 from ..plan.compiled import Compilation
-from ..plan.pipeline import InternalError, compile_phases
+from ..plan.pipeline import compile_phases
 from ..simulate.check import ERROR_TOLERANCE, largest_difference, refuse_large
 from ..simulate.pointwise import Array
 from ..simulate.reference import fan_in, random_stored, rows, run_reference

@@ -14,9 +14,9 @@ from escc.compiler.commands.main import app
 from escc.compiler.jax import gpu
 from escc.compiler.jax.module_text import module_check_data, module_check_text
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.pipeline import InternalError, compile_phase, parse
+from escc.compiler.plan.pipeline import compile_phase, parse
 from escc.cost.hardware import Hardware
-from escc.ir.diagnostics import InputError
+from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 

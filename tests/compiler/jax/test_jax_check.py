@@ -24,10 +24,10 @@ from escc.compiler.jax.hlo import ModuleTransfer, collectives_of
 from escc.compiler.jax.hlo_text import ModuleError
 from escc.compiler.jax.planned import planned, sent_bytes
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.pipeline import InternalError, compile_phase, load, parse
+from escc.compiler.plan.pipeline import compile_phase, load, parse
 from escc.cost.estimate import Estimate, estimate
 from escc.cost.hardware import Hardware
-from escc.ir.diagnostics import InputError
+from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.expr import FUNCTIONS, Const, Operand, Size
 from escc.ir.mesh import Mesh
 from escc.ir.program import Iota, Kind, Program, Sum, Take

@@ -24,11 +24,11 @@ from escc.compiler.jax.module_report import ModuleReport
 from escc.compiler.jax.module_text import module_check_data, module_check_text
 from escc.compiler.jax.tpu import require_tpu_compiler, slice_of
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.pipeline import InternalError, compile_phase, load, parse
+from escc.compiler.plan.pipeline import compile_phase, load, parse
 from escc.cost.attention import blocks_of
 from escc.cost.hardware import Hardware
 from escc.ir.collective import CollectiveKind
-from escc.ir.diagnostics import InputError
+from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 

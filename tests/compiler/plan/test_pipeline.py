@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from escc.compiler.plan import pipeline as driver
-from escc.compiler.plan.pipeline import InternalError, compile_phase, compile_phases, idle_axes, load, select_phases
+from escc.compiler.plan.pipeline import compile_phase, compile_phases, idle_axes, load, select_phases
 from escc.cost.hardware import Hardware
-from escc.ir.diagnostics import InputError
+from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.layout import format_layout
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from escc.compiler.commands.main import app
+from escc.compiler.commands.main import LATE, app
 
 ROOT = Path(__file__).parents[3] / "examples"
 FEED_FORWARD = str(ROOT / "feed-forward.esti")
@@ -263,9 +263,14 @@ def test_no_other_command_waits_for_sympy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_help_lists_it() -> None:
-    result = CliRunner().invoke(app, ["--help"])
-    assert "explain" in result.stdout
+def test_help_lists_all_commands_and_waits_for_none() -> None:
+    listing = "import sys; from escc.compiler.commands.main import app\napp(['--help'], standalone_mode=False)\n"
+    script = listing + "print({'numpy', 'lark', 'ortools'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd="/")
+    assert done.stdout.endswith("set()\n"), done.stdout + done.stderr
+    assert all(f"\n  {name} " in done.stdout for name in LATE)
+    assert "..." not in done.stdout.split("Commands:")[1]
+    assert all(CliRunner().invoke(app, [name, "--help"]).exit_code == 0 for name in LATE)
 
 
 def test_layouts_are_compared_whether_they_fit_or_not() -> None:

@@ -17,13 +17,13 @@ from escc.compiler.commands import run as in_command
 from escc.compiler.commands.main import app
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax import check as in_check
-from escc.compiler.plan.pipeline import InternalError, load
+from escc.compiler.plan.pipeline import load
 from escc.compiler.run import generate_jax as in_jax
 from escc.compiler.run.generate import Prepared, prepare, run_prepared
 from escc.compiler.run.generate_jax import generate_jax, held_exactly, jax_disagreement, jax_text
 from escc.compiler.simulate.reference import run_reference
 from escc.cost.hardware import Hardware
-from escc.ir.diagnostics import Source
+from escc.ir.diagnostics import InternalError, Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.pins import parse_pins

@@ -12,10 +12,11 @@ import pytest
 from programs import TINY_DECODER
 
 from escc.compiler.emit.numpy_source import emit_numpy
-from escc.compiler.plan.pipeline import InternalError, compile_phase, parse, run_check
+from escc.compiler.plan.pipeline import compile_phase, parse, run_check
 from escc.compiler.plan.streamed_layers import streaming
 from escc.cost.estimate import local_bytes
 from escc.cost.hardware import Hardware, Host
+from escc.ir.diagnostics import InternalError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind
 from escc.ir.streams import HostTensor

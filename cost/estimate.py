@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from ..ir.chosen import held_share
 from ..ir.collective import CollectiveKind, axes_of, kind
 from ..ir.mesh import Mesh
-from ..ir.program import Kind, Repeat, Signature, Stored, copies_held, signature, walk
+from ..ir.program import Kind, Repeat, Signature, Stored, signature, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
+from ..ir.streams import copies_held
 from ..ir.verify.fused import walk_loops
 from .hardware import Hardware
 from .kernels import launches

@@ -17,22 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import cached_property
 
 from ..ir.dataflow import origins
 from ..ir.program import (
     Append,
-    Choose,
-    Einsum,
     Kind,
     Op,
     Program,
-    Reduce,
     Repeat,
+    Role,
     Stored,
-    TopK,
     operand_names,
+    signature,
     walk,
     with_operands,
 )
@@ -61,6 +58,7 @@ def launches(program: Program | SpmdProgram) -> dict[str, Launch]:
     """The launch of each op, by the value that it makes."""
     copies = origins(program) if isinstance(program, SpmdProgram) else {}
     region = program.body if isinstance(program, SpmdProgram) else as_steps(program.body)
+    plain = {v.name: v.value for v in program.values} if isinstance(program, SpmdProgram) else program.table()
     nodes: list[_Node] = []
     names: dict[str, tuple[str, ...]] = {}
     stored: dict[str, Kind] = {}
@@ -73,7 +71,8 @@ def launches(program: Program | SpmdProgram) -> dict[str, Launch]:
                 handed_on |= {copies.get(n, n) for carry in carries for n in (carry.initial, carry.next)}
             case Compute(op):
                 around = tuple((repeat.name, *(c.result for c in repeat.carries)) for repeat in placed.repeats)
-                nodes.append(_Node(with_operands(op, copies), around, placed.times))
+                role = signature(op, plain).role
+                nodes.append(_Node(with_operands(op, copies), role, around, placed.times))
                 names[op.result] = operand_names(op)
     found = _Kernels(nodes, stored, frozenset(handed_on)).launches()
     return {result: _by_names(found[result], operands, copies) for result, operands in names.items()}
@@ -89,34 +88,18 @@ def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]
     return Launch(reads, caches, launch.writes, launch.kernels, launch.layers, launch.steps)
 
 
-class _Role(Enum):
-    MATMUL = auto()  # of two tensors or more, with a contraction
-    REDUCTION = auto()
-    POINTWISE = auto()
-
-
 @dataclass(frozen=True)
 class _Node:
     """An op that reads originals; `region`: the repeats around it; `times`: how often it runs."""
 
     op: Op
+    role: Role
     region: tuple[tuple[str, ...], ...]
     times: int
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
         return operand_names(self.op)
-
-    @cached_property
-    def role(self) -> _Role:
-        match self.op:
-            case Einsum(_, names, indices, output):
-                if all(i in output for each in indices for i in each):
-                    return _Role.POINTWISE
-                return _Role.MATMUL if len(names) > 1 else _Role.REDUCTION
-            case Reduce() | TopK() | Choose():
-                return _Role.REDUCTION
-        return _Role.POINTWISE
 
 
 class _Kernels:
@@ -163,7 +146,7 @@ class _Kernels:
             free = n in self.constant
             out[node.op.result] = Launch(
                 frozenset(reads),
-                frozenset(reads & self.caches) if node.role is _Role.MATMUL else frozenset(),
+                frozenset(reads & self.caches) if node.role is Role.MATMUL else frozenset(),
                 not free and self._read_elsewhere(n),
                 0 if free else first(own),
                 first(node.region) if node.region else 0,
@@ -176,7 +159,7 @@ class _Kernels:
         found = {name for name, one in self.stored.items() if one is kind}
         for node in self.nodes:
             names = (node.op.cache,) if isinstance(node.op, Append) else node.reads
-            pointwise = node.role is _Role.POINTWISE and (kind is Kind.PARAM or isinstance(node.op, Append))
+            pointwise = node.role is Role.POINTWISE and (kind is Kind.PARAM or isinstance(node.op, Append))
             if pointwise and names and all(name in found for name in names):
                 found.add(node.op.result)
         return found
@@ -213,7 +196,7 @@ class _Kernels:
         what does."""
         joined: set[int] = set()
         for n, node in enumerate(self.nodes):
-            if node.role is not _Role.MATMUL or self._weighs(n):
+            if node.role is not Role.MATMUL or self._weighs(n):
                 continue
             between, scores = self._between(n)
             for m in scores:
@@ -221,7 +204,7 @@ class _Kernels:
                 for k in sorted(between):
                     if after & set(self._makers(k)):
                         after.add(k)
-                if any(self.nodes[k].role is _Role.REDUCTION for k in after):
+                if any(self.nodes[k].role is Role.REDUCTION for k in after):
                     self._join([*sorted(after), n])
                     joined |= after | {n}
         return joined
@@ -233,7 +216,7 @@ class _Kernels:
         waiting = self._makers(n)
         while waiting:
             m = waiting.pop()
-            if self.nodes[m].role is _Role.MATMUL:
+            if self.nodes[m].role is Role.MATMUL:
                 ends.add(m)
             elif m not in between:
                 between.add(m)
@@ -244,7 +227,7 @@ class _Kernels:
         groups: dict[tuple[object, ...], list[int]] = {}
         for n, node in enumerate(self.nodes):
             others = tuple(sorted(name for name in node.reads if name not in self.weights))
-            if node.role is _Role.MATMUL and self._weighs(n) and others:
+            if node.role is Role.MATMUL and self._weighs(n) and others:
                 groups.setdefault((node.region, others), []).append(n)
         for group in groups.values():
             self._join(group)
@@ -255,10 +238,10 @@ class _Kernels:
         rows: set[int] = set()  # that are no part of a matmul's kernel
         waiting: set[int] = set()  # for the reductions that read them
         for n, node in enumerate(self.nodes):
-            if n in self.constant or n in self.attention or node.role is _Role.MATMUL:
+            if n in self.constant or n in self.attention or node.role is Role.MATMUL:
                 continue
             makers = self._makers(n)
-            if node.role is _Role.REDUCTION:
+            if node.role is Role.REDUCTION:
                 self._join([n, *(m for m in makers if m in rows or m in waiting)])
                 rows.add(n)
             elif self._only_reduced(n):
@@ -280,7 +263,7 @@ class _Kernels:
         result = self.nodes[n].op.result
         readers = self.readers.get(result, [])
         here = all(self.nodes[m].region == self.nodes[n].region for m in readers)
-        alone = all(self.nodes[m].role is _Role.REDUCTION and m not in self.attention for m in readers)
+        alone = all(self.nodes[m].role is Role.REDUCTION and m not in self.attention for m in readers)
         return bool(readers) and here and alone and result not in self.handed_on
 
     def _from_afar(self, name: str, n: int) -> bool:

@@ -18,8 +18,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from ..ir.program import Append, Kind, Region, Repeat, Stored, copies_held, operand_names, walk
+from ..ir.program import Append, Kind, Region, Repeat, Stored, operand_names, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
+from ..ir.streams import copies_held
 from ..ir.verify.fused import together
 from .attention import Attention, blocks_of, scores
 from .estimate import local_bytes

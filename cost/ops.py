@@ -14,22 +14,16 @@ from typing import Any
 
 from ..ir.chosen import Chosen, held_share, kept_share, narrowest
 from ..ir.dtype import Dtype
-from ..ir.expr import count_calls
 from ..ir.program import (
     Append,
     Choose,
     Einsum,
-    Iota,
     Kind,
-    Map,
     Op,
     Program,
-    Reduce,
     Signature,
     Stored,
-    Sum,
     Take,
-    TopK,
     Use,
     Value,
     signature,
@@ -151,22 +145,12 @@ def _least(skew: float, ways: Any) -> Any:
 
 def flops(op: Op, signature: Signature, local: Local) -> Any:
     """Floating-point operations: a multiplication and an addition for each term of an einsum of two."""
-    result = _size(signature.result, local)
-    match op:
-        case Einsum(_, names, indices, output):
-            factors, beside = _beside(indices, output)
-            extra = sum((_size(among, local) for among in beside), start=0 * result)
-            return len(factors) * _size(signature.indices, local) + extra
-        case Map(_, expr):
-            return count_calls(expr) * result
-        case Sum(_, names, _):
-            return len(names) * result
-        case Reduce():
-            return _size(signature.indices, local)
-        case TopK() | Choose():
-            return _size(signature.uses[0].indices, local)  # one comparison for each key
-        case Take() | Iota() | Append():
-            return 0 * result
+    none = 0 * _size(signature.result, local)
+    if isinstance(op, Einsum):
+        factors, beside = _beside(op.indices, op.output)
+        extra = sum((_size(among, local) for among in beside), start=none)
+        return len(factors) * _size(signature.indices, local) + extra
+    return sum((times * _size(among, local) for times, among in signature.counted), start=none)
 
 
 def _beside(indices: Sequence[Indices], output: Indices) -> tuple[list[Indices], list[Indices]]:

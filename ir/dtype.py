@@ -35,3 +35,5 @@ _BITS = {
     Dtype.INT4: 4,
     Dtype.I32: 32,
 }
+
+INTEGERS = (Dtype.I32, Dtype.INT8, Dtype.INT4)

@@ -184,6 +184,30 @@ def _terms(expr: Expr) -> tuple[Expr, ...]:
             return (expr,)
 
 
+INTEGERS_OF_INTEGERS = {"add", "subtract", "multiply", "negate", "abs", "relu", "maximum", "minimum"}
+INTEGERS_OF_ANY = {"floor", "less_equal", "equal"}
+
+
+def integer_operands(expr: Expr) -> frozenset[str] | None:
+    """The operands that have to be integers for the expression to be; None where it never is."""
+    match expr:
+        case Const(value):
+            return frozenset() if float(value).is_integer() else None
+        case Size() | Context():
+            return frozenset()
+        case Operand(name):
+            return frozenset({name})
+        case Rotate(inner, _):
+            return integer_operands(inner)
+        case Call(function, arguments) if function not in INTEGERS_OF_ANY:
+            decided = arguments[1:] if function == "where" else arguments
+            found = [integer_operands(a) for a in decided]
+            if (function != "where" and function not in INTEGERS_OF_INTEGERS) or None in found:
+                return None
+            return frozenset().union(*(names for names in found if names is not None))
+    return frozenset()
+
+
 def count_calls(expr: Expr) -> int:
     """How many function applications one element takes."""
     match expr:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Generic, TypeVar
 
 from .chosen import Chosen
 from .dtype import Dtype
-from .expr import Expr, linear_operands, operands, rename, rotated_dims
+from .expr import Expr, count_calls, integer_operands, linear_operands, operands, rename, rotated_dims
 from .layout import Layout, Reduction
 
 
@@ -320,6 +320,14 @@ class Use:
     indices: tuple[str, ...]
 
 
+class Role(Enum):
+    """What an op is in a kernel."""
+
+    MATMUL = auto()  # of two tensors or more, with a contraction
+    REDUCTION = auto()
+    POINTWISE = auto()
+
+
 @dataclass(frozen=True)
 class Signature:
     """What an op does to indices, the one description that sharding rules are drawn from.
@@ -331,7 +339,10 @@ class Signature:
     that may be partial over an axis while all others are complete over it; `together`: any of the
     uses may be partial over an axis, if all are (a complete one is embedded). `reduction`: how a
     partial result is completed. `tied`: the use whose layout must be the stored one and the
-    result's (an append's cache).
+    result's (an append's cache). `role`: what it is in a kernel. `counted`: its arithmetic but for an einsum's, as how
+    often each element of some indices takes an operation. `holds`: the values whose entries the result has, or, where
+    it `sums`, sums of them. `compared`: a value, and dims along which its largest are looked for. `integers_of`: the
+    values that have to be integers for the result to be; None where it never is.
     """
 
     uses: tuple[Use, ...]
@@ -343,6 +354,12 @@ class Signature:
     together: bool = False
     reduction: Reduction = Reduction.SUM
     tied: int | None = None
+    role: Role = Role.POINTWISE
+    counted: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    sums: bool = False
+    holds: tuple[str, ...] = ()
+    compared: tuple[str, tuple[str, ...]] | None = None
+    integers_of: frozenset[str] | None = None
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -361,33 +378,43 @@ def signature(op: Op, values: Mapping[str, Value]) -> Signature:
             whole = {names[at] for pair in op.zeros for at in pair}
             linear = tuple(i for i, use in enumerate(uses) if names.count(use.value) == 1 and use.value not in whole)
             contracted = tuple(dict.fromkeys(i for use in uses for i in use.indices if i not in output))
-            return Signature(uses, output, contracted, linear=linear)
+            product = Role.MATMUL if len(names) > 1 else Role.REDUCTION
+            role, sums = product if contracted else Role.POINTWISE, bool(contracted)
+            integers = frozenset(names)
+            return Signature(uses, output, contracted, linear=linear, role=role, sums=sums, integers_of=integers)
         case Map(result, expr):
-            uses = tuple(Use(n, values[n].dims) for n in operands(expr))
-            at_once = linear_operands(expr)
+            uses, dims = tuple(Use(n, values[n].dims) for n in operands(expr)), values[result].dims
+            at_once, even = linear_operands(expr), tuple(sorted(rotated_dims(expr)))
             linear = tuple(i for i, use in enumerate(uses) if use.value in at_once)
-            even = tuple(sorted(rotated_dims(expr)))
-            return Signature(uses, values[result].dims, even=even, linear=linear)
-        case Sum(result, names, _):
-            uses = tuple(Use(n, values[n].dims) for n in names)
-            return Signature(uses, values[result].dims, together=True)
+            counted = ((count_calls(expr), dims),)
+            return Signature(uses, dims, even=even, linear=linear, counted=counted, integers_of=integer_operands(expr))
+        case Sum(result, names, coefficients):
+            uses, dims = tuple(Use(n, values[n].dims) for n in names), values[result].dims
+            whole_numbers = frozenset(names) if all(c.is_integer() for c in coefficients) else None
+            return Signature(uses, dims, together=True, counted=((len(names), dims),), integers_of=whole_numbers)
         case Reduce(result, name, over):
-            use = Use(name, values[name].dims)
-            return Signature((use,), values[result].dims, over, linear=(0,), reduction=Reduction.MAX)
+            use, dims, counted = Use(name, values[name].dims), values[result].dims, ((1, values[name].dims),)
+            largest = Signature((use,), dims, over, linear=(0,), reduction=Reduction.MAX, role=Role.REDUCTION)
+            integers = frozenset({name})
+            return replace(largest, counted=counted, holds=(name,), compared=(name, over), integers_of=integers)
         case Take(result, table, ids, over):
-            uses = (Use(table, values[table].dims), Use(ids, values[ids].dims))
-            return Signature(uses, values[result].dims, over, linear=(0,))
+            uses, dims = (Use(table, values[table].dims), Use(ids, values[ids].dims)), values[result].dims
+            return Signature(uses, dims, over, linear=(0,), holds=(table,), integers_of=frozenset({table}))
         case TopK(result, keys, picked, over, keep):
             uses = tuple(dict.fromkeys(Use(n, values[n].dims) for n in (keys, picked)))
-            return Signature(uses, values[result].dims, over, whole=(*over, keep))
+            unsplit, counted = (*over, keep), ((1, values[keys].dims),)
+            largest = Signature(uses, values[result].dims, over, whole=unsplit, role=Role.REDUCTION, counted=counted)
+            return replace(largest, holds=(picked,), compared=(keys, over), integers_of=frozenset({picked}))
         case Choose(_, keys, over, _):
             dims = values[keys].dims
-            return Signature((Use(keys, dims),), dims, whole=over)
+            largest = Signature((Use(keys, dims),), dims, whole=over, role=Role.REDUCTION, counted=((1, dims),))
+            return replace(largest, compared=(keys, over), integers_of=frozenset())
         case Iota(_, dim):
-            return Signature((), (dim,))
+            return Signature((), (dim,), integers_of=frozenset())
         case Append(_, cache, new, source, _):
-            dims = values[cache].dims
-            return Signature((Use(cache, dims), Use(new, values[new].dims)), dims, whole=(source,), tied=0)
+            uses, dims = (Use(cache, values[cache].dims), Use(new, values[new].dims)), values[cache].dims
+            integers = frozenset({cache})
+            return Signature(uses, dims, whole=(source,), tied=0, holds=(cache, new), integers_of=integers)
 
 
 def operand_names(op: Op) -> tuple[str, ...]:
@@ -458,15 +485,3 @@ def walk(region: Region[Item], repeats: tuple[Repeat[Item], ...] = ()) -> Iterat
         yield Placed(item, repeats)
         if isinstance(item, Repeat):
             yield from walk(item.body, (*repeats, item))
-
-
-def copies_held(stored: Stored, repeats: Sequence[Repeat[Item]], micro_batches: int) -> int:
-    """How many copies of a stored tensor in `repeats`, outermost first, a chip has room for: one for each repetition
-    that is not streamed, of a cache one for each of the batches that take turns; and of those that are streamed, which
-    come by repetitions of the outermost repeat, those of one and of as many as are ahead."""
-    counts = [repeat.count for repeat in repeats]
-    sets = micro_batches if stored.kind is Kind.CACHE else 1
-    if stored.streamed is None:
-        return math.prod(counts) * sets
-    count, ahead = stored.streamed.count, stored.streamed.ahead
-    return (math.prod(counts) - count) * sets + min(count, (1 + ahead) * math.prod(counts[1:]))

@@ -1,4 +1,4 @@
-"""How what is streamed lies in the memory of the chips' host, and what comes to a chip and goes back.
+"""How what is streamed lies in the memory of the chips' host, and what comes to a chip, stays there, and goes back.
 
 Each chip has a part of its own there: of a tensor that several chips hold alike these split a dim further, as far as
 dims divide, and gather what they fetched. A chip sends back the entries of a cache among which its new ones are.
@@ -7,11 +7,11 @@ dims divide, and gather what they fetched. A chip sends back the entries of a ca
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from .layout import Layout
-from .program import Append, Kind, Region, Repeat, Stored, Streamed, walk
+from .program import Append, Item, Kind, Region, Repeat, Stored, Streamed, walk
 from .spmd import Compute, SpmdProgram, SpmdValue, Step
 
 
@@ -113,3 +113,15 @@ def unstreamed(spmd: SpmdProgram) -> SpmdProgram:
 def _unstreamed(region: Region[Step]) -> Region[Step]:
     items = (replace(i, body=_unstreamed(i.body)) if isinstance(i, Repeat) else i for i in region.items)
     return Region(tuple(replace(one, streamed=None) for one in region.stored), tuple(items))
+
+
+def copies_held(stored: Stored, repeats: Sequence[Repeat[Item]], micro_batches: int) -> int:
+    """How many copies of a stored tensor in `repeats`, outermost first, a chip has room for: one for each repetition
+    that is not streamed, of a cache one for each of the batches that take turns; and of those that are streamed, which
+    come by repetitions of the outermost repeat, those of one and of as many as are ahead."""
+    counts = [repeat.count for repeat in repeats]
+    sets = micro_batches if stored.kind is Kind.CACHE else 1
+    if stored.streamed is None:
+        return math.prod(counts) * sets
+    count, ahead = stored.streamed.count, stored.streamed.ahead
+    return (math.prod(counts) - count) * sets + min(count, (1 + ahead) * math.prod(counts[1:]))

@@ -17,8 +17,9 @@ from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
 from ...cost.memory import Point
 from ...cost.predict import Resource
 from ...ir.layout import format_layout
-from ...ir.program import Kind, Stored, copies_held, walk
+from ...ir.program import Kind, Stored, walk
 from ...ir.spmd import Move, SpmdProgram
+from ...ir.streams import copies_held
 from ...ir.text.write_spmd import folded, print_spmd
 from ...passes.lower.insert import spell_handovers
 from ...passes.plan import Objective, Outcome, Plan

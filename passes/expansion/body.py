@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...ir.choices import chosen_of, spread
 from ...ir.chosen import Chosen
 from ...ir.diagnostics import Span
-from ...ir.dtype import Dtype
+from ...ir.dtype import INTEGERS, Dtype
 from ...ir.expr import Call, Expr, Operand, operands
 from ...ir.layout import Layout
 from ...ir.program import (
@@ -23,8 +23,8 @@ from ...ir.program import (
     Stored,
     Value,
     operand_names,
+    signature,
 )
-from ...ir.whole import INTEGERS, is_whole
 from .dims import Constraint, DimTable, Extent
 from .report import Refused, Report
 
@@ -212,12 +212,15 @@ class Body:
         """
         self.context.count(1, self.at)
         self.context.measure(dims, op.result, self.at)
-        if is_whole(op, lambda name: name in self.whole or self.value(name).dtype in INTEGERS):
+        made = Value(op.result, tuple(dims), dtype, self._chosen(op, tuple(dims), spreads))
+        read = {name: self.value(name) for name in operand_names(op)}
+        integers = signature(op, read | {op.result: made}).integers_of
+        if integers is not None and all(name in self.whole or read[name].dtype in INTEGERS for name in integers):
             self.whole.add(op.result)
         elif dtype in INTEGERS:
             hint = "make it of integers, or leave the dtype out"
             raise Refused(f"`{op.result}` is {dtype.value}, and what it is made of is not whole.", self.at, hint)
-        self.values[op.result] = Value(op.result, tuple(dims), dtype, self._chosen(op, tuple(dims), spreads))
+        self.values[op.result] = made
         self.items.append(op)
         return op.result
 

@@ -14,7 +14,7 @@ from operator import or_
 
 from ...ir.dtype import Dtype
 from ...ir.expr import Expr, Operand, operands
-from ...ir.program import Append, Choose, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, TopK, Value
+from ...ir.program import Choose, Einsum, Iota, Map, Op, Program, Reduce, Region, Repeat, Sum, Take, Value, signature
 from .signs import BAD, LOW, NONE, NUMBER, POSITIVE, ZERO, Sign, added, evaluate, multiplied, of_constant
 
 LOWEST = float("-inf")
@@ -61,11 +61,12 @@ class PadSigns:
                 bad = {d for d in self._padded(result) if self._sum(names, coefficients, d, ()) & BAD}
                 read = [(n, d) for n in names for d in self._padded(n) if d in bad]
                 return tuple(Mask(n, d, 0.0) for n, d in read if self._read(n, d) & LOW)
-            case Reduce(_, name, over) | TopK(_, name, _, over, _) | Choose(_, name, over, _):
-                fill = LOWEST_INDEX if self.values[name].dtype is Dtype.I32 else LOWEST
-                return tuple(Mask(name, d, fill) for d in over if d in self.padded and self._read(name, d) != LOW)
-            case _:
-                return ()
+        compared = signature(op, self.values).compared
+        if compared is None:
+            return ()
+        name, over = compared
+        fill = LOWEST_INDEX if self.values[name].dtype is Dtype.I32 else LOWEST
+        return tuple(Mask(name, d, fill) for d in over if d in self.padded and self._read(name, d) != LOW)
 
     def _padded(self, name: str) -> list[str]:
         return [d for d in self.values[name].dims if d in self.padded]
@@ -165,8 +166,8 @@ class PadSigns:
         """The signs of what an op makes, its masks in place."""
         masks = self.masks(op)
         match op:
-            case Einsum(result, _, indices, output):
-                summed = any(i not in output for each in indices for i in each)
+            case Einsum(result, _, _, output):
+                summed = signature(op, self.values).sums
                 index = dict(zip(self.values[result].dims, output, strict=True))
                 true = _multiplied(op, lambda name, _: self.true[name]) & ~BAD or NUMBER
                 self._set(result, _total(true, summed), lambda d: _total(self._product(op, index[d], masks), summed))
@@ -182,20 +183,25 @@ class PadSigns:
                 terms = zip(names, coefficients, strict=True)
                 true = reduce(added, (multiplied(of_constant(c), self.true[n]) for n, c in terms)) & ~BAD or NUMBER
                 self._set(result, true, lambda d: self._sum(names, coefficients, d, masks))
-            case Reduce(result, name, _):
-                self._set(result, self.true[name], lambda d: self._read(name, d, masks))
-            case TopK(result, _, picked, _, _):
-                self._set(result, self.true[picked], lambda d: self._read(picked, d))
             case Choose(result, _, over, _):  # what is masked is never among the largest
                 self._set(result, ZERO | POSITIVE, lambda d: ZERO if d in over else ZERO | POSITIVE)
-            case Take(result, table, _, _):
-                self._set(result, self.true[table], lambda d: self._read(table, d) | ZERO)
             case Iota(result, _):
                 self._set(result, ZERO | POSITIVE, lambda _: POSITIVE)
-            case Append(result, cache, new, _, _):
-                self._set(
-                    result, self.true[cache] | self.true[new], lambda d: self._read(cache, d) | self._read(new, d)
-                )
+            case Reduce(result, name, _):
+                self._set(result, self.true[name], lambda d: self._read(name, d, masks))
+            case _:
+                self._entries(op)
+
+    def _entries(self, op: Op) -> None:
+        """The signs of what has entries of what is read, or sums of them; zero where none is looked up."""
+        own = signature(op, self.values)
+        true, beside = reduce(or_, (self.true[name] for name in own.holds)), ZERO if isinstance(op, Take) else NONE
+
+        def beyond(dim: str) -> Sign:
+            entries = reduce(or_, (self._read(name, dim) for name in own.holds), beside)
+            return _total(entries | true if dim in own.whole else entries, own.sums)
+
+        self._set(op.result, _total(true, own.sums), beyond)
 
 
 def _multiplied(op: Einsum, factor: Callable[[str, tuple[str, ...]], Sign]) -> Sign:

@@ -20,7 +20,8 @@ from ...cost.ops import work
 from ...cost.stages import NO_PASSING, Passing
 from ...ir.chosen import held_share
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, copies_held, signature, walk
+from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, signature, walk
+from ...ir.streams import copies_held
 from ..layouts.partial import PartialAxes, partial_axes
 from ..layouts.space import Array, Mask, Order, TensorSpace, tensor_space, too_large
 from ..layouts.strategies import StrategyTable, dim_ranks, live_axes, strategies

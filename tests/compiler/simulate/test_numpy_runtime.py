@@ -10,7 +10,8 @@ import pytest
 
 from escc.compiler.simulate.numpy_runtime import Mesh, Streamed, project
 from escc.ir import program
-from escc.ir.program import Kind, Region, Repeat, Stored, copies_held
+from escc.ir.program import Kind, Region, Repeat, Stored
+from escc.ir.streams import copies_held
 
 MESH = Mesh({"x": 2, "y": 3, "z": 2})
 

@@ -34,7 +34,7 @@ from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
 from .search.branch_and_bound import Side
 from .search.derive_memory_bounds import moments, needs
 from .search.detours import Detours
-from .search.exact import Candidate, Problem, Prover
+from .search.exact import Prover
 from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
 from .search.graph import Graph, build_graph
 from .search.join_phases import for_each, join_phases, view
@@ -42,6 +42,7 @@ from .search.limits import JointLimits, Limits, does_not_fit, live_do_not_fit
 from .search.parts import in_parts, pins_in_parts, with_whole_axes
 from .search.pinning import apply_pins
 from .search.prices import Moves, all_moves
+from .search.problem import Candidate, Problem
 from .search.search import search
 from .search.steiner import Distances
 from .search.symmetry import representatives, with_plainest_axes

@@ -7,10 +7,10 @@ from escc.cost.hardware import Hardware
 from escc.cost.network import Network
 from escc.ir.mesh import Mesh
 from escc.passes.ilp.solver import Settings
-from escc.passes.search.exact import Problem
 from escc.passes.search.graph import build_graph
 from escc.passes.search.join_phases import join_phases
 from escc.passes.search.prices import all_moves
+from escc.passes.search.problem import Problem
 from escc.passes.search.steiner import Distances
 
 

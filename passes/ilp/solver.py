@@ -31,6 +31,14 @@ SOLVERS = {
     "cp-sat": parameters_pb2.SOLVER_TYPE_CP_SAT,
 }
 FEASIBLE = solution_pb2.SOLUTION_STATUS_FEASIBLE
+# What HiGHS does to find solutions beside branching: where linear programs take seconds it would get to nothing else.
+SMALLER_PROGRAMS = (
+    "mip_heuristic_run_feasibility_jump",
+    "mip_heuristic_run_rins",
+    "mip_heuristic_run_rens",
+    "mip_heuristic_run_root_reduced_cost",
+    "mip_allow_restart",
+)
 SECONDS_A_NODE = 0.01  # of the time that CP-SAT counts, which is that of no clock
 
 
@@ -71,7 +79,8 @@ def solve(
     """Solve a model, as a linear program if it has no integers; search at most so many `nodes`. `rows`: what each row
     of a linear program may be worth; from near the true worths it is solved in a fraction of the time. `worths`:
     whether it is asked for what each row of a linear program is worth. `first`: columns that are branched on before all
-    others, which SCIP knows how to do. `most`: what a solution that is of interest costs at most.
+    others, which SCIP knows how to do; HiGHS is kept from looking for solutions in smaller programs then. `most`: what
+    a solution that is of interest costs at most.
 
     One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
     shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
@@ -94,7 +103,10 @@ def solve(
     place = np.zeros(0, dtype=np.int64) if first is None else np.searchsorted(live, first[model.upper[first] > 0])
     wanted = _wanted(worths, place.astype(np.int64))
     parameters = _parameters(settings, nodes)
-    if first is not None:  # with these settled hardly anything is left to reduce
+    if first is not None and settings.solver == "highs":
+        for option in SMALLER_PROGRAMS:
+            parameters.highs.bool_options[option] = False
+    elif first is not None:  # with these settled hardly anything is left to reduce
         parameters.presolve = parameters_pb2.EMPHASIS_LOW
     if most is not None:  # most often nothing is found
         parameters.cutoff_limit, parameters.heuristics = most, parameters_pb2.EMPHASIS_OFF

@@ -20,10 +20,11 @@ import numpy as np
 from ..layouts.space import Mask
 from .detours import Detours
 from .dual_ascent import DualAscent, Floats
-from .exact import Candidate, Problem, Prover
+from .exact import Prover
 from .graph import Port, Tensor
 from .limits import JointLimits, Limits
 from .memory_bounds import Load, local_bytes
+from .problem import Candidate, Problem
 
 SWEEPS = 5
 FIRST = 0.02  # of the bound, what all the room at a point is charged at first
@@ -182,6 +183,11 @@ class Boxes:
     def hesitates(self) -> bool:
         """Whether a small gap is good enough: many steps have been made, or changed nothing, and each takes long."""
         return self.large and (self.in_place >= MOST_IN_PLACE or self.read >= PATIENCE)
+
+    @property
+    def settled(self) -> bool:
+        """Whether a large side has no plan that is much cheaper than the best."""
+        return self.large and self.bound >= self.price * (1 - NEARLY)
 
     @property
     def open(self) -> bool:

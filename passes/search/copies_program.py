@@ -20,12 +20,12 @@ from ..layouts.reshard import Arcs
 from ..layouts.space import Array, Mask
 from .combinable import Groups
 from .derive_memory_bounds import Moment
-from .exact import Problem
 from .graph import Port, Tensor
 from .integer_program import ROOM, add_groups, join
 from .limits import Limits
 from .memory_bounds import Copies, Load
 from .prices import Moves
+from .problem import Problem
 
 Floats = NDArray[np.float64]
 FULL = ROOM * (1 + 1e-4)  # a little more than there is, as what the solver takes for 0 or 1 may be a little off

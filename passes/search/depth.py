@@ -27,8 +27,9 @@ from .class_program import (
     worths_of,
 )
 from .dual_ascent import DualAscent
-from .exact import INTEGRAL, TIE, UNIT, Candidate, Problem, Prover
+from .exact import INTEGRAL, TIE, UNIT, Prover
 from .fold import Fold, fold
+from .problem import Candidate, Problem
 
 Floats = NDArray[np.float64]
 APART = (0, 1, 2)  # copies at each end of a pattern that are told from those between, in turn

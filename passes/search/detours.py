@@ -15,9 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
-from .exact import Candidate, Problem
 from .graph import Graph
 from .prices import Moves
+from .problem import Candidate, Problem
 from .tree_costs import Trees
 
 BETWEEN = 2  # copies on the way that nothing reads

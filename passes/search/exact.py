@@ -1,27 +1,24 @@
-"""What is to be minimised, and the proof: the integer program on the choices that the bounds leave."""
+"""The proof: the integer program on the choices that the bounds leave."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..ilp.model import Model, continuous
-from ..ilp.solver import Answer, Settings, solve
+from ..ilp.solver import Answer, solve
 from ..layouts.space import Array, Mask
-from .combinable import Groups
 from .dual_ascent import DualAscent
-from .graph import Graph, restrict
+from .graph import restrict
 from .integer_program import ChoiceProgram, choice_program
 from .level_program import LevelProgram, level_program
 from .memory_bounds import Load
+from .problem import Candidate, Problem, tie_of
 from .row_worths import row_worths
-from .steiner import Distances
-from .tree_costs import Trees
 
 Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
@@ -32,81 +29,20 @@ FAR = 1e30  # seconds: more than the difference of any two plans
 NODES = 2_000  # of the solver's search among plans that keep to a limit
 MANY_LIVE = 40_000  # columns of a program by levels; SCIP, told where to branch, is quicker with fewer, HiGHS with more
 MOST_INTEGER = 10_000  # columns of a program for that search
+NEAR_RELAXED = 1e-4  # above a linear relaxation, where its plans are looked for first
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """What is to be minimised: `prices[n][c]` for choice c of node n, and the arcs of each tensor.
-
-    `distances[t]` is None for a tensor that nothing reads. `groups`: the collectives that may run as
-    one; None when combining saves nothing. `representatives`: at one node the choices of which all
-    others are images under a renaming of axes, see `symmetry`. `settings` are those of the solver. `alike`: groups of
-    axes, by their places, that plans may rename.
-    """
-
-    graph: Graph
-    prices: Sequence[Floats]
-    distances: Sequence[Distances | None]
-    settings: Settings
-    representatives: tuple[int, Mask] | None = None
-    groups: Groups | None = None
-    alike: Sequence[Sequence[int]] = ()
-
-    def found(self, chosen: Sequence[int], shared: frozenset[int] = frozenset()) -> Candidate:
-        """A plan with its price; `shared` are groups that may be worth combining. Nothing is proven."""
-        total = sum(float(p[c]) for p, c in zip(self.prices, chosen, strict=True))
-        paid = self.trees.bill(chosen, shared)
-        return Candidate(tuple(chosen), total + paid.price, -np.inf, paid.shared, self.groups is None)
-
-    def ties_of(self, plan: Candidate) -> float:
-        """How far from plain a plan is: its ranks, and what its collectives count for."""
-        total = sum(float(n.rank[c]) for n, c in zip(self.graph.nodes, plan.chosen, strict=True))
-        for arcs, near in zip(self.trees.bill(plan.chosen, plan.shared).arcs, self.distances, strict=True):
-            if near is not None:
-                total += float(_tie(near.price[list(arcs)]).sum())
-        return total
-
-    @cached_property
-    def trees(self) -> Trees:
-        """The trees of its plans."""
-        return Trees(self.graph.tensors, self.distances.__getitem__, self.groups, self.settings)
-
-    @property
-    def columns(self) -> int:
-        """How many choices and arcs, of each use, there are."""
-        moves = zip(self.graph.tensors, self.distances, strict=True)
-        return sum(map(len, self.prices)) + sum(len(t.uses) * len(d.price) for t, d in moves if d is not None)
-
-    @cached_property
-    def stored_nodes(self) -> tuple[int, ...]:
-        """The nodes that choose where parameters and caches lie, and nothing else."""
-        return tuple(n for n, node in enumerate(self.graph.nodes) if node.stored is not None and node.table is None)
-
-    def stored_bytes(self, chosen: Sequence[int]) -> float:
-        """What the stored tensors of a plan take on a chip."""
-        nodes = zip(self.graph.nodes, chosen, strict=True)
-        return sum(float(n.stored_bytes[c]) for n, c in nodes if n.stored_bytes is not None)
-
-
 @dataclass(frozen=True)
-class Candidate:
-    """A plan as one choice for each node, its price, the proven bound of all plans, and the groups
-    of collectives that it runs as one. `alone`: no two of them run as one. `detours`: the tensors that do
-    not move over cheapest trees, with the arcs of `moves` over which they do."""
+class ByLevels:
+    """What a program by levels says: a plan if it has one, a bound of all plans that cost less than was asked for, and
+    what its linear program alone says of the choices that it has: seldom more than of all."""
 
-    chosen: tuple[int, ...]
-    price: float
+    plan: Candidate | None
     bound: float
-    shared: frozenset[int] = frozenset()
-    alone: bool = False
-    detours: tuple[tuple[int, tuple[int, ...]], ...] = ()
-
-    def at_most(self, price: float) -> Candidate:
-        """As if it cost no more than `price`: what to ask for where no dearer plan is of interest."""
-        return replace(self, price=min(self.price, price))
+    relaxed: float
 
 
 class Limited(Protocol):
@@ -260,22 +196,60 @@ class Prover:
                 break  # boxes settle it sooner
         return best, wrong
 
+    def near_relaxed(
+        self,
+        ascent: DualAscent,
+        known: Candidate,
+        limits: Limited,
+        most_columns: int,
+        gap: float,
+        among: Mapping[int, Mask] | None = None,
+    ) -> tuple[Candidate | None, Candidate | None] | None:
+        """A plan that keeps to `limits` and costs less than `known`, which need be no plan, where all plans take about
+        as much memory: within a `gap` the cheapest, or that of the choices that a linear relaxation finds cheap. And
+        one that does not keep to them, where that was found instead. `among`: arcs, those of each tensor, besides which
+        none are looked at. None where the program has more than `most_columns`."""
+        alive, arcs = self._alive(ascent, known)
+        if among is not None:
+            arcs = {t: mask & among[t] for t, mask in arcs.items()}
+        if not all(mask.any() for mask in alive):
+            return None, None
+        if self._least_columns(alive, arcs) > most_columns:
+            return None
+        reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
+        unit = _unit(known.price)
+        relaxed = answer = self._relax(reduced, ascent, unit)
+        if relaxed.none or relaxed.bound >= known.price * unit:
+            return None, None
+        plan = self._plan(relaxed, reduced)
+        for limit in (relaxed.bound * (1 + NEAR_RELAXED), known.price * unit):
+            left = _fixed(reduced.model, relaxed, limit)
+            if plan is not None or np.count_nonzero(left.upper) > MANY_LIVE:
+                break
+            answer = self._solve(left, NODES, gap=gap)
+            plan = self._plan(answer, reduced)
+        if plan is None or plan.price >= known.price:
+            return None, None
+        polished = self._plan(answer, reduced, ascent)
+        fitting = [p for p in (polished, plan) if p is not None and limits.fits(p)]
+        return min(fitting, key=lambda p: p.price, default=None), None if fitting else plan
+
     def by_levels(
         self, ascent: DualAscent, known: Candidate, limits: Limited, most_columns: int, gap: float | None = None
-    ) -> tuple[Candidate | None, float] | None:
+    ) -> ByLevels | None:
         """The cheapest plan of those that take no more than the `loads` of limits, if one costs less than `known`,
         which need be no plan; and a bound of all of these. A plan that costs more may be found as well, unless plans
         that cost less than `known` by a `gap` are asked for. None where the program has more than `most_columns`."""
         alive, arcs = self._alive(ascent, known)
         if not all(mask.any() for mask in alive):
-            return None, known.price
+            return ByLevels(None, known.price, known.price)
         if self._least_columns(alive, arcs) > most_columns:
             return None
         reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
         unit, most = _unit(known.price), known.price * (1 + 1e-9)
         relaxed = self._relax(reduced, ascent, unit)
         if relaxed.none or relaxed.bound >= most * unit:
-            return None, known.price
+            return ByLevels(None, known.price, max(known.price, relaxed.bound / unit))
         left = _fixed(reduced.model, relaxed, most * unit)
         program = level_program(left, reduced.program.choice, reduced.loads)
         answer = self._branch(program, known.price * unit, gap)
@@ -283,7 +257,7 @@ class Prover:
         plan = self._plan(answer, reduced)
         if plan is None and answer.x is not None:
             plan = self._mixed(answer, reduced, ascent, known, limits)
-        return plan, none if answer.none else min(none, answer.bound / unit)
+        return ByLevels(plan, none if answer.none else min(none, answer.bound / unit), relaxed.bound / unit)
 
     def _branch(self, program: LevelProgram, price: float, gap: float | None) -> Answer:
         """What a solver says of a program by levels, of solutions below a `price` by a gap if that is given."""
@@ -294,7 +268,8 @@ class Prover:
         else:
             levels = np.zeros(len(model.cost), dtype=bool)
             levels[program.levels] = True
-            answer = solve(replace(model, integer=levels), replace(settings, gap=gap or settings.gap), NODES)
+            least = replace(settings, gap=gap or settings.gap)
+            answer = solve(replace(model, integer=levels), least, NODES, first=program.levels)
         self.solve_s += answer.seconds
         return answer
 
@@ -342,7 +317,7 @@ class Prover:
             p[k] * unit + tie * node.rank for p, k, node in zip(self.problem.prices, alive, graph.nodes, strict=True)
         ]
         flows = [
-            None if d is None else (d.arcs.take(arcs[t]), d.price[arcs[t]] * unit + tie * _tie(d.price[arcs[t]]))
+            None if d is None else (d.arcs.take(arcs[t]), d.price[arcs[t]] * unit + tie * tie_of(d.price[arcs[t]]))
             for t, d in enumerate(self.problem.distances)
         ]
         groups = self.problem.groups
@@ -374,8 +349,11 @@ class Prover:
         """The linear relaxation of what is left, from where the ascent has come."""
         return self._solve(continuous(reduced.model), rows=row_worths(reduced.program, ascent, reduced.arcs, unit))
 
-    def _solve(self, model: Model, nodes: int | None = None, rows: Floats | None = None) -> Answer:
-        answer = solve(model, self.problem.settings, nodes, rows)
+    def _solve(
+        self, model: Model, nodes: int | None = None, rows: Floats | None = None, gap: float | None = None
+    ) -> Answer:
+        settings = self.problem.settings
+        answer = solve(model, settings if gap is None else replace(settings, gap=gap), nodes, rows)
         self.solve_s += answer.seconds
         return answer
 
@@ -457,11 +435,6 @@ def _fixed(model: Model, relaxed: Answer, limit: float) -> Model:
         return model
     dear = relaxed.bound + relaxed.reduced_costs > limit
     return replace(model, upper=np.where(dear, 0.0, model.upper))
-
-
-def _tie(prices: Floats) -> Floats:
-    """What arcs count among plans of one price: a collective 1, a slice less."""
-    return np.where(prices > 0, 1.0, 0.1)
 
 
 def _unit(price: float) -> float:

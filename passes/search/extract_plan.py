@@ -9,10 +9,10 @@ from ...ir.program import Carry, Phase, Program, Stored
 from ..layouts.reshard import KINDS, collective
 from ..plan import HandoverPlan, Leg, Objective, OpPlan, PhasePlan, Tree
 from .combinable import ALONE
-from .exact import Candidate, Problem
 from .graph import Graph, Handover, Result
 from .join_phases import view
 from .prices import Moves
+from .problem import Candidate, Problem
 from .tree_costs import TreeCosts, Trees
 
 

@@ -19,8 +19,8 @@ import numpy as np
 from ...ir.program import Carry, Stored
 from ..layouts.space import Array
 from .combinable import ALONE, Groups
-from .exact import Problem
 from .graph import Graph, Port, Result, Tensor
+from .problem import Problem
 
 LEAST = 3  # copies of a pattern, from which they are taken together
 WORTH = 1.6  # times as many nodes as classes of them, from which that is worth it

@@ -14,19 +14,21 @@ import numpy as np
 
 from .branch_and_bound import Side, press
 from .dual_ascent import DualAscent
-from .exact import Candidate, Prover
+from .exact import Prover
 from .images import ImageLimits, Images
+from .problem import Candidate
 
 SETTLED = 6  # sweeps that bring a bound within some hundredths
 TURNS = 6  # of charging for memory
-NEAR_BOUND = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # above it, where plans among images are looked for in turn
+NEAR_BOUND = (0.01, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # above it, where plans among images are looked for in turn
 MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough where there are so many
 FAR = 0.15  # above a bound: a price below which plans are many
-NEAR_PLAN = (2e-3, 0.01, 0.05)  # above the price of a plan among images, what it may cost spelled out
+NEAR_PLAN = (2e-3, 0.01, 0.02, 0.05)  # above the price of a plan among images, what it may cost spelled out
+FINE = 0.2  # of that, how near to the cheapest is near enough where there are many images
 SWEEPS = 3  # of the ascent among the images of a plan
 TIGHTER = 4  # times that there is said to be less room, where what is spelled out takes more than it may
-MOST_AMONG = 95_000  # columns of a program among images; larger ones take minutes
-MOST_SPELLED = 400_000  # columns of the program that spells a plan out
+MOST_AMONG = 250_000  # columns of a program among images; larger ones take minutes
+MOST_SPELLED, MOST_ARCS = 40_000, 150_000  # columns of the programs that spell a plan out: over its arcs, and all
 BEYOND = 1.1  # how much less, by what it takes too much
 
 
@@ -91,19 +93,25 @@ class ImageSearch:
         """The cheapest plan among the images of what a plan takes that costs less than `below` and keeps to the limits,
         or one that does not keep to them."""
         own = whole.copy()
+        charged = 0.0  # for memory; as much in all images
         for n, (of, choice) in enumerate(zip(self.images.of, plan.chosen, strict=True)):
             own.allow(n, of == choice)
+            first = self.images.first[n][choice]
+            charged += float(whole.prices[n][first] - self.side.problem.prices[n][first])
+        own.refund = charged
         for _ in range(SWEEPS):
             own.sweep()
         start = Candidate(tuple(own.round()), math.inf, own.bound())
+        arcs = self.images.arcs(self.side.problem, plan)
         for share in NEAR_PLAN:
-            most = min(below, plan.price * (1 + share))
-            answer = self.prover.within(own, start.at_most(most), self.side.limits, MOST_SPELLED)
-            if answer is None:
+            most = start.at_most(min(below, plan.price * (1 + share)))
+            gap = self.side.problem.settings.gap if self.images.problem.columns < MANY_IMAGES else share * FINE
+            for among, most_columns in ((arcs, MOST_SPELLED), (None, MOST_ARCS)):
+                answer = self.prover.near_relaxed(own, most, self.side.limits, most_columns, gap, among)
+                if answer is not None and answer != (None, None):
+                    return answer
+            if most.price == below:
                 break
-            found, wrong = answer
-            if found.price < most or wrong is not None or most == below:
-                return (found if found.price < most else None), wrong
         return None, None
 
 
@@ -117,37 +125,41 @@ class _Small:
 
     def cheapest(self, limits: ImageLimits, bound: float, below: float) -> tuple[Candidate | None, float]:
         """The cheapest plan within limits, if one costs less than `below`, and the bound that was shown."""
-        problem = self.prover.problem
-        gap = problem.settings.gap if problem.columns < MANY_IMAGES else ROUGH
         best: Candidate | None = None
         if below > bound * (1 + FAR):
             best, bound = self.any(limits, bound, below)
             if best is None:
                 return None, bound
         price = below if best is None else best.price
-        while bound < price * (1 - gap):
-            answer = self.prover.by_levels(self.ascent, self._at_most(price), limits, MOST_AMONG, gap)
+        while bound < price * (1 - self._gap):
+            answer = self.prover.by_levels(self.ascent, self._at_most(price), limits, MOST_AMONG, self._gap)
             if answer is None:
                 break
-            plan, shown = answer
-            bound = max(bound, shown)
-            if plan is None or plan.price >= price:
+            bound = max(bound, answer.bound)
+            if answer.plan is None or answer.plan.price >= price:
                 break
-            best, price = plan, plan.price
+            best, price = answer.plan, answer.plan.price
         return best, bound
 
     def any(self, limits: ImageLimits, bound: float, below: float) -> tuple[Candidate | None, float]:
         """A good plan within limits, if one costs less than `below`: the cheapest of few choices. And a bound."""
+        near = bound
         for share in NEAR_BOUND:
-            most = min(below, bound * (1 + share))
+            most = min(below, near * (1 + share))
             answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_AMONG)
             if answer is None:
                 break
-            plan, shown = answer
-            bound = max(bound, shown)
-            if most == below or (plan is not None and plan.price < below):
-                return (plan if plan is not None and plan.price < below else None), bound
+            bound, near = max(bound, answer.bound), max(near, answer.bound, answer.relaxed)
+            plan = answer.plan if answer.plan is not None and answer.plan.price < below else None
+            if plan is not None or most == below:
+                return plan, bound
         return None, bound
+
+    @property
+    def _gap(self) -> float:
+        """The gap that is small enough."""
+        problem = self.prover.problem
+        return problem.settings.gap if problem.columns < MANY_IMAGES else ROUGH
 
     def _at_most(self, price: float) -> Candidate:
         return replace(self.plan, price=price, bound=self.ascent.bound())

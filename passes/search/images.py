@@ -19,10 +19,10 @@ from ..layouts.reshard import Arcs
 from ..layouts.space import Array, Mask, Space
 from .combinable import ALONE, Groups
 from .dual_ascent import DualAscent
-from .exact import Candidate, Problem
 from .graph import Graph, Port, Tensor
 from .limits import JointLimits, Limits
 from .memory_bounds import Load
+from .problem import Candidate, Problem
 from .steiner import Distances
 from .symmetry import image_codes
 
@@ -55,6 +55,23 @@ class Images:
             own.shares = ascent.shares[:, self.groups]
             own.reprice()
         return own
+
+    def arcs(self, problem: Problem, plan: Candidate) -> dict[int, Mask]:
+        """For each tensor of the whole problem the arcs between images of the layouts that a plan has it in."""
+        bill = self.problem.trees.bill(plan.chosen, plan.shared)
+        out = {}
+        for t, (near, small) in enumerate(zip(problem.distances, self.problem.distances, strict=True)):
+            if near is None or small is None:
+                continue
+            tensor = self.problem.graph.tensors[t]
+            used = np.zeros(len(tensor.space), dtype=bool)
+            for port in (tensor.source, *tensor.uses):
+                used[port.rows[plan.chosen[port.node]]] = True
+            taken = list(bill.arcs[t])
+            used[small.arcs.source[taken]] = used[small.arcs.target[taken]] = True
+            rows = self.rows[t]
+            out[t] = used[rows[near.arcs.source]] & used[rows[near.arcs.target]]
+        return out
 
     def all(self, masks: Sequence[Mask]) -> list[Mask]:
         """The choices of the whole problem that choices here stand for."""

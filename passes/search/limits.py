@@ -16,10 +16,10 @@ from ...ir.spmd import SpmdProgram
 from ..layouts.space import Mask
 from ..plan import NoPlan, Outcome
 from .derive_memory_bounds import Moment
-from .exact import Candidate
 from .extract_plan import least_bytes
 from .graph import Graph
 from .memory_bounds import Demand, Load, MemoryBounds
+from .problem import Candidate
 
 _Key = tuple[tuple[int, ...], frozenset[int], bool, tuple[tuple[int, tuple[int, ...]], ...], bool]
 

@@ -18,11 +18,12 @@ from ..plan import Cutoff
 from .branch_and_bound import MANY_COLUMNS, Boxes, Side, branch_and_bound, enter, share
 from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
-from .exact import Candidate, Problem, Prover
+from .exact import Prover
 from .graph import MAX_LAYOUTS
 from .image_program import ImageSearch
 from .images import images
 from .limits import JointLimits, Limits
+from .problem import Candidate, Problem
 from .settle import settle
 
 FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
@@ -72,7 +73,8 @@ def search(
         return _sides(_begun(sides(), prover, ascent, least, below), prover, least, below)
     least = ascent.bound()
     every = _begun(sides(), prover, ascent, least, below)
-    if ascent.bound() < rounded.price * (1 - FAR) and min(side.bound for side in every) < rounded.price:
+    far = ascent.bound() < rounded.price * (1 - FAR) and min(side.bound for side in every) < rounded.price
+    if far and not all(side.settled for side in every):
         # The cheapest plan of all may be so much cheaper that it keeps to the limits after all.
         proven = _proven(prover, ascent, rounded, limits, below)
         if proven.fits:

@@ -20,8 +20,9 @@ from ..layouts.space import Mask
 from .branch_and_bound import MOST_COLUMNS, Side
 from .copies_program import CopiesProgram
 from .dual_ascent import DualAscent
-from .exact import INTEGRAL, Candidate, Prover
+from .exact import INTEGRAL, Prover
 from .limits import JointLimits
+from .problem import Candidate
 
 Floats = NDArray[np.float64]
 

@@ -28,7 +28,8 @@ from escc.passes.lower.insert import insert
 from escc.passes.plan import Plan
 from escc.passes.search.combinable import levels
 from escc.passes.search.dual_ascent import DualAscent
-from escc.passes.search.exact import Candidate, Problem, Prover
+from escc.passes.search.exact import Prover
+from escc.passes.search.problem import Candidate, Problem
 from escc.passes.search.search import search
 
 LAYER = """

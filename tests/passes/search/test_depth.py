@@ -19,8 +19,9 @@ from escc.passes.search import depth
 from escc.passes.search import search as search_module
 from escc.passes.search.class_program import Worths, reduced_costs
 from escc.passes.search.depth import search_copies
-from escc.passes.search.exact import Candidate, Prover
+from escc.passes.search.exact import Prover
 from escc.passes.search.fold import fold
+from escc.passes.search.problem import Candidate
 
 V5E = Hardware.load("tpu-v5e")
 MEASURED = Hardware.load("tpu-v4-measured")

@@ -16,8 +16,9 @@ from escc.ir.mesh import Mesh
 from escc.passes.ilp.solver import Settings
 from escc.passes.layouts.reshard import leaving, price_arcs
 from escc.passes.search.dual_ascent import DualAscent
-from escc.passes.search.exact import Problem, Prover
+from escc.passes.search.exact import Prover
 from escc.passes.search.graph import build_graph
+from escc.passes.search.problem import Problem
 from escc.passes.search.search import search
 from escc.passes.search.steiner import Distances
 

@@ -23,9 +23,9 @@ from escc.passes.layouts.strategies import StrategyTable
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent
-from escc.passes.search.exact import Problem
 from escc.passes.search.image_program import Among, ImageSearch
 from escc.passes.search.images import Images, images
+from escc.passes.search.problem import Problem
 from escc.passes.search.rename_axes import layout_on
 
 PAPER, LINKS = Hardware.of_paper("tpu-v4"), Hardware.load("tpu-v4")

@@ -20,8 +20,8 @@ from escc.ir.program import Program
 from escc.passes import choose as choosing
 from escc.passes.choose import Options, choose
 from escc.passes.search.dual_ascent import DualAscent
-from escc.passes.search.exact import Problem
 from escc.passes.search.limits import Limits
+from escc.passes.search.problem import Problem
 from escc.passes.search.steiner import Distances
 
 HARDWARE = Hardware.of_paper("tpu-v4")

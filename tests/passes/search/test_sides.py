@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from escc.passes.search import search
-from escc.passes.search.exact import Candidate
+from escc.passes.search.problem import Candidate
 
 
 def side(price: float, prover: Any) -> Any:

@@ -17,13 +17,12 @@ PROVEN = 1e-9  # a relative gap that counts as none
 
 class Outcome(StrEnum):
     """What came of looking for a plan: OPTIMAL and FEASIBLE are plans, proven cheapest or not; INFEASIBLE and
-    UNPROVEN are none, proven or not; CUTOFF: none that costs less than was asked for."""
+    UNPROVEN are none, proven or not."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
     INFEASIBLE = "infeasible"
     UNPROVEN = "unproven"
-    CUTOFF = "cutoff"
 
     @classmethod
     def of(cls, gap: float) -> Outcome:

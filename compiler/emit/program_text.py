@@ -40,21 +40,27 @@ class Dense(FunctionText):
         return self.write(as_steps(self.program.body))
 
     def value(self, name: str) -> Value:
+        """The value of that name."""
         return self.values[name]
 
     def note(self, name: str) -> str:
+        """The dims of a value."""
         return f"[{', '.join(self.values[name].dims)}]"
 
     def load(self, name: str, whole: str, index: str) -> str:
+        """The array as it is."""
         return whole
 
     def finish(self, name: str) -> str:
+        """The array as it is."""
         return self.names[name]
 
     def zeros(self, name: str) -> str:
+        """Zeros in the whole shape of a value."""
         return f"np.zeros({tuple(self.sizes[d] for d in self.values[name].dims)})"
 
     def einsum(self, terms: Sequence[str]) -> str:
+        """The subscripts as they are."""
         return f"{','.join(terms[:-1])}->{terms[-1]}"
 
     def special(self, op: Take | Iota | Append) -> str:
@@ -101,9 +107,11 @@ class Sharded(FunctionText):
         return self.write(self.spmd.body)
 
     def value(self, name: str) -> Value:
+        """The value of that name, without its layout."""
         return self.values[name].value
 
     def note(self, name: str) -> str:
+        """The layout of a value."""
         return format_layout(self.values[name].dims, self.values[name].layout)
 
     def first(self) -> list[str]:
@@ -116,19 +124,23 @@ class Sharded(FunctionText):
         return lines
 
     def load(self, name: str, whole: str, index: str) -> str:
+        """Its shards; of a streamed tensor those of a repetition, from the host."""
         if name in self.streams:
             return f"{self.names[streams_key(name)]}.at({index})"
         return f"mesh.shard({whole}, {_layout_text(self.values[name].layout)})"
 
     def finish(self, name: str) -> str:
+        """The array that the shards make up."""
         return f"mesh.unshard({self.names[name]}, {_layout_text(self.values[name].layout)})"
 
     def zeros(self, name: str) -> str:
+        """Zeros in the local shape of a value, on all chips."""
         value = self.values[name]
         local = value.layout.local_shape([self.sizes[d] for d in value.dims], self.spmd.mesh)
         return f"np.zeros(mesh.shape + {local})"
 
     def einsum(self, terms: Sequence[str]) -> str:
+        """The subscripts with the axes of the mesh in front."""
         return f"{','.join('...' + t for t in terms[:-1])}->...{terms[-1]}"
 
     def special(self, op: Take | Iota | Append) -> str:

@@ -128,6 +128,7 @@ class _Plans(Family[Compilation]):
     options: Options
 
     def planned(self, program: Program) -> Compilation:
+        """The plans of all phases. Raises as `compile_phases` does."""
         return compile_phases(program, self.phases, self.mesh, self.options)
 
     @cached_property
@@ -141,6 +142,7 @@ class _Plans(Family[Compilation]):
             return self.at(0)
 
     def most_room(self) -> Compilation:
+        """The phases of the freest plan."""
         return self.freest
 
     def best(self) -> Quickest[Compilation]:
@@ -172,6 +174,7 @@ class _Plans(Family[Compilation]):
 
     @cached_property
     def computing_s(self) -> float:
+        """What every plan of the family, or of one with fewer kinds, takes at the least if nothing waits."""
         several = len(self.freest) > 1
         return math.fsum(
             plan.least * (self.freest[n].calls if several and not self.freest.together else 1)

@@ -44,13 +44,16 @@ class _Pipelines(Family[Staged]):
     micro_batches: Mapping[str, int] | None
 
     def planned(self, program: Program) -> Staged:
+        """The pipeline of a program. Raises as `compile_staged` does."""
         return compile_staged(program, self.phases, self.mesh, self.axis, self.options, self.micro_batches)
 
     @property
     def computing_s(self) -> float:
+        """The bound of the pipeline that streams all: others leave less room."""
         return self.at(self.layers).plan.computing_s
 
     def most_room(self) -> list[CompiledPhase]:
+        """All phases of all its stages."""
         return [one for stage in self.at(self.layers).stages for one in stage]
 
     def best(self) -> Quickest[Staged]:

@@ -69,6 +69,8 @@ def _header(one: Explanation) -> Iterator[str]:
 
 
 def formula_table(title: str, lines: Sequence[Line], times: bool = False) -> Iterator[str]:
+    """A table under a title: what each formula is of, the formula, its value and the plan's, in seconds; with `times`
+    how often it counts."""
     yield title
     rows = [("", "formula", "here", "plan", *(["times"] if times else []))]
     for line in lines:

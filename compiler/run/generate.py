@@ -117,19 +117,13 @@ class Prepared:
         return zero_padded(self.model.program, sizes, {ids: self.prompt})[ids]
 
 
-def generate(program: Program, mesh: Mesh, options: Options, tokens: int, seed: int) -> tuple[Generation, Compilation]:
-    """Compile both phases of a model, and let it generate `tokens` tokens for each sequence of a batch.
-
-    The first comes from prefill. Raises InputError when the model does not generate, when a phase has
-    no plan or is too large to run, and for a number of tokens out of bounds; InternalError when a plan
-    does not hold together.
-    """
-    prepared = prepare(program, mesh, options, tokens, seed)
-    return run_prepared(prepared), prepared.compiled
-
-
 def prepare(program: Program, mesh: Mesh, options: Options, tokens: int, seed: int) -> Prepared:
-    """Compile both phases, shrink them, and draw weights and prompts from `seed`. Raises as `generate` does."""
+    """Compile both phases of a model that is to generate `tokens` tokens for each sequence of a batch, the first from
+    prefill; shrink them, and draw weights and prompts from `seed`.
+
+    Raises InputError when the model does not generate, when a phase has no plan or is too large to run, and for a
+    number of tokens out of bounds; InternalError when a plan does not hold together.
+    """
     if not 1 <= tokens <= MOST_TOKENS:
         raise fail(f"{tokens} tokens cannot be generated.", hint=f"choose from 1 to {MOST_TOKENS}")
     language_model(program)

@@ -95,11 +95,6 @@ class Traffic:
         """Bytes that pass the busiest link, stage after stage: with the link's rate, the time."""
         return sum((stage.busiest_bytes for stage in self.stages), start=Fraction(0))
 
-    @property
-    def mean_sent_bytes(self) -> Fraction:
-        """Bytes that a chip sends, on average: at the ends of a line it is less than in the middle."""
-        return sum(self.sent_bytes, start=Fraction(0)) / len(self.sent_bytes)
-
     def seconds(self, link_bytes_per_s: float, hop_s: float = 0.0) -> float:
         """Time on links of one rate in each direction, with a latency for each hop."""
         return float(self.busiest_bytes) / link_bytes_per_s + self.hops * hop_s

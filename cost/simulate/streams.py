@@ -28,18 +28,3 @@ def play(count: int, streamed: int, step_s: float, fetch_s: float, ahead: int, c
             else:
                 now_s += step_s
     return (now_s - middle_s) / (calls - calls // 2)
-
-
-def play_turns(layers: int, chips: int, step_s: float, part_s: float, room: int) -> float:
-    """Seconds a layer, at last, of chips that share a link and take turns on it: of a layer one of them fetches what
-    all would, each part in `part_s` over the whole link, and hands it on at no cost. All run a layer when it is
-    there, and have room for so many beside it."""
-    ran_s = [0.0] * (1 + room)
-    link_s = now_s = middle_s = 0.0
-    for layer in range(layers):
-        if layer == layers // 2:
-            middle_s = now_s
-        place = layer % len(ran_s)
-        link_s = max(link_s, ran_s[place]) + chips * part_s
-        now_s = ran_s[place] = max(now_s, link_s) + step_s
-    return (now_s - middle_s) / (layers - layers // 2)

@@ -101,6 +101,7 @@ class _Names:
 
     @classmethod
     def of(cls, programs: Sequence[Program]) -> _Names:
+        """The names of all of a model's programs, one for each phase."""
         names = cls({}, {})
         for program in programs:
             names.values |= program.table()

@@ -127,6 +127,7 @@ class _Frame:
     items: list[Step | Repeat[Step]] = field(default_factory=list)
 
     def region(self) -> Region[Step]:
+        """What was read of it, in order."""
         return Region(tuple(self.stored), tuple(self.items))
 
 
@@ -229,6 +230,7 @@ class _Parser:
             raise _at(error, match.start("mesh"), len(match["mesh"])) from None
 
     def read_sizes(self, text: str) -> None:
+        """Note what `sizes B=8 L=1` says. Raises _Wrong at a word that is no size."""
         for word in re.finditer(r"\S+", text[len("sizes") :]):
             match = _SIZE.fullmatch(word[0])
             if not match:
@@ -252,6 +254,7 @@ class _Parser:
         return match["name"]
 
     def carry(self, match: re.Match[str]) -> None:
+        """Note what `enter` or `leave` says. Raises _Wrong outside repeats."""
         frame = self.frames[-1]
         if len(self.frames) == 1:
             raise _Wrong("Values enter and leave repeats, and this is in none.", length=len(match[0]))
@@ -261,6 +264,7 @@ class _Parser:
             frame.leaving.append((self.value(match, 3), match["other"]))
 
     def open(self, line: _Line) -> None:
+        """Begin a repeat. Raises _Wrong where the line lacks a count or a name, and too deep in others."""
         match = _REPEAT.fullmatch(line.text)
         name, count = (match["name"], int(match["count"])) if match else ("?", 1)
         self.frames[-1].stage = 2
@@ -271,6 +275,7 @@ class _Parser:
             raise _Wrong(f"Repeats are nested more than {MAX_NESTING} deep.")
 
     def close(self) -> None:
+        """End the innermost repeat. Raises _Wrong where there is none, or where other values leave it than enter."""
         if len(self.frames) == 1:
             raise _Wrong("This closes no repeat.")
         frame = self.frames.pop()

@@ -42,9 +42,11 @@ class _Scan:
     operators: int = 0
 
     def report(self, message: str, token: Token, hint: str | None = None) -> None:
+        """Note what is wrong at a token, and read on."""
         self.findings.append(Diagnostic(message, span_of(token), hint, self.source))
 
     def stop(self, message: str, token: Token, hint: str | None = None) -> InputError:
+        """What to raise, with all that was found, where nothing can be read behind a token."""
         self.report(message, token, hint)
         return InputError(self.findings)
 

@@ -276,6 +276,7 @@ class _Checker:
                 self.found.append(f"{where} carries {_listed(names)}, which are partial.")
 
     def results(self) -> None:
+        """What is wrong with the results, and with the list of values."""
         for name in self.spmd.results:
             if self.readable([name], "The program's end") and self.values[name].layout.partial:
                 self.found.append(f"The result `{name}` is partial.")

@@ -28,7 +28,9 @@ class Scaling(Protocol):
     """What becomes of rope's frequencies. cos and sin are multiplied by `attention`."""
 
     @property
-    def attention(self) -> float: ...
+    def attention(self) -> float:
+        """What cos and sin are multiplied by."""
+        ...
 
     def slowed(self, body: Body, frequency: Expr, turned: Turned) -> Expr:
         """The frequencies, radians per position, after scaling. Raises Refused where they cannot be scaled."""

@@ -53,6 +53,7 @@ class _Inserter:
         return self.program.table()
 
     def define(self, name: str, layout: Layout, region: _Region) -> None:
+        """Note a value of the program, in the layout in which it is made or stored, and where that is."""
         value = self.values[name]
         self.made[name] = SpmdValue(name, value.dims, value.dtype, layout, value.chosen)
         self.home[name] = region

@@ -89,6 +89,7 @@ class _Live:
 
     @property
     def name(self) -> str:
+        """That of the value."""
         return self.tensor.value.name
 
     def made(self) -> Demand:

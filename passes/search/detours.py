@@ -28,9 +28,13 @@ Tree = tuple[int, ...]  # arcs, as `Moves` has them
 class Holding(Protocol):
     """What plans hold: whether one keeps to the limits, and the tensors held where it takes most."""
 
-    def fits(self, plan: Candidate) -> bool: ...
+    def fits(self, plan: Candidate) -> bool:
+        """Whether a plan keeps to the limits."""
+        ...
 
-    def worst(self, plan: Candidate) -> Sequence[tuple[str, str]]: ...
+    def worst(self, plan: Candidate) -> Sequence[tuple[str, str]]:
+        """The phase and the name of all that it holds at its worst point."""
+        ...
 
 
 @dataclass(eq=False)

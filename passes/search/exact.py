@@ -50,11 +50,17 @@ class Limited(Protocol):
     `combined`: only plans that run some collectives as one are of interest."""
 
     @property
-    def combined(self) -> bool: ...
+    def combined(self) -> bool:
+        """Whether only plans that run some collectives as one are of interest."""
+        ...
 
-    def fits(self, plan: Candidate) -> bool: ...
+    def fits(self, plan: Candidate) -> bool:
+        """Whether a plan keeps to what it may take."""
+        ...
 
-    def loads(self, allowed: Sequence[Mask]) -> list[Load]: ...
+    def loads(self, allowed: Sequence[Mask]) -> list[Load]:
+        """What all plans of the `allowed` choices of each node take at the least."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -163,6 +163,7 @@ class _Builder:
     times: dict[str, int] = field(default_factory=dict)
 
     def space(self, value: str) -> TensorSpace:
+        """All layouts that a value may have."""
         dims, stored = self.values[value].dims, self.stored.get(value)
         shape = [self.sizes[d] for d in dims] if stored is None else stored.shape(dims, self.sizes)
         partial, ranks = (
@@ -172,16 +173,19 @@ class _Builder:
         return tensor_space(shape, live_axes(self.mesh), *partial, self.order, ranks)
 
     def total_bytes(self, value: str) -> float:
+        """Bytes of a value on all chips together, one copy; of chosen entries the share that is held."""
         v = self.values[value]
         whole = float(np.prod([float(self.sizes[d]) for d in v.dims])) * v.dtype.bits / 8
         return whole * float(held_share(v.chosen, self.sizes.__getitem__))
 
     def add_source(self, value: str, rows: Array, times: int) -> None:
+        """Let the node that is added next make a value, `times` times: choice c in layout `rows[c]`."""
         assert value not in self.sources, f"`{value}` is made twice"
         self.sources[value] = Port(len(self.nodes), rows)
         self.times[value] = times
 
     def add_use(self, value: str, rows: Array) -> None:
+        """Let the node that is added next read a value: choice c in layout `rows[c]`."""
         self.uses.setdefault(value, []).append(Port(len(self.nodes), rows))
 
     def add_free_choice(self, item: Stored | Carry | Result, made: dict[str, int], read: list[str]) -> None:

@@ -257,12 +257,14 @@ class _Merged:
         self.lead = list(range(count))
 
     def find(self, a: int) -> int:
+        """The least of those that are one with a number."""
         while self.lead[a] != a:
             self.lead[a] = self.lead[self.lead[a]]
             a = self.lead[a]
         return a
 
     def join(self, a: int, b: int) -> None:
+        """Let two numbers be one."""
         a, b = self.find(a), self.find(b)
         self.lead[max(a, b)] = min(a, b)
 

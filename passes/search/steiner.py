@@ -61,6 +61,7 @@ class _Relaxation:
     pairs: Floats | None
 
     def repriced(self, price: Floats) -> _Relaxation:
+        """The same arcs at other prices."""
         other = copy(self)
         other.price = price[self.order]
         other.asked, other.pairs = 0, None

@@ -12,7 +12,7 @@ from escc.compiler.plan.streamed_layers import streaming
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware, Host, hardware_toml, parse_hardware
 from escc.cost.memory import memory
-from escc.cost.simulate.streams import play, play_turns
+from escc.cost.simulate.streams import play
 from escc.cost.streams import Carrier, carried_s, host_of_stages, streamed_s
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh
@@ -72,6 +72,21 @@ def test_chips_that_hold_the_same_fetch_parts_over_links_that_they_share():
     [one] = alone.estimate.fetches
     assert cost.fetch.in_bytes == one.fetch.in_bytes / 4
     assert cost.fetch.link_s == pytest.approx(one.fetch.link_s / 4 * 2)
+
+
+def play_turns(layers: int, chips: int, step_s: float, part_s: float, room: int) -> float:
+    """Seconds a layer, at last, of chips that share a link and take turns on it: of a layer one of them fetches what
+    all would, each part in `part_s` over the whole link, and hands it on at no cost. All run a layer when it is
+    there, and have room for so many beside it."""
+    ran_s = [0.0] * (1 + room)
+    link_s = now_s = middle_s = 0.0
+    for layer in range(layers):
+        if layer == layers // 2:
+            middle_s = now_s
+        place = layer % len(ran_s)
+        link_s = max(link_s, ran_s[place]) + chips * part_s
+        now_s = ran_s[place] = max(now_s, link_s) + step_s
+    return (now_s - middle_s) / (layers - layers // 2)
 
 
 def test_chips_of_one_link_that_take_turns_have_what_a_share_of_it_gives():

@@ -59,6 +59,7 @@ class _Scale:
     length: float
 
     def at(self, number: float) -> float:
+        """Where a number stands, in pixels."""
         return round(self.start + self.length * log10(number / self.low) / log10(self.high / self.low), 1)
 
     def ticks(self) -> tuple[float, ...]:

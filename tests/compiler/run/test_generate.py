@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from escc.compiler.commands.main import app
 from escc.compiler.plan.pipeline import load
 from escc.compiler.run import generate as generation
-from escc.compiler.run.generate import MOST_TOKENS, Generation, generate
+from escc.compiler.run.generate import MOST_TOKENS, Generation, prepare, run_prepared
 from escc.compiler.run.generate_jax import disagreement, generation_text
 from escc.compiler.run.language_model import language_model
 from escc.compiler.simulate.reference import run_reference
@@ -141,7 +141,7 @@ def test_it_generates_what_decoding_without_caches_does(
 
     weights = generation._weights
     monkeypatch.setattr(generation, "_weights", kept)
-    done, _ = generate(program(text, pins), Mesh.parse(mesh), OPTIONS, 9, seed=3)
+    done = run_prepared(prepare(program(text, pins), Mesh.parse(mesh), OPTIONS, 9, seed=3))
     assert disagreement(done) is None
     assert 0 < max(done.errors) < 1e-12 or mesh == "1"
     tokens, logits = without_caches(done, drawn["model"], drawn["stored"])
@@ -167,7 +167,8 @@ def test_a_shipped_model_generates(name: str, mesh: str, caches: Mapping[str, st
     model = load(Path(name))
     pins = "".join(f"stored layer.{cache} {layout}\n" for cache, layout in caches.items())
     model = replace(model, pins=parse_pins(Source("pins", pins), model))
-    done, compiled = generate(model, Mesh.parse(mesh), OPTIONS, 6, seed=0)
+    prepared = prepare(model, Mesh.parse(mesh), OPTIONS, 6, seed=0)
+    done, compiled = run_prepared(prepared), prepared.compiled
     assert disagreement(done) is None
     stored = [one.spmd.table() for one in compiled]
     assert all(
@@ -191,7 +192,7 @@ def test_what_goes_wrong_on_the_chips_is_said(change: str, monkeypatch: pytest.M
         return done
 
     monkeypatch.setattr(generation, "run_spmd", broken)
-    done, _ = generate(program(), Mesh.parse("2"), OPTIONS, 6, seed=1)
+    done = run_prepared(prepare(program(), Mesh.parse("2"), OPTIONS, 6, seed=1))
     assert done.wrong_step == 1
     said = disagreement(done)
     assert said is not None
@@ -233,7 +234,7 @@ def test_the_command_shows_tokens_and_bytes(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_text_shows_a_few_sequences_of_many() -> None:
-    done, _ = generate(program(), Mesh.parse("8"), OPTIONS, 3, seed=0)
+    done = run_prepared(prepare(program(), Mesh.parse("8"), OPTIONS, 3, seed=0))
     batch = len(done.prompt)
     assert batch > 8
     text = generation_text(done)
@@ -271,7 +272,7 @@ def test_chips_that_divide_nothing_replicate_with_a_warning(tmp_path: Path) -> N
 def test_a_pin_that_a_phase_cannot_serve_is_refused() -> None:
     slots = MODEL.replace("prefill { B = 16", "prefill { B = 1")
     with pytest.raises(InputError, match="B_xMKQ") as error:
-        generate(program(slots, CACHES.format("B_xMKQ")), Mesh.parse("2"), OPTIONS, 4, seed=0)
+        run_prepared(prepare(program(slots, CACHES.format("B_xMKQ")), Mesh.parse("2"), OPTIONS, 4, seed=0))
     assert "cannot hold" in str(error.value)
 
 

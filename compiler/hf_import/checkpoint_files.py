@@ -328,23 +328,78 @@ def gguf_tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str, Any]]:
             return gguf.dequantize(tensor.data, tensor.tensor_type).reshape(shape)
 
         found[tensor.name] = shape, tensor.tensor_type.name, made
-        code = {"Q8_0": "int8", "Q4_0": "int4"}.get(tensor.tensor_type.name)
-        if code:
+        if said := gguf_codes(tensor.tensor_type.name):
 
-            def kept(tensor: Any = tensor, shape: Any = shape, code: str = code) -> Any:
-                return gguf_codes(tensor.data, shape, code)
+            def kept(tensor: Any = tensor, shape: Any = shape) -> Any:
+                return GgufBlocks(tensor.data, shape, tensor.tensor_type)
 
-            blocks = "x".join(["1"] * (len(shape) - 1) + ["32"])
-            found[f"{tensor.name}|kept"] = shape, f"{code} f16 {blocks}", kept
+            code, scale, group, *zero = said.split()
+            blocks = "x".join(["1"] * (len(shape) - 1) + [group])
+            found[f"{tensor.name}|kept"] = shape, " ".join([code, scale, blocks, *zero]), kept
     return found
 
 
-def gguf_codes(data: Any, shape: tuple[int, ...], code: str) -> tuple[Any, Any]:
-    """The codes and scales of blocks Q8_0 and Q4_0 of GGUF: of 32 places a scale in f16 and then a byte for each, or
-    one for two, the first 16 in the low halves (https://github.com/ggml-org/ggml, ggml-quants.c)."""
-    blocks = np.asarray(data).reshape(-1, 34 if code == "int8" else 18)
-    scales = blocks[:, :2].copy().view(np.float16).reshape(*shape[:-1], -1)
-    codes = blocks[:, 2:].view(np.int8)
-    if code == "int4":
-        codes = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], -1).astype(np.int8) - np.int8(8)
-    return codes.reshape(shape), scales
+def gguf_codes(kind: str) -> str:
+    """What the numbers of a type of blocks of GGUF are kept as: the types of codes and scales, how many places share a
+    scale, and the type of zero points. Nothing for other types."""
+    return {
+        "Q4_0": "int4 f16 32",
+        "Q4_1": "int4 f16 32 f32",
+        "Q5_0": "int8 f16 32",
+        "Q5_1": "int8 f16 32 f32",
+        "Q8_0": "int8 f16 32",
+        "Q4_K": "int4 f32 32 f32",
+        "Q5_K": "int8 f32 32 f32",
+        "Q6_K": "int8 f32 16",
+    }.get(kind, "")
+
+
+class GgufBlocks:
+    """The codes of a tensor in blocks of GGUF, those of 4 bits around their middle; its scales; its zero points: each
+    is made where it is asked for. A number is `scale * code + least` (https://github.com/ggml-org/ggml, ggml-common.h),
+    which has the zero point `-least / scale`. A scale of 0 beside a least number leaves that: it is then the scale of
+    codes of 0 with a zero point of -1."""
+
+    def __init__(self, data: Any, shape: tuple[int, ...], kind: Any) -> None:
+        gguf = import_module("gguf")
+        self.blocks = np.asarray(data).reshape(-1, gguf.GGML_QUANT_SIZES[kind][1])
+        self.shape, self.kind = shape, kind
+        self.code, scale, group, *self.zero = gguf_codes(kind.name).split()
+        self.middle = 8 if self.code == "int4" and self.zero else 0
+        self.scale, self.group = np.dtype(np.float16 if scale == "f16" else np.float32), int(group)
+
+    def __getitem__(self, which: int) -> Any:
+        scales, least = self.scales()
+        flat = scales == 0
+        if which == 0:
+            codes = self.codes().astype(np.int8) - np.int8(self.middle)
+            if flat.any():
+                codes[np.repeat(flat, self.group, -1)] = 0
+            return codes
+        if which == 1:
+            return np.where(flat, least, scales).astype(self.scale)
+        return np.where(flat, -1, -least / np.where(flat, 1, scales) - self.middle).astype(np.float32)
+
+    def codes(self) -> Any:
+        """The codes as the library reads them out of blocks in which scales are 1 and least numbers 0."""
+        one, six_bits = b"\x00\x3c", b"\x01" * 4 + b"\x00" * 4 + b"\x01" * 4  # 1 in f16; eight scales and least numbers
+        head = one + (b"\x00\x00" if self.zero else b"") + (six_bits if self.kind.name in ("Q4_K", "Q5_K") else b"")
+        start, those = (192, b"\x01" * 16 + one) if self.kind.name == "Q6_K" else (0, head)
+        own = self.blocks.copy()
+        own[:, start : start + len(those)] = np.frombuffer(those, np.uint8)
+        return import_module("gguf").dequantize(own, self.kind).reshape(self.shape)
+
+    def scales(self) -> tuple[Any, Any]:
+        """The scales and the least numbers of all groups."""
+        blocks, halves = self.blocks, self.blocks.view(np.float16)
+        each, least = halves[:, :1].astype(np.float32), np.zeros((1, 1), np.float32)
+        if self.kind.name == "Q6_K":
+            each = halves[:, 104:].astype(np.float32) * blocks[:, 192:208].view(np.int8)
+        elif self.zero:
+            least = halves[:, 1:2].astype(np.float32)
+        if self.kind.name in ("Q4_K", "Q5_K"):
+            low, lower, high = (blocks[:, start : start + 4] for start in (4, 8, 12))
+            each = each * np.concatenate([low & 63, (high & 15) | ((low >> 2) & 48)], -1)
+            least = -least * np.concatenate([lower & 63, (high >> 4) | ((lower >> 2) & 48)], -1)
+        groups = (*self.shape[:-1], self.shape[-1] // self.group)
+        return each.reshape(groups), np.broadcast_to(least, each.shape).reshape(groups)

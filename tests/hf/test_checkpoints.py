@@ -45,6 +45,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 
+torch.set_num_threads(1)  # tests run beside each other, and threads that wait for each other spin
 PROMPTS = ((3, 1, 4, 1, 5, 9, 2), (6, 5), (2, 7, 1, 8, 2))
 TOKENS = 6
 LARGEST, REAL_LARGEST = 1e-4, 1e-3
@@ -126,16 +127,17 @@ def answered(model: Path, checkpoint: Path, mesh: str, asked: Asked, pins: tuple
 
 def continued(model: Any, prompt: tuple[int, ...], tokens: int, stops: tuple[int, ...] = ()) -> tuple[list[int], Any]:
     """The greedy continuation of a prompt, and the scores that each token was picked from."""
-    ids, found, scores = list(prompt), [], []
+    fresh, cache, found, scores = list(prompt), None, [], []
     with torch.no_grad():
         for _ in range(tokens):
-            last = model(input_ids=torch.tensor([ids])).logits[0, -1].float().numpy()
+            made = model(input_ids=torch.tensor([fresh]), past_key_values=cache, use_cache=True)
+            cache, last = made.past_key_values, made.logits[0, -1].float().numpy()
             scores.append(last)
             token = int(last.argmax())
             if token in stops:
                 break
             found.append(token)
-            ids.append(token)
+            fresh = [token]
     return found, np.stack(scores)
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from escc.compiler.commands.main import app
 from escc.compiler.emit.jax_source import CHECKPOINTS, LOAD, _functions, _used
 from escc.compiler.emit.jax_streams import STREAMED_LOAD
-from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
+from escc.compiler.hf_import.checkpoint_files import GgufBlocks, checkpoint_tensors
 from escc.compiler.hf_import.parameter_parts import blocks_of, copy_blocks, parameter_parts
 from escc.compiler.hf_import.weight_map import Made, fitted_map, map_beside, parameters, read_map
 from escc.compiler.plan.pipeline import load
@@ -313,22 +313,55 @@ def test_a_gguf_file_has_the_parameters_of_the_folder(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(("blocks", "declared"), [("Q8_0", "int8"), ("Q4_0", "int4")])
+@pytest.mark.parametrize(
+    ("blocks", "declared"),
+    [
+        ("Q8_0", "int8[F,E] * f16[F32,E]"),
+        ("Q4_0", "int4[F,E] * f16[F32,E]"),
+        ("Q4_1", "(int4[F,E] - f32[F32,E]) * f16[F32,E]"),
+        ("Q5_0", "int8[F,E] * f16[F32,E]"),
+        ("Q5_1", "(int8[F,E] - f32[F32,E]) * f16[F32,E]"),
+    ],
+)
 def test_blocks_of_gguf_stay_codes(blocks: str, declared: str, tmp_path: Path) -> None:
     wide = {n: np.resize(a, tuple(64 if size == 20 else size for size in a.shape)) for n, a in random_weights().items()}
+    wide["model.layers.1.mlp.down_proj.weight"][3, 32:] = 0.25  # a block whose scale may be 0
     written_gguf(tmp_path / "model.gguf", "llama", {"rope.freq_base": 10000.0}, wide, blocks)
     code, output = imported(tmp_path / "model.gguf", tmp_path / "out")
     assert code == 0 and "2 tensors are codes with scales" in output
-    assert f"  param Wd: {declared}[F,E] * f16[F32,E]\n" in (tmp_path / "out" / "model.esti").read_text()
+    assert f"  param Wd: {declared}\n" in (tmp_path / "out" / "model.esti").read_text()
     program = load(tmp_path / "out" / "model.esti")
     made = map_beside(tmp_path / "out" / "model.esti", program)
     assert made is not None
     lines, tensors = fitted_map(made, program), checkpoint_tensors(tmp_path / "model.gguf")
     whole = [(slice(None),) * 3]
     [codes] = parameter_parts(tensors, str(lines["layer.Wd"]), (2, 64, 24), np.int8, whole)
-    [scales] = parameter_parts(tensors, str(lines["layer.Wd.scale"]), (2, 2, 24), np.float32, whole)
+    [scales, *zeros] = (
+        np.repeat(parameter_parts(tensors, str(lines[name]), (2, 2, 24), np.float32, whole)[0], 32, 1)
+        for name in ("layer.Wd.scale", "layer.Wd.zero")
+        if name in lines
+    )
     [numbers] = parameter_parts(tensors, "blk.{}.ffn_down.weight | transpose", (2, 64, 24), np.float32, whole)
-    np.testing.assert_array_equal(codes * np.repeat(scales, 32, 1), numbers)
+    np.testing.assert_allclose((codes - sum(zeros, np.float32(0))) * scales, numbers, rtol=0, atol=1e-6 if zeros else 0)
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K"])
+def test_blocks_of_blocks_of_gguf_are_codes(name: str) -> None:
+    kind, shape = gguf.GGMLQuantizationType[name], (3, 512)
+    rng = np.random.default_rng(0)
+    data = rng.integers(0, 256, (6, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8)
+    of_16_bits = rng.standard_normal((6, 2)).astype(np.float16)
+    of_16_bits[2] = 0.0, 0.5  # scales of 0
+    if name == "Q6_K":
+        data[:, 208:] = of_16_bits[:, :1].view(np.uint8)
+    else:
+        data[:, :4] = of_16_bits.view(np.uint8)
+    one = GgufBlocks(data, shape, kind)
+    scales, zeros = (np.repeat(one[n], one.group, -1) for n in (1, 2))
+    bits = 4 if one.code == "int4" else 8
+    assert one[0].dtype == np.int8 and -(1 << (bits - 1)) <= one[0].min() and one[0].max() < 1 << (bits - 1)
+    numbers = gguf.dequantize(data, kind).reshape(shape)
+    np.testing.assert_allclose((one[0] - zeros) * scales, numbers, rtol=0, atol=1e-6 * np.abs(numbers).max())
 
 
 @pytest.mark.parametrize(

@@ -138,12 +138,12 @@ def _refusal(said: str, compiled: CompiledPhase, where: Slice) -> InputError | I
     if "RESOURCE_EXHAUSTED" not in said or needed is None or most is None:
         return InternalError(f"the TPU's compiler does not take phase `{compiled.phase}`: {said[:300]}")
     memory = compiled.memory
-    beside = "of temporaries alone" if "temporaries" in said else "in all"
+    least = "at least " if "temporaries" in said else ""  # which it calls all that it placed before it gave up
     largest = re.search(r"Shape: (\S+\[[\d,]*\])", said)
     what = f"; the largest is {largest[1]}" if largest else ""
     return fail(
-        f"The module of phase `{compiled.phase}` does not fit {where.topology}: it takes {needed / 1e9:.2f} GB "
-        f"{beside}, {(needed - most) / 1e9:.2f} GB more than the {most / 1e9:.2f} GB that a program may use{what}.",
+        f"The module of phase `{compiled.phase}` does not fit {where.topology}: it takes {least}{needed / 1e9:.2f} "
+        f"GB, {(needed - most) / 1e9:.2f} GB more than the {most / 1e9:.2f} GB that a program may use{what}.",
         hint=f"the plan counts {float(memory.total_bytes) / 1e9:.2f} GB, of which parameters and caches take "
         f"{float(memory.stored_bytes) / 1e9:.2f} GB; plan for less with `--hbm-fraction`, or for more chips",
     )

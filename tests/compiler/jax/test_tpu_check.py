@@ -216,12 +216,12 @@ def test_a_compiler_that_is_missing_or_old_is_named(monkeypatch: pytest.MonkeyPa
         (
             "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
             "temporaries (12.00G) exceeds available HBM (10.00G). HLO module: jit_prefill.",
-            "it takes 12.88 GB of temporaries alone, 2.15 GB more than the 10.74 GB that a program may use.",
+            "it takes at least 12.88 GB, 2.15 GB more than the 10.74 GB that a program may use.",
         ),
         (
             "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 40.50G of 30.75G hbm. Exceeded hbm "
             "capacity by 9.75G.\n  Shape: bf16[80,4096,2048]{2,1,0}",
-            "it takes 43.49 GB in all, 10.47 GB more than the 33.02 GB that a program may use; the largest is "
+            "it takes 43.49 GB, 10.47 GB more than the 33.02 GB that a program may use; the largest is "
             "bf16[80,4096,2048].",
         ),
     ],

@@ -1,25 +1,33 @@
 """Stages and tensor splits of the dense models of DeepSpeed's table, beside each other: `make dense`.
 
 Plans each model of `examples/deepspeed-dense` on the fewest A100 of 40 GB that hold it, parts of a node or whole nodes,
-in every way to divide these into stages and chips that split tensors, and writes `docs/dense.md`. Half an hour.
+in every way to divide these into stages and chips that split tensors; and Megatron-530B as FasterTransformer ran it,
+beside the times that were measured; and writes `docs/dense.md`. Half an hour, of which the last part takes a minute.
 """
 
 from __future__ import annotations
 
+import csv
+import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
+from escc.compiler.calibrate.measurements import own_measurements
+from escc.compiler.calibrate.named_layouts import AttentionLayout, FeedForwardLayout, named_pins
 from escc.compiler.plan.pipeline import load
 from escc.compiler.plan.staged import Staged
 from escc.compiler.plan.tries import tries
 from escc.compiler.report.hardware import parameter_count
 from escc.compiler.text.terminal import time_text
-from escc.cost.hardware import Hardware
+from escc.cost.hardware import Hardware, load_engine
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options
+from escc.ir.program import Program
+from escc.passes.choose import Options, choose
 from escc.passes.plan import relative_gap
+from escc.passes.stages.choose_stages import choose_stages
 from escc.passes.stages.divide import layers_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +47,10 @@ MESHES = {  # the fewest chips that hold the weights: parts of a node, in two wa
 }
 
 LARGER = "530b", 64, (1, 5)  # a batch with which stages are quicker, and the counts of them that are compared
+
+# What FasterTransformer splits Megatron-530B over: nodes of 8 chips, and stages. Tensors split over what a stage has.
+WAYS = {"tp16": (2, 1), "tp32": (4, 1), "pp3-tp8": (3, 3)}
+PROMPT, GENERATED = 20, 8
 
 
 @dataclass(frozen=True)
@@ -124,11 +136,86 @@ def document(found: Mapping[str, Sequence[Row]], larger: Sequence[Row] = ()) -> 
     return "\n".join(lines)
 
 
+def published_s() -> dict[int, dict[str, float]]:
+    """Seconds of prompt and tokens that FasterTransformer took, by batch and `WAYS`: Pope et al. 2022, table D.2."""
+    rows = csv.DictReader(line for line in own_measurements().text.splitlines() if not line.startswith("#"))
+    found: dict[int, dict[str, float]] = {}
+    for row in rows:
+        if row["hardware"] == "a100-80":
+            found.setdefault(int(row["batch"]), {})[row["ffn_layout"]] = float(row["time_ms"]) / 1e3
+    return found
+
+
+@cache
+def _served() -> Hardware:
+    return Hardware.load("a100-80").with_engine(load_engine("fastertransformer"))
+
+
+def predicted_s(batch: int, way: str) -> float:
+    """The same in the layouts of Megatron. Stages are nodes, with a micro-batch for each, as even as whole sequences
+    allow."""
+    nodes, stages = WAYS[way]
+    program, mesh = _megatron(stages * -(-batch // stages)), Mesh.parse(f"node={nodes},gpu=8")
+    inner = mesh if stages == 1 else mesh.without("node")
+    total = 0.0
+    for phase in program.phases:
+        layouts = FeedForwardLayout.WS1D, AttentionLayout.HEADS
+        options = Options(_served(), pins=named_pins(program, dict(phase.sizes), inner, *layouts))
+        if stages == 1:
+            total += phase.calls * choose(program, phase.name, mesh, options).price
+        else:
+            total += choose_stages(program, [phase.name], mesh, "node", "B", options, {phase.name: stages}).price
+    return total
+
+
+def _megatron(batch: int) -> Program:
+    program = load("megatron-530b")
+    sized = {"B": batch, "L": PROMPT, "M": PROMPT}, {"B": batch, "L": 1, "M": PROMPT + GENERATED}
+    phases = (
+        replace(phase, sizes=tuple((d, sizes.get(d, n)) for d, n in phase.sizes), calls=calls)
+        for phase, sizes, calls in zip(program.phases, sized, (1, GENERATED - 1), strict=True)
+    )
+    return replace(program, phases=tuple(phases))
+
+
+def compared(published: Mapping[int, Mapping[str, float]], found: Mapping[int, Mapping[str, float]]) -> str:
+    """Predicted times beside the published ones, as Markdown."""
+    lines = [
+        "",
+        "## Megatron-530B as FasterTransformer ran it",
+        "",
+        f"Milliseconds of {PROMPT} tokens in and {GENERATED} out on A100 of 80 GB, with tensors split over 16 and 32 "
+        "chips, and in 3 stages of 8: predicted with `--engine fastertransformer` (one fitted figure), and as measured "
+        "(Pope et al. 2022, table D.2).",
+        "",
+        f"| batch | {' | '.join(f'{way} | measured | off' for way in WAYS)} | ranked |",
+        f"|---:|{'---:|' * 3 * len(WAYS)}---|",
+    ]
+    ratios = []
+    for batch, measured in published.items():
+        cells = []
+        for way in WAYS:
+            ratio = found[batch][way] / measured[way]
+            ratios.append(ratio)
+            cells += [f"{found[batch][way] * 1e3:.0f}", f"{measured[way] * 1e3:.0f}", f"{ratio - 1:+.1%}"]
+        ranked = sorted(WAYS, key=found[batch].__getitem__) == sorted(WAYS, key=measured.__getitem__)
+        lines.append(f"| {batch} | {' | '.join(cells)} | {'as measured' if ranked else 'otherwise'} |")
+    errors = [ratio - 1 for ratio in ratios]
+    mean = math.fsum(map(abs, errors)) / len(errors)
+    root = math.sqrt(math.fsum(math.log(ratio) ** 2 for ratio in ratios) / len(ratios))
+    worst = max(errors, key=abs)
+    lines += ["", f"Mean error {mean:.1%}, worst {worst:+.1%}; root mean square of the logarithms {root:.4f}.", ""]
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Write the document."""
     name, batch, counts = LARGER
     larger = [planned(name, batch, count)[0] for count in counts]
-    DOCUMENT.write_text(document({name: planned(name) for name in MESHES}, larger), encoding="utf-8")
+    text = document({name: planned(name) for name in MESHES}, larger)
+    published = published_s()
+    text += compared(published, {batch: {way: predicted_s(batch, way) for way in WAYS} for batch in published})
+    DOCUMENT.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import pytest
 
 from escc.compiler.plan.pipeline import load
 from escc.compiler.report.hardware import parameter_count
+from escc.cost.hardware import load_engine
 from escc.passes.stages.divide import layers_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,3 +62,21 @@ def test_a_row_says_what_is_quickest(dense: ModuleType) -> None:
     staged = dense.Row("node=2,gpu=8", "node", 1.0, 0.01, (8, 2))
     [line] = [line for line in dense.document({"175b": [staged, alone]}).splitlines() if line.startswith("| 175b")]
     assert line.endswith("| 16 | 2.000 s | 2 | 8 | 8, 2 | 1.000 s | 2 stages |")
+
+
+def test_splits_and_stages_of_fastertransformer_are_near_what_was_measured(dense: ModuleType) -> None:
+    published = dense.published_s()
+    assert sorted(published) == [1 << n for n in range(9)]
+    assert all(set(each) == set(dense.WAYS) for each in published.values())
+    measured = published[256]
+    found = {way: dense.predicted_s(256, way) for way in dense.WAYS}
+    errors = [abs(found[way] / seconds - 1) for way, seconds in measured.items()]
+    assert sum(errors) / len(errors) < 0.12
+    assert sorted(found, key=found.__getitem__) == sorted(measured, key=measured.__getitem__)
+    text = dense.compared({256: measured}, {256: found})
+    assert text.count("as measured |") == 1
+    written = dense.DOCUMENT.read_text()
+    assert next(line for line in text.splitlines() if line.startswith("| 256 ")) in written
+    said = re.search(r"Mean error (\S+), worst (\S+?)\.\d%; .* (\S+)\.\n", written)
+    assert said is not None and float(said[3]) == load_engine("fastertransformer").error
+    assert f"Mean error {said[1]}, worst {said[2]}%" in (ROOT / "cost/engines/fastertransformer.toml").read_text()

@@ -111,7 +111,7 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
         ordered = whole.in_mesh_order or mesh_order(programs, finer, (), ()) is not None
         if not isinstance(error, Cutoff):
             return whole
-        known = _bounded(whole, min(whole.bound, error.bound)) if _left_open(error, below, options) else whole
+        known = whole.bounded(min(whole.bound, error.bound)) if _left_open(error, below, options) else whole
         return replace(known, parts=finer, in_mesh_order=ordered)
     found = with_whole_axes(plan, Network(options.hardware, finer))
     if found.in_mesh_order and found.mesh != finer:
@@ -214,14 +214,7 @@ class _Trials:
             assert self.refused is not None, "there is a plan, or a reason why not"
             raise self.refused
         bound = max(0.0, min(self.bound, self.found.bound))
-        return replace(_bounded(self.found, bound), timing=Timing(self.build_s, self.solve_s))
-
-
-def _bounded(plan: Plan, bound: float) -> Plan:
-    """A plan with another bound."""
-    own = plan.phases
-    phases = own if len(own) > 1 else tuple(replace(one, bound=bound) for one in own)
-    return replace(plan, phases=phases, bound=bound)
+        return replace(self.found.bounded(bound), timing=Timing(self.build_s, self.solve_s))
 
 
 def _left_open(cutoff: Cutoff, below: float, options: Options) -> bool:

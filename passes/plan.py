@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ..ir.collective import Collective
@@ -166,6 +166,12 @@ class Plan:
     bound: float = 0.0
     in_mesh_order: bool = False
     parts: Mesh | None = None
+
+    def bounded(self, bound: float) -> Plan:
+        """The plan with another bound."""
+        own = self.phases
+        phases = own if len(own) > 1 else tuple(replace(one, bound=bound) for one in own)
+        return replace(self, phases=phases, bound=bound)
 
     @property
     def gap(self) -> float:

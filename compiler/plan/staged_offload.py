@@ -17,6 +17,7 @@ from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, Stored, walk
 from ...passes.choose import Options
 from ...passes.plan import PROVEN
+from ...passes.stages.choose_stages import NoPipeline
 from ...passes.stages.divide import layers_of
 from .compiled import CompiledPhase
 from .offload import FAMILIES, Offload
@@ -59,16 +60,27 @@ class _Pipelines(Family[Staged]):
     def best(self) -> Quickest[Staged]:
         """None where nothing can be quicker; or else the fewest that have to be streamed, as many as are hidden, or
         all."""
-        bound_s = self.computing_s
-        if self.fits(0) and self.at(0).plan.price <= bound_s * (1 + PROVEN):
+        if self.fits(0) and self.at(0).plan.price <= self.computing_s * (1 + PROVEN):
             counts = {0}
         else:
             least = self.least()
             counts = {least, max(least, self.hidden()), self.layers}
-            if self.too_few(least - 1):
-                bound_s = max(bound_s, self.at(least).plan.fetching_s)
         price, count = min((self.at(count).plan.price, count) for count in counts)
-        return Quickest(self.at(count), self.kinds, count, price, min(price, bound_s))
+        return Quickest(self.at(count), self.kinds, count, price, min(price, self.bound_s()))
+
+    def bound_s(self) -> float:
+        """What every pipeline takes at the least: of some way to divide batches, to compute what that takes with most
+        room, and for more layers to come than it was shown not to fit with."""
+        tried = {}
+        for count, one in {**self.unstreamed, **self.some}.items():
+            if isinstance(one, Staged | NoPipeline):
+                tried[count] = one.plan.splits if isinstance(one, Staged) else one.splits
+        every = []
+        for n, freest in enumerate(tried[self.layers]):
+            few = max((count for count, splits in tried.items() if splits[n].computing_s == math.inf), default=-1)
+            more = tried.get(few + 1, tried.get(few, ()))
+            every.append(max([freest.computing_s, *(each.fetching_s for each in more[n : n + 1])]))
+        return min(every)
 
     def guesses(self) -> Iterator[int]:
         """None; and the fewest that fit in the layouts of the pipeline that streams all, and one fewer."""

@@ -27,6 +27,7 @@ from ...ir.layout import Layout, format_layout
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Pin, PinKind, Program, Stored, walk
 from ..choose import Options, choose
+from ..ilp.solver import Settings
 from ..lower.insert import insert
 from ..plan import NoPlan, Objective, Outcome, Plan, relative_gap
 from .divide import Stage, divide, layer_programs, layers_of, turns
@@ -35,6 +36,8 @@ FEW_DIVISIONS = 8  # of layers over stages, of which all are tried
 MOST_BOUNDARIES = 16  # ways for values to lie between stages, of which all are tried
 MOST_SPLITS = 12  # ways to divide batches that are looked at closely once one has a pipeline
 NEAR = 1e-3  # of the time: less is not worth as many more plans
+STREAMED_NEAR = 1e-2  # of what comes from the host: the search of a stage leaves out how long it waits for that
+MOST_LEFT = 0.2  # of what it computes, however much comes
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,19 @@ class PlannedStage:
 
 
 @dataclass(frozen=True)
+class SplitBound:
+    """What every pipeline with batches divided in one way takes at the least: `computing_s` if nothing waits for the
+    host, infinite where it was shown that none fits; `fetching_s` if nothing but that takes time."""
+
+    computing_s: float
+    fetching_s: float
+
+
+@dataclass(frozen=True)
 class StagedPlan:
     """A pipeline along `axis` of `mesh`. `rounds`: how often each phase runs, in how many micro-batches. `price`:
-    seconds of all calls of all phases; `bound`: what every pipeline along this axis takes at the least, `computing_s`
-    and `fetching_s` what it takes if nothing waits for the host, and if nothing but that takes time."""
+    seconds of all calls of all phases; `bound`: what every pipeline along this axis takes at the least, `splits` those
+    of each way to divide batches."""
 
     mesh: Mesh
     axis: str
@@ -66,8 +78,12 @@ class StagedPlan:
     stages: tuple[PlannedStage, ...]
     price: float
     bound: float
-    computing_s: float = 0.0
-    fetching_s: float = 0.0
+    splits: tuple[SplitBound, ...] = ()
+
+    @property
+    def computing_s(self) -> float:
+        """What every pipeline along this axis takes at the least if nothing waits for the host."""
+        return min([self.price, *(one.computing_s for one in self.splits)])
 
     @property
     def gap(self) -> float:
@@ -78,6 +94,14 @@ class StagedPlan:
     def outcome(self) -> Outcome:
         """Whether it is proven cheapest."""
         return Outcome.of(self.gap)
+
+
+class NoPipeline(NoPlan):
+    """There is none that fits, or none was found. `splits`: what is known of each way to divide batches."""
+
+    def __init__(self, refused: NoPlan, splits: tuple[SplitBound, ...]):
+        super().__init__(refused.diagnostics, refused.outcome)
+        self.splits = splits
 
 
 def rounds_of(program: Program, phase: str, micro_batches: int) -> Rounds:
@@ -102,7 +126,7 @@ def choose_stages(
     """The cheapest pipeline along `axis` that is found, with a bound. `batch`: the dim that counts sequences, which
     micro-batches divide; `micro_batches`: how many are asked for, by phase; others are chosen.
 
-    Raises InputError where there are fewer layers than stages, or a batch does not divide as asked; NoPlan where no
+    Raises InputError where there are fewer layers than stages, or a batch does not divide as asked; NoPipeline where no
     division fits into the chips.
     """
     ways = mesh.size(axis)
@@ -212,7 +236,7 @@ class _Search:
         return split.seconds({phase: [total / self.ways] * self.ways for phase in self.phases})
 
     def best(self, splits: Sequence[_Split]) -> StagedPlan:
-        """The best pipeline of some ways to divide batches. Raises NoPlan where none fits.
+        """The best pipeline of some ways to divide batches. Raises NoPipeline where none fits.
 
         Each way has a bound: of the layers of each phase, then of those of all phases, then of the stages as they
         would be by themselves, and of what has to come from the host. The one with the least is looked at more closely,
@@ -224,7 +248,7 @@ class _Search:
         for n, least in enumerate(map(max, computing, fetching)):
             heappush(queue, (least, n, 0, None))
         best: StagedPlan | None = None
-        refused: NoPlan | None = None
+        refused: list[NoPlan] = []
         bound = math.inf
         looked = 0
         while queue and (best is None or (queue[0][0] < best.price and looked < MOST_SPLITS)):
@@ -245,16 +269,18 @@ class _Search:
                         bound = min(bound, least)
                         best = found if best is None or found.price < best.price else best
             except NoPlan as error:
-                refused = refused or error
-                if error.outcome is Outcome.UNPROVEN or looks == 2:  # there may be one all the same
+                if looks == 2:  # there may be one that hands values on in other layouts
+                    error = NoPlan(error.diagnostics, Outcome.UNPROVEN)
+                refused.append(error)
+                if error.outcome is Outcome.UNPROVEN:
                     bound = min(bound, least)
                 else:
                     computing[n] = math.inf
+        known = tuple(map(SplitBound, computing, fetching))
         if best is None:
-            assert refused is not None
-            raise refused
+            raise NoPipeline(_refusal(refused), known)
         bound = min([bound, best.price, *(least for least, *_ in queue)])
-        return replace(best, bound=bound, computing_s=min(best.price, *computing), fetching_s=min(fetching))
+        return replace(best, bound=bound, splits=known)
 
     def divided(self, split: _Split) -> StagedPlan:
         """The best division of layers that is found for some micro-batches, values passed on in any layouts, with a
@@ -275,7 +301,7 @@ class _Search:
         """The best of all divisions, with the least bound of any. Those that take at the least what another takes are
         not planned."""
         best: StagedPlan | None = None
-        refused: NoPlan | None = None
+        refused: list[NoPlan] = []
         bound = math.inf
         cuts = combinations(range(1, self.layers), self.ways - 1)
         every = [tuple(end - start for start, end in pairwise((0, *each, self.layers))) for each in cuts]
@@ -287,15 +313,14 @@ class _Search:
             try:
                 found = self.at(split, layers)
             except NoPlan as error:
-                refused = refused or error
+                refused.append(error)
                 if error.outcome is Outcome.UNPROVEN:
                     bound = 0.0
                 continue
             bound = min(bound, found.bound)
             best = found if best is None or found.price < best.price else best
         if best is None:
-            assert refused is not None
-            raise refused
+            raise _refusal(refused)
         return replace(best, bound=bound)
 
     def division_s(self, split: _Split, layers: tuple[int, ...]) -> tuple[float, float]:
@@ -358,11 +383,11 @@ class _Search:
         """The stages of a pipeline, each planned by itself; its bound is not known."""
         between: Sequence[Boundary | None] = boundaries or [None] * (self.ways - 1)
         cuts = (None, *between, None)
-        stages = tuple(self.stage(part, cuts[n], cuts[n + 1]) for n, part in enumerate(parts))
+        stages = tuple(self.stage(split, part, cuts[n], cuts[n + 1]) for n, part in enumerate(parts))
         price = split.seconds({phase: [one.seconds(phase) for one in stages] for phase in self.phases})
         return StagedPlan(self.mesh, self.axis, split.rounds, stages, price, 0.0)
 
-    def stage(self, stage: Stage, before: Boundary | None, after: Boundary | None) -> PlannedStage:
+    def stage(self, split: _Split, stage: Stage, before: Boundary | None, after: Boundary | None) -> PlannedStage:
         """The plan of a stage; those of equal ones are made once."""
         key = stage.program, before, after
         if key not in self.plans:
@@ -371,10 +396,24 @@ class _Search:
                 for phase, layouts in boundary or ():
                     pins += tuple(_pin(stage.program, n, one, phase) for n, one in zip(names, layouts, strict=True))
             passing = replace(self.passing, values=frozenset(stage.passed))
-            options = replace(self.options, pins=pins, passing=passing)
+            options = replace(self.options, pins=pins, passing=passing, settings=self.settings(split))
             plan = choose(stage.program, self.phases, self.inner, options)
+            if self.streams:  # the search tells no plans apart that are nearer than its gap
+                plan = plan.bounded(plan.bound * (1 - options.settings.gap))
             self.plans[key] = PlannedStage(stage, plan, options, self._waiting_s(plan))
         return self.plans[key]
+
+    def settings(self, split: _Split) -> Settings:
+        """Those of the search for a stage. Where layers are streamed the gap is of all that they take: what comes from
+        the host may take longer than what is computed, of which alone the search knows."""
+        settings = self.options.settings
+        if not self.streams:
+            return settings
+        self.layers_s(split.rounds)
+        layers_s = math.fsum(count * seconds for count, seconds in self.layer_bounds[split.rounds])
+        weights = sum(each.weight(self.ways) for _, each in split.rounds) if len(split.rounds) > 1 else 1
+        times = weights * self.fetched_s(self.program) / layers_s if layers_s else 0.0
+        return replace(settings, gap=max(NEAR, min(MOST_LEFT, STREAMED_NEAR * times)))
 
     def _waiting_s(self, plan: Plan) -> tuple[float, ...]:
         """How long each phase of a plan waits for what comes from the host. Raises InputError where that cannot hold
@@ -426,6 +465,11 @@ class _Search:
                         seen[phase].setdefault(tuple(values[name].layout for name in names))
         every = [[(phase, layouts) for layouts in seen[phase]] for phase in self.phases]
         return [tuple(one) for one in product(*every)][:MOST_BOUNDARIES]
+
+
+def _refusal(refused: Sequence[NoPlan]) -> NoPlan:
+    """Why there is no pipeline: of several ways to have one, each refused, one that is not shown to fit nowhere."""
+    return next((one for one in refused if one.outcome is Outcome.UNPROVEN), refused[0])
 
 
 def _called(program: Program, calls: Mapping[str, int]) -> Program:

@@ -24,14 +24,14 @@ from ..jax.module_text import module_check_text
 from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
 from ..plan.autopad import pad_auto, padding_text
 from ..plan.compiled import Compilation
-from ..plan.offload import Offload, on_meshes
+from ..plan.offload import Offload, of_batch, on_meshes
 from ..plan.pipeline import load, select_phases, with_runs
 from ..plan.serving import Stream, of_stream, served
 from ..plan.shapes import meshes_to_compile, ranking
 from ..plan.staged import Staged
-from ..plan.tries import Try, tries
+from ..plan.tries import Try, most_sequences_staged, tries
 from ..report.compiled_model import CompiledModel, compile_model
-from ..report.offload_text import batches_text, offload_text
+from ..report.offload_text import batches_text, offload_text, staged_batches_text
 from ..report.served import served_text
 from ..report.staged_targets import staged_files, staged_in_one
 from ..report.staged_text import tries_text
@@ -179,15 +179,14 @@ class _Way:
         `given`: whether it is there."""
         stages_of(self.stages, list(self.micro_batches))
         there = {option for option, value in given.items() if value}
+        if self.best_batch and "--input" in there:
+            raise fail("`--best-batch` does not go with `--batch`.", hint="leave one of them out")
+        if self.best_batch and self.offload is Offload.NONE and self.stages is None:
+            raise fail("The best batch is looked for with streams, or in stages.", hint="add `--offload auto`")
         if self.offload is not Offload.NONE:
-            beside = {"--best-batch": self.best_batch and self.stages is not None, "--separate": self.separate}
-            beside |= {"--parts": "--parts" in there, "--pad auto": "--pad auto" in there}
-            beside |= {"--batch": self.best_batch and "--input" in there}
+            beside = {"--separate": self.separate, "--parts": "--parts" in there, "--pad auto": "--pad auto" in there}
             for option in (option for option, is_there in beside.items() if is_there):
-                other = "--stages" if option == "--best-batch" else "--offload"
-                raise fail(f"`{option}` does not go with `{other}`.", hint="leave one of them out")
-        elif self.best_batch:
-            raise fail("The best batch is looked for with streams.", hint="add `--offload auto`")
+                raise fail(f"`{option}` does not go with `--offload`.", hint="leave one of them out")
         elif self.stages is not None and "--parts" in there:
             hint = "leave out `--parts`, or write the parts in `--chips`"
             raise fail("Axes are not split in parts in stages.", hint=hint)
@@ -198,21 +197,30 @@ class _Way:
         """The plans, or a pipeline with all that was tried; before them what is to be said of how they were found."""
         if self.stages is None and (self.offload is not Offload.NONE or model.on_host):
             found = on_meshes(model, phases, meshes, options, self.offload, self.ahead, self.best_batch)
-            best = found[0].offloaded
+            best = found[0].found
             assert best is not None, "what is tried first fits"
             texts = [batches_text(found)] if self.best_batch else []
             compiled = with_runs(best.compiled) if self.check else best.compiled
             return "\n".join([*texts, offload_text(best)]), CompiledModel(compiled, ())
         if self.stages is not None:
-            counts = counts_by_phase(list(self.micro_batches), phases)
-            wanted = stages_of(self.stages, list(self.micro_batches))
-            tried = tries(model, phases, meshes, options, wanted, counts, self.check, self.offload, self.ahead)
-            quickest = tried[0].found
-            assert quickest is not None, "what is tried first fits"
-            if isinstance(quickest, Staged):
-                return None, (quickest, tried)
-            return tries_text(tried), CompiledModel(quickest, ())
+            return self._staged(model, phases, meshes, options)
         return None, compile_model(model, meshes, options, phases, self.separate, self.check)
+
+    def _staged(
+        self, model: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options
+    ) -> tuple[str | None, CompiledModel | tuple[Staged, Sequence[Try]]]:
+        counts = counts_by_phase(list(self.micro_batches), phases)
+        wanted, texts = stages_of(self.stages, list(self.micro_batches)), []
+        if self.best_batch:
+            how = options, wanted, counts, self.offload, self.ahead
+            batches = most_sequences_staged(model, phases, meshes, *how)
+            texts, model = [staged_batches_text(batches)], of_batch(model, batches[0].batch)
+        tried = tries(model, phases, meshes, options, wanted, counts, self.check, self.offload, self.ahead)
+        quickest = tried[0].found
+        assert quickest is not None, "what is tried first fits"
+        if isinstance(quickest, Staged):
+            return "\n".join(texts) or None, (quickest, tried)
+        return "\n".join([*texts, tries_text(tried)]), CompiledModel(quickest, ())
 
 
 def _refuse_on_tpu(emit: Emit, stages: str | None, meshes: Sequence[Mesh], chip: Hardware) -> None:
@@ -333,11 +341,11 @@ def compile_command(
     way = _Way(stages, tuple(micro_batches or []), offload, ahead, best_batch, separate, check)
     way.refuse({"--parts": parts, "--pad auto": "auto" in (pad or []), "--input": stream})
     said, compiled = way.plan(model, phases, meshes, options)
+    if said is not None:
+        (say if emit is Emit.TEXT else note)(said + "\n")
     if not isinstance(compiled, CompiledModel):
         writing.show_staged(*compiled)
         return
-    if said is not None:
-        (say if emit is Emit.TEXT else note)(said + "\n")
     paddings = None
     if "auto" in (pad or []):
         auto = pad_auto(lambda more: loaded({**pads, **more}), phases, compiled.mesh, options, separate)

@@ -142,7 +142,9 @@ Ahead = Annotated[
 ]
 MostSequences = Annotated[
     bool,
-    typer.Option("--best-batch", help="With `--offload`: the batch of most sequences a second, of those that fit."),
+    typer.Option(
+        "--best-batch", help="With `--offload` or `--stages`: the batch of most sequences a second, of those that fit."
+    ),
 ]
 Least = Annotated[Objective, typer.Option(help="What the plan has least of.")]
 

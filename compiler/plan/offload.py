@@ -10,10 +10,11 @@ have to be streamed, of which each chip takes an even part in any layout.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import Generic, TypeVar
 
 from ...cost.streams import NO_HOST
 from ...ir.diagnostics import InputError, fail
@@ -27,6 +28,7 @@ from .pipeline import compile_phases
 from .serving import serving
 from .streamed_layers import Family, Quickest, quickest, streamed_names
 
+Found = TypeVar("Found")  # what a batch is planned as: streams from the host, or ways to have stages
 MOST_SEQUENCES = 1 << 20  # of a batch that is looked for
 
 
@@ -80,16 +82,17 @@ class Offloaded:
 
 
 @dataclass(frozen=True)
-class Batched:
-    """A batch that was tried: what came of it, and sequences a second; None where it does not fit."""
+class Batched(Generic[Found]):
+    """A batch that was tried: what came of it, None where it does not fit, and the seconds of all of its calls."""
 
     batch: int
-    offloaded: Offloaded | None
+    found: Found | None
+    price: float = math.inf
 
     @property
     def sequences_per_s(self) -> float:
-        """Sequences that go through all phases a second."""
-        return self.batch / self.offloaded.price if self.offloaded else 0.0
+        """Sequences that go through all phases a second; none where the batch does not fit."""
+        return self.batch / self.price
 
 
 def compile_offloaded(
@@ -211,36 +214,30 @@ def _computing_s(compiled: Compilation) -> float:
 
 
 def most_sequences(
-    program: Program,
-    phases: Sequence[str],
-    mesh: Mesh,
-    options: Options,
-    offload: Offload,
-    ahead: int = 1,
-) -> tuple[Batched, ...]:
-    """The batches that were tried for the most sequences a second, that with the most of them first: of one sequence a
-    chip, then doubled up to where one does not fit, and halfway between it and the last that does, to a sixteenth.
+    program: Program, step: int, planned: Callable[[Program], tuple[Found, float]]
+) -> tuple[Batched[Found], ...]:
+    """The batches that were tried for the most sequences a second, that with the most of them first: of `step`
+    sequences, then doubled up to where one does not fit, and halfway between it and the last that does, to a
+    sixteenth. `planned`: what comes of a program, and the seconds of all calls.
 
-    Raises InputError as `compile_offloaded` does where one sequence a chip does not fit.
+    Raises InputError as `planned` does where `step` sequences do not fit.
     """
-    batch_dim = serving(program).batch
-    found: dict[int, Batched] = {}
+    found: dict[int, Batched[Found]] = {}
 
     def tried(batch: int) -> bool:
-        sized = _of_batch(program, batch_dim, batch)
         try:
-            found[batch] = Batched(batch, compile_offloaded(sized, phases, mesh, options, offload, ahead))
+            found[batch] = Batched(batch, *planned(of_batch(program, batch)))
         except InputError:
             if len(found) == 0:
                 raise
             found[batch] = Batched(batch, None)
-        return found[batch].offloaded is not None
+        return found[batch].found is not None
 
-    batch = step = mesh.chips
+    batch = step
     while tried(batch) and batch < MOST_SEQUENCES:
         batch *= 2
     low, high = batch // 2, batch
-    while high - low > max(step, low // 16) and found[high].offloaded is None:
+    while high - low > max(step, low // 16) and found[high].found is None:
         middle = (low + high) // 2 // step * step
         low, high = (middle, high) if tried(middle) else (low, middle)
     return tuple(sorted(found.values(), key=lambda one: (-one.sequences_per_s, one.batch)))
@@ -254,18 +251,22 @@ def on_meshes(
     offload: Offload,
     ahead: int,
     best_batch: bool,
-) -> tuple[Batched, ...]:
-    """What was tried on the mesh on which the first of it takes least a sequence: the batch as it is, or as
-    `most_sequences` has it. Raises InputError where no mesh has a plan."""
-    found: list[tuple[Batched, ...]] = []
+) -> tuple[Batched[Offloaded], ...]:
+    """What was tried on the mesh on which the first of it takes least a sequence: the batch as it is, or from one
+    sequence a chip as `most_sequences` has it. Raises InputError where no mesh has a plan."""
+    found: list[tuple[Batched[Offloaded], ...]] = []
     refused: list[InputError] = []
     for mesh in meshes:
+
+        def planned(sized: Program, mesh: Mesh = mesh) -> tuple[Offloaded, float]:
+            one = compile_offloaded(sized, phases, mesh, options, offload, ahead)
+            return one, one.price
+
         try:
             if best_batch:
-                found.append(most_sequences(program, phases, mesh, options, offload, ahead))
+                found.append(most_sequences(program, mesh.chips, planned))
             else:
-                one = compile_offloaded(program, phases, mesh, options, offload, ahead)
-                found.append((Batched(_batch(program, phases), one),))
+                found.append((Batched(_batch(program, phases), *planned(program)),))
         except InputError as error:
             refused.append(error)
     if not found:
@@ -278,8 +279,9 @@ def _batch(program: Program, phases: Sequence[str]) -> int:
     return dict(program.phase(phases[-1]).sizes)[serving(program).batch]
 
 
-def _of_batch(program: Program, dim: str, batch: int) -> Program:
+def of_batch(program: Program, batch: int) -> Program:
     """The program for so many sequences, in all phases."""
+    dim = serving(program).batch
     sized = (
         replace(phase, sizes=tuple((name, batch if name == dim else size) for name, size in phase.sizes))
         for phase in program.phases

@@ -12,7 +12,7 @@ from ...ir.program import Program
 from ...passes.choose import Options
 from ...passes.plan import NoPlan, Objective, Outcome, relative_gap
 from .compiled import Compilation
-from .offload import Offload, compile_offloaded
+from .offload import Batched, Offload, compile_offloaded, most_sequences
 from .pipeline import compile_phases, with_runs
 from .staged import Staged, compile_staged
 from .staged_offload import compile_streamed_stages
@@ -77,6 +77,26 @@ def tries(
     if len(refused) == len(ways):
         raise refused[0]
     return tuple(sorted(found, key=lambda one: one.price))
+
+
+def most_sequences_staged(
+    program: Program,
+    phases: Sequence[str],
+    meshes: Sequence[Mesh],
+    options: Options,
+    stages: int | None,
+    micro_batches: Mapping[str, int],
+    offload: Offload = Offload.NONE,
+    ahead: int = 1,
+) -> tuple[Batched[tuple[Try, ...]], ...]:
+    """The batches that were tried for the most sequences a second, each with `tries` of it: of as many sequences as all
+    micro-batches divide, one a chip or more, and then as `most_sequences` has it. Raises as `tries` does."""
+
+    def planned(sized: Program) -> tuple[tuple[Try, ...], float]:
+        found = tries(sized, phases, meshes, options, stages, micro_batches, offload=offload, ahead=ahead)
+        return found, found[0].price
+
+    return most_sequences(program, math.lcm(meshes[0].chips, *micro_batches.values()), planned)
 
 
 def _unstaged(

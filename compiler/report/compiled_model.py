@@ -242,7 +242,7 @@ def compile(
     streams = one_of(Offload, offload, "kind of tensors to offload")
     if stages is None and (streams is not Offload.NONE or chosen.on_host):
         _refuse_beside("offload", {"separate": separate})
-        found = on_meshes(chosen, select_phases(chosen, phases), meshes, options, streams, ahead, False)[0].offloaded
+        found = on_meshes(chosen, select_phases(chosen, phases), meshes, options, streams, ahead, False)[0].found
         assert found is not None, "what is not looked for fits"
         return CompiledModel(with_runs(found.compiled) if check else found.compiled, (), found)
     if stages is None:

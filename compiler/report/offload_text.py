@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ...passes.plan import Outcome
 from ..plan.compiled import CompiledPhase
 from ..plan.offload import Batched, Offloaded
+from ..plan.staged import Staged
+from ..plan.tries import Try
 from ..text.terminal import bound_text, count_text, gap_text, size_text, table, time_text
 
 
@@ -47,17 +50,42 @@ def _ahead(ahead: int) -> str:
     return f"{ahead} ahead of need" if ahead else "as they are needed"
 
 
-def batches_text(tried: Sequence[Batched]) -> str:
+def batches_text(tried: Sequence[Batched[Offloaded]]) -> str:
     """The batches that were tried, the one with most sequences a second first."""
     rows: list[tuple[str, ...]] = [("batch", "streamed", "takes", "sequences a second", "Tflop/s a chip")]
     for one in tried:
-        if one.offloaded is None:
+        if one.found is None:
             rows.append((str(one.batch), "-", "-", "does not fit", "-"))
             continue
-        found = one.offloaded
-        rate = f"{chip_flops_per_s(found.compiled[0]) / 1e12:.4g}" if len(found.compiled) == 1 else "-"
-        takes = time_text(found.price)
-        rows.append((str(one.batch), str(found.streamed), takes, count_text(one.sequences_per_s), rate))
+        compiled = one.found.compiled
+        rate = f"{chip_flops_per_s(compiled[0]) / 1e12:.4g}" if len(compiled) == 1 else "-"
+        rows.append((str(one.batch), str(one.found.streamed), *_takes(one), rate))
+    return _batches(rows)
+
+
+def staged_batches_text(tried: Sequence[Batched[tuple[Try, ...]]]) -> str:
+    """The batches that were tried, each with its quickest pipeline, or plan without stages, that with most sequences a
+    second first."""
+    rows: list[tuple[str, ...]] = [("batch", "stages", "micro-batches", "streamed", "takes", "sequences a second")]
+    for one in tried:
+        found = one.found[0].found if one.found is not None else None
+        if found is None:
+            rows.append((str(one.batch), "-", "-", "-", "-", "does not fit"))
+        elif isinstance(found, Staged):
+            micro = ", ".join(str(rounds.micro_batches) for rounds in found.rounds.values())
+            streamed = str(sum(found.streamed_layers))
+            rows.append((str(one.batch), str(len(found.stages)), micro, streamed, *_takes(one)))
+        else:
+            streamed = str(sum(fetch.streamed for fetch in found[0].estimate.fetches))
+            rows.append((str(one.batch), "-", "-", streamed, *_takes(one)))
+    return _batches(rows)
+
+
+def _takes(one: Batched[Any]) -> tuple[str, str]:
+    return time_text(one.price), count_text(one.sequences_per_s)
+
+
+def _batches(rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(["Batches, most sequences a second first", *table(rows, 0)]) + "\n"
 
 

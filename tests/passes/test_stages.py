@@ -1,5 +1,6 @@
 """Stages: how a program is divided, and that the pipeline which is found is the quickest there is."""
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -8,6 +9,8 @@ import pytest
 from programs import TINY_DECODER as TINY
 
 from escc import Hardware, Mesh, parse
+from escc.compiler.plan.offload import Offload
+from escc.compiler.plan.staged_offload import compile_streamed_stages, with_hosts
 from escc.compiler.plan.streamed_layers import streaming
 from escc.compiler.simulate.reference import random_stored, run_reference
 from escc.cost.hardware import Host
@@ -210,6 +213,22 @@ def test_ways_that_are_left_out_for_what_has_to_come_from_the_host_are_no_quicke
         assert least.fetching_s == search.fetching_s(split) > 0.5 * one.price  # which is why it pays to ask
         for layers in ((1, 2), (2, 1)):
             assert max(search.division_s(split, layers)) <= search.at(split, layers).price
+
+
+def test_ways_to_divide_batches_that_do_not_fit_bound_no_pipeline():
+    host = Host(dram_bytes=1e9, dram_bytes_per_s=1e9, link_bytes_per_s=1e8, host_chips=2)
+    program = parse(TINY.replace("repeat 5", "repeat 3"))
+    options = Options(replace(Hardware.load("h100"), host=host), capacity_bytes=250e3)
+    given = ["prefill"], Mesh.parse("2x1"), "x"
+    found = compile_streamed_stages(program, *given, options, Offload.WEIGHTS).plan
+    options, alone = with_hosts(*given[1:], options), []
+    for micro, count in [(1, 3), (2, 3), (4, 2), (4, 3)]:
+        streamed = streaming(program, {Kind.PARAM}, count, 1)
+        with suppress(NoPlan):
+            alone.append((micro, choose_stages(streamed, *given, "B", options, {"prefill": micro}).price))
+    assert {micro for micro, _ in alone} == {4}  # of fewer each has more live values, whatever is streamed
+    assert found.bound <= min(price for _, price in alone) == found.price
+    assert found.gap < 0.3
 
 
 def test_the_bound_of_layers_alone_is_below_every_pipeline_where_they_do_not_divide():

@@ -191,11 +191,29 @@ def test_the_best_batch_is_a_table(compiled):
     assert "does not fit" in found.stdout
 
 
+def test_the_best_batch_in_stages_is_the_best_of_those_that_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("caches.esti").write_text(CACHES)
+    Path("small.toml").write_text(HOST.replace("400e3", "100e3"))
+    arguments = ["caches.esti", "--chips", "2", "--hardware", "small.toml", "--micro-batches", "main=2"]
+    found = CliRunner().invoke(app, ["compile", *arguments, "--stages", "2", "--offload", "caches", "--best-batch"])
+    assert found.exit_code == 0, found.output
+    said, plan = found.stdout.split("\n\n", 1)
+    title, _, *lines = said.splitlines()
+    rows = [line.split() for line in lines]
+    fit = [row for row in rows if row[-1] != "fit"]
+    assert title.startswith("Batches") and plan.startswith("Pipeline of")
+    assert all(row[1:3] == ["2", "2"] and int(row[0]) % 2 == 0 for row in fit)
+    assert {row[3] for row in fit} > {"0"}  # larger ones stream
+    rates = [float(row[-1].replace(",", "")) for row in fit]
+    assert len(rates) > 1 and rates == sorted(rates, reverse=True)
+    assert max(int(row[0]) for row in fit) < min(int(row[0]) for row in rows if row[-1] == "fit")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--offload", "auto", "--hardware", "h100"], "has no host"),
-        (["--offload", "auto", "--stages", "1", "--best-batch"], "`--best-batch` does not go with `--stages`"),
         (["--offload", "auto", "--stages", "3", "--chips", "s=3"], "do not have hosts of 2 chips evenly"),
         (["--offload", "auto", "--pad", "auto"], "`--pad auto` does not go with `--offload`"),
         (["--best-batch"], "add `--offload auto`"),

@@ -8,7 +8,7 @@ import pytest
 from programs import TINY_DECODER
 
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.offload import Offload, Offloaded, compile_offloaded, most_sequences
+from escc.compiler.plan.offload import Offload, Offloaded, compile_offloaded, on_meshes
 from escc.compiler.plan.pipeline import compile_phases, load, model_source, parse
 from escc.compiler.plan.streamed_layers import streaming
 from escc.compiler.report.offload_text import chip_flops_per_s
@@ -96,11 +96,12 @@ def test_the_choice_is_as_good_as_any_count_or_within_its_gap(share: float):
 
 def test_the_best_batch_is_the_best_of_those_that_fit():
     program, mesh = parse(TINY_DECODER), Mesh.parse("1")
-    tried = most_sequences(program, ["decode"], mesh, Options(TINY_CHIP, capacity_bytes=1e6), Offload.AUTO)
-    fit = [one for one in tried if one.offloaded is not None]
+    options = Options(TINY_CHIP, capacity_bytes=1e6)
+    tried = on_meshes(program, ["decode"], [mesh], options, Offload.AUTO, ahead=1, best_batch=True)
+    fit = [one for one in tried if one.found is not None]
     assert fit and len(fit) < len(tried)
     assert tried[0].sequences_per_s == max(one.sequences_per_s for one in fit)
-    assert max(one.batch for one in fit) < min(one.batch for one in tried if one.offloaded is None)
+    assert max(one.batch for one in fit) < min(one.batch for one in tried if one.found is None)
     assert all(one.batch % mesh.chips == 0 for one in tried)
 
 

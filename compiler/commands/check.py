@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
@@ -20,8 +21,12 @@ from ..jax.check import check_jax, jax_check_text, require_jax
 from ..jax.gpu import check_gpu
 from ..jax.module_text import module_check_data, module_check_text
 from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
+from ..plan.compiled import CompiledPhase
 from ..plan.offload import Offload, compile_offloaded
 from ..plan.pipeline import compile_phases, load, select_phases
+from ..plan.staged import Staged
+from ..plan.tries import Try, tries
+from ..report.staged_text import pipeline_check_text, tries_text
 from ..text.arguments import capacity_of
 from ..text.terminal import complain, say
 from .main import reported
@@ -33,15 +38,19 @@ from .options import (
     Datasheet,
     EngineName,
     File,
+    MicroBatches,
     Net,
     Offloading,
     Overlap,
     Pads,
     Pins,
     Sets,
+    Stages,
     Weights,
     bindings,
     chip_of,
+    counts_by_phase,
+    stages_of,
 )
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -83,6 +92,8 @@ def check_command(
     overlap: Overlap = False,
     offload: Offloading = Offload.NONE,
     ahead: Ahead = 1,
+    stages: Stages = None,
+    micro_batches: MicroBatches = None,
     capacity: Capacity = None,
     json_: Annotated[bool, typer.Option("--json", help="With `--backend tpu` or `gpu`: as JSON.")] = False,
 ) -> None:
@@ -92,8 +103,13 @@ def check_command(
         raise typer.BadParameter("A plan is checked with both `--chips` and `--backend`.")
     if json_ and backend not in (Backend.TPU, Backend.GPU):
         raise typer.BadParameter("`--json` goes with `--backend tpu` or `gpu`.")
+    if stages is not None and backend is Backend.TPU:
+        raise fail("`--backend tpu` does not go with `--stages`.", hint="its compiler takes one slice")
     if backend is not None:
         (require_tpu_compiler if backend is Backend.TPU else require_jax)()
+    if chips is None and stages is not None:
+        raise typer.BadParameter("Stages are checked with `--chips` and `--backend`.")
+    wanted = stages_of(stages, micro_batches or [])
     sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")
     program = load(Path(file), sizes, [Path(path) for path in pin or []], pads, phase, weights, caches)
     program = with_capacity(program, room)
@@ -105,10 +121,14 @@ def check_command(
     mesh = Mesh.parse(chips)
     if backend is Backend.TPU:
         slice_of(mesh, options.hardware)  # before anything is planned
-    if offload is Offload.NONE and not program.on_host:
-        phased = compile_phases(program, phases, mesh, options)
+    if stages is not None:
+        counts = counts_by_phase(micro_batches or [], phases)
+        tried = tries(program, phases, [mesh], options, wanted, counts, True, offload, ahead)
+        phased = _quickest(tried, (lambda _: None) if json_ else say)
+    elif offload is Offload.NONE and not program.on_host:
+        phased = list(compile_phases(program, phases, mesh, options))
     else:
-        phased = compile_offloaded(program, phases, mesh, options, offload, ahead).compiled
+        phased = list(compile_offloaded(program, phases, mesh, options, offload, ahead).compiled)
     wrong, data = [], []
     for one in phased:
         complain(one.warnings)
@@ -127,6 +147,20 @@ def check_command(
         say(json.dumps(data, indent=1) + "\n")
     if wrong:
         raise fail(f"The JAX program of phase {', '.join(wrong)} does not do what the plan says.")
+
+
+def _quickest(tried: Sequence[Try], say: Callable[[str], None]) -> list[CompiledPhase]:
+    """The phases of the quickest way to have stages, of all its stages, after what virtual chips showed of the whole
+    pipeline. Raises InputError where that is not the model."""
+    found = tried[0].found
+    assert found is not None, "what is tried first fits"
+    say(tries_text(tried) + "\n")
+    if not isinstance(found, Staged):
+        return list(found)
+    say(pipeline_check_text(found) + "\n")
+    if not found.sound:
+        raise fail("The pipeline does not do what the model says.")
+    return [one for stage in found.stages for one in stage]
 
 
 def _contents(program: Program) -> str:

@@ -78,6 +78,17 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
     else:
         yield f"  status     feasible: {gap_text(gap)}"
     yield from _rates(staged)
+    yield from _checked(staged)
+
+
+def pipeline_check_text(staged: Staged) -> str:
+    """What a pipeline is, and what its run on virtual chips showed."""
+    plan = staged.plan
+    title = f"Pipeline of {json.dumps(staged.program.name)}: {len(plan.stages)} stages along {plan.axis} of {plan.mesh}"
+    return "\n".join([title, *_checked(staged)]) + "\n"
+
+
+def _checked(staged: Staged) -> Iterator[str]:
     for phase, error in staged.errors:
         yield f"  checked {phase}: micro-batches through virtual chips, error {error:.0e} beside the model"
 

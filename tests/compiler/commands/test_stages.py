@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from programs import TINY_DECODER
 from typer.testing import CliRunner, Result
 
+from escc.compiler.commands import check
 from escc.compiler.commands.main import app
 
 ROOT = Path(__file__).parents[3]
@@ -114,6 +116,25 @@ def test_the_jax_module_of_a_pipeline_gives_what_its_stages_do_unsharded(compile
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "largest relative difference" in ran.stdout
+
+
+def test_check_runs_the_pipeline_and_looks_at_the_module_of_each_stage(compiled, monkeypatch):
+    pytest.importorskip("jax")
+    looked = []
+
+    def look(one):  # what `check_jax` finds of a module is tested with it
+        looked.append((one.spmd.name, one.phase))
+        return SimpleNamespace(sound=one.spmd.name != "tiny stage 2")
+
+    monkeypatch.setattr(check, "check_jax", look)
+    monkeypatch.setattr(check, "jax_check_text", lambda one, _: f"{one.spmd.name}\n")
+    arguments = ["check", "tiny.esti", "--hardware", "h100", "--chips", "2", "--stages", "2", "--phase", "decode"]
+    found = CliRunner().invoke(app, [*arguments, "--micro-batches", "decode=2", "--backend", "jax"])
+    assert looked == [(f"tiny stage {n}", "decode") for n in (1, 2)]
+    assert "checked decode: micro-batches through virtual chips" in found.stdout
+    assert found.exit_code == 1 and "phase decode does not do what the plan says" in found.stderr
+    refused = CliRunner().invoke(app, [*arguments, "--backend", "tpu"])
+    assert refused.exit_code == 1 and "`--backend tpu` does not go with `--stages`" in refused.output
 
 
 def test_the_page_draws_micro_batches_in_the_stages(compiled):

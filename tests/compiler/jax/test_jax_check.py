@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ import pytest
 from exec_cases import CASES
 from helpers_exec import Build, call
 from jax_cases import caches_of_one_dim, gathered_together, one_row, reduced_together
+from typer.testing import CliRunner, Result
 
+from escc.compiler.commands.main import app
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax import check as jax_check
 from escc.compiler.jax.check import check_jax, jax_check_text, require_jax
@@ -35,7 +36,6 @@ from escc.ir.spmd import SpmdProgram
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-ESCC = str(Path(sysconfig.get_path("scripts")) / "escc")
 HARDWARE = Hardware.of_paper("tpu-v4")
 MESH = Mesh.parse("2x4")
 
@@ -238,40 +238,40 @@ def test_without_a_jax_that_will_do_one_sentence_says_so(
     assert diagnostic.hint == "install it with `pip install 'escc[jax]'`"
 
 
-def invoke(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([ESCC, *arguments], capture_output=True, text=True, cwd="/", check=False)
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
 
 
 def test_the_command_line_writes_checks_and_refuses(tmp_path: Path) -> None:
     small = (str(EXAMPLES / "feed-forward.esti"), "--chips", "2", "--set", "E=64", "--set", "F=256", "--set", "B=8")
     done = invoke("check", *small, "--backend", "jax", "--weights", "int8", "--pad", "B=12")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "as planned" in done.stdout
     shown = invoke("check", str(EXAMPLES / "feed-forward.esti"), "--weights", "int8")
     assert "4 params" in shown.stdout, "two matrices and their scales"
 
     made = invoke("compile", *small, "--emit", "jax", "-o", str(tmp_path / "out"))
-    assert made.returncode == 0, made.stderr
+    assert made.exit_code == 0, made.stderr
     [file] = (tmp_path / "out").iterdir()
     assert file.name == "feed_forward_main_jax.py"
     text = file.read_text()
     again = invoke("compile", *small, "--emit", "jax", "-o", str(tmp_path / "out"))
-    assert (again.returncode, file.read_text()) == (1, text)
+    assert (again.exit_code, file.read_text()) == (1, text)
     assert "exists already" in again.stderr
 
     specs = invoke("compile", *small, "--emit", "specs", "-o", str(tmp_path / "specs"))
-    assert specs.returncode == 0, specs.stderr
+    assert specs.exit_code == 0, specs.stderr
     names = sorted(path.name for path in (tmp_path / "specs").iterdir())
     assert names == ["feed_forward_main_specs.json", "feed_forward_main_specs.py"]
     (tmp_path / "specs" / names[1]).unlink()
     again = invoke("compile", *small, "--emit", "specs", "-o", str(tmp_path / "specs"))
-    assert again.returncode == 1
+    assert again.exit_code == 1
     assert [path.name for path in (tmp_path / "specs").iterdir()] == names[:1]
 
     both = invoke("compile", str(EXAMPLES / "palm-540b.esti"), "--chips", "4x4x4", "--emit", "jax")
-    assert both.returncode == 1
+    assert both.exit_code == 1
     assert "each a program of its own" in both.stderr
-    assert invoke("check", *small).returncode == 2
+    assert invoke("check", *small).exit_code == 2
 
 
 def test_an_emitted_file_says_when_devices_are_too_few(tmp_path: Path) -> None:

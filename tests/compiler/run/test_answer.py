@@ -156,8 +156,8 @@ def test_the_command_prints_ids_and_writes_scores(model: Path, checkpoint: Path,
 )
 def test_wrong_options_are_refused(arguments: list[str], message: str, model: Path, checkpoint: Path) -> None:
     command = ["run", str(model), "--checkpoint", str(checkpoint), "--chips", "2", *arguments]
-    done = subprocess.run([ESCC, *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and message in done.stderr
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1 and message in done.stderr
 
 
 def test_a_checkpoint_must_be_there(model: Path, tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_a_checkpoint_must_be_there(model: Path, tmp_path: Path) -> None:
 
 def test_prompts_need_weights(model: Path) -> None:
     command = ["run", str(model), "--chips", "2", "--prompt", "hello"]
-    done = subprocess.run([ESCC, *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "Prompts are answered with real weights." in done.stderr
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1 and "Prompts are answered with real weights." in done.stderr
 
 
 def test_scripts_get_ids_for_ids(model: Path, checkpoint: Path) -> None:

@@ -29,13 +29,14 @@ SMALL = {"E": 32, "F": 32, "Q": 16, "U": 16, "V": 32, "H": 8, "A": 16, "C": 32, 
 def deepseek() -> Program:
     """DeepSeek-V3 at small sizes, with a prompt that fills the context and a step of one token."""
     text = model_source("deepseek-v3").text.replace("2048 }", "64 }").replace("L = 2048", "L = 64")
+    text = text.replace(" / 128 ", " / 16 ").replace(" / 64 ", " / 8 ")  # blocks with one scale
     return parse(text.replace("M = 2048", "M = 64"), {**SMALL, "B": 8, "Z": 4, "Y": 4})
 
 
 def products(program: Program, names: tuple[str, ...]) -> dict[str, set[str]]:
-    """What the ops read that make some values, without their blocks' names."""
+    """What the ops read that make some values, without their blocks' names and without scales of codes."""
     found = [placed.item for placed in walk(program.body) if isinstance(placed.item, Einsum)]
-    made = {op.result: {n.partition(".")[2] for n in op.operands} for op in found}
+    made = {op.result: {n.partition(".")[2] for n in op.operands if not n.endswith(".scale")} for op in found}
     return {name.partition(".")[2]: made[name] for name in names if name in made}
 
 

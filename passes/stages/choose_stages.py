@@ -129,9 +129,10 @@ def choose_stages(
     Raises InputError where there are fewer layers than stages, or a batch does not divide as asked; NoPipeline where no
     division fits into the chips.
     """
-    ways = mesh.size(axis)
-    if layers_of(program) < ways:
-        count = layers_of(program)
+    ways, count = mesh.size(axis), layers_of(program)
+    if not count:
+        raise fail("The model has no layers to divide: no block of it is repeated.", hint="leave out `--stages`")
+    if count < ways:
         layers = "one layer" if count == 1 else f"{count} layers"
         raise fail(f"{ways} stages along `{axis}` are more than the model's {layers}.", hint="take fewer stages")
     if options.objective is not Objective.TIME:

@@ -254,6 +254,9 @@ def test_more_stages_than_layers_and_batches_that_do_not_divide_are_refused():
         choose_stages(program, ["decode"], Mesh.parse("8x2"), "x", "B", options)
     with pytest.raises(InputError, match="3 micro-batches do not divide the batch of phase `decode`, B = 4"):
         choose_stages(program, ["decode"], Mesh.parse("2x2"), "x", "B", options, {"decode": 3})
+    flat = parse("dim B = 4\nmain(x: f32[B]) { return relu(x) }\n")
+    with pytest.raises(InputError, match="has no layers to divide"):
+        choose_stages(flat, ["main"], Mesh.parse("2"), "x", "B", options)
 
 
 def test_a_call_waits_where_it_goes_on_with_what_the_one_before_left():

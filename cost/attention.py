@@ -3,10 +3,10 @@ are.
 
 A value that has both dims of some append, the one of the new tokens and the one of the whole context, is a score: it
 exists for every pair of a query and a key. Where a chip would hold many, an emitted module never has all of them: it
-goes over blocks of queries, and for each over those blocks of the context that some query of the block sees, with a
-running maximum and a running sum (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", algorithm
-3; Dao et al. 2022, "FlashAttention", section 3.1). What a chip then has is the share of its part of the context: its
-maximum, its sum, and its weighted values, which the collectives that are there complete as ever.
+goes over blocks of queries, and for each over blocks of the context, with a running maximum and a running sum
+(Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", algorithm 3; Dao et al. 2022,
+"FlashAttention", section 3.1). What a chip then has is the share of its part of the context: its maximum, its sum, and
+its weighted values, which the collectives that are there complete as ever.
 
 Runs in blocks what is written as a softmax between two products, if what stands between the first and the maximum is
 pointwise, nothing else reads the scores, none of them is sent or chosen, and the largest of them takes more than
@@ -16,14 +16,14 @@ WHOLE_BYTES on a chip. Everything else stays as it is written, scores whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
 from ..ir.dataflow import makes
 from ..ir.dtype import Dtype
-from ..ir.expr import Call, Const, Expr, Operand, operands, rotated_dims
+from ..ir.expr import Call, Const, Expr, Operand, rotated_dims
 from ..ir.program import Append, Einsum, Map, Op, Reduce, Region, Repeat, Stored, Sum, operand_names, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 
@@ -49,8 +49,7 @@ class Attention:
     `scores`: the ops that make a block of scores, in order, and the name of the last, `masked`. `exps`: exp(score -
     maximum); `shares`: that by the sum. `largest`: the maximum of a chip's scores; `top` what is taken from scores;
     `sum`: of exps, and `total` what they are divided by. `product`: shares times `values`. `query`, `context`: the dims
-    along which it runs in blocks, no `query` where a chip has one; `parts`: what the scores are made of. `seen`: what
-    holds for every score that counts, of what the places of its query and its key alone say.
+    along which it runs in blocks, no `query` where a chip has one; `parts`: what the scores are made of.
     """
 
     scores: tuple[Op, ...]
@@ -66,7 +65,6 @@ class Attention:
     query: str | None
     context: str
     parts: tuple[Part, ...]
-    seen: tuple[Expr, ...] = ()
 
     @property
     def unmade(self) -> frozenset[str]:
@@ -303,14 +301,8 @@ class _Region:
             query,
             context,
             parts,
-            tuple(each for each in _conditions(scores_, masked) if self.is_of_places(each, query, context)),
         )
         return found if self.is_sound(found) else None
-
-    def is_of_places(self, condition: Expr, query: str | None, context: str) -> bool:
-        """Whether the places of queries and keys alone decide a condition."""
-        dims = {dim for name in operands(condition) for dim in self.values[name].dims if self.sizes[dim] > 1}
-        return context in dims and dims <= {query, context}
 
     def is_sound(self, one: Attention) -> bool:
         """Whether rows, sums and the product are as a running softmax has them."""
@@ -431,14 +423,6 @@ def total_of(expr: Expr, exps: str) -> str | None:
         case Call("divide", (Operand(name), Call("where", (_, _, Operand(total))) as below)):
             return total if name == exps and below == _unless(total, 0.0, 1.0) else None
     return None
-
-
-def _conditions(ops: Sequence[Op], masked: str) -> Iterator[Expr]:
-    """What must hold for a score not to be minus infinity."""
-    expr = next((op.expr for op in ops if isinstance(op, Map) and op.result == masked), None)
-    while isinstance(expr, Call) and expr.function == "where" and expr.arguments[2] == Const(-float("inf")):
-        yield expr.arguments[0]
-        expr = expr.arguments[1]
 
 
 def _is_masked(op: Op, among: str) -> bool:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...cost.attention import Attention, local_sizes
-from ...ir.expr import operands
 from ...ir.program import Op
 from ...ir.spmd import SpmdProgram, SpmdValue
 from .jax_lines import Lines, Scope
@@ -60,9 +59,9 @@ class Attentions:
             self._product(one, scope)
 
     def _call(self, one: Attention, scope: Scope) -> None:
-        function = scope.new(f"{self.names.base(one.shares)} scores")
-        seen = scope.new(f"{self.names.base(one.shares)} seen") if one.seen else ""
         inner = Scope(dict(scope.texts), scope.stacked, set(scope.used), scope.index, scope.place)
+        function = scope.new(f"{self.names.base(one.shares)} scores")
+        inner.used.add(function)
         taken, cut = list[str](), list[tuple[Sequence[str], str]]()
         for part in one.parts:
             text = scope.texts[part.value]
@@ -82,49 +81,29 @@ class Attentions:
             self.lines.line(f"{name} = {text}", note)
         self.lines.depth -= 1
         self.lines.blank()
-        by = self._seen(one, seen, inner, scope) if seen else []
         results = (one.product.result, one.largest.result, one.sum.result)
         made, largest, total = (scope.new(self.names.base(name)) for name in results)
         scope.texts[one.largest.result], scope.texts[one.sum.result] = largest, total
         self.made[one.product.result] = made
-        functions = (function, cut), (seen, by)
-        self.lines.call(f"{made}, {largest}, {total} = attention_in_blocks", self._arguments(one, functions, scope))
-
-    def _seen(self, one: Attention, function: str, inner: Scope, scope: Scope) -> list[tuple[Sequence[str], str]]:
-        """Write the function that says which keys a block of queries sees; of what it is made, cut as scores are."""
-        names = dict.fromkeys(name for each in one.seen for name in operands(each))
-        parts = [part for part in one.parts if part.value in names]
-        texts = [self.ops.condition(each, one.blocked, inner.texts) for each in one.seen]
-        self.lines.line(f"def {function}({', '.join(inner.texts[part.value] for part in parts)}):")
-        self.lines.depth += 1
-        self.lines.line(f"return {' & '.join(f'({text})' for text in texts) if len(texts) > 1 else texts[0]}")
-        self.lines.depth -= 1
-        self.lines.blank()
-        return [(self._kept(part.labels, self.values[part.value].dims), scope.texts[part.value]) for part in parts]
+        self.lines.call(f"{made}, {largest}, {total} = attention_in_blocks", self._arguments(one, function, cut, scope))
 
     def _arguments(
-        self, one: Attention, functions: Sequence[tuple[str, Sequence[tuple[Sequence[str], str]]]], scope: Scope
+        self, one: Attention, function: str, cut: Sequence[tuple[Sequence[str], str]], scope: Scope
     ) -> list[tuple[str, str]]:
-        """What the call is given, each with the comment beside it. `functions`: that of scores and that of what is
-        seen, with what each is given."""
+        """What the call is given, each with the comment beside it."""
         product, own = one.product, one.product.operands.index(one.shares)
         terms = [self._kept(product.indices[i], self.values[product.operands[i]].dims) for i in (own, 1 - own)]
         output = self._kept(product.output, self.values[product.result].dims)
-        every = [labels for _, given in functions for labels, _ in given]
-        letter = letters(label for each in (*terms, output, *every) for label in each)
+        letter = letters(label for each in (*terms, output, *(labels for labels, _ in cut)) for label in each)
         word = {labels: "".join(letter[label] for label in labels) for labels in map(tuple, [*terms, output])}
-        (scores, cut), (seen, by) = [
-            (name, ", ".join(f'("{"".join(letter[label] for label in labels)}", {text})' for labels, text in given))
-            for name, given in functions
-        ]
+        parts = [f'("{"".join(letter[label] for label in labels)}", {text})' for labels, text in cut]
         blocks = ", ".join(f'"{letter[dim]}": cfg.{self.names.blocks[dim]}' for dim in one.blocked)
         einsum = f'"{word[tuple(terms[0])]},{word[tuple(terms[1])]}->{word[tuple(output)]}"'
         types = ", ".join(dtype_text(self.values[name].dtype) for name in (one.shares, product.result))
         return [
-            (f"{scores}, [{cut}]", self.note(one.exps)),
+            (f"{function}, [{', '.join(parts)}]", self.note(one.exps)),
             (f"{einsum}, {scope.texts[one.values]}", "" if one.rescaled else self.note(product.result)),
             (f"{{{blocks}}}, {types}", self.note(one.shares)),
-            *([(f"{seen}, [{by}]", "")] if seen else []),
         ]
 
     def _sum(self, one: Attention, scope: Scope) -> None:

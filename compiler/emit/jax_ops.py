@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
-from ...ir.expr import Expr, Operand, operands
+from ...ir.expr import Operand
 from ...ir.mesh import Mesh
 from ...ir.program import Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, operand_names
 from ...ir.spmd import SpmdValue
@@ -90,17 +90,6 @@ class Ops:
             case Iota():
                 return self._lookup(op, texts, held, dims)
         raise AssertionError(op)
-
-    def condition(self, expr: Expr, dims: Sequence[str], known: Mapping[str, str]) -> str:
-        """The text of a condition along `dims`; `known` are the texts of values."""
-        names, kept = operands(expr), self.kept(dims)
-        held = {name: self.kept(self.values[name].dims) for name in names}
-        dtypes = {name: self.values[name].dtype for name in names}
-
-        def aligned(name: str) -> str:
-            return align_text(known[name], held[name], kept)
-
-        return ExprText(kept, aligned, dtypes, held, self.size_text, self.context_text, "").test(expr)
 
     def indices(self, name: str, indices: Sequence[str]) -> list[str]:
         """The indices that the local array of an operand of an einsum has."""

@@ -149,23 +149,18 @@ def attention_in_blocks(
     blocks: Mapping[str, int],
     weighing: Any,
     dtype: Any,
-    seen: Callable[..., jax.Array] | None = None,
-    places: Sequence[tuple[str, jax.Array]] = (),
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Softmax of scores times values, a block of scores at a time: all of them never exist at once.
 
     `scores` makes a block of the blocks of `parts`, of which each has a letter for each dimension; `product` is the
     einsum with `values`, its weights in the type `weighing`. `blocks`: how many places of each letter a block has, of
     queries, where there are several, and then of the context. The result is of type `dtype`; beside it come the
-    largest score of each row, and the sum of exp(score - largest), both of this chip's part of the context. `seen` says
-    of a block of queries, from the blocks of `places`, which keys each of them sees: blocks of the context before the
-    first and after the last that any of them does are left out.
+    largest score of each row, and the sum of exp(score - largest), both of this chip's part of the context.
     """
     weights, held, out = product.replace("->", ",").split(",")
     sizes = {letter: n for letters, a in [*parts, (held, values)] for letter, n in zip(letters, a.shape, strict=True)}
     width = {letter: min(n, sizes[letter]) for letter, n in blocks.items()}
     *queries, context = blocks
-    count = -(-sizes[context] // width[context])
     rows, axis = weights.replace(context, ""), weights.index(context)
 
     def cut(letters: str, a: jax.Array, letter: str, start: Any) -> jax.Array:
@@ -199,29 +194,17 @@ def attention_in_blocks(
         total = total * shrunk + weight.sum(axis, dtype=jnp.float32)
         return top, total, sums * beside(shrunk) + more
 
-    def reach(own: Sequence[tuple[str, jax.Array]]) -> tuple[Any, Any]:  # the first block that is seen, and the next
-        if seen is None or count == 1:
-            return 0, count
-        every = seen(*(a for _, a in own)).reshape(-1, sizes[context]).any(0)
-        every = jnp.pad(every, (0, count * width[context] - sizes[context])).reshape(count, -1).any(1)
-        return every.argmax(), jnp.where(every, jnp.arange(1, count + 1), 0).max()  # after the last
-
-    def attend(own: Sequence[tuple[str, jax.Array]], by: Sequence[tuple[str, jax.Array]]) -> tuple[Any, Any, Any]:
-        first, last = reach(by)
-        after = step(first, (-jnp.inf, 0.0, 0.0), own)
-        most, total, sums = lax.fori_loop(first + 1, last, lambda n, before: step(n, before, own), after)
+    def attend(own: Sequence[tuple[str, jax.Array]]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        after = step(0, (-jnp.inf, 0.0, 0.0), own)
+        count = -(-sizes[context] // width[context])
+        most, total, sums = lax.fori_loop(1, count, lambda n, before: step(n, before, own), after)
         return (sums / beside(jnp.where(total == 0, 1, total))).astype(dtype), most, total
 
     if not queries or sizes[queries[0]] == width[queries[0]]:
-        return attend(parts, places)
+        return attend(parts)
     [query] = queries
     starts = np.minimum(np.arange(0, sizes[query], width[query]), sizes[query] - width[query])
-
-    def of_queries(start: Any) -> tuple[Any, Any, Any]:
-        own, by = ([(letters, cut(letters, a, query, start)) for letters, a in each] for each in (parts, places))
-        return attend(own, by)
-
-    every = lax.map(of_queries, starts)
+    every = lax.map(lambda start: attend([(each, cut(each, a, query, start)) for each, a in parts]), starts)
     left = sizes[query] - width[query] * (len(starts) - 1)  # places of the last block that are new
 
     def together(a: jax.Array, at: int) -> jax.Array:

@@ -250,13 +250,6 @@ class ExprText:
         cast = text.text if text.dtype is dtype else f"{text.within(ATOM)}.astype({dtype_text(dtype)})"
         return cast if covered >= set(self.dims) else f"jnp.broadcast_to({cast}, {self.shape})"
 
-    def test(self, expr: Expr) -> str:
-        """The text of a condition, true or false, without dims that nothing in it has at the front."""
-        return self._test(self._text(folded(expr)))
-
-    def _test(self, condition: _Text) -> str:
-        return condition.text if condition.truth else f"{condition.within(1)} != 0"
-
     def _text(self, expr: Expr) -> _Text:
         match expr:
             case Const(value):
@@ -280,7 +273,8 @@ class ExprText:
         raise AssertionError(expr)
 
     def _where(self, condition: _Text, branches: Sequence[_Text]) -> _Text:
-        test, dtype = self._test(condition), _together(branches)
+        test = condition.text if condition.truth else f"{condition.within(1)} != 0"
+        dtype = _together(branches)
         texts = [_bounded(branch, dtype).text for branch in branches]
         return _Text(f"jnp.where({test}, {texts[0]}, {texts[1]})", ATOM, dtype)
 

@@ -38,7 +38,6 @@ _INSTRUCTION = re.compile(
 )
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 _NAME = re.compile(r"%([\w.\-]+)")
-_COLLECTIVE = re.compile(r"(ragged-)?all-|reduce-scatter|collective-")  # as opcodes begin
 
 
 class ModuleError(Exception):
@@ -90,8 +89,7 @@ class Module:
     def executed(self, fused: bool = True) -> Iterator[tuple[Instruction, int]]:
         """Every instruction that runs, and how often; without `fused` those of fusions count as the fusion alone.
 
-        A loop that runs as often as its data say, as attention does over the blocks that its mask lets through, counts
-        once. Raises ModuleError where such a loop has a collective.
+        Raises ModuleError for a loop whose trip count is not to be found.
         """
         yield from self._executed(self.entry, 1, fused)
 
@@ -105,18 +103,15 @@ class Module:
                 yield from self._executed(called or "", times, fused)
 
     def trips(self, loop: Instruction) -> int:
-        """How often the body of a loop runs: what the compiler says, or else what it counts up to from zero, or else
-        once, where data say it."""
+        """How often the body of a loop runs: what the compiler says, or else what it counts up to from zero."""
         if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest):
             return int(known[1])
         condition = self.computations.get(loop.attribute("condition") or "", [])
         below = [i for i in condition if i.opcode == "compare" and "direction=LT" in i.rest]
         limits = [i.rest for i in condition if i.opcode == "constant" and below and i.name in below[0].operands]
-        if len(below) == 1 and len(limits) == 1 and (number := re.match(r"(\d+)\)", limits[0])):
-            return int(number[1])
-        if any(_COLLECTIVE.match(each.opcode) for each, _ in self._executed(loop.attribute("body") or "", 1, True)):
-            raise ModuleError(f"the loop `{loop.name}` does not say how often it runs, and has a collective")
-        return 1
+        if len(below) != 1 or len(limits) != 1 or not (number := re.match(r"(\d+)\)", limits[0])):
+            raise ModuleError(f"the loop `{loop.name}` does not say how often it runs")
+        return int(number[1])
 
 
 def read_module(text: str) -> Module:

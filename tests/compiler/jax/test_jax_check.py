@@ -22,7 +22,7 @@ from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax import check as jax_check
 from escc.compiler.jax.check import check_jax, jax_check_text, require_jax
 from escc.compiler.jax.hlo import ModuleTransfer, collectives_of
-from escc.compiler.jax.hlo_text import ModuleError, read_module
+from escc.compiler.jax.hlo_text import ModuleError
 from escc.compiler.jax.planned import planned, sent_bytes
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load, parse
@@ -124,11 +124,8 @@ def test_what_a_loop_runs_counts_as_often_as_it_does() -> None:
     assert list(collectives_of(module(loop, inner + deep), MESH).values()) == [118 + 118 * 118]
     known = loop + ', backend_config={"known_trip_count":{"n":"7"}}'
     assert list(collectives_of(module(known, LOOP), MESH).values()) == [7]
-    by_data = LOOP.replace("direction=LT", "direction=NE")
     with pytest.raises(ModuleError, match="how often"):
-        collectives_of(module(loop, by_data), MESH)
-    silent = read_module(module(loop, by_data.replace(GATHER, "")))
-    assert [times for each, times in silent.executed() if each.name == "b"] == [1]
+        collectives_of(module(loop, LOOP.replace("direction=LT", "direction=NE")), MESH)
 
 
 def test_texts_that_are_no_modules_are_refused() -> None:

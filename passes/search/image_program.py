@@ -30,6 +30,7 @@ TIGHTER = 4  # times that there is said to be less room, where what is spelled o
 MOST_AMONG = 250_000  # columns of a program among images; larger ones take minutes
 MOST_SPELLED, MOST_ARCS = 40_000, 150_000  # columns of the programs that spell a plan out: over its arcs, and all
 BEYOND = 1.1  # how much less, by what it takes too much
+LITTLE = 1e-6  # and less than that plan takes at the least, so that another is found
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,8 @@ class ImageSearch:
             found, wrong = self._spelled(cheapest, whole, below)
             if found is not None or wrong is None:
                 break
-            limits = replace(limits, share=limits.share * (1 - BEYOND * self.side.limits.excess(wrong)))
+            less = limits.share * (1 - BEYOND * self.side.limits.excess(wrong))
+            limits = replace(limits, share=min(less, limits.taken(cheapest) * (1 - LITTLE)))
             cheapest, _ = small.any(limits, max(least, low), below)
         self.prover.solve_s += small.prover.solve_s
         return Among(bound, found, whole)

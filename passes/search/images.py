@@ -106,6 +106,10 @@ class ImageLimits:
         """As the limits have it."""
         return self.limits.combined
 
+    def taken(self, plan: Candidate) -> float:
+        """The share of the room that a plan takes at the least, where that is most."""
+        return max((load.of(plan.chosen) / load.room for load in self._every), default=0.0) * self.share
+
     def fits(self, plan: Candidate) -> bool:
         """Whether a plan does."""
         return all(load.of(plan.chosen) <= load.room * (1 + SAME) for load in self._every)

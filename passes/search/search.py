@@ -28,6 +28,7 @@ from .settle import settle
 
 FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
 MOST_COLUMNS = 500_000  # of a problem of which all plans are looked at where copies that choose alike prove nothing
+MOST_FREE = 200_000  # columns of a program without limits, where plans within them have been looked at already
 SWEEPS = 6  # brings the bound within some hundredths; more would leave less to prove, but take longer than proving it
 
 
@@ -76,8 +77,8 @@ def search(
     far = ascent.bound() < rounded.price * (1 - FAR) and min(side.bound for side in every) < rounded.price
     if far and not all(side.settled for side in every):
         # The cheapest plan of all may be so much cheaper that it keeps to the limits after all.
-        proven = _proven(prover, ascent, rounded, limits, below)
-        if proven.fits:
+        proven = _proven(prover, ascent, rounded, limits, below, MOST_FREE)
+        if proven.fits and proven.plan.bound >= proven.plan.price * (1 - problem.settings.gap):
             return proven.plan
         least = max(least, proven.plan.bound)
     return _sides(every, prover, least, below)
@@ -92,11 +93,16 @@ class _Proven:
 
 
 def _proven(
-    prover: Prover, ascent: DualAscent, known: Candidate, limits: Limits | JointLimits | None, below: float
+    prover: Prover,
+    ascent: DualAscent,
+    known: Candidate,
+    limits: Limits | JointLimits | None,
+    below: float,
+    most_columns: int | None = None,
 ) -> _Proven:
-    """The cheapest plan of those that keep to limits and of those that do not. Raises Cutoff where none costs less than
-    `below`."""
-    found = prover.prove(ascent, known.at_most(below))
+    """The cheapest plan of those that keep to limits and of those that do not, or with a bound alone where there are
+    more than `most_columns`. Raises Cutoff where none costs less than `below`."""
+    found = prover.prove(ascent, known.at_most(below), most_columns)
     if found.price >= below and (limits is None or found.bound >= below):
         raise Cutoff(found.bound)
     if found.price >= below or (limits is not None and not _fits(found, limits)):

@@ -103,3 +103,29 @@ def test_levels_that_differ_in_nothing_are_one_and_fixed_choices_reach_none() ->
     memory = rows & (made.model.row >= len(problem.prices))
     assert (made.model.column[memory] >= made.levels[0]).all(), "memory is said in levels alone"
     assert made.model.coefficient[memory].sum() == pytest.approx(1e3 * (count - 1) / (count / 2) * 3)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 7, 11, 16, 23, 31, 42])
+def test_near_a_relaxation_is_the_cheapest_plan_within_limits_and_none_without_arcs_to_it(seed: int) -> None:
+    problem = problem_of(seed, SQUARE, LINKS)
+    problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+    limits = rooms(problem, seed)
+    least, ascent = optimum(problem, limits), ascent_of(problem)
+    known = Candidate(tuple(0 for _ in problem.prices), 1.5 * least, ascent.bound())
+    answer = Prover(problem).near_relaxed(ascent, known, limits, 10**6, 1e-9)
+    assert answer is not None and answer[1] is None
+    plan = answer[0]
+    assert plan is not None and limits.fits(plan)
+    assert least * (1 - 1e-9) <= plan.price <= least * (1 + 2 * exact.NEAR_RELAXED)
+    taken = problem.trees.bill(plan.chosen, plan.shared).arcs
+    among = {t: np.zeros(len(d.price), dtype=bool) for t, d in enumerate(problem.distances) if d is not None}
+    for t, arcs in enumerate(taken):
+        if t in among:
+            among[t][list(arcs)] = True
+    again = Prover(problem).near_relaxed(ascent, known, limits, 10**6, 1e-9, among)
+    assert again is not None and again[0] is not None
+    assert again[0].price <= plan.price * (1 + 1e-9), "its own arcs are all that it needs"
+    if any(len(arcs) for arcs in taken):
+        none = {t: np.zeros_like(mask) for t, mask in among.items()}
+        bare = Prover(problem).near_relaxed(ascent, known, limits, 10**6, 1e-9, none)
+        assert bare is not None and (bare[0] is None or bare[0].price >= plan.price * (1 - 1e-9))

@@ -26,7 +26,6 @@ from .problem import Candidate, Problem
 from .steiner import Distances
 from .symmetry import image_codes
 
-SWEEPS = 3  # of the ascent among the images of a plan
 SAME = 1e-9  # relative: plans of one price
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from escc.compiler.simulate.reference import random_stored, run_reference
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.expr import operands
-from escc.ir.program import Map, Program, Repeat, walk
+from escc.ir.program import Einsum, Map, Program, Repeat, signature, walk
 from escc.ir.text.read import parse
 from escc.passes.expansion.expand import expand
 from escc.passes.expansion.pad_signs import PadSigns
@@ -213,6 +213,16 @@ def test_sums_of_zeros_need_no_mask(name: str) -> None:
 def test_a_mask_is_made_once_in_a_region() -> None:
     made = program(f"{DIMS}main(x: bf16[B,F]) {{ y = exp(x)\n return sum(y, over=F), mean(y, over=F) }}", F=9)
     assert masks(made) == ["y.place", "y.masked"]
+
+
+def test_products_with_a_contraction_are_sums_and_others_are_terms() -> None:
+    """Of terms on both sides of zero a sum may be zero, and a term is not."""
+    made = program(
+        f"{DIMS}main(x: bf16[B,F], y: bf16[F]) {{ a[B] = x[B,F] * y[F]\n b[B,F] = x[B,F] * y[F]\n return a, b }}"
+    )
+    values = made.table()
+    einsums = [placed.item for placed in walk(made.body) if isinstance(placed.item, Einsum)]
+    assert {op.result: signature(op, values).sums for op in einsums} == {"a": True, "b": False}
 
 
 def test_numbers_are_the_true_sizes() -> None:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .branch_and_bound import Side, press
+from .branch_and_bound import press
 from .dual_ascent import DualAscent
 from .exact import Prover
 from .images import ImageLimits, Images
+from .limits import JointLimits, Limits
 from .problem import Candidate
 
 SETTLED = 6  # sweeps that bring a bound within some hundredths
@@ -35,8 +36,8 @@ LITTLE = 1e-6  # and less than that plan takes at the least, so that another is 
 
 @dataclass(frozen=True, eq=False)
 class Among:
-    """Of a side a `bound` of all plans, the cheapest that was `found` within its limits, and an `ascent` of the whole
-    problem that has settled near it."""
+    """A `bound` of all plans within limits, the cheapest that was `found`, and an `ascent` of the whole problem that
+    has settled near it."""
 
     bound: float
     found: Candidate | None
@@ -45,16 +46,16 @@ class Among:
 
 @dataclass(eq=False)
 class ImageSearch:
-    """A side looked at by images. `ascent` has settled on its problem, of which `prover` knows more."""
+    """The problem of a `prover` looked at by images, for plans that keep to `limits`. `ascent` has settled on it."""
 
-    side: Side
+    prover: Prover
+    limits: Limits | JointLimits
     images: Images
     ascent: DualAscent
-    prover: Prover
 
     def run(self, least: float, below: float) -> Among:
         """Of plans that cost less than `below` the cheapest; `least` is a bound of all."""
-        limits = ImageLimits(self.images, self.side.limits)
+        limits = ImageLimits(self.images, self.limits)
         settled = self._settled(limits)
         if settled is None:
             return Among(math.inf, None, self.ascent)
@@ -68,7 +69,7 @@ class ImageSearch:
             found, wrong = self._spelled(cheapest, whole, below)
             if found is not None or wrong is None:
                 break
-            less = limits.share * (1 - BEYOND * self.side.limits.excess(wrong))
+            less = limits.share * (1 - BEYOND * self.limits.excess(wrong))
             limits = replace(limits, share=min(less, limits.taken(cheapest) * (1 - LITTLE)))
             cheapest, _ = small.any(limits, max(least, low), below)
         self.prover.solve_s += small.prover.solve_s
@@ -99,17 +100,17 @@ class ImageSearch:
         for n, (of, choice) in enumerate(zip(self.images.of, plan.chosen, strict=True)):
             own.allow(n, of == choice)
             first = self.images.first[n][choice]
-            charged += float(whole.prices[n][first] - self.side.problem.prices[n][first])
+            charged += float(whole.prices[n][first] - self.prover.problem.prices[n][first])
         own.refund = charged
         for _ in range(SWEEPS):
             own.sweep()
         start = Candidate(tuple(own.round()), math.inf, own.bound())
-        arcs = self.images.arcs(self.side.problem, plan)
+        arcs = self.images.arcs(self.prover.problem, plan)
         for share in NEAR_PLAN:
             most = start.at_most(min(below, plan.price * (1 + share)))
-            gap = self.side.problem.settings.gap if self.images.problem.columns < MANY_IMAGES else share * FINE
+            gap = self.prover.problem.settings.gap if self.images.problem.columns < MANY_IMAGES else share * FINE
             for among, most_columns in ((arcs, MOST_SPELLED), (None, MOST_ARCS)):
-                answer = self.prover.near_relaxed(own, most, self.side.limits, most_columns, gap, among)
+                answer = self.prover.near_relaxed(own, most, self.limits, most_columns, gap, among)
                 if answer is not None and answer != (None, None):
                     return answer
             if most.price == below:

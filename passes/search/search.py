@@ -20,7 +20,7 @@ from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
 from .exact import Prover
 from .graph import MAX_LAYOUTS
-from .image_program import ImageSearch
+from .image_program import Among, ImageSearch
 from .images import images
 from .limits import JointLimits, Limits
 from .problem import Candidate, Problem
@@ -70,10 +70,11 @@ def search(
         proven = _proven(prover, ascent, rounded, limits, below)
         if proven.fits:
             return proven.plan
+        assert limits is not None, "without limits a plan fits"
         least = max(ascent.bound(), proven.plan.bound)
-        return _sides(_begun(sides(), prover, ascent, least, below), prover, least, below)
+        return _sides(_begun(sides(), prover, limits, ascent, least, below), prover, least, below)
     least = ascent.bound()
-    every = _begun(sides(), prover, ascent, least, below)
+    every = _begun(sides(), prover, limits, ascent, least, below)
     far = ascent.bound() < rounded.price * (1 - FAR) and min(side.bound for side in every) < rounded.price
     if far and not all(side.settled for side in every):
         # The cheapest plan of all may be so much cheaper that it keeps to the limits after all.
@@ -112,28 +113,33 @@ def _proven(
     return _Proven(plain if limits is None or _fits(plain, limits) else found, True)
 
 
-def _begun(sides: Iterable[Side], prover: Prover, ascent: DualAscent, least: float, below: float) -> list[Boxes]:
+def _begun(
+    sides: Iterable[Side],
+    prover: Prover,
+    limits: Limits | JointLimits,
+    ascent: DualAscent,
+    least: float,
+    below: float,
+) -> list[Boxes]:
     """All sides, each with a box. `ascent` has settled on the problem, and `least` is a bound of it."""
+    among = _among_images(prover, limits, ascent, least, below)
     every = [_boxes(side, prover, ascent, below) for side in sides]
-    if every and all(side.problem.columns >= MANY_COLUMNS for side in every):
-        _among_images(every, least)
+    if among is not None:
+        for side in every:
+            own = side.prover is prover
+            side.begin(among.bound, among.found if own else None, among.ascent if own else side.ascent)
+        share(every)
     enter(every, least)
     return every
 
 
-def _among_images(every: Sequence[Boxes], least: float) -> None:
-    """Look at all sides with the images of plans under renamings of axes taken as one first, where some are alike."""
-    for side in sorted(every, key=lambda side: side.ascent.bound()):
-        found = images(side.problem)
-        if found is None:
-            return
-        own = max(least, side.ascent.bound())
-        if own < side.price * (1 - side.problem.settings.gap):
-            among = ImageSearch(side.side, found, side.ascent, side.prover).run(own, side.price)
-            side.begin(among.bound, among.found, among.ascent)
-        else:
-            side.begin(own, None, side.ascent)
-        share(every)
+def _among_images(
+    prover: Prover, limits: Limits | JointLimits, ascent: DualAscent, least: float, below: float
+) -> Among | None:
+    """What plans of all sides of a large problem come to with their images under renamings of axes taken as one, where
+    some are alike."""
+    found = images(prover.problem) if prover.problem.columns >= MANY_COLUMNS else None
+    return None if found is None else ImageSearch(prover, limits, found, ascent).run(least, below)
 
 
 def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -> Candidate:

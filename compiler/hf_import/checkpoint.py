@@ -14,7 +14,7 @@ from typing import Any
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, fail
 from ...ir.program import Program
-from .checkpoint_files import checkpoint_tensors
+from .checkpoint_files import checkpoint_tensors, gguf_reader
 from .coded import codes_of
 from .description import Transformer
 from .parameter_parts import tensor_called
@@ -97,7 +97,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         found = checkpoint_tensors(path)
     except OSError as error:
         raise fail(f"`{path}` cannot be read: {error.strerror or error}.") from None
-    except Exception as error:  # the library of GGUF raises whatever a wrong file leads it to
+    except ValueError as error:
         raise _damaged(path, error) from None
     every = {name: one for name, one in found.items() if "|" not in name}
     kept = {n.removesuffix("|kept"): (shape, kind) for n, (shape, kind, _) in found.items() if "|" in n}
@@ -125,10 +125,14 @@ def gguf_fields(path: Path) -> Mapping[str, Any]:
 @lru_cache(maxsize=1)  # lists of tokens take seconds
 def _fields(path: Path, changed: int) -> Mapping[str, Any]:
     """The metadata of a file as it was when it last `changed`."""
-    library = _gguf()
+    _gguf()
     try:
-        return {name: field.contents() for name, field in library.GGUFReader(path).fields.items()}
-    except Exception as error:
+        fields = gguf_reader(path).fields
+    except ValueError as error:
+        raise _damaged(path, error) from None
+    try:
+        return {name: field.contents() for name, field in fields.items()}
+    except Exception as error:  # the library raises whatever a wrong field leads it to
         raise _damaged(path, error) from None
 
 
@@ -258,7 +262,7 @@ def _unread_blocks(checkpoint: Checkpoint) -> list[Diagnostic]:
         name = min((n for n, k in checkpoint.types.items() if k == kind), key=lambda n: math.prod(checkpoint.shapes[n]))
         try:
             tensors[name][2]()
-        except Exception:  # it raises whatever its reader of that type does
+        except ValueError:
             found.append(Diagnostic(f"`{name}` is of type {kind}, of which no numbers can be made."))
     return found
 

@@ -117,6 +117,8 @@ def whole_tensors(found: dict[str, tuple[tuple[int, ...], str, Any]], folder: Pa
         elif last in ("weight_packed", "weight") and kind == "U8" and {"scale"} <= own.keys() and len(shape) == 2:
             if found[own["scale"]][0] != (shape[0], shape[1] // 8):
                 raise ValueError(f"`{name[:80]}` and its scales are not those of one matrix")
+            for one in ("second", "global"):
+                check_part(found, own, one, [(), (1,), (1, 1)])
             made = (shape[0], 2 * shape[1]), "fp4 with scales", lambda p: fp4_numbers(p), None
         elif name.endswith("_blocks") and kind == "U8" and len(shape) == 4:
             whole, scales = name.removesuffix("_blocks"), name.removesuffix("_blocks") + "_scales"
@@ -146,6 +148,8 @@ def whole_tensors(found: dict[str, tuple[tuple[int, ...], str, Any]], folder: Pa
 
 def kept_as(code: str, scales: Any, shape: tuple[int, ...]) -> str | None:
     """What codes of a matrix with such a tensor of scales are kept as; None where blocks are not of one size."""
+    if len(scales[0]) > len(shape) or 0 in scales[0]:
+        return None
     counts, wide = tuple(scales[0]), {"F32": "f32", "F16": "f16", "BF16": "bf16"}.get(scales[1])
     counts = (*counts, 1, 1)[: len(shape)] if math.prod(counts) > 1 else (1,) * len(shape)
     blocks = []
@@ -163,8 +167,10 @@ def gptq_tensor(found: Mapping[str, Any], own: Mapping[str, str], folder: Path) 
     )
     bits, by_output = 32 * zeros // max(outputs, 1), columns == outputs
     inputs = rows * 32 // max(bits, 1) if by_output else rows
-    if bits not in (2, 4, 8) or columns not in (outputs, zeros) or several != groups:
+    words = {found[own[part]][1] for part in ("qweight", "qzeros")} == {"I32"} and rows
+    if bits not in (2, 4, 8) or columns not in (outputs, zeros) or several != groups or not words:
         raise ValueError(f"`{own['qweight'][:80]}` and its scales and zeros are not those of one matrix")
+    check_part(found, own, "g_idx", [(inputs,)], groups)
     offset, shape = gptq_offset(folder) if by_output else 0, (outputs, inputs)
     said, kept = kept_as(f"int{bits}", ((outputs, groups), found[own["scales"]][1]), shape), None
     less = unpacked_numbers(found[own["qzeros"]][2](), bits, 1) + (offset - (1 << (bits - 1)))
@@ -179,8 +185,13 @@ def packed_tensor(found: Mapping[str, Any], own: Mapping[str, str]) -> Any:
     rows, words = found[own["packed"]][0]
     outputs, inputs = shape = tuple(int(n) for n in np.asarray(found[own["shape"]][2]()).reshape(-1))
     bits = next((b for b in (4, 8, 2) if (rows, words) == (outputs, -(-inputs * b // 32))), 0)
-    if not bits or found[own["scale"]][0][0] not in (1, outputs):
+    scaled, groups = (*found[own["scale"]][0], 1, 1)[:2]
+    if not bits or scaled not in (1, outputs) or not 0 < groups <= inputs:
         raise ValueError(f"`{own['packed'][:80]}` and its scales are not those of a matrix of {outputs}x{inputs}")
+    check_part(found, own, "group", [(inputs,)], groups)
+    check_part(found, own, "zero_point", [(-(-scaled * bits // 32), groups)])
+    if "zero_point" in own and found[own["zero_point"]][1] != "I32":
+        raise ValueError(f"`{own['zero_point'][:80]}` is not packed as its matrix is")
     said, kept = kept_as(f"int{bits}", found[own["scale"]], shape), None
     if said and bits > 2 and in_order(found, own.get("group")):
         kept = said + (f" int{bits}" if "zero_point" in own else ""), lambda p: group_codes(p, bits, shape)
@@ -190,12 +201,28 @@ def packed_tensor(found: Mapping[str, Any], own: Mapping[str, str]) -> Any:
 def rows_tensor(found: Mapping[str, Any], own: Mapping[str, str]) -> Any:
     """The same of a matrix in int8 whose rows, or groups in them, have scales."""
     shape, scales = found[own["weight"]][0], found[own.get("scale") or own["SCB"]]
-    if len(scales[0]) > 2 or (scales[0] and scales[0][0] not in (1, shape[0])):
+    scaled, groups = (*scales[0], 1, 1)[:2]
+    if len(scales[0]) > 2 or scaled not in (1, shape[0]) or not 0 < groups <= shape[1]:
         raise ValueError(f"`{own['weight'][:80]}` and its scales are not those of one matrix")
+    check_part(found, own, "zero_point", [scales[0], (scaled, groups), (scaled,)])
     kind = f"int8 with scales{' of rows' if math.prod(scales[0]) == shape[0] > 1 else ''}"
     said = kept_as("int8", scales, shape)
     kept = (said + (" int8" if "zero_point" in own else ""), lambda p: group_codes(p, 8, shape)) if said else None
     return shape, kind, lambda p: group_numbers(p, 8, shape), kept
+
+
+def check_part(
+    found: Mapping[str, Any], own: Mapping[str, str], part: str, shapes: list[tuple[int, ...]], groups: int = 0
+) -> None:
+    """Raise ValueError where a matrix has a part that is not of one of these shapes, or, where there are `groups`, one
+    that is not the number of a group for each place."""
+    if part not in own:
+        return
+    (shape, kind, made), name = found[own[part]], own[part]
+    if shape not in shapes:
+        raise ValueError(f"`{name[:80]}` is not of shape {'x'.join(map(str, shapes[0]))}, as the rest of its matrix is")
+    if groups and not (kind in ("I32", "I64") and 0 <= made().min() <= made().max() < groups):
+        raise ValueError(f"`{name[:80]}` names groups that its matrix does not have")
 
 
 def in_order(found: Mapping[str, Any], name: str | None) -> bool:
@@ -317,15 +344,35 @@ def fp4_numbers(parts: Mapping[str, Any]) -> Any:
     return numbers * scale * own.reshape(-1)[0]
 
 
+def gguf_reader(path: Path) -> Any:
+    """A GGUF file as the package gguf reads it, which raises whatever a wrong file leads it to."""
+    library = import_module("gguf")
+    try:
+        return library.GGUFReader(path)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(str(error)[:200] or type(error).__name__) from error
+
+
+def gguf_numbers(blocks: Any, kind: Any) -> Any:
+    """The numbers of blocks of GGUF. Raises ValueError where the package makes none of theirs, for which it raises
+    whatever its reader of that type does."""
+    library = import_module("gguf")
+    try:
+        return library.dequantize(blocks, kind)
+    except Exception as error:
+        raise ValueError(f"no numbers can be made of {kind.name}: {str(error)[:200]}") from error
+
+
 def gguf_tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str, Any]]:
     """Every tensor of a GGUF file, as `checkpoint_tensors` gives it. Takes the package gguf."""
-    gguf = import_module("gguf")
     found: dict[str, tuple[tuple[int, ...], str, Any]] = {}
-    for tensor in gguf.GGUFReader(path).tensors:
+    for tensor in gguf_reader(path).tensors:
         shape = tuple(int(n) for n in tensor.shape)[::-1]
 
         def made(tensor: Any = tensor, shape: Any = shape) -> Any:
-            return gguf.dequantize(tensor.data, tensor.tensor_type).reshape(shape)
+            return gguf_numbers(tensor.data, tensor.tensor_type).reshape(shape)
 
         found[tensor.name] = shape, tensor.tensor_type.name, made
         if said := gguf_codes(tensor.tensor_type.name):
@@ -387,7 +434,7 @@ class GgufBlocks:
         start, those = (192, b"\x01" * 16 + one) if self.kind.name == "Q6_K" else (0, head)
         own = self.blocks.copy()
         own[:, start : start + len(those)] = np.frombuffer(those, np.uint8)
-        return import_module("gguf").dequantize(own, self.kind).reshape(self.shape)
+        return gguf_numbers(own, self.kind).reshape(self.shape)
 
     def scales(self) -> tuple[Any, Any]:
         """The scales and the least numbers of all groups."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,10 @@ def tokenizer_of(checkpoint: Path) -> Tokenizer:
     if not path.is_file():
         raise fail(f"The folder `{checkpoint}` has no `tokenizer.json`.", hint=IDS)
     try:
-        return Tokenizer(library.Tokenizer.from_file(str(path)), stop_tokens(checkpoint))
+        made = library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises a bare one
         raise fail(f"`{path}` cannot be read: {str(error)[:200].rstrip('.')}.", hint=IDS) from None
+    return Tokenizer(made, stop_tokens(checkpoint))
 
 
 def stop_tokens(checkpoint: Path) -> tuple[int, ...]:
@@ -50,7 +51,7 @@ def stop_tokens(checkpoint: Path) -> tuple[int, ...]:
     if checkpoint.suffix == ".gguf":
         said = gguf_fields(checkpoint)
         found = [said.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
-        return tuple(sorted({int(one) for one in found if one is not None}))
+        return tuple(sorted({one for one in found if type(one) is int}))
     for name in ("generation_config.json", "config.json"):
         try:
             told = json.loads((checkpoint / name).read_text(encoding="utf-8")).get("eos_token_id")
@@ -66,23 +67,32 @@ def _of_gguf(library: Any, path: Path) -> Tokenizer:
     """Pairs of bytes, as GPT-2 and what came after it have them."""
     said = gguf_fields(path)
     kind, before = said.get("tokenizer.ggml.model"), said.get("tokenizer.ggml.pre", "default")
-    ahead = {
+    ahead: dict[str, list[Any]] = {
         "default": [],
         "gpt-2": [],
         "smollm": [library.pre_tokenizers.Digits(individual_digits=True)],
     }
-    if kind != "gpt2" or before not in ahead:
+    if kind != "gpt2" or str(before) not in ahead:
         raise fail(f"The tokenizer of `{path}` is `{kind}` with `{before}`, which is not understood.", hint=IDS)
+    tokens, kinds = _listed(said, "tokens", str, path), _listed(said, "token_type", int, path)
+    merges = [tuple(pair.split(" ", 1)) for pair in _listed(said, "merges", str, path)]
+    if len(kinds) != len(tokens):
+        raise fail(f"The tokenizer of `{path}` has {len(tokens):,} tokens, and types of {len(kinds):,}.", hint=IDS)
     try:
-        tokens, kinds = said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"]
-        merges = [tuple(merge.split(" ", 1)) for merge in said["tokenizer.ggml.merges"]]
         made = library.Tokenizer(library.models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
     except Exception as error:  # the library raises a bare one
         raise fail(f"The tokenizer of `{path}` cannot be read: {str(error)[:200]}.", hint=IDS) from None
     level = library.pre_tokenizers.ByteLevel(add_prefix_space=bool(said.get("tokenizer.ggml.add_space_prefix", False)))
-    made.pre_tokenizer = library.pre_tokenizers.Sequence([*ahead[before], level])
+    made.pre_tokenizer = library.pre_tokenizers.Sequence([*ahead[str(before)], level])
     made.decoder = library.decoders.ByteLevel()
     made.add_special_tokens([t for t, k in zip(tokens, kinds, strict=True) if k == CONTROL])
-    begins = said.get("tokenizer.ggml.add_bos_token", False) and "tokenizer.ggml.bos_token_id" in said
-    first = [int(said["tokenizer.ggml.bos_token_id"])] if begins else []
-    return Tokenizer(made, stop_tokens(path), first)
+    begin = said.get("tokenizer.ggml.bos_token_id") if said.get("tokenizer.ggml.add_bos_token", False) else None
+    return Tokenizer(made, stop_tokens(path), [begin] if type(begin) is int else [])
+
+
+def _listed(said: Mapping[str, Any], name: str, kind: type, path: Path) -> list[Any]:
+    """A list in the metadata of a GGUF file. Raises InputError where it is none of such entries."""
+    found = said.get(f"tokenizer.ggml.{name}")
+    if not isinstance(found, list) or not all(type(one) is kind for one in found):
+        raise fail(f"The tokenizer of `{path}` has no list `tokenizer.ggml.{name}` as it should be.", hint=IDS)
+    return found

@@ -6,6 +6,7 @@ import ast
 import json
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import gguf
 import numpy as np
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from escc.compiler.commands.main import app
 from escc.compiler.emit.jax_source import CHECKPOINTS, LOAD, _functions, _used
 from escc.compiler.emit.jax_streams import STREAMED_LOAD
+from escc.compiler.hf_import.checkpoint import open_checkpoint
 from escc.compiler.hf_import.checkpoint_files import GgufBlocks, checkpoint_tensors
 from escc.compiler.hf_import.parameter_parts import blocks_of, copy_blocks, parameter_parts
 from escc.compiler.hf_import.weight_map import Made, fitted_map, map_beside, parameters, read_map
@@ -189,6 +191,22 @@ def test_a_gguf_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(60))
     code, output = imported(tmp_path / "model.gguf", tmp_path / "out")
     assert code == 1 and "cannot be read" in output and not (tmp_path / "out").exists()
+
+
+def test_an_error_of_our_own_is_no_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the library of GGUF raises is said of the file; what the compiler does wrong stays an error."""
+    written_gguf(tmp_path / "model.gguf", "llama", {"rope.freq_base": 10000.0})
+    wrong = KeyError("of ours")
+    with monkeypatch.context() as patch:
+        patch.setattr("gguf.GGUFReader", Mock(side_effect=wrong))
+        with pytest.raises(InputError, match="cannot be read"):
+            open_checkpoint(tmp_path / "model.gguf")
+    with monkeypatch.context() as patch:
+        patch.setattr("gguf.dequantize", Mock(side_effect=wrong))
+        assert "no numbers can be made" in imported(tmp_path / "model.gguf", tmp_path / "out")[1]
+    monkeypatch.setattr("escc.compiler.hf_import.checkpoint_files.gguf_codes", Mock(side_effect=wrong))
+    with pytest.raises(KeyError, match="of ours"):
+        open_checkpoint(tmp_path / "model.gguf")
 
 
 def test_tensors_that_only_repeat_others_are_no_matter(tmp_path: Path) -> None:

@@ -215,6 +215,9 @@ def test_blocks_of_experts_become_plain_matrices(tmp_path: Path) -> None:
         ({"scales": np.zeros((3, 7), np.float16)}, "are not those of one matrix"),
         ({"qzeros": np.zeros((2, 2), np.int32)}, "are not those of one matrix"),
         ({"qzeros": None}, "`model.layers.0.mlp.up_proj.qweight`"),
+        ({"g_idx": np.zeros(7, np.int32)}, "is not of shape 24, as the rest of its matrix is"),
+        ({"g_idx": np.full(24, 3, np.int32)}, "names groups that its matrix does not have"),
+        ({"g_idx": np.full(24, -1, np.int32)}, "names groups that its matrix does not have"),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused(changed: dict[str, Array], message: str, tmp_path: Path) -> None:
@@ -227,3 +230,26 @@ def test_parts_that_do_not_go_together_are_refused(changed: dict[str, Array], me
     done = CliRunner().invoke(app, ["import", str(folder), "-o", str(tmp_path / "model.esti")])
     assert done.exit_code == 1 and message in done.output
     assert not (tmp_path / "model.esti").exists()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_parts_of_any_shapes_and_types_are_refused_or_read_whole(name: str, tmp_path: Path) -> None:
+    """What is refused is so before anything is read; whatever is not has as many numbers as it says."""
+    rng, refused = np.random.default_rng(3), 0
+    for _ in range(25):
+        parts = dict(FORMATS[name][0]((32, 32))[0])
+        part = rng.choice(sorted(parts.keys() - {"input_scale", "weight_format"}))
+        shape = list(parts[part].shape) or [1]
+        shape[rng.integers(len(shape))] = rng.choice([0, 1, 3, 32])
+        shape = [[], shape, [*shape, 2], list(parts[part].shape)][rng.integers(4)]
+        kind = rng.choice([parts[part].dtype, np.dtype(np.float32), np.dtype(np.int32)])
+        parts[part] = np.full(shape, rng.choice([-5, 1, 100])).astype(kind)
+        try:
+            found = checkpoint_tensors(save(tmp_path, {f"up.{end}": one for end, one in parts.items()}))
+        except ValueError:
+            refused += 1
+            continue
+        for tensor, (wanted, _, made) in found.items():
+            assert "|" in tensor or np.shape(made()) == tuple(wanted)
+            assert "|" not in tensor or np.shape(made()[0]) == tuple(wanted)
+    assert refused

@@ -326,6 +326,11 @@ class Hardware:
         slower = 1 / found.attention_efficiency - 1 / found.hbm_efficiency
         return seconds + cache_bytes * slower / self.hbm_bytes_per_s
 
+    def compute_bound_tokens(self, weight_bytes: float) -> float:
+        """The tokens of a batch from which on a matmul takes longer to do than its weights, of so many bytes each, to
+        read (J. Austin et al., How to Scale Your Model, 2025: rooflines)."""
+        return float(self.memory_s(weight_bytes) / self.compute_s(2))
+
     def launch_s(self, work: Work) -> float:
         """Seconds of an op beside its work: the kernel that starts with it, and what the engine takes."""
         engine_s = 0.0 if self.engine is None else work.layers * self.engine.layer_s + work.steps * self.engine.step_s

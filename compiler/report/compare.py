@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import isclose, lcm
 
 import sympy
 from sympy import Expr, Symbol
 
-from ...cost.formulas.crossover import regimes
 from ...cost.formulas.symbolic import Form, SymbolicEstimate
 from ...ir.diagnostics import InputError, did_you_mean, fail
 from ...ir.layout import format_layout
@@ -29,7 +29,7 @@ Search = Callable[[int, Sequence[Pin]], CompiledPhase]  # the plan that sends le
 
 @dataclass(frozen=True)
 class Turn:
-    """From `start` on, a number of what grows, the layouts called `name` send the least."""
+    """From `start` on, up to the next turn's, the layouts called `name` send the least."""
 
     start: float
     name: str
@@ -120,7 +120,7 @@ def compare(
         return Comparison(layouts)
     costs = {name: _only(one, over) for name, one in found.items()}
     symbol = _symbol(next(iter(found.values())), over)
-    turns = tuple(Turn(float(turn.start), turn.name) for turn in regimes(costs, symbol))
+    turns = cheapest(costs, symbol)
     if search is None:
         return Comparison(layouts, over, turns)
     return Comparison(layouts, over, turns, tuple(_findings(rivals, over, turns, search)))
@@ -214,3 +214,25 @@ def _only(estimate: SymbolicEstimate, over: str) -> Expr:
     kept = _symbol(estimate, over)
     sizes = {symbol: size for symbol, size in estimate.sizes.items() if symbol != kept}
     return sympy.sympify(estimate.comm_s).xreplace(sizes)
+
+
+def crossovers(first: Expr, second: Expr, over: Symbol) -> tuple[Expr, ...]:
+    """The positive values of `over` at which two costs are equal; none where they are always so."""
+    found = (sympy.simplify(p) for p in sympy.solve(sympy.numer(sympy.together(first - second)), over))
+    return tuple(p for p in found if p.is_positive is not False)
+
+
+def cheapest(costs: Mapping[str, Expr], over: Symbol) -> tuple[Turn, ...]:
+    """Which of some costs is the least as `over` grows from 0; of equal ones the first.
+
+    The costs depend on nothing but `over`. Two turns that follow each other differ in name.
+    """
+    points = sorted({p for a, b in combinations(costs.values(), 2) for p in crossovers(a, b, over)})
+    out: list[Turn] = []
+    for start, end in zip([sympy.Integer(0), *points], [*points, None], strict=True):
+        inside = start + 1 if end is None else (start + end) / 2
+        here = {name: cost.subs(over, inside) for name, cost in costs.items()}
+        name = min(here, key=lambda n: here[n])
+        if not out or out[-1].name != name:
+            out.append(Turn(float(start), name))
+    return tuple(out)

@@ -94,6 +94,11 @@ def _calibrated(chip: Hardware) -> Iterator[Row]:
             f"{_number(100 * found.network_efficiency)}% of the network"
         ),
     )
+    tokens = (round(chip.compute_bound_tokens(bits / 8)) for bits in (16, 8, 4))
+    yield (
+        "matmuls",
+        "arithmetic binds from about {:,} tokens on; from {:,} with weights of 8 bits, {:,} of 4".format(*tokens),
+    )
     yield "collective", f"{_number(found.collective_latency_s * 1e6)} us whatever it carries (`--network links`)"
     if found.hop_latency_s is not None:
         yield "hop", f"{_number(found.hop_latency_s * 1e6)} us"
@@ -110,7 +115,7 @@ def _calibrated(chip: Hardware) -> Iterator[Row]:
     if found.fp8_efficiency is not None:
         yield "fp8", f"{_number(100 * found.fp8_efficiency)}% of its arithmetic"
     if chip.matmul_share is not None:
-        yield "matmuls", f"{_number(100 * chip.matmul_share)}% of the peak, unless `--datasheet` is given"
+        yield "share", f"{_number(100 * chip.matmul_share)}% of the peak in matmuls, unless `--datasheet` is given"
     if chip.measured_like is not None:
         yield "like", f"{chip.measured_like}, whose shares count unless `--datasheet` is given"
     if isinstance(chip.fabric, Torus):

@@ -208,7 +208,11 @@ def test_without_jax_a_sentence_says_so(tmp_path: Path) -> None:
 def test_the_sheet_of_measured_hardware() -> None:
     result = invoke("hardware", "tpu-v4-measured")
     assert result.exit_code == 0, result.output
-    for said in ("links, unless `--network` says otherwise", "at most 2 at once", "root mean square over"):
+    for said in (
+        "links, unless `--network` says otherwise",
+        "at most 2 at once",
+        "about 226 tokens on",
+    ):
         assert said in result.stdout
     assert "tpu-v4-measured" in invoke("hardware").stdout
     assert "root mean square" not in invoke("hardware", "tpu-v4").stdout

@@ -4,6 +4,7 @@ golden files on demand."""
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def fuzz(request: pytest.FixtureRequest) -> int:
     """How many broken inputs of each kind are tried."""
     return int(request.config.getoption("--fuzz"))
+
+
+@pytest.fixture
+def forked_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes with JAX come as forks of one that has imported it. Tests of how they are started do without."""
+    monkeypatch.setattr("escc.compiler.jax.processes.subprocess", import_module("forked_jax").FORKED)
 
 
 @pytest.fixture

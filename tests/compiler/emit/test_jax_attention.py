@@ -22,6 +22,8 @@ from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
 
+pytestmark = pytest.mark.usefixtures("forked_jax")
+
 GOLDEN = Path(__file__).parents[2] / "golden" / "jax_attention.txt"
 MODEL = """
 model "attending"

@@ -29,6 +29,8 @@ from escc.ir.spmd import Compute, Move, SpmdProgram, Step
 from escc.ir.verify.fused import objection, walk_loops
 from escc.passes.choose import Options
 
+pytestmark = pytest.mark.usefixtures("forked_jax")
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ESCC = str(Path(sysconfig.get_path("scripts")) / "escc")
 HARDWARE = Hardware.of_paper("tpu-v4")

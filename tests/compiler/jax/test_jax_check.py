@@ -38,6 +38,7 @@ from escc.passes.choose import Options
 EXAMPLES = Path(__file__).parents[3] / "examples"
 HARDWARE = Hardware.of_paper("tpu-v4")
 MESH = Mesh.parse("2x4")
+pytestmark = pytest.mark.usefixtures("forked_jax")
 
 
 @dataclass(frozen=True)

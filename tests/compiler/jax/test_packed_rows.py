@@ -18,6 +18,8 @@ from escc.ir.choices import with_room
 from escc.ir.collective import CollectiveKind
 from escc.ir.mesh import Mesh
 
+pytestmark = pytest.mark.usefixtures("forked_jax")
+
 TEXT = """
 dim B = 1024, E = 256, X = 16, F = 512
 block layer(n: bf16[B,E]) -> bf16[B,E] {

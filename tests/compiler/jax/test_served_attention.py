@@ -21,6 +21,8 @@ from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
 
+pytestmark = pytest.mark.usefixtures("forked_jax")
+
 BLOCK = """
 model "served"
 dim B = 4, L, M = 32, E = 16, F = 32, Q = {pairs}, K = 2, G = 2

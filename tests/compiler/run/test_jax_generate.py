@@ -31,6 +31,8 @@ from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion.expand import expand
 
+pytestmark = pytest.mark.usefixtures("forked_jax")
+
 MODEL = """
 model "small"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 from shards import Array, Combination, combinations, uses_of
@@ -30,7 +30,7 @@ class Case:
     meshes: tuple[str, ...] = ALL
     reductions: tuple[Reduction, ...] = (Reduction.SUM,)
 
-    @property
+    @cached_property
     def values(self) -> dict[str, Value]:
         """Operands and result by name."""
         return {n: Value(n, tuple(dims), Dtype.F32) for n, dims in self.dims}

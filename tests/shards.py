@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,9 @@ Use = tuple[str, tuple[str, ...]]  # a value and the indices under which it is r
 Combination = tuple[Layout, ...]  # the layouts of the uses, then the result's
 
 
+@lru_cache
 def chips(mesh: Mesh) -> list[Chip]:
-    """The coordinates of every chip."""
+    """The coordinates of every chip. Not to be written to."""
     return [dict(zip(mesh.names, at, strict=True)) for at in itertools.product(*(range(k) for k in mesh.sizes))]
 
 
@@ -58,6 +60,12 @@ def block(layout: Layout, shape: Sequence[int], mesh: Mesh, chip: Chip) -> tuple
     return tuple(slices)
 
 
+@lru_cache(maxsize=1 << 14)
+def blocks_of(layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> list[tuple[slice, ...]]:
+    """Which part of the whole each chip holds. Not to be written to."""
+    return [block(layout, shape, mesh, chip) for chip in chips(mesh)]
+
+
 def deal(truth: Array, layout: Layout, mesh: Mesh, rng: np.random.Generator) -> list[Array]:
     """What each chip holds of `truth`. Partial values are random and uneven."""
     group = tuple(mesh.size(a) for a in layout.partial)
@@ -69,9 +77,9 @@ def deal(truth: Array, layout: Layout, mesh: Mesh, rng: np.random.Generator) -> 
         parts = truth - np.abs(parts) - 0.1
         np.put_along_axis(parts, rng.integers(0, count, (1, *truth.shape)), truth[None], 0)
     held = []
-    for chip in chips(mesh):
+    for chip, at in zip(chips(mesh), blocks_of(layout, truth.shape, mesh), strict=True):
         part = int(np.ravel_multi_index([chip[a] for a in layout.partial], group)) if group else 0
-        held.append(parts[part][block(layout, truth.shape, mesh, chip)])
+        held.append(parts[part][at])
     return held
 
 
@@ -79,8 +87,7 @@ def amounts_to(held: Sequence[Array | None], truth: Array, layout: Layout, mesh:
     """Whether the shards, read in `layout`, are `truth`."""
     groups: dict[tuple[int, ...], list[Array]] = {}
     where: dict[tuple[int, ...], tuple[slice, ...]] = {}
-    for chip, shard in zip(chips(mesh), held, strict=True):
-        at = block(layout, truth.shape, mesh, chip)
+    for chip, shard, at in zip(chips(mesh), held, blocks_of(layout, truth.shape, mesh), strict=True):
         if shard is None or shard.shape != truth[at].shape:
             return False
         key = tuple(chip[a] for a in mesh.names if a not in layout.partial)
@@ -295,13 +302,12 @@ def _attempt(
     result: Layout,
     result_shape: tuple[int, ...],
 ) -> Array | None:
-    chip = chips(mesh)[number]
     reads = {use: held[number] for use, (_, held) in zip(uses, picked, strict=True)}
     blocks = {
-        use: block(layout, [sizes[d] for d in values[use[0]].dims], mesh, chip)
+        use: blocks_of(layout, tuple(sizes[d] for d in values[use[0]].dims), mesh)[number]
         for use, (layout, _) in zip(uses, picked, strict=True)
     }
     try:
-        return run(op, values, sizes, reads, blocks, block(result, result_shape, mesh, chip))
+        return run(op, values, sizes, reads, blocks, blocks_of(result, result_shape, mesh)[number])
     except NotLocal:
         return None

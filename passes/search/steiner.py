@@ -20,7 +20,7 @@ from ..layouts.space import Array
 
 Floats = NDArray[np.float64]
 FEW_LAYOUTS = 256  # of which all pairs are settled at once
-OFTEN = 100  # vectors, after which that pays
+OFTEN = 100  # vectors, after which that pays; of few layouts half as many as there are
 
 
 class Distances:
@@ -73,11 +73,13 @@ class _Relaxation:
         count = values.shape[1]
         if self.pairs is None and count <= FEW_LAYOUTS:
             self.asked += len(values)
-            if self.asked > OFTEN:
+            if self.asked > min(OFTEN, count // 2):
                 self.pairs = self._settled(np.where(np.eye(count, dtype=bool), 0.0, np.inf))
         if self.pairs is None:
             return self._settled(values)
-        return np.stack([np.add(value[:, None], self.pairs).min(axis=0) for value in values])
+        if len(values) == 1:
+            return np.minimum.reduce(values[0, :, None] + self.pairs, axis=0)[None]
+        return np.stack([np.minimum.reduce(value[:, None] + self.pairs, axis=0) for value in values])
 
     def _settled(self, values: Floats) -> Floats:
         while True:

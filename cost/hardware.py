@@ -7,7 +7,7 @@ such chips is in `network`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -24,9 +24,8 @@ from ..cost import presets as presets_folder
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import Source, did_you_mean, fail
 from ..ir.dtype import Dtype
-from ..ir.inert import comment, visible
 from ..ir.text.read import read_source
-from .hardware_file import ENGINE, HARDWARE, Form, Tables, read_slices, read_tables, slices_text
+from .hardware_file import ENGINE, HARDWARE, Tables, file_text, read_slices, read_tables
 from .ops import Work
 
 
@@ -443,9 +442,6 @@ def load_engine(name: str) -> Engine:
     return Engine(**tables[""], **tables["engine"], all_reduce=protocols.get(CollectiveKind.ALL_REDUCE))
 
 
-LARGE = 1e6  # figures from here on are written as 4.5e10
-
-
 def hardware_toml(hardware: Hardware, comments: Sequence[str], calibrated: Sequence[str]) -> str:
     """The text of a hardware file: `comments` at the top, `calibrated` above the figures that are."""
     fabric = "torus" if isinstance(hardware.fabric, Torus) else "switch"
@@ -459,7 +455,7 @@ def hardware_toml(hardware: Hardware, comments: Sequence[str], calibrated: Seque
         "calibrated": hardware.calibrated,
         **dict(hardware.protocols),
     }
-    return _toml(HARDWARE, parts, comments, {"calibrated": calibrated})
+    return file_text(HARDWARE, parts, comments, {"calibrated": calibrated})
 
 
 def engine_toml(engine: Engine, comments: Sequence[str]) -> str:
@@ -467,32 +463,4 @@ def engine_toml(engine: Engine, comments: Sequence[str]) -> str:
     parts: dict[str, object] = {"": engine, "engine": engine}
     if engine.all_reduce is not None:
         parts[CollectiveKind.ALL_REDUCE] = engine.all_reduce
-    return _toml(ENGINE, parts, comments, {})
-
-
-def _toml(form: Form, parts: Mapping[str, object], top: Sequence[str], above: Mapping[str, Sequence[str]]) -> str:
-    lines = _comments(top)
-    for table, part in parts.items():
-        if table:
-            lines += ["", f"[{table}]"]
-        lines += _comments(above.get(table, ()))
-        found = {name: getattr(part, name) for name in form.tables[table]}
-        lines += [f"{name} = {_value(value)}" for name, value in found.items() if value not in (None, ())]
-    return "\n".join(lines) + "\n"
-
-
-def _comments(texts: Sequence[str]) -> list[str]:
-    """Texts as comments, a line each, whatever they hold."""
-    return [comment(text) for text in texts]
-
-
-def _value(value: str | float | tuple[tuple[int, ...], ...]) -> str:
-    """A value as TOML has it."""
-    if isinstance(value, tuple):
-        value = slices_text(value)
-    if isinstance(value, str):
-        return '"' + visible(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, int) or abs(value) < LARGE:
-        return repr(value)
-    digits, exponent = f"{value:.15e}".split("e")
-    return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return file_text(ENGINE, parts, comments, {})

@@ -1,4 +1,5 @@
-"""The forms of hardware and engine files: their tables and fields, and what is wrong with one that differs.
+"""The forms of hardware and engine files: their tables and fields, what is wrong with one that differs, and how one
+is written.
 
 What the fields mean is said in `hardware`.
 """
@@ -7,12 +8,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from ..ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
+from ..ir.inert import comment, visible
 from ..ir.mesh import DEFAULT_NAMES, MAX_CHIPS
 
 Tables = dict[str, dict[str, Any]]  # by name of the table, "" for the top
@@ -20,6 +22,7 @@ Tables = dict[str, dict[str, Any]]  # by name of the table, "" for the top
 LARGEST = 1e30  # of a figure: beyond it something was mistyped
 LONGEST = 2_000  # characters of a line: a key of 50,000 parts takes tomllib minutes
 MOST_FINDINGS = 50  # reported at once
+LARGE = 1e6  # figures from here on are written as 4.5e10
 
 
 @dataclass(frozen=True)
@@ -284,3 +287,33 @@ def _places(source: Source) -> Mapping[tuple[str, str | None], Span]:
         elif key := re.match(r"\s*([\w-]+)\s*=", line):
             found.setdefault((now, key[1]), Span(number, key.start(1) + 1, len(key[1])))
     return found
+
+
+def file_text(form: Form, parts: Mapping[str, object], top: Sequence[str], above: Mapping[str, Sequence[str]]) -> str:
+    """The text of a file whose tables say what `parts` have under the names of their fields. `top` and `above`:
+    comments, at the top and above a table."""
+    lines = _comments(top)
+    for table, part in parts.items():
+        if table:
+            lines += ["", f"[{table}]"]
+        lines += _comments(above.get(table, ()))
+        found = {name: getattr(part, name) for name in form.tables[table]}
+        lines += [f"{name} = {_value(value)}" for name, value in found.items() if value not in (None, ())]
+    return "\n".join(lines) + "\n"
+
+
+def _comments(texts: Sequence[str]) -> list[str]:
+    """Texts as comments, a line each, whatever they hold."""
+    return [comment(text) for text in texts]
+
+
+def _value(value: str | float | tuple[tuple[int, ...], ...]) -> str:
+    """A value as TOML has it."""
+    if isinstance(value, tuple):
+        value = slices_text(value)
+    if isinstance(value, str):
+        return '"' + visible(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, int) or abs(value) < LARGE:
+        return repr(value)
+    digits, exponent = f"{value:.15e}".split("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"

@@ -77,9 +77,10 @@ class _Relaxation:
                 self.pairs = self._settled(np.where(np.eye(count, dtype=bool), 0.0, np.inf))
         if self.pairs is None:
             return self._settled(values)
-        if len(values) == 1:
-            return np.minimum.reduce(values[0, :, None] + self.pairs, axis=0)[None]
-        return np.stack([np.minimum.reduce(value[:, None] + self.pairs, axis=0) for value in values])
+        out = np.empty(values.shape)
+        for value, row in zip(values, out, strict=True):
+            np.minimum.reduce(value[:, None] + self.pairs, axis=0, out=row)
+        return out
 
     def _settled(self, values: Floats) -> Floats:
         while True:

@@ -6,7 +6,7 @@ run of the phase, and its tokens are those of all sequences: decode takes one of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import exp, fsum, prod
 
@@ -121,7 +121,7 @@ class Prediction:
     low_s: float | None
     high_s: float | None
     spent: Shares
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] = field(repr=False)
     mfu: float | None
     hbm_bytes: float
     hbm_capacity_bytes: float

@@ -75,6 +75,7 @@ def test_a_compiled_model_has_what_the_commands_give(tmp_path: Path) -> None:
     assert plan.emit("json").startswith("{")
     assert plan._repr_html_().startswith("<iframe srcdoc=") and "<script" not in plan._repr_html_()
     assert [report.equal for report in plan.check()] == [True]
+    assert len(repr(plan["main"].prediction)) < 600  # without what each step takes
 
 
 def test_a_count_of_chips_is_ranked() -> None:

@@ -196,6 +196,8 @@ def _meant(tokens: Sequence[Token], position: int, accepts: set[str]) -> str | N
         return "`@` pins a layout; a product of matrices is an einsum, as in `y[B,F] = x[B,E] * W[E,F]`"
     if token.type == "STAR" and position and tokens[position - 1].type == "STAR":
         return "a power is `power(a, b)`"
+    if token.type == "LSQB" and position and tokens[position - 1].type == "RPAR":
+        return "only names take indices: name it on a line of its own, as in `h = gelu(u)`, and read `h[...]`"
     if token.type != "NAME":
         return None
     if accepts >= set(ITEMS):

@@ -24,6 +24,11 @@ OPEN, CLOSE = {"LPAR", "LSQB"}, {"RPAR", "RSQB"}
 BRACES = {"LBRACE", "RBRACE"}
 OPERATORS = {"PLUS", "MINUS", "STAR", "SLASH"}
 NEWLINE = "_NL"
+MEANT = {  # by characters that stand where they have no meaning
+    '"': "close the quotes on the same line",
+    ".": "a number has digits before and after its point, as in `0.5` and `30.0`",
+    ";": "a statement has a line of its own",
+}
 
 
 def span_of(token: Token) -> Span:
@@ -83,7 +88,7 @@ def _total(stream: Iterable[Token], state: _Scan) -> Iterator[Token]:
         yield from stream
     except UnexpectedCharacters as error:
         shown = f"`{error.char}`" if error.char.isprintable() else f"U+{ord(error.char):04X}"
-        hint = "close the quotes on the same line" if error.char == '"' else None
+        hint = MEANT.get(error.char)
         span = Span(error.line, error.column)
         state.findings.append(Diagnostic(f"The character {shown} has no meaning here.", span, hint, state.source))
 

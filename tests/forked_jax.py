@@ -29,7 +29,7 @@ def run_module(module: str, arguments: Sequence[str], environment: Mapping[str, 
 
 
 class Fork:
-    """What `run_processes` needs of a Popen."""
+    """What `run_processes` needs of a Popen. One that is heard, without `stdout`, writes where this process does."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class Fork:
     ) -> None:
         _, safe, as_module, module, *arguments = command
         assert (safe, as_module, stdin, text) == ("-P", "-m", subprocess.DEVNULL, True)
-        files = (f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (stdout, stderr))
+        numbers = (1 if stdout is None else stdout.fileno(), stderr.fileno())
+        files = (f"/proc/{os.getpid()}/fd/{number}" for number in numbers)
         context: Any = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(READY)
         self._process = context.Process(target=run_module, args=(module, arguments, dict(env), *files))
@@ -64,11 +65,4 @@ class Fork:
         self._process.join()
 
 
-def started(command: Sequence[str], *, stdout: IO[str] | None, **how: Any) -> Fork | subprocess.Popen[str]:
-    """A process with its output in a file, or one that is heard, which is started as ever."""
-    if stdout is None:
-        return subprocess.Popen(command, stdout=None, **how)
-    return Fork(command, stdout=stdout, **how)
-
-
-FORKED = SimpleNamespace(Popen=started, DEVNULL=subprocess.DEVNULL) if Path("/proc/self/fd").exists() else subprocess
+FORKED = SimpleNamespace(Popen=Fork, DEVNULL=subprocess.DEVNULL) if Path("/proc/self/fd").exists() else subprocess

@@ -24,6 +24,8 @@ from escc.ir.text.write import print_model
 from escc.passes.choose import Options
 from escc.passes.expansion.narrowed import narrowed
 
+pytestmark = pytest.mark.usefixtures("forked_jax")
+
 PROMPTS = ((3, 1, 4, 1, 5, 9, 2), (6, 5), (2, 7, 1, 8, 2))
 TOKENS = 6
 ESCC = str(Path(sys.executable).with_name("escc"))

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 from packed_matrices import Array, awq, blocks, gptq, groups, rows
 from saved_llama import CONFIG, continuation, random_weights, save, scores
 from typer.testing import CliRunner
@@ -19,6 +20,8 @@ from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.pins import parse_pins
 from escc.passes.choose import Options
+
+pytestmark = pytest.mark.usefixtures("forked_jax")
 
 PROMPTS, TOKENS = ((3, 1, 4, 1, 5), (6, 5)), 3
 SIZES = {24: 24, 48: 48, 20: 24, 16: 16, 23: 23}

@@ -27,7 +27,7 @@ from .jax_rows import Rows
 from .jax_streams import Streams
 from .jax_text import axes_text, block_text, dtype_text, places_text
 from .jax_tpu import Kept
-from .jax_tree import Leaf, Names
+from .jax_tree import TREES, Leaf, Names
 
 INDICES = "ijkmn"  # of repeats, outermost first
 
@@ -221,6 +221,10 @@ class FunctionText:
             self.lines.line(f"{state} = carry", ", ".join(self._note(c.inside) for c in repeat.carries))
         if len(stored) > 1:
             self.lines.line(f"{', '.join(stored)} = stored")
+        if not streaming and inner.weights not in (*stored, Scope.weights):
+            every, one = self._stack(repeat, leaves), f"a[{', '.join(inner.index)}]"
+            one = f"laid_out({one})" if self.tpu else one
+            self.lines.line(f"{inner.weights} = jax.tree.map(lambda a: {one}, {every})")
         self._squeeze(caches, inner)
         for leaf in leaves:
             if leaf.repeats[-1] == repeat.name:
@@ -251,18 +255,32 @@ class FunctionText:
     def _scanned(
         self, repeat: Repeat[Step], leaves: Sequence[Leaf], scope: Scope, inner: Scope
     ) -> tuple[str, list[str]]:
-        """What a scan goes over, as text, and the names of an element's parts within the body."""
+        """What a scan goes over, as text, and the names of an element's parts within the body.
+
+        Within another repeat parameters are taken out of their stack by the indices of both: a slice that the outer
+        scan hands to the inner one would be there for itself, with the parameters of all repetitions of the inner one.
+        """
         count = f"cfg.{self.names.fields[repeat.name]}"
         over, stored = [], []
-        if any(leaf.kind is Kind.CACHE for leaf in leaves):
+        params = [leaf for leaf in leaves if leaf.kind is Kind.PARAM]
+        own = any(leaf.repeats[-1] == repeat.name for leaf in params)
+        whole = own and params[0].repeats[0] != repeat.name and not scope.place
+        deeper = any(leaf.repeats[-1] != repeat.name for leaf in params)
+        if whole or deeper or any(leaf.kind is Kind.CACHE for leaf in leaves):
             inner.index = (*scope.index, inner.new(INDICES[len(scope.index)]))
             over.append(f"jnp.arange({count})")
             stored.append(inner.index[-1])
-        if any(leaf.kind is Kind.PARAM for leaf in leaves):
+        if own or (deeper and scope.place):
             inner.weights = inner.new("w")
+        if inner.weights != Scope.weights and not whole:
             over.append(f"{scope.weights}[{literal(self.names.keys[repeat.name])}]")
             stored.append(inner.weights)
         return _together(over) if over else f"None, length={count}", stored
+
+    def _stack(self, repeat: Repeat[Step], leaves: Sequence[Leaf]) -> str:
+        """The text of the parameters of a repeat, those of all repetitions stacked."""
+        path = next(leaf.path for leaf in leaves if leaf.kind is Kind.PARAM and leaf.repeats[-1] == repeat.name)[:-1]
+        return TREES[Kind.PARAM] + "".join(f"[{literal(key)}]" for key in path)
 
     def _streamed(self, leaves: Sequence[Leaf], inner: Scope) -> tuple[str, list[str]]:
         """Of a repeat that streams: what has its parameters, nothing where there are none, and the names of an

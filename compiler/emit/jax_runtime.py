@@ -96,9 +96,10 @@ def append_wrapping(
     return lax.dynamic_update_slice(cache, jnp.where(mine, taken, lax.dynamic_slice(cache, corner, shape)), corner)
 
 
-def laid_out(cache: jax.Array) -> jax.Array:
-    """A cache as it was handed over, row by row: laid out as suits its new entries, all of it would be copied."""
-    return with_layout_constraint(cache, Layout(tuple(range(cache.ndim))))
+def laid_out(a: jax.Array) -> jax.Array:
+    """A cache, or a repetition's parameter, row by row as it was handed over: laid out as suits the step that makes or
+    reads it, all repetitions of it would be copied."""
+    return with_layout_constraint(a, Layout(tuple(range(a.ndim))))
 
 
 def take(table: jax.Array, ids: jax.Array, dims: Sequence[int], axes: Sequence[Sequence[str]]) -> jax.Array:

@@ -51,6 +51,8 @@ def test_what_is_written_for_tpus_gives_the_same(tmp_path: Path):
         called = [name for name, text in every.items() if f" = {helper}" in text]
         texts |= {name: every[name] for name in called[:1]}
         assert called
+    assert 'jax.tree.map(lambda a: laid_out(a[i, j]), params["outer"]["inner"])' in every["nested"]
+    texts["nested"] = every["nested"]
     assert run_files(texts, tmp_path) == dict.fromkeys(texts, "0")
     wrong = {name: text.replace("in reversed(stages)", "in stages") for name, text in texts.items()}
     wrong = {name: text for name, text in wrong.items() if text != texts[name]}

@@ -353,6 +353,34 @@ def test_the_caches_of_a_decoding_step_are_not_copied():
     assert found.peak_bytes / found.planned_bytes == pytest.approx(1, abs=0.05)
 
 
+NESTED = """
+dim B = 64, E = 1024, F = 1024
+
+block inner(x: bf16[B,E]) -> bf16[B,E] {
+  param v, w: bf16[E,F]
+  y[B,F] = x[B,E] * w[E,F]
+  z[B,E] = y[B,F] * v[E,F]
+  return z
+}
+
+block outer(x: bf16[B,E]) -> bf16[B,E] {
+  param scale: bf16[E]
+  y = repeat 16 inner(x)
+  return y * scale
+}
+
+main(x: bf16[B,E]) { return repeat 3 outer(x) }
+"""
+
+
+@needs_libtpu
+def test_a_repeat_within_a_repeat_takes_no_parameters_out_of_their_stack():
+    one = compile_phase(parse(NESTED), "main", Mesh.parse("2x2"), Options(Hardware.load("tpu-v5e")))
+    found = tpu.check_tpu(one)
+    assert not found.copies, module_check_text(one, found)
+    assert found.peak_bytes / found.planned_bytes == pytest.approx(1, abs=0.02)
+
+
 PROMPT = """
 dim B = 16, L = 4096, M = 8192, E = 128, K = 2, G = 2
 cache keys, values: bf16[B,K,M,E]

@@ -97,8 +97,7 @@ def append_wrapping(
 
 
 def laid_out(a: jax.Array) -> jax.Array:
-    """A cache, or a repetition's parameter, row by row as it was handed over: laid out as suits the step that makes or
-    reads it, all repetitions of it would be copied."""
+    """A cache or a parameter as it was handed over, row by row: laid out as suits a step, all of it would be copied."""
     return with_layout_constraint(a, Layout(tuple(range(a.ndim))))
 
 

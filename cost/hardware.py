@@ -58,6 +58,7 @@ def _sympy_of(*operands: Any) -> ModuleType | None:
 
 
 BORROWED_ERROR = 0.25  # of log(predicted / measured), for a chip with the shares of another
+LANES = 128  # of a tile in a TPU's memory, whatever the type
 MEASURED = "-measured"  # ends the name of hardware whose calibrated figures were fitted to measurements
 
 
@@ -267,6 +268,11 @@ class Hardware:
         most = self.tpu_compiler.program_hbm_bytes if self.tpu_compiler else None
         paper = self.convention is Convention.FLAT
         return self.hbm_bytes if most is None or paper else min(self.hbm_bytes, most)
+
+    @property
+    def lanes(self) -> int:
+        """How many places of the last dim of a value stand side by side in memory: those of a tile, or 1."""
+        return LANES if self.tpu_compiler else 1
 
     @property
     def at_peaks(self) -> bool:

@@ -317,6 +317,7 @@ class _Reader:
         collective runs alone, or of those in which some run as one; None: of any."""
         ordered = self.moves.groups is None or alone is True
         combined = self.moves.groups is not None and alone is False
+        lanes = self.options.hardware.lanes
         parts = []
         spelled = cache(lambda found, apart: insert(self.plan(found, apart)))
         for n, phase in enumerate(self.phases):
@@ -329,7 +330,7 @@ class _Reader:
             least = needs(self.programs[phase.name], phase.name, self.mesh, graph, ordered)
             told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph)
             spell = _nth(spelled, n)
-            parts.append(Limits(self.options.capacity, stored, least, spell, told, phase.name, combined))
+            parts.append(Limits(self.options.capacity, stored, least, spell, told, phase.name, combined, lanes))
         return parts[0] if len(parts) == 1 else JointLimits(tuple(parts))
 
     def _calls(self, phase: Phase) -> int:

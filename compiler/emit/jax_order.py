@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from ...cost.hardware import LANES
 from ...ir.collective import AllGather, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice
 from ...ir.layout import Layout
 from ...ir.program import Append, Einsum, Kind, Op, Program, Region, Repeat, Stored, Value, operand_names, walk
@@ -33,7 +34,6 @@ from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 
 Item = TypeVar("Item", Value, SpmdValue)
 Orders = dict[str, tuple[int, ...]]  # of a value whose dims change places, for each place the one before
-LANES = 128  # of a tile, whatever the type
 
 
 def in_memory_order(program: Program, spmd: SpmdProgram) -> tuple[Program, SpmdProgram]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...cost.memory import memory
 from ...cost.predict import token_dims
 from ...ir.diagnostics import fail
 from ...ir.program import Append, Kind, Phase, Program, Stored, walk
@@ -209,8 +208,7 @@ def served(compiled: Compilation, stream: Stream) -> Served:
     token_s = whole_s / stream.output_tokens
     step_s = decode.estimate.totals().total_s
     prefill_s = (whole_s - stream.output_tokens * step_s) / stream.batch
-    held = memory(decode.spmd)
-    own = memory(prefill.spmd)
+    held, own = decode.memory, prefill.memory
     caches = {p.item.value for p in walk(prefill.spmd.body) if isinstance(p.item, Stored) and p.item.kind is Kind.CACHE}
     grown = stream.input_tokens / stream.chunk_context  # the last chunk's caches beside the mean's, at most
     beside = float(own.total_bytes - own.stored_bytes) + grown * sum(

@@ -38,7 +38,8 @@ class Limits:
     """At most `capacity` bytes on a chip at any program point, of which `stored` of parameters and
     caches. `spell` makes the sharded program of a plan, which `cost.memory` judges, with projections
     apart or as they run as one; `needs` is what plans hold at the least, apart, and `moments` tells all copies
-    apart. `combined`: only plans that run some collectives as one are of interest."""
+    apart. `combined`: only plans that run some collectives as one are of interest. `lanes`: those of the chip's memory,
+    as `cost.memory` has them."""
 
     capacity: float
     stored: float
@@ -47,6 +48,7 @@ class Limits:
     moments: Callable[[bool], tuple[Moment, ...]]
     phase: str
     combined: bool = False
+    lanes: int = 1
     _known: dict[_Key, tuple[MemoryUse, SpmdProgram]] = field(default_factory=dict)
 
     def fits(self, plan: Candidate, apart: bool = True) -> bool:
@@ -97,7 +99,7 @@ class Limits:
         key = plan.chosen, plan.shared, plan.alone, plan.detours, apart
         if key not in self._known:
             spmd = self.spell(plan, apart)
-            self._known[key] = memory(spmd), spmd
+            self._known[key] = memory(spmd, self.lanes), spmd
         return self._known[key]
 
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from helpers_exec import Build
 
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
@@ -18,7 +19,7 @@ from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
 from escc.ir.layout import Layout
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Carry, Kind, Region, Repeat, Stored, Sum, operand_names
+from escc.ir.program import Append, Carry, Kind, Region, Repeat, Stored, Sum, Take, operand_names
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
@@ -235,6 +236,26 @@ def test_steps_that_run_as_one_hold_all_that_they_read_and_make() -> None:
     assert [p.step for p in points(spmd)] == [None, "Wi'", "u", "h", "d", "d'", "b"]
     assert names(spmd, "u") == {"a", "Wi'", "u", "v"}
     assert names(spmd, "h") == {"a", "u", "v", "h"}
+
+
+@pytest.mark.parametrize(
+    ("places", "rows", "row", "copied"),
+    [
+        (128, 4096, 192, 4096 * 256),  # on a chip rows of 96, as wide as a tile then
+        (128, 4096, 256, 0),  # whole lanes
+        (128, 4080, 192, 4080 * 256),  # padding all columns by 16 of 2,048 takes less
+        (128, 96, 192, 0),  # padding 2 x 48 to 128 takes more
+        (1, 4096, 192, 0),
+    ],
+)
+def test_rows_that_do_not_fill_lanes_are_looked_up_in_a_copy(places: int, rows: int, row: int, copied: int) -> None:
+    b = Build("2", B=8, V=rows, E=row)
+    b.stored("ids", "B", Kind.INPUT, "i32")
+    b.stored("table", "VE_x")
+    b.op(Take("found", "table", "ids", ("V",)), "BE_x")
+    spmd = b.spmd("found")
+    less, more = (points(spmd, lanes)[-1].bytes for lanes in (1, places))
+    assert more - less == copied
 
 
 def test_partial_values_and_inputs_count_whole() -> None:

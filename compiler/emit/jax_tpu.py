@@ -6,8 +6,9 @@ nothing of it changes what is sent:
 - A gather or reduce-scatter over all chips becomes an all-reduce, of twice the bytes. In two stages it stays what it
   is: a gather along the minor axes, then along the major one, a reduce-scatter the other way round.
 - A reduce-scatter of elements of fewer than 32 bits becomes an all-reduce and a slice where what a chip keeps is not
-  made of whole tiles as the compiler lays them out. As rows, 16 for each chip, it is kept. That is one more pass over
-  the value where it is scattered along any but its first dimension.
+  made of whole tiles as the compiler lays them out: of bf16 16 rows of 128, half of which is enough
+  along one axis, and not along two (v4 2x2x2). As rows, 16 for each chip, it is kept. That is one more pass over the
+  value where it is scattered along any but its first dimension.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from ...ir.mesh import Mesh
 from ...ir.spmd import SpmdValue
 
-WHOLE_ROWS = 8  # of a tile: so many of the first of several dimensions a chip keeps, or a multiple
+WHOLE_ROWS = 16  # of a tile of narrow elements: so many of the first of several dimensions a chip keeps, or a multiple
 LANES = 256  # of two tiles: the last dimension is made of whole pairs, before and after
 WIDE_BITS = 32
 

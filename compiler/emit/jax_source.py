@@ -7,10 +7,12 @@ program unsharded, with which it compares itself at small sizes when it is run.
 from __future__ import annotations
 
 import ast
+import math
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 
@@ -177,7 +179,11 @@ def _imports(text: str) -> str:
     lines += [f"from typing import {', '.join(typing)}"] if typing else []
     third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
     third += ["from jax.experimental.layout import Layout, with_layout_constraint"] if "laid_out(" in text else []
-    sharding = ["from jax.sharding import AxisType, NamedSharding", "from jax.sharding import PartitionSpec as P"]
+    meshes = ", Mesh" if " Mesh(" in text else ""
+    sharding = [
+        f"from jax.sharding import AxisType{meshes}, NamedSharding",
+        "from jax.sharding import PartitionSpec as P",
+    ]
     return "\n".join([*lines, "", *third, *sharding])
 
 
@@ -340,6 +346,26 @@ def _terms(program: Program, leaf: Leaf) -> list[str]:
     return []
 
 
+def _made(mesh: Mesh, axes: str) -> str:
+    """The end of `make_mesh`. For an axis of 4 JAX takes two sides of 2 of a slice, if there are two, and does not find
+    the others then: of 2x2x4 chips stand where their coordinates say."""
+    made = f"return jax.make_mesh({mesh.sizes}, ({axes}), axis_types=types, devices=jax.devices()[:{mesh.chips}])"
+    sides = [size for size in mesh.sizes if size > 1]
+    others = (sides[:n] + sides[n + 1 :] for n in range(len(sides)))
+    if not any(math.prod(pair) == size for size, rest in zip(sides, others, strict=True) for pair in _several(rest)):
+        return f"    {made}"
+    return f"""    try:
+        {made}
+    except NotImplementedError:
+        chips = sorted(jax.devices()[:{mesh.chips}], key=lambda chip: tuple(chip.coords))
+        return Mesh(np.reshape(np.array(chips), {mesh.sizes}), ({axes}), axis_types=types)"""
+
+
+def _several(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every two and more of some sizes."""
+    return (found for n in range(2, len(sizes) + 1) for found in combinations(sizes, n))
+
+
 def _build(spmd: SpmdProgram, names: Names, step: str) -> str:
     axes = ", ".join(map(literal, spmd.mesh.names)) + ("," if len(spmd.mesh.names) == 1 else "")
     caches = names.arguments.index("caches") if "caches" in names.arguments else None
@@ -353,7 +379,7 @@ def _build(spmd: SpmdProgram, names: Names, step: str) -> str:
     if len(jax.devices()) < {spmd.mesh.chips}:
         raise RuntimeError(f"This program takes {spmd.mesh.chips} devices, and JAX has {{len(jax.devices())}}.")
     types = (AxisType.Auto,) * {len(spmd.mesh.names)}
-    return jax.make_mesh({spmd.mesh.sizes}, ({axes}), axis_types=types, devices=jax.devices()[:{spmd.mesh.chips}])
+{_made(spmd.mesh, axes)}
 
 
 def build(mesh, cfg: Config = FULL):

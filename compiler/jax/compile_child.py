@@ -31,6 +31,7 @@ os.environ.update(ALONE)
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
@@ -102,8 +103,12 @@ def _are_here(platform: str, wanted: int, folder: Path) -> bool:
 def _mesh(wanted: dict[str, Any]) -> Mesh:
     config = {} if wanted["config"] is None else {"chip_config_name": wanted["config"]}
     topology = topologies.get_topology_desc(wanted["topology"], "tpu", **config)
-    placed = topologies.make_mesh(topology, wanted["sizes"], wanted["names"])
-    return Mesh(placed.devices, placed.axis_names)  # whose axes are Auto, as those of the emitted module's own
+    try:
+        devices = topologies.make_mesh(topology, wanted["sizes"], wanted["names"]).devices
+    except NotImplementedError:  # of 2x2x4 JAX takes both sides of 2 for the axis of 4
+        chips = sorted(topology.devices, key=lambda chip: tuple(chip.coords))
+        devices = np.reshape(np.array(chips), wanted["sizes"])
+    return Mesh(devices, wanted["names"])  # whose axes are Auto, as those of the emitted module's own
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from emitted_files import run_files
 from exec_cases import CASES
-from helpers_exec import Build
+from helpers_exec import Build, call
 from jax_cases import OTHERS
 
 from escc.compiler.emit.jax_order import in_memory_order, orders_of, reordered
@@ -98,6 +99,26 @@ def test_narrow_types_are_scattered_as_rows_where_tiles_do_not_fit(
     spmd = b.spmd("a")
     kept = Kept(spmd.mesh, spmd.table(), dict(spmd.sizes))
     assert kept.as_rows("a", "BE".index(dim), ("x",)) == rows
+
+
+def test_chips_stand_where_their_coordinates_say_where_jax_does_not_place_them():
+    def made(mesh: str) -> str:
+        b = Build(mesh, B=16)
+        b.stored("a", "B_x", Kind.INPUT)
+        b.map("b", call("exp", "a"), "B_x")
+        text = emit_jax(b.program("b"), b.spmd("b"), estimate(b.spmd("b"), HARDWARE), tpu=True)
+        return text[text.index("def make_mesh") : text.index("def build")]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise NotImplementedError
+
+    assert "except" not in made("4x4x4") + made("2x2") + made("4x8") and "except" in made("2x4x8")
+    chips = [SimpleNamespace(coords=[x, y, z]) for z in range(4) for y in range(2) for x in range(2)]
+    jax = SimpleNamespace(__version_info__=(0, 10), devices=lambda: chips, make_mesh=refuse)
+    known = {"jax": jax, "np": np, "AxisType": SimpleNamespace(Auto=None), "Mesh": lambda devices, *_, **__: devices}
+    exec(made("2x2x4"), known)
+    placed = known["make_mesh"]()
+    assert [list(placed[x, y, z].coords) == [x, y, z] for x, y, z in np.ndindex(2, 2, 4)] == [True] * 16
 
 
 def test_stages_send_what_one_collective_sends():

@@ -375,9 +375,10 @@ main(x: bf16[B,E]) { return repeat 3 outer(x) }
 
 @needs_libtpu
 def test_a_repeat_within_a_repeat_takes_no_parameters_out_of_their_stack():
-    one = compile_phase(parse(NESTED), "main", Mesh.parse("2x2"), Options(Hardware.load("tpu-v5e")))
+    """On a slice on which JAX alone does not place the mesh."""
+    one = compile_phase(parse(NESTED), "main", Mesh.parse("2x2x4"), Options(Hardware.load("tpu-v4")))
     found = tpu.check_tpu(one)
-    assert not found.copies, module_check_text(one, found)
+    assert found.equal and not found.copies, module_check_text(one, found)
     assert found.peak_bytes / found.planned_bytes == pytest.approx(1, abs=0.02)
 
 

@@ -225,6 +225,8 @@ class FunctionText:
             every, one = self._stack(repeat, leaves), f"a[{', '.join(inner.index)}]"
             one = f"laid_out({one})" if self.tpu else one
             self.lines.line(f"{inner.weights} = jax.tree.map(lambda a: {one}, {every})")
+        elif not streaming and inner.weights in stored and self.tpu and self.attentions:
+            self.lines.line(f"{inner.weights} = jax.tree.map(laid_out, {inner.weights})")
         self._squeeze(caches, inner)
         for leaf in leaves:
             if leaf.repeats[-1] == repeat.name:

@@ -45,9 +45,11 @@ class Moves:
             case AllGather(axes, dim):
                 # `invarying`: what is gathered is the same on all these chips, and JAX checks it.
                 at, stages = self.axis(operand, dim), self._stages(axes)
+                text = f'lax.all_gather({a}, {axes_text(axes)}, axis={at}, tiled=True, to="invarying")'
                 if len(stages) > 1:
-                    return f"gather_in_stages({a}, {stages_text(stages)}, {at})"
-                return f'lax.all_gather({a}, {axes_text(axes)}, axis={at}, tiled=True, to="invarying")'
+                    text = f"gather_in_stages({a}, {stages_text(stages)}, {at})"
+                once = self.kept is not None and not self.boxed and self.kept.once(operand, axes)
+                return f"lax.optimization_barrier({text})" if once else text
             case ReduceScatter(axes, dim):
                 at = self.axis(operand, dim)
                 if highest:

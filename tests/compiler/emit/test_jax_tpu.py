@@ -121,6 +121,20 @@ def test_chips_stand_where_their_coordinates_say_where_jax_does_not_place_them()
     assert [list(placed[x, y, z].coords) == [x, y, z] for x, y, z in np.ndindex(2, 2, 4)] == [True] * 16
 
 
+def test_a_large_gather_goes_through_a_barrier_and_gives_the_same(tmp_path: Path):
+    def gathered(rows: int) -> str:
+        b = Build("2x2", B=rows, E=1024)
+        b.stored("a", "B_xE", Kind.INPUT)
+        b.move("b", "a", AllGather(("x",), 0), "BE")
+        b.map("c", call("exp", "b"), "BE")
+        return emit_jax(b.program("c"), b.spmd("c"), estimate(b.spmd("c"), HARDWARE), tpu=True)
+
+    held = "lax.optimization_barrier(lax.all_gather("
+    large = gathered(2**14)
+    assert held in large and held not in gathered(2**14 - 2)
+    assert run_files({"large": large}, tmp_path) == {"large": "0"}
+
+
 def test_stages_send_what_one_collective_sends():
     model = load(EXAMPLES / "feed-forward.esti", None, [EXAMPLES / "pins" / "ws1d.pins"])
     one = compile_phase(model, "main", Mesh.parse("4x4x4"), Options(HARDWARE))

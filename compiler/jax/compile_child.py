@@ -56,7 +56,8 @@ def main(folder: Path) -> None:
         (folder / "refused.txt").write_text(str(error))
         return
     found = compiled.memory_analysis()
-    (folder / "memory.json").write_text(json.dumps({name: getattr(found, f"{name}_size_in_bytes") for name in MEMORY}))
+    memory = {name: getattr(found, f"{name}_size_in_bytes") for name in MEMORY}
+    (folder / "memory.json").write_text(json.dumps({**memory, "live": found.peak_memory_in_bytes}))
     if room is not None:
         return
     try:

@@ -28,9 +28,10 @@ class ModuleReport:
 
     `planned` and `module`: how often each collective runs, in the plan and in the optimised module; `small`: those of
     the module that send less than SMALL_BYTES, of kinds that the plan has not. `memory`: bytes of a chip, by what takes
-    them; `planned_bytes`: the most that it holds by the plan. `copies`: of parameters and caches, of COPY_BYTES and
-    more. `hidden`: what runs beside the collectives that do not wait; `nearly`: the plan has loops, whose transfers the
-    compiler may merge with others, or chosen values, with whose rows it may send what says which they are.
+    them, `live` the most that is live at once, between which room may be lost; `planned_bytes`: the most that it holds
+    by the plan. `copies`: of parameters and caches, of COPY_BYTES and more. `hidden`: what runs beside the collectives
+    that do not wait; `nearly`: the plan has loops, whose transfers the compiler may merge with others, or chosen
+    values, with whose rows it may send what says which they are.
     `short_bytes`: the most that it holds when it is compiled for a chip that has ROOM times what was planned, None
     where it takes no more anyway, or where the compiler does not say.
     """

@@ -106,6 +106,10 @@ def _memory(report: ModuleReport) -> Iterator[tuple[str, ...]]:
     yield "together", f"{report.peak_bytes / 1e9:.3f}"
     yield "planned", f"{report.planned_bytes / 1e9:.3f}"
     yield "ratio", f"{report.peak_bytes / report.planned_bytes:.3f}"
+    if "live" in held:
+        live = held["live"]
+        yield "live at once, at most", f"{live / 1e9:.3f}"
+        yield "ratio to the planned", f"{live / report.planned_bytes:.3f}"
     if report.short_bytes is not None:
         yield f"together, on chips that have {ROOM:g} times the planned", f"{report.short_bytes / 1e9:.3f}"
 

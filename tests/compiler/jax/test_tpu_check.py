@@ -273,6 +273,8 @@ def test_what_a_module_takes_where_memory_is_short_is_said():
     held = replace(found, short_bytes=1.5e9)
     assert re.search(r"together, on chips that have 1.05 times the planned +1\.500\n", module_check_text(one, held))
     assert module_check_data(one, held)["short_bytes"] == 1.5e9
+    live = replace(found, memory={**found.memory, "live": 2_000_000_000})
+    assert re.search(r"live at once, at most +2\.000\n", module_check_text(one, live))
 
 
 UNREADABLE = """
@@ -380,6 +382,7 @@ def test_a_repeat_within_a_repeat_takes_no_parameters_out_of_their_stack():
     found = tpu.check_tpu(one)
     assert found.equal and not found.copies, module_check_text(one, found)
     assert found.peak_bytes / found.planned_bytes == pytest.approx(1, abs=0.02)
+    assert found.memory["argument"] < found.memory["live"] <= found.peak_bytes * 1.001
 
 
 PROMPT = """

@@ -125,11 +125,9 @@ def explain_command(
         check_grows(program, over)
     wanted = stages_of(stages, micro_batches)
     if stages is not None:
-        _refuse_beside_stages(
-            {"--offload": offload is not Offload.NONE, "--against": named, "--trace": trace},
-            format_ in (Format.LATEX, Format.HTML),
-        )
-        best = tries(program, phases, [mesh], options, wanted, counts_by_phase(micro_batches or [], phases))[0].found
+        _refuse_beside_stages({"--against": named, "--trace": trace}, format_ in (Format.LATEX, Format.HTML))
+        counts = counts_by_phase(micro_batches or [], phases)
+        best = tries(program, phases, [mesh], options, wanted, counts, offload=offload, ahead=ahead)[0].found
         if isinstance(best, Staged):
             as_formulas = staged_json if format_ is Format.JSON else staged_formulas
             say(as_formulas(best, form, drop_ones))

@@ -84,7 +84,7 @@ def _stages(staged: Staged, form: Form, drop_ones: bool) -> list[Explained]:
 
 def _lines(staged: Staged) -> Iterator[str]:
     yield f"Formulas of the pipeline of {json.dumps(staged.program.name)}, in seconds"
-    yield "  T  what a micro-batch takes in all stages, with handing on"
+    yield "  T  what a micro-batch takes in all stages, with handing on and waiting for the host"
     yield "  t  in the slowest of them"
     yield "  P  stages; m micro-batches; n calls"
     yield ""

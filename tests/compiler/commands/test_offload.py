@@ -159,6 +159,25 @@ def test_stages_stream_from_their_shares_of_a_host(tmp_path):
     assert f"STREAMED = {[bool(layers) for layers in streamed]}" in module.read_text()
 
 
+def test_stages_that_stream_are_explained_one_by_one(tmp_path):
+    own = HOST.replace("node_chips = 2", "node_chips = 1").replace("[switch]", "between_bytes_per_s = 1e9\n[switch]")
+    (tmp_path / "small.toml").write_text(own.replace("400e3", "60e3"))
+    (tmp_path / "layers.esti").write_text(LAYERS)
+    arguments = [str(tmp_path / "layers.esti"), "--chips", "stage=2", "--hardware", str(tmp_path / "small.toml")]
+    ways = ["--stages", "2", "--micro-batches", "main=2", "--offload", "auto", "--ahead", "0", "--format", "json"]
+    found = CliRunner().invoke(app, ["explain", *arguments, *ways])
+    assert found.exit_code == 0, found.output
+    data = json.loads(found.stdout)
+    [pipeline], stages = data["pipeline"], data["phases"]
+    assert pipeline["value_s"] == pytest.approx(pipeline["plan_s"])
+    [every] = [one for one in stages[1]["totals"] if one["what"] == "layer: all, with waiting"]
+    assert every["formula"] == "2*fetch_layer + 2*t_layer" and every["value_s"] == pytest.approx(every["plan_s"])
+    assert not any("waiting" in one["what"] for one in stages[0]["totals"])
+    passing_s = 2 * 4 * 64 / 1e9  # of a micro-batch, to the second stage
+    assert pipeline["sizes"]["t"] == pytest.approx(every["plan_s"], rel=1e-3)
+    assert pipeline["sizes"]["T"] >= every["plan_s"] + passing_s
+
+
 def test_stages_stream_caches_of_each_micro_batch(tmp_path):
     pytest.importorskip("jax")
     small = HOST.replace("400e3", "230e3").replace("node_chips = 2", "node_chips = 1")

@@ -157,5 +157,5 @@ def test_explain_has_the_formulas_of_a_pipeline(compiled):
     for one in (prefill, decode):
         assert one["value_s"] == pytest.approx(one["plan_s"])
     assert len(data["phases"]) == 4  # of two stages
-    refused = CliRunner().invoke(app, [*arguments, "--offload", "auto"])
-    assert refused.exit_code == 1 and "`--offload` does not go with `--stages`" in refused.output
+    refused = CliRunner().invoke(app, [*arguments, "--trace"])
+    assert refused.exit_code == 1 and "`--trace` does not go with `--stages`" in refused.output

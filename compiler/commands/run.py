@@ -16,9 +16,10 @@ from ...ir.mesh import Mesh
 from ...passes.choose import Options
 from ..jax.check import require_jax
 from ..plan.pipeline import load
+from ..plan.staged import Staged
 from ..run.answer import Planned, answer, plan_for, weights_of
 from ..run.answer_text import Prompts, answer_ids, answer_text, asked_of, npy
-from ..run.generate import prepare, run_prepared
+from ..run.generate import alone_on, in_stages, prepare, run_prepared
 from ..run.generate_jax import (
     check_processes,
     disagreement,
@@ -28,6 +29,7 @@ from ..run.generate_jax import (
     jax_disagreement,
     jax_text,
 )
+from ..run.language_model import DECODE, PREFILL
 from ..text.arguments import capacity_of
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import complain, note, say
@@ -40,12 +42,16 @@ from .options import (
     Datasheet,
     EngineName,
     File,
+    MicroBatches,
     Net,
     Pins,
     Sets,
+    Stages,
     Weights,
     bindings,
     chip_of,
+    counts_by_phase,
+    stages_of,
 )
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -99,6 +105,8 @@ def run_command(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the random weights and prompts.")] = 0,
     capacity: Capacity = None,
+    stages: Stages = None,
+    micro_batches: MicroBatches = None,
     backend: Annotated[
         Backend, typer.Option(help="Virtual chips; or also JAX, which runs the emitted modules on CPU devices.")
     ] = Backend.NUMPY,
@@ -114,7 +122,10 @@ def run_command(
     sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     program = with_capacity(load(Path(file), sizes, pins, weights=weights, caches=caches), room)
     prompts = Prompts(tuple(prompt or ()), prompt_file, tuple(prompt_ids or ()))
+    wanted = stages_of(stages, micro_batches)
     if checkpoint is not None:
+        if stages is not None:
+            raise fail("Weights of a checkpoint go to plans without stages.", hint="leave `--stages` out")
         require_jax()
         check_processes(mesh, processes)
         asked = asked_of(prompts, Path(checkpoint), tokens, context, temperature, seed, logits is not None)
@@ -136,14 +147,21 @@ def run_command(
     if backend is Backend.JAX:
         require_jax()
         check_processes(mesh, processes)
+        if stages is not None and processes != 1:
+            raise fail("Stages run in one process.", hint="leave `--processes` out")
     elif processes != 1:
         raise fail("Virtual chips run in one process.", hint="several are started with `--backend jax`")
-    prepared = prepare(program, mesh, options, tokens, seed)
+    plan = alone_on(mesh, options)
+    if stages is not None:
+        plan = in_stages(mesh, options, wanted, counts_by_phase(micro_batches or [], (PREFILL, DECODE)))
+    prepared = prepare(program, plan, tokens, seed)
     if backend is Backend.JAX:
         prepared = held_exactly(prepared)
     done = run_prepared(prepared)
-    for one in prepared.compiled:
-        complain(one.warnings)
+    compiled = prepared.compiled
+    for stage in compiled.stages if isinstance(compiled, Staged) else (compiled,):
+        for one in stage:
+            complain(one.warnings)
     say(generation_text(done))
     wrong = disagreement(done)
     if backend is Backend.JAX and wrong is None:

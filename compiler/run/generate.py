@@ -8,8 +8,8 @@ into another is no part of what is counted. Non-goals: real weights, sampling, p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -17,15 +17,18 @@ import numpy as np
 from ...ir.diagnostics import InternalError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Kind, Program, Stored, Take, operand_names, walk
-from ...ir.spmd import SpmdProgram
 from ...passes.choose import Options
+from ...passes.stages.divide import Stage, layers_of
 from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases
-from ..simulate.check import ERROR_TOLERANCE, largest_difference, refuse_large
+from ..plan.staged import Staged
+from ..plan.tries import tries
+from ..simulate.check import ERROR_TOLERANCE, largest_difference
 from ..simulate.pointwise import Array
 from ..simulate.reference import fan_in, random_stored, rows, run_reference
-from ..simulate.shrink import shrink, true_part, zero_padded
-from ..simulate.spmd_interpreter import ExecutionError, run_spmd
+from ..simulate.shrink import true_part, zero_padded
+from ..simulate.spmd_interpreter import ExecutionError
+from ..simulate.staged import SmallPhase, small_phases
 from .language_model import DECODE, PREFILL, LanguageModel, language_model, ops
 
 VOCABULARY, WIDTH = 64, 16  # of the small image, at least: in a smaller one all tokens soon are alike
@@ -38,7 +41,8 @@ class Trace:
     """What one way of running a model generates.
 
     `tokens`: [steps, batch]. `scores`: for each step the scores that its tokens were picked from.
-    `prefill_bytes`, `decode_bytes`: what a chip sent in all runs of the phase, by declared dtypes.
+    `prefill_bytes`, `decode_bytes`: what a chip sent in all runs of the phase, by declared dtypes; of several stages
+    one of that whose chips send most, without what is handed on.
     """
 
     tokens: Array
@@ -51,7 +55,8 @@ class Trace:
 class Generation:
     """Tokens generated on virtual chips, and by the dense reference.
 
-    `sizes`: the shrunken dims of decode. `prefills`: how often prefill ran, each time for other
+    `mesh`: that of all chips. `sizes`: the shrunken dims of decode, of all its sequences. `stages`: how many, and along
+    which axis; None for none. `prefills`, `turns`: how often prefill ran, and each step of decode, each time for other
     sequences of the batch. `prompt`: [batch, tokens]. `errors`: for each step the largest
     difference between scores, relative to the largest score; infinite where one is not a number.
     """
@@ -59,7 +64,9 @@ class Generation:
     name: str
     mesh: Mesh
     sizes: tuple[tuple[str, int], ...]
+    stages: tuple[int, str] | None
     prefills: int
+    turns: int
     prompt: Array
     sharded: Trace
     dense: Trace
@@ -76,49 +83,66 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Small:
-    """A phase on shrunken dims."""
-
-    program: Program
-    spmd: SpmdProgram
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The size of each dim, padded ones as they are held."""
-        return dict(self.spmd.sizes)
-
-
-@dataclass(frozen=True)
 class Prepared:
     """What a model generates with, however it is run.
 
-    `compiled`: both phases at full size. `stored`: parameters and caches of true sizes.
+    `compiled`: both phases at full size, of a pipeline in its stages. `stored`: parameters and caches of true sizes.
     `prompt`: ids of the model's input, of its dims. `tokens`: how many each sequence gets.
     """
 
-    compiled: Compilation
+    compiled: Compilation | Staged
     model: LanguageModel
-    prefill: Small
-    decode: Small
+    prefill: SmallPhase
+    decode: SmallPhase
     stored: Mapping[str, Array]
     prompt: Array
     tokens: int
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each dim in decode, padded ones as they are held; of the batch of all sequences."""
+        sizes, model = self.decode.sizes, self.model
+        return sizes | {model.batch: sequences(model, self.prefill, self.decode)}
+
+    @property
     def held(self) -> dict[str, Array]:
         """What is stored, with zeros beyond true sizes."""
-        return zero_padded(self.model.program, self.decode.sizes, self.stored)
+        return zero_padded(self.model.program, self.sizes, self.stored)
 
     @property
     def prompts(self) -> Array:
         """The prompt, with zeros beyond true sizes."""
-        sizes = {**self.decode.sizes, self.model.new: self.prefill.sizes[self.model.new]}
+        sizes = {**self.sizes, self.model.new: self.prefill.sizes[self.model.new]}
         ids = self.model.prompt.name
         return zero_padded(self.model.program, sizes, {ids: self.prompt})[ids]
 
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of all chips."""
+        return self.compiled.plan.mesh if isinstance(self.compiled, Staged) else self.decode.spmds[0].mesh
 
-def prepare(program: Program, mesh: Mesh, options: Options, tokens: int, seed: int) -> Prepared:
-    """Compile both phases of a model that is to generate `tokens` tokens for each sequence of a batch, the first from
+
+Plan = Callable[[Program, tuple[str, ...]], Compilation | Staged]  # how phases of a program are planned
+
+
+def alone_on(mesh: Mesh, options: Options) -> Plan:
+    """Each phase planned by itself."""
+    return lambda program, phases: compile_phases(program, phases, mesh, options, separate=True)
+
+
+def in_stages(mesh: Mesh, options: Options, stages: int | None, micro_batches: Mapping[str, int]) -> Plan:
+    """Both phases planned in the quickest way to have so many stages, or with `None` any number or none."""
+
+    def plan(program: Program, phases: tuple[str, ...]) -> Compilation | Staged:
+        found = tries(program, phases, [mesh], options, stages, micro_batches)[0].found
+        assert found is not None, "what is tried first fits"
+        return found
+
+    return plan
+
+
+def prepare(program: Program, plan: Plan, tokens: int, seed: int) -> Prepared:
+    """Plan both phases of a model that is to generate `tokens` tokens for each sequence of a batch, the first from
     prefill; shrink them, and draw weights and prompts from `seed`.
 
     Raises InputError when the model does not generate, when a phase has no plan or is too large to run, and for a
@@ -126,23 +150,29 @@ def prepare(program: Program, mesh: Mesh, options: Options, tokens: int, seed: i
     """
     if not 1 <= tokens <= MOST_TOKENS:
         raise fail(f"{tokens} tokens cannot be generated.", hint=f"choose from 1 to {MOST_TOKENS}")
-    language_model(program)
-    compiled = compile_phases(program, (PREFILL, DECODE), mesh, options, separate=True)
-    prefill, decode = _small(program, compiled, tokens)
-    model = language_model(prefill.program)
+    model = language_model(program)
+    compiled = plan(program, (PREFILL, DECODE))
+    prefill, decode = _small(model, compiled, tokens)
+    model = replace(model, program=prefill.program)
     rng = np.random.default_rng([seed, 1])  # not the numbers that the weights are made of
     ids = model.prompt
-    sizes = model.program.true_sizes(decode.sizes)
-    stored = _weights(model, sizes, seed)
+    prepared = Prepared(compiled, model, prefill, decode, {}, np.zeros(0), tokens)
+    sizes = model.program.true_sizes(prepared.sizes)
     order = {**sizes, model.new: prefill.sizes[model.new]}
     prompt = rng.integers(0, rows(model.program, ids, sizes), size=[order[d] for d in ids.dims])
-    return Prepared(compiled, model, prefill, decode, stored, prompt, tokens)
+    return replace(prepared, stored=_weights(model, sizes, seed), prompt=prompt)
+
+
+def sequences(model: LanguageModel, prefill: SmallPhase, decode: SmallPhase) -> int:
+    """How many run at small sizes, as they are held: all micro-batches of either phase divide them."""
+    one, other = prefill.sizes[model.batch], decode.sizes[model.batch]
+    return math.lcm(one, other) if prefill.turns == decode.turns == 1 else math.lcm(one, other) * 2
 
 
 def run_prepared(prepared: Prepared) -> Generation:
     """Generate on virtual chips and densely. Raises InternalError when a plan does not run."""
     model, prefill, decode, prompt = prepared.model, prepared.prefill, prepared.decode, prepared.prompt
-    sizes = model.program.true_sizes(decode.sizes)
+    sizes = model.program.true_sizes(prepared.sizes)
     try:
         sharded = _on_chips(prepared)
     except ExecutionError as error:
@@ -152,11 +182,14 @@ def run_prepared(prepared: Prepared) -> Generation:
         max(largest_difference(a, b) for a, b in zip(*each, strict=True))
         for each in zip(sharded.scores, dense.scores, strict=True)
     )
+    compiled = prepared.compiled
     return Generation(
-        decode.spmd.name,
-        decode.spmd.mesh,
-        decode.spmd.sizes,
+        model.program.name,
+        prepared.mesh,
+        tuple(prepared.sizes.items()),
+        (len(compiled.stages), compiled.plan.axis) if isinstance(compiled, Staged) else None,
         -(-sizes[model.batch] // prefill.sizes[model.batch]),
+        -(-sizes[model.batch] // decode.sizes[model.batch]),
         prompt if model.prompt.dims == (model.batch, model.new) else prompt.T,
         sharded,
         dense,
@@ -164,19 +197,22 @@ def run_prepared(prepared: Prepared) -> Generation:
     )
 
 
-def _small(program: Program, compiled: Compilation, tokens: int) -> tuple[Small, Small]:
+def _small(model: LanguageModel, compiled: Compilation | Staged, tokens: int) -> tuple[SmallPhase, SmallPhase]:
     """Prefill and decode on shrunken dims, the context longer than prompt and tokens."""
-    model = language_model(program)
+    program = model.program
     margins = {model.vocabulary[-1]: VOCABULARY, **dict.fromkeys(model.counted, tokens)}
     margins |= dict.fromkeys(model.width, WIDTH)
-    shrunken = shrink(program, [one.spmd for one in compiled], margins)
-    prefill, decode = (Small(shrunken.program, spmd) for spmd in shrunken.spmds)
+    if isinstance(compiled, Staged):
+        stages = [one.stage for one in compiled.plan.stages]
+        phases = [[stage[n].spmd for stage in compiled.stages] for n in range(2)]
+    else:
+        stages = [Stage(program, layers_of(program), (), ())]
+        phases = [[one.spmd] for one in compiled]
+    prefill, decode = small_phases(program, stages, phases, margins)
     end = prefill.sizes[model.new] + tokens - 1
     for dim in model.counted:
         if min(prefill.sizes[dim], decode.sizes[dim]) < end:
             raise fail(f"Dim `{dim}` counts a context, and no cache grows along it.")
-    for one in (prefill, decode):
-        refuse_large(one.spmd)
     return prefill, decode
 
 
@@ -200,46 +236,49 @@ def _weights(model: LanguageModel, sizes: Mapping[str, int], seed: int) -> dict[
 
 
 def _on_chips(prepared: Prepared) -> Trace:
-    """Prefill as many sequences at a time as it can, each time into other slots of the caches; then decode."""
+    """Prefill, then decode, as many sequences at a time as each takes."""
     model, prefill, decode = prepared.model, prepared.prefill, prepared.decode
-    chips, width, ids = _Chips(model), prefill.sizes[model.batch], model.prompt
-    held, prompts = prepared.held, {ids.name: prepared.prompts}
-    caches = {cache: held[cache].copy() for cache, _ in model.caches}
-    context, picked = prefill.sizes[model.new], []
-    for first in range(0, prepared.prompt.shape[ids.dims.index(model.batch)], width):
-        slots = np.arange(first, first + width)
-        part = {name: np.take(a, slots, axis=model.batch_axis(name)) for name, a in (caches | prompts).items()}
-        made = chips.step(prefill, held | part, context)
-        picked.append(_picked(model, made, prefill.sizes))
-        for cache, version in model.caches:
-            axis = model.batch_axis(cache)
-            np.moveaxis(caches[cache], axis, 0)[slots] = np.moveaxis(made[version], axis, 0)
-    chosen = [np.concatenate([token for token, _ in picked])]
-    scores = [tuple(np.concatenate(parts) for parts in zip(*(score for _, score in picked), strict=True))]
+    chips, context = _Chips(prepared), prefill.sizes[model.new]
+    token, score = chips.step(prefill, prepared.prompts, context)
+    chosen, scores = [token], [score]
     for _ in range(prepared.tokens - 1):
         context += 1
-        entered = zero_padded(model.program, decode.sizes, {ids.name: _one_each(model, chosen[-1])})
-        made = chips.step(decode, held | caches | entered, context)
-        caches = {cache: made[version] for cache, version in model.caches}
-        token, score = _picked(model, made, decode.sizes)
+        entered = {model.prompt.name: _one_each(model, token)}
+        ids = zero_padded(model.program, prepared.sizes | {model.new: 1}, entered)[model.prompt.name]
+        token, score = chips.step(decode, ids, context)
         chosen.append(token)
         scores.append(score)
-    return Trace(np.stack(chosen), tuple(scores), chips.sent[PREFILL], chips.sent[DECODE])
+    return Trace(np.stack(chosen), tuple(scores), *(max(chips.sent[phase]) for phase in (PREFILL, DECODE)))
 
 
 class _Chips:
-    """The virtual chips. `sent`: what each of them has sent in each phase, in bytes."""
+    """The virtual chips. `caches`: those of all sequences. `sent`: what each chip of each stage has sent in each phase,
+    in bytes."""
 
-    def __init__(self, model: LanguageModel) -> None:
-        self.model = model
-        self.sent = {PREFILL: Fraction(0), DECODE: Fraction(0)}
+    def __init__(self, prepared: Prepared) -> None:
+        self.model, self.held = prepared.model, prepared.held
+        self.sequences = prepared.prompt.shape[self.model.prompt.dims.index(self.model.batch)]
+        self.caches = {cache: self.held[cache].copy() for cache, _ in self.model.caches}
+        stages = len(prepared.decode.stages)
+        self.sent = {phase: [Fraction(0)] * stages for phase in (PREFILL, DECODE)}
 
-    def step(self, one: Small, arrays: Mapping[str, Array], context: int) -> Mapping[str, Array]:
-        """Run a phase once: results, scores and versions of caches, called as in the program."""
-        run = run_spmd(one.spmd, arrays, dict.fromkeys(self.model.counted, context), self.model.scores)
-        self.sent[one.spmd.phase] += sum((m.times * m.bytes_sent for m in run.moves), Fraction(0))
-        names = zip(self.model.program.results, one.spmd.results, strict=True)
-        return {**run.results, **{name: run.results[left] for name, left in names}}
+    def step(self, small: SmallPhase, ids: Array, context: int) -> tuple[Array, tuple[Array, ...]]:
+        """Run a phase for all sequences, each time into other slots of the caches: the next tokens, and the scores
+        that they were picked from."""
+        model, width, phase = self.model, small.sizes[self.model.batch], small.spmds[0].phase
+        picked = []
+        for first in range(0, self.sequences, width):
+            slots = np.arange(first, first + width)
+            changing = self.caches | {model.prompt.name: ids}
+            part = {name: np.take(a, slots, axis=model.batch_axis(name)) for name, a in changing.items()}
+            ran = small.run(self.held | part, dict.fromkeys(model.counted, context), model.scores)
+            self.sent[phase] = [a + b for a, b in zip(self.sent[phase], ran.sent_bytes, strict=True)]
+            picked.append(_picked(model, ran.results, small.sizes))
+            for cache, version in model.caches:
+                axis = model.batch_axis(cache)
+                np.moveaxis(self.caches[cache], axis, 0)[slots] = np.moveaxis(ran.results[version], axis, 0)
+        scores = zip(*(score for _, score in picked), strict=True)
+        return np.concatenate([token for token, _ in picked]), tuple(map(np.concatenate, scores))
 
 
 def _densely(

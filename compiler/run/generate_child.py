@@ -1,9 +1,9 @@
 """The part of a generation that runs in JAX, as a process of its own.
 
-`python -m escc.compiler.run.generate_child FOLDER ID COUNT ADDRESS` is process ID of COUNT,
-which share the mesh and all do the same; they meet at ADDRESS. FOLDER holds `prefill.py` and
-`decode.py`, two emitted modules; `stored.npz`, what they take, called arr_0, arr_1, ...; and
-`told.json`, a `Told`. Beside them comes `tokens.npy`: [steps, batch].
+`python -m escc.compiler.run.generate_child FOLDER ID COUNT ADDRESS` is process ID of COUNT, which share the mesh and
+all do the same; they meet at ADDRESS. FOLDER holds `prefill.py` and `decode.py`, two emitted modules, beside those of
+their stages where they are pipelines; `stored.npz`, what they take, called arr_0, arr_1, ...; and `told.json`, a
+`Told`. Beside them comes `tokens.npy`: [steps, batch].
 """
 
 from __future__ import annotations
@@ -24,33 +24,44 @@ from jax.sharding import PartitionSpec as P
 
 from ..jax.check_child import load
 
+PHASES = ("prefill", "decode")
 
-class ToldPhase(TypedDict):
-    """A phase. `sizes`: by field of its `Config`. `leaves`: names of all that it takes, in the order in which its
-    `tensors` makes them. `contexts`: how many arguments say how much of a context is filled. `picked`: which
-    result the next tokens are read from; `kept`: the true sizes of that result."""
+
+class ToldStage(TypedDict):
+    """A stage of a phase, or all of it. `sizes`: by field of its `Config`. `leaves`: names of all that it takes, in the
+    order in which its `tensors` makes them; `layers`: of those that layers have, how many. `contexts`: how many
+    arguments say how much of a context is filled."""
 
     sizes: dict[str, int]
     leaves: list[str]
+    layers: dict[str, int]
     contexts: int
+
+
+class ToldPhase(TypedDict):
+    """A phase. `picked`: which result the next tokens are read from; `kept`: the true sizes of that result."""
+
+    stages: list[ToldStage]
     picked: int
     kept: list[int]
 
 
 class Told(TypedDict):
     """What a generation does. `stored`: the names of the arrays. `caches`: their axes of the batch, from the end;
-    `axes`: those of the batch and of new tokens in `prompt`. `sequences`: in all; `at_once`: in a prefill;
-    `length`: of a prompt. `steps`: the tokens for each sequence. `scores`: whether results are scores."""
+    `axes`: those of the batch and of new tokens in `prompt`. `sequences`: in all; `at_once`: in a prefill, and in a
+    step of decode; `length`: of a prompt. `steps`: the tokens for each sequence. `scores`: whether results are scores.
+    `staged`: whether modules are pipelines."""
 
     stored: list[str]
     caches: dict[str, int]
     prompt: str
     axes: tuple[int, int]
     sequences: int
-    at_once: int
+    at_once: tuple[int, int]
     length: int
     steps: int
     scores: bool
+    staged: bool
     phases: dict[str, ToldPhase]
 
 
@@ -62,8 +73,12 @@ def main(folder: Path, process: int, processes: int, address: str) -> None:
     told: Told = json.loads((folder / "told.json").read_text())
     with np.load(folder / "stored.npz") as file:
         arrays = {name: file[f"arr_{i}"] for i, name in enumerate(told["stored"])}
-    prefill, decode = (_Phase(folder / f"{name}.py", told["phases"][name], told) for name in ("prefill", "decode"))
-    tokens = _generated(told, prefill, decode, arrays)
+    if told["staged"]:
+        sys.path.insert(0, str(folder))  # where pipelines find their stages
+        stages = _Pipeline(folder, 0, told, arrays), _Pipeline(folder, 1, told, arrays)
+        tokens = _generated_in_stages(told, *stages, arrays)
+    else:
+        tokens = _generated(told, _Phase(folder, 0, told), _Phase(folder, 1, told), arrays)
     if process == 0:
         np.save(folder / "tokens.npy", tokens)
 
@@ -71,9 +86,10 @@ def main(folder: Path, process: int, processes: int, address: str) -> None:
 class _Phase:
     """An emitted step on real devices."""
 
-    def __init__(self, path: Path, phase: ToldPhase, told: Told) -> None:
-        module, self.phase, self.told = load(path), phase, told
-        config, leaves = replace(module.SMALL, **phase["sizes"]), iter(phase["leaves"])
+    def __init__(self, folder: Path, n: int, told: Told) -> None:
+        module, self.phase, self.told = load(folder / f"{PHASES[n]}.py"), told["phases"][PHASES[n]], told
+        [self.stage] = self.phase["stages"]
+        config, leaves = replace(module.SMALL, **self.stage["sizes"]), iter(self.stage["leaves"])
         self.mesh = module.make_mesh()
         self.step = module.build(self.mesh, config)
         self.forms = module.tensors(config, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))
@@ -94,11 +110,11 @@ class _Phase:
 
         taken = jax.tree.map(placed, self.names, self.forms, self.specs)
         filled = jax.ShapeDtypeStruct((), np.int32)
-        contexts = [self._place(np.asarray(context), filled, P())] * self.phase["contexts"]
+        contexts = [self._place(np.asarray(context), filled, P())] * self.stage["contexts"]
         results, caches = self.step(*taken, *contexts)
         [names] = [tree for tree in map(jax.tree.leaves, self.names) if {*tree} == {*self.told["caches"]}]
         versions = dict(zip(names, jax.tree.leaves(caches), strict=True))
-        return self._picked(jax.tree.leaves(results)[self.phase["picked"]]), versions
+        return _picked(self.told, self.phase, self.whole(jax.tree.leaves(results)[self.phase["picked"]])), versions
 
     def whole(self, array: jax.Array) -> np.ndarray:
         """All of an array, in every process."""
@@ -108,22 +124,113 @@ class _Phase:
         """An array on the devices, grown with zeros to the shape it has there; every process holds all of it."""
         if isinstance(array, jax.Array):
             return array
-        grown = np.zeros(form.shape, form.dtype)
-        grown[tuple(slice(n) for n in array.shape)] = array
+        grown = _grown(array, form)
         return jax.make_array_from_callback(form.shape, NamedSharding(self.mesh, spec), lambda at: grown[at])
 
-    def _picked(self, result: jax.Array) -> np.ndarray:
-        """The next tokens, from a result that holds them or their scores, the batch in front."""
-        true = self.whole(result)[tuple(slice(n) for n in self.phase["kept"])]
-        return true.reshape(len(true), -1).argmax(axis=1) if self.told["scores"] else true
+
+class _Pipeline:
+    """An emitted pipeline on real devices."""
+
+    def __init__(self, folder: Path, n: int, told: Told, stored: Mapping[str, np.ndarray]) -> None:
+        module, self.phase, self.told = load(folder / f"{PHASES[n]}.py"), told["phases"][PHASES[n]], told
+        stages, self.width = self.phase["stages"], told["at_once"][n]
+        configs = [replace(m.SMALL, **each["sizes"]) for m, each in zip(module.STAGES, stages, strict=True)]
+        self.meshes, self.cached, self.takes = module.make_meshes(), module.CACHED, module.TAKES
+        self.step = module.build(self.meshes, tuple(configs))
+        self.names, self.forms = [], []
+        for m, config, each in zip(module.STAGES, configs, stages, strict=True):
+            leaves = iter(each["leaves"])
+            self.names.append(m.tensors(config, lambda shape, dtype, terms=1, leaves=leaves: next(leaves)))
+            self.forms.append(m.tensors(config, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype)))
+        self.specs = [m.SPECS for m in module.STAGES]
+        self.params = [self._placed(s, 0, self._layers(s, stored)) for s in range(len(stages))]
+        self.slots = [np.arange(at, at + self.width) for at in range(0, told["sequences"], self.width)]
+
+    def run(self, caches: Any, ids: np.ndarray, context: int) -> tuple[np.ndarray, Any]:
+        """The next token of each sequence, and the next versions of caches, as `divided` has them."""
+        filled = {name: np.int32(context) for takes in self.takes for name in takes if name.startswith("filled_")}
+        prompt, axis = self.told["prompt"], self.told["axes"][0]
+        batches = [{prompt: np.take(ids, slots, axis).astype(np.int32), **filled} for slots in self.slots]
+        results, caches = self.step(self.params, caches, batches)
+        found = [np.asarray(result[self.phase["picked"]]) for result in results]
+        return np.concatenate([_picked(self.told, self.phase, one) for one in found]), caches
+
+    def divided(self, caches: Mapping[str, np.ndarray]) -> Any:
+        """Whole caches as each stage has them of each micro-batch."""
+        return [
+            [
+                self._placed(s, 1, {name: np.take(a, slots, self.told["caches"][name]) for name, a in own.items()})
+                if cached
+                else None
+                for slots in self.slots
+            ]
+            for s, cached in enumerate(self.cached)
+            for own in [self._layers(s, caches)]
+        ]
+
+    def joined(self, caches: Any) -> dict[str, np.ndarray]:
+        """The whole of such caches."""
+        found: dict[str, list[np.ndarray]] = {}
+        for s in (s for s, cached in enumerate(self.cached) if cached):
+            names = jax.tree.leaves(self.names[s][1])
+            parts = [jax.tree.leaves(one) for one in caches[s]]
+            for k, name in enumerate(names):
+                batches = [np.asarray(part[k]) for part in parts]
+                found.setdefault(name, []).append(np.concatenate(batches, self.told["caches"][name]))
+        return {name: np.concatenate(each) if len(each) > 1 else each[0] for name, each in found.items()}
+
+    def _layers(self, s: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What a stage has of arrays: of those of layers, its own layers'."""
+        stages = self.phase["stages"]
+        before = {name: sum(each["layers"].get(name, 0) for each in stages[:s]) for name in stages[s]["layers"]}
+        counts = stages[s]["layers"]
+        return {
+            name: array[before[name] : before[name] + counts[name]] if name in counts else array
+            for name, array in arrays.items()
+            if name in stages[s]["leaves"]
+        }
+
+    def _placed(self, s: int, part: int, arrays: Mapping[str, np.ndarray]) -> Any:
+        """What a stage takes of one kind, on its devices."""
+
+        def placed(name: str, form: Any, spec: P) -> jax.Array:
+            return jax.device_put(_grown(arrays[name], form), NamedSharding(self.meshes[s], spec))
+
+        return jax.tree.map(placed, self.names[s][part], self.forms[s][part], self.specs[s][part])
+
+
+def _grown(array: np.ndarray, form: Any) -> np.ndarray:
+    """An array grown with zeros to the shape that it has on devices."""
+    grown: np.ndarray = np.zeros(form.shape, form.dtype)
+    grown[tuple(slice(n) for n in array.shape)] = array
+    return grown
+
+
+def _picked(told: Told, phase: ToldPhase, result: np.ndarray) -> np.ndarray:
+    """The next tokens, from a result that holds them or their scores, the batch in front."""
+    true = result[tuple(slice(n) for n in phase["kept"])]
+    return true.reshape(len(true), -1).argmax(axis=1) if told["scores"] else true
+
+
+def _generated_in_stages(
+    told: Told, prefill: _Pipeline, decode: _Pipeline, stored: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Prefill all sequences, then decode, each in micro-batches."""
+    caches = {name: stored[name] for name in told["caches"]}
+    tokens, held = prefill.run(prefill.divided(caches), stored[told["prompt"]], told["length"])
+    chosen, held = [tokens], decode.divided(prefill.joined(held))
+    for context in range(told["length"] + 1, told["length"] + told["steps"]):
+        tokens, held = decode.run(held, np.expand_dims(chosen[-1], told["axes"][1]), context)
+        chosen.append(tokens)
+    return np.stack(chosen)
 
 
 def _generated(told: Told, prefill: _Phase, decode: _Phase, stored: Mapping[str, np.ndarray]) -> np.ndarray:
     """Prefill as many sequences at a time as it takes, each time into other slots of the caches; then decode."""
     prompt, (batch_axis, new_axis), picked = told["prompt"], told["axes"], []
     whole = {name: stored[name].copy() for name in told["caches"]}
-    for first in range(0, told["sequences"], told["at_once"]):
-        slots = np.arange(first, first + told["at_once"])
+    for first in range(0, told["sequences"], told["at_once"][0]):
+        slots = np.arange(first, first + told["at_once"][0])
         part: dict[str, Any] = {name: np.take(whole[name], slots, axis) for name, axis in told["caches"].items()}
         part[prompt] = np.take(stored[prompt], slots, batch_axis)
         tokens, made = prefill.run({**stored, **part}, told["length"])

@@ -12,17 +12,21 @@ import numpy as np
 
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
-from ...ir.program import Choose, Kind, Repeat, walk
-from ...ir.spmd import Compute
+from ...ir.program import Choose, Kind, Repeat, Stored, walk
+from ...ir.spmd import Compute, SpmdProgram
 from ..emit.jax_function import contexts_of
+from ..emit.jax_pipeline import StageModule, emit_pipeline
 from ..emit.jax_source import emit_jax
-from ..emit.jax_tree import Names, names_of
+from ..emit.jax_tree import names_of
 from ..jax.processes import free_address, run_processes
-from ..plan.compiled import CompiledPhase
+from ..plan.compiled import Compilation, CompiledPhase
+from ..plan.staged import Staged
 from ..simulate.check import ERROR_TOLERANCE
 from ..simulate.finite import representable
 from ..simulate.pointwise import Array
-from .generate import Generation, Prepared, Small
+from ..simulate.staged import SmallPhase
+from .generate import Generation, Prepared
+from .language_model import DECODE, PREFILL
 
 CHILD = f"{__package__}.generate_child"
 PARTS = (Kind.PARAM, Kind.CACHE, Kind.INPUT)  # what a step takes, in this order
@@ -47,30 +51,49 @@ def generate_jax(prepared: Prepared, processes: int = 1) -> Array:
     """
     model, prefill = prepared.model, prepared.prefill
     arrays = prepared.held | {model.prompt.name: prepared.prompts}
-    phases = zip(prepared.compiled, (prefill, prepared.decode), strict=True)
-    caches = [leaf.value for leaf in _names(prepared.compiled[0]).of(Kind.CACHE)]
+    small = (prefill, prepared.decode)
     told = {
         "stored": list(arrays),
-        "caches": {name: model.batch_axis(name) for name in caches},
+        "caches": {name: model.batch_axis(name) for name, _ in model.caches},
         "prompt": model.prompt.name,
         "axes": [model.prompt.dims.index(dim) for dim in (model.batch, model.new)],
         "sequences": prepared.prompt.shape[model.prompt.dims.index(model.batch)],
-        "at_once": prefill.sizes[model.batch],
+        "at_once": [one.sizes[model.batch] for one in small],
         "length": prefill.sizes[model.new],
         "steps": prepared.tokens,
         "scores": model.chosen is None,
-        "phases": {one.phase: _told(prepared, one, small) for one, small in phases},
+        "staged": isinstance(prepared.compiled, Staged),
+        "phases": {one.spmds[0].phase: _told(prepared, n, one) for n, one in enumerate(small)},
     }
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         path = Path(folder)
-        for one in prepared.compiled:
-            text = emit_jax(one.program, one.spmd, one.estimate)  # for the CPU devices that run it here
-            (path / f"{one.phase}.py").write_text(text, encoding="utf-8")
+        for name, text in _modules(prepared.compiled).items():
+            (path / name).write_text(text, encoding="utf-8")
         (path / "told.json").write_text(json.dumps(told), encoding="utf-8")
         np.savez(path / "stored.npz", *arrays.values())
-        run_processes(_commands(folder, processes), prefill.spmd.mesh.chips // processes)
+        run_processes(_commands(folder, processes), prepared.mesh.chips // processes)
         tokens: Array = np.load(path / "tokens.npy")
     return tokens
+
+
+def _modules(compiled: Compilation | Staged) -> dict[str, str]:
+    """The modules of both phases, for the CPU devices that run them here."""
+    texts: dict[str, str] = {}
+    for n, phase in enumerate((PREFILL, DECODE)):
+        if not isinstance(compiled, Staged):
+            texts[f"{phase}.py"] = _module(compiled[n])
+            continue
+        modules = []
+        for k, (stage, planned) in enumerate(zip(compiled.stages, compiled.plan.stages, strict=True)):
+            file = f"{phase}_{k}"
+            texts[f"{file}.py"] = _module(stage[n])
+            modules.append(StageModule(file, stage[n].spmd, planned.stage.received))
+        texts[f"{phase}.py"] = emit_pipeline(compiled.program.name, modules)
+    return texts
+
+
+def _module(one: CompiledPhase) -> str:
+    return emit_jax(one.program, one.spmd, one.estimate)
 
 
 def _commands(folder: str, processes: int) -> Sequence[Sequence[str]]:
@@ -78,24 +101,33 @@ def _commands(folder: str, processes: int) -> Sequence[Sequence[str]]:
     return [(CHILD, folder, str(process), str(processes), address) for process in range(processes)]
 
 
-def _names(one: CompiledPhase) -> Names:
-    return names_of(one.spmd, contexts_of(one.spmd), ())
-
-
-def _told(prepared: Prepared, one: CompiledPhase, small: Small) -> dict[str, object]:
-    """What is said of a phase; `small` is the same on shrunken dims."""
-    model, names = prepared.model, _names(one)
-    repeats = {p.item.name: p.item.count for p in walk(small.spmd.body) if isinstance(p.item, Repeat)}
+def _told(prepared: Prepared, n: int, small: SmallPhase) -> dict[str, object]:
+    """What is said of a phase, the `n`-th; `small` is the same on shrunken dims."""
+    model, compiled = prepared.model, prepared.compiled
     result = model.chosen or model.scores[0]
     true = model.program.true_sizes(small.sizes)
-    steps = [placed.item for placed in walk(small.spmd.body) if isinstance(placed.item, Compute)]
-    keeps = {names.keeps[step.op.result]: step.op.keep for step in steps if isinstance(step.op, Choose)}
+    stages = compiled.stages if isinstance(compiled, Staged) else (compiled,)
+    returned = [name for one in small.stages for name in one.program.results[len(one.passed) :]]
     return {
-        "sizes": {names.fields[name]: size for name, size in (small.sizes | repeats).items()} | keeps,
-        "leaves": [leaf.value for kind in PARTS for leaf in names.of(kind)],
-        "contexts": len(names.contexts),
-        "picked": model.program.results.index(result),
+        "stages": [_told_stage(stage[n], spmd) for stage, spmd in zip(stages, small.spmds, strict=True)],
+        "picked": returned.index(result),
         "kept": [true[dim] for dim in model.program.table()[result].dims],
+    }
+
+
+def _told_stage(one: CompiledPhase, small: SpmdProgram) -> dict[str, object]:
+    """What is said of a stage of a phase, or of the phase that is not divided."""
+    names = names_of(one.spmd, contexts_of(one.spmd), ())
+    counts = {p.item.name: p.item.count for p in walk(small.body) if isinstance(p.item, Repeat)}
+    around = {p.item.value: p.repeats for p in walk(small.body) if isinstance(p.item, Stored)}
+    steps = [placed.item for placed in walk(small.body) if isinstance(placed.item, Compute)]
+    keeps = {names.keeps[step.op.result]: step.op.keep for step in steps if isinstance(step.op, Choose)}
+    leaves = [leaf.value for kind in PARTS for leaf in names.of(kind)]
+    return {
+        "sizes": {names.fields[name]: size for name, size in (dict(small.sizes) | counts).items()} | keeps,
+        "leaves": leaves,
+        "layers": {name: counts[around[name][0].name] for name in leaves if around[name]},
+        "contexts": len(names.contexts),
     }
 
 
@@ -109,13 +141,16 @@ def generation_text(done: Generation) -> str:
     steps = len(done.errors)
     sizes = ", ".join(f"{dim}={size}" for dim, size in done.sizes)
     prefill = "one run" if done.prefills == 1 else f"{done.prefills} runs"
+    each = f"{steps - 1} steps" if done.turns == 1 else f"{steps - 1} steps of {done.turns} micro-batches"
+    staged = () if done.stages is None else (f"  stages    {done.stages[0]} along {done.stages[1]}",)
     lines = [
         f"Generation with {json.dumps(done.name)} on {done.mesh.chips} virtual chips",
         f"  mesh      {done.mesh}",
+        *staged,
         f"  dims      {sizes}; each repeat runs twice at most",
         f"  prompts   {batch} of {length} random tokens",
         f"  prefill   {prefill}, a chip sends {_bytes(float(done.sharded.prefill_bytes))} in all",
-        f"  decode    {steps - 1} steps, a chip sends {_bytes(float(done.sharded.decode_bytes))} in all",
+        f"  decode    {each}, a chip sends {_bytes(float(done.sharded.decode_bytes))} in all",
         "",
         "Prompts, and the tokens that follow",
     ]

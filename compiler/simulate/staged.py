@@ -1,9 +1,10 @@
-"""A pipeline run on virtual chips: micro-batches go through all stages, and what comes out is the whole model's."""
+"""Phases run on virtual chips at small sizes, stage by stage; and a pipeline's micro-batches beside the whole model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import accumulate
 
 import numpy as np
@@ -21,73 +22,111 @@ from .spmd_interpreter import run_spmd
 MOST_MICRO_BATCHES = 2  # enough to show that each has caches of its own
 
 
+@dataclass(frozen=True)
+class Ran:
+    """What a run gave: results and versions of caches, by the names of the whole program, the latter of all layers; and
+    how many bytes the chips of each stage sent, each of them."""
+
+    results: Mapping[str, Array]
+    sent_bytes: tuple[Fraction, ...]
+
+
+@dataclass(frozen=True)
+class SmallPhase:
+    """A phase on shrunken dims. `program`: the whole model; `spmds`: what the chips of each of its `stages` run, one
+    where it is not divided."""
+
+    program: Program
+    stages: tuple[Stage, ...]
+    spmds: tuple[SpmdProgram, ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each dim, padded ones as they are held; that of the batch is a micro-batch's."""
+        return dict(self.spmds[0].sizes)
+
+    @property
+    def turns(self) -> int:
+        """How many micro-batches there are, of those that a run at full size has."""
+        return min(self.spmds[0].micro_batches, MOST_MICRO_BATCHES)
+
+    def run(
+        self, stored: Mapping[str, Array], contexts: Mapping[str, int] | None = None, watch: Sequence[str] = ()
+    ) -> Ran:
+        """Run a micro-batch through all stages, as `run_spmd` does; `stored`: whole, of all layers. Raises as that
+        does."""
+        around = {p.item.value: p.repeats for p in walk(self.program.body) if isinstance(p.item, Stored)}
+        counts = [_counts(spmd.body) for spmd in self.spmds]
+        ends = {name: [*accumulate(c.get(name, 0) for c in counts)] for name in _counts(self.program.body)}
+        handed: tuple[Array, ...] = ()
+        found: dict[str, list[Array]] = {}
+        sent = []
+        for n, (stage, spmd) in enumerate(zip(self.stages, self.spmds, strict=True)):
+            given = dict(zip(stage.received, handed, strict=True))
+            for name in (p.item.value for p in walk(spmd.body) if isinstance(p.item, Stored)):
+                if name not in given:
+                    end = ends[around[name][0].name] if around[name] else None
+                    given[name] = stored[name] if end is None else stored[name][(end[n - 1] if n else 0) : end[n]]
+            table = spmd.table()
+            ran = run_spmd(spmd, given, contexts, [name for name in watch if name in table])
+            sent.append(sum((move.times * move.bytes_sent for move in ran.moves), Fraction(0)))
+            named = zip(stage.program.results, spmd.results, strict=True)
+            made = {**ran.results, **{name: ran.results[copy] for name, copy in named}}
+            handed = tuple(made[name] for name in stage.passed)
+            for name, array in made.items():
+                if name not in stage.passed:
+                    found.setdefault(name, []).append(array)
+        whole = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
+        return Ran(whole, tuple(sent))
+
+
+def small_phases(
+    program: Program,
+    stages: Sequence[Stage],
+    phases: Sequence[Sequence[SpmdProgram]],
+    margins: Mapping[str, int] | None = None,
+) -> tuple[SmallPhase, ...]:
+    """Phases on shrunken dims, as `shrink` cuts them; of each, what the chips of each stage run, with what these
+    receive and hand on as the programs of `stages` name them. Raises InputError where even they are too large to
+    run."""
+    bound = tuple(replace(program.phase(spmds[0].phase), sizes=spmds[0].sizes) for spmds in phases)
+    shrunken = shrink(replace(program, phases=bound), [spmd for spmds in phases for spmd in spmds], margins)
+    for spmd in shrunken.spmds:
+        refuse_large(spmd)
+    cut = [shrunken.spmds[n : n + len(stages)] for n in range(0, len(shrunken.spmds), len(stages))]
+    counts = [_counts(spmd.body) for spmd in cut[0]]
+    sums = {name: sum(count.get(name, 0) for count in counts) for name in _counts(program.body)}
+    sized = tuple(replace(phase, sizes=spmds[0].sizes) for phase, spmds in zip(bound, cut, strict=True))
+    body = _counted(shrunken.program.body, sums)
+    whole = with_choices(replace(shrunken.program, body=body, phases=sized))
+    return tuple(SmallPhase(whole, tuple(stages), spmds) for spmds in cut)
+
+
 def check_pipeline(
     program: Program, stages: Sequence[Stage], spmds: Sequence[SpmdProgram], batch: str, seed: int = 0
 ) -> float:
     """The largest difference, as `check` has it, between a model and its pipeline in one phase, on shrunken dims.
 
-    `spmds`: the sharded program of each stage, with what it receives and hands on as the program of `stages` names
-    them. `batch`: the dim that micro-batches divide. Raises as `check` does; ExecutionError also where a stage does
-    not get what it should.
+    `spmds`: the sharded program of each stage. `batch`: the dim that micro-batches divide. Raises as `check` does;
+    ExecutionError also where a stage does not get what it should.
     """
-    phase, micro_batches = spmds[0].phase, min(spmds[0].micro_batches, MOST_MICRO_BATCHES)
-    bound = replace(program.phase(phase), sizes=spmds[0].sizes)
-    shrunken = shrink(replace(program, phases=(bound,)), spmds)
-    for spmd in shrunken.spmds:
-        refuse_large(spmd)
-    counts = [_counts(spmd.body) for spmd in shrunken.spmds]
-    sums = {name: sum(count.get(name, 0) for count in counts) for name in _counts(program.body)}
-    whole = with_choices(replace(shrunken.program, body=_counted(shrunken.program.body, sums)))
-    sizes = dict(shrunken.spmds[0].sizes)
-    sizes[batch] *= micro_batches
-    stored = random_stored(whole, sizes, seed)
-    expected = run_reference(whole, sizes, stored)
-    ends = {name: list(accumulate(count.get(name, 0) for count in counts)) for name in sums}
-    runs = [
-        _through(whole, stages, shrunken.spmds, {**stored}, ends, batch, (m, micro_batches))
-        for m in range(micro_batches)
-    ]
+    [small] = small_phases(program, stages, [spmds])
+    table, sizes = small.program.table(), small.sizes
+    sizes[batch] *= small.turns
+    stored = random_stored(small.program, sizes, seed)
+    expected = run_reference(small.program, sizes, stored)
+    runs = []
+    for m in range(small.turns):
+        part = {name: _part(array, table[name].dims, batch, (m, small.turns)) for name, array in stored.items()}
+        runs.append(small.run(part).results)
     errors = []
     for name, array in expected.items():
-        dims = whole.table()[name].dims
+        dims = table[name].dims
         parts = [run[name] for run in runs]
         axis = dims.index(batch) - len(dims) if batch in dims else None
         made = parts[0] if axis is None else np.concatenate(parts, axis)
         errors.append(largest_difference(made, array))
     return max(errors, default=0.0)
-
-
-def _through(
-    program: Program,
-    stages: Sequence[Stage],
-    spmds: Sequence[SpmdProgram],
-    stored: Mapping[str, Array],
-    ends: Mapping[str, Sequence[int]],
-    batch: str,
-    part: tuple[int, int],
-) -> dict[str, Array]:
-    """What a micro-batch, `part` of so many, gives in all stages: results, and versions of caches of all layers."""
-    table = program.table()
-    around = {p.item.value: p.repeats for p in walk(program.body) if isinstance(p.item, Stored)}
-    handed: tuple[Array, ...] = ()
-    found: dict[str, list[Array]] = {}
-    for n, (stage, spmd) in enumerate(zip(stages, spmds, strict=True)):
-        given = dict(zip(stage.received, handed, strict=True))
-        for name in (p.item.value for p in walk(spmd.body) if isinstance(p.item, Stored)):
-            if name not in given:
-                array = _part(stored[name], table[name].dims, batch, part)
-                if around[name]:
-                    end = ends[around[name][0].name]
-                    array = array[(end[n - 1] if n else 0) : end[n]]
-                given[name] = array
-        results = run_spmd(spmd, given).results
-        named = dict(zip(stage.program.results, spmd.results, strict=True))
-        handed = tuple(results[named[name]] for name in stage.passed)
-        for name, array in results.items():
-            own = next((own for own, copy in named.items() if copy == name), name)
-            if own not in stage.passed:
-                found.setdefault(own, []).append(array)
-    return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
 
 
 def _part(array: Array, dims: Sequence[str], batch: str, part: tuple[int, int]) -> Array:

@@ -16,9 +16,10 @@ from typer.testing import CliRunner, Result
 from escc.compiler.commands.main import app
 from escc.compiler.plan.pipeline import load
 from escc.compiler.run import generate as generation
-from escc.compiler.run.generate import MOST_TOKENS, Generation, prepare, run_prepared
+from escc.compiler.run.generate import MOST_TOKENS, Generation, alone_on, in_stages, prepare, run_prepared
 from escc.compiler.run.generate_jax import disagreement, generation_text
 from escc.compiler.run.language_model import language_model
+from escc.compiler.simulate import staged
 from escc.compiler.simulate.reference import run_reference
 from escc.compiler.simulate.spmd_interpreter import Execution, run_spmd
 from escc.cost.hardware import Hardware
@@ -141,7 +142,7 @@ def test_it_generates_what_decoding_without_caches_does(
 
     weights = generation._weights
     monkeypatch.setattr(generation, "_weights", kept)
-    done = run_prepared(prepare(program(text, pins), Mesh.parse(mesh), OPTIONS, 9, seed=3))
+    done = run_prepared(prepare(program(text, pins), alone_on(Mesh.parse(mesh), OPTIONS), 9, seed=3))
     assert disagreement(done) is None
     assert 0 < max(done.errors) < 1e-12 or mesh == "1"
     tokens, logits = without_caches(done, drawn["model"], drawn["stored"])
@@ -152,6 +153,32 @@ def test_it_generates_what_decoding_without_caches_does(
     assert len(done.prompt) == dict(done.sizes)["B"] > 1
     assert done.prefills == (dict(done.sizes)["B"] if "prefill { B = 1," in text else 1)
     assert (done.sharded.decode_bytes > 0) == (mesh != "1")
+
+
+@pytest.mark.parametrize(
+    ("mesh", "text", "counts"),
+    [
+        ("2", MODEL, {"prefill": 4, "decode": 1}),
+        ("3", MODEL.replace("return argmax(logits, over=V)", "return logits"), {"prefill": 1, "decode": 16}),
+    ],
+    ids=["prefill in parts", "decode in parts, a layer each"],
+)
+def test_stages_generate_what_decoding_without_caches_does(
+    mesh: str, text: str, counts: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, Any] = {}
+
+    def kept(model: Any, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
+        drawn.update(model=model.program, stored=weights(model, sizes, seed))
+        return dict(drawn["stored"])
+
+    weights, on = generation._weights, Mesh.parse(mesh)
+    monkeypatch.setattr(generation, "_weights", kept)
+    done = run_prepared(prepare(program(text), in_stages(on, OPTIONS, on.axes[0][1], counts), 5, seed=3))
+    assert disagreement(done) is None and done.stages == (on.axes[0][1], "x")
+    assert done.prefills > 1 and done.turns > 1  # at small sizes a batch of either phase has as many
+    tokens, _ = without_caches(done, drawn["model"], drawn["stored"])
+    assert np.array_equal(done.sharded.tokens, tokens) and len(np.unique(tokens)) > 3
 
 
 QUICK = [
@@ -167,7 +194,7 @@ def test_a_shipped_model_generates(name: str, mesh: str, caches: Mapping[str, st
     model = load(Path(name))
     pins = "".join(f"stored layer.{cache} {layout}\n" for cache, layout in caches.items())
     model = replace(model, pins=parse_pins(Source("pins", pins), model))
-    prepared = prepare(model, Mesh.parse(mesh), OPTIONS, 6, seed=0)
+    prepared = prepare(model, alone_on(Mesh.parse(mesh), OPTIONS), 6, seed=0)
     done, compiled = run_prepared(prepared), prepared.compiled
     assert disagreement(done) is None
     stored = [one.spmd.table() for one in compiled]
@@ -191,8 +218,8 @@ def test_what_goes_wrong_on_the_chips_is_said(change: str, monkeypatch: pytest.M
             return replace(done, results={**done.results, "logits": done.results["logits"] * (1 + 1e-8)})
         return done
 
-    monkeypatch.setattr(generation, "run_spmd", broken)
-    done = run_prepared(prepare(program(), Mesh.parse("2"), OPTIONS, 6, seed=1))
+    monkeypatch.setattr(staged, "run_spmd", broken)
+    done = run_prepared(prepare(program(), alone_on(Mesh.parse("2"), OPTIONS), 6, seed=1))
     assert done.wrong_step == 1
     said = disagreement(done)
     assert said is not None
@@ -234,7 +261,7 @@ def test_the_command_shows_tokens_and_bytes(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_text_shows_a_few_sequences_of_many() -> None:
-    done = run_prepared(prepare(program(), Mesh.parse("8"), OPTIONS, 3, seed=0))
+    done = run_prepared(prepare(program(), alone_on(Mesh.parse("8"), OPTIONS), 3, seed=0))
     batch = len(done.prompt)
     assert batch > 8
     text = generation_text(done)
@@ -272,7 +299,7 @@ def test_chips_that_divide_nothing_replicate_with_a_warning(tmp_path: Path) -> N
 def test_a_pin_that_a_phase_cannot_serve_is_refused() -> None:
     slots = MODEL.replace("prefill { B = 16", "prefill { B = 1")
     with pytest.raises(InputError, match="B_xMKQ") as error:
-        run_prepared(prepare(program(slots, CACHES.format("B_xMKQ")), Mesh.parse("2"), OPTIONS, 4, seed=0))
+        run_prepared(prepare(program(slots, CACHES.format("B_xMKQ")), alone_on(Mesh.parse("2"), OPTIONS), 4, seed=0))
     assert "cannot hold" in str(error.value)
 
 

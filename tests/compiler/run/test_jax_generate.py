@@ -19,7 +19,7 @@ from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax import check as in_check
 from escc.compiler.plan.pipeline import load
 from escc.compiler.run import generate_jax as in_jax
-from escc.compiler.run.generate import Prepared, prepare, run_prepared
+from escc.compiler.run.generate import Prepared, alone_on, in_stages, prepare, run_prepared
 from escc.compiler.run.generate_jax import generate_jax, held_exactly, jax_disagreement, jax_text
 from escc.compiler.simulate.reference import run_reference
 from escc.cost.hardware import Hardware
@@ -85,13 +85,13 @@ def program(text: str, pins: str = "") -> Program:
 
 
 def prepared(model: Program, mesh: str, tokens: int, seed: int = 0) -> Prepared:
-    return held_exactly(prepare(model, Mesh.parse(mesh), OPTIONS, tokens, seed))
+    return held_exactly(prepare(model, alone_on(Mesh.parse(mesh), OPTIONS), tokens, seed))
 
 
 def without_caches(one: Prepared) -> np.ndarray:
     """Tokens when each step reads all tokens so far, afresh."""
     model = one.model.program
-    sizes = model.true_sizes(one.decode.sizes)
+    sizes = model.true_sizes(one.sizes)
     tokens = one.prompt
     for _ in range(one.tokens):
         arrays = {**one.stored, "tokens": tokens}
@@ -125,9 +125,14 @@ def test_it_generates_what_decoding_without_caches_does(mesh: str, changes: list
         assert np.array_equal(tokens, without_caches(one))
 
 
-@pytest.mark.parametrize("name", ["palm-8b", "llama-3-70b"])
-def test_a_shipped_model_generates_the_tokens_of_the_virtual_chips(name: str) -> None:
-    one = prepared(load(Path(name)), "2x2", 6)
+def test_stages_generate_what_decoding_without_caches_does() -> None:
+    counts = {"prefill": 2, "decode": 4}
+    one = held_exactly(prepare(program(MODEL), in_stages(Mesh.parse("2x2"), OPTIONS, 2, counts), 5, seed=3))
+    assert np.array_equal(generate_jax(one), without_caches(one))
+
+
+def test_a_shipped_model_generates_the_tokens_of_the_virtual_chips() -> None:
+    one = prepared(load(Path("llama-3-70b")), "2x2", 6)
     assert np.array_equal(generate_jax(one), run_prepared(one).sharded.tokens)
 
 
@@ -177,6 +182,9 @@ def test_the_command_shows_both_and_refuses(tmp_path: Path, monkeypatch: pytest.
         (*arguments, "--processes", "3"): "4 chips cannot be shared by 3 processes.\n  hint: choose from 1, 2, 4\n",
         (*arguments, "--processes", "0"): "4 chips cannot be shared by 0 processes.\n  hint: choose from 1, 2, 4\n",
         (*arguments[:-2], "--processes", "2"): "Virtual chips run in one process.\n",
+        (*arguments, "--stages", "2", "--processes", "2"): "Stages run in one process.\n",
+        (*arguments, "--stages", "3"): "No axis of `x=2 y=2` has 3 chips, for as many stages.\n",
+        (*arguments, "--stages", "2", "--checkpoint", "."): "Weights of a checkpoint go to plans without stages.\n",
     }
     for wrong, message in refused.items():
         said = invoke(*wrong)

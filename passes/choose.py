@@ -228,7 +228,7 @@ def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> P
     bound = [program.phase(name) for name, program in programs.items()]
     network = Network(options.hardware, mesh)
     pins = [pin for program in programs.values() for pin in (*program.pins, *options.pins)]
-    order = mesh_order(programs, mesh, _alike(network, pins), (pin.layout for pin in pins))
+    order = mesh_order(programs, mesh, alike_axes(network, pins), (pin.layout for pin in pins))
 
     def graph_of(phase: str) -> Graph:
         program = programs[phase]
@@ -245,7 +245,7 @@ def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> P
     graphs = for_each([p.name for p in bound], graph_of)
     graph = join_phases(graphs, bound)
     moves = all_moves(programs, graph, network)
-    problem = _problem(graph, moves, network, [] if order else _alike(network, pins), options)
+    problem = _problem(graph, moves, network, [] if order else alike_axes(network, pins), options)
     prover = Prover(problem)
     reader = _Reader(programs, bound, mesh, moves, problem, options)
     limits = reader.limits()
@@ -263,7 +263,7 @@ def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> P
     plan = reader.plan(found, apart)
     total = time.perf_counter() - started
     timed = replace(plan, timing=Timing(total - prover.solve_s, prover.solve_s))
-    return replace(timed, in_mesh_order=True) if order else with_plainest_axes(timed, _alike(network, pins))
+    return replace(timed, in_mesh_order=True) if order else with_plainest_axes(timed, alike_axes(network, pins))
 
 
 @dataclass(frozen=True, eq=False)
@@ -374,7 +374,7 @@ def _share(numbers: Floats) -> Floats:
     return np.asarray(numbers / (numbers.max(initial=0.0) or 1.0))
 
 
-def _alike(network: Network, pins: Sequence[Pin]) -> list[list[str]]:
+def alike_axes(network: Network, pins: Sequence[Pin]) -> list[list[str]]:
     """Groups of axes that a plan may rename: of one class, and named by no pin."""
     named = {a for pin in pins for axes in (*pin.layout.dims, pin.layout.partial) for a in axes}
     groups: dict[object, list[str]] = {}

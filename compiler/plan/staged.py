@@ -13,6 +13,7 @@ from ...ir.program import Kind, Program
 from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
 from ...passes.choose import Options
+from ...passes.stages.bounds import KnownLayers
 from ...passes.stages.choose_stages import StagedPlan, choose_stages
 from ...passes.stages.divide import Stage
 from ..simulate.check import ERROR_TOLERANCE
@@ -87,11 +88,12 @@ def compile_staged(
     options: Options,
     micro_batches: Mapping[str, int] | None = None,
     run: bool = False,
+    known: KnownLayers | None = None,
 ) -> Staged:
-    """The pipeline along an axis. Raises as `choose_stages` and `compile_plan` do."""
+    """The pipeline along an axis; `known` as `choose_stages` has it. Raises as that and `compile_plan` do."""
     if options.overlap:
         raise fail("Loops are not made in stages.", hint="leave out `--overlap`, or `--stages`")
-    plan = choose_stages(program, phases, mesh, axis, serving(program).batch, options, micro_batches)
+    plan = choose_stages(program, phases, mesh, axis, serving(program).batch, options, micro_batches, known)
     stages = []
     for n, one in enumerate(plan.stages):
         name = f"{program.name} stage {n + 1}"

@@ -1,8 +1,8 @@
 """A pipeline whose stages stream weights, caches or both from hosts of their own, or from shares of one.
 
 How many layers are streamed is chosen around the choice of the pipeline, as it is around that of a plan without stages:
-none or all where nothing can be quicker, or else the fewest that have to be, about as many as come while others
-compute, or all, whichever is quickest. A stage streams its part of them, for every micro-batch again.
+the fewest that have to be, about as many as come while others compute, or all, whichever is quickest; counts that
+cannot be quicker than what is found are not planned. A stage streams its part of them, for every micro-batch again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ...cost.streams import NO_HOST, host_of_stages
 from ...ir.diagnostics import InputError, fail
@@ -17,10 +18,12 @@ from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, Stored, walk
 from ...passes.choose import Options
 from ...passes.plan import PROVEN
+from ...passes.stages.bounds import Bounds, KnownLayers, Split
 from ...passes.stages.choose_stages import NoPipeline
 from ...passes.stages.divide import layers_of
 from .compiled import CompiledPhase
 from .offload import FAMILIES, Offload
+from .serving import serving
 from .staged import Staged, compile_staged
 from .streamed_layers import Family, Quickest, quickest, streaming
 
@@ -43,44 +46,74 @@ class _Pipelines(Family[Staged]):
     axis: str
     options: Options
     micro_batches: Mapping[str, int] | None
+    layers_known: KnownLayers
 
     def planned(self, program: Program) -> Staged:
         """The pipeline of a program. Raises as `compile_staged` does."""
-        return compile_staged(program, self.phases, self.mesh, self.axis, self.options, self.micro_batches)
+        given = self.phases, self.mesh, self.axis, self.options, self.micro_batches
+        return compile_staged(program, *given, known=self.layers_known)
 
     @property
     def computing_s(self) -> float:
-        """The bound of the pipeline that streams all: others leave less room."""
-        return self.at(self.layers).plan.computing_s
+        """The bound of the pipeline that streams all, where it has been planned: others leave less room. Or else of
+        layers by themselves."""
+        if self.layers in self.some:
+            return self.at(self.layers).plan.computing_s
+        return min(self.layers_s)
 
     def most_room(self) -> list[CompiledPhase]:
         """All phases of all its stages."""
         return [one for stage in self.at(self.layers).stages for one in stage]
 
     def best(self) -> Quickest[Staged]:
-        """None where nothing can be quicker; or else the fewest that have to be streamed, as many as are hidden, or
+        """The fewest that have to be streamed, or none; and, where they may be quicker, as many as are hidden, and
         all."""
-        if self.fits(0) and self.at(0).plan.price <= self.computing_s * (1 + PROVEN):
-            counts = {0}
-        else:
-            least = self.least()
-            counts = {least, max(least, self.hidden()), self.layers}
-        price, count = min((self.at(count).plan.price, count) for count in counts)
-        return Quickest(self.at(count), self.kinds, count, price, min(price, self.bound_s()))
+        fewest = self.least()
+        prices = {fewest: self.at(fewest).plan.price}
 
-    def bound_s(self) -> float:
-        """What every pipeline takes at the least: of some way to divide batches, to compute what that takes with most
-        room, and for more layers to come than it was shown not to fit with."""
+        def worth(count: int) -> bool:
+            return self.least_s(count) * (1 + PROVEN) < min(prices.values())
+
+        if fewest < self.layers and worth(fewest + 1):
+            for count in (max(fewest, self.hidden()), self.layers):
+                if count not in prices and worth(count):
+                    prices[count] = self.at(count).plan.price
+        price, count = min((price, count) for count, price in prices.items())
+        bound = min(self.least_s(count) for count in range(self.layers + 1))
+        return Quickest(self.at(count), self.kinds, count, price, min(price, bound))
+
+    def bounds(self, count: int) -> Bounds:
+        """Bounds of pipelines with so many layers streamed."""
+        program = streaming(self.program, self.kinds, count, self.ahead)
+        batch = serving(program).batch
+        given = tuple(self.phases), self.mesh, self.axis, batch, self.options, self.layers_known
+        return Bounds(program, *given)
+
+    @cached_property
+    def splits(self) -> list[Split]:
+        """The ways to divide batches."""
+        return self.bounds(self.layers).splits(self.micro_batches or {})
+
+    @cached_property
+    def layers_s(self) -> list[float]:
+        """What every pipeline takes at the least for its layers, with batches divided in each way."""
+        return [*map(self.bounds(self.layers).computing_s, self.splits)]
+
+    def least_s(self, count: int) -> float:
+        """What every pipeline with so many layers streamed takes at the least, by all that has been found: of some way
+        to divide batches, to compute what that takes with most room, and for the layers to come; more where it has been
+        planned, no end where it was shown that none fits with as many."""
         tried = {}
-        for count, one in {**self.unstreamed, **self.some}.items():
+        for k, one in {**self.unstreamed, **self.some}.items():
             if isinstance(one, Staged | NoPipeline):
-                tried[count] = one.plan.splits if isinstance(one, Staged) else one.splits
-        every = []
-        for n, freest in enumerate(tried[self.layers]):
-            few = max((count for count, splits in tried.items() if splits[n].computing_s == math.inf), default=-1)
-            more = tried.get(few + 1, tried.get(few, ()))
-            every.append(max([freest.computing_s, *(each.fetching_s for each in more[n : n + 1])]))
-        return min(every)
+                tried[k] = one.plan.splits if isinstance(one, Staged) else one.splits
+        bounds, every = self.bounds(count), []
+        for n, split in enumerate(self.splits):
+            full = any(splits[n].computing_s == math.inf for k, splits in tried.items() if k >= count)
+            freest_s = tried[self.layers][n].computing_s if self.layers in tried else self.layers_s[n]
+            every.append(math.inf if full else max(freest_s, bounds.fetching_s(split)))
+        planned = self._known(count).get(count)
+        return max(min(every), planned.plan.bound if isinstance(planned, Staged) else 0.0)
 
     def guesses(self) -> Iterator[int]:
         """None; and the fewest that fit in the layouts of the pipeline that streams all, and one fewer."""
@@ -118,14 +151,15 @@ def compile_streamed_stages(
     """The quickest pipeline along an axis that is found with weights, caches or both streamed, `ahead` layers before
     they are needed.
 
-    The bound is of all pipelines that stream any of their layers: none computes quicker than one that keeps the least,
-    nor fetches less than the fewest layers that have to be streamed. Raises as `compile_staged` does, and InputError
-    where stages cannot stream or the host cannot hold them.
+    The bound is of all pipelines that stream any of their layers, or none: with each count of them none computes
+    quicker than one that keeps the least, nor fetches less than so many layers. Raises as `compile_staged` does, and
+    InputError where stages cannot stream or the host cannot hold them.
     """
     own = with_hosts(mesh, axis, options)
     unstreamed: dict[int, Staged | InputError] = {}
     given = phases, mesh, axis, own, micro_batches
-    best = quickest(_Pipelines(program, kinds, ahead, unstreamed, *given) for kinds in FAMILIES[offload])
+    known: KnownLayers = {}
+    best = quickest(_Pipelines(program, kinds, ahead, unstreamed, *given, known) for kinds in FAMILIES[offload])
     found = best.found
     if run:  # again, with what is run of it
         found = compile_staged(streaming(program, best.kinds, best.streamed, ahead), *given, run)

@@ -130,13 +130,14 @@ class Family(ABC, Generic[Found]):
 
     def least(self) -> int:
         """The fewest layers to stream so that a plan fits, looked for from where the guesses are; all of them do."""
-        low, high = -1, self.layers
+        low, high, step = -1, self.layers, 1
         for count in self.guesses():
             if low < count < high:
                 low, high = (low, count) if self.fits(count) else (count, high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.fits(middle) else (middle, high)
+        while high - low > 1:  # in growing steps from a guess that fits, which is mostly near, then by halves
+            count = max(high - step, (low + high) // 2)
+            low, high = (low, count) if self.fits(count) else (count, high)
+            step *= 2
         return high
 
     def hidden(self) -> int:

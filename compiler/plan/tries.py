@@ -6,10 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...cost.hardware import Hardware
+from ...cost.network import Network
+from ...cost.streams import host_of_stages
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ...passes.choose import Options
+from ...passes.choose import Options, alike_axes
 from ...passes.plan import NoPlan, Objective, Outcome, relative_gap
 from .compiled import Compilation
 from .offload import Batched, Offload, compile_offloaded, most_sequences
@@ -43,7 +46,8 @@ def tries(
     ahead: int = 1,
 ) -> tuple[Try, ...]:
     """Every mesh with so many stages along an axis, or with `None` without stages and with stages along each axis, the
-    quickest first. `offload`, `ahead`: what may be streamed from the host, in each way.
+    quickest first. Of axes that a plan may rename one is tried. `offload`, `ahead`: what may be streamed from the host,
+    in each way.
 
     Raises InputError where no mesh has such an axis, or with what the first says where none has a plan.
     """
@@ -51,7 +55,8 @@ def tries(
         raise fail(f"`{program.on_host[0]}` is placed with the host, from where stages do not stream.")
     if options.objective is not Objective.TIME:
         raise fail(f"Stages are chosen by time, and `{options.objective}` is asked for.")
-    ways = [(mesh, axis) for mesh in meshes for axis in _axes(mesh, stages)]
+    alike = program, options.hardware, offload is not Offload.NONE
+    ways = [(mesh, axis) for mesh in meshes for axis in _unlike(_axes(mesh, stages), mesh, *alike)]
     if not ways:
         listed = " or ".join(f"`{mesh}`" for mesh in meshes[:3])
         hint = f"name one, as `--chips stage={stages},gpu=8`"
@@ -129,6 +134,29 @@ def _axes(mesh: Mesh, stages: int | None) -> list[str | None]:
     if stages is None:
         return [None, *long]
     return [None] if stages == 1 else [name for name in long if mesh.size(name) == stages]
+
+
+def _unlike(
+    axes: Sequence[str | None], mesh: Mesh, program: Program, hardware: Hardware, streams: bool
+) -> list[str | None]:
+    """The axes, without those along which stages are as along one before, but for names; where they stream they have
+    hosts alike, too."""
+    try:
+        groups = alike_axes(Network(hardware, mesh), program.pins)
+    except InputError:  # the mesh does not fit the hardware, which is said where it is planned
+        return list(axes)
+    group_of = {axis: n for n, group in enumerate(groups) for axis in group}
+
+    def kind(axis: str | None) -> object:
+        if axis not in group_of:
+            return axis
+        host = hardware.host
+        try:
+            return group_of[axis], host_of_stages(host, mesh, axis) if streams and host is not None else None
+        except InputError:
+            return axis
+
+    return list({kind(axis): axis for axis in reversed(axes)}.values())[::-1]
 
 
 def _calls(compiled: Compilation) -> int:

@@ -21,18 +21,17 @@ from itertools import combinations, pairwise, product
 from ...cost.estimate import estimate
 from ...cost.network import Network
 from ...cost.stages import Passing, Rounds
-from ...cost.streams import least_fetched_s
 from ...ir.diagnostics import fail
 from ...ir.layout import Layout, format_layout
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Pin, PinKind, Program, Stored, walk
+from ...ir.program import Pin, PinKind, Program
 from ..choose import Options, choose
 from ..ilp.solver import Settings
 from ..lower.insert import insert
-from ..plan import NoPlan, Objective, Outcome, Plan, relative_gap
-from .divide import Stage, divide, layer_programs, layers_of, turns
+from ..plan import PROVEN, NoPlan, Objective, Outcome, Plan, relative_gap
+from .bounds import Bounds, KnownLayers, Split
+from .divide import Stage, divide, layers_of
 
-FEW_DIVISIONS = 8  # of layers over stages, of which all are tried
 MOST_BOUNDARIES = 16  # ways for values to lie between stages, of which all are tried
 MOST_SPLITS = 12  # ways to divide batches that are looked at closely once one has a pipeline
 NEAR = 1e-3  # of the time: less is not worth as many more plans
@@ -104,16 +103,6 @@ class NoPipeline(NoPlan):
         self.splits = splits
 
 
-def rounds_of(program: Program, phase: str, micro_batches: int) -> Rounds:
-    """How often a phase runs. A call waits for the one before it where it goes on with what that left in a cache: its
-    new entries do not fill the cache."""
-    bound = program.phase(phase)
-    sizes = dict(bound.sizes)
-    appends = [placed.item for placed in walk(program.body) if isinstance(placed.item, Append)]
-    wait = any(sizes[op.source] < sizes[op.target] for op in appends)
-    return Rounds(bound.calls, micro_batches, wait)
-
-
 def choose_stages(
     program: Program,
     phases: Sequence[str],
@@ -122,9 +111,11 @@ def choose_stages(
     batch: str,
     options: Options,
     micro_batches: Mapping[str, int] | None = None,
+    known: KnownLayers | None = None,
 ) -> StagedPlan:
     """The cheapest pipeline along `axis` that is found, with a bound. `batch`: the dim that counts sequences, which
-    micro-batches divide; `micro_batches`: how many are asked for, by phase; others are chosen.
+    micro-batches divide; `micro_batches`: how many are asked for, by phase; others are chosen. `known`: what layers
+    take, found before of a program that streams others of them.
 
     Raises InputError where there are fewer layers than stages, or a batch does not divide as asked; NoPipeline where no
     division fits into the chips.
@@ -137,41 +128,16 @@ def choose_stages(
         raise fail(f"{ways} stages along `{axis}` are more than the model's {layers}.", hint="take fewer stages")
     if options.objective is not Objective.TIME:
         raise fail(f"Stages are chosen by time, and `{options.objective}` is asked for.")
-    search = _Search(program, tuple(phases), mesh, axis, batch, options)
+    search = _Search(program, tuple(phases), mesh, axis, batch, options, {} if known is None else known)
     return search.best(search.splits(micro_batches or {}))
-
-
-@dataclass(frozen=True)
-class _Split:
-    """How each phase's batch is divided."""
-
-    rounds: tuple[tuple[str, Rounds], ...]
-
-    def seconds(self, of: Mapping[str, Sequence[float]]) -> float:
-        """Seconds of all calls; `of`: what a micro-batch of each phase takes in each stage."""
-        return math.fsum(rounds.seconds(math.fsum(of[phase]), max(of[phase])) for phase, rounds in self.rounds)
 
 
 Boundary = tuple[tuple[str, tuple[Layout, ...]], ...]  # for each phase the layouts of what is passed on
 
 
 @dataclass
-class _Search:
-    program: Program
-    phases: tuple[str, ...]
-    mesh: Mesh
-    axis: str
-    batch: str
-    options: Options
+class _Search(Bounds):
     plans: dict[tuple[Program, Boundary | None, Boundary | None], PlannedStage] = field(default_factory=dict)
-    layer_bounds: dict[tuple[tuple[str, Rounds], ...], tuple[tuple[int, float], ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.ways = self.mesh.size(self.axis)
-        self.inner = self.mesh.without(self.axis)
-        self.layers = layers_of(self.program)
-        self.streams = any(isinstance(p.item, Stored) and p.item.streamed for p in walk(self.program.body))
-        self.few = math.comb(self.layers - 1, self.ways - 1) <= FEW_DIVISIONS
 
     @cached_property
     def passing(self) -> Passing:
@@ -180,63 +146,7 @@ class _Search:
         rate = network.passing_bytes_per_s(self.axis, both_ways=False)
         return Passing(frozenset(), float(network.start_s + network.hop_s(self.axis)), float(1 / rate))
 
-    def splits(self, asked: Mapping[str, int]) -> list[_Split]:
-        """The ways to divide the batches. Raises InputError where one does not divide as asked."""
-        every = []
-        for phase in self.phases:
-            size = dict(self.program.phase(phase).sizes)[self.batch]
-            counts = [n for n in range(1, size + 1) if size % n == 0]
-            if asked.get(phase, 1) not in counts:
-                raise fail(
-                    f"{asked[phase]} micro-batches do not divide the batch of phase `{phase}`, {self.batch} = {size}.",
-                    hint=f"it divides by {', '.join(map(str, counts[:12]))}",
-                )
-            every.append([(phase, rounds_of(self.program, phase, asked.get(phase, m))) for m in counts])
-        return [_Split(rounds) for rounds in dict.fromkeys(product(*every))]
-
-    def timed(self, program: Program, rounds: Sequence[tuple[str, Rounds]]) -> Program:
-        """A program in micro-batches, its phases weighted as a pipeline of even stages weights them."""
-        found = {phase: (each.micro_batches, each.weight(self.ways)) for phase, each in rounds}
-        return turns(program, self.batch, found)
-
-    def layers_s(self, rounds: tuple[tuple[str, Rounds], ...]) -> float:
-        """What a pipeline takes at the least for its layers alone. Some stage has the mean of them; of one phase it is
-        known, too, that some stage has as many whole ones.
-
-        A layer is planned by itself. Where all layers are alike it has its part of what the smallest stage may store.
-        """
-        if rounds not in self.layer_bounds:
-            found = []
-            parts = layer_programs(self.program)
-            fewest = 1 if self.few else self.layers // self.ways
-            part = self.options.capacity / fewest if len(parts) == 1 and not self.streams else math.inf
-            for count, layer in parts:
-                free = replace(self.options, capacity_bytes=math.inf, pins=())
-                timed, names = self.timed(layer, rounds), [phase for phase, _ in rounds]
-                try:
-                    plan = choose(timed, names, self.inner, replace(free, stored_bytes=part))
-                except NoPlan:  # so many layers fit nowhere; which stage is too large is said of the stage
-                    plan = choose(timed, names, self.inner, free)
-                found.append((count, plan.least))
-            self.layer_bounds[rounds] = tuple(found)
-        layers = self.layer_bounds[rounds]
-        together = math.fsum(count * seconds for count, seconds in layers)
-        if len(rounds) > 1:  # of all calls, weighted as of even stages
-            return together / self.ways
-        largest = -(-self.layers // self.ways) * min(seconds for _, seconds in layers)
-        return float(rounds[0][1].seconds(together, max(together / self.ways, largest)))
-
-    def fetched_s(self, program: Program) -> float:
-        """What a micro-batch waits at the least for weights that come to the chips of one stage at a time."""
-        host = self.options.hardware.host
-        return least_fetched_s(program, self.inner.chips, host) if host is not None else 0.0
-
-    def fetching_s(self, split: _Split) -> float:
-        """What a pipeline takes at the least for its weights to come: some stage has the mean of them."""
-        total = self.fetched_s(self.program)
-        return split.seconds({phase: [total / self.ways] * self.ways for phase in self.phases})
-
-    def best(self, splits: Sequence[_Split]) -> StagedPlan:
+    def best(self, splits: Sequence[Split]) -> StagedPlan:
         """The best pipeline of some ways to divide batches. Raises NoPipeline where none fits.
 
         Each way has a bound: of the layers of each phase, then of those of all phases, then of the stages as they
@@ -244,7 +154,7 @@ class _Search:
         until that is a pipeline.
         """
         fetching = [self.fetching_s(split) for split in splits]
-        computing = [math.fsum(self.layers_s((one,)) for one in split.rounds) for split in splits]
+        computing = [*map(self.computing_s, splits)]
         queue: list[tuple[float, int, int, StagedPlan | None]] = []
         for n, least in enumerate(map(max, computing, fetching)):
             heappush(queue, (least, n, 0, None))
@@ -261,9 +171,9 @@ class _Search:
                         computing[n] = max(computing[n], self.layers_s(splits[n].rounds))
                         heappush(queue, (max(least, computing[n]), n, 1, None))
                     case 1:
-                        plan = self.divided(splits[n])
+                        plan, waiting = self.divided(splits[n])
                         computing[n] = max(computing[n], plan.bound)
-                        heappush(queue, (max(least, plan.bound), n, 2, plan))
+                        heappush(queue, (max(least, plan.bound, waiting), n, 2, plan))
                     case _:
                         assert plan is not None
                         found = self.aligned(splits[n], plan)
@@ -283,9 +193,10 @@ class _Search:
         bound = min([bound, best.price, *(least for least, *_ in queue)])
         return replace(best, bound=bound, splits=known)
 
-    def divided(self, split: _Split) -> StagedPlan:
+    def divided(self, split: Split) -> tuple[StagedPlan, float]:
         """The best division of layers that is found for some micro-batches, values passed on in any layouts, with a
-        bound of that division. Raises NoPlan where none fits."""
+        bound of that division; and a bound that counts what comes from the host, 0 where there is none of all divisions
+        that may be looked at. Raises NoPlan where none fits."""
         most, more = divmod(self.layers, self.ways)
         inner_first = sorted(range(self.ways), key=lambda n: (n in (0, self.ways - 1), n))
         layers = [most + (inner_first.index(n) < more) for n in range(self.ways)]
@@ -295,47 +206,37 @@ class _Search:
         while True:
             moved = self.moved(split, best)
             if moved is None or moved.price >= best.price:
-                return best
+                return best, 0.0
             best = moved
 
-    def of_all(self, split: _Split) -> StagedPlan:
-        """The best of all divisions, with the least bound of any. Those that take at the least what another takes are
-        not planned."""
+    def of_all(self, split: Split) -> tuple[StagedPlan, float]:
+        """The best of all divisions, with the least bound of any, and the least that counts what comes from the host.
+        Those that take at the least what another takes are not planned."""
         best: StagedPlan | None = None
         refused: list[NoPlan] = []
-        bound = math.inf
+        bound, waiting = math.inf, math.inf
         cuts = combinations(range(1, self.layers), self.ways - 1)
         every = [tuple(end - start for start, end in pairwise((0, *each, self.layers))) for each in cuts]
         bounds = {layers: self.division_s(split, layers) for layers in every}
-        for layers in sorted(every, key=lambda one: max(bounds[one])):
-            if best is not None and max(bounds[layers]) >= best.price:
-                bound = min(bound, bounds[layers][0])
+        for layers in sorted(every, key=lambda one: bounds[one][1]):
+            computing_s, least_s = bounds[layers]
+            if best is not None and least_s >= best.price:
+                bound, waiting = min(bound, computing_s), min(waiting, least_s)
                 continue
             try:
                 found = self.at(split, layers)
             except NoPlan as error:
                 refused.append(error)
                 if error.outcome is Outcome.UNPROVEN:
-                    bound = 0.0
+                    bound = waiting = 0.0
                 continue
-            bound = min(bound, found.bound)
+            bound, waiting = min(bound, found.bound), min(waiting, max(found.bound, least_s))
             best = found if best is None or found.price < best.price else best
         if best is None:
             raise _refusal(refused)
-        return replace(best, bound=bound)
+        return replace(best, bound=bound), min(waiting, best.price)
 
-    def division_s(self, split: _Split, layers: tuple[int, ...]) -> tuple[float, float]:
-        """What a division of layers takes at the least to compute, and for what comes from the host."""
-        fetched_s = [self.fetched_s(part.program) for part in divide(self.program, layers)] if self.streams else []
-        computed = {}
-        for one in split.rounds:
-            self.layers_s((one,))
-            least_s = min(seconds for _, seconds in self.layer_bounds[one,])
-            computed[one[0]] = [count * least_s for count in layers]
-        fetched = {phase: fetched_s or [0.0] * self.ways for phase in self.phases}
-        return split.seconds(computed), split.seconds(fetched)
-
-    def moved(self, split: _Split, plan: StagedPlan) -> StagedPlan | None:
+    def moved(self, split: Split, plan: StagedPlan) -> StagedPlan | None:
         """The plan with one layer of the slowest stage in the quickest one; None where that is no gain."""
         seconds = {phase: [one.seconds(phase) for one in plan.stages] for phase, _ in split.rounds}
         busy = [
@@ -356,7 +257,7 @@ class _Search:
         except NoPlan:
             return None
 
-    def at(self, split: _Split, layers: tuple[int, ...], boundaries: Sequence[Boundary] = ()) -> StagedPlan:
+    def at(self, split: Split, layers: tuple[int, ...], boundaries: Sequence[Boundary] = ()) -> StagedPlan:
         """A division of layers with the plans of its stages, whose `boundaries` are free where they are not given.
 
         Stages are planned by what phases count for in even ones. Of several phases that are not so, they are planned
@@ -380,15 +281,17 @@ class _Search:
         best = min(even, own, key=lambda one: one.price)
         return replace(best, bound=min(bound, best.price))
 
-    def planned(self, split: _Split, parts: Sequence[Stage], boundaries: Sequence[Boundary]) -> StagedPlan:
+    def planned(self, split: Split, parts: Sequence[Stage], boundaries: Sequence[Boundary]) -> StagedPlan:
         """The stages of a pipeline, each planned by itself; its bound is not known."""
         between: Sequence[Boundary | None] = boundaries or [None] * (self.ways - 1)
         cuts = (None, *between, None)
-        stages = tuple(self.stage(split, part, cuts[n], cuts[n + 1]) for n, part in enumerate(parts))
+        fullest_first = sorted(range(self.ways), key=lambda n: -parts[n].layers)  # where none fits it soonest says so
+        made = {n: self.stage(split, parts[n], cuts[n], cuts[n + 1]) for n in fullest_first}
+        stages = tuple(made[n] for n in range(self.ways))
         price = split.seconds({phase: [one.seconds(phase) for one in stages] for phase in self.phases})
         return StagedPlan(self.mesh, self.axis, split.rounds, stages, price, 0.0)
 
-    def stage(self, split: _Split, stage: Stage, before: Boundary | None, after: Boundary | None) -> PlannedStage:
+    def stage(self, split: Split, stage: Stage, before: Boundary | None, after: Boundary | None) -> PlannedStage:
         """The plan of a stage; those of equal ones are made once."""
         key = stage.program, before, after
         if key not in self.plans:
@@ -404,16 +307,15 @@ class _Search:
             self.plans[key] = PlannedStage(stage, plan, options, self._waiting_s(plan))
         return self.plans[key]
 
-    def settings(self, split: _Split) -> Settings:
+    def settings(self, split: Split) -> Settings:
         """Those of the search for a stage. Where layers are streamed the gap is of all that they take: what comes from
         the host may take longer than what is computed, of which alone the search knows."""
         settings = self.options.settings
         if not self.streams:
             return settings
-        self.layers_s(split.rounds)
-        layers_s = math.fsum(count * seconds for count, seconds in self.layer_bounds[split.rounds])
+        layers_s = math.fsum(count * seconds for count, seconds in self.each_layer(split.rounds))
         weights = sum(each.weight(self.ways) for _, each in split.rounds) if len(split.rounds) > 1 else 1
-        times = weights * self.fetched_s(self.program) / layers_s if layers_s else 0.0
+        times = weights * self.all_fetched_s / layers_s if layers_s else 0.0
         return replace(settings, gap=max(NEAR, min(MOST_LEFT, STREAMED_NEAR * times)))
 
     def _waiting_s(self, plan: Plan) -> tuple[float, ...]:
@@ -423,7 +325,7 @@ class _Search:
             return (0.0,) * len(plan.phases)
         return tuple(estimate(spmd, self.options.hardware).totals().waiting_s for spmd in insert(plan))
 
-    def aligned(self, split: _Split, plan: StagedPlan) -> StagedPlan:
+    def aligned(self, split: Split, plan: StagedPlan) -> StagedPlan:
         """The plan with stages that hand on values as the next ones take them: alike at all boundaries, then at each
         by itself as long as that helps, and may help by more than NEAR."""
         layers = tuple(one.stage.layers for one in plan.stages)
@@ -441,8 +343,10 @@ class _Search:
             if best is None or found.price < best[0].price:
                 best = found, boundaries
 
+        near = NEAR if self.streams else PROVEN
         for one in tried:
-            attempt([one] * (self.ways - 1))
+            if best is None or best[0].price > plan.price * (1 + near):
+                attempt([one] * (self.ways - 1))
         before = None
         while best is not None and best is not before and best[0].price > plan.price * (1 + NEAR):
             before = best

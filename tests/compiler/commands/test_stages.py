@@ -159,3 +159,11 @@ def test_explain_has_the_formulas_of_a_pipeline(compiled):
     assert len(data["phases"]) == 4  # of two stages
     refused = CliRunner().invoke(app, [*arguments, "--trace"])
     assert refused.exit_code == 1 and "`--trace` does not go with `--stages`" in refused.output
+
+
+def test_axes_that_are_alike_are_tried_once(compiled):
+    table = compiled("--chips", "x=2,y=2,z=1", "--stages", "auto", "--phase", "decode").stdout.split("\n\n")[0]
+    assert "2 along x" in table and "along y" not in table
+    Path("small.pins").write_text("stored table V_yE\n")
+    named = compiled("--chips", "x=2,y=2,z=1", "--stages", "2", "--phase", "decode", "--pin", "small.pins")
+    assert "2 along y" in named.output

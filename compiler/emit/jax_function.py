@@ -81,7 +81,7 @@ class FunctionText:
             )
             beside.append(tree)
         if self.packed.limited:
-            beside.append(f"jnp.reshape({' + '.join(scope.lost)}, 1)")
+            beside.append(f"jnp.reshape({' + '.join(scope.lost)}, (1, 2))")
         returned = ", ".join(results)
         if len(results) > 1 and beside:
             returned = f"({returned})"
@@ -250,7 +250,7 @@ class FunctionText:
             call = self.streams.call(function, repeat.name, before[:apart], caches, weights, scope.stacked)
             results = [_group(results[:apart]), _group(results[apart:])]
         lost = scope.new(f"{repeat.name}_lost") if inner.lost else "_"
-        scope.lost += [f"{lost}.sum()"] if inner.lost else []
+        scope.lost += [f"{lost}.sum(0)"] if inner.lost else []
         made = ", ".join(results) if streaming else _together(results)
         self.lines.line(f"{made}, {lost} = {call}", f"{repeat.count} times")
 

@@ -102,15 +102,16 @@ def arrived(sent: jax.Array, before: Routing) -> Routing:
 def limited(
     mask: jax.Array, per: int, blocks: Sequence[int], keep: int, share: float, copies: Sequence[str]
 ) -> tuple[jax.Array, jax.Array]:
-    """A mask without the entries for which its boxes have no room, and how many these were.
+    """A mask without the entries for which its boxes have no room; how many these were, and of how many tokens.
 
     They are counted on the first of the chips that have the same, along `copies`.
     """
     within = tuple(size // ways for size, ways in zip(mask.shape, blocks, strict=True))
     kept = in_blocks(mask != 0, blocks, per)
     fits = kept & (jnp.cumsum(kept, axis=-1) <= room(within, per, keep, share))
-    lost = kept.sum(dtype=jnp.int32) - fits.sum(dtype=jnp.int32)
     stays = by_expert(fits, within, per).transpose(*range(mask.ndim - per, mask.ndim), *range(mask.ndim - per))
+    gone = ((mask != 0) & ~stays).reshape(*mask.shape[:per], -1)
+    lost = jnp.stack([gone.sum(dtype=jnp.int32), gone.any(-1).sum(dtype=jnp.int32)])
     return jnp.where(stays, mask, 0), jnp.where(lax.axis_index(copies) == 0, lost, 0) if copies else lost
 
 

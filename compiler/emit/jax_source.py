@@ -67,7 +67,8 @@ def emit_jax(
     prints the largest relative difference from the unsharded program, and exits with 1 when that is
     more than rounding explains. With `weights`, `load(checkpoint, mesh, cfg)` gives the parameters as they are in a
     checkpoint. `small`: the program at the sizes at which it is compared, where these are not its own. Where chosen
-    values have a capacity, what is beyond is dropped, and counted in a last result, a number for each chip. `tpu`:
+    values have a capacity, what is beyond is dropped, and counted in a last result: for each chip how many entries that
+    were, and of how many tokens. `tpu`:
     collectives are written so that the TPU's compiler keeps them, and caches and projections stand in the order in
     which it reads them.
     """
@@ -215,7 +216,8 @@ def _on_choices(rows: Packed) -> list[str]:
         if rows.capacity is not None:
             room = (
                 f"There is room for {float(rows.capacity):g} times what is expected; what is chosen beyond that is "
-                "dropped, as if it had not been chosen, and counted in the last result, for each chip"
+                "dropped, as if it had not been chosen, and counted in the last result: how many entries that were, and "
+                "of how many tokens, for each chip"
             )
         said.append(
             "Of chosen values, such as those of experts, this file holds, computes and sends rows, one for each kept "

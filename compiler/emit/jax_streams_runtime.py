@@ -169,7 +169,8 @@ class StreamedLoop(NamedTuple):
             host if one is None else sent_back(host, cache, k, spec, *one[:3])
             for host, cache, spec, one in zip(hosts, out[own:], self.cache_specs, self.new, strict=True)
         )
-        return (out[:own], kept, hosts, ring[1:]), sum(jnp.sum(a) for a in (*beside, lost) if a is not None)
+        every = [*(jnp.sum(a, 0) for a in beside if a is not None), *(a for a in [lost] if a is not None)]
+        return (out[:own], kept, hosts, ring[1:]), sum(every)
 
 
 def scan_streamed(
@@ -203,7 +204,7 @@ def scan_streamed(
         last = min(end, max(first, streamed - ahead))  # from there on all that comes has been sent for
         if last > first:
             carry, lost = lax.scan(partial(loop.run, length, True), carry, jnp.arange(first, last))
-            total += jnp.sum(lost)
+            total += jnp.sum(lost, 0)
         for k in range(last, end):
             carry, lost = loop.run(length, False, carry, k)
             total += lost

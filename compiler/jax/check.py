@@ -71,8 +71,8 @@ class JaxReport:
     have made several all-reduces into one. `narrow`: None where the program has no narrow floats. `dense`:
     of the unsharded program in the same file. `routing`: how often it sends which rows it sends, of chosen values;
     `mask_bytes`: what the plan counts for that, where it moves masks. `chooses`: entries are chosen, and others where
-    narrow floats are rounded, which then are not judged. `lost`: how many chosen entries of how many found no room at
-    small sizes, None where all have room.
+    narrow floats are rounded, which then are not judged. `lost`: how many chosen entries, and of how many tokens, found
+    no room at small sizes, and how many there were; None where all have room.
     """
 
     devices: int
@@ -85,7 +85,7 @@ class JaxReport:
     routing: Counter[ModuleTransfer] = field(default_factory=Counter)
     mask_bytes: Fraction = Fraction(0)
     chooses: bool = False
-    lost: tuple[int, int] | None = None
+    lost: tuple[tuple[int, int], tuple[int, int]] | None = None
 
     @property
     def equal(self) -> bool:
@@ -185,16 +185,19 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
     return report
 
 
-def _lost(file: Path, spmd: SpmdProgram) -> tuple[int, int] | None:
-    """How many chosen entries found no room in a run, of how many."""
+def _lost(file: Path, spmd: SpmdProgram) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """How many chosen entries, and of how many tokens, found no room in a run; and how many there were of each. A token
+    counts once in every layer, for each mask."""
     if not file.exists():
         return None
-    rows, sizes, every = packed(spmd), dict(spmd.sizes), 0
+    rows, sizes, entries, tokens = packed(spmd), dict(spmd.sizes), 0, 0
     for placed in walk(spmd.body):
         if isinstance(placed.item, Compute) and (packing := rows.packings.get(placed.item.result)):
-            every += placed.times * packing.chosen.keep * math.prod(sizes[d] for d in packing.per)
+            each = placed.times * math.prod(sizes[d] for d in packing.per)
+            entries, tokens = entries + each * packing.chosen.keep, tokens + each
     with np.load(file) as found:
-        return int(found["arr_0"].sum()), every
+        lost, of_tokens = found["arr_0"].sum(0)
+    return (int(lost), int(of_tokens)), (entries, tokens)
 
 
 def _ends(program: Program, spmd: SpmdProgram) -> dict[str, int]:
@@ -295,8 +298,8 @@ def _on_rows(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
         runs = report.routing.total()
         yield f"  Which rows are sent is said in {beside:,.15g} bytes more, in {runs} collectives{plan}."
     if report.lost is not None:
-        lost, every = report.lost
-        yield f"  At small sizes {lost} of {every} chosen entries find no room, and are dropped."
+        (lost, tokens), (entries, every) = report.lost
+        yield f"  At small sizes {tokens} of {every} tokens lose {lost} of {entries} chosen entries, for want of room."
     yield from (f"  {reason}" for reason in rows.reasons)
 
 

@@ -51,11 +51,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answered:
-    """What a model answered. `tokens`: those of each sequence, without the prompt. `full`: whether some ended because
-    the context was full. `load_s`, `prefill_s`, `decode_s`: seconds, the last of `timed` steps. `steps`: how often
-    decode ran. `lost`: how many chosen entries found no room. `wrong`: how many tokens are not those of the unsharded
-    model, None where it was not asked; `difference`: the largest of a score. `scores`: [steps, batch, vocabulary], None
-    where they were not wanted."""
+    """What a model answered. `tokens`: those of each sequence, without the prompt. `full`: whether some ended
+    because the context was full. `load_s`, `prefill_s`, `decode_s`: seconds, the last of `timed` steps. `steps`:
+    how often decode ran. `lost`: how many chosen entries found no room, and how many times a token lost any in a
+    layer. `wrong`: how many tokens are not those of the unsharded model, None where it was not asked; `difference`:
+    the largest of a score. `scores`: [steps, batch, vocabulary], None where they were not wanted."""
 
     tokens: tuple[tuple[int, ...], ...]
     full: bool
@@ -64,7 +64,7 @@ class Answered:
     decode_s: float
     timed: int
     steps: int
-    lost: int
+    lost: tuple[int, int]
     wrong: int | None
     difference: float | None
     scores: Array | None
@@ -190,7 +190,8 @@ def answer(planned: Planned, processes: int, check: bool, stream: bool) -> Answe
         run_processes(commands, planned.compiled[0].spmd.mesh.chips // processes, heard=True)
         done = json.loads((path / "answer.json").read_text())
         scores = np.load(path / "scores.npy") if asked.scores else None
-    return Answered(scores=scores, **{**done, "tokens": tuple(map(tuple, done["tokens"]))})
+    done |= {"tokens": tuple(map(tuple, done["tokens"])), "lost": tuple(done["lost"])}
+    return Answered(scores=scores, **done)
 
 
 def _last(program: Program, model: LanguageModel) -> int:

@@ -73,7 +73,7 @@ class _Model:
         else:
             self.steps = {name: m.build(mesh) for name, m in modules.items()}
         self.caches: Tree = None
-        self.lost = 0  # chosen entries that found no room
+        self.lost = np.zeros(2, int)  # chosen entries that found no room, and tokens that lost any in a layer
 
     def run(self, phase: str, tokens: Array, filled: int) -> list[Any]:
         """Run a phase on tokens [batch, new], with so many places filled after them; its results."""
@@ -87,7 +87,8 @@ class _Model:
         taken = self._placed(forms[2], module.SPECS[2], lambda form: order.astype(form.dtype))
         contexts = [self._whole(np.int32(filled))] * self.told["phases"][phase]["contexts"]
         results, self.caches, *lost = self.steps[phase](self.params, self.caches, taken, *contexts)
-        self.lost += sum(int(self.host(counts).sum()) for counts in lost)
+        for counts in lost:
+            self.lost += self.host(counts).sum(0)
         return list(results) if isinstance(results, tuple) else [results]
 
     def host(self, array: jax.Array) -> Array:
@@ -174,7 +175,7 @@ def _generated(told: dict[str, Any], model: _Model, writer: _Writer | None) -> d
         "timed": len(timed),
         "steps": len(times),
         "kept": kept,
-        "lost": model.lost,
+        "lost": model.lost.tolist(),
     }
 
 

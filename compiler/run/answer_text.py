@@ -78,8 +78,10 @@ def answer_text(planned: Planned, done: Answered) -> str:
         lines.append(f"a step of decode takes {each * 1e3:.1f} ms, {batch / each:.1f} tokens a second")
     sent = planned.sent_bytes(done.steps)
     lines.append(f"by the plan a chip sent {sent / 1e6:.2f} MB in a prefill and {done.steps} steps of decode")
-    if done.lost:
-        lines.append(f"{done.lost} chosen entries found no room, and were dropped: `--capacity full` has room for all")
+    entries, times = done.lost
+    if entries:
+        what = f"{times} times a token lost experts in a layer, {entries} in all, which had no room"
+        lines.append(f"{what}: `--capacity full` has room for all")
     if done.full:
         places = dict(planned.compiled[1].spmd.sizes)[planned.model.counted[0]]
         lines.append(f"the context of {places} places is full: more are planned with `--context`")

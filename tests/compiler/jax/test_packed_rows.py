@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from fractions import Fraction
 
 import pytest
@@ -59,7 +60,10 @@ def test_a_module_sends_what_its_capacity_plans() -> None:
         text[6],
         "  in the final module: 6 all-to-all",
     ]
-    assert text[6].startswith("  At small sizes ") and text[6].endswith("chosen entries find no room, and are dropped.")
+    told = re.fullmatch(r"  At small sizes (\d+) of (\d+) tokens lose (\d+) of (\d+) chosen entries, .*", text[6])
+    assert told is not None
+    tokens, every, lost, entries = map(int, told.groups())
+    assert entries == 2 * every and 0 <= tokens <= lost <= 2 * tokens <= entries
 
 
 def test_masks_go_as_bits_and_room_for_all_is_sent_where_platforms_pad() -> None:

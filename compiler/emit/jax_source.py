@@ -216,8 +216,8 @@ def _on_choices(rows: Packed) -> list[str]:
         if rows.capacity is not None:
             room = (
                 f"There is room for {float(rows.capacity):g} times what is expected; what is chosen beyond that is "
-                "dropped, as if it had not been chosen, and counted in the last result: how many entries that were, and "
-                "of how many tokens, for each chip"
+                "dropped, as if it had not been chosen, and counted in the last result: how many entries that were, "
+                "and of how many tokens, for each chip"
             )
         said.append(
             "Of chosen values, such as those of experts, this file holds, computes and sends rows, one for each kept "

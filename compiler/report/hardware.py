@@ -221,13 +221,22 @@ def models_table() -> str:
     return "\n".join(table(rows, left=2)) + "\n"
 
 
+OF_CODES = (".scale", ".zero")  # what is stored beside codes is called
+
+
 def parameter_count(program: Program) -> int:
-    """How many elements the parameters of a program have, in all repetitions together, without padding."""
+    """How many elements the parameters of a program have, in all repetitions together, without padding, and without the
+    scales and zero points of those that are codes."""
     values, sizes = program.table(), program.true_sizes(dict(program.phases[0].sizes))
-    return sum(
-        placed.times * math.prod(sizes[dim] for dim in values[placed.item.value].dims)
+    params = {
+        placed.item.value: placed.times
         for placed in walk(program.body)
         if isinstance(placed.item, Stored) and placed.item.kind is Kind.PARAM
+    }
+    return sum(
+        times * math.prod(sizes[dim] for dim in values[name].dims)
+        for name, times in params.items()
+        if not any(name.removesuffix(ending) in params for ending in OF_CODES if name.endswith(ending))
     )
 
 

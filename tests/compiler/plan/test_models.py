@@ -69,6 +69,16 @@ def test_a_model_has_as_many_parameters_as_published(name: str) -> None:
     assert [phase.name for phase in program.phases] == ["prefill", "decode"]
 
 
+def test_parameters_are_those_of_configs_exactly_without_their_scales() -> None:
+    experts = 36 * 128 * 3 * (2880 * 2880 + 2880)  # gates, ups and downs, each with a bias
+    attention = 36 * (2880 * 64 * (64 + 8 + 8) + 64 * (64 + 8 + 8) + 64 * 64 * 2880 + 2880 + 64)
+    routers_and_norms = 36 * (2880 * 128 + 128 + 2 * 2880)
+    assert parameter_count(shipped("gpt-oss-120b")) == experts + attention + routers_and_norms + (2 * 201088 + 1) * 2880
+    latent = 7168 * (1536 + 512 + 64) + 1536 * 64 * 192 + 512 * 64 * 256 + 64 * 128 * 7168 + 1536 + 512 + 2 * 7168
+    layers = 3 * 7168 * 18432 + 60 * (385 * 3 * 7168 * 2048 + 7168 * 384 + 384)
+    assert parameter_count(shipped("kimi-k2")) == 61 * latent + layers + (2 * 163840 + 1) * 7168
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_model_is_named_like_its_file_and_prints_stably(name: str) -> None:
     source = model_source(name)

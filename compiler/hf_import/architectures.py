@@ -14,12 +14,27 @@ from ...ir.diagnostics import Diagnostic, InputError, Span, fail
 from ...ir.dtype import Dtype
 from .common import check_at_rest, check_common, read_dtype
 from .description import Transformer
-from .experts import glm4_moe, gpt_oss, llama4, minimax_m2, mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe
+from .experts import dots1, glm4_moe, gpt_oss, llama4, minimax_m2, mixtral, olmoe, qwen2_moe, qwen3_moe, qwen3_vl_moe
 from .fields import Fields
 from .gemma import gemma, gemma2, gemma3, gemma4
 from .gpt import falcon, gpt2, gpt_neox, phi
 from .json_text import Document
-from .kin import cohere, cohere2, granite, ministral, olmo2, olmo3, phi3, smollm3, starcoder2
+from .kin import (
+    cohere,
+    cohere2,
+    ernie4_5,
+    exaone4,
+    glm,
+    glm4,
+    granite,
+    ministral,
+    olmo2,
+    olmo3,
+    phi3,
+    seed_oss,
+    smollm3,
+    starcoder2,
+)
 from .latent import deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa
 from .llama import llama, mistral, qwen2, qwen2_vl, qwen3, qwen3_vl
 from .quantised import read_quantised
@@ -50,6 +65,11 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "starcoder2": ("Starcoder2ForCausalLM", starcoder2),
     "cohere": ("CohereForCausalLM", cohere),
     "cohere2": ("Cohere2ForCausalLM", cohere2),
+    "exaone4": ("Exaone4ForCausalLM", exaone4),
+    "seed_oss": ("SeedOssForCausalLM", seed_oss),
+    "ernie4_5": ("Ernie4_5ForCausalLM", ernie4_5),
+    "glm": ("GlmForCausalLM", glm),
+    "glm4": ("Glm4ForCausalLM", glm4),
     "gemma2": ("Gemma2ForCausalLM", gemma2),
     "gemma3_text": ("Gemma3ForCausalLM", gemma3),
     "gemma4_text": ("Gemma4ForCausalLM", gemma4),
@@ -57,6 +77,8 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "qwen2_moe": ("Qwen2MoeForCausalLM", qwen2_moe),
     "qwen3_moe": ("Qwen3MoeForCausalLM", qwen3_moe),
     "glm4_moe": ("Glm4MoeForCausalLM", glm4_moe),
+    "olmoe": ("OlmoeForCausalLM", olmoe),
+    "dots1": ("Dots1ForCausalLM", dots1),
     "minimax_m2": ("MiniMaxM2ForCausalLM", minimax_m2),
     "gpt_oss": ("GptOssForCausalLM", gpt_oss),
     "llama4_text": ("Llama4ForCausalLM", llama4),
@@ -84,6 +106,8 @@ OF_EXPERTS = (
     "qwen2_moe",
     "qwen3_moe",
     "glm4_moe",
+    "olmoe",
+    "dots1",
     "minimax_m2",
     "gpt_oss",
     "llama4_text",

@@ -1,4 +1,4 @@
-"""Mixtures of experts with attention as Llama has it: Mixtral, Qwen MoE, GLM-4 MoE, MiniMax-M2, gpt-oss, Llama 4."""
+"""Mixtures of experts with attention as Llama has it: Mixtral, OLMoE, Qwen, GLM-4, MiniMax-M2, gpt-oss, Llama 4."""
 
 from __future__ import annotations
 
@@ -58,6 +58,21 @@ def minimax_m2(fields: Fields, dtype: Dtype) -> Transformer:
     return uniform(fields, "minimax_m2", dtype, sizes, attention, experts)
 
 
+def olmoe(fields: Fields, dtype: Dtype) -> Transformer:
+    """OLMoE: norms over all heads of queries and keys."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
+    fields.must_be("clip_qkv", [], "queries, keys and values that are cut off are not known")
+    bias = fields.flag("attention_bias", False)
+    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.ALL)
+    name = "num_experts" if "num_experts" in fields.entries else "num_local_experts"
+    count, kept = fields.count(name, 64), fields.count("num_experts_per_tok", 8)
+    check_counts(fields, ("num_local_experts",), "num_experts_per_tok", count, kept)
+    width, activation = fields.count("intermediate_size", 2048), read_activation(fields, "hidden_act", "silu")
+    router = Router("softmax", normalised=fields.flag("norm_topk_prob", False))
+    experts = Experts(count, kept, width, activation, router)
+    return uniform(fields, "olmoe", dtype, sizes, attention, experts, epsilon=1e-5)
+
+
 def qwen2_moe(fields: Fields, dtype: Dtype) -> Transformer:
     """Qwen 2 MoE: an expert that all tokens take, weighed by a sigmoid."""
     sizes = read_sizes(fields, Defaults(kv_heads=16, head_dim=None, context=32768))
@@ -115,10 +130,33 @@ def glm4_moe(fields: Fields, dtype: Dtype) -> Transformer:
     return after_dense(fields, "glm4_moe", dtype, sizes, attention, experts, 1, epsilon=1e-5)
 
 
-def corrected(fields: Fields, sizes: tuple[int, int, int], factor: float, groups: tuple[int, int]) -> Experts:
+def dots1(fields: Fields, dtype: Dtype) -> Transformer:
+    """dots.llm1: attention as Qwen 3 has it, maybe with windows on the last layers, and experts as DeepSeek-V3."""
+    sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=2048), kinds=None)
+    kinds, first = read_kinds(fields, sizes.layers, (FULL, WINDOW)), fields.whole("max_window_layers", 62)
+    kinds = kinds or [FULL if at < first else WINDOW for at in range(sizes.layers)]
+    window = read_window(fields, sizes, 4096)
+    if WINDOW in kinds and window is not None:
+        fields.refuse("max_window_layers", "Layers with a window beside experts are not known here.")
+    bias = fields.flag("attention_bias", False)
+    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.HEAD)
+    fields.must_be("scoring_func", ["sigmoid", "noaux_tc"], "only sigmoid scores are known")  # which is not read there
+    experts = corrected(fields, (None, None, 1408), 1.0, (1, 1), normalised=False, shared=None)
+    return after_dense(fields, "dots1", dtype, sizes, attention, experts, 0)
+
+
+def corrected(
+    fields: Fields,
+    sizes: tuple[int | None, int | None, int],
+    factor: float,
+    groups: tuple[int, int],
+    normalised: bool = True,
+    shared: int | None = 1,
+) -> Experts:
     """Experts chosen by sigmoid scores with a correction, in groups. `sizes`: their count, how many a token takes,
-    and their width; `factor`, `groups`: where the config does not say."""
-    fields.must_be("scoring_func", ["sigmoid"], "only sigmoid scores are known")
+    and their width; `factor`, `groups`, `normalised`, `shared`: where the config does not say."""
+    if "scoring_func" not in fields.known:
+        fields.must_be("scoring_func", ["sigmoid"], "only sigmoid scores are known")
     fields.must_be("topk_method", ["noaux_tc"], "only scores with a correction are known")
     fields.must_be("moe_layer_freq", [1], "only experts in each layer after the first dense ones are known")
     count, kept = fields.count("n_routed_experts", sizes[0]), fields.count("num_experts_per_tok", sizes[1])
@@ -127,13 +165,13 @@ def corrected(fields: Fields, sizes: tuple[int, int, int], factor: float, groups
     width = fields.count("moe_intermediate_size", sizes[2])
     router = Router(
         "sigmoid",
-        normalised=fields.flag("norm_topk_prob", True),
+        normalised=fields.flag("norm_topk_prob", normalised),
         factor=fields.number("routed_scaling_factor", factor),
         correction=True,
         groups=read_groups(fields, count, kept, groups),
     )
-    shared = width * fields.count("n_shared_experts", 1)
-    return Experts(count, kept, width, activation, router, shared=shared)
+    beside = width * fields.count("n_shared_experts", shared)
+    return Experts(count, kept, width, activation, router, shared=beside)
 
 
 def read_groups(fields: Fields, count: int, kept: int, default: tuple[int, int]) -> tuple[int, int]:

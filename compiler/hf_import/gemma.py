@@ -158,6 +158,7 @@ def _sandwiched(
         cap=fields.optional("attn_logit_softcapping", caps[0]),
     )
     fields.inert(["cache_implementation", "_sliding_window_pattern"])  # the latter is what `layer_types` came from
+    fields.inert(["hidden_act"])  # that of Gemma, which published configs have as well; `hidden_activation` is read
     activation = read_activation(fields, "hidden_activation", "gelu", exact_gelu=False)
     forward = FeedForward(fields.count("intermediate_size"), activation)
     reach = {FULL: None, WINDOW: window if window < sizes.context else None}

@@ -1,4 +1,4 @@
-"""What is built like Llama but for a norm, a window or a multiplier: Phi-3, OLMo, Granite, SmolLM3, Cohere."""
+"""What is built like Llama but for a norm, a window, a bias or a multiplier: Phi-3, OLMo, EXAONE, GLM-4, Cohere."""
 
 from __future__ import annotations
 
@@ -65,6 +65,63 @@ def olmo3(fields: Fields, dtype: Dtype) -> Transformer:
     return stacked(fields, "olmo3", dtype, sizes, layers, epsilon=1e-5)
 
 
+def exaone4(fields: Fields, dtype: Dtype) -> Transformer:
+    """EXAONE 4: norms behind attention and feed-forward, and of each head; of the larger ones three layers of four look
+    through a window, and the others have no positions."""
+    sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=2048), kinds=None)
+    window, kinds = read_window(fields, sizes, 4096), read_kinds(fields, sizes.layers, (FULL, WINDOW))
+    fields.inert(["reorder_and_qk_norm"])  # which it always does
+    hybrid = "sliding_window" not in fields.entries or fields.get("sliding_window") is not None
+    if kinds is None:
+        every = fields.count("sliding_window_pattern", 4) if hybrid else 1
+        kinds = [FULL if (at + 1) % every == 0 else WINDOW for at in range(sizes.layers)]
+    fields.inert(["sliding_window_pattern"])
+    near = replace(heads_of(fields, sizes), query_norm=QueryNorm.HEAD)
+    attention = {WINDOW: replace(near, window=window), FULL: replace(near, rope=None) if hybrid else near}
+    forward = feed_forward(fields)
+    layers = tuple(Layer(attention[kind], forward, norms=Norms.AFTER) for kind in kinds)
+    return stacked(fields, "exaone4", dtype, sizes, layers, epsilon=1e-5)
+
+
+def seed_oss(fields: Fields, dtype: Dtype) -> Transformer:
+    """Seed-OSS: biases on queries, keys and values."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=128, context=524288))
+    bias, output = fields.flag("attention_bias", True), fields.flag("attention_out_bias", False)
+    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=output)
+    forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
+    return uniform(fields, "seed_oss", dtype, sizes, attention, forward)
+
+
+def ernie4_5(fields: Fields, dtype: Dtype) -> Transformer:
+    """ERNIE 4.5: rope that turns neighbours."""
+    sizes = read_sizes(fields, Defaults(kv_heads=2, head_dim=128, context=131072))
+    bias, turned = fields.flag("use_bias", False), replace(rope(fields, sizes, default_base=5e5), halves=False)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
+    forward = replace(feed_forward(fields), bias=bias)
+    return uniform(fields, "ernie4_5", dtype, sizes, attention, forward, tied=True, epsilon=1e-5)
+
+
+def glm(fields: Fields, dtype: Dtype) -> Transformer:
+    """GLM-4 9B: rope that turns neighbours of half of each head."""
+    sizes, layer = _glm_layer(fields)
+    return stacked(fields, "glm", dtype, sizes, (layer,) * sizes.layers, epsilon=1.5625e-7)
+
+
+def glm4(fields: Fields, dtype: Dtype) -> Transformer:
+    """GLM-4 of 2025: the same with norms before and behind attention and feed-forward."""
+    sizes, layer = _glm_layer(fields)
+    layers = (replace(layer, norms=Norms.BOTH),) * sizes.layers
+    return stacked(fields, "glm4", dtype, sizes, layers, epsilon=1.5625e-7)
+
+
+def _glm_layer(fields: Fields) -> tuple[Sizes, Layer]:
+    sizes = read_sizes(fields, Defaults(kv_heads=2, head_dim=128, context=131072))
+    turned = replace(rope(fields, sizes, share=("partial_rotary_factor", 0.5)), halves=False)
+    bias = fields.flag("attention_bias", True)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias)
+    return sizes, Layer(attention, feed_forward(fields))
+
+
 def granite(fields: Fields, dtype: Dtype) -> Transformer:
     """Granite: embeddings, scores, residuals and logits are multiplied by numbers of the config."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
@@ -103,6 +160,8 @@ def smollm3(fields: Fields, dtype: Dtype) -> Transformer:
 def starcoder2(fields: Fields, dtype: Dtype) -> Transformer:
     """StarCoder 2: layernorm, biases, a plain feed-forward, and maybe a window."""
     sizes = read_sizes(fields, Defaults(kv_heads=2, head_dim=None, context=4096))
+    fields.must_be("norm_type", ["layer_norm"], "only layernorm is known here")
+    fields.must_be("mlp_type", ["default"], "only the plain feed-forward is known here")
     bias, window = fields.flag("use_bias", True), read_window(fields, sizes, None)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, window=window)
     width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "gelu")

@@ -230,6 +230,7 @@ GEMMA4 = replace(
         },
     ),
 )
+GLM4_NORMS = ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
 STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "phi": PHI,
     "gpt_neox": NEOX,
@@ -242,6 +243,8 @@ STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "starcoder2": replace(LLAMA, up="mlp.c_fc", gate="", down="mlp.c_proj"),
     "cohere": replace(LLAMA, norms=("input_layernorm",)),
     "cohere2": replace(LLAMA, norms=("input_layernorm",)),
+    "glm": replace(LLAMA, gate_up="mlp.gate_up_proj"),
+    "glm4": replace(LLAMA, gate_up="mlp.gate_up_proj", other_norms={Norms.BOTH: GLM4_NORMS}),
     "gpt_oss": GPT_OSS,
     "llama4_text": LLAMA4,
     "gemma4_text": GEMMA4,

@@ -87,6 +87,12 @@ GRANITE: Config = SIZES | {"model_type": "granite", "num_key_value_heads": 2}
 SMOLLM3: Config = SIZES | {"model_type": "smollm3", "num_key_value_heads": 2, "num_hidden_layers": 5, "pad_token_id": 0}
 STARCODER2: Config = SIZES | {"model_type": "starcoder2"}
 COHERE: Config = SIZES | {"model_type": "cohere"}
+EXAONE4: Config = SIZES | {"model_type": "exaone4", "num_key_value_heads": 2, "sliding_window": 5}
+SEED_OSS: Config = SIZES | {"model_type": "seed_oss", "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+ERNIE: Config = SIZES | {"model_type": "ernie4_5", "num_key_value_heads": 2, "head_dim": 8}
+GLM: Config = SIZES | {"model_type": "glm", "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+OLMOE: Config = MOE | {"model_type": "olmoe", "num_experts": 5, "pad_token_id": 0}
+DOTS1: Config = GLM4_MOE | {"model_type": "dots1", "n_shared_experts": 2, "max_window_layers": 3}
 GEMMA4: Config = GEMMA2 | {"model_type": "gemma4_text", "global_head_dim": 8, "hidden_size_per_layer_input": 0}
 LLAMA4: Config = MOE | {
     "model_type": "llama4_text",
@@ -240,6 +246,26 @@ VARIANTS: Mapping[str, Config] = {
     "cohere2, least": COHERE | {"model_type": "cohere2", "sliding_window": 4, "num_hidden_layers": 5},
     "cohere2, other pattern": COHERE | {"model_type": "cohere2", "sliding_window": 4, "sliding_window_pattern": 2},
     "cohere2, no window": COHERE | {"model_type": "cohere2", "sliding_window": 64, "num_key_value_heads": 3},
+    "exaone4, least": EXAONE4 | {"num_hidden_layers": 5},
+    "exaone4, one kind": EXAONE4 | {"sliding_window": None, "layer_types": ["full_attention"] * 2, "rope_theta": 50.0},
+    "exaone4, layers named": EXAONE4
+    | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window_pattern": "LG", "head_dim": 8},
+    "seed_oss, least": SEED_OSS,
+    "seed_oss, other biases": SEED_OSS | {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
+    "ernie4_5, least": ERNIE,
+    "ernie4_5, biases, untied": ERNIE | {"use_bias": True, "tie_word_embeddings": False, "rope_theta": 50.0},
+    "glm, least": GLM,
+    "glm, no biases, all of a head": GLM | {"attention_bias": False, "partial_rotary_factor": 1.0},
+    "glm4, least": GLM | {"model_type": "glm4"},
+    "glm4, tied": GLM | {"model_type": "glm4", "tie_word_embeddings": True, "rms_norm_eps": 1e-2},
+    "olmoe, least": OLMOE,
+    "olmoe, weights add to 1": OLMOE | {"norm_topk_prob": True, "attention_bias": True},
+    "dots1, least": DOTS1,
+    "dots1, groups": DOTS1
+    | {"n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "first_k_dense_replace": 1},
+    "starcoder2, published fields": STARCODER2 | {"norm_type": "layer_norm", "mlp_type": "default"},
+    "gemma2, published fields": GEMMA2
+    | {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "cache_implementation": "hybrid"},
     "gemma4_text, least": GEMMA4,
     "gemma4_text, experts": GEMMA4
     | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 10},

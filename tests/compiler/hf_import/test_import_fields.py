@@ -28,6 +28,9 @@ OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said besi
     "gpt_neox": {"hidden_act": "gelu_new", "rotary_pct": 1.0},
     "phi": {"partial_rotary_factor": 1.0},
     "glm4_moe": {"partial_rotary_factor": 1.0},
+    "glm": {"partial_rotary_factor": 1.0},
+    "glm4": {"partial_rotary_factor": 1.0},
+    "dots1": {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1, "max_window_layers": 3},
     "gemma4_text": {"hidden_size_per_layer_input": 0},
 }
 
@@ -40,6 +43,7 @@ PATTERNED = (
     "llama4_text",
     "olmo3",
     "cohere2",
+    "exaone4",
     "ministral",
 )  # have kinds of layers
 

@@ -115,6 +115,22 @@ OF_EXPERTS = (
     "qwen3_vl_moe_text",
     *LATENT,
 )
+# Layers that are not understood: what they are, the fields that say so, their names among `layer_types`, architectures.
+RECURRENT = (
+    (
+        "layers of linear attention",
+        ("linear_conv_kernel_dim", "linear_attn_config", "attn_type_list", "attention_hidden_size"),
+        ("linear_attention",),
+        ("rwkv", "rwkv7"),
+    ),
+    (
+        "state-space layers",
+        ("mamba_d_state", "mamba_num_heads", "mamba_n_heads", "ssm_state_size", "hybrid_override_pattern"),
+        ("mamba", "mamba2", "hybrid"),
+        ("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "falcon_h1", "nemotron_h", "zamba", "zamba2"),
+    ),
+    ("recurrent layers", ("lru_width", "block_types"), ("recurrent", "conv"), ("recurrent_gemma", "lfm2")),
+)
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_OF_A_TOKEN = "num_experts_per_tok"
 
@@ -153,7 +169,8 @@ def _text_part(whole: Fields) -> tuple[Fields, str]:
     own = part.get("model_type")
     kind = str(own.value) if own is not None else TOWERS[str(node.value) if node is not None else ""]
     if kind not in READERS:
-        part.refuse("model_type", f"Architecture `{kind[:60]}` is not understood.", f"known are {', '.join(READERS)}")
+        message = _recurrent(part, kind) or f"Architecture `{kind[:60]}` is not understood."
+        part.refuse("model_type", message, f"known are {', '.join(READERS)}")
         part.finish()
     return part, kind
 
@@ -166,6 +183,8 @@ def _architecture(fields: Fields) -> str:
     experts = _experts(fields)
     if not isinstance(name, str):
         fields.refuse("model_type", "`model_type` names no architecture.", known)
+    elif name not in READERS and (message := _recurrent(fields, name)) is not None:
+        fields.refuse("model_type", message)
     elif experts is not None and name not in OF_EXPERTS:
         message = f"`{name[:60]}` is a mixture of experts (`{experts}`) that is not understood."
         fields.refuse("model_type", message)
@@ -173,6 +192,21 @@ def _architecture(fields: Fields) -> str:
         fields.refuse("model_type", f"Architecture `{name[:60]}` is not understood.", known)
     fields.finish()
     return str(name)
+
+
+def _recurrent(fields: Fields, name: str) -> str | None:
+    """What is said of an architecture with layers that keep a state in the place of a cache; None of others."""
+    for what, said, kinds, names in RECURRENT:
+        field = next((one for one in said if fields.get(one) is not None), None)
+        node = fields.get("layer_types")
+        listed = node.value if node is not None and isinstance(node.value, tuple) else ()
+        if field is None and any(item.value in kinds for item in listed):
+            field = "layer_types"
+        if field is not None:
+            return f"`{name[:60]}` has {what} (`{field}`), which are not understood."
+        if name in names:
+            return f"`{name[:60]}` has {what}, which are not understood."
+    return None
 
 
 def _experts(fields: Fields) -> str | None:

@@ -11,6 +11,7 @@ LIBRARY = (
     "attn_implementation",
     "transformers_version",
     "tokenizer_class",
+    "model_max_length",  # of a tokenizer
     "keys_to_ignore_at_inference",
     "use_cache",
     "torchscript",

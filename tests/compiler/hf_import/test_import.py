@@ -181,6 +181,13 @@ def test_the_type_of_the_weights(tmp_path: Path, named: object, asked: str | Non
         (DEEPSEEK | {"n_group": 4, "topk_group": 1}, "20:3", "1 of 4 groups do not hold the 3 experts of a token."),
         (DEEPSEEK | {"scoring_func": "softmax"}, "19:3", "only sigmoid scores are known"),
         (DEEPSEEK | {"mlp_layer_types": ["dense"]}, "19:3", "must say `dense` or `sparse` for each of the 3 layers"),
+        (
+            {"model_type": "qwen3_next", "num_experts": 8, "linear_conv_kernel_dim": 4},
+            "5:3",
+            "layers of linear attention",
+        ),
+        ({"model_type": "lama", "layer_types": ["full_attention", "mamba"]}, "5:3", "`lama` has state-space layers"),
+        ({"model_type": "rwkv"}, "5:3", "`rwkv` has layers of linear attention"),
         ({"num_experts": 8}, "5:3", "`llama` is a mixture of experts (`num_experts`)"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "2:3", "does not name `LlamaForCausalLM`"),
         ({"architectures": None, "auto_map": {}}, "17:3", "`auto_map` is set"),

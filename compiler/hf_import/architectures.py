@@ -14,7 +14,19 @@ from ...ir.diagnostics import Diagnostic, InputError, Span, fail
 from ...ir.dtype import Dtype
 from .common import check_at_rest, check_common, read_dtype
 from .description import Transformer
-from .experts import dots1, glm4_moe, gpt_oss, llama4, minimax_m2, mixtral, olmoe, qwen2_moe, qwen3_moe, qwen3_vl_moe
+from .experts import (
+    dots1,
+    ernie4_5_moe,
+    glm4_moe,
+    gpt_oss,
+    llama4,
+    minimax_m2,
+    mixtral,
+    olmoe,
+    qwen2_moe,
+    qwen3_moe,
+    qwen3_vl_moe,
+)
 from .fields import Fields
 from .gemma import gemma, gemma2, gemma3, gemma4
 from .gpt import falcon, gpt2, gpt_neox, phi
@@ -79,6 +91,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "glm4_moe": ("Glm4MoeForCausalLM", glm4_moe),
     "olmoe": ("OlmoeForCausalLM", olmoe),
     "dots1": ("Dots1ForCausalLM", dots1),
+    "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", ernie4_5_moe),
     "minimax_m2": ("MiniMaxM2ForCausalLM", minimax_m2),
     "gpt_oss": ("GptOssForCausalLM", gpt_oss),
     "llama4_text": ("Llama4ForCausalLM", llama4),
@@ -108,6 +121,7 @@ OF_EXPERTS = (
     "glm4_moe",
     "olmoe",
     "dots1",
+    "ernie4_5_moe",
     "minimax_m2",
     "gpt_oss",
     "llama4_text",

@@ -145,6 +145,31 @@ def dots1(fields: Fields, dtype: Dtype) -> Transformer:
     return after_dense(fields, "dots1", dtype, sizes, attention, experts, 0)
 
 
+def ernie4_5_moe(fields: Fields, dtype: Dtype) -> Transformer:
+    """ERNIE 4.5 with experts: the first layers are dense; softmax with a correction, rope that turns neighbours."""
+    sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=None, context=131072))
+    fields.must_be("use_bias", [False], "biases are not known here")
+    fields.must_be("moe_gate", ["topk"], "only the best experts of a token are known")
+    fields.must_be("moe_norm_min", [1e-12], "only weights that add to 1 are known")
+    fields.inert(["moe_capacity", "moe_use_aux_free"])  # of training
+    turned = replace(rope(fields, sizes, default_base=5e5), halves=False)
+    count, kept = fields.count("moe_num_experts", 64), fields.count("moe_k", 6)
+    check_counts(fields, ("num_experts", "num_local_experts"), "moe_k", count, kept)
+    if fields.get("num_experts_per_tok") is not None and fields.count("num_experts_per_tok") != kept:
+        fields.refuse("num_experts_per_tok", f"`num_experts_per_tok` is not {kept}, as `moe_k` is.")
+    width, activation = fields.count("moe_intermediate_size", 1536), read_activation(fields, "hidden_act", "silu")
+    shared = width * fields.whole("moe_num_shared_experts", 2)
+    experts = Experts(count, kept, width, activation, Router("softmax", True, correction=True), shared=shared)
+    first, step = fields.whole("moe_layer_start_index", 1), fields.count("moe_layer_interval", 1)
+    node = fields.get("moe_layer_end_index")
+    last = sizes.layers - 1 if node is None or node.value == -1 else fields.whole("moe_layer_end_index", 0)
+    dense = FeedForward(fields.count("intermediate_size"), activation)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned)
+    sparse = (first <= at <= last and (at + 1) % step == 0 for at in range(sizes.layers))
+    layers = tuple(Layer(attention, experts if one else dense) for one in sparse)
+    return stacked(fields, "ernie4_5_moe", dtype, sizes, layers, tied=True, epsilon=1e-5)
+
+
 def corrected(
     fields: Fields,
     sizes: tuple[int | None, int | None, int],

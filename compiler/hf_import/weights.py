@@ -190,6 +190,7 @@ MIXTRAL = replace(
     ),
 )
 QWEN2_MOE = replace(LLAMA, experts=ExpertStyle(shared="mlp.shared_expert"))
+ERNIE = replace(LLAMA, experts=ExpertStyle(correction="mlp.moe_statics.e_score_correction_bias"))
 GPT_OSS = replace(
     LLAMA,
     experts=ExpertStyle(
@@ -239,6 +240,7 @@ STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "mixtral": MIXTRAL,
     "minimax_m2": MIXTRAL,
     "qwen2_moe": QWEN2_MOE,
+    "ernie4_5_moe": ERNIE,
     "phi3": replace(LLAMA, stacked="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),
     "starcoder2": replace(LLAMA, up="mlp.c_fc", gate="", down="mlp.c_proj"),
     "cohere": replace(LLAMA, norms=("input_layernorm",)),

@@ -93,6 +93,13 @@ ERNIE: Config = SIZES | {"model_type": "ernie4_5", "num_key_value_heads": 2, "he
 GLM: Config = SIZES | {"model_type": "glm", "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
 OLMOE: Config = MOE | {"model_type": "olmoe", "num_experts": 5, "pad_token_id": 0}
 DOTS1: Config = GLM4_MOE | {"model_type": "dots1", "n_shared_experts": 2, "max_window_layers": 3}
+ERNIE_MOE: Config = {k: v for k, v in MOE.items() if k != "num_experts_per_tok"} | {
+    "model_type": "ernie4_5_moe",
+    "num_hidden_layers": 3,
+    "moe_num_experts": 5,
+    "moe_k": 2,
+    "moe_intermediate_size": 10,
+}
 GEMMA4: Config = GEMMA2 | {"model_type": "gemma4_text", "global_head_dim": 8, "hidden_size_per_layer_input": 0}
 LLAMA4: Config = MOE | {
     "model_type": "llama4_text",
@@ -254,6 +261,9 @@ VARIANTS: Mapping[str, Config] = {
     "seed_oss, other biases": SEED_OSS | {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
     "ernie4_5, least": ERNIE,
     "ernie4_5, biases, untied": ERNIE | {"use_bias": True, "tie_word_embeddings": False, "rope_theta": 50.0},
+    "ernie4_5_moe, least": ERNIE_MOE,
+    "ernie4_5_moe, every other, none shared": ERNIE_MOE
+    | {"num_hidden_layers": 5, "moe_layer_interval": 2, "moe_layer_end_index": 3, "moe_num_shared_experts": 0},
     "glm, least": GLM,
     "glm, no biases, all of a head": GLM | {"attention_bias": False, "partial_rotary_factor": 1.0},
     "glm4, least": GLM | {"model_type": "glm4"},

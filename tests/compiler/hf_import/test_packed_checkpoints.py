@@ -253,3 +253,30 @@ def test_parts_of_any_shapes_and_types_are_refused_or_read_whole(name: str, tmp_
             assert "|" in tensor or np.shape(made()) == tuple(wanted)
             assert "|" not in tensor or np.shape(made()[0]) == tuple(wanted)
     assert refused
+
+
+@pytest.mark.parametrize(
+    ("pack", "changed", "message"),
+    [
+        (partial(groups, asymmetric=True), {"weight_zero_point": np.zeros((4, 4), np.float32)}, "is not packed as its"),
+        (partial(groups, asymmetric=True), {"weight_zero_point": np.zeros((4, 3), np.int32)}, "is not of shape 4x4"),
+        (groups, {"weight_g_idx": np.zeros(7, np.int32)}, "is not of shape 32"),
+        (groups, {"weight_g_idx": np.full(32, 4, np.int32)}, "names groups that its matrix does not have"),
+        (groups, {"weight_scale": np.zeros((), np.float32)[None][:0]}, "are not those of a matrix of 32x32"),
+        (channels, {"weight_scale": np.zeros((32, 1, 2), np.float32)}, "are not those of one matrix"),
+        (channels, {"weight_zero_point": np.zeros((3, 1), np.int8)}, "is not of shape 32x1"),
+        (nvfp4, {"weight_scale_2": np.zeros((1, 0), np.float32)}, "as the rest of its matrix is"),
+    ],
+)
+def test_a_part_of_another_shape_is_named(
+    pack: Callable[[tuple[int, int]], Packed], changed: dict[str, Array], message: str, tmp_path: Path
+) -> None:
+    parts = pack((32, 32))[0] | changed
+    with pytest.raises(ValueError, match=message):
+        checkpoint_tensors(save(tmp_path, {f"up.{end}": one for end, one in parts.items()}))
+
+
+def test_codes_with_no_scale_are_not_kept(tmp_path: Path) -> None:
+    parts = narrow_floats((32, 32))[0] | {"weight_scale": np.zeros((1, 0), np.float32)}
+    found = checkpoint_tensors(save(tmp_path, {f"up.{end}": one for end, one in parts.items()}))
+    assert "up.weight|kept" not in found

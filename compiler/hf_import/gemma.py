@@ -158,6 +158,8 @@ def _sandwiched(
         cap=fields.optional("attn_logit_softcapping", caps[0]),
     )
     fields.inert(["cache_implementation", "_sliding_window_pattern"])  # the latter is what `layer_types` came from
+    if fields.get("sliding_window_size") is not None and fields.count("sliding_window_size") != window:
+        fields.refuse("sliding_window_size", f"`sliding_window_size` is not {window:,}, as `sliding_window` is.")
     fields.inert(["hidden_act"])  # that of Gemma, which published configs have as well; `hidden_activation` is read
     activation = read_activation(fields, "hidden_activation", "gelu", exact_gelu=False)
     forward = FeedForward(fields.count("intermediate_size"), activation)

@@ -173,7 +173,8 @@ def _ask(
 
 def _wanted(worths: bool, first: Array) -> model_parameters_pb2.ModelSolveParametersProto:
     """What an answer is to hold: most of the time that it takes to read goes to what is 0, or never looked at.
-    `worths`: what rows are worth is looked at. `first`: the columns that are branched on before others, each before those that follow."""
+    `worths`: what rows are worth is looked at. `first`: the columns that are branched on before others, each before
+    those that follow."""
     wanted = model_parameters_pb2.ModelSolveParametersProto()
     wanted.variable_values_filter.skip_zero_values = True
     wanted.reduced_costs_filter.skip_zero_values = True

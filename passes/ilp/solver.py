@@ -31,6 +31,7 @@ SOLVERS = {
     "cp-sat": parameters_pb2.SOLVER_TYPE_CP_SAT,
 }
 FEASIBLE = solution_pb2.SOLUTION_STATUS_FEASIBLE
+MANY_COLUMNS = 20_000
 # What HiGHS does to find solutions beside branching: where linear programs take seconds it would get to nothing else.
 SMALLER_PROGRAMS = (
     "mip_heuristic_run_feasibility_jump",
@@ -79,9 +80,9 @@ def solve(
     """Solve a model, as a linear program if it has no integers; search at most so many `nodes`. `rows`: what each row
     of a linear program may be worth; from near the true worths it is solved in a fraction of the time. `worths`:
     whether it is asked for what each row of a linear program is worth. `first`: columns that are branched on before all
-    others, the earlier ones first, which SCIP knows how to do, and with them settled hardly anything is left open;
-    HiGHS is kept from looking for solutions in smaller programs then. `most`: what a solution that is of interest costs
-    at most.
+    others, which SCIP knows how to do, and with them settled hardly anything is left open; HiGHS is kept from looking
+    for solutions in smaller programs then, and where there are many columns. `most`: what a solution that is of
+    interest costs at most.
 
     One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
     shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
@@ -104,7 +105,7 @@ def solve(
     place = np.zeros(0, dtype=np.int64) if first is None else np.searchsorted(live, first[model.upper[first] > 0])
     wanted = _wanted(worths, place)
     parameters = _parameters(settings, nodes)
-    if first is not None and settings.solver == "highs":
+    if settings.solver == "highs" and (first is not None or len(live) > MANY_COLUMNS):
         for option in SMALLER_PROGRAMS:
             parameters.highs.bool_options[option] = False
     elif first is not None:  # branching alone: with these settled hardly anything is left to reduce, cut off or guess
@@ -173,16 +174,14 @@ def _ask(
 
 def _wanted(worths: bool, first: Array) -> model_parameters_pb2.ModelSolveParametersProto:
     """What an answer is to hold: most of the time that it takes to read goes to what is 0, or never looked at.
-    `worths`: what rows are worth is looked at. `first`: the columns that are branched on before others, each before
-    those that follow."""
+    `worths`: what rows are worth is looked at. `first`: the columns that are branched on before others."""
     wanted = model_parameters_pb2.ModelSolveParametersProto()
     wanted.variable_values_filter.skip_zero_values = True
     wanted.reduced_costs_filter.skip_zero_values = True
     wanted.dual_values_filter.skip_zero_values = True
     wanted.dual_values_filter.filter_by_ids = not worths
-    order = np.argsort(first)
-    wanted.branching_priorities.ids.extend(first[order].tolist())
-    wanted.branching_priorities.values.extend((len(first) - order).tolist())
+    wanted.branching_priorities.ids.extend(first.tolist())
+    wanted.branching_priorities.values.extend([1] * len(first))
     return wanted
 
 

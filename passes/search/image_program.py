@@ -22,6 +22,7 @@ from .problem import Candidate
 SETTLED = 6  # sweeps that bring a bound within some hundredths
 TURNS = 6  # of charging for memory
 NEAR_BOUND = (0.01, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # above it, where plans among images are looked for in turn
+JUMP = 0.03  # what a step may begin above the end of the one before
 MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough where there are so many
 FAR = 0.15  # above a bound: a price below which plans are many
 NEAR_PLAN = (2e-3, 0.01, 0.02, 0.05)  # above the price of a plan among images, what it may cost spelled out
@@ -152,7 +153,8 @@ class _Small:
             answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_AMONG)
             if answer is None:
                 break
-            bound, near = max(bound, answer.bound), max(near, answer.bound, answer.relaxed)
+            # A relaxation of the choices that are near may be far above that of all.
+            bound, near = max(bound, answer.bound), max(near, answer.bound, min(answer.relaxed, most * (1 + JUMP)))
             plan = answer.plan if answer.plan is not None and answer.plan.price < below else None
             if plan is not None or most == below:
                 return plan, bound

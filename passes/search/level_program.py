@@ -25,8 +25,7 @@ LITTLE = 1e-4 * ROOM  # a node whose choices differ by less has no levels
 
 @dataclass(frozen=True, eq=False)
 class LevelProgram:
-    """A model whose first columns are those of the program that it is made of; those of its `levels` come after, here
-    with those first that take the most at some point."""
+    """A model whose first columns are those of the program that it is made of; those of its `levels` come after."""
 
     model: Model
     levels: Array
@@ -72,9 +71,7 @@ def level_program(model: Model, choice: Sequence[int], loads: Sequence[Load]) ->
         np.append(model.low, more.low),
         np.append(high, more.high),
     )
-    taken = np.zeros(a.columns)
-    np.maximum.at(taken, more.column, more.coefficient)
-    return LevelProgram(whole, columns + np.argsort(-taken[columns:], kind="stable"))
+    return LevelProgram(whole, np.arange(columns, a.columns))
 
 
 def _steps(taken: Floats) -> tuple[Floats, Array]:

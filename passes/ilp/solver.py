@@ -31,7 +31,7 @@ SOLVERS = {
     "cp-sat": parameters_pb2.SOLVER_TYPE_CP_SAT,
 }
 FEASIBLE = solution_pb2.SOLUTION_STATUS_FEASIBLE
-MANY_COLUMNS = 20_000
+MANY_COLUMNS = 20_000  # of a program whose linear ones take seconds
 # What HiGHS does to find solutions beside branching: where linear programs take seconds it would get to nothing else.
 SMALLER_PROGRAMS = (
     "mip_heuristic_run_feasibility_jump",

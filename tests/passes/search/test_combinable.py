@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -26,9 +27,11 @@ from escc.passes.choose import Options, choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
 from escc.passes.plan import Plan
+from escc.passes.search.branch_and_bound import Side
 from escc.passes.search.combinable import levels
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
+from escc.passes.search.limits import Limits
 from escc.passes.search.problem import Candidate, Problem
 from escc.passes.search.search import search
 
@@ -256,3 +259,29 @@ def test_no_more_than_the_latency_is_shared_out(place: str, monkeypatch: pytest.
         assert ascent.shares.sum(axis=0)[some] == pytest.approx(1.0, rel=1e-12)
         assert before * (1 - 1e-12) <= ascent.bound() <= best.price * (1 + 1e-9)
         before = ascent.bound()
+
+
+def test_what_bounds_all_plans_takes_no_more_than_what_bounds_those_of_a_side() -> None:
+    """Where collectives run as one, steps may run in another order, in which less is held."""
+    made: list[tuple[Limits, list[Side]]] = []
+
+    class Seen(Exception):
+        pass
+
+    def seen(_: Problem, limits: Limits, prover: object, below: float, sides: Callable[[], Iterable[Side]]) -> None:
+        made.append((limits, list(sides())))
+        raise Seen
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Seen):
+        patched.setattr(escc.passes.choose, "search", seen)
+        choose(program(), "decode", Mesh.parse("2x2"), Options(hardware(1e-6), capacity_bytes=1e9))
+    [(limits, sides)] = made
+    ordered, combined = (side.limits for side in sides)
+    assert isinstance(ordered, Limits) and isinstance(combined, Limits)
+    rng, less = np.random.default_rng(0), 0
+    for _ in range(20):
+        some = [rng.integers(len(price)) == np.arange(len(price)) for price in sides[0].problem.prices]
+        held = [each.needs.worst(some)[1] for each in (ordered, combined, limits)]
+        assert held[2] <= min(held[:2]) * (1 + 1e-12)
+        less += held[1] < held[0]
+    assert less, "the order of steps matters here"

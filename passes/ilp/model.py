@@ -36,8 +36,10 @@ def shifted(model: Model, worth: Floats) -> tuple[Model, float]:
     """The linear program with what its rows are `worth` taken off the costs of the columns, which changes neither its
     solutions nor their reduced costs; and by how much its optimum is lower. A dual simplex that begins at nothing
     then begins there. A row of a range is worth something only with a column for what is left of it."""
+    end = np.where(worth > 0, model.low, model.high)
+    worth = np.where(np.isfinite(end), worth, 0.0)  # a solver's own worths are so only within its tolerances
     loose = np.flatnonzero((worth != 0) & (model.low != model.high))
-    count, end = len(model.cost), np.where(worth > 0, model.low, model.high)
+    count = len(model.cost)
     columns = count + np.arange(len(loose))
     size = (model.high - model.low)[loose]
     row, column = np.concatenate([model.row, loose]), np.concatenate([model.column, columns])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from ..ilp.model import Model, continuous
 from ..ilp.solver import Answer, solve
 from ..layouts.space import Array, Mask
+from .branch_on_axes import AxisProgram, AxisSearch
 from .dual_ascent import DualAscent
 from .graph import restrict
 from .integer_program import ChoiceProgram, choice_program
@@ -27,6 +29,7 @@ NEAR = (0.05, 0.15)  # above the ascent's bound, where most plans are
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 FAR = 1e30  # seconds: more than the difference of any two plans
 NODES = 2_000  # of the solver's search among plans that keep to a limit
+MANY_MIXED = 30_000  # columns of a program that the solver has no end with where axes are alike
 MANY_LIVE = 40_000  # columns of a program by levels; SCIP, told where to branch, is quicker with fewer, HiGHS with more
 MOST_INTEGER = 10_000  # columns of a program for that search
 NEAR_RELAXED = 1e-4  # above a linear relaxation, where its plans are looked for first
@@ -127,18 +130,15 @@ class Prover:
             # As if a plan of that price were known, which leaves far less to decide; most often there is a cheaper one.
             found = self._decide(ascent, best.at_most(near), most_columns)
             if found.price < near:
-                best = found
-                break
+                return found
             best = replace(best, bound=found.bound)
-        if best.price - best.bound <= self.problem.settings.gap * abs(best.price):
-            return best
-        return self._decide(ascent, best, most_columns)
+        return best if self._is_proven(best) else self._decide(ascent, best, most_columns)
 
     def _decide(self, ascent: DualAscent, best: Candidate, most_columns: int | None) -> Candidate:
         """The cheapest plan of those that `ascent` allows, or `best` if none costs less than that; and a bound.
 
-        The linear relaxation comes first: where its optimum is the price of a plan, that is the
-        proof. Else the integer program decides among what its reduced costs leave.
+        The linear relaxation comes first: where its optimum is the price of a plan, that is the proof. Else the
+        integer program decides among what its reduced costs leave, or where that is much which axes split what.
         """
         reduced = self._reduce(ascent, best, ties=False)
         if not reduced.possible:
@@ -146,20 +146,51 @@ class Prover:
         if most_columns is not None and len(reduced.model.cost) > most_columns:
             return best
         unit = _unit(best.price)
-        relaxed = answer = self._relax(reduced, ascent, unit)
-        plan = self._plan(answer, reduced, ascent)
-        if plan is None and answer.x is not None:
-            plan = self._round(answer, reduced, ascent, best)
+        relaxed = self._relax(reduced, ascent, unit)
+        plan = self._plan(relaxed, reduced, ascent)
         best = min(best, plan, key=lambda f: f.price) if plan else best
-        best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
-        if best.price - best.bound > self.problem.settings.gap * abs(best.price):
-            left = _fixed(reduced.model, answer, best.price * unit * (1 + 1e-9))
-            answer = self._solve(left)
-            plan = self._plan(answer, reduced, ascent)
-            best = min(best, plan, key=lambda f: f.price) if plan else best
-            best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
+        best = replace(best, bound=min(best.price, max(best.bound, relaxed.bound / unit)))
+        if not self._is_proven(best):
+            some = np.count_nonzero(_fixed(reduced.model, relaxed, best.price * unit).upper)
+            if plan is None and relaxed.x is not None and some > MANY_MIXED:
+                best = self._by_axes(relaxed, reduced, ascent, best, unit)
+            else:
+                best = self._by_solver(relaxed, reduced, ascent, best, unit)
         self._left = _left(ascent, best.price, reduced, relaxed, unit)
         return best
+
+    def _by_solver(
+        self, relaxed: Answer, reduced: _Reduced, ascent: DualAscent, best: Candidate, unit: float
+    ) -> Candidate:
+        """As `_decide`, by the integer program."""
+        plan = None if relaxed.x is None else self._round(relaxed, reduced, ascent, best)
+        best = replace(plan, bound=min(plan.price, best.bound)) if plan and plan.price < best.price else best
+        if self._is_proven(best):
+            return best
+        answer = self._solve(_fixed(reduced.model, relaxed, best.price * unit * (1 + 1e-9)))
+        plan = self._plan(answer, reduced, ascent)
+        bound = max(best.bound, answer.bound / unit)
+        best = min(best, plan, key=lambda f: f.price) if plan else best
+        return replace(best, bound=min(best.price, bound))
+
+    def _by_axes(
+        self, relaxed: Answer, reduced: _Reduced, ascent: DualAscent, best: Candidate, unit: float
+    ) -> Candidate:
+        """As `_decide`, by which axes split what."""
+        plan = partial(self._plan, reduced=reduced, ascent=ascent)
+        program = AxisProgram(self.problem.graph, reduced.model, reduced.program.choice, reduced.kept, plan, unit)
+        search = AxisSearch(program, self.problem.settings, best.price * unit)
+        search.run(relaxed)
+        self.solve_s += search.seconds
+        found = search.best or best
+        found = replace(found, bound=min(found.price, max(best.bound, search.bound / unit)))
+        if search.best is None and not self._is_proven(found):
+            rounded = self._round(relaxed, reduced, ascent, best)
+            found = replace(rounded, bound=found.bound) if rounded and rounded.price < best.price else found
+        return found
+
+    def _is_proven(self, plan: Candidate) -> bool:
+        return plan.price - plan.bound <= self.problem.settings.gap * abs(plan.price)
 
     def within(
         self, ascent: DualAscent, known: Candidate, limits: Limited, most_columns: int
@@ -194,7 +225,7 @@ class Prover:
             elif relaxed and best.price * (1 - WIDE) > best.bound:
                 mixed = self._mixed(answer, reduced, ascent, best, limits)
                 best = best if mixed is None else replace(mixed, bound=min(best.bound, mixed.price))
-            if plan is not None or best.price - best.bound <= self.problem.settings.gap * abs(best.price):
+            if plan is not None or self._is_proven(best):
                 break
             if np.isfinite(best.price):
                 left = _fixed(left, answer, best.price * unit * (1 + 1e-9))
@@ -353,13 +384,14 @@ class Prover:
 
     def _relax(self, reduced: _Reduced, ascent: DualAscent, unit: float) -> Answer:
         """The linear relaxation of what is left, from where the ascent has come."""
-        return self._solve(continuous(reduced.model), rows=row_worths(reduced.program, ascent, reduced.arcs, unit))
+        rows = row_worths(reduced.program, ascent, reduced.arcs, unit)
+        answer = solve(continuous(reduced.model), self.problem.settings, rows=rows, worths=True)
+        self.solve_s += answer.seconds
+        return answer
 
-    def _solve(
-        self, model: Model, nodes: int | None = None, rows: Floats | None = None, gap: float | None = None
-    ) -> Answer:
+    def _solve(self, model: Model, nodes: int | None = None, gap: float | None = None) -> Answer:
         settings = self.problem.settings
-        answer = solve(model, settings if gap is None else replace(settings, gap=gap), nodes, rows)
+        answer = solve(model, settings if gap is None else replace(settings, gap=gap), nodes)
         self.solve_s += answer.seconds
         return answer
 

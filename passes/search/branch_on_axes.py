@@ -25,7 +25,7 @@ from .problem import Candidate
 Floats = NDArray[np.float64]
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 MOST_RELAXED = 80  # linear programs, each a second or more
-PATIENCE = 12  # of them, after which a small gap is good enough
+PATIENCE = 12  # of them, after which a small gap is good enough for a plan
 NEARLY = 2e-3  # that gap
 NEAR = (0.004, 0.01, 0.03)  # above the bound, where plans are looked for in turn
 DEEP = 0.5  # of the way from the least bound to the price, how far a box may be that is looked at for being the last
@@ -129,7 +129,7 @@ class AxisSearch:
 
     @property
     def _gap(self) -> float:
-        return self.settings.gap if self.relaxed < PATIENCE else NEARLY
+        return self.settings.gap if self.best is None or self.relaxed < PATIENCE else NEARLY
 
     def _take(self) -> _Box:
         """The box of the least bound; until a plan is found the last one, unless its bound says little for it."""

@@ -29,6 +29,7 @@ NEAR = (0.05, 0.15)  # above the ascent's bound, where most plans are
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 FAR = 1e30  # seconds: more than the difference of any two plans
 NODES = 2_000  # of the solver's search among plans that keep to a limit
+FEW_NODES = 200  # where what values take is branched on first: with that most programs are settled in fewer
 MANY_MIXED = 30_000  # columns of a program that the solver has no end with where axes are alike
 MANY_LIVE = 40_000  # columns of a program by levels; SCIP, told where to branch, is quicker with fewer, HiGHS with more
 MOST_INTEGER = 10_000  # columns of a program for that search
@@ -211,7 +212,7 @@ class Prover:
         best, left = known, reduced.model
         wrong: Candidate | None = None
         for relaxed in (True, False):
-            answer = self._relax(reduced, ascent, unit) if relaxed else self._solve(left, NODES)
+            answer = self._relax(reduced, ascent, unit) if relaxed else self._by_bytes(left, reduced, limits)
             if answer.none:
                 return replace(best, bound=best.price), None
             best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
@@ -309,6 +310,18 @@ class Prover:
             answer = solve(replace(model, integer=levels), least, NODES, first=program.levels)
         self.solve_s += answer.seconds
         return answer
+
+    def _by_bytes(self, model: Model, reduced: _Reduced, limits: Limited) -> Answer:
+        """What a solver says of a program, with the bytes that values take branched on first: where collectives run
+        alone it needs few nodes so."""
+        if not reduced.loads or limits.combined:
+            return self._solve(model, NODES)
+        program = level_program(model, reduced.program.choice, reduced.loads)
+        settings = replace(self.problem.settings, solver="gscip")
+        answer = solve(program.model, settings, FEW_NODES, first=program.levels)
+        self.solve_s += answer.seconds
+        settled = answer.x is not None and float(program.model.cost @ answer.x) * (1 - 2 * settings.gap) <= answer.bound
+        return answer if answer.none or settled else self._solve(model, NODES)
 
     def plainest(
         self, ascent: DualAscent, best: Candidate, most_columns: int | None = None, limits: Limited | None = None

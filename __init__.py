@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .compiler.report.compiled_model import CompiledModel, compile
     from .compiler.report.compiled_pipeline import CompiledPipeline
     from .compiler.report.explain_model import explain
+    from .compiler.report.explain_stages import ExplainedPipeline
     from .compiler.report.explain_text import Explained
     from .compiler.run.answers import answers
     from .compiler.sweep.run import SweepResult, sweep
@@ -33,6 +34,7 @@ _HOMES = {
     "CompiledPipeline": "compiler.report.compiled_pipeline",
     "EsccError": "ir.diagnostics",
     "Explained": "compiler.report.explain_text",
+    "ExplainedPipeline": "compiler.report.explain_stages",
     "Hardware": "cost.hardware",
     "InputError": "ir.diagnostics",
     "InternalError": "ir.diagnostics",
@@ -54,6 +56,7 @@ __all__ = [
     "CompiledPipeline",
     "EsccError",
     "Explained",
+    "ExplainedPipeline",
     "Hardware",
     "InputError",
     "InternalError",

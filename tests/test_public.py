@@ -104,8 +104,14 @@ def test_stages_and_streams_are_options_of_compile(tmp_path: Path) -> None:
     assert str(pipeline).count("Pipeline of") == 1
     written = pipeline.write("json", tmp_path)
     assert any(path.name == "tiny_pipeline.json" for path in written)
+    explained = escc.explain(model, "2", "h100", phases="decode", stages=2, micro_batches={"decode": 1})
+    assert isinstance(explained, escc.ExplainedPipeline)
+    assert explained.phases[0].plan_s == pytest.approx(pipeline.seconds)
+    assert [one.explanation.phase for stage in explained.stages for one in stage] == ["decode"] * 2
+    assert str(explained).startswith('Formulas of the pipeline of "tiny"')
     alone = escc.compile(model, "1", "h100", phases="decode", stages=1)
     assert isinstance(alone, escc.CompiledModel)
+    assert isinstance(escc.explain(model, "1", "h100", phases="decode", stages=1), tuple)
     chip = replace(escc.Hardware.load("h100"), hbm_bytes=190e3, host=Host(1e9, 1e11, 1e10, 8))
     streamed = escc.compile(model, "1", chip, phases="decode", offload="auto", ahead=0)
     assert streamed.offloaded is not None and 0 < streamed.offloaded.streamed <= streamed.offloaded.layers
@@ -161,6 +167,7 @@ def test_a_sweep_is_a_table() -> None:
         (lambda: escc.load(EXAMPLE, phase="mian"), "did you mean `main`"),
         (lambda: escc.parse(3), "`text` of"),
         (lambda: escc.explain(escc.load(EXAMPLE), "2", form="foo"), "no form `foo`"),
+        (lambda: escc.explain(escc.load(EXAMPLE), "2", stages=2, trace=True), "`trace` does not go with `stages`"),
         (lambda: escc.sweep(escc.load(EXAMPLE), "4", "32"), "`model` of `escc.sweep`"),
     ],
 )

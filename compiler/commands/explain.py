@@ -24,14 +24,14 @@ from ...ir.program import Pin
 from ...ir.text.pins import merge_pins
 from ...passes.choose import Options
 from ...passes.plan import Objective
-from ..plan.compiled import CompiledPhase
+from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.offload import Offload, compile_offloaded
 from ..plan.pipeline import compile_phase, compile_phases, load, select_phases
 from ..plan.staged import Staged
 from ..plan.tries import tries
 from ..report.compare import Search, check_grows, compare
 from ..report.explain import explain_phase
-from ..report.explain_stages import staged_formulas, staged_json
+from ..report.explain_stages import explain_pipeline, pipeline_json, pipeline_text
 from ..report.explain_text import NO_LINKS, Explained, as_json, as_latex, as_text
 from ..report.page.render import plan_page
 from ..text.arguments import skew_of
@@ -124,16 +124,20 @@ def explain_command(
     if over is not None:
         check_grows(program, over)
     wanted = stages_of(stages, micro_batches)
+    unstaged: Compilation | None = None
     if stages is not None:
         _refuse_beside_stages({"--against": named, "--trace": trace}, format_ in (Format.LATEX, Format.HTML))
         counts = counts_by_phase(micro_batches or [], phases)
         best = tries(program, phases, [mesh], options, wanted, counts, offload=offload, ahead=ahead)[0].found
         if isinstance(best, Staged):
-            as_formulas = staged_json if format_ is Format.JSON else staged_formulas
-            say(as_formulas(best, form, drop_ones))
+            written = pipeline_json if format_ is Format.JSON else pipeline_text
+            say(written(explain_pipeline(best, form, drop_ones)))
             return
+        unstaged = best
     rivals = {name: with_skew(load(Path(file), sizes, [*pins, path], phase=phase), uneven) for name, path in named}
-    if offload is Offload.NONE and not program.on_host:
+    if unstaged is not None:
+        compiled = unstaged
+    elif offload is Offload.NONE and not program.on_host:
         compiled = compile_phases(program, phases, mesh, options)
     else:
         compiled = compile_offloaded(program, phases, mesh, options, offload, ahead).compiled

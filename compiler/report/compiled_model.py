@@ -167,7 +167,7 @@ def compile(
     any_shape: bool = False,
     capacity: float | str | None = None,
     skew: float | str = 1,
-    stages: int | str,
+    stages: int | str | None,
     micro_batches: Mapping[str, int] | None = None,
     offload: str = Offload.NONE,
     ahead: int = 1,

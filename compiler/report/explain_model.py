@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from ...cost.formulas.symbolic import Form
 from ...cost.hardware import Convention, Hardware
@@ -13,10 +13,41 @@ from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ..text.arguments import checked
-from .compiled_model import CompiledModel, compile
-from .compiled_pipeline import one_of
+from .compiled_model import compile
+from .compiled_pipeline import CompiledPipeline, one_of
 from .explain import explain_phase
+from .explain_stages import ExplainedPipeline, explain_pipeline
 from .explain_text import NO_LINKS, Explained
+
+
+@overload
+def explain(
+    program: Program | str | Path,
+    mesh: Mesh | str | int,
+    hardware: Hardware | str = "tpu-v4",
+    phases: str | Sequence[str] | None = None,
+    *,
+    form: str = Form.EXACT,
+    drop_ones: bool = False,
+    trace: bool = False,
+    stages: None = None,
+    **options: Any,
+) -> tuple[Explained, ...]: ...
+
+
+@overload
+def explain(
+    program: Program | str | Path,
+    mesh: Mesh | str | int,
+    hardware: Hardware | str = "tpu-v4",
+    phases: str | Sequence[str] | None = None,
+    *,
+    form: str = Form.EXACT,
+    drop_ones: bool = False,
+    trace: bool = False,
+    stages: int | str | None,
+    **options: Any,
+) -> tuple[Explained, ...] | ExplainedPipeline: ...
 
 
 @checked
@@ -29,17 +60,23 @@ def explain(
     form: str = Form.EXACT,
     drop_ones: bool = False,
     trace: bool = False,
+    stages: int | str | None = None,
     **options: Any,
-) -> tuple[Explained, ...]:
+) -> tuple[Explained, ...] | ExplainedPipeline:
     """The cost of a model's plan as formulas (SymPy), for each of its phases; `options` are those of `compile`.
 
     `form`: `exact`, or `large` for many chips, without the factor (K-1)/K. `drop_ones` leaves dims of size 1 out.
     `trace` moves the collectives over a simulation of the links beside their formulas. An `Explained` prints
-    itself; its `explanation` has the formulas and the figures of the plan. Raises as `compile` does.
+    itself; its `explanation` has the formulas and the figures of the plan. Of `stages` where a pipeline is quickest
+    an `ExplainedPipeline` comes back: the formulas of all calls of its `phases`, in the times of its stages, and
+    of each of its `stages` those of its phases; collectives of stages are not traced. Raises as `compile` does.
     """
-    wanted, compiled = one_of(Form, form, "form"), compile(program, mesh, hardware, phases, **options)
-    if not isinstance(compiled, CompiledModel):
-        raise fail("The plan is a pipeline, whose stages are explained one by one.", hint="leave out `stages`")
+    wanted = one_of(Form, form, "form")
+    if trace and stages is not None:
+        raise fail("`trace` does not go with `stages`.", hint="leave one of them out")
+    compiled = compile(program, mesh, hardware, phases, stages=stages, **options)
+    if isinstance(compiled, CompiledPipeline):
+        return explain_pipeline(compiled.staged, wanted, drop_ones)
     linked = compiled.phases[0].hardware.convention is Convention.LINKS
     return tuple(
         Explained(

@@ -33,6 +33,25 @@ class PhaseFormula:
         return float(self.formula.subs(self.sizes))
 
 
+@dataclass(frozen=True)
+class ExplainedPipeline:
+    """What is shown of a pipeline, and printed: the formulas of all calls of its `phases`; and of its `stages` each
+    phase, in seconds of one micro-batch."""
+
+    name: str
+    phases: tuple[PhaseFormula, ...]
+    stages: tuple[tuple[Explained, ...], ...]
+
+    def __str__(self) -> str:
+        return pipeline_text(self)
+
+
+def explain_pipeline(staged: Staged, form: Form, drop_ones: bool = False) -> ExplainedPipeline:
+    """The formulas of a compiled pipeline and of its stages; `form` and `drop_ones` as `explain_phase` has them."""
+    stages = (tuple(Explained(explain_phase(one, form, drop_ones), None) for one in stage) for stage in staged.stages)
+    return ExplainedPipeline(staged.program.name, phase_formulas(staged), tuple(stages))
+
+
 def phase_formulas(staged: Staged) -> tuple[PhaseFormula, ...]:
     """The formulas of a pipeline's phases, by `cost.stages`."""
     together, slowest, m, n, stages = (Symbol(name, positive=True) for name in ("T", "t", "m", "n", "P"))
@@ -54,13 +73,13 @@ def _even(first: Expr, second: Expr) -> Expr:
     return sympy.Max(sympy.cancel(first / slowest), sympy.cancel(second / slowest)) * slowest
 
 
-def staged_formulas(staged: Staged, form: Form, drop_ones: bool) -> str:
-    """The formulas of a pipeline and of its stages, as text."""
-    parts = ["\n".join(_lines(staged)) + "\n"]
-    return "\n".join([*parts, *(as_text(one) for one in _stages(staged, form, drop_ones))])
+def pipeline_text(explained: ExplainedPipeline) -> str:
+    """The formulas in plain text, ending in a newline."""
+    parts = ["\n".join(_lines(explained)) + "\n"]
+    return "\n".join([*parts, *(as_text(one) for stage in explained.stages for one in stage)])
 
 
-def staged_json(staged: Staged, form: Form, drop_ones: bool) -> str:
+def pipeline_json(explained: ExplainedPipeline) -> str:
     """The same as data."""
     phases = [
         {
@@ -71,25 +90,20 @@ def staged_json(staged: Staged, form: Form, drop_ones: bool) -> str:
             "value_s": one.value_s,
             "plan_s": one.plan_s,
         }
-        for one in phase_formulas(staged)
+        for one in explained.phases
     ]
-    data = {"pipeline": phases} | json.loads(as_json(_stages(staged, form, drop_ones)))
-    return json.dumps(data, indent=2) + "\n"
+    stages = json.loads(as_json([one for stage in explained.stages for one in stage]))
+    return json.dumps({"pipeline": phases} | stages, indent=2) + "\n"
 
 
-def _stages(staged: Staged, form: Form, drop_ones: bool) -> list[Explained]:
-    every = [one for stage in staged.stages for one in stage]
-    return [Explained(explain_phase(one, form, drop_ones), None) for one in every]
-
-
-def _lines(staged: Staged) -> Iterator[str]:
-    yield f"Formulas of the pipeline of {json.dumps(staged.program.name)}, in seconds"
+def _lines(explained: ExplainedPipeline) -> Iterator[str]:
+    yield f"Formulas of the pipeline of {json.dumps(explained.name)}, in seconds"
     yield "  T  what a micro-batch takes in all stages, with handing on and waiting for the host"
     yield "  t  in the slowest of them"
     yield "  P  stages; m micro-batches; n calls"
     yield ""
     rows: list[tuple[str, ...]] = [("", "all calls", "of even stages", "m", "n", "T", "t", "here", "plan")]
-    for one in phase_formulas(staged):
+    for one in explained.phases:
         worth = {str(symbol): value for symbol, value in one.sizes.items()}
         times = time_text(worth["T"]), time_text(worth["t"])
         figures = f"{worth['m']}", f"{worth['n']}", *times, time_text(one.value_s, 6), time_text(one.plan_s, 6)

@@ -72,7 +72,7 @@ def planned(name: str, batch: int | None = None, stages: int | None = None) -> l
     phases = [phase.name for phase in program.phases]
     meshes = [Mesh.parse(text) for text in MESHES[name]]
     rows = []
-    for one in tries(program, phases, meshes, Options(Hardware.load(CHIP)), stages):
+    for one in tries(program, phases, meshes, Options(Hardware.load(CHIP)), stages, every=True):
         if one.found is not None:
             rounds = one.found.plan.rounds if isinstance(one.found, Staged) else ()
             micro = tuple(each.micro_batches for _, each in rounds)

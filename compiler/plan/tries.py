@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...cost.hardware import Hardware
 from ...cost.network import Network
@@ -13,7 +13,7 @@ from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.choose import Options, alike_axes
-from ...passes.plan import NoPlan, Objective, Outcome, relative_gap
+from ...passes.plan import Cutoff, NoPlan, Objective, Outcome, relative_gap
 from .compiled import Compilation
 from .offload import Batched, Offload, compile_offloaded, most_sequences
 from .pipeline import compile_phases, with_runs
@@ -24,7 +24,8 @@ from .staged_offload import compile_streamed_stages
 @dataclass(frozen=True)
 class Try:
     """A mesh with the axis along which there are stages, None for none, and what came of it: seconds of all calls of
-    all phases, or why there is no plan. `bound`: what every such plan takes at the least, as far as that is proven."""
+    all phases, or why there is no plan. `bound`: what every such plan takes at the least, as far as that is proven.
+    `beaten`: none was looked for any more when that was more than another way takes."""
 
     mesh: Mesh
     axis: str | None
@@ -32,6 +33,7 @@ class Try:
     price: float
     bound: float
     reason: str | None = None
+    beaten: bool = False
 
 
 def tries(
@@ -44,10 +46,12 @@ def tries(
     run: bool = False,
     offload: Offload = Offload.NONE,
     ahead: int = 1,
+    every: bool = False,
 ) -> tuple[Try, ...]:
     """Every mesh with so many stages along an axis, or with `None` without stages and with stages along each axis, the
     quickest first. Of axes that a plan may rename one is tried. `offload`, `ahead`: what may be streamed from the host,
-    in each way.
+    in each way. Of a pipeline whose
+    bound shows that it is not the quickest no more is planned, unless `every` one is wanted, or they stream.
 
     Raises InputError where no mesh has such an axis, or with what the first says where none has a plan.
     """
@@ -70,10 +74,14 @@ def tries(
             else:
                 given = program, phases, mesh, axis, options
                 if offload is Offload.NONE:
+                    least = math.inf if every else min((one.price for one in found), default=math.inf)
+                    given = program, phases, mesh, axis, replace(options, below=least)
                     staged = compile_staged(*given, micro_batches, run)
                 else:
                     staged = compile_streamed_stages(*given, offload, ahead, micro_batches, run)
                 found.append(Try(mesh, axis, staged, staged.plan.price, staged.plan.bound))
+        except Cutoff as cut:
+            found.append(Try(mesh, axis, None, math.inf, cut.bound, beaten=True))
         except InputError as error:
             refused.append(error)
             unproven = isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN

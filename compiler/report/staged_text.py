@@ -18,6 +18,10 @@ def tries_text(found: Sequence[Try]) -> str:
     rows = [("mesh", "stages", "micro-batches", "all calls", "beside the best")]
     for one in found:
         along = "-" if one.axis is None else f"{one.mesh.size(one.axis)} along {one.axis}"
+        if one.beaten:
+            least = f"{time_text(one.bound)} or more", f"{one.bound / found[0].price:.3f} or more"
+            rows.append((mesh_name(one.mesh), along, "-", *least))
+            continue
         if one.found is None:
             rows.append((mesh_name(one.mesh), along, "-", "-", one.reason or ""))
             continue
@@ -136,7 +140,7 @@ def staged_data(staged: Staged, found: Sequence[Try]) -> dict[str, Any]:
                 "mesh": dict(one.mesh.axes),
                 "axis": one.axis,
                 "seconds": one.price if one.found is not None else None,
-                "bound_s": one.bound if one.found is not None else None,
+                "bound_s": one.bound if one.found is not None or one.beaten else None,
                 "reason": one.reason,
             }
             for one in found

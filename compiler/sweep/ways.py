@@ -88,6 +88,9 @@ def _streamed(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: O
 def _staged(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: Options) -> Iterator[Found | Tried]:
     """Each pipeline, and the plan without stages where they are not asked for by count; all by one call."""
     for one in tries(program, [phase], [mesh], options, sweep.stages or None):
+        if one.beaten:
+            yield Tried(mesh_name(mesh), BEATEN, bound_s=one.bound / program.phase(phase).calls)
+            continue
         if one.found is None:
             if one.bound < math.inf:
                 yield Tried(mesh_name(mesh), Status.UNKNOWN, bound_s=one.bound, reason=one.reason)

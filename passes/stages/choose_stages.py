@@ -28,7 +28,7 @@ from ...ir.program import Pin, PinKind, Program
 from ..choose import Options, choose
 from ..ilp.solver import Settings
 from ..lower.insert import insert
-from ..plan import PROVEN, NoPlan, Objective, Outcome, Plan, relative_gap
+from ..plan import PROVEN, Cutoff, NoPlan, Objective, Outcome, Plan, relative_gap
 from .bounds import Bounds, KnownLayers, Split
 from .divide import Stage, divide, layers_of
 
@@ -118,7 +118,8 @@ def choose_stages(
     take, found before of a program that streams others of them.
 
     Raises InputError where there are fewer layers than stages, or a batch does not divide as asked; NoPipeline where no
-    division fits into the chips.
+    division fits into the chips; Cutoff where bounds show before a pipeline is found that none takes less than
+    `options.below`.
     """
     ways, count = mesh.size(axis), layers_of(program)
     if not count:
@@ -128,8 +129,9 @@ def choose_stages(
         raise fail(f"{ways} stages along `{axis}` are more than the model's {layers}.", hint="take fewer stages")
     if options.objective is not Objective.TIME:
         raise fail(f"Stages are chosen by time, and `{options.objective}` is asked for.")
-    search = _Search(program, tuple(phases), mesh, axis, batch, options, {} if known is None else known)
-    return search.best(search.splits(micro_batches or {}))
+    own = replace(options, below=math.inf)  # of layers and stages, which take less than all of them
+    search = _Search(program, tuple(phases), mesh, axis, batch, own, {} if known is None else known)
+    return search.best(search.splits(micro_batches or {}), options.below)
 
 
 Boundary = tuple[tuple[str, tuple[Layout, ...]], ...]  # for each phase the layouts of what is passed on
@@ -146,8 +148,9 @@ class _Search(Bounds):
         rate = network.passing_bytes_per_s(self.axis, both_ways=False)
         return Passing(frozenset(), float(network.start_s + network.hop_s(self.axis)), float(1 / rate))
 
-    def best(self, splits: Sequence[Split]) -> StagedPlan:
-        """The best pipeline of some ways to divide batches. Raises NoPipeline where none fits.
+    def best(self, splits: Sequence[Split], below: float = math.inf) -> StagedPlan:
+        """The best pipeline of some ways to divide batches. Raises NoPipeline where none fits, Cutoff where none was
+        found before it was shown that none takes less than `below`.
 
         Each way has a bound: of the layers of each phase, then of those of all phases, then of the stages as they
         would be by themselves, and of what has to come from the host. The one with the least is looked at more closely,
@@ -162,7 +165,7 @@ class _Search(Bounds):
         refused: list[NoPlan] = []
         bound = math.inf
         looked = 0
-        while queue and (best is None or (queue[0][0] < best.price and looked < MOST_SPLITS)):
+        while queue and queue[0][0] < (below if best is None else best.price) and looked < MOST_SPLITS:
             least, n, looks, plan = heappop(queue)
             looked += looks == 1 and best is not None
             try:
@@ -188,6 +191,8 @@ class _Search(Bounds):
                 else:
                     computing[n] = math.inf
         known = tuple(map(SplitBound, computing, fetching))
+        if best is None and queue:
+            raise Cutoff(min(bound, queue[0][0]))
         if best is None:
             raise NoPipeline(_refusal(refused), known)
         bound = min([bound, best.price, *(least for least, *_ in queue)])

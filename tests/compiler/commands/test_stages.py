@@ -14,6 +14,11 @@ from typer.testing import CliRunner, Result
 
 from escc.compiler.commands import check
 from escc.compiler.commands.main import app
+from escc.compiler.plan.pipeline import parse
+from escc.compiler.plan.tries import tries
+from escc.cost.hardware import Hardware
+from escc.ir.mesh import Mesh
+from escc.passes.choose import Options
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "written"
@@ -46,7 +51,17 @@ def test_auto_tries_every_axis_and_none(compiled):
     table = found.stdout.split("\n\n")[0]
     assert table.startswith("Pipelines, quickest first")
     assert all(text in table for text in ("2 along node", "3 along gpu", " - "))
-    assert "Plan of" in found.stdout or "Pipeline of" in found.stdout
+    assert table.count("or more") == 4  # times that are shown to be longer than without stages
+    assert "Plan of" in found.stdout
+
+
+def test_ways_are_left_where_their_bounds_show_that_another_is_quicker():
+    program = parse(TINY_DECODER.replace("repeat 5", "repeat 2"))
+    given = program, ["decode"], [Mesh.parse("2")], Options(Hardware.load("h100")), None
+    (best, beaten), planned = tries(*given), {one.axis: one.price for one in tries(*given, every=True)}
+    assert (best.axis, best.price) == (None, planned[None])
+    assert beaten.beaten and beaten.found is None
+    assert best.price <= beaten.bound <= planned["x"]
 
 
 def test_stages_are_written_to_files_of_their_own(compiled, tmp_path):

@@ -18,10 +18,11 @@ from ...passes.expansion.expand import expand
 from ...passes.expansion.report import TooLarge
 from ..hf_import.architectures import CONFIG, config_file, read_config
 from ..hf_import.checkpoint import Checkpoint, dequantised, gguf_config, has_tensors, map_of, open_checkpoint
+from ..hf_import.checkpoint_styles import style_of
 from ..hf_import.coded import coded, kept_by_config
 from ..hf_import.json_text import MOST_BYTES, read_json
 from ..hf_import.weight_map import ENDING, map_text
-from ..hf_import.weights import style_of, weight_map
+from ..hf_import.weights import weight_map
 from ..hf_import.write import model_text
 from ..report.hardware import parameter_count
 from ..text.files import MOST_CHARACTERS, refuse_existing, write_files

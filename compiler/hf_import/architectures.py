@@ -19,6 +19,7 @@ from .experts import (
     ernie4_5_moe,
     glm4_moe,
     gpt_oss,
+    granitemoe,
     llama4,
     minimax_m2,
     mixtral,
@@ -29,7 +30,7 @@ from .experts import (
 )
 from .fields import Fields
 from .gemma import gemma, gemma2, gemma3, gemma4
-from .gpt import falcon, gpt2, gpt_neox, phi
+from .gpt import falcon, gpt2, gpt_neox, gptj, nemotron, opt, persimmon, phi, stablelm
 from .json_text import Document
 from .kin import (
     cohere,
@@ -48,7 +49,7 @@ from .kin import (
     starcoder2,
 )
 from .latent import deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa
-from .llama import llama, mistral, qwen2, qwen2_vl, qwen3, qwen3_vl
+from .llama import arcee, llama, mistral, qwen2, qwen2_vl, qwen3, qwen3_vl
 from .quantised import read_quantised
 
 Reader = Callable[[Fields, Dtype], Transformer]
@@ -61,6 +62,12 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "qwen3": ("Qwen3ForCausalLM", qwen3),
     "gemma": ("GemmaForCausalLM", gemma),
     "gpt2": ("GPT2LMHeadModel", gpt2),
+    "gptj": ("GPTJForCausalLM", gptj),
+    "opt": ("OPTForCausalLM", opt),
+    "stablelm": ("StableLmForCausalLM", stablelm),
+    "persimmon": ("PersimmonForCausalLM", persimmon),
+    "nemotron": ("NemotronForCausalLM", nemotron),
+    "arcee": ("ArceeForCausalLM", arcee),
     "gpt_neox": ("GPTNeoXForCausalLM", gpt_neox),
     "phi": ("PhiForCausalLM", phi),
     "falcon": ("FalconForCausalLM", falcon),
@@ -86,6 +93,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "gemma3_text": ("Gemma3ForCausalLM", gemma3),
     "gemma4_text": ("Gemma4ForCausalLM", gemma4),
     "mixtral": ("MixtralForCausalLM", mixtral),
+    "granitemoe": ("GraniteMoeForCausalLM", granitemoe),
     "qwen2_moe": ("Qwen2MoeForCausalLM", qwen2_moe),
     "qwen3_moe": ("Qwen3MoeForCausalLM", qwen3_moe),
     "glm4_moe": ("Glm4MoeForCausalLM", glm4_moe),
@@ -116,6 +124,7 @@ TOWERS = {  # models with a part for text, by what that is where it does not say
 }
 OF_EXPERTS = (
     "mixtral",
+    "granitemoe",
     "qwen2_moe",
     "qwen3_moe",
     "glm4_moe",

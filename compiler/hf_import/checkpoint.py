@@ -15,11 +15,12 @@ from typing import Any
 from ...ir.diagnostics import Diagnostic, InputError, Source, fail
 from ...ir.program import Program
 from .checkpoint_files import checkpoint_tensors, gguf_reader
+from .checkpoint_styles import GGUF, style_of
 from .coded import codes_of
 from .description import Transformer
 from .parameter_parts import tensor_called
 from .weight_map import KEPT, Made, WeightMap, check_map, code_groups, parameters, tensors_of
-from .weights import GGUF, style_of, weight_map
+from .weights import weight_map
 
 PLAIN = {"F32", "F16", "BF16", "F64"}  # types of numbers that stand alone
 ROWS = "int8 with scales of rows"

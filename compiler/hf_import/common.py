@@ -15,6 +15,7 @@ ACTIVATIONS: Mapping[str, str] = {
     "silu": "silu",
     "swish": "silu",
     "relu": "relu",
+    "relu2": "relu2",
     "gelu": "gelu_exact",
     "gelu_python": "gelu_exact",
     "gelu_new": "gelu",

@@ -32,6 +32,8 @@ class QueryNorm(Enum):
     NONE = "none"
     HEAD = "head"  # head by head, all by the same scale
     ALL = "all"  # all heads together
+    LAYER = "layer"  # head by head with their means taken off, all by the same scale and shift
+    OWN = "own"  # head by head with their means taken off, each by a scale of its own
     PLAIN = "plain"  # head by head, without a scale, after rope has turned them
 
 
@@ -123,7 +125,8 @@ class Latent:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """`width`: its own. `gated`: whether one projection is multiplied by the activation of another."""
+    """`width`: its own. `activation`: by its name in the language, or `relu2`, the square of relu. `gated`: whether one
+    projection is multiplied by the activation of another."""
 
     width: int
     activation: str
@@ -197,9 +200,9 @@ class Layer:
 class Transformer:
     """A model. `context`: the most tokens that it was made for. `norm`: what all its norms are like. `layers`: each
     of them, from the first. `tied`: one table embeds and scores. `places`: how many positions are learned, 0 for
-    none. `embedding`: what embeddings are multiplied by, as the language writes it. `head_bias`: whether scores have
-    one. `logit_scale`: what they are multiplied by; `logit_cap`: between what and its negative they are pressed.
-    `quantised`: how matrices are stored in few bits."""
+    none. `embedding`: what embeddings are multiplied by, as the language writes it. `head_bias`: whether scores
+    have one. `logit_scale`: what they are multiplied by; `logit_cap`: between what and its negative they are
+    pressed. `quantised`: how matrices are stored in few bits."""
 
     architecture: str
     dtype: Dtype

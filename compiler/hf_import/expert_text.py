@@ -11,6 +11,11 @@ from .rotary import number_text
 Tensor = tuple[str, str]  # a name, and dims as the language lists them
 
 
+def activated(activation: str, value: str) -> str:
+    """What an activation makes of a value: a function of the language, or the square of `relu`."""
+    return f"relu({value}) * relu({value})" if activation == "relu2" else f"{activation}({value})"
+
+
 def expert_tensors(experts: Experts, d: ForwardDims, tag: str = "") -> Iterator[Tensor]:
     """The parameters of experts; `tag` begins the names of their matrices."""
     x, t = d.experts, d.width
@@ -75,7 +80,7 @@ def expert_lines(experts: Experts, d: ForwardDims, n: str, tag: str = "") -> Ite
             yield f"{name}b[B,L,{x},{t}] = m[B,L,{x}] * b{weight}[{x},{t}]"
     u, g = ("u + ub", "g + gb") if experts.bias else (f"{tag}u", f"{tag}g")
     if experts.limit is None:
-        yield f"{tag}h = {experts.activation}({g}) * {f'({u})' if experts.bias else u}"
+        yield f"{tag}h = {activated(experts.activation, g)} * {f'({u})' if experts.bias else u}"
     else:
         most = number_text(experts.limit)
         yield f"gl = minimum({g}, {most})"
@@ -91,7 +96,7 @@ def expert_lines(experts: Experts, d: ForwardDims, n: str, tag: str = "") -> Ite
         s = d.shared
         yield f"su[B,L,{s}] = {n}[B,L,E] * Wsi[E,{s}]"
         yield f"sg[B,L,{s}] = {n}[B,L,E] * Wsg[E,{s}]"
-        yield f"sh = {experts.activation}(sg) * su"
+        yield f"sh = {activated(experts.activation, 'sg')} * su"
         yield f"sd[B,L,E] = sh[B,L,{s}] * Wsd[{s},E]"
         if experts.shared_gate:
             yield f"sw[B,L] = {n}[B,L,E] * Ws[E]"

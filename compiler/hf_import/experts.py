@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from ...ir.dtype import Dtype
 from .common import CHUNK, FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
-from .description import Attention, Experts, FeedForward, Layer, QueryNorm, Router, Transformer
+from .description import Attention, Experts, FeedForward, Latent, Layer, QueryNorm, Router, Transformer
 from .fields import Fields
+from .kin import multiplied
 from .llama import heads_of, read_window, stacked, uniform
 from .rotary import rope
 
@@ -37,6 +38,15 @@ def mixtral(fields: Fields, dtype: Dtype) -> Transformer:
     width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
     experts = Experts(count, kept, width, activation, Router("softmax", normalised=True))
     return uniform(fields, "mixtral", dtype, sizes, attention, experts, epsilon=1e-5)
+
+
+def granitemoe(fields: Fields, dtype: Dtype) -> Transformer:
+    """Granite with experts: softmax over those that are chosen, whose weights so add to 1."""
+    count, kept = fields.count("num_local_experts", 8), fields.count("num_experts_per_tok", 2)
+    check_counts(fields, ("num_experts",), "num_experts_per_tok", count, kept)
+    width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
+    experts = Experts(count, kept, width, activation, Router("softmax", normalised=True))
+    return multiplied(fields, "granitemoe", dtype, experts)
 
 
 def minimax_m2(fields: Fields, dtype: Dtype) -> Transformer:
@@ -127,7 +137,7 @@ def glm4_moe(fields: Fields, dtype: Dtype) -> Transformer:
     bias = fields.flag("attention_bias", False)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, query_norm=norm)
     experts = corrected(fields, (128, 8, 1408), 1.0, (1, 1))
-    return after_dense(fields, "glm4_moe", dtype, sizes, attention, experts, 1, epsilon=1e-5)
+    return after_dense(fields, "glm4_moe", dtype, sizes, [attention] * sizes.layers, experts, 1, epsilon=1e-5)
 
 
 def dots1(fields: Fields, dtype: Dtype) -> Transformer:
@@ -136,13 +146,12 @@ def dots1(fields: Fields, dtype: Dtype) -> Transformer:
     kinds, first = read_kinds(fields, sizes.layers, (FULL, WINDOW)), fields.whole("max_window_layers", 62)
     kinds = kinds or [FULL if at < first else WINDOW for at in range(sizes.layers)]
     window = read_window(fields, sizes, 4096)
-    if WINDOW in kinds and window is not None:
-        fields.refuse("max_window_layers", "Layers with a window beside experts are not known here.")
     bias = fields.flag("attention_bias", False)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.HEAD)
     fields.must_be("scoring_func", ["sigmoid", "noaux_tc"], "only sigmoid scores are known")  # which is not read there
     experts = corrected(fields, (None, None, 1408), 1.0, (1, 1), normalised=False, shared=None)
-    return after_dense(fields, "dots1", dtype, sizes, attention, experts, 0)
+    near = [replace(attention, window=window if kind == WINDOW else None) for kind in kinds]
+    return after_dense(fields, "dots1", dtype, sizes, near, experts, 0)
 
 
 def ernie4_5_moe(fields: Fields, dtype: Dtype) -> Transformer:
@@ -217,20 +226,21 @@ def after_dense(
     architecture: str,
     dtype: Dtype,
     sizes: Sizes,
-    attention: Layer | Attention,
+    attention: Sequence[Attention | Latent],
     experts: Experts,
     first: int,
     epsilon: float = 1e-6,
 ) -> Transformer:
-    """A model whose first layers are dense, as many as the config says, or `first`. `epsilon`: where it does not
-    say."""
+    """A model whose first layers are dense, as many as the config says, or `first`. `attention`: of each.
+    `epsilon`: where the config does not say."""
     dense = fields.whole("first_k_dense_replace", first)
     words = fields.words("mlp_layer_types", ("dense", "sparse"), sizes.layers)
     sparse = [word == "sparse" for word in words] if words else [at >= dense for at in range(sizes.layers)]
     fields.inert(["intermediate_size"])
-    own = attention if isinstance(attention, Layer) else Layer(attention, experts)
     forward = None if all(sparse) else FeedForward(fields.count("intermediate_size"), experts.activation)
-    layers = tuple(replace(own, forward=experts if one or forward is None else forward) for one in sparse)
+    layers = tuple(
+        Layer(own, experts if one or forward is None else forward) for own, one in zip(attention, sparse, strict=True)
+    )
     return stacked(fields, architecture, dtype, sizes, layers, epsilon=epsilon)
 
 

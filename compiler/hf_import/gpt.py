@@ -1,14 +1,18 @@
-"""GPT-2, GPT-NeoX, Falcon and Phi: layernorm, biases, a plain feed-forward."""
+"""GPT-2, GPT-J, GPT-NeoX, OPT, Falcon, Phi and what else has layernorm, and mostly biases and a plain feed-forward."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ...ir.dtype import Dtype
 from ...passes.expansion.dims import MAX_SIZE
 from .common import Defaults, Sizes, divided, read_activation, read_layers, read_sizes
-from .description import Attention, Block, FeedForward, Layer, Norm, Transformer
+from .description import Attention, Block, FeedForward, Layer, Norm, QueryNorm, Rope, Transformer
 from .fields import Fields
+from .llama import feed_forward, normed
 from .rotary import rope
 
+LAYER_NORM = Norm("layernorm", 1e-5, bias=True)  # as PyTorch has it
 GPT2_NAMES = {
     "hidden_size": "n_embd",
     "max_position_embeddings": "n_positions",
@@ -19,37 +23,86 @@ GPT2_NAMES = {
 
 def gpt2(fields: Fields, dtype: Dtype) -> Transformer:
     """GPT-2: serial blocks, learned positions, one table that embeds and scores."""
-    model_dim = fields.count("n_embd", most=MAX_SIZE // 4)  # the feed-forward is 4 times as wide
-    heads, places = fields.count("n_head"), fields.count("n_positions", 1024)
-    fields.inert(["n_ctx"])  # an older name of n_positions, no longer read
-    for name, own in GPT2_NAMES.items():
-        if name in fields.entries:
-            fields.refuse(name, f"`{name}` is another name of `{own}` here.", f"write `{own}` alone")
+    sizes, forward = _gpt_sizes(fields, 1024)
     fields.must_be(
         "scale_attn_by_inverse_layer_idx", [False], "scores that are scaled layer by layer are not supported"
     )
     attention = Attention(
-        heads=heads,
-        kv_heads=heads,
-        head_dim=divided(fields, "n_head", model_dim, heads, "heads"),
+        sizes.heads,
+        sizes.heads,
+        sizes.head_dim,
         bias=True,
         output_bias=True,
         scale=None if fields.flag("scale_attn_weights", True) else 1.0,
     )
-    width = fields.count("n_inner", 4 * model_dim, null=4 * model_dim)
-    layers = read_layers(fields, "n_layer")
-    forward = FeedForward(width, read_activation(fields, "activation_function", "gelu"), gated=False, bias=True)
-    return Transformer(
-        architecture="gpt2",
-        dtype=dtype,
+    norm = Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True)
+    layers = (Layer(attention, forward),) * sizes.layers
+    model = normed(fields, "gpt2", dtype, sizes, layers, norm, tied=True)
+    return replace(model, places=sizes.context)
+
+
+def gptj(fields: Fields, dtype: Dtype) -> Transformer:
+    """GPT-J: blocks side by side with one norm, rope that turns neighbours of a part of each head, scores with a
+    bias."""
+    sizes, forward = _gpt_sizes(fields, 2048)
+    turned = fields.count("rotary_dim", 64)
+    fields.must_be("scale_attn_weights", [True], "scores are always scaled")
+    fields.must_be("rotary", [True], "only models with rope are known here")
+    if fields.complete and (turned > sizes.head_dim or turned % 2):
+        fields.refuse("rotary_dim", f"Rope turns pairs, and here {turned} of the {sizes.head_dim} elements of a head.")
+    attention = Attention(sizes.heads, sizes.heads, sizes.head_dim, Rope(10000.0, turned, halves=False))
+    norm = Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True)
+    layers = (Layer(attention, forward, Block.PARALLEL),) * sizes.layers
+    return replace(normed(fields, "gptj", dtype, sizes, layers, norm, tied=False), head_bias=True)
+
+
+def _gpt_sizes(fields: Fields, context: int) -> tuple[Sizes, FeedForward]:
+    """The sizes of a model, and its feed-forward, under the names that GPT-2 gave them. `context`: where the
+    config does not say."""
+    model_dim = fields.count("n_embd", most=MAX_SIZE // 4)  # the feed-forward is 4 times as wide
+    heads = fields.count("n_head")
+    fields.inert(["n_ctx"])  # an older name of n_positions, no longer read
+    for name, own in GPT2_NAMES.items():
+        if name in fields.entries:
+            fields.refuse(name, f"`{name}` is another name of `{own}` here.", f"write `{own}` alone")
+    sizes = Sizes(
+        layers=read_layers(fields, "n_layer"),
         model_dim=model_dim,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=divided(fields, "n_head", model_dim, heads, "heads"),
         vocabulary=fields.count("vocab_size"),
-        context=places,
-        norm=Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True),
-        layers=(Layer(attention, forward),) * layers,
-        tied=fields.flag("tie_word_embeddings", True),
-        places=places,
+        context=fields.count("n_positions", context),
     )
+    width = fields.count("n_inner", 4 * model_dim, null=4 * model_dim)
+    forward = FeedForward(width, read_activation(fields, "activation_function", "gelu"), gated=False, bias=True)
+    return sizes, forward
+
+
+def opt(fields: Fields, dtype: Dtype) -> Transformer:
+    """OPT: serial blocks, relu, learned positions."""
+    heads, model_dim = fields.count("num_attention_heads"), fields.count("hidden_size")
+    why = "only blocks with norms before attention and feed-forward, and one behind the last, are known here"
+    fields.must_be("do_layer_norm_before", [True], why)
+    fields.must_be("_remove_final_layer_norm", [False], why)
+    fields.must_be("layer_norm_elementwise_affine", [True], "norms without a scale are not known here")
+    fields.must_be("word_embed_proj_dim", [model_dim], "embeddings of another width are not known here")
+    fields.inert(["dropout", "activation_dropout", "layerdrop", "init_std"])  # of training
+    sizes = Sizes(
+        layers=read_layers(fields, "num_hidden_layers"),
+        model_dim=model_dim,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=divided(fields, "num_attention_heads", model_dim, heads, "heads"),
+        vocabulary=fields.count("vocab_size"),
+        context=fields.count("max_position_embeddings", 2048),
+    )
+    bias = fields.flag("enable_bias", True)
+    attention = Attention(heads, heads, sizes.head_dim, bias=bias, output_bias=bias)
+    activation = read_activation(fields, "activation_function", "relu")
+    layer = Layer(attention, FeedForward(fields.count("ffn_dim"), activation, gated=False, bias=bias))
+    model = normed(fields, "opt", dtype, sizes, (layer,) * sizes.layers, LAYER_NORM, tied=True)
+    return replace(model, places=sizes.context)
 
 
 def gpt_neox(fields: Fields, dtype: Dtype) -> Transformer:
@@ -133,9 +186,11 @@ def falcon(fields: Fields, dtype: Dtype) -> Transformer:
 def phi(fields: Fields, dtype: Dtype) -> Transformer:
     """Phi 1 and 2: blocks side by side with one norm, rope on a part of each head."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
-    fields.must_be("qk_layernorm", [False], "norms on queries and keys are not supported here")
+    if (norms := fields.flag("qk_layernorm", False)) and sizes.head_dim * sizes.heads != sizes.model_dim:
+        fields.refuse("qk_layernorm", "Norms are of heads that are as wide as divides the model.")
     turned = rope(fields, sizes, share=("partial_rotary_factor", 0.5))
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=True, output_bias=True)
+    attention = replace(attention, query_norm=QueryNorm.LAYER if norms else QueryNorm.NONE)
     activation = read_activation(fields, "hidden_act", "gelu")
     forward = FeedForward(fields.count("intermediate_size", 8192), activation, gated=False, bias=True)
     return Transformer(
@@ -149,3 +204,43 @@ def phi(fields: Fields, dtype: Dtype) -> Transformer:
         tied=fields.flag("tie_word_embeddings", False),
         head_bias=True,
     )
+
+
+def stablelm(fields: Fields, dtype: Dtype) -> Transformer:
+    """StableLM: layernorm, a gated feed-forward, rope on a part of each head, and maybe norms of each head or blocks
+    side by side."""
+    sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=4096))
+    fields.must_be("rotary_scaling_factor", [1, 1.0], "rope is scaled by `rope_scaling`")
+    turned = rope(fields, sizes, share=("partial_rotary_factor", 0.25))
+    bias = fields.flag("use_qkv_bias", False)
+    norm = QueryNorm.OWN if fields.flag("qk_layernorm", False) else QueryNorm.NONE
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, query_norm=norm)
+    block = Block.PARALLEL if fields.flag("use_parallel_residual", False) else Block.SERIAL
+    layers = (Layer(attention, feed_forward(fields), block),) * sizes.layers
+    model_norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True)
+    return normed(fields, "stablelm", dtype, sizes, layers, model_norm, tied=False)
+
+
+def persimmon(fields: Fields, dtype: Dtype) -> Transformer:
+    """Persimmon: serial blocks, norms with a shift on queries and keys, the square of relu."""
+    heads = fields.count("num_attention_heads")
+    sizes = read_sizes(fields, Defaults(kv_heads=heads, head_dim=None, context=16384))
+    turned = rope(fields, sizes, share=("partial_rotary_factor", 0.5))
+    norm = QueryNorm.LAYER if fields.flag("qk_layernorm", True) else QueryNorm.NONE
+    attention = Attention(heads, heads, sizes.head_dim, turned, bias=True, output_bias=True, query_norm=norm)
+    activation = read_activation(fields, "hidden_act", "relu2")
+    layer = Layer(attention, FeedForward(fields.count("intermediate_size"), activation, gated=False, bias=True))
+    model_norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True)
+    return normed(fields, "persimmon", dtype, sizes, (layer,) * sizes.layers, model_norm, tied=False)
+
+
+def nemotron(fields: Fields, dtype: Dtype) -> Transformer:
+    """Nemotron: layernorm by scales that are stored less 1, the square of relu, rope on half of each head."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
+    turned = rope(fields, sizes, share=("partial_rotary_factor", 0.5))
+    bias = fields.flag("attention_bias", False)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
+    activation, own = read_activation(fields, "hidden_act", "relu2"), fields.flag("mlp_bias", False)
+    layer = Layer(attention, FeedForward(fields.count("intermediate_size"), activation, gated=False, bias=own))
+    norm = Norm("layernorm", fields.number("norm_eps", 1e-5), bias=True, offset=True)
+    return normed(fields, "nemotron", dtype, sizes, (layer,) * sizes.layers, norm, tied=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...ir.dtype import Dtype
 from .common import FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
-from .description import Attention, Block, FeedForward, Layer, Norm, Norms, QueryNorm, Transformer
+from .description import Attention, Block, Experts, FeedForward, Layer, Norm, Norms, QueryNorm, Transformer
 from .fields import Fields
 from .llama import feed_forward, heads_of, normed, read_window, stacked, uniform
 from .rotary import number_text, rope, ropes_by_kind
@@ -124,13 +124,18 @@ def _glm_layer(fields: Fields) -> tuple[Sizes, Layer]:
 
 def granite(fields: Fields, dtype: Dtype) -> Transformer:
     """Granite: embeddings, scores, residuals and logits are multiplied by numbers of the config."""
+    forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
+    return multiplied(fields, "granite", dtype, forward)
+
+
+def multiplied(fields: Fields, architecture: str, dtype: Dtype, forward: FeedForward | Experts) -> Transformer:
+    """A model as Granite is, of any feed-forward."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
     bias = fields.flag("attention_bias", False)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias)
     attention = replace(attention, scale=fields.number("attention_multiplier", 1.0))
-    forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
     layer = Layer(attention, forward, residual=fields.number("residual_multiplier", 1.0))
-    model = stacked(fields, "granite", dtype, sizes, (layer,) * sizes.layers)
+    model = stacked(fields, architecture, dtype, sizes, (layer,) * sizes.layers)
     factor = fields.number("embedding_multiplier", 1.0)
     embedding = "" if factor == 1 else number_text(factor)
     return replace(model, embedding=embedding, logit_scale=1 / fields.number("logits_scaling", 1.0))
@@ -173,10 +178,10 @@ def starcoder2(fields: Fields, dtype: Dtype) -> Transformer:
 def cohere(fields: Fields, dtype: Dtype) -> Transformer:
     """Command R: attention and feed-forward side by side, rope that turns neighbours, scaled logits."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=8192))
-    fields.must_be("use_qk_norm", [False], "norms of each head by scales of its own are not known")
-    bias = fields.flag("attention_bias", False)
+    bias, norms = fields.flag("attention_bias", False), fields.flag("use_qk_norm", False)
     turned = replace(rope(fields, sizes, default_base=5e5), halves=False)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
+    attention = replace(attention, query_norm=QueryNorm.OWN if norms else QueryNorm.NONE)
     return _parallel(fields, "cohere", dtype, sizes, [attention] * sizes.layers)
 
 

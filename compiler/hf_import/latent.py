@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...ir.dtype import Dtype
 from .common import Sizes, read_activation, read_kinds
-from .description import Experts, Indexer, Latent, Layer, Rope, Router, Transformer
+from .description import Experts, Indexer, Latent, Rope, Router, Transformer
 from .experts import after_dense, check_counts, corrected, read_groups
 from .fields import Fields
 from .rotary import magnified, rope
@@ -137,4 +137,4 @@ def _model(
     first: int,
     epsilon: float = 1e-6,
 ) -> Transformer:
-    return after_dense(fields, architecture, dtype, sizes, Layer(latent, experts), experts, first, epsilon)
+    return after_dense(fields, architecture, dtype, sizes, [latent] * sizes.layers, experts, first, epsilon)

@@ -16,47 +16,17 @@ from .description import (
     Layer,
     Norm,
     Norms,
-    QueryNorm,
     Transformer,
 )
 from .dims import Dims, ForwardDims, forward_dims
-from .expert_text import Tensor, expert_lines, expert_tensors, router_lines
+from .expert_text import Tensor, activated, expert_lines, expert_tensors, router_lines
+from .heads_text import HeadDims, head_lines, head_parts, head_tensors, norm_call
 from .index_text import index_lines, index_tensors
 from .quantised import Quantised
 from .rotary import number_text, rope_text
 
 HEADS = "heads"  # the line on which they stand, without a note
 WIDE = ("correction",)  # parameters that stay in f32: a rounding would choose other experts
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of each query and key: the suffix of its names, its dim, and whether rope turns it."""
-
-    suffix: str
-    dim: str
-    turned: bool
-
-
-@dataclass(frozen=True)
-class HeadDims:
-    """The dims of attention with heads: `heads`, those of keys and values (empty where all heads share one), of a
-    head, the parts of queries and keys, and how much of the context caches keep."""
-
-    heads: str
-    kv: str
-    head: str
-    parts: tuple[Part, ...]
-    slots: str
-
-    @property
-    def into(self) -> str:
-        """Where new entries go: at the end of the context, or where those of the window wrap."""
-        return "L into M" if self.slots == "M" else f"L into {self.slots}, of=M"
-
-    def key(self, dim: str) -> str:
-        """The dims of a key or value behind those of its token."""
-        return f"{self.kv},{dim}" if self.kv else dim
 
 
 @dataclass(frozen=True)
@@ -96,7 +66,7 @@ def attention_dims(attention: Attention | Latent, dims: Dims) -> HeadDims | Late
     else:
         heads = dims.name("H", attention.heads, HEADS)
         kv = "" if attention.kv_heads == 1 else heads
-    return HeadDims(heads, kv, head, _parts(attention, head, dims), dims.kept(attention.window or attention.chunk))
+    return HeadDims(heads, kv, head, head_parts(attention, head, dims), dims.kept(attention.window or attention.chunk))
 
 
 def _index_dims(indexer: Indexer | None, dims: Dims) -> tuple[str, ...]:
@@ -104,16 +74,6 @@ def _index_dims(indexer: Indexer | None, dims: Dims) -> tuple[str, ...]:
         return ()
     note = "heads of the indexer, and what rope leaves of them"
     return dims.name("I", indexer.heads, note), dims.name("N", indexer.head_dim - indexer.rope.turned, note)
-
-
-def _parts(attention: Attention, head: str, dims: Dims) -> tuple[Part, ...]:
-    """The parts of queries and keys: two where rope turns but some of a head."""
-    rope = attention.rope
-    if rope is None or rope.turned == attention.head_dim:
-        return (Part("", head, rope is not None),)
-    note = "of a query or key: what rope turns, and the rest"
-    turned, rest = dims.name("R", rope.turned, note), dims.name("N", attention.head_dim - rope.turned, note)
-    return Part("r", turned, True), Part("n", rest, False)
 
 
 def declarations(kind: str, tensors: Iterable[Tensor], dtype: Dtype) -> Iterator[str]:
@@ -132,13 +92,7 @@ def norm_tensors(norm: Norm, number: str) -> list[Tensor]:
 
 def norm_text(norm: Norm, value: str, number: str) -> str:
     """A norm of a value, with the parameters that bear a number."""
-    return _norm(norm, value, f"scale{number}", "E", f", bias{number}" if norm.bias else "")
-
-
-def _norm(norm: Norm, value: str, scale: str, dim: str, bias: str = "", epsilon: float | None = None) -> str:
-    scale = f"1 + {scale}" if norm.offset and scale != "1" else scale
-    eps = number_text(norm.epsilon if epsilon is None else epsilon)
-    return f"{norm.function}({value}, {scale}{bias}, over={dim}, eps={eps})"
+    return norm_call(norm, value, f"scale{number}", "E", f", bias{number}" if norm.bias else "")
 
 
 @dataclass(frozen=True)
@@ -220,7 +174,7 @@ class LayerText:
         yield f"n6 = {norm_text(self.norm, 'y', '6')}"
         scores = "n6"
         if experts.router.own_norm:
-            yield f"nr = {_norm(self.norm, 'y', 'scale_r', 'E')} / sqrt(size(E))"
+            yield f"nr = {norm_call(self.norm, 'y', 'scale_r', 'E')} / sqrt(size(E))"
             scores = "nr"
         yield from router_lines(experts.router, experts.chosen, self.beside, scores, self.dtype.value)
         yield from expert_lines(experts, self.beside, "n6", "x")
@@ -255,7 +209,7 @@ class LayerText:
     def _attention_tensors(self) -> Iterator[Tensor]:
         match self.layer.attention, self.attention:
             case Attention() as a, HeadDims() as d:
-                yield from _head_tensors(a, d)
+                yield from head_tensors(a, d)
             case Latent() as latent, LatentDims() as d:
                 yield from _latent_tensors(d)
                 if latent.indexer is not None:
@@ -277,7 +231,7 @@ class LayerText:
     def _attention(self, n: str) -> Iterator[str]:
         match self.layer.attention, self.attention:
             case Attention() as a, HeadDims() as d:
-                yield from _head_lines(a, d, self.norm, n)
+                yield from head_lines(a, d, self.norm, n)
             case Latent() as a, LatentDims() as d:
                 yield from _latent_lines(a, d, n)
 
@@ -305,127 +259,6 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
     return (f"  {line}" if line else "" for line in lines)
 
 
-def _columns(a: Attention, d: HeadDims) -> list[Tensor]:
-    """The projections into queries, keys and values, with the dims of what each gives."""
-    return [
-        *((f"q{part.suffix}", f"{d.heads},{part.dim}") for part in d.parts),
-        *((f"k{part.suffix}", d.key(part.dim)) for part in d.parts),
-        *([] if a.shared_value else [("v", d.key(d.head))]),
-    ]
-
-
-def _head_tensors(a: Attention, d: HeadDims) -> Iterator[Tensor]:
-    yield from ((f"W{name}", f"E,{dims}") for name, dims in _columns(a, d))
-    if a.bias:
-        yield from ((f"b{name}", dims) for name, dims in _columns(a, d))
-    if a.query_norm is QueryNorm.HEAD:
-        yield from ((f"scale_{name}{part.suffix}", part.dim) for part in d.parts for name in "qk")
-    elif a.query_norm is QueryNorm.ALL:
-        for part in d.parts:
-            yield from ((f"scale_q{part.suffix}", f"{d.heads},{part.dim}"), (f"scale_k{part.suffix}", d.key(part.dim)))
-    if a.sinks:
-        yield "sinks", d.heads
-    yield "Wo", f"{d.heads},{d.head},E"
-    if a.output_bias:
-        yield "bo", "E"
-
-
-def _head_lines(a: Attention, d: HeadDims, norm: Norm, n: str) -> Iterator[str]:
-    made: dict[str, str] = {}  # what becomes of a projection, where something does
-    for part in d.parts:
-        for name, dims in ((f"q{part.suffix}", f"{d.heads},{part.dim}"), (f"k{part.suffix}", d.key(part.dim))):
-            yield f"{name}[B,L,{dims}] = {n}[B,L,E] * W{name}[E,{dims}]"
-            made[name] = _positioned(a, d, norm, name, part)
-    if not a.shared_value:
-        yield f"v[B,L,{d.key(d.head)}] = {n}[B,L,E] * Wv[E,{d.key(d.head)}]"
-    if a.query_norm in (QueryNorm.ALL, QueryNorm.HEAD) and len(d.parts) > 1:
-        yield from _normed_parts(a, d, norm)
-    final = {name: name if expression == name else f"r{name}" for name, expression in made.items()}
-    for name, expression in made.items():
-        if expression != name:
-            yield f"{final[name]} = {expression}"
-    if a.heated is not None:
-        yield from _heated(a.heated, final, d)
-    for part in d.parts:
-        yield f"k{part.suffix}s = append(keys{part.suffix}, {final[f'k{part.suffix}']}, {d.into})"
-    value = "k" if a.shared_value else "v"
-    value += f" + b{value}" if a.bias else ""
-    value = _norm(norm, value, "1", d.head) if a.value_norm else value
-    yield f"vs = append(values, {value}, {d.into})"
-    for part in d.parts:
-        keys = f"k{part.suffix}s[B,{d.slots},{d.key(part.dim)}]"
-        yield f"s{part.suffix}[B,L,{d.heads},{d.slots}] = {final[f'q{part.suffix}']}[B,L,{d.heads},{part.dim}] * {keys}"
-    scores = " + ".join(f"s{part.suffix}" for part in d.parts)
-    yield f"p = softmax({_scored(a, d, scores)}, over={d.slots}, mask={_mask(a, d)}{', sink=sinks' if a.sinks else ''})"
-    yield f"o[B,L,{d.heads},{d.head}] = p[B,L,{d.heads},{d.slots}] * vs[B,{d.slots},{d.key(d.head)}]"
-    yield f"a[B,L,E] = o[B,L,{d.heads},{d.head}] * Wo[{d.heads},{d.head},E]"
-
-
-def _heated(heated: tuple[float, float], final: dict[str, str], d: HeadDims) -> Iterator[str]:
-    """Queries that grow with the place at which they stand, from a place on."""
-    grows, after = map(number_text, heated)
-    yield "at: f32 = positions(L into M)"
-    yield f"heat = log(floor((at + 1) / {after}) + 1) * {grows} + 1"
-    for part in d.parts:
-        name = f"q{part.suffix}"
-        yield f"h{name} = {final[name]} * heat"
-        final[name] = f"h{name}"
-
-
-def _mask(a: Attention, d: HeadDims) -> str:
-    extra = f", window={a.window}" if a.window is not None else f", chunk={a.chunk}" if a.chunk is not None else ""
-    return f"causal(L, {d.slots}{extra}{'' if d.slots == 'M' else ', of=M'})"
-
-
-def _scored(a: Attention, d: HeadDims, scores: str) -> str:
-    """Scores as they go into the softmax."""
-    text = f"({scores})" if len(d.parts) > 1 else scores
-    if a.scale is None:
-        text = f"{text} / sqrt(size({d.head}))"
-    elif a.scale != 1:
-        text = f"{text} * {number_text(a.scale)}"
-    else:
-        text = scores
-    return text if a.cap is None else f"tanh(({text}) / {number_text(a.cap)}) * {number_text(a.cap)}"
-
-
-def _positioned(a: Attention, d: HeadDims, norm: Norm, name: str, part: Part) -> str:
-    """A query or key with its bias, its norm and its rotary position."""
-    text = f"{name} + b{name}" if a.bias else name
-    if a.query_norm in (QueryNorm.ALL, QueryNorm.HEAD) and len(d.parts) > 1:
-        text = f"n{name}"
-    elif a.query_norm is QueryNorm.HEAD:
-        text = _norm(norm, text, f"scale_{name}", part.dim)
-    elif a.query_norm is QueryNorm.ALL:
-        over = f"{d.heads},{part.dim}" if name[0] == "q" else d.key(part.dim)
-        text = _norm(norm, text, f"scale_{name}", f"[{over}]" if "," in over else over)
-    if a.rope is not None and part.turned:
-        text = rope_text(a.rope, text, part.dim)
-    if a.query_norm is QueryNorm.PLAIN:
-        text = _norm(Norm("rmsnorm", norm.epsilon), text, "1", part.dim)
-    return text
-
-
-def _normed_parts(a: Attention, d: HeadDims, norm: Norm) -> Iterator[str]:
-    """Queries and keys normed where rope turns but some of each head: the parts have one mean square."""
-    every = a.query_norm is QueryNorm.ALL
-    for letter in "qk":
-        names = [f"{letter}{part.suffix}" for part in d.parts]
-        dims = [f"{d.heads},{p.dim}" if letter == "q" else d.key(p.dim) for p in d.parts]
-        over = dims if every else [p.dim for p in d.parts]
-        values = [f"{name} + b{name}" if a.bias else name for name in names]
-        squares = " + ".join(
-            f"sum(({v}) * ({v}), over=[{o}])" if "," in o else f"sum(({v}) * ({v}), over={o})"
-            for v, o in zip(values, over, strict=True)
-        )
-        heads = a.heads if letter == "q" else a.kv_heads
-        count = heads * a.head_dim if every else a.head_dim
-        yield f"root_{letter} = rsqrt(({squares}) / {count} + {number_text(norm.epsilon)})"
-        for name, value in zip(names, values, strict=True):
-            scale = f"(1 + scale_{name})" if norm.offset else f"scale_{name}"
-            yield f"n{name} = ({value}) * root_{letter} * {scale}"
-
-
 def _latent_tensors(d: LatentDims) -> Iterator[Tensor]:
     wide = d.query or "E"
     if d.query:
@@ -446,14 +279,14 @@ def _latent_lines(a: Latent, d: LatentDims, n: str) -> Iterator[str]:
     of, wide = (n, "E") if not d.query else ("na", d.query)
     if d.query:
         yield f"ca[B,L,{wide}] = {n}[B,L,E] * Wa[E,{wide}]"
-        yield f"na = {_norm(plain, 'ca', 'scale_a', wide)}"
+        yield f"na = {norm_call(plain, 'ca', 'scale_a', wide)}"
     yield f"q[B,L,{h},{d.key}] = {of}[B,L,{wide}] * Wq[{wide},{h},{d.key}]"
     yield f"qr[B,L,{h},{d.turned}] = {of}[B,L,{wide}] * Wqr[{wide},{h},{d.turned}]"
     yield f"c[B,L,{d.narrow}] = {n}[B,L,E] * Wc[E,{d.narrow}]"
     yield f"kr[B,L,{d.turned}] = {n}[B,L,E] * Wkr[E,{d.turned}]"
     yield f"rqr = {rope_text(a.rope, 'qr', d.turned)}"
     yield f"rkr = {rope_text(a.rope, 'kr', d.turned)}"
-    yield f"cs = append(latents, {_norm(plain, 'c', 'scale_c', d.narrow)}, L into M)"
+    yield f"cs = append(latents, {norm_call(plain, 'c', 'scale_c', d.narrow)}, L into M)"
     yield "krs = append(keys, rkr, L into M)"
     mask, among = "", ""
     if a.indexer is not None:
@@ -482,9 +315,9 @@ def _feed_forward_lines(forward: FeedForward, width: str, n: str) -> Iterator[st
         yield f"{name}[B,L,{width}] = {n}[B,L,E] * W{weight}[E,{width}]"
     u, g = ((f"{name} + b{weight}" if forward.bias else name) for name, weight in (("u", "i"), ("g", "g")))
     if forward.gated:
-        yield f"h = {forward.activation}({g}) * {f'({u})' if forward.bias else u}"
+        yield f"h = {activated(forward.activation, g)} * {f'({u})' if forward.bias else u}"
     else:
-        yield f"h = {forward.activation}({u})"
+        yield f"h = {activated(forward.activation, u)}"
     yield f"d[B,L,E] = h[B,L,{width}] * Wd[{width},E]"
 
 

@@ -20,6 +20,15 @@ def llama(fields: Fields, dtype: Dtype) -> Transformer:
     return uniform(fields, "llama", dtype, sizes, attention, forward)
 
 
+def arcee(fields: Fields, dtype: Dtype) -> Transformer:
+    """Arcee: Llama with a plain feed-forward, by the square of relu."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
+    bias = fields.flag("attention_bias", False)
+    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias)
+    forward = replace(feed_forward(fields, "relu2"), gated=False, bias=fields.flag("mlp_bias", False))
+    return uniform(fields, "arcee", dtype, sizes, attention, forward, epsilon=1e-5)
+
+
 def mistral(fields: Fields, dtype: Dtype) -> Transformer:
     """Mistral, with a window on every layer or on none."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from hf.variants import (
+    ARCEE,
     DEEPSEEK,
     DEEPSEEK_V32,
     DOTS1,
@@ -27,18 +28,24 @@ from hf.variants import (
     GLM,
     GPT2,
     GPT_OSS,
+    GPTJ,
+    GRANITE_MOE,
     LLAMA,
     LLAMA4,
     MINIMAX,
     MISTRAL,
     MIXTRAL,
+    NEMOTRON,
     NEOX,
     OLMOE,
+    OPT,
+    PERSIMMON,
     PHI,
     PHI3,
     QWEN2,
     QWEN3,
     QWEN3_MOE,
+    STABLELM,
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -90,6 +97,13 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "falcon": FALCON | {"bias": True},
     "falcon, groups": FALCON_40B | {"bias": True},
     "phi": PHI,
+    "gptj": GPTJ,
+    "opt": OPT,
+    "stablelm, norms": STABLELM | {"qk_layernorm": True},
+    "persimmon": PERSIMMON,
+    "nemotron": NEMOTRON,
+    "arcee": ARCEE,
+    "granitemoe": GRANITE_MOE,
     "phi3": PHI3 | {"num_key_value_heads": 2},
     "gemma3": GEMMA3,
     "gemma4": GEMMA4

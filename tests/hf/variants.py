@@ -33,9 +33,16 @@ FALCON: Config = {k: v for k, v in SIZES.items() if k != "intermediate_size"} | 
 FALCON_40B: Config = FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 20}
 PHI: Config = SIZES | {"model_type": "phi", "num_attention_heads": 3}
 GPT2: Config = {"model_type": "gpt2", "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 32, "vocab_size": 23}
+GPTJ: Config = GPT2 | {"model_type": "gptj", "n_embd": 24, "rotary_dim": 4}
+OPT: Config = {k: v for k, v in SIZES.items() if k != "intermediate_size"} | {"model_type": "opt", "ffn_dim": 20}
+STABLELM: Config = SIZES | {"model_type": "stablelm", "hidden_size": 48, "num_key_value_heads": 2}
+PERSIMMON: Config = SIZES | {"model_type": "persimmon"}
+NEMOTRON: Config = SIZES | {"model_type": "nemotron", "num_key_value_heads": 2, "head_dim": 8}
+ARCEE: Config = SIZES | {"model_type": "arcee", "num_key_value_heads": 2, "head_dim": 8}
 
 MOE: Config = SIZES | {"num_key_value_heads": 2, "num_experts_per_tok": 2}
 MIXTRAL: Config = MOE | {"model_type": "mixtral", "num_local_experts": 4}
+GRANITE_MOE: Config = MOE | {"model_type": "granitemoe", "num_local_experts": 5}
 QWEN3_MOE: Config = MOE | {"model_type": "qwen3_moe", "head_dim": 6, "num_experts": 5, "moe_intermediate_size": 10}
 QWEN2_MOE: Config = MOE | {
     "model_type": "qwen2_moe",
@@ -171,6 +178,43 @@ VARIANTS: Mapping[str, Config] = {
     "phi, grouped": PHI | {"num_key_value_heads": 1, "partial_rotary_factor": 0.75, "head_dim": 16},
     "phi, tied": PHI | {"tie_word_embeddings": True, "hidden_act": "silu", "rope_theta": 50.0},
     "phi, rope scaled": PHI | {"rope_scaling": {**LINEAR, "partial_rotary_factor": 0.25}, "num_key_value_heads": None},
+    "phi, norms": PHI | {"qk_layernorm": True, "num_key_value_heads": 1},
+    "phi, norms of whole heads": PHI | {"qk_layernorm": True, "partial_rotary_factor": 1.0},
+    "gptj, least": GPTJ,
+    "gptj, all of a head, tied": GPTJ | {"rotary_dim": 8, "tie_word_embeddings": True, "n_inner": 20},
+    "gptj, published fields": GPTJ
+    | {"activation_function": "gelu", "layer_norm_epsilon": 1e-2, "scale_attn_weights": True, "tokenizer_class": "G"},
+    "opt, least": OPT,
+    "opt, untied": OPT | {"tie_word_embeddings": False, "activation_function": "gelu"},
+    "opt, no biases": OPT | {"enable_bias": False, "word_embed_proj_dim": 24, "_remove_final_layer_norm": False},
+    "stablelm, least": STABLELM | {"num_key_value_heads": 6},
+    "stablelm, norms, grouped": STABLELM | {"qk_layernorm": True, "use_qkv_bias": True},
+    "stablelm, norms, parallel, tied": STABLELM
+    | {
+        "qk_layernorm": True,
+        "use_parallel_residual": True,
+        "tie_word_embeddings": True,
+        "partial_rotary_factor": 1.0,
+        "num_key_value_heads": 1,
+    },
+    "persimmon, least": PERSIMMON,
+    "persimmon, without norms": PERSIMMON | {"qk_layernorm": False, "hidden_act": "gelu", "rope_theta": 50.0},
+    "persimmon, all of a head, tied": PERSIMMON | {"partial_rotary_factor": 1.0, "tie_word_embeddings": True},
+    "nemotron, least": NEMOTRON,
+    "nemotron, biases, tied": NEMOTRON | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    "nemotron, all of a head": NEMOTRON | {"partial_rotary_factor": 1.0, "norm_eps": 1e-2, "hidden_act": "gelu"},
+    "arcee, least": {k: v for k, v in ARCEE.items() if k not in ("head_dim", "num_key_value_heads")},
+    "arcee, biases": ARCEE | {"attention_bias": True, "mlp_bias": True},
+    "arcee, yarn, tied": ARCEE | {"rope_scaling": YARN, "tie_word_embeddings": True},
+    "granitemoe, least": GRANITE_MOE,
+    "granitemoe, all multipliers": GRANITE_MOE
+    | {
+        "embedding_multiplier": 12.0,
+        "attention_multiplier": 0.015625,
+        "residual_multiplier": 0.22,
+        "logits_scaling": 2.0,
+    },
+    "granitemoe, biases, tied": GRANITE_MOE | {"attention_bias": True, "tie_word_embeddings": True},
     "mixtral, least": MIXTRAL,
     "mixtral, tied, one expert": MIXTRAL | {"tie_word_embeddings": True, "num_experts_per_tok": 1},
     "mixtral, wide heads": MIXTRAL | {"head_dim": 8, "rope_theta": 50.0},
@@ -250,6 +294,7 @@ VARIANTS: Mapping[str, Config] = {
     "cohere, least": COHERE,
     "cohere, grouped, biases": COHERE | {"num_key_value_heads": 2, "attention_bias": True},
     "cohere, own scale": COHERE | {"logit_scale": 0.5, "rope_theta": 50.0},
+    "cohere, norms of each head": COHERE | {"use_qk_norm": True, "num_key_value_heads": 2, "layer_norm_eps": 1e-2},
     "cohere2, least": COHERE | {"model_type": "cohere2", "sliding_window": 4, "num_hidden_layers": 5},
     "cohere2, other pattern": COHERE | {"model_type": "cohere2", "sliding_window": 4, "sliding_window_pattern": 2},
     "cohere2, no window": COHERE | {"model_type": "cohere2", "sliding_window": 64, "num_key_value_heads": 3},
@@ -259,20 +304,27 @@ VARIANTS: Mapping[str, Config] = {
     | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window_pattern": "LG", "head_dim": 8},
     "seed_oss, least": SEED_OSS,
     "seed_oss, other biases": SEED_OSS | {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
+    "seed_oss, tied": SEED_OSS | {"tie_word_embeddings": True, "num_key_value_heads": 1},
     "ernie4_5, least": ERNIE,
+    "ernie4_5, as many kv-heads": ERNIE | {"num_key_value_heads": 6, "rms_norm_eps": 1e-2},
     "ernie4_5, biases, untied": ERNIE | {"use_bias": True, "tie_word_embeddings": False, "rope_theta": 50.0},
     "ernie4_5_moe, least": ERNIE_MOE,
     "ernie4_5_moe, every other, none shared": ERNIE_MOE
     | {"num_hidden_layers": 5, "moe_layer_interval": 2, "moe_layer_end_index": 3, "moe_num_shared_experts": 0},
+    "ernie4_5_moe, one shared, untied": ERNIE_MOE | {"moe_num_shared_experts": 1, "tie_word_embeddings": False},
     "glm, least": GLM,
+    "glm, tied": GLM | {"tie_word_embeddings": True, "rope_theta": 50.0},
     "glm, no biases, all of a head": GLM | {"attention_bias": False, "partial_rotary_factor": 1.0},
     "glm4, least": GLM | {"model_type": "glm4"},
     "glm4, tied": GLM | {"model_type": "glm4", "tie_word_embeddings": True, "rms_norm_eps": 1e-2},
+    "glm4, no biases, one kv-head": GLM | {"model_type": "glm4", "attention_bias": False, "num_key_value_heads": 1},
     "olmoe, least": OLMOE,
+    "olmoe, tied, one expert": OLMOE | {"tie_word_embeddings": True, "num_experts_per_tok": 1},
     "olmoe, weights add to 1": OLMOE | {"norm_topk_prob": True, "attention_bias": True},
     "dots1, least": DOTS1,
     "dots1, groups": DOTS1
     | {"n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "first_k_dense_replace": 1},
+    "dots1, windows": DOTS1 | {"sliding_window": 5, "max_window_layers": 1, "first_k_dense_replace": 2},
     "starcoder2, published fields": STARCODER2 | {"norm_type": "layer_norm", "mlp_type": "default"},
     "gemma2, published fields": GEMMA2
     | {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "cache_implementation": "hybrid"},

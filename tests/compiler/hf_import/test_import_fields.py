@@ -25,6 +25,11 @@ SIZES: Mapping[str, Any] = {
 OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said beside its sizes
     "mistral": {"sliding_window": None},
     "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 32},
+    "gptj": {"n_embd": 64, "n_layer": 3, "n_head": 32, "rotary_dim": 2},
+    "opt": {"ffn_dim": 160},
+    "stablelm": {"partial_rotary_factor": 1.0},
+    "persimmon": {"partial_rotary_factor": 1.0},
+    "nemotron": {"partial_rotary_factor": 1.0},
     "gpt_neox": {"hidden_act": "gelu_new", "rotary_pct": 1.0},
     "phi": {"partial_rotary_factor": 1.0},
     "glm4_moe": {"partial_rotary_factor": 1.0},
@@ -69,9 +74,9 @@ def forward(text: str) -> FeedForward:
 def config(kind: str, **changes: Any) -> str:
     """A config with changes; a change to `...` takes the field out."""
     own = {**SIZES, **OWN.get(kind, {})}
-    if kind == "gpt2":
-        own = {name: value for name, value in own.items() if name == "vocab_size" or name.startswith("n_")}
-    if kind == "falcon":  # calls the width of its feed-forward otherwise
+    if kind in ("gpt2", "gptj"):
+        own = {name: value for name, value in own.items() if name in ("vocab_size", "rotary_dim") or name[:2] == "n_"}
+    if kind in ("falcon", "opt"):  # call the width of their feed-forward otherwise
         own.pop("intermediate_size")
     fields = {"model_type": kind, **own, **changes}
     return json.dumps({name: value for name, value in fields.items() if value is not ...})
@@ -152,6 +157,27 @@ def test_a_feed_forward_that_a_config_does_not_say() -> None:
 def test_falcons_that_nothing_computes_are_refused(changes: Mapping[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         read(config("falcon", **changes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("gptj", {"rotary_dim": 4}, "Rope turns pairs, and here 4 of the 2 elements of a head."),
+        ("gptj", {"scale_attn_weights": False}, "scores are always scaled"),
+        ("opt", {"do_layer_norm_before": False}, "only blocks with norms before attention and feed-forward"),
+        ("opt", {"word_embed_proj_dim": 32}, "embeddings of another width are not known here"),
+        ("opt", {"layer_norm_elementwise_affine": False}, "norms without a scale are not known here"),
+        ("stablelm", {"rotary_scaling_factor": 2.0}, "rope is scaled by `rope_scaling`"),
+        ("phi", {"qk_layernorm": True, "head_dim": 4}, "Norms are of heads that are as wide as divides the model."),
+        ("granitemoe", {"num_experts_per_tok": 9}, "A token takes 9 experts, and there are 8."),
+    ],
+)
+def test_what_the_language_or_transformers_do_not_have_is_refused(
+    kind: str, changes: Mapping[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        read(config(kind, **changes))
+    assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from escc.compiler.hf_import.architectures import read_config
+from escc.compiler.hf_import.checkpoint_styles import style_of
 from escc.compiler.hf_import.description import Attention, FeedForward, Layer, Transformer, runs_of
 from escc.compiler.hf_import.json_text import read_json
 from escc.compiler.hf_import.weight_map import parameters, tensors_of
-from escc.compiler.hf_import.weights import style_of, weight_map
+from escc.compiler.hf_import.weights import weight_map
 from escc.compiler.hf_import.write import Model, model_text
 from escc.ir.diagnostics import Source
 from escc.ir.program import Program, Repeat, walk
@@ -47,6 +48,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt_oss": {"model_type": "gpt_oss", "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
     "llama4": {"model_type": "llama4_text", "head_dim": 8, "interleave_moe_layer_step": 2, "num_local_experts": 4},
     "deepseek": DEEPSEEK,
+    "stablelm": {"model_type": "stablelm", "qk_layernorm": True, "partial_rotary_factor": 0.5},
     "qwen3_moe": {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "mlp_only_layers": [1, 4]},
 }
 
@@ -99,6 +101,16 @@ def test_every_expert_has_its_own_tensors(name: str, count: int) -> None:
     sparse = [at for at, layer in enumerate(model.layers) if not isinstance(layer.forward, FeedForward)]
     named = (f"model.layers.{at}.mlp.experts.{n}.down_proj.weight" for at in sparse for n in range(count))
     assert sorted(found) == sorted(named)
+
+
+def test_every_head_has_its_own_norm() -> None:
+    model = described("stablelm")
+    wanted, made = parameters(program_of(model)), weight_map(model, style_of(model))
+    for letter, count in (("q", 6), ("k", 2)):
+        found = tensors_of(made[f"layer.scale_{letter}r"], wanted[f"layer.scale_{letter}r"])
+        module = f"self_attn.{letter}_layernorm.norms"
+        named = (f"model.layers.{at}.{module}.{n}.weight" for at in range(8) for n in range(count))
+        assert sorted(found) == sorted(named)
 
 
 def test_patterns_repeat() -> None:

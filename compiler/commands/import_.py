@@ -17,7 +17,15 @@ from ...ir.text.read import parse, read_source
 from ...passes.expansion.expand import expand
 from ...passes.expansion.report import TooLarge
 from ..hf_import.architectures import CONFIG, config_file, read_config
-from ..hf_import.checkpoint import Checkpoint, dequantised, gguf_config, has_tensors, map_of, open_checkpoint
+from ..hf_import.checkpoint import (
+    Checkpoint,
+    dequantised,
+    gguf_config,
+    has_tensors,
+    map_of,
+    open_checkpoint,
+    plain_type,
+)
 from ..hf_import.checkpoint_styles import style_of
 from ..hf_import.coded import coded, kept_by_config
 from ..hf_import.json_text import MOST_BYTES, read_json
@@ -57,7 +65,8 @@ def import_command(
         ),
     ] = None,
     dtype: Annotated[
-        Weights | None, typer.Option(help="The type of the weights; without it, the one that the config names.")
+        Weights | None,
+        typer.Option(help="The type of the weights; without it, by the config or the checkpoint."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
 ) -> None:
@@ -75,7 +84,8 @@ def import_command(
     else:
         path = config_file(path, checkpoint is not None)
         document = read_json(read_source(path, MOST_BYTES))
-    model = read_config(document, None if dtype is None else Dtype(dtype))
+    kept = None if checkpoint is None else plain_type(checkpoint)
+    model = read_config(document, None if dtype is None else Dtype(dtype), kept)
     if checkpoint is not None:  # what is loaded is plain numbers, whatever they are kept as
         model = replace(model, quantised=None)
     title = _title(path)

@@ -158,9 +158,11 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 EXPERTS_OF_A_TOKEN = "num_experts_per_tok"
 
 
-def read_config(document: Document, dtype: Dtype | None = None) -> Transformer:
+def read_config(document: Document, dtype: Dtype | None = None, kept: Dtype | None = None) -> Transformer:
     """The model that a config describes, its weights of `dtype` or of the type that the config names; of a model with
-    several parts the one that reads and writes text.
+    several parts the one that reads and writes text. `kept`: the type of what a checkpoint has in plain numbers, which
+    counts where the config names none. Without that it is f32, but bf16 of a model that is quantised: what stands
+    beside codes of few bits is that (gpt-oss, MiniMax-M2), and not of twice as many.
 
     Raises InputError with every field that is wrong, missing, or not understood.
     """
@@ -169,9 +171,14 @@ def read_config(document: Document, dtype: Dtype | None = None) -> Transformer:
     head, read = READERS[kind]
     check_common(fields, head if fields is whole else None)
     quantised = read_quantised(fields) or (None if fields is whole else read_quantised(whole))
-    named = read_dtype(fields, dtype)
+    default = kept or (Dtype.F32 if quantised is None else Dtype.BF16)
+    named = read_dtype(fields, dtype, default)
     if fields is not whole:
-        named = read_dtype(whole, dtype) if fields.get("dtype") is None and fields.get("torch_dtype") is None else named
+        named = (
+            read_dtype(whole, dtype, default)
+            if fields.get("dtype") is None and fields.get("torch_dtype") is None
+            else named
+        )
         tied = whole.get("tie_word_embeddings")
         if "tie_word_embeddings" not in fields.entries and tied is not None:
             fields = fields.with_entry("tie_word_embeddings", whole.entries["tie_word_embeddings"])

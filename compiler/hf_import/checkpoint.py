@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, fail
+from ...ir.dtype import Dtype
 from ...ir.program import Program
 from .checkpoint_files import checkpoint_tensors, gguf_reader
 from .checkpoint_styles import GGUF, style_of
@@ -22,6 +24,7 @@ from .parameter_parts import tensor_called
 from .weight_map import KEPT, Made, WeightMap, check_map, code_groups, parameters, tensors_of
 from .weights import weight_map
 
+DTYPES = {"F32": Dtype.F32, "F16": Dtype.F16, "BF16": Dtype.BF16}
 PLAIN = {"F32", "F16", "BF16", "F64"}  # types of numbers that stand alone
 ROWS = "int8 with scales of rows"
 MADE = (" of GPTQ", " of AWQ", " with scales", ROWS)  # how types end that plain numbers are made of
@@ -140,6 +143,15 @@ def _fields(path: Path, changed: int) -> Mapping[str, Any]:
 def _damaged(path: Path, error: Exception) -> InputError:
     hint = "it is cut short, or damaged" if path.suffix == ".gguf" else None
     return fail(f"`{path}` cannot be read: {str(error)[:200].rstrip('.') or type(error).__name__}.", hint=hint)
+
+
+def plain_type(checkpoint: Checkpoint) -> Dtype | None:
+    """The type that most of its plain numbers have; None where it has none."""
+    counts: Counter[str] = Counter()
+    for name, kind in checkpoint.types.items():
+        if kind in DTYPES:
+            counts[kind] += math.prod(checkpoint.shapes[name])
+    return DTYPES[max(sorted(counts), key=counts.__getitem__)] if counts else None
 
 
 def gguf_config(path: Path, tensors: Checkpoint) -> Source:

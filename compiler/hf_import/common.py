@@ -76,11 +76,11 @@ def check_at_rest(fields: Fields) -> None:
             fields.must_be(name, rest, f"that is no part of this architecture, so it can only be {rest[0]!r}".lower())
 
 
-def read_dtype(fields: Fields, wanted: Dtype | None) -> Dtype:
-    """The type of the weights: the one that is wanted, or what the config names, or else f32."""
+def read_dtype(fields: Fields, wanted: Dtype | None, default: Dtype) -> Dtype:
+    """The type of the weights: the one that is wanted, or what the config names, or else `default`."""
     name = "torch_dtype" if fields.get("dtype") is None else "dtype"  # the older one counts where it stands alone
     fields.inert(["torch_dtype"])
-    return wanted or fields.choice(name, DTYPES, Dtype.F32, null=Dtype.F32)
+    return wanted or fields.choice(name, DTYPES, default, null=default)
 
 
 def read_activation(fields: Fields, name: str, default: str | None = None, exact_gelu: bool = True) -> str:

@@ -41,6 +41,17 @@ def test_a_map_says_what_each_parameter_is_made_of(tmp_path: Path) -> None:
     assert str(made["Wu"]) == "lm_head.weight | transpose" and str(made["table"]) == "model.embed_tokens.weight"
 
 
+def test_weights_have_the_type_of_a_checkpoint_whose_config_names_none(tmp_path: Path) -> None:
+    halves = {name: array.astype(np.float16) for name, array in random_weights().items()}
+    halves["model.norm.weight"] = halves["model.norm.weight"].astype(np.float32)
+    folder = save(tmp_path / "saved", halves)
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("torch_dtype", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert imported(folder, tmp_path)[0] == 0
+    assert "param table: f16[V,E]" in (tmp_path / "model.esti").read_text()
+
+
 @pytest.mark.parametrize("files", [1, 3])
 def test_parts_of_parameters_are_those_of_the_whole(files: int, tmp_path: Path) -> None:
     weights = random_weights()

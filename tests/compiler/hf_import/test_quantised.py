@@ -49,6 +49,13 @@ def test_matrices_of_layers_have_the_type_that_a_config_says(quantised: dict[str
     assert "param table: bf16" in found and "param Wu: bf16" in found and "param scale1, scale2: bf16" in found
 
 
+def test_beside_codes_numbers_are_bf16_where_a_config_names_no_type() -> None:
+    for quantised in ({"quant_method": "mxfp4"}, FP8):
+        found = text(quantised, torch_dtype=None)
+        assert "param table: bf16" in found and "param scale1, scale2: bf16" in found
+    assert "param table: f32" in text({}, torch_dtype=None)
+
+
 def wide_config(quantised: dict[str, Any]) -> dict[str, Any]:
     sizes = {"hidden_size": 512, "intermediate_size": 640, "num_attention_heads": 4, "head_dim": 192}
     return CONFIG | sizes | {"torch_dtype": "bfloat16", "quantization_config": quantised}

@@ -24,6 +24,7 @@ from .experts import (
     minimax_m2,
     mixtral,
     olmoe,
+    phimoe,
     qwen2_moe,
     qwen3_moe,
     qwen3_vl_moe,
@@ -93,6 +94,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "gemma3_text": ("Gemma3ForCausalLM", gemma3),
     "gemma4_text": ("Gemma4ForCausalLM", gemma4),
     "mixtral": ("MixtralForCausalLM", mixtral),
+    "phimoe": ("PhimoeForCausalLM", phimoe),
     "granitemoe": ("GraniteMoeForCausalLM", granitemoe),
     "qwen2_moe": ("Qwen2MoeForCausalLM", qwen2_moe),
     "qwen3_moe": ("Qwen3MoeForCausalLM", qwen3_moe),
@@ -125,6 +127,7 @@ TOWERS = {  # models with a part for text, by what that is where it does not say
 OF_EXPERTS = (
     "mixtral",
     "granitemoe",
+    "phimoe",
     "qwen2_moe",
     "qwen3_moe",
     "glm4_moe",

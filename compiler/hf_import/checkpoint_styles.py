@@ -281,6 +281,7 @@ STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "granitemoe": GRANITE_MOE,
     "mixtral": MIXTRAL,
     "minimax_m2": MIXTRAL,
+    "phimoe": MIXTRAL,
     "qwen2_moe": QWEN2_MOE,
     "ernie4_5_moe": ERNIE,
     "phi3": replace(LLAMA, stacked="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),

@@ -26,6 +26,9 @@ ACTIVATIONS: Mapping[str, str] = {
 }
 
 
+EARLIER = {"PhiMoEForCausalLM": "PhimoeForCausalLM"}  # classes as they were called before `transformers` had them
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Layers, widths, heads, tokens. `context`: the most positions."""
@@ -46,7 +49,7 @@ def check_common(fields: Fields, head: str | None) -> None:
     node = fields.get("architectures")
     if node is not None and head is not None:
         named = [item.value for item in node.value] if isinstance(node.value, tuple) else [node.value]
-        if named and head not in named:
+        if named and head not in [EARLIER.get(str(name), name) for name in named]:
             fields.refuse("architectures", f"`architectures` does not name `{head}`, the one that is understood.")
     if head is not None:
         _check_code(fields, head)
@@ -65,7 +68,8 @@ def _check_code(fields: Fields, head: str) -> None:
     if code is None:
         return
     node = code.get("AutoModelForCausalLM")
-    if node is None or not isinstance(node.value, str) or node.value.split(".")[-1] != head:
+    name = node.value.split(".")[-1] if node is not None and isinstance(node.value, str) else ""
+    if EARLIER.get(name, name) != head:
         fields.refuse("auto_map", "`auto_map` is set: the model is computed by code of its own, not by `transformers`.")
 
 

@@ -136,11 +136,13 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Router:
-    """How experts are chosen and weighed. `scores`: softmax over all, or sigmoid of each. `normalised`: whether the
-    weights of those chosen add to 1. `factor`: what they are multiplied by. `bias`: whether the scores have one;
-    `correction`: whether one is added to them to choose by, and not to weigh. `groups`: into how many groups the
-    experts go, and of how many groups those chosen are. `own_norm`: whether it has a norm of its
-    own, times the root of the width; `per_expert`: whether weights are multiplied by a number of each expert."""
+    """How experts are chosen and weighed. `scores`: softmax over all, or sigmoid of each. `normalised`: whether
+    the weights of those chosen add to 1. `factor`: what they are multiplied by. `bias`: whether the scores have
+    one; `correction`: whether one is added to them to choose by, and not to weigh. `groups`: into how many groups
+    the experts go, and of how many groups those chosen are. `own_norm`: whether it has a norm of its own, times
+    the root of the width; `per_expert`: whether weights are multiplied by a number of each expert. `near`: of two
+    experts each is weighed by its softmax among those whose scores are less than its own by no more than that
+    share, the second without the first (SparseMixer, arXiv:2409.12136); None for weights by all scores."""
 
     scores: str
     normalised: bool
@@ -150,6 +152,7 @@ class Router:
     groups: tuple[int, int] = (1, 1)
     own_norm: bool = False
     per_expert: bool = False
+    near: float | None = None
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class Dims:
 @dataclass(frozen=True)
 class ForwardDims:
     """The dims of a feed-forward: its width; of experts their number, and as groups with so many in each, of which
-    the best ones count; and the width of the shared one."""
+    the best ones, or those of all, count; and the width of the shared one."""
 
     width: str
     experts: str = ""
@@ -70,7 +70,8 @@ def forward_dims(forward: FeedForward | Experts, dims: Dims) -> ForwardDims:
     width = dims.name("T", forward.width, "the width of an expert")
     shared = dims.name("S", forward.shared, "the width of the expert that all tokens take") if forward.shared else ""
     if groups == 1:
-        return ForwardDims(width, dims.name("X", forward.count, note), shared=shared)
+        pair = dims.name("J", 2, "the best two experts of a token") if forward.router.near is not None else ""
+        return ForwardDims(width, dims.name("X", forward.count, note), best=pair, shared=shared)
     grouped = "groups of experts, and how many are in each"
     group, each = dims.name("Z", groups, grouped), dims.name("Y", forward.count // groups, grouped)
     best = dims.name("J", 2, "the experts by which a group is chosen") if forward.router.correction else ""

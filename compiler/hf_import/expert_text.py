@@ -45,6 +45,9 @@ def router_lines(router: Router, chosen: int, d: ForwardDims, n: str, dtype: str
     multiplied into has `dtype`, and so have these."""
     x = d.experts
     yield f"r: f32[B,L,{x}] = {n}[B,L,E] * Wr[E,{x}]"
+    if router.near is not None:
+        yield from _near_lines(router.near, d, dtype)
+        return
     scores = "r + br" if router.bias else "r"
     yield f"rp = softmax({scores}, over={x})" if router.scores == "softmax" else f"rp = sigmoid({scores})"
     keys = "rp + correction" if router.correction else "rp"
@@ -58,6 +61,22 @@ def router_lines(router: Router, chosen: int, d: ForwardDims, n: str, dtype: str
     weights = f"m * rp / sum(m * rp, over={x})" if router.normalised else "m * rp"
     weights += " * scale_x" if router.per_expert else ""
     yield f"w: {dtype} = {weights}" + (f" * {number_text(router.factor)}" if router.factor != 1 else "")
+
+
+def _near_lines(near: float, d: ForwardDims, dtype: str) -> Iterator[str]:
+    """The two best experts, each weighed among those near it: `rest` is 0 at the first, and 1 at all others."""
+    x, share = d.experts, number_text(near)
+    yield f"best, ids = top_k(r, over={x}, keep={d.best})"
+    yield f"first = max(best, over={d.best})"
+    yield f"second = -max(-best, over={d.best})"
+    yield "rest = minimum((first - r) * 1e30, 1)"
+    for name in ("first", "second"):
+        away = f"({name} - r) / maximum(abs(r), {name})"
+        yield f"by_{name} = minimum(floor({share} / maximum({away}, 1e-9)), 1)"
+    yield f"w_first = 1 / sum(by_first * exp(r - first), over={x})"
+    yield f"w_second = 1 / sum(rest * by_second * exp(minimum(r, second) - second), over={x})"
+    yield f"m: {dtype} = choose(r, over={x}, keep=2)"
+    yield f"w: {dtype} = m * (rest * w_second + (1 - rest) * w_first)"
 
 
 def _group_lines(router: Router, d: ForwardDims) -> Iterator[str]:

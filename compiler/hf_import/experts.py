@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ...ir.dtype import Dtype
 from .common import CHUNK, FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
-from .description import Attention, Experts, FeedForward, Latent, Layer, QueryNorm, Router, Transformer
+from .description import Attention, Experts, FeedForward, Latent, Layer, Norm, QueryNorm, Router, Transformer
 from .fields import Fields
 from .kin import multiplied
-from .llama import heads_of, read_window, stacked, uniform
+from .llama import heads_of, normed, read_window, stacked, uniform
 from .rotary import rope
 
 TRAINING = ("router_jitter_noise", "router_aux_loss_coef", "output_router_logits", "aux_loss_alpha", "seq_aux")
@@ -38,6 +38,27 @@ def mixtral(fields: Fields, dtype: Dtype) -> Transformer:
     width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
     experts = Experts(count, kept, width, activation, Router("softmax", normalised=True))
     return uniform(fields, "mixtral", dtype, sizes, attention, experts, epsilon=1e-5)
+
+
+def phimoe(fields: Fields, dtype: Dtype) -> Transformer:
+    """Phi-3.5-MoE: layernorm, and two experts, each weighed among those whose scores are near its own."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072))
+    turned = rope(fields, sizes, default_base=1e6, magnitude="short_mscale")
+    if turned.scaling is not None and not turned.scaling.startswith("longrope"):
+        fields.refuse("rope_scaling", "Only rope as it is, or by longrope, is known here.")
+    fields.inert(["original_max_position_embeddings", "input_jitter_noise"])  # it stands with the scaling; of training
+    bias, window = fields.flag("attention_bias", False), read_window(fields, sizes, None)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias, bias, window=window)
+    count, kept = fields.count("num_local_experts", 16), fields.count("num_experts_per_tok", 2)
+    near = 2 * fields.number("router_jitter_noise", 0.01)
+    check_counts(fields, ("num_experts",), "num_experts_per_tok", count, kept)
+    if kept != 2:
+        fields.refuse("num_experts_per_tok", f"Two experts of a token are known here, and there are to be {kept}.")
+    width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
+    experts = Experts(count, kept, width, activation, Router("softmax", normalised=False, near=near))
+    norm = Norm("layernorm", fields.number("rms_norm_eps", 1e-5), bias=True)
+    model = normed(fields, "phimoe", dtype, sizes, (Layer(attention, experts),) * sizes.layers, norm, tied=False)
+    return replace(model, head_bias=fields.flag("lm_head_bias", False))
 
 
 def granitemoe(fields: Fields, dtype: Dtype) -> Transformer:

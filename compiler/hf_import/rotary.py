@@ -52,6 +52,7 @@ def rope(
     default_base: float = 10000.0,
     default_scaling: str | None = None,
     original: int | None = None,
+    magnitude: str | None = None,
 ) -> Rope:
     """The rotary positions of a model.
 
@@ -59,12 +60,17 @@ def rope(
     that is turned, and the share where it is missing; None: all of a head is turned. `share_of`: what
     that is a share of, if not of a head. `default_base`, `default_scaling`: where the config does
     not say. `original`: the positions of the first training, where they do not stand with the scaling.
+    `magnitude`: the field of a scaling with that by which longrope makes queries and keys larger.
     """
     own_share = 1.0 if share is None else fields.number(*share)
     plain = _Said(fields.number(base, default_base), own_share, default_scaling)
     found = plain
     parts = [(name, fields.part(name)) for name in ("rope_scaling", "rope_parameters")]
-    said = [(name, _said(part, plain, sizes, original)) for name, part in parts if part is not None and part.entries]
+    said = [
+        (name, _said(part, plain, sizes, original, magnitude))
+        for name, part in parts
+        if part is not None and part.entries
+    ]
     if said:
         found = said[0][1]
     if len(said) == 2 and said[0][1] != said[1][1]:
@@ -80,9 +86,9 @@ def rope(
     )
 
 
-def _said(part: Fields, plain: _Said, sizes: Sizes, original: int | None = None) -> _Said:
+def _said(part: Fields, plain: _Said, sizes: Sizes, original: int | None = None, magnitude: str | None = None) -> _Said:
     """What an object says, and of what it says nothing what stands beside it."""
-    scaling = _scaling(part, sizes.context, original)
+    scaling = _scaling(part, sizes.context, original, magnitude)
     base, share = part.number("rope_theta", plain.base), part.number("partial_rotary_factor", plain.share)
     part.inert(SECTIONS)
     part.refuse_unknown()
@@ -117,7 +123,7 @@ def _turned(fields: Fields, head_dim: int, share_of: int, share: float, where: s
     return head_dim
 
 
-def _scaling(fields: Fields, context: int, original: int | None = None) -> str | None:
+def _scaling(fields: Fields, context: int, original: int | None, magnitude: str | None) -> str | None:
     """The scaling of the frequencies, as the language writes it; None for none.
 
     `context`: the most positions of the model, from which it was not extended unless that is said.
@@ -145,7 +151,7 @@ def _scaling(fields: Fields, context: int, original: int | None = None) -> str |
         case "yarn":
             return _yarn(fields, context)
         case "longrope" | "su":
-            return _longrope(fields, context, original)
+            return _longrope(fields, context, original, magnitude)
     fields.inert(fields.entries)  # one finding is enough
     shown = f"`{kind[:40]}`" if isinstance(kind, str) else "of this type"
     fields.refuse(name, f"Rope scaling {shown} is not supported.", f"supported are {', '.join(KINDS)}")
@@ -171,13 +177,15 @@ def magnified(factor: float, by: float = 1.0) -> float:
     return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _longrope(fields: Fields, context: int, known: int | None) -> str:
+def _longrope(fields: Fields, context: int, known: int | None, magnitude: str | None) -> str:
     """LongRoPE (arXiv:2402.13753), with the factors of contexts up to that of the first training."""
     short = fields.numbers("short_factor")
     fields.numbers("long_factor")
     original = fields.number("original_max_position_embeddings", float(known or context))
     factor = fields.optional("factor") or context / original
-    attention = fields.optional("attention_factor")
+    if magnitude is not None:
+        fields.inert(["long_mscale"])  # of longer contexts, as their factors are
+    attention = fields.number(magnitude) if magnitude else fields.optional("attention_factor")
     if attention is None:
         attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     return f"longrope({number_text(attention)}, [{', '.join(map(number_text, short))}])"

@@ -43,6 +43,7 @@ ARCEE: Config = SIZES | {"model_type": "arcee", "num_key_value_heads": 2, "head_
 MOE: Config = SIZES | {"num_key_value_heads": 2, "num_experts_per_tok": 2}
 MIXTRAL: Config = MOE | {"model_type": "mixtral", "num_local_experts": 4}
 GRANITE_MOE: Config = MOE | {"model_type": "granitemoe", "num_local_experts": 5}
+PHIMOE: Config = MOE | {"model_type": "phimoe", "num_local_experts": 5}
 QWEN3_MOE: Config = MOE | {"model_type": "qwen3_moe", "head_dim": 6, "num_experts": 5, "moe_intermediate_size": 10}
 QWEN2_MOE: Config = MOE | {
     "model_type": "qwen2_moe",
@@ -206,6 +207,20 @@ VARIANTS: Mapping[str, Config] = {
     "arcee, least": {k: v for k, v in ARCEE.items() if k not in ("head_dim", "num_key_value_heads")},
     "arcee, biases": ARCEE | {"attention_bias": True, "mlp_bias": True},
     "arcee, yarn, tied": ARCEE | {"rope_scaling": YARN, "tie_word_embeddings": True},
+    "phimoe, least": PHIMOE,
+    "phimoe, many near": PHIMOE | {"router_jitter_noise": 0.4, "attention_bias": True, "tie_word_embeddings": True},
+    "phimoe, longrope": PHIMOE
+    | {
+        "lm_head_bias": True,
+        "rope_scaling": {
+            "type": "longrope",
+            "short_factor": [1.0, 1.5],
+            "long_factor": [2.0, 3.0],
+            "short_mscale": 1.2,
+            "long_mscale": 1.2,
+            "original_max_position_embeddings": 32,
+        },
+    },
     "granitemoe, least": GRANITE_MOE,
     "granitemoe, all multipliers": GRANITE_MOE
     | {

@@ -172,7 +172,7 @@ def test_the_type_of_the_weights(tmp_path: Path, named: object, asked: str | Non
         ({"model_type": "lama"}, "5:3", "Architecture `lama` is not understood."),
         ({"model_type": 7}, "5:3", "`model_type` names no architecture."),
         ({"model_type": ...}, "1:1", "`model_type` names no architecture."),
-        ({"model_type": "phimoe", "num_local_experts": 8}, "5:3", "`phimoe` is a mixture of experts"),
+        ({"model_type": "jetmoe", "num_local_experts": 8}, "5:3", "`jetmoe` is a mixture of experts"),
         (MIXTRAL | {"num_experts_per_tok": 9}, "17:3", "A token takes 9 experts, and there are 8."),
         (MIXTRAL | {"num_local_experts": 0}, "17:24", "`num_local_experts` must be a whole number from 1"),
         (MIXTRAL | {"num_local_experts": 8, "num_experts": 4}, "18:3", "is another count of experts than 8"),

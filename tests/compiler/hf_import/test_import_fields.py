@@ -169,6 +169,7 @@ def test_falcons_that_nothing_computes_are_refused(changes: Mapping[str, Any], s
         ("opt", {"layer_norm_elementwise_affine": False}, "norms without a scale are not known here"),
         ("stablelm", {"rotary_scaling_factor": 2.0}, "rope is scaled by `rope_scaling`"),
         ("phi", {"qk_layernorm": True, "head_dim": 4}, "Norms are of heads that are as wide as divides the model."),
+        ("phimoe", {"num_experts_per_tok": 3}, "Two experts of a token are known here"),
         ("granitemoe", {"num_experts_per_tok": 9}, "A token takes 9 experts, and there are 8."),
     ],
 )
@@ -206,7 +207,7 @@ def test_null_is_not_what_a_missing_switch_means_where_that_is_true(kind: str) -
 
 
 @pytest.mark.parametrize(
-    "name", ["llama4", "mllama", "lama", "mistral3", "qwen3_next", "gemma3n", "gemma3", "gpt_neo", "phimoe", "olmo"]
+    "name", ["llama4", "mllama", "lama", "mistral3", "qwen3_next", "gemma3n", "gemma3", "gpt_neo", "jetmoe", "olmo"]
 )
 def test_no_architecture_is_taken_for_another(name: str) -> None:
     with pytest.raises(InputError) as raised:

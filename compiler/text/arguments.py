@@ -63,12 +63,12 @@ def _text(hint: Any) -> str:
 
 def skew_of(text: str | None) -> Fraction:
     """The load of the busiest chip that is asked for, beside the mean; 1 without. Raises InputError for what is no
-    number of 1 or more."""
+    such number, without an exponent."""
     if text is None:
         return Fraction(1)
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) or Fraction(text) < 1:
         hint = "write `--skew 1.5`, where the busiest chip has that many times the mean load"
-        raise fail(f"`--skew {text[:60]}` is no number of 1 or more.", hint=hint)
+        raise fail(f"`--skew {text[:60]}` is no number from 1 to 999,999.", hint=hint)
     return Fraction(text)
 
 

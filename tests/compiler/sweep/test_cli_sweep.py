@@ -261,7 +261,7 @@ def test_the_busiest_chip_of_each_point_has_more(tmp_path: Path) -> None:
     compiled = CliRunner().invoke(app, [*command.split()[1:], "--emit", "json"])
     assert json.loads(compiled.stdout)["prediction"]["latency_s"] == uneven["latency_s"]
     again = sweep(*grid, "--skew", "0.5")
-    assert again.exit_code == 1 and "`--skew 0.5` is no number of 1 or more." in again.output
+    assert again.exit_code == 1 and "`--skew 0.5` is no number from 1 to 999,999." in again.output
 
 
 @pytest.mark.parametrize("more", [(), ("--datasheet",), ("--network", "flat", "--engine", "vllm")])

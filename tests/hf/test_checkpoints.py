@@ -14,6 +14,7 @@ import pytest
 import torch
 from hf.variants import (
     ARCEE,
+    COHERE,
     DEEPSEEK,
     DEEPSEEK_V32,
     DOTS1,
@@ -42,6 +43,7 @@ from hf.variants import (
     PERSIMMON,
     PHI,
     PHI3,
+    PHIMOE,
     QWEN2,
     QWEN3,
     QWEN3_MOE,
@@ -104,6 +106,9 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "nemotron": NEMOTRON,
     "arcee": ARCEE,
     "granitemoe": GRANITE_MOE,
+    "phimoe": PHIMOE | {"router_jitter_noise": 0.4},
+    "dots1, windows": DOTS1 | {"sliding_window": 5, "max_window_layers": 1},
+    "cohere, norms": COHERE | {"use_qk_norm": True, "num_key_value_heads": 2},
     "phi3": PHI3 | {"num_key_value_heads": 2},
     "gemma3": GEMMA3,
     "gemma4": GEMMA4

@@ -72,13 +72,12 @@ def tries(
             if axis is None:
                 found.append(_unstaged(program, phases, mesh, options, run, offload, ahead))
             else:
-                given = program, phases, mesh, axis, options
+                given = program, phases, mesh, axis
                 if offload is Offload.NONE:
                     least = math.inf if every else min((one.price for one in found), default=math.inf)
-                    given = program, phases, mesh, axis, replace(options, below=least)
-                    staged = compile_staged(*given, micro_batches, run)
+                    staged = compile_staged(*given, replace(options, below=least), micro_batches, run)
                 else:
-                    staged = compile_streamed_stages(*given, offload, ahead, micro_batches, run)
+                    staged = compile_streamed_stages(*given, options, offload, ahead, micro_batches, run)
                 found.append(Try(mesh, axis, staged, staged.plan.price, staged.plan.bound))
         except Cutoff as cut:
             found.append(Try(mesh, axis, None, math.inf, cut.bound, beaten=True))

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lark import Lark
 
 from escc.compiler.plan.pipeline import compile_phases
+from escc.compiler.simulate.pointwise import Array
+from escc.compiler.simulate.reference import random_stored, run_reference
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
@@ -27,7 +30,7 @@ from escc.passes.expansion import blocks, body, dims
 from escc.passes.expansion.body import FLOATS
 from escc.passes.expansion.declared import QUANTISED
 from escc.passes.expansion.expand import expand
-from escc.passes.expansion.functions import FUNCTIONS, KEYWORD_VALUES, Entry, entries
+from escc.passes.expansion.functions import FUNCTIONS, KEYWORD_VALUES, OTHERWISE, Entry, Otherwise, entries, otherwise
 from escc.passes.expansion.keywords import KEYWORDS
 
 ROOT = Path(__file__).parent.parent
@@ -149,6 +152,12 @@ def functions_text() -> str:
     return _table(("function", "gives"), rows) + "\n" + _table(("keyword", "of", "says"), words)
 
 
+def otherwise_text() -> str:
+    """What has names elsewhere alone, and how it is written here."""
+    rows = [(", ".join(f"`{name}`" for name in one.names), one.code) for one in OTHERWISE]
+    return _table(("elsewhere", "here"), rows)
+
+
 def _takers(keyword: str) -> str:
     return ", ".join(f"`{one.name}`" for one in entries() if keyword in one.required + one.allowed)
 
@@ -216,6 +225,7 @@ def reserved() -> dict[str, str]:
 
 PARTS: dict[str, Callable[[], str]] = {
     "functions": functions_text,
+    "otherwise": otherwise_text,
     "dtypes": dtypes_text,
     "limits": limits_text,
     "grammar": grammar_text,
@@ -242,6 +252,68 @@ def test_every_function_and_keyword_is_listed_and_some_example_uses_it() -> None
     used = set(re.findall(r"\b([a-z_0-9]+)\(", models)) | set(re.findall(r"[(,] ?([a-z]+)=", models))
     with_more = {one.name for one in every.values() if one.required or one.allowed or one.into}
     assert (with_more | set(KEYWORDS) | {"causal", "size", "context"}) <= used
+
+
+GIVEN = """  y = x * 2
+  param W: bf16[E,F]
+  param f: bf16[F]
+  param table: bf16[V,E]
+  cache keys, values: bf16[B,M,K,Q]
+  param Wr: bf16[E,X]
+  scores[B,L,X] = x[B,L,E] * Wr[E,X]
+"""
+
+
+@pytest.mark.parametrize("one", OTHERWISE, ids=lambda one: one.names[0])
+def test_what_is_written_otherwise_expands(one: Otherwise) -> None:
+    lines = [line for line in one.lines if not line.startswith("dim ")]
+    text = "".join(f"  {line}\n" if re.match(r"\w+(\[.*?\])? = ", line) else f"  r = {line}\n" for line in lines)
+    assert expanded(framed(GIVEN + text)).results
+
+
+MEANT: dict[str, Callable[[Array], Array]] = {
+    "softcap": lambda x: 30 * np.tanh(x / 30),
+    "clip": lambda x: np.clip(x, -7, 7),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "relu2": lambda x: np.where(x > 0, x * x, 0),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "softplus": lambda x: np.logaddexp(0, x),
+    "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+    "glu": lambda x: 2 * x / (1 + np.exp(-x)),
+    "reglu": lambda x: np.where(x > 0, 2 * x * x, 0),
+    "pow": lambda x: x**3,
+    "min": lambda x: x.min(-1),
+    "variance": lambda x: x.var(-1),
+    "l2norm": lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True),
+    "logsumexp": lambda x: np.logaddexp.reduce(x, axis=-1),
+    "log_softmax": lambda x: x - np.logaddexp.reduce(x, axis=-1)[..., None],
+    "transpose": lambda x: x.swapaxes(0, 1),
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_what_is_written_otherwise_means_what_its_name_says(name: str) -> None:
+    (one,) = [one for one in OTHERWISE if name in one.names]
+    *lines, last = one.lines
+    result = last if re.match(r"\w+\[.*?\] = ", last) else f"t = {last}"
+    text = framed("".join(f"  {line}\n" for line in ("y = x * 2", *lines, result)))
+    program = expanded(text.replace("return x", "return t"))
+    sizes = dict(program.phases[0].sizes)
+    stored = random_stored(program, sizes, seed=0)
+    stored["x"] *= 300  # beyond what exp can take
+    (result,) = program.results
+    with np.errstate(over="ignore"):
+        meant = MEANT[name](stored["x"])
+    np.testing.assert_allclose(run_reference(program, sizes, stored)[result], meant, atol=1e-9)
+
+
+def test_what_is_written_otherwise_has_no_name_here() -> None:
+    names = [name for one in OTHERWISE for name in one.names]
+    assert len({name.replace("_", "") for name in names}) == len(names)
+    assert not {*names} & {*FUNCTIONS, *KEYWORD_VALUES}
+    assert otherwise("Soft_Cap") == otherwise("softcap") != otherwise("softmax") is None
 
 
 def test_every_reserved_word_is_refused_as_a_name() -> None:

@@ -1,7 +1,8 @@
 """The functions of the language as data: how each is called, and what it means.
 
 Composites say so where they are defined; here are the functions of numbers, those of a dim, and what
-keywords take. `entries` lists all of them, for messages and for the reference in `docs/language.md`.
+keywords take. `entries` lists all of them, for messages and for the reference in `docs/language.md`, and
+`OTHERWISE` what has a name elsewhere, and none here.
 """
 
 from __future__ import annotations
@@ -88,6 +89,81 @@ KEYWORD_VALUES: Mapping[str, tuple[str, Function]] = {
     ),
 }
 FUNCTIONS = frozenset({*POINTWISE, *COMPOSITES, *NUMBERS})
+
+
+@dataclass(frozen=True)
+class Otherwise:
+    """What other libraries have under some names, in lines of this language. Case and `_` do not matter in a name. The
+    lines take the names of the frame in `docs/language.md`, so that they show what goes where."""
+
+    names: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def code(self) -> str:
+        """The lines as one says them."""
+        return ", then ".join(f"`{line}`" for line in self.lines)
+
+
+OTHERWISE = (
+    Otherwise(("softcap", "logit_softcap", "tanh_cap"), ("30 * tanh(x / 30)",)),
+    Otherwise(("clip", "clamp"), ("minimum(maximum(x, -7), 7)",)),
+    Otherwise(("swish",), ("silu(x)",)),
+    Otherwise(("gelu_tanh", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"), ("gelu(x)",)),
+    Otherwise(("gelu_erf",), ("gelu_exact(x)",)),
+    Otherwise(("quick_gelu",), ("x * sigmoid(1.702 * x)",)),
+    Otherwise(("relu2", "squared_relu", "relu_squared"), ("power(relu(x), 2)",)),
+    Otherwise(("relu6",), ("minimum(relu(x), 6)",)),
+    Otherwise(("leaky_relu",), ("maximum(x, 0.01 * x)",)),
+    Otherwise(("softplus",), ("maximum(x, 0) + log(1 + exp(-abs(x)))",)),
+    Otherwise(("mish",), ("x * tanh(maximum(x, 0) + log(1 + exp(-abs(x))))",)),
+    Otherwise(("glu",), ("sigmoid(x) * y",)),
+    Otherwise(("reglu",), ("relu(x) * y",)),
+    Otherwise(("square",), ("x * x",)),
+    Otherwise(("pow",), ("power(x, 3)",)),
+    Otherwise(("reciprocal",), ("1 / x",)),
+    Otherwise(("neg", "negative"), ("-x",)),
+    Otherwise(("add",), ("x + y",)),
+    Otherwise(("sub", "subtract"), ("x - y",)),
+    Otherwise(("mul", "multiply"), ("x * y",)),
+    Otherwise(("div", "divide"), ("x / y",)),
+    Otherwise(("reduce_sum",), ("sum(x, over=E)",)),
+    Otherwise(("reduce_mean", "average", "avg"), ("mean(x, over=E)",)),
+    Otherwise(("amax", "reduce_max"), ("max(x, over=E)",)),
+    Otherwise(("min", "amin", "reduce_min"), ("-max(-x, over=E)",)),
+    Otherwise(("variance", "var"), ("mean(x * x, over=E) - power(mean(x, over=E), 2)",)),
+    Otherwise(("l2norm", "normalize"), ("x * rsqrt(sum(x * x, over=E))",)),
+    Otherwise(("logsumexp",), ("top = max(x, over=E)", "top + log(sum(exp(x - top), over=E))")),
+    Otherwise(("log_softmax",), ("top = max(x, over=E)", "x - top - log(sum(exp(x - top), over=E))")),
+    Otherwise(("matmul", "mm", "bmm", "dot", "einsum", "dense", "proj"), ("u[B,L,F] = x[B,L,E] * W[E,F]",)),
+    Otherwise(("transpose", "swapaxes", "moveaxis"), ("t[L,B,E] = x[B,L,E]",)),
+    Otherwise(("outer",), ("o[B,L,E,F] = x[B,L,E] * f[F]",)),
+    Otherwise(("repeat_kv", "repeat_interleave"), ("dim H = K * G", "t[B,L,H,M] = q[B,L,H,Q] * keys[B,M,K,Q]")),
+    Otherwise(
+        ("attention", "self_attention", "sdpa", "scaled_dot_product_attention", "flash_attention", "mha", "gqa"),
+        (
+            "t[B,L,H,M] = q[B,L,H,Q] * keys[B,M,K,Q]",
+            "p = softmax(t / sqrt(size(Q)), over=M, mask=causal(L, M))",
+            "o[B,L,H,Q] = p[B,L,H,M] * values[B,M,K,Q]",
+        ),
+    ),
+    Otherwise(
+        ("rotary", "rotary_embedding", "apply_rotary", "apply_rotary_pos_emb"), ("rope(q, over=Q, at=L into M)",)
+    ),
+    Otherwise(("position_ids", "arange", "iota"), ("positions(L into M)",)),
+    Otherwise(("embed", "embedding", "gather", "lookup"), ("take(table, ids, over=V)",)),
+    Otherwise(
+        ("moe", "experts", "router", "gate_top_k"),
+        ("m = choose(scores, over=X, keep=2)", "e[B,L,X,E] = m[B,L,X] * x[B,L,E]"),
+    ),
+)
+_BY_NAME = {name.replace("_", ""): one for one in OTHERWISE for name in one.names}
+
+
+def otherwise(name: str) -> str | None:
+    """A hint that says how this language writes what has a name elsewhere, or None."""
+    one = _BY_NAME.get(name.lower().replace("_", ""))
+    return None if one is None else f"write {one.code}"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ...ir.text.surface import (
 )
 from .body import Body
 from .composites import COMPOSITES
-from .functions import FUNCTIONS, KEYWORD_VALUES, NUMBERS, listing
+from .functions import FUNCTIONS, KEYWORD_VALUES, NUMBERS, listing, otherwise
 from .keywords import VALUES
 from .scalings import ARGUMENTS
 
@@ -99,8 +99,9 @@ def _call(body: Body, call: Call) -> bool:
         body.context.report.add(message, call.function.span, "a block calls only blocks above it, never itself")
         checks.append(False)
     elif name not in FUNCTIONS and name not in body.context.templates:
-        every = sorted([*FUNCTIONS, *body.context.templates])
-        hint = listing(body.context.templates)
+        meant = otherwise(name)
+        every = sorted([*(() if meant else FUNCTIONS), *body.context.templates])
+        hint = meant or listing(body.context.templates)
         body.context.report.unknown("Function or block", name, call.function.span, every, hint)
         checks.append(False)
     checks += _dims(body, call.arguments) if name in NUMBERS else [_argument(body, name, a) for a in call.arguments]

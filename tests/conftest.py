@@ -12,9 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-# What tests run in JAX runs once: machine code of little care comes in a third of the time, from the same modules.
+# What tests run in JAX runs once: machine code of little care comes in a third of the time, from the same modules, and
+# in one piece in less than in 32.
 QUICKLY = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1"
 )
 
 

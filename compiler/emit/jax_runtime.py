@@ -141,6 +141,58 @@ def rotate(a: jax.Array, axis: int) -> jax.Array:
     return jnp.where(first, -jnp.roll(a, -1, axis), jnp.roll(a, 1, axis))
 
 
+def block_along(letters: str, a: jax.Array, letter: str, start: Any, count: int) -> jax.Array:
+    """The `count` places from `start` on of the dimension that a letter names; all of an array that has none such."""
+    found = letters.find(letter)
+    return a if found < 0 else lax.dynamic_slice_in_dim(a, start, count, found)
+
+
+def attention_along_context(
+    scores: Callable[..., jax.Array],
+    parts: Sequence[tuple[str, jax.Array]],
+    product: str,
+    values: jax.Array,
+    block: tuple[str, int],
+    weighing: Any,
+    dtype: Any,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What `attention_in_blocks` gives for one block of queries; `block`: the context, how many places at a time."""
+    weights, held, out = product.replace("->", ",").split(",")
+    context, width = block
+    size = values.shape[held.index(context)]
+    rows, axis = weights.replace(context, ""), weights.index(context)
+
+    def beside(a: jax.Array) -> jax.Array:  # rows, as they stand beside the result
+        order = [rows.index(letter) for letter in out if letter in rows]
+        return jnp.expand_dims(a.transpose(order), [i for i, letter in enumerate(out) if letter not in rows])
+
+    def multiplied(weight: jax.Array, some: jax.Array) -> jax.Array:
+        return jnp.einsum(product, weight, some, preferred_element_type=jnp.float32)
+
+    def widened(weight: jax.Array, some: jax.Array) -> jax.Array:  # XLA's CPU has no such product of bfloat16
+        return jnp.einsum(product, weight.astype(jnp.float32), some.astype(jnp.float32))
+
+    def step(number: Any, before: Any) -> Any:
+        most, total, sums = before
+        first = number * width
+        start = jnp.minimum(first, size - width)
+        found = scores(*(block_along(letters, a, context, start, width) for letters, a in parts)).astype(jnp.float32)
+        if size % width:  # the last block starts earlier, among those that were counted
+            fresh = jnp.expand_dims(start + jnp.arange(width) >= first, range(1, found.ndim - axis))
+            found = jnp.where(fresh, found, -jnp.inf)
+        top = jnp.maximum(most, found.max(axis))
+        shift = jnp.where(top == -jnp.inf, 0, top)  # of a row without any score that counts
+        shrunk, weight = jnp.exp(most - shift), jnp.exp(found - jnp.expand_dims(shift, axis)).astype(weighing)
+        some = block_along(held, values, context, start, width)
+        some = some.astype(weighing) if some.dtype.itemsize == 1 else some
+        more = lax.platform_dependent(weight, some, cpu=widened, default=multiplied)
+        total = total * shrunk + weight.sum(axis, dtype=jnp.float32)
+        return top, total, sums * beside(shrunk) + more
+
+    most, total, sums = lax.fori_loop(1, -(-size // width), step, step(0, (-jnp.inf, 0.0, 0.0)))
+    return (sums / beside(jnp.where(total == 0, 1, total))).astype(dtype), most, total
+
+
 def attention_in_blocks(
     scores: Callable[..., jax.Array],
     parts: Sequence[tuple[str, jax.Array]],
@@ -159,62 +211,28 @@ def attention_in_blocks(
     """
     weights, held, out = product.replace("->", ",").split(",")
     sizes = {letter: n for letters, a in [*parts, (held, values)] for letter, n in zip(letters, a.shape, strict=True)}
-    width = {letter: min(n, sizes[letter]) for letter, n in blocks.items()}
-    *queries, context = blocks
-    rows, axis = weights.replace(context, ""), weights.index(context)
-
-    def cut(letters: str, a: jax.Array, letter: str, start: Any) -> jax.Array:
-        found = letters.find(letter)
-        return a if found < 0 else lax.dynamic_slice_in_dim(a, start, width[letter], found)
-
-    def beside(a: jax.Array) -> jax.Array:  # rows, as they stand beside the result
-        order = [rows.index(letter) for letter in out if letter in rows]
-        return jnp.expand_dims(a.transpose(order), [i for i, letter in enumerate(out) if letter not in rows])
-
-    def multiplied(weight: jax.Array, some: jax.Array) -> jax.Array:
-        return jnp.einsum(product, weight, some, preferred_element_type=jnp.float32)
-
-    def widened(weight: jax.Array, some: jax.Array) -> jax.Array:  # XLA's CPU has no such product of bfloat16
-        return jnp.einsum(product, weight.astype(jnp.float32), some.astype(jnp.float32))
-
-    def step(number: Any, before: Any, own: Sequence[tuple[str, jax.Array]]) -> Any:
-        most, total, sums = before
-        first = number * width[context]
-        start = jnp.minimum(first, sizes[context] - width[context])
-        found = scores(*(cut(letters, a, context, start) for letters, a in own)).astype(jnp.float32)
-        if sizes[context] % width[context]:  # the last block starts earlier, among those that were counted
-            fresh = jnp.expand_dims(start + jnp.arange(width[context]) >= first, range(1, found.ndim - axis))
-            found = jnp.where(fresh, found, -jnp.inf)
-        top = jnp.maximum(most, found.max(axis))
-        shift = jnp.where(top == -jnp.inf, 0, top)  # of a row without any score that counts
-        shrunk, weight = jnp.exp(most - shift), jnp.exp(found - jnp.expand_dims(shift, axis)).astype(weighing)
-        some = cut(held, values, context, start)
-        some = some.astype(weighing) if some.dtype.itemsize == 1 else some
-        more = lax.platform_dependent(weight, some, cpu=widened, default=multiplied)
-        total = total * shrunk + weight.sum(axis, dtype=jnp.float32)
-        return top, total, sums * beside(shrunk) + more
+    *queries, (context, width) = ((letter, min(n, sizes[letter])) for letter, n in blocks.items())
 
     def attend(own: Sequence[tuple[str, jax.Array]]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        after = step(0, (-jnp.inf, 0.0, 0.0), own)
-        count = -(-sizes[context] // width[context])
-        most, total, sums = lax.fori_loop(1, count, lambda n, before: step(n, before, own), after)
-        return (sums / beside(jnp.where(total == 0, 1, total))).astype(dtype), most, total
+        return attention_along_context(scores, own, product, values, (context, width), weighing, dtype)
 
-    if not queries or sizes[queries[0]] == width[queries[0]]:
+    if not queries or sizes[queries[0][0]] == queries[0][1]:
         return attend(parts)
-    [query] = queries
-    starts = np.minimum(np.arange(0, sizes[query], width[query]), sizes[query] - width[query])
-    every = lax.map(lambda start: attend([(each, cut(each, a, query, start)) for each, a in parts]), starts)
-    left = sizes[query] - width[query] * (len(starts) - 1)  # places of the last block that are new
+    [(query, count)] = queries
+    starts = np.minimum(np.arange(0, sizes[query], count), sizes[query] - count)
+    made, most, total = lax.map(
+        lambda start: attend([(each, block_along(each, a, query, start, count)) for each, a in parts]), starts
+    )
+    left = sizes[query] - count * (len(starts) - 1)  # places of the last block that are new
 
     def together(a: jax.Array, at: int) -> jax.Array:
         whole = jnp.moveaxis(a, 0, at).reshape(*a.shape[1 : at + 1], -1, *a.shape[at + 2 :])
-        if left == width[query]:
+        if left == count:
             return whole
-        before, last = jnp.split(whole, [width[query] * (len(starts) - 1)], at)
-        return jnp.concatenate([before, lax.slice_in_dim(last, width[query] - left, None, axis=at)], at)
+        before, last = jnp.split(whole, [count * (len(starts) - 1)], at)
+        return jnp.concatenate([before, lax.slice_in_dim(last, count - left, None, axis=at)], at)
 
-    made, most, total = every
+    rows = weights.replace(context, "")
     return together(made, out.index(query)), *(together(a, rows.index(query)) for a in (most, total))
 
 

@@ -148,18 +148,8 @@ def run_op(
         return frame.align(env[name], values[name].dims)
 
     match op:
-        case Einsum(_, names, indices, output):
-            letters = dict(zip(local, string.ascii_letters, strict=False))
-            terms = ["..." + "".join(letters[i] for i in each) for each in (*indices, output)]
-            read = [_ungrouped(env[n], each, local, lead) for n, each in zip(names, indices, strict=True)]
-            for codes, zero in op.zeros:
-                shared = "".join(letters[i] for i in indices[codes] if i in indices[zero])
-                aside = np.einsum(f"{terms[zero]}->...{shared}", read[zero])
-                places = [lead + at for at, i in enumerate(indices[codes]) if i not in indices[zero]]
-                read[codes] = read[codes] - np.expand_dims(aside, places)
-            factors = [n for n in range(len(names)) if n not in {zero for _, zero in op.zeros}]
-            text = ",".join(terms[n] for n in factors) + "->" + terms[-1]
-            return np.asarray(np.einsum(text, *(read[n] for n in factors), optimize=len(factors) > 2))
+        case Einsum():
+            return _einsum(op, env, local, lead)
         case Map(_, expr):
             return evaluate(expr, {name: aligned(name) for name in operands(expr)}, frame)
         case Sum(_, names, coefficients):
@@ -193,14 +183,41 @@ def run_op(
             return frame.align(kept, order)
         case Iota(_, dim):
             return mesh.iota(sizes[dim], result.layout.dims[0])
-        case Append(_, cache, new, source, target, context):
-            at = result.dims.index(target)
-            if env[new].shape[lead + values[new].dims.index(source)] != sizes[source]:
-                raise ValueError(f"a chip lacks new entries along `{source}`")
-            entries = frame.align(env[new], [target if d == source else d for d in values[new].dims])
-            return mesh.append(
-                env[cache], entries, at, values[cache].layout.dims[at], frame.context(context or target), bool(context)
-            )
+        case Append():
+            return _append(op, env, values, sizes, mesh, frame)
+
+
+def _einsum(op: Einsum, env: Mapping[str, Array], local: Mapping[str, int], lead: int) -> Array:
+    """The product of factors, once the zero points of codes are subtracted."""
+    letters = dict(zip(local, string.ascii_letters, strict=False))
+    terms = ["..." + "".join(letters[i] for i in each) for each in (*op.indices, op.output)]
+    read = [_ungrouped(env[n], each, local, lead) for n, each in zip(op.operands, op.indices, strict=True)]
+    for codes, zero in op.zeros:
+        shared = "".join(letters[i] for i in op.indices[codes] if i in op.indices[zero])
+        aside = np.einsum(f"{terms[zero]}->...{shared}", read[zero])
+        places = [lead + at for at, i in enumerate(op.indices[codes]) if i not in op.indices[zero]]
+        read[codes] = read[codes] - np.expand_dims(aside, places)
+    factors = [n for n in range(len(read)) if n not in {zero for _, zero in op.zeros}]
+    text = ",".join(terms[n] for n in factors) + "->" + terms[-1]
+    return np.asarray(np.einsum(text, *(read[n] for n in factors), optimize=len(factors) > 2))
+
+
+def _append(
+    op: Append,
+    env: Mapping[str, Array],
+    values: Mapping[str, SpmdValue],
+    sizes: Mapping[str, int],
+    mesh: Mesh,
+    frame: Frame,
+) -> Array:
+    """The cache with new entries, in the frame of the result."""
+    at = frame.dims.index(op.target)
+    have = values[op.new].dims
+    if env[op.new].shape[len(mesh.shape) + have.index(op.source)] != sizes[op.source]:
+        raise ValueError(f"a chip lacks new entries along `{op.source}`")
+    entries = frame.align(env[op.new], [op.target if d == op.source else d for d in have])
+    axes, filled = values[op.cache].layout.dims[at], frame.context(op.context or op.target)
+    return mesh.append(env[op.cache], entries, at, axes, filled, bool(op.context))
 
 
 def _split(value: SpmdValue) -> Sequence[tuple[str, tuple[str, ...]]]:

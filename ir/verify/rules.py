@@ -52,51 +52,45 @@ def result_layout(op: Op, values: Mapping[str, SpmdValue], sizes: Mapping[str, i
             partial |= {a for i, axes in splits.items() if i not in output for a in axes}
             return _laid_out(output, splits, partial, Reduction.SUM, declared.layout)
         case Map(_, expr):
-            reads = [_Read(n, values[n].dims, values[n].layout) for n in operands(expr)]
+            reads = _reads(values, operands(expr))
             splits = _splits(reads)
             _check_pairs(expr, values, sizes, mesh)
             return _laid_out(declared.dims, splits, _through_map(expr, reads), Reduction.SUM, declared.layout)
         case Sum(_, names, _):
-            reads = [_Read(n, values[n].dims, values[n].layout) for n in names]
+            reads = _reads(values, names)
             splits = _splits(reads)
             return _laid_out(declared.dims, splits, _of_every_term(reads), Reduction.SUM, declared.layout)
         case Reduce(_, name, over):
-            read = _Read(name, values[name].dims, values[name].layout)
-            splits = _splits([read])
+            (read,) = reads = _reads(values, (name,))
+            splits = _splits(reads)
             _check_reduction(read, Reduction.MAX)
             partial = set(read.layout.partial) | {a for d in over for a in splits[d]}
             return _laid_out(declared.dims, splits, partial, Reduction.MAX, declared.layout)
         case Take(_, table, ids, over):
-            reads = [_Read(n, values[n].dims, values[n].layout) for n in (table, ids)]
+            reads = _reads(values, (table, ids))
             splits = _splits(reads)
             _check_complete(reads[1], "rows cannot be looked up by it")
             _check_reduction(reads[0], Reduction.SUM)
             partial = {*reads[0].layout.partial, *(a for d in over for a in splits[d])}
             return _laid_out(declared.dims, splits, partial, Reduction.SUM, declared.layout)
         case TopK(_, keys, picked, over, keep):
-            reads = [_Read(n, values[n].dims, values[n].layout) for n in (keys, picked)]
+            reads = _reads(values, (keys, picked))
             splits = _splits(reads)
-            for dim in over:
-                if splits[dim]:
-                    raise LayoutError(f"`{dim}` is split, and the largest of a part are not those of the whole")
-            _check_complete(reads[0], "parts of a sum are not ordered as the sum is")
+            _check_ordered(reads[0], splits, over)
             _check_reduction(reads[1], Reduction.SUM)
             if declared.layout.dims[-1]:
                 raise LayoutError(f"every chip makes all of `{keep}`")
             rest = {d: axes for d, axes in splits.items() if d not in over}
             return _laid_out(declared.dims, rest | {keep: ()}, reads[1].layout.partial, Reduction.SUM, declared.layout)
         case Choose(_, keys, over, _):
-            read = _Read(keys, values[keys].dims, values[keys].layout)
-            splits = _splits([read])
-            for dim in over:
-                if splits[dim]:
-                    raise LayoutError(f"`{dim}` is split, and the largest of a part are not those of the whole")
-            _check_complete(read, "parts of a sum are not ordered as the sum is")
+            (read,) = reads = _reads(values, (keys,))
+            splits = _splits(reads)
+            _check_ordered(read, splits, over)
             return _laid_out(declared.dims, splits, set(), Reduction.SUM, declared.layout)
         case Iota(_, dim):
             return _laid_out((dim,), {}, set(), Reduction.SUM, declared.layout)
         case Append(_, cache, new, source, _):
-            reads = [_Read(n, values[n].dims, values[n].layout) for n in (cache, new)]
+            reads = _reads(values, (cache, new))
             splits = _splits(reads)
             for read in reads:
                 _check_complete(read, "a cache holds complete values")
@@ -112,6 +106,11 @@ class _Read:
     name: str
     indices: tuple[str, ...]
     layout: Layout
+
+
+def _reads(values: Mapping[str, SpmdValue], names: Iterable[str]) -> list[_Read]:
+    """Readings of values by their own dims."""
+    return [_Read(name, values[name].dims, values[name].layout) for name in names]
 
 
 def _splits(reads: Sequence[_Read]) -> dict[str, tuple[str, ...]]:
@@ -227,6 +226,14 @@ def _check_reduction(read: _Read, reduction: Reduction) -> None:
 def _check_complete(read: _Read, why: str) -> None:
     if read.layout.partial:
         raise LayoutError(f"`{read.name}` is partial over {_axes(read.layout.partial)}, and {why}")
+
+
+def _check_ordered(keys: _Read, splits: Mapping[str, tuple[str, ...]], over: Sequence[str]) -> None:
+    """Raise LayoutError unless every chip sees in which order all keys along `over` stand."""
+    for dim in over:
+        if splits[dim]:
+            raise LayoutError(f"`{dim}` is split, and the largest of a part are not those of the whole")
+    _check_complete(keys, "parts of a sum are not ordered as the sum is")
 
 
 def _axes(axes: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
-"""Lets tests import the helper modules that lie beside them in `tests/`, has XLA compile them quickly, and rewrites
-golden files on demand."""
+"""Lets tests import the helper modules that lie beside them in `tests/`, has XLA compile them quickly and Python look
+for garbage seldom, and rewrites golden files on demand."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -28,6 +29,16 @@ def pytest_configure(config: pytest.Config) -> None:
     environment = os.environ | {"XLA_FLAGS": QUICKLY}
     if subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0:
         os.environ["XLA_FLAGS"] = QUICKLY
+
+
+GARBAGE = 50_000  # objects between two collections, as in a command; a fifth of all time went to them
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage seldom, and never among what is there before the first test."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...ir.dtype import Dtype
 from ...ir.expr import Operand
 from ...ir.mesh import Mesh
-from ...ir.program import Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, operand_names
+from ...ir.program import Append, Choose, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, operand_names
 from ...ir.spmd import SpmdValue
 from .jax_text import (
     INTEGERS,
@@ -89,7 +89,8 @@ class Ops:
                 return align_text(text, order, dims)
             case Iota():
                 return self._lookup(op, texts, held, dims)
-        raise AssertionError(op)
+            case Append():
+                raise AssertionError(f"{op} is written in place")
 
     def indices(self, name: str, indices: Sequence[str]) -> list[str]:
         """The indices that the local array of an operand of an einsum has."""

@@ -255,7 +255,7 @@ def test_every_function_and_keyword_is_listed_and_some_example_uses_it() -> None
 
 
 GIVEN = """  y = x * 2
-  param W: bf16[E,F]
+  param W, W2: bf16[E,F]
   param f: bf16[F]
   param table: bf16[V,E]
   cache keys, values: bf16[B,M,K,Q]

@@ -13,7 +13,7 @@ from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fa
 from ..inert import HIDING, character
 from .build import build_model
 from .surface import Model
-from .tokens import BRACES, CLOSE, MAX_FINDINGS, MAX_TOKENS, NEWLINE, OPEN, scan, span_of
+from .tokens import BRACES, CLOSE, MAX_FINDINGS, MAX_TOKENS, NEWLINE, OPEN, OPERATORS, scan, span_of
 
 MAX_BYTES = 1_000_000  # of a file
 
@@ -196,6 +196,8 @@ def _meant(tokens: Sequence[Token], position: int, accepts: set[str]) -> str | N
         return "`@` pins a layout; a product of matrices is an einsum, as in `y[B,F] = x[B,E] * W[E,F]`"
     if token.type == "STAR" and position and tokens[position - 1].type == "STAR":
         return "a power is `power(a, b)`"
+    if token.type in OPERATORS and NEWLINE in accepts and "REPEAT" in {one.type for one in _begun(tokens, position)}:
+        return "`repeat` stands alone on a right side: name what it gives, and go on from there on a line of its own"
     if token.type == "LSQB" and position and tokens[position - 1].type == "RPAR":
         return "only names take indices: name it on a line of its own, as in `h = gelu(u)`, and read `h[...]`"
     if token.type != "NAME":
@@ -206,6 +208,14 @@ def _meant(tokens: Sequence[Token], position: int, accepts: set[str]) -> str | N
     if starts and tokens[position - 1].type == "NAME" and "LSQB" in accepts:
         return _begins(tokens[position - 1], LINES, "a line of a block is `name = ...`, or begins with")
     return None
+
+
+def _begun(tokens: Sequence[Token], position: int) -> Sequence[Token]:
+    """The tokens of a line before `position`."""
+    start = position
+    while start and tokens[start - 1].type not in {NEWLINE, *BRACES}:
+        start -= 1
+    return tokens[start:position]
 
 
 def _begins(token: Token, terminals: Sequence[str], what: str) -> str:

@@ -136,6 +136,10 @@ OTHERWISE = (
     Otherwise(("logsumexp",), ("top = max(x, over=E)", "top + log(sum(exp(x - top), over=E))")),
     Otherwise(("log_softmax",), ("top = max(x, over=E)", "x - top - log(sum(exp(x - top), over=E))")),
     Otherwise(("matmul", "mm", "bmm", "dot", "einsum", "dense", "proj"), ("u[B,L,F] = x[B,L,E] * W[E,F]",)),
+    Otherwise(
+        ("concat", "cat", "concatenate"),
+        ("u[B,L,F] = x[B,L,E] * W[E,F]", "v[B,L,F] = y[B,L,E] * W2[E,F]", "u + v"),
+    ),
     Otherwise(("transpose", "swapaxes", "moveaxis"), ("t[L,B,E] = x[B,L,E]",)),
     Otherwise(("outer",), ("o[B,L,E,F] = x[B,L,E] * f[F]",)),
     Otherwise(("repeat_kv", "repeat_interleave"), ("dim H = K * G", "t[B,L,H,M] = q[B,L,H,Q] * keys[B,M,K,Q]")),

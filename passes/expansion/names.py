@@ -89,10 +89,8 @@ def _call(body: Body, call: Call) -> bool:
     name = call.function.name
     checks: list[bool] = []
     if name in KEYWORD_VALUES and name not in body.context.blocks:
-        keyword, value = KEYWORD_VALUES[name]
-        hint = f"write `{keyword}={name}({', '.join(value.arguments)})` in a call"
-        message = f"`{name}` is no function: it is what the keyword `{keyword}=` takes."
-        body.context.report.add(message, call.function.span, hint)
+        message = f"`{name}` is no function: it is what the keyword `{KEYWORD_VALUES[name][0]}=` takes."
+        body.context.report.add(message, call.function.span, f"write {_written(name)} in a call")
         return False
     if name in body.context.blocks and name not in body.context.templates:
         message = f"Block `{name}` is called before it is complete."
@@ -133,6 +131,9 @@ def _keyword(body: Body, keyword: Keyword) -> bool:
     if isinstance(keyword.value, Call) and keyword.value.function.name in ARGUMENTS:
         return True
     match keyword.value:
+        case Name(name, span) if name in KEYWORD_VALUES and name not in body.context.dims:
+            body.context.report.add(f"`{name}` has arguments.", span, f"write {_written(name)}")
+            return False
         case Name(name, span):
             return dim(body, Ident(name, span))
         case Call(_, arguments):
@@ -143,3 +144,9 @@ def _keyword(body: Body, keyword: Keyword) -> bool:
 
 def _dims(body: Body, arguments: Sequence[Argument]) -> list[bool]:
     return [dim(body, Ident(a.name, a.span)) if isinstance(a, Name) else known(body, a) for a in arguments]
+
+
+def _written(name: str) -> str:
+    """How what a keyword takes is written, with the keyword."""
+    keyword, value = KEYWORD_VALUES[name]
+    return f"`{keyword}={name}({', '.join(value.arguments)})`"

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
-from .program import Op, Region, Repeat, operand_names, walk
+from .program import Op, Program, Region, Repeat, operand_names, walk
 from .spmd import Compute, Move, SpmdProgram, Step
+
+
+def ops(program: Program) -> Iterator[Op]:
+    """Every op of a program, in and outside of repeats."""
+    for placed in walk(program.body):
+        if isinstance(placed.item, Op):
+            yield placed.item
 
 
 def makes(item: Op | Step | Repeat[Op] | Repeat[Step]) -> tuple[str, ...]:

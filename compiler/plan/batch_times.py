@@ -21,6 +21,7 @@ from ...ir.mesh import Mesh
 from ...ir.program import Kind, Op, Program, Region, Repeat, Stored, walk
 from ...passes.batches.pipeline import balance
 from ...passes.choose import Options
+from ...passes.stages.divide import layers_of
 from .compiled import CompiledPhase
 from .pipeline import compile_phase
 from .serving import of_batches, serving
@@ -74,7 +75,7 @@ class BatchTimes:
         many that are cached."""
         spmd, use = self.compiled.spmd, self.compiled.memory
         caches = {p.item.value for p in walk(spmd.body) if isinstance(p.item, Stored) and p.item.kind is Kind.CACHE}
-        more = layers / max(1, _layers(self.compiled.program))  # than was planned for
+        more = layers / max(1, layers_of(self.compiled.program))  # than was planned for
         stored = [(name, more * float(size)) for name, size in use.stored]
         stored += [(name, float(size)) for name, size in use.shared]
         cache_bytes = fsum(size for name, size in stored if name in caches)
@@ -125,17 +126,12 @@ def batch_times(program: Program, mesh: Mesh, stages: int, hardware: Hardware, l
     # Odd numbers, so that no layout counts on divisions that batches of other sizes do not have.
     batch, length = max(1, PLANNED_TOKENS // length) | 1, length | 1
     planned = of_batches(_shortened(program, stages), batch, length, length)
-    layers = _layers(program)
+    layers = layers_of(program)
     if stages > max(1, layers):
         raise fail(f"The model has {layers} layers, and cannot be divided into {stages} stages.")
     own = Mesh(((first, size // stages), *rest))
     compiled = compile_phase(planned, planned.phases[0].name, own, Options(hardware))
     return BatchTimes(program, stages, mesh, compiled)
-
-
-def _layers(program: Program) -> int:
-    """The repetitions of all repeats."""
-    return sum(item.count for item in program.body.items if isinstance(item, Repeat))
 
 
 def _shortened(program: Program, stages: int) -> Program:

@@ -25,7 +25,7 @@ from ...passes.lower.insert import spell_handovers
 from ...passes.plan import Objective, Outcome, Plan
 from ..plan.compiled import Compilation, CompiledPhase
 from ..simulate.check import ERROR_TOLERANCE, CheckReport
-from ..text.terminal import count_text, gap_text, table
+from ..text.terminal import count_text, gap_text, table, time_text
 
 MOST_NAMED = 3  # of the values that are live at the worst point
 FEW_CHIPS = 4  # along an axis, of which no parts are proposed
@@ -352,18 +352,6 @@ def _objective(compiled: CompiledPhase, price: float) -> str:
             return f"{time_text(price, 6)} of communication"
         case Objective.TIME:
             return time_text(price, 6)
-
-
-def time_text(seconds: float, digits: int = 4) -> str:
-    """Seconds with the unit that fits."""
-    unit, scale = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if seconds >= s), ("us", 1e-6))
-    return f"{_significant(seconds / scale, digits)} {unit}"
-
-
-def _significant(number: float, digits: int) -> str:
-    """A number below 1000, to so many digits, without an exponent."""
-    whole = len(str(int(number)))
-    return f"{number:.{max(0, digits - whole)}f}"
 
 
 def _us(seconds: float) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...ir.dataflow import ops
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Iota, Program, Take
@@ -28,7 +29,7 @@ from ..jax.processes import free_address, run_processes
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.pipeline import compile_phases
 from ..simulate.pointwise import Array
-from .language_model import DECODE, PREFILL, LanguageModel, language_model, ops
+from .language_model import DECODE, PREFILL, LanguageModel, language_model
 
 CHILD = f"{__package__}.answer_child"
 MOST_PROMPTS, MOST_NEW = 4096, 1_000_000

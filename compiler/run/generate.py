@@ -14,6 +14,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from ...ir.dataflow import ops
 from ...ir.diagnostics import InternalError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Kind, Program, Stored, Take, operand_names, walk
@@ -29,7 +30,7 @@ from ..simulate.reference import fan_in, random_stored, rows, run_reference
 from ..simulate.shrink import true_part, zero_padded
 from ..simulate.spmd_interpreter import ExecutionError
 from ..simulate.staged import SmallPhase, small_phases
-from .language_model import DECODE, PREFILL, LanguageModel, language_model, ops
+from .language_model import DECODE, PREFILL, LanguageModel, language_model
 
 VOCABULARY, WIDTH = 64, 16  # of the small image, at least: in a smaller one all tokens soon are alike
 EMBEDDED, ALIKE = 2.0, 0.3  # the standard deviations of what a token brings in, and of what all have in common

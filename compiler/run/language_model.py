@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...ir.dataflow import ops
 from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
 from ...ir.expr import context_dims
@@ -75,13 +75,6 @@ def language_model(program: Program) -> LanguageModel:
     )
     _check_phases(model)
     return model
-
-
-def ops(program: Program) -> Iterator[Op]:
-    """Every op, in and outside of repeats."""
-    for placed in walk(program.body):
-        if isinstance(placed.item, Op):
-            yield placed.item
 
 
 def _prompt(program: Program) -> Value:

@@ -7,13 +7,14 @@ everything divides; so a transposed or swapped dim, or a wrong block, changes th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...ir.choices import with_choices, with_sharded_choices
+from ...ir.dataflow import ops
 from ...ir.expr import counted_dims, sized_dims
 from ...ir.program import (
     Append,
@@ -117,12 +118,6 @@ def _keeping_few(op: Choose) -> Choose:
     return replace(op, keep=min(op.keep, MOST_KEPT))
 
 
-def _ops(program: Program) -> Iterator[Op]:
-    for placed in walk(program.body):
-        if isinstance(placed.item, Op):
-            yield placed.item
-
-
 def _classes(program: Program, dims: Iterable[str]) -> dict[str, str]:
     """For each dim the name of its class: dims share a size where an einsum names one as another, and
     where they have one true size."""
@@ -139,7 +134,7 @@ def _classes(program: Program, dims: Iterable[str]) -> dict[str, str]:
     for dim, true in program.padding:
         parent[find(dim)] = find(first.setdefault(true, dim))
     values = program.table()
-    for op in _ops(program):
+    for op in ops(program):
         if isinstance(op, Einsum):
             for name, indices in zip((*op.operands, op.result), (*op.indices, op.output), strict=True):
                 for dim, index in zip(values[name].dims, indices, strict=True):
@@ -163,7 +158,7 @@ def _assign(
     ways = _ways(spmds, classes)
     true = {classes[dim]: classes[own] for dim, own in program.padding}
     values = program.table()
-    pairs = {classes[d] for op in _ops(program) for d in signature(op, values).even}
+    pairs = {classes[d] for op in ops(program) for d in signature(op, values).even}
     sources = _sources(program, classes)
     rounds, waits = _rounds(program, classes, {c: n for c, n in ways.items() if c in _long(spmds, classes)})
     margin = {name: max(margins.get(d, 0) for d in classes if classes[d] == name) for name in ways}
@@ -220,8 +215,8 @@ def _sources(program: Program, classes: Mapping[str, str]) -> dict[str, set[str]
     """For each class those that it must exceed: an append's target its source, a context the entries whose places in it
     are counted, a table as many rows as computed ids may name, a dim of which the largest are picked their number."""
     sources: dict[str, set[str]] = {name: set() for name in classes.values()}
-    made = {op.result: op for op in _ops(program)}
-    for op in _ops(program):
+    made = {op.result: op for op in ops(program)}
+    for op in ops(program):
         match op:
             case Append(_, _, _, source, target, context):
                 sources[classes[target]].add(classes[source])
@@ -253,7 +248,7 @@ def _rounds(
     kept, choosing = dict[str, int](), dict[str, tuple[list[str], int]]()
     waits = dict[str, set[str]]()
     values = program.table()
-    for op in _ops(program):
+    for op in ops(program):
         if isinstance(op, Choose):
             over, keep = [classes[d] for d in op.over], min(op.keep, MOST_KEPT)
             kept[over[-1]] = keep
@@ -274,7 +269,7 @@ def _work(program: Program, ways: Mapping[str, int], classes: Mapping[str, str])
     """For each class the size of the largest op that it takes part in, at the least sizes."""
     work = dict.fromkeys(ways, 0)
     values = program.table()
-    for op in _ops(program):
+    for op in ops(program):
         names = [classes[i] for i in signature(op, values).indices if classes[i] in ways]
         for name in names:
             work[name] = max(work[name], math.prod(2 * ways[n] for n in names))

@@ -13,11 +13,11 @@ from ....ir.program import Kind, Stored, walk
 from ....ir.text.write_spmd import print_spmd
 from ....passes.plan import Outcome
 from ...plan.compiled import CompiledPhase
-from ...text.terminal import gap_text
+from ...text.terminal import gap_text, time_text
 from ..compare import Comparison
 from ..explain import Explanation, Line, rates_of
 from ..explain_text import FORMS, Explained, sentence
-from ..text import OBJECTIVES, time_text
+from ..text import OBJECTIVES
 from .formulas import mathml
 from .mesh_drawing import MeshDrawing, draw_mesh
 from .tensors import Tensor, interest, tensors_of

@@ -23,10 +23,10 @@ from ...plan.compiled import Compilation, CompiledPhase
 from ...plan.shapes import Shape
 from ...sweep.answers import Frontier, Spot, best_of, plotted
 from ...sweep.schedule import Rung, Schedule
-from ...text.terminal import LAYOUT, count_text
+from ...text.terminal import LAYOUT, count_text, time_text
 from ..explain import explain_phase
 from ..explain_text import Explained
-from ..text import seconds_of, time_text
+from ..text import seconds_of
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
 from .pipeline import draw_pipeline
 from .plan_view import proof, view

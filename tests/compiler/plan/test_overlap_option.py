@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 from escc.compiler.commands.main import app
 from escc.compiler.plan.pipeline import compile_phases, load
 from escc.compiler.plan.shapes import compile_shapes, slice_shapes
-from escc.compiler.report.text import report, time_text, together_text
+from escc.compiler.report.text import report, together_text
+from escc.compiler.text.terminal import time_text
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh

@@ -12,6 +12,8 @@ A table whose rows do not fill the lanes of tiles lies in a TPU's memory by colu
 it is handed over otherwise. Its rows are looked up in a copy of it by rows, padded to whole lanes (libtpu 0.0.42, v4
 and v5e: of a table of 262,208 rows of 1,344 each a copy of 738 MB beside its 705).
 
+A reduce-scatter that goes as rows there (cost.tpu_collectives) holds what it reads once more, laid out as these.
+
 Not counted: second buffers for copies that are prefetched. Steps in one loop count as they would one
 after the other, with the values that are passed on in blocks held in whole.
 """
@@ -22,24 +24,31 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from ..ir.collective import ReduceScatter
 from ..ir.program import Append, Kind, Region, Repeat, Stored, Take, operand_names, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from ..ir.streams import copies_held
 from ..ir.verify.fused import together
 from .attention import Attention, blocks_of, local_sizes, scores
 from .estimate import local_bytes
+from .tpu_collectives import Kept
 
 
 @dataclass(frozen=True)
 class Live:
     """A value that is held at a point, and its bytes on a chip. `copy_of`: the parameter or cache that
-    it is a moved copy of, such as gathered weights; None for an intermediate value. `block`: it is no more than a
-    block of the value."""
+    it is a moved copy of, such as gathered weights; None for an intermediate value. `form`: `block`, where it is no
+    more than a block of the value, `rows`, where it is a second copy of it, laid out by rows; None for it itself."""
 
     name: str
     bytes: Fraction
     copy_of: str | None
-    block: bool = False
+    form: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The name, and what of it is held."""
+        return f"{self.name} ({self.form})" if self.form else self.name
 
 
 @dataclass(frozen=True)
@@ -127,8 +136,9 @@ class _Liveness:
     """The walk over a program. `held`: stored tensors and cache versions; `copies`: of what a moved
     value is a copy; `made_of`: for each score the values that it is computed from; `sizes`: bytes on a chip, as they
     are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each
-    holds of scores; `by_rows`: the copies in which rows of tables are looked up, by what is found; `unmade`: scores
-    that are never there as values; `counts_scores`: whether scores count at all; `lanes`: as `memory` has them."""
+    holds of scores; `by_rows`: the copies in which rows of tables are looked up and sums are scattered, by what they
+    make; `unmade`: scores that are never there as values; `counts_scores`: whether scores count at all; `lanes`: as
+    `memory` has them."""
 
     spmd: SpmdProgram
     counts_scores: bool = True
@@ -144,6 +154,7 @@ class _Liveness:
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
         never_stored = scores(self.spmd)
+        kept = Kept(self.spmd.mesh, self.values, dict(self.spmd.sizes)) if self.lanes > 1 else None
         for placed in walk(self.spmd.body):
             match placed.item:
                 case Stored(name, kind) if kind is not Kind.INPUT:
@@ -152,7 +163,9 @@ class _Liveness:
                     self.held.add(result)
                 case Compute(Take(result, table) as op) if table in self.held:
                     if size := bytes_by_rows(op, self.spmd, self.lanes):
-                        self.by_rows[result] = Live(table, size, table)
+                        self.by_rows[result] = Live(table, size, table, "rows")
+                case Move(result, operand, ReduceScatter(axes, dim)) if kept and kept.as_rows(operand, dim, axes):
+                    self.by_rows[result] = Live(operand, self.bytes_of(operand), None, "rows")
                 case Move(result, operand) if operand in self.held or operand in self.copies:
                     self.copies[result] = self.copies.get(operand, operand)
                 case Compute(op) if op.result in never_stored:
@@ -162,7 +175,7 @@ class _Liveness:
             one = block.attention
             self.unmade |= one.unmade
             self.steps |= dict.fromkeys((one.largest.result, one.sum.result, one.product.result), one)
-            self.block[one.largest.result] = Live(block.name, block.bytes, None, block=True)
+            self.block[one.largest.result] = Live(block.name, block.bytes, None, "block")
 
     def program(self) -> Iterator[Point]:
         """The start, with all inputs, then the body; results stay to the end."""
@@ -195,7 +208,7 @@ class _Liveness:
         leave = through | {carry.next for carry in repeat.carries}
         waiting = {carry.next: carry.inside for carry in repeat.carries}
         for point in self.region(repeat.body, repeats, leave):
-            live = frozenset(value.name for value in point.live if not value.block)
+            live = frozenset(value.name for value in point.live if not value.form)
             for made in live & waiting.keys():
                 del waiting[made]
             yield self.point(point.step, point.repeats, live | frozenset(waiting.values()))

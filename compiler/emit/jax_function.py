@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...cost.attention import Attention
+from ...cost.tpu_collectives import Kept
 from ...ir.expr import context_dims, operands
 from ...ir.inert import literal
 from ...ir.layout import Layout, format_layout
@@ -26,7 +27,6 @@ from .jax_packed import Packed
 from .jax_rows import Rows
 from .jax_streams import Streams
 from .jax_text import axes_text, block_text, dtype_text, places_text
-from .jax_tpu import Kept
 from .jax_tree import TREES, Leaf, Names
 
 INDICES = "ijkmn"  # of repeats, outermost first

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...cost.tpu_collectives import Kept
 from ...ir.collective import (
     AllGather,
     AllReduce,
@@ -20,7 +21,6 @@ from ...ir.inert import literal
 from ...ir.layout import Reduction
 from ...ir.spmd import Move, SpmdValue
 from .jax_text import axes_text
-from .jax_tpu import Kept
 
 
 @dataclass(frozen=True)

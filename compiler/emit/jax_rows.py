@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...cost.tpu_collectives import Kept
 from ...ir.chosen import Chosen
 from ...ir.collective import AllGather, AllToAll, Embed, Permute, ReduceScatter, Slice
 from ...ir.dtype import Dtype
@@ -19,7 +20,6 @@ from .jax_moves import Moves, tuple_text
 from .jax_ops import Ops, einsum_text, sum_text, working_type
 from .jax_packed import ROW, Factor, Key, Packed, Packing, RowProduct, wider
 from .jax_text import ExprText, align_text, axes_text, dtype_text
-from .jax_tpu import Kept
 from .jax_tree import Names
 
 

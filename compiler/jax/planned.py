@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
 from ...cost.estimate import Transfer as Planned
+from ...cost.tpu_collectives import stages_of
 from ...ir.choices import with_room
 from ...ir.collective import CollectiveKind
 from ...ir.layout import Reduction
@@ -18,7 +19,6 @@ from ...ir.spmd import Move, SpmdProgram
 from ...ir.streams import host_tensors, is_filled_anew
 from ...ir.verify.fused import CollectiveMatmul, walk_loops
 from ..emit.jax_packed import Packed, packed
-from ..emit.jax_tpu import stages_of
 from ..plan.compiled import CompiledPhase
 from .hlo import ModuleTransfer
 

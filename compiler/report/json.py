@@ -192,9 +192,12 @@ def _loop(cost: LoopCost) -> Data:
 
 
 def _memory(used: MemoryUse, spmd: SpmdProgram) -> Data:
-    """Bytes on a chip: what is stored, what is live beside it at the worst point, and both; of attention in blocks,
-    what a block of its scores takes."""
+    """Bytes on a chip: what is stored, what is live beside it at the worst point, by value, and both; of attention in
+    blocks, what a block of its scores takes."""
     worst = used.worst
+    live = dict.fromkeys((value.name for value in worst.live), 0.0)
+    for value in worst.live:
+        live[value.name] += float(value.bytes)
     return {
         "stored_bytes": float(used.stored_bytes),
         "live_bytes": float(worst.bytes),
@@ -202,7 +205,7 @@ def _memory(used: MemoryUse, spmd: SpmdProgram) -> Data:
         "total_bytes": float(used.total_bytes),
         "worst_step": worst.step,
         "worst_repeats": list(worst.repeats),
-        "live": {value.name: float(value.bytes) for value in worst.live},
+        "live": live,
         "scores_in_blocks": {
             block.name: {
                 "places": dict(block.places),

@@ -161,7 +161,7 @@ def _worst(point: Point) -> str:
     """Where most is live, and the largest of what is."""
     where = "at the start" if point.step is None else f"as {point.step} is made"
     largest = sorted(point.live, key=lambda value: (-value.bytes, value.name))[:MOST_NAMED]
-    return where + (": " + ", ".join(value.name + " (block)" * value.block for value in largest) if largest else "")
+    return where + (": " + ", ".join(value.label for value in largest) if largest else "")
 
 
 def block_text(block: Block) -> str:

@@ -15,11 +15,12 @@ from helpers_exec import Build
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory, points, points_without_scores
+from escc.ir.collective import ReduceScatter
 from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
 from escc.ir.layout import Layout
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Carry, Kind, Region, Repeat, Stored, Sum, Take, operand_names
+from escc.ir.program import Append, Carry, Einsum, Kind, Reduce, Region, Repeat, Stored, Sum, Take, operand_names
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
@@ -197,7 +198,7 @@ def test_attention_in_blocks_holds_a_block_of_scores_and_all_that_it_makes() -> 
     assert names(spmd, "o") == {"q", "m'", "u", "u'", "o"}
     assert names(spmd, "r") == {"o", "r"}
     [point] = [point for point in points(spmd) if point.step == "m"]
-    [block] = [value for value in point.live if value.block]
+    [block] = [value for value in point.live if value.form == "block"]
     # of H on a chip 2, of L 2**24 bytes in bf16 by 512 places, of M those; as it is made and as it is multiplied
     assert (block.name, block.bytes) == ("p", 2 * 4 * 2 * 2048 * 512 * 2)
     assert "p" not in {value.name for point in points_without_scores(spmd) for value in point.live}
@@ -255,6 +256,26 @@ def test_rows_that_do_not_fill_lanes_are_looked_up_in_a_copy(places: int, rows: 
     b.op(Take("found", "table", "ids", ("V",)), "BE_x")
     spmd = b.spmd("found")
     less, more = (points(spmd, lanes)[-1].bytes for lanes in (1, places))
+    assert more - less == copied
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "partial", "copied"),
+    [
+        (64, "bf16", "partialsum-x", 0),  # 16 rows for each chip
+        (16, "bf16", "partialsum-x", 16 * 512 * 2),
+        (16, "f32", "partialsum-x", 0),
+        (16, "bf16", "partialmax-x", 0),  # of which none is a reduce-scatter
+    ],
+)
+def test_a_sum_that_is_scattered_as_rows_is_held_twice(rows: int, dtype: str, partial: str, copied: int) -> None:
+    b = Build("4", B=rows, E=512, F=8)
+    b.stored("a", "BF_xE", Kind.INPUT, dtype)
+    op = Reduce("s", "a", ("F",)) if "max" in partial else Einsum("s", ("a",), (("B", "F", "E"),), ("B", "E"))
+    b.op(op, f"BE {partial}", dtype)
+    b.move("t", "s", ReduceScatter(("x",), 0), "B_xE")
+    spmd = b.spmd("t")
+    less, more = (points(spmd, lanes)[-1].bytes for lanes in (1, 128))
     assert more - less == copied
 
 

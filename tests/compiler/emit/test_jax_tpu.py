@@ -15,13 +15,13 @@ from jax_cases import OTHERS
 
 from escc.compiler.emit.jax_order import in_memory_order, orders_of, reordered
 from escc.compiler.emit.jax_source import emit_jax
-from escc.compiler.emit.jax_tpu import Kept, stages_of
 from escc.compiler.hf_import.parameter_parts import parameter_parts
 from escc.compiler.hf_import.weight_map import Made, ordered_map
 from escc.compiler.jax.planned import planned, sent_bytes
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
+from escc.cost.tpu_collectives import Kept, stages_of
 from escc.ir.collective import AllGather
 from escc.ir.mesh import Mesh
 from escc.ir.program import Append, Kind, Program
@@ -89,16 +89,22 @@ def test_an_axis_of_one_chip_is_no_stage():
         ({"B": 512, "E": 4096}, "bf16", "E", False),
         ({"B": 512, "E": 1152}, "f32", "B", False),
         ({"B": 1, "E": 4096}, "bf16", "E", True),
+        ({"B": 4, "L": 256, "E": 4608}, "bf16", "B", False),  # tiles lie in the last two
+        ({"B": 4, "L": 24, "E": 4608}, "bf16", "B", True),
+        ({"B": 64, "L": 24, "E": 4608}, "bf16", "B", False),
+        ({"B": 4, "L": 64, "E": 4608}, "bf16", "L", False),
+        ({"B": 4, "L": 32, "E": 4608}, "bf16", "L", True),
     ],
 )
 def test_narrow_types_are_scattered_as_rows_where_tiles_do_not_fit(
     sizes: dict[str, int], dtype: str, dim: str, rows: bool
 ):
     b = Build("4", **sizes)
-    b.stored("a", "BE", Kind.INPUT, dtype)
+    dims = "".join(sizes)
+    b.stored("a", dims, Kind.INPUT, dtype)
     spmd = b.spmd("a")
     kept = Kept(spmd.mesh, spmd.table(), dict(spmd.sizes))
-    assert kept.as_rows("a", "BE".index(dim), ("x",)) == rows
+    assert kept.as_rows("a", dims.index(dim), ("x",)) == rows
 
 
 def test_chips_stand_where_their_coordinates_say_where_jax_does_not_place_them():

@@ -49,9 +49,9 @@ link_bytes_per_s = 4.5e11
 # name: bf16 FLOP/s, int8, fp8, HBM bytes, HBM B/s, link B/s, between B/s; 0 where there is none
 DATASHEETS = {
     "tpu-v4": (2.75e14, 2.75e14, 0, 32 * 2**30, 1.2e12, 4.5e10, 0),
-    "tpu-v5e": (1.97e14, 3.94e14, 0, 16e9, 8.2e11, 4.5e10, 3.1e9),
-    "tpu-v5p": (4.59e14, 9.18e14, 4.59e14, 96e9, 2.8e12, 9e10, 6.25e9),
-    "tpu-v6e": (9.18e14, 1.836e15, 9.18e14, 32e9, 1.6e12, 9e10, 1.25e10),
+    "tpu-v5e": (1.97e14, 3.94e14, 0, 16 * 2**30, 8.2e11, 4.5e10, 3.1e9),
+    "tpu-v5p": (4.59e14, 9.18e14, 4.59e14, 96 * 2**30, 2.8e12, 9e10, 6.25e9),
+    "tpu-v6e": (9.18e14, 1.836e15, 9.18e14, 32 * 2**30, 1.6e12, 9e10, 1.25e10),
     "tpu-7x": (2.307e15, 0, 4.614e15, 192e9, 7.38e12, 9e10, 1.25e10),
     "v100": (1.25e14, 0, 0, 32e9, 9e11, 1.5e11, 0),
     "v100-pcie": (1.12e14, 0, 0, 32e9, 9e11, 1.575e10, 0),
@@ -413,3 +413,5 @@ def test_a_plan_fits_into_what_the_compiler_leaves_a_program() -> None:
     assert Options(chip).capacity == chip.room_bytes
     assert Options(paper).capacity == paper.room_bytes == paper.hbm_bytes == 2**35
     assert Hardware.load("h100").room_bytes == Hardware.load("h100").hbm_bytes
+    rooms = {"tpu-v5e": 15.75, "tpu-v5p": 95.735, "tpu-v6e": 31.25}
+    assert [Hardware.load(name).room_bytes / 2**30 for name in rooms] == pytest.approx(list(rooms.values()), rel=1e-5)

@@ -144,7 +144,7 @@ def test_hardware_is_listed_shown_and_read_from_a_file(tmp_path: Path) -> None:
         row.split()[0] for row in invoke("hardware").stdout.splitlines()
     }
     shown = invoke("hardware", "tpu-v5e").stdout
-    assert "16 GB at 820 GB/s" in shown and "an axis of exactly 16 chips closes into a ring" in shown
+    assert "17.1799 GB at 820 GB/s" in shown and "an axis of exactly 16 chips closes into a ring" in shown
     assert_refused(invoke("hardware", "tpu-v5q"), 1, "did you mean `tpu-v5")
     path = tmp_path / "mine.toml"
     path.write_text((ROOT / "cost" / "presets" / "h100.toml").read_text().replace('"h100"', '"mine"'))

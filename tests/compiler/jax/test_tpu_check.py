@@ -344,6 +344,25 @@ def test_a_module_that_takes_more_than_planned_is_compiled_for_less_room(
     assert report.peak_bytes == round(peak * planned)
 
 
+ROOMS = """
+import json, sys
+from escc.compiler.jax import compile_child
+for topology, config in json.loads(sys.argv[1]):
+    mesh = compile_child._mesh({"topology": topology, "config": config, "sizes": [2, 2], "names": ["x", "y"]})
+    print(compile_child._hbm_bytes(mesh))
+"""
+
+
+@needs_libtpu
+def test_presets_have_the_room_that_the_compiler_leaves():
+    chips = [Hardware.load(f"tpu-{name}") for name in ("v4", "v5e", "v5p", "v6e")]
+    slices = [slice_of(Mesh.parse("2x2"), chip) for chip in chips]
+    wanted = json.dumps([(each.topology, each.config) for each in slices])
+    found = run([sys.executable, "-P", "-c", ROOMS, wanted], capture_output=True, text=True, check=True).stdout.split()
+    for chip, room in zip(chips, found, strict=True):
+        assert 0 <= float(room) - chip.room_bytes <= 0.01 * 2**30  # of which the compiler says two digits
+
+
 @needs_libtpu
 def test_the_caches_of_a_decoding_step_are_not_copied():
     """A small one, of 2 heads of keys with the context outside them, which as declared is copied on entry."""

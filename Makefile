@@ -35,7 +35,7 @@ help:
 	@echo "make real     fetch SmolLM2-135M and let it answer a prompt, planned for a mesh of virtual chips"
 	@echo "make bench    time whole compilations and write benchmarks/results.md"
 	@echo "make bench-jax  count the bytes that chips send in JAX and write benchmarks/jax_bytes.md"
-	@echo "make bench-tpu  compile modules for TPU slices ahead of time and write benchmarks/tpu_modules.md; ten minutes"
+	@echo "make bench-tpu  compile modules for TPU slices ahead of time, write benchmarks/tpu_modules.md; an hour"
 	@echo "make bench-load  load checkpoints of 2 GB, measure memory and rate, write benchmarks/loading.md; ten minutes"
 	@echo "make validate compare predictions with published measurements and write docs/validation.md"
 	@echo "make figures  draw the figures of Pope et al. 2022 from plans and write docs/figures.md; about ten minutes"

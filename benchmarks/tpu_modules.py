@@ -2,20 +2,26 @@
 
 Writes the table `tpu_modules.md`: `make bench-tpu`, or `python benchmarks/tpu_modules.py`. Each program is compiled
 ahead of time at full size, without a TPU, by the libtpu that is installed. Not a test: what differs shows in the table.
+
+It takes an hour or more. What was found of each program is kept in `out/tpu_modules.jsonl` as it comes, with a digest
+of all that it follows from: a run that was cut goes on where it was, and one after a change compiles what has changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
-from escc.compiler.jax.module_report import ModuleReport
-from escc.compiler.jax.planned import sent_bytes
-from escc.compiler.jax.tpu import check_tpu, require_tpu_compiler
+from escc.compiler.emit.jax_source import emit_jax
+from escc.compiler.jax.module_report import ROOM, ModuleReport
+from escc.compiler.jax.planned import planned_of, sent_bytes
+from escc.compiler.jax.tpu import check_tpu, require_tpu_compiler, slice_of
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
@@ -25,6 +31,8 @@ from escc.passes.choose import Options
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "benchmarks" / "tpu_modules.md"
+KEPT = ROOT / "out" / "tpu_modules.jsonl"
+COLUMNS = 9  # beside the program
 SLICES = (("tpu-v4", "4x4x4"), ("tpu-v5e", "8x8"), ("tpu-v5p", "4x4x4"), ("tpu-v6e", "8x8"))
 LAYERS = ("ws1d", "ws2d", "wg-x", "wg-xy", "wg-xyz")
 MODELS = ("palm-540b", "palm-540b-plain", "megatron-530b", "llama-3-70b", "qwen3-32b", "gpt-neox-20b", "palm-62b")
@@ -69,18 +77,61 @@ def planned(case: Case) -> CompiledPhase:
     return compile_phase(program, case.phase, Mesh.parse(case.chips), Options(hardware, overlap=case.overlap))
 
 
-def row(case: Case) -> str:
+class Kept:
+    """What was found of programs before: the lines of a table by the digest of all that they follow from, on disk as
+    they come. Of a line that was cut off as it was written nothing is known."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.rows: dict[str, str] = {}
+        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+            try:
+                one = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            self.rows[one["digest"]] = one["row"]
+
+    def add(self, digest: str, row: str) -> None:
+        """Keep a line."""
+        self.rows[digest] = row
+        self.file.parent.mkdir(exist_ok=True)
+        with self.file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps({"digest": digest, "row": row}) + "\n")
+
+
+def row(case: Case, kept: Kept) -> str:
     """A case as a line of the table."""
     try:
         one = planned(case)
     except InputError:
-        return f"| {case.name} | does not fit by its plan | | | | | | | |"
+        return _said(case, "does not fit by its plan")
+    step = emit_jax(one.program, one.spmd, one.estimate, tpu=True)
+    digest = digest_of(case, one, step)
+    if digest not in kept.rows:
+        try:
+            kept.add(digest, _compiled(case, one, step))
+        except InternalError as error:  # which may have been the machine's
+            return _said(case, str(error).split(": ", 1)[-1])
+    return kept.rows[digest]
+
+
+def digest_of(case: Case, one: CompiledPhase, step: str) -> str:
+    """What a line of the table follows from: the module, for what it is compiled and by what, and what is planned."""
+    sent = sorted((str(each), times) for each, times in planned_of(one).items())
+    found = case.name, slice_of(one.spmd.mesh, one.hardware), one.memory.total_bytes, sent, step
+    return sha256(repr((version("jax"), version("libtpu"), *found)).encode()).hexdigest()
+
+
+def _compiled(case: Case, one: CompiledPhase, step: str) -> str:
     try:
-        found = check_tpu(one)
-    except (InputError, InternalError) as error:
-        said = error.diagnostics[0].message if isinstance(error, InputError) else str(error)
-        return f"| {case.name} | {said.split(': ', 1)[-1][:160]} | | | | | | | |"
+        found = check_tpu(one, step)
+    except InputError as error:
+        return _said(case, error.diagnostics[0].message.split(": ", 1)[-1])
     return f"| {case.name} | {' | '.join(_cells(found))} |"
+
+
+def _said(case: Case, what: str) -> str:
+    return f"| {case.name} | {what[:160]} |{' |' * (COLUMNS - 1)}"
 
 
 def _cells(found: ModuleReport) -> Iterator[str]:
@@ -89,10 +140,17 @@ def _cells(found: ModuleReport) -> Iterator[str]:
     yield f"{sent / wanted:.3f}" if wanted else "-"
     yield "yes" if found.equal else "**no**"
     yield f"{found.planned_bytes / GIGA:.2f}"
+    yield f"{found.memory['live'] / found.planned_bytes:.3f}"
     yield f"{found.peak_bytes / found.planned_bytes:.3f}"
-    yield f"{found.short_bytes / found.planned_bytes:.3f}" if found.short_bytes is not None else "-"
+    yield _short(found)
     yield f"{sum(copy.bytes * copy.times for copy in found.copies) / GIGA:.2f}"
     yield f"{sum(one.beside_products for one in found.hidden)} of {sum(one.every for one in found.hidden)}"
+
+
+def _short(found: ModuleReport) -> str:
+    if found.short_bytes is not None:
+        return f"{found.short_bytes / found.planned_bytes:.3f}"
+    return "-" if found.peak_bytes <= ROOM * found.planned_bytes else "**refused**"
 
 
 def table(rows: list[str]) -> list[str]:
@@ -102,15 +160,19 @@ def table(rows: list[str]) -> list[str]:
         "",
         f"Written by `make bench-tpu`, with JAX {version('jax')} and libtpu {version('libtpu')}: full size, compiled",
         "ahead of time, no TPU. Bytes are those that a chip sends in the whole program, *kinds equal* whether each",
-        "kind of collective sends what was planned; GB are the most that a chip holds, *ratio* the compiled module's",
-        "to the planned; *short* the same where a chip has 1.05 times the planned, for modules that take more: where",
-        "there is room the compiler gathers weights before they are needed. It is less where values lie in the memory",
-        "near the arithmetic (134 MB on v4), on which no plan counts. *Copied* are parameters and caches in copies of",
-        "16 MB and more, each time; *hidden* how many of the collectives that do not wait have a matmul between start",
-        "and done. Chips as `escc compile` has them, those of the feed-forward as the paper has them.",
+        "kind of collective sends what was planned. GB are the most that a chip holds by the plan, and three ratios",
+        "to it say what the module takes. *Live* is the most that is live at once, in whatever memory, which is what",
+        "a plan counts: more where values are fetched ahead into the memory near the arithmetic (134 MB on v4).",
+        "*Placed* is what the compiler takes with all of the chip's memory to place it in: more by the room that is",
+        "lost between, and by what it gathers before it is needed, which it does where there is room, and less by what",
+        "lies near the arithmetic. *Short* is the same where a chip has 1.05 times the planned, for modules that take",
+        "more, *refused* where it cannot be: so it is seen whether a module fits a chip that its plan fills. *Copied*",
+        "are parameters and caches in copies of 16 MB and more, each time; *hidden* how many of the collectives that do",
+        "not wait have a matmul between start and done. Chips as `escc compile` has them, those of the feed-forward as",
+        "the paper has them.",
         "",
-        "| program | plan, MB | sent, ratio | kinds equal | plan, GB | held, ratio | short | copied, GB | hidden |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| program | plan, MB | sent, ratio | kinds equal | plan, GB | live | placed | short | copied, GB | hidden |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         *rows,
     ]
 
@@ -119,12 +181,15 @@ def main() -> int:
     """Measure and report; the file is written when every case was measured."""
     parser = argparse.ArgumentParser(description="Compile emitted modules ahead of time for TPU slices.")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="only cases whose names have all of these")
+    parser.add_argument("--fresh", action="store_true", help="compile what was compiled before, too")
     arguments = parser.parse_args()
     require_tpu_compiler()
-    rows = []
+    if arguments.fresh:
+        KEPT.unlink(missing_ok=True)
+    rows, kept = [], Kept(KEPT)
     for case in cases():
         if all(text in case.name for text in arguments.only or ()):
-            rows.append(row(case))
+            rows.append(row(case, kept))
             print(rows[-1], file=sys.stderr, flush=True)
     text = "\n".join(table(rows)) + "\n"
     print(text, end="")

@@ -156,7 +156,10 @@ def expert_dot(a: jax.Array, weights: jax.Array, at: Routing, dtype: Any) -> jax
     columns, terms = weights.shape[at.sizes.ndim + a.ndim - 1 :], math.prod(a.shape[1:])
     wide = jnp.promote_types(a.dtype, weights.dtype)
     left, right = a.reshape(-1, terms).astype(wide), weights.reshape(at.sizes.size, terms, -1).astype(wide)
-    product = lax.ragged_dot(left, right, at.sizes.ravel(), preferred_element_type=dtype)
+    if len(right) == 1:  # of one expert all rows are, and a plain product reads its matrix where it lies
+        product = jnp.dot(left, right[0], preferred_element_type=dtype)
+    else:
+        product = lax.ragged_dot(left, right, at.sizes.ravel(), preferred_element_type=dtype)
     return product.reshape(-1, *columns)
 
 

@@ -82,6 +82,8 @@ def _under_way(module: Module) -> set[str]:
 def _sent(instruction: Instruction, types: dict[str, str], mesh: Mesh) -> Iterator[ModuleTransfer]:
     """What a collective sends: of several arrays, those that say which rows are sent apart from the others."""
     held = [types[name] for name in instruction.operands]
+    if instruction.opcode.startswith("ragged"):
+        held = held[:1]  # then come what is written into, and which rows go where
     routing = [each for each in held if each.startswith("u8[")]
     rest = [each for each in held if each not in routing]
     for arrays, is_routing in ((rest, False), (routing, True)):

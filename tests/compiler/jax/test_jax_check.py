@@ -89,6 +89,7 @@ PAIRS = "source_target_pairs={{0,4},{4,0},{1,1}}"
         ("%r = f32[8,4] all-reduce(%p), replica_groups=mesh['a'=8] {'a':(1)2}", "all-reduce", ("x",), 128),
         (f"%s = f32[1,4] reduce-scatter(%p), {ALL}", "reduce-scatter", ("x", "y"), 112),
         (f"%a = f32[8,4] all-to-all(%p), {ROWS}", "all-to-all", ("y",), 96),
+        (f"%a = f32[8,4] ragged-all-to-all(%p, %p, %p, %p, %p, %p), {ROWS}", "all-to-all", ("y",), 96),
         ("%t = (f32[8,4], f32[8,4]) all-reduce(%p, %p), replica_groups={}", "all-reduce", ("x", "y"), 448),
         (f"%c = f32[8,4] collective-permute(%p), {PAIRS}", "permute", ("x",), 128),
         ("%g = f32[16,4] all-gather(%p), replica_groups={{0,1},{2,3},{4,5},{6,7}}", "all-gather", None, 128),

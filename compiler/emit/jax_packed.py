@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from ...ir.chosen import Chosen
-from ...ir.collective import Embed, Slice
+from ...ir.collective import AllToAll, Embed, Slice
 from ...ir.program import Choose, Einsum, Map, Op, Reduce, Region, Repeat, Sum, operand_names, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import walk_loops
@@ -171,6 +171,16 @@ class Packed:
         if self.of(move.operand) is None:
             return False
         return self.held(move.operand) or not isinstance(move.collective, Slice | Embed)
+
+    def exchanges(self, move: Move) -> bool:
+        """Whether a collective is an all-to-all of rows that takes axes, in their order, from a dim of their mask to
+        another one of it."""
+        if not isinstance(move.collective, AllToAll) or not self.sends(move) or self.as_bits(move):
+            return False
+        axes, source, target = move.collective.axes, move.collective.source, move.collective.target
+        value, entry = self.values[move.operand], self.entry(move.operand)
+        in_order = value.layout.dims[source][-len(axes) :] == tuple(axes)
+        return in_order and value.dims[source] in entry and value.dims[target] in entry
 
     def as_bits(self, move: Move) -> bool:
         """Whether a collective is one of a mask, whose rows say nothing: what is sent are the bits of its routing."""

@@ -183,19 +183,13 @@ class Rows:
             return align_text(f"mask_of({self._route(move, scope)}, {dtype})", entry, dims)
         boxes = self.boxed(move, scope)
         match move.collective:
-            case AllToAll(axes, source, target) if self._between_entries(move.operand, axes, source, target):
+            case AllToAll(axes, source, target) if self.packed.exchanges(move):
                 before, after = self.routing(move.operand, scope), self._route(move, scope)
                 places = [self.moves.axis(move.operand, dim) for dim in (target, source)]
                 sent = f"exchanged({boxes}, {before}, {after}, {axes_text(axes)}, {places[0]}, {places[1]})"
             case collective:
                 sent = self.moves.text(move.operand, collective, boxes)
         return self.unboxed(move, sent, scope)
-
-    def _between_entries(self, name: str, axes: Sequence[str], source: int, target: int) -> bool:
-        """Whether an all-to-all takes axes, in their order, from a dim of a mask to another one of it."""
-        value, entry = self.values[name], self.packed.entry(name)
-        in_order = value.layout.dims[source][-len(axes) :] == tuple(axes)
-        return in_order and value.dims[source] in entry and value.dims[target] in entry
 
     def boxed(self, move: Move, scope: Scope) -> str:
         """The operand of a collective in boxes; as it is, where it is not packed."""

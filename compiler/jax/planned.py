@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
 from ...cost.estimate import Transfer as Planned
-from ...cost.tpu_collectives import stages_of
+from ...cost.tpu_collectives import ragged_bytes, stages_of
 from ...ir.choices import with_room
 from ...ir.collective import CollectiveKind
 from ...ir.layout import Reduction
@@ -28,8 +28,9 @@ STAGED = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 def planned_of(compiled: CompiledPhase) -> Counter[ModuleTransfer]:
     """How often each collective of a phase runs in its emitted module, which sends whole rows of chosen values, and
     masks as bits, which are not among these."""
-    rows = packed(compiled.spmd)
-    return planned(with_room(compiled.spmd, room_of(rows)), compiled.estimate, masks_of(rows), compiled.for_tpu)
+    rows, tpu = packed(compiled.spmd), compiled.for_tpu
+    wider = wider_rows(rows) if tpu else {}
+    return planned(with_room(compiled.spmd, room_of(rows)), compiled.estimate, masks_of(rows), tpu, wider)
 
 
 def masks_of(rows: Packed) -> set[str]:
@@ -43,12 +44,30 @@ def room_of(rows: Packed) -> dict[str, Fraction]:
     return {mask: packing.effective(rows.sizes, rows.capacity) for mask, packing in rows.packings.items()}
 
 
+def wider_rows(rows: Packed) -> dict[str, Fraction]:
+    """How many times their bytes exchanged rows of one dim are sent as on a TPU, by what the exchange makes."""
+    found: dict[str, Fraction] = {}
+    for placed in walk(rows.spmd.body):
+        match placed.item:
+            case Move(result, operand) as move if rows.exchanges(move) and len(rows.rest(operand)) == 1:
+                value, [dim] = rows.values[operand], rows.rest(operand)
+                ways = rows.spmd.mesh.size(*value.layout.dims[value.dims.index(dim)])
+                row_bytes = Fraction(rows.sizes[dim] * value.dtype.bits, 8 * ways)
+                found[result] = ragged_bytes(row_bytes) / row_bytes
+    return found
+
+
 def planned(
-    spmd: SpmdProgram, cost: Estimate, masks: Collection[str] = (), tpu: bool = False
+    spmd: SpmdProgram,
+    cost: Estimate,
+    masks: Collection[str] = (),
+    tpu: bool = False,
+    wider: Mapping[str, Fraction] | None = None,
 ) -> Counter[ModuleTransfer]:
     """How often each collective of a plan runs, as a module has them: those that run as one are one, those of a loop
     are its permutes, and what chips fetch from their host is gathered. `cost` is the plan's. Collectives that make
-    `masks` are left out, which go as bits. `tpu`: in the stages in which they are written for TPUs."""
+    `masks` are left out, which go as bits. `tpu`: in the stages in which they are written for TPUs; `wider`: of rows
+    that are sent with more bytes how many times theirs, by what the collective makes."""
     values = spmd.table()
     loops = {move.result: loop for loop, _ in walk_loops(spmd.body) for move in loop.moves}
     halves = {loop.first: loop.halves for loop in cost.loops}
@@ -64,7 +83,7 @@ def planned(
         # A maximum is reduce-scattered as an all-to-all and a local maximum.
         highest = values[step.operand].layout.reduction is Reduction.MAX
         kind = CollectiveKind.ALL_TO_ALL if step.kind == CollectiveKind.REDUCE_SCATTER and highest else step.kind
-        size = Fraction(0) if step.result in masks else Fraction(step.bytes_sent)
+        size = Fraction(0) if step.result in masks else Fraction(step.bytes_sent) * (wider or {}).get(step.result, 1)
         sent = ModuleTransfer(kind, tuple(sorted(step.axes)), size)
         if step.joined:
             last, times, order = found.pop()

@@ -11,8 +11,10 @@ from expert_models import Layer
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
+from escc.compiler.emit.jax_packed import packed
 from escc.compiler.jax.check import check_jax, jax_check_text
 from escc.compiler.jax.hlo import ModuleTransfer, collectives_of
+from escc.compiler.jax.planned import wider_rows
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.cost.estimate import predict
 from escc.ir.choices import with_room
@@ -74,6 +76,14 @@ def test_masks_go_as_bits_and_room_for_all_is_sent_where_platforms_pad() -> None
     assert "  There is room for all of what `layer.m` chooses: in whole rows 2.667 times what is expected." in text
     said = "  Which rows are sent is said in 1,152 bytes more, in 3 collectives; the plan counts 18,432 for masks."
     assert said in text and "  The plan counts 2,359,296 bytes, of the rows that are expected." in text
+
+
+@pytest.mark.parametrize(("row", "sent"), [(256, 256), (320, 512), (2880, 3072)])
+def test_rows_exchanged_on_a_tpu_fill_sublanes(row: int, sent: int) -> None:
+    text, pins = TEXT.replace("KEEP", "2").replace("E = 256", f"E = {row}"), EXCHANGED.pins
+    spmd = Layer(text, "4", pins).compiled().spmd
+    wider = wider_rows(packed(spmd))
+    assert len(wider) == 2 and set(wider.values()) == {Fraction(sent, row)}
 
 
 def test_bits_that_say_which_rows_are_sent_are_told_from_the_rest() -> None:

@@ -21,6 +21,7 @@ from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..hf_import.weight_map import WeightMap, map_beside
 from ..jax.module_text import module_check_text
+from ..jax.planned import too_large
 from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
 from ..plan.autopad import pad_auto, padding_text
 from ..plan.compiled import Compilation
@@ -352,6 +353,8 @@ def compile_command(
         again = compile_model(auto.program, [compiled.mesh], options, phases, separate, check)
         compiled, paddings = CompiledModel(again.phases, compiled.shapes), padding_text(auto)
     _remark(compiled)
+    if emit is Emit.JAX:
+        complain([warning for one in compiled.phases for warning in too_large(one)])
     if on_tpu:
         writing.check_on_tpu(compiled)
     writing.show(compiled, paddings)

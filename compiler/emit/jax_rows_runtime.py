@@ -160,6 +160,8 @@ def expert_dot(a: jax.Array, weights: jax.Array, at: Routing, dtype: Any) -> jax
         product = jnp.dot(left, right[0], preferred_element_type=dtype)
     else:
         product = lax.ragged_dot(left, right, at.sizes.ravel(), preferred_element_type=dtype)
+        # A TPU makes it in f32, and without a barrier holds that for all that read it.
+        product = lax.platform_dependent(product, tpu=lax.optimization_barrier, default=lambda a: a)
     return product.reshape(-1, *columns)
 
 

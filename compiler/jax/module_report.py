@@ -14,7 +14,7 @@ from ..plan.compiled import CompiledPhase
 from .hlo import ModuleTransfer, transfers_of
 from .hlo_schedule import Copy, Hidden, copies_of, hidden_in
 from .hlo_text import ModuleError, read_module
-from .planned import planned_of
+from .planned import planned_memory, planned_of
 
 SMALL_BYTES = 1024  # collectives of less are none of the plan's, and listed apart
 COPY_BYTES = 16e6  # of parameters and caches, from here on
@@ -29,9 +29,10 @@ class ModuleReport:
     `planned` and `module`: how often each collective runs, in the plan and in the optimised module; `small`: those of
     the module that send less than SMALL_BYTES, of kinds that the plan has not. `memory`: bytes of a chip, by what takes
     them, `live` the most that is live at once, between which room may be lost; `planned_bytes`: the most that it holds
-    by the plan. `copies`: of parameters and caches, of COPY_BYTES and more. `hidden`: what runs beside the collectives
-    that do not wait; `nearly`: the plan has loops, whose transfers the compiler may merge with others, or chosen
-    values, with whose rows it may send what says which they are.
+    by the plan, with room for as many chosen entries as the module has. `copies`: of parameters and caches, of
+    COPY_BYTES and more. `hidden`: what runs beside the collectives that do not wait; `nearly`: the plan has loops,
+    whose transfers the compiler may merge with others, or chosen values, with whose rows it may send what says which
+    they are.
     `short_bytes`: the most that it holds when it is compiled for a chip that has ROOM times what was planned, None
     where it takes no more anyway, or where the compiler does not say.
     """
@@ -87,7 +88,7 @@ def report_of(
     except ModuleError as error:
         raise InternalError(f"the compiled module of phase `{spmd.phase}` cannot be read: {error}") from error
     nearly = bool(compiled.estimate.loops) or chooses(spmd)
-    held = float(compiled.memory.total_bytes)
+    held = float(planned_memory(compiled).total_bytes)
     sent = planned, found - small, small
     return ModuleReport(compiled_for, *sent, memory, held, copies, hidden, nearly, short_bytes)
 

@@ -9,9 +9,11 @@ from fractions import Fraction
 
 from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
 from ...cost.estimate import Transfer as Planned
+from ...cost.memory import MemoryUse, memory
 from ...cost.tpu_collectives import ragged_bytes, stages_of
 from ...ir.choices import with_room
 from ...ir.collective import CollectiveKind
+from ...ir.diagnostics import Diagnostic
 from ...ir.layout import Reduction
 from ...ir.mesh import Mesh
 from ...ir.program import walk
@@ -31,6 +33,25 @@ def planned_of(compiled: CompiledPhase) -> Counter[ModuleTransfer]:
     rows, tpu = packed(compiled.spmd), compiled.for_tpu
     wider = wider_rows(rows) if tpu else {}
     return planned(with_room(compiled.spmd, room_of(rows)), compiled.estimate, masks_of(rows), tpu, wider)
+
+
+def planned_memory(compiled: CompiledPhase) -> MemoryUse:
+    """What a chip holds of a phase's emitted module by the plan, with the rows for which there is room."""
+    return memory(with_room(compiled.spmd, room_of(packed(compiled.spmd))), compiled.hardware.lanes)
+
+
+def too_large(compiled: CompiledPhase) -> tuple[Diagnostic, ...]:
+    """A warning where an emitted module has room for so many chosen entries that it takes more of a chip than there
+    is, and its plan, which counts those that are expected, does not."""
+    room, held = compiled.hardware.room_bytes, float(planned_memory(compiled).total_bytes)
+    if held <= room or float(compiled.memory.total_bytes) > room:
+        return ()
+    message = (
+        f"The module of phase `{compiled.phase}` has room for all entries that can be chosen, with which it takes "
+        f"{held / 1e9:.2f} GB of a chip, {(held - room) / 1e9:.2f} GB more than there is; the plan counts those that "
+        "are expected."
+    )
+    return (Diagnostic(message, hint="`--capacity 1.25` gives room for 1.25 times these", severity="warning"),)
 
 
 def masks_of(rows: Packed) -> set[str]:

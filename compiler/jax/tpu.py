@@ -27,6 +27,7 @@ from ..emit.jax_source import emit_jax
 from ..plan.compiled import CompiledPhase
 from .check import require_jax
 from .module_report import ROOM, ModuleReport, peak_of, report_of
+from .planned import planned_memory
 from .processes import run_processes
 
 CHILD = f"{__package__}.compile_child"
@@ -106,7 +107,7 @@ def check_tpu(compiled: CompiledPhase, step: str | None = None) -> ModuleReport:
         if (unreadable := path / "unreadable.txt").exists():
             raise _unreadable(unreadable.read_text(encoding="utf-8"), memory, compiled, where)
         text = (path / "final.txt").read_text(encoding="utf-8")
-        held = float(compiled.memory.total_bytes)
+        held = float(planned_memory(compiled).total_bytes)
         short = _short_bytes(path, wanted, ROOM * held) if peak_of(memory) > ROOM * held else None
     return report_of(compiled, where.topology, text, memory, short)
 
@@ -137,7 +138,7 @@ def _refusal(said: str, compiled: CompiledPhase, where: Slice) -> InputError | I
     needed, most = _needed_bytes(said)
     if "RESOURCE_EXHAUSTED" not in said or needed is None or most is None:
         return InternalError(f"the TPU's compiler does not take phase `{compiled.phase}`: {said[:300]}")
-    memory = compiled.memory
+    memory = planned_memory(compiled)
     least = "at least " if "temporaries" in said else ""  # which it calls all that it placed before it gave up
     largest = re.search(r"Shape: (\S+\[[\d,]*\])", said)
     what = f"; the largest is {largest[1]}" if largest else ""
@@ -151,7 +152,7 @@ def _refusal(said: str, compiled: CompiledPhase, where: Slice) -> InputError | I
 
 def _unreadable(said: str, memory: Mapping[str, int], compiled: CompiledPhase, where: Slice) -> InputError:
     """What is known of a module that compiles and that JAX cannot write as text."""
-    held = float(compiled.memory.total_bytes)
+    held = float(planned_memory(compiled).total_bytes)
     return fail(
         f"The module of phase `{compiled.phase}` compiles for {where.topology}, and takes {peak_of(memory) / 1e9:.2f} "
         f"GB of a chip where {held / 1e9:.2f} GB are planned; JAX cannot write it as text, so that its collectives are "

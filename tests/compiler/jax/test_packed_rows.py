@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -14,7 +15,7 @@ from escc.compiler.commands.main import app
 from escc.compiler.emit.jax_packed import packed
 from escc.compiler.jax.check import check_jax, jax_check_text
 from escc.compiler.jax.hlo import ModuleTransfer, collectives_of
-from escc.compiler.jax.planned import wider_rows
+from escc.compiler.jax.planned import planned_memory, too_large, wider_rows
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.cost.estimate import predict
 from escc.ir.choices import with_room
@@ -76,6 +77,18 @@ def test_masks_go_as_bits_and_room_for_all_is_sent_where_platforms_pad() -> None
     assert "  There is room for all of what `layer.m` chooses: in whole rows 2.667 times what is expected." in text
     said = "  Which rows are sent is said in 1,152 bytes more, in 3 collectives; the plan counts 18,432 for masks."
     assert said in text and "  The plan counts 2,359,296 bytes, of the rows that are expected." in text
+
+
+def test_a_module_with_room_for_all_that_takes_more_than_a_chip_has_is_warned_of() -> None:
+    one = EXCHANGED.compiled()
+    expected, held = (float(each.total_bytes) for each in (one.memory, planned_memory(one)))
+    assert held > 1.1 * expected
+    [warning] = too_large(replace(one, hardware=replace(one.hardware, hbm_bytes=(held + expected) / 2)))
+    assert "has room for all entries that can be chosen" in warning.message and "--capacity" in str(warning.hint)
+    for hbm_bytes in (held, expected - 1):  # enough; too little for the plan as well, which then says so
+        assert not too_large(replace(one, hardware=replace(one.hardware, hbm_bytes=hbm_bytes)))
+    roomy = EXCHANGED.compiled(Fraction(1))
+    assert planned_memory(roomy).total_bytes == roomy.memory.total_bytes
 
 
 @pytest.mark.parametrize(("row", "sent"), [(256, 256), (320, 512), (2880, 3072)])

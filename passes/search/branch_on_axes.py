@@ -27,7 +27,7 @@ INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 MOST_RELAXED = 80  # linear programs, each a second or more
 PATIENCE = 12  # of them, after which a small gap is good enough for a plan
 NEARLY = 2e-3  # that gap
-NEAR = (0.004, 0.01, 0.03)  # above the bound, where plans are looked for in turn
+NEAR = (0.006, 0.02, 0.05)  # above the bound, where plans are looked for in turn
 DEEP = 0.5  # of the way from the least bound to the price, how far a box may be that is looked at for being the last
 
 

@@ -36,6 +36,7 @@ MOST_INTEGER = 10_000  # columns of a program for that search
 NEAR_RELAXED = 1e-4  # above a linear relaxation, where its plans are looked for first
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
+MANY_TIED = 60_000  # and of its relaxation, which takes seconds then and says little
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 
 
@@ -334,7 +335,8 @@ class Prover:
         known = left is not None and left.ascent is ascent and best.price <= left.price * (1 + 1e-12)
         among = left if known else None
         reduced = self._reduce(ascent, best, ties=True, limits=limits, among=among)
-        if not reduced.possible or (most_columns is not None and len(reduced.model.cost) > most_columns):
+        columns = len(reduced.model.cost)
+        if not reduced.possible or columns > (MANY_TIED if most_columns is None else min(MANY_TIED, most_columns)):
             return best
         answer = self._relax(reduced, ascent, _unit(best.price))
         plan = self._plan(answer, reduced)

@@ -383,6 +383,9 @@ def branch_and_bound(sides: Sequence[Boxes]) -> None:
     """Take turns at all plans, the `sides`, until nothing is left that may hold a cheaper one. The side of the least
     bound is next: a plan that is found in one closes the boxes of all."""
     while waiting := [side for side in sides if side.open]:
+        stuck = min((side.bound for side in sides if side.large and not side.open), default=math.inf)
+        if all(side.best is not None or side.elsewhere for side in sides) and stuck <= min(s.bound for s in waiting):
+            break  # a better bound of these would be none of all plans
         now = waiting[0] if waiting[0].dives else min(waiting, key=_turn)
         now.step()
         share(sides)

@@ -2,7 +2,8 @@
 
 The program among images is small enough for a solver to settle, with what values take of the memory branched on first
 (see `level_program`). Its optimum is a bound of all plans. A plan of it says of each value how many ways its dims are
-split; which axes these are is said by a second program, of the images of what the plan takes alone.
+split; which axes these are is said by a second program, of the images of what the plan takes alone, and a third of all
+plans that store the same.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ FINE = 0.2  # of that, how near to the cheapest is near enough where there are m
 SWEEPS = 3  # of the ascent among the images of a plan
 TIGHTER = 4  # times that there is said to be less room, where what is spelled out takes more than it may
 MOST_AMONG = 250_000  # columns of a program among images; larger ones take minutes
+MOST_STORED = 800_000  # columns of the program of plans that store what one stores, whose relaxation is easy
 MOST_SPELLED, MOST_ARCS = 40_000, 150_000  # columns of the programs that spell a plan out: over its arcs, and all
 BEYOND = 1.1  # how much less, by what it takes too much
 LITTLE = 1e-6  # and less than that plan takes at the least, so that another is found
@@ -73,6 +75,8 @@ class ImageSearch:
             less = limits.share * (1 - BEYOND * self.limits.excess(wrong))
             limits = replace(limits, share=min(less, limits.taken(cheapest) * (1 - LITTLE)))
             cheapest, _ = small.any(limits, max(least, low), below)
+        if found is not None and bound < found.price * (1 - ROUGH):
+            found = self._stored_alike(found, whole) or found
         self.prover.solve_s += small.prover.solve_s
         return Among(bound, found, whole)
 
@@ -117,6 +121,17 @@ class ImageSearch:
             if most.price == below:
                 break
         return None, None
+
+    def _stored_alike(self, plan: Candidate, whole: DualAscent) -> Candidate | None:
+        """A cheaper plan that stores what a plan stores: with that settled, much of how axes stand to each other is."""
+        own = whole.copy()
+        for n, node in enumerate(self.prover.problem.graph.nodes):
+            if node.stored is not None:
+                own.allow(n, np.arange(len(own.prices[n])) == plan.chosen[n])
+        for _ in range(SWEEPS):
+            own.sweep()
+        answer = self.prover.near_relaxed(own, plan, self.limits, MOST_STORED, ROUGH)
+        return None if answer is None else answer[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from passes.search.test_images import LINKS, PAPER, SQUARE, ascent_of, problem_of
 
@@ -54,6 +56,20 @@ def test_the_optimum_is_found_and_proven(seed: int, looked_at: list[int], monkey
     assert found.price == pytest.approx(best, rel=1e-9)
     assert problem.found(found.chosen).price == pytest.approx(found.price, rel=1e-12)
     assert found.bound == pytest.approx(best, rel=1e-8)
+
+
+@pytest.mark.parametrize("seed", MIXED)
+def test_of_plans_below_a_price_just_above_it_the_optimum_is_found(
+    seed: int, looked_at: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left out below a price leaves the plans that cost a little less."""
+    monkeypatch.setattr(branching, "MOST_RELAXED", 5_000)
+    problem = problem_by_seed(seed)
+    best = by_solver(problem).price
+    asked = replace(start_of(problem), price=best * (1 + 1e-6))
+    found = Prover(problem).prove(ascent_of(problem), asked)
+    assert sum(looked_at) > 5
+    assert found.price == pytest.approx(best, rel=1e-9)
 
 
 @pytest.mark.parametrize("most", [1, 3, 10])

@@ -68,7 +68,7 @@ class AxisProgram:
 
 
 @dataclass(frozen=True, eq=False)
-class _Box:
+class Box:
     """The columns that are left (`upper`), those of them that plans below the price may have (`cheap`), and the answer
     to a relaxation of these or, until it is looked at, of more."""
 
@@ -92,8 +92,8 @@ class AxisSearch:
     relaxed: int = 0
     entered: int = 0
     given_up: float = np.inf
-    heap: list[tuple[float, int, _Box]] = field(default_factory=list)
-    closed: list[_Box] = field(default_factory=list)
+    heap: list[tuple[float, int, Box]] = field(default_factory=list)
+    closed: list[Box] = field(default_factory=list)
 
     @property
     def bound(self) -> float:
@@ -103,14 +103,14 @@ class AxisSearch:
     def run(self, root: Answer) -> None:
         """From the relaxation of all until nothing is left, or a small gap."""
         asked, floor, every = self.price, root.bound, self.program.model.upper
-        whole = _Box(every, every, root, floor, True)
+        whole = Box(every, every, root, floor, True)
         closed = [whole]
         for share in (*NEAR, np.inf):
             # As if a plan of that price were known, which leaves far fewer columns; most often there is a cheaper one.
             self.price = min(floor * (1 + share), asked)
-            cheap = _cheap(whole, self.price)
+            left = cheap(whole, self.price)
             for box in closed:
-                self._push(replace(box, cheap=np.minimum(box.upper, cheap), answer=root))
+                self._push(replace(box, cheap=np.minimum(box.upper, left), answer=root))
             self.closed = []
             self._below()
             floor = self.bound
@@ -131,7 +131,7 @@ class AxisSearch:
     def _gap(self) -> float:
         return self.settings.gap if self.best is None or self.relaxed < PATIENCE else NEARLY
 
-    def _take(self) -> _Box:
+    def _take(self) -> Box:
         """The box of the least bound; until a plan is found the last one, unless its bound says little for it."""
         least = self.heap[0][0]
         last = max(self.heap, key=lambda entry: entry[1])
@@ -141,14 +141,14 @@ class AxisSearch:
         heapq.heapify(self.heap)
         return last[2]
 
-    def _push(self, box: _Box) -> None:
+    def _push(self, box: Box) -> None:
         self.entered += 1
         heapq.heappush(self.heap, (box.bound, self.entered, box))
 
-    def _relax(self, box: _Box) -> None:
+    def _relax(self, box: Box) -> None:
         """Look at a box by the relaxation of its columns, of those that plans below the price may have."""
-        cheap = _cheap(box, self.price)
-        model = replace(continuous(self.program.model), upper=cheap)
+        left = cheap(box, self.price)
+        model = replace(continuous(self.program.model), upper=left)
         answer = solve(model, self.settings, rows=box.answer.row_worths, worths=True)
         self.relaxed += 1
         self.seconds += answer.seconds
@@ -160,7 +160,7 @@ class AxisSearch:
             bound = max(box.bound, answer.bound)
             plan = self.program.plan(answer)
             if plan is None:
-                self._push(_Box(box.upper, cheap, answer, bound, True))
+                self._push(Box(box.upper, left, answer, bound, True))
             else:
                 self._offered(plan, bound)
 
@@ -171,15 +171,15 @@ class AxisSearch:
         if bound < self.price * (1 - self.settings.gap):  # what its collectives cost is bounded as that of mixtures
             self.given_up = min(self.given_up, bound)
 
-    def _split(self, box: _Box) -> None:
+    def _split(self, box: Box) -> None:
         """Two boxes, that which has more of what the relaxation takes looked at first."""
         columns, side = self._cut(box)
         for some in (side, ~side):
-            upper, cheap = box.upper.copy(), box.cheap.copy()
-            upper[columns[some]] = cheap[columns[some]] = 0.0
-            self._push(replace(box, upper=upper, cheap=cheap, relaxed=False))
+            upper, left = box.upper.copy(), box.cheap.copy()
+            upper[columns[some]] = left[columns[some]] = 0.0
+            self._push(replace(box, upper=upper, cheap=left, relaxed=False))
 
-    def _cut(self, box: _Box) -> tuple[Array, Mask]:
+    def _cut(self, box: Box) -> tuple[Array, Mask]:
         """Columns of the choices of a node, and on which side of a cut each is: that of which the relaxation takes
         more. By the axis and place of which it takes most nearly a half, at the node that runs most often and has most
         choices; where only the order of axes is left open, by a choice."""
@@ -210,7 +210,7 @@ class AxisSearch:
         return out or [np.arange(len(kept)) == np.argmax(share)]
 
 
-def _cheap(box: _Box, price: float) -> Floats:
+def cheap(box: Box, price: float) -> Floats:
     """The columns of a box that plans of at most a price may have, by their reduced costs."""
     assert box.answer.reduced_costs is not None, "linear programs have them"
     dear = box.answer.bound + box.answer.reduced_costs > price * (1 + 1e-9)

@@ -82,7 +82,8 @@ class Box:
 @dataclass(eq=False)
 class AxisSearch:
     """Branch and bound. `price`: what plans must cost less than, in the program's unit; `best`: the cheapest that was
-    found, if any. `seconds`: spent in the solver."""
+    found, if any. `seconds`: spent in the solver, on so many `relaxed`. `given_up`: a bound of what is not looked at
+    any more; `closed`: the boxes without a plan below the price."""
 
     program: AxisProgram
     settings: Settings
@@ -154,7 +155,7 @@ class AxisSearch:
         self.seconds += answer.seconds
         if answer.none or answer.bound >= self.price:
             self.closed.append(replace(box, bound=self.price))
-        elif answer.x is None:
+        elif answer.x is None or answer.reduced_costs is None:  # out of time
             self.given_up = min(self.given_up, box.bound)
         else:
             bound = max(box.bound, answer.bound)

@@ -154,7 +154,7 @@ class Prover:
         best = replace(best, bound=min(best.price, max(best.bound, relaxed.bound / unit)))
         if not self._is_proven(best):
             some = np.count_nonzero(_fixed(reduced.model, relaxed, best.price * unit).upper)
-            if plan is None and relaxed.x is not None and some > MANY_MIXED:
+            if plan is None and relaxed.x is not None and relaxed.reduced_costs is not None and some > MANY_MIXED:
                 best = self._by_axes(relaxed, reduced, ascent, best, unit)
             else:
                 best = self._by_solver(relaxed, reduced, ascent, best, unit)
@@ -188,7 +188,8 @@ class Prover:
         found = replace(found, bound=min(found.price, max(best.bound, search.bound / unit)))
         if search.best is None and not self._is_proven(found):
             rounded = self._round(relaxed, reduced, ascent, best)
-            found = replace(rounded, bound=found.bound) if rounded and rounded.price < best.price else found
+            if rounded and rounded.price < best.price:
+                return replace(rounded, bound=min(rounded.price, found.bound))
         return found
 
     def _is_proven(self, plan: Candidate) -> bool:

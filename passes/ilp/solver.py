@@ -75,14 +75,15 @@ def solve(
     rows: Floats | None = None,
     worths: bool = False,
     first: Array | None = None,
+    ranks: Array | None = None,
     most: float | None = None,
 ) -> Answer:
     """Solve a model, as a linear program if it has no integers; search at most so many `nodes`. `rows`: what each row
     of a linear program may be worth; from near the true worths it is solved in a fraction of the time. `worths`:
     whether it is asked for what each row of a linear program is worth. `first`: columns that are branched on before all
-    others, which SCIP knows how to do, and with them settled hardly anything is left open; HiGHS is kept from looking
-    for solutions in smaller programs then, and where there are many columns. `most`: what a solution that is of
-    interest costs at most.
+    others, which SCIP knows how to do, those of high `ranks` sooner, and with them settled hardly anything is left
+    open; HiGHS is kept from looking for solutions in smaller programs then, and where there are many columns. `most`:
+    what a solution that is of interest costs at most.
 
     One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
     shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
@@ -102,8 +103,11 @@ def solve(
         )
     live = np.flatnonzero(model.upper > 0)
     proto = _proto(model, live)
-    place = np.zeros(0, dtype=np.int64) if first is None else np.searchsorted(live, first[model.upper[first] > 0])
-    wanted = _wanted(worths, place)
+    wanted = _wanted(worths)
+    if first is not None:
+        some = model.upper[first] > 0
+        wanted.branching_priorities.ids.extend(np.searchsorted(live, first[some]).tolist())
+        wanted.branching_priorities.values.extend((1 + (0 * first if ranks is None else ranks)[some]).tolist())
     parameters = _parameters(settings, nodes)
     if settings.solver == "highs" and (first is not None or len(live) > MANY_COLUMNS):
         for option in SMALLER_PROGRAMS:
@@ -172,16 +176,14 @@ def _ask(
         return None
 
 
-def _wanted(worths: bool, first: Array) -> model_parameters_pb2.ModelSolveParametersProto:
+def _wanted(worths: bool) -> model_parameters_pb2.ModelSolveParametersProto:
     """What an answer is to hold: most of the time that it takes to read goes to what is 0, or never looked at.
-    `worths`: what rows are worth is looked at. `first`: the columns that are branched on before others."""
+    `worths`: what rows are worth is looked at."""
     wanted = model_parameters_pb2.ModelSolveParametersProto()
     wanted.variable_values_filter.skip_zero_values = True
     wanted.reduced_costs_filter.skip_zero_values = True
     wanted.dual_values_filter.skip_zero_values = True
     wanted.dual_values_filter.filter_by_ids = not worths
-    wanted.branching_priorities.ids.extend(first.tolist())
-    wanted.branching_priorities.values.extend([1] * len(first))
     return wanted
 
 

@@ -27,9 +27,10 @@ from .class_program import (
     worths_of,
 )
 from .dual_ascent import DualAscent
-from .exact import INTEGRAL, TIE, UNIT, Prover
+from .exact import TIE, UNIT, Prover
 from .fold import Fold, fold
 from .problem import Candidate, Problem
+from .reduced_program import INTEGRAL
 
 Floats = NDArray[np.float64]
 APART = (0, 1, 2)  # copies at each end of a pattern that are told from those between, in turn

@@ -12,27 +12,28 @@ from numpy.typing import NDArray
 
 from ..ilp.model import Model, continuous
 from ..ilp.solver import Answer, solve
-from ..layouts.space import Array, Mask
+from ..layouts.space import Mask
 from .branch_on_axes import AxisProgram, AxisSearch
 from .dual_ascent import DualAscent
 from .graph import restrict
-from .integer_program import ChoiceProgram, choice_program
+from .integer_program import choice_program
 from .level_program import LevelProgram, level_program
 from .memory_bounds import Load
 from .problem import Candidate, Problem, tie_of
+from .reduced_program import INTEGRAL, Left, Reduced, fixed, left_of
 from .row_worths import row_worths
 
 Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
 MORE_SWEEPS = 6  # on the choices that a relaxation mixes
 NEAR = (0.05, 0.15)  # above the ascent's bound, where most plans are
-INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 FAR = 1e30  # seconds: more than the difference of any two plans
 NODES = 2_000  # of the solver's search among plans that keep to a limit
 FEW_NODES = 200  # where what values take is branched on first: with that most programs are settled in fewer
 MANY_MIXED = 30_000  # columns of a program that the solver has no end with where axes are alike
 MANY_LIVE = 40_000  # columns of a program by levels; SCIP, told where to branch, is quicker with fewer, HiGHS with more
 MOST_INTEGER = 10_000  # columns of a program for that search
+NEAR_LEVELS = (0.002, 0.005)  # above a linear relaxation of a program by levels, where it is asked first
 NEAR_RELAXED = 1e-4  # above a linear relaxation, where its plans are looked for first
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
@@ -68,56 +69,13 @@ class Limited(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class _Reduced:
-    """The integer program of what is left, which choices and arcs its columns stand for, and what its rows of memory
-    say."""
-
-    program: ChoiceProgram
-    kept: list[Array]
-    arcs: Mapping[int, Mask]
-    loads: Sequence[Load]
-
-    @property
-    def model(self) -> Model:
-        """Its arrays."""
-        return self.program.model
-
-    @property
-    def possible(self) -> bool:
-        """Whether every node has a choice left."""
-        return all(len(kept) for kept in self.kept)
-
-    def shares(self, answer: Answer) -> list[Floats]:
-        """How much of each choice an answer takes, node by node; empty when there is none."""
-        if answer.x is None:
-            return []
-        return [answer.x[f : f + len(k)] for f, k in zip(self.program.choice, self.kept, strict=True)]
-
-    def shared(self, answer: Answer) -> frozenset[int]:
-        """The groups of collectives that an answer runs as one."""
-        assert answer.x is not None
-        return frozenset(g for g, column in self.program.shared if answer.x[column] > INTEGRAL)
-
-
-@dataclass(frozen=True, eq=False)
-class _Left:
-    """The choices of each node, and the arcs of each tensor, that a plan of at most `price` may have, by the reduced
-    costs of a linear relaxation of what `ascent` allows."""
-
-    ascent: DualAscent
-    price: float
-    masks: Sequence[Mask]
-    arcs: Mapping[int, Mask]
-
-
 @dataclass
 class Prover:
     """Solves what the bounds leave. `solve_s` adds up the time spent in the solver."""
 
     problem: Problem
     solve_s: float = 0.0
-    _left: _Left | None = None
+    _left: Left | None = None
 
     def prove(self, ascent: DualAscent, known: Candidate, most_columns: int | None = None) -> Candidate:
         """The cheapest plan of those that `ascent` allows, or `known` if none is cheaper; its bound.
@@ -153,30 +111,30 @@ class Prover:
         best = min(best, plan, key=lambda f: f.price) if plan else best
         best = replace(best, bound=min(best.price, max(best.bound, relaxed.bound / unit)))
         if not self._is_proven(best):
-            some = np.count_nonzero(_fixed(reduced.model, relaxed, best.price * unit).upper)
+            some = np.count_nonzero(fixed(reduced.model, relaxed, best.price * unit).upper)
             if plan is None and relaxed.x is not None and relaxed.reduced_costs is not None and some > MANY_MIXED:
                 best = self._by_axes(relaxed, reduced, ascent, best, unit)
             else:
                 best = self._by_solver(relaxed, reduced, ascent, best, unit)
-        self._left = _left(ascent, best.price, reduced, relaxed, unit)
+        self._left = left_of(ascent, best.price, reduced, relaxed, unit)
         return best
 
     def _by_solver(
-        self, relaxed: Answer, reduced: _Reduced, ascent: DualAscent, best: Candidate, unit: float
+        self, relaxed: Answer, reduced: Reduced, ascent: DualAscent, best: Candidate, unit: float
     ) -> Candidate:
         """As `_decide`, by the integer program."""
         plan = None if relaxed.x is None else self._round(relaxed, reduced, ascent, best)
         best = replace(plan, bound=min(plan.price, best.bound)) if plan and plan.price < best.price else best
         if self._is_proven(best):
             return best
-        answer = self._solve(_fixed(reduced.model, relaxed, best.price * unit * (1 + 1e-9)))
+        answer = self._solve(fixed(reduced.model, relaxed, best.price * unit * (1 + 1e-9)))
         plan = self._plan(answer, reduced, ascent)
         bound = max(best.bound, answer.bound / unit)
         best = min(best, plan, key=lambda f: f.price) if plan else best
         return replace(best, bound=min(best.price, bound))
 
     def _by_axes(
-        self, relaxed: Answer, reduced: _Reduced, ascent: DualAscent, best: Candidate, unit: float
+        self, relaxed: Answer, reduced: Reduced, ascent: DualAscent, best: Candidate, unit: float
     ) -> Candidate:
         """As `_decide`, by which axes split what."""
         plan = partial(self._plan, reduced=reduced, ascent=ascent)
@@ -231,7 +189,7 @@ class Prover:
             if plan is not None or self._is_proven(best):
                 break
             if np.isfinite(best.price):
-                left = _fixed(left, answer, best.price * unit * (1 + 1e-9))
+                left = fixed(left, answer, best.price * unit * (1 + 1e-9))
             if (left.upper > 0).sum() > MOST_INTEGER:
                 break  # boxes settle it sooner
         return best, wrong
@@ -263,7 +221,7 @@ class Prover:
             return None, None
         plan = self._plan(relaxed, reduced)
         for limit in (relaxed.bound * (1 + NEAR_RELAXED), known.price * unit):
-            left = _fixed(reduced.model, relaxed, limit)
+            left = fixed(reduced.model, relaxed, limit)
             if plan is not None or np.count_nonzero(left.upper) > MANY_LIVE:
                 break
             answer = self._solve(left, NODES, gap=gap)
@@ -290,21 +248,39 @@ class Prover:
         relaxed = self._relax(reduced, ascent, unit)
         if relaxed.none or relaxed.bound >= most * unit:
             return ByLevels(None, known.price, max(known.price, relaxed.bound / unit))
-        left = _fixed(reduced.model, relaxed, most * unit)
-        program = level_program(left, reduced.program.choice, reduced.loads)
-        answer = self._branch(program, known.price * unit, gap)
-        none = known.price * (1 - (gap or 0.0))
+        answer, bound = self._near_levels(reduced, relaxed, known.price, gap)
         plan = self._plan(answer, reduced)
         if plan is None and answer.x is not None:
             plan = self._mixed(answer, reduced, ascent, known, limits)
-        return ByLevels(plan, none if answer.none else min(none, answer.bound / unit), relaxed.bound / unit)
+        return ByLevels(plan, bound, relaxed.bound / unit)
 
-    def _branch(self, program: LevelProgram, price: float, gap: float | None) -> Answer:
-        """What a solver says of a program by levels, of solutions below a `price` by a gap if that is given."""
+    def _near_levels(self, reduced: Reduced, relaxed: Answer, price: float, gap: float | None) -> tuple[Answer, float]:
+        """What a solver says of a program by levels, and a bound in seconds of plans that cost less than a `price` (by
+        a gap if that is given). It is asked for plans near the relaxation first: most often there is one, and few
+        columns are left."""
+        unit, floor = _unit(price), relaxed.bound
+        for near in (relaxed.bound * (1 + share) for share in NEAR_LEVELS):
+            if near >= price * unit:
+                break
+            left = fixed(reduced.model, relaxed, near)
+            answer = self._branch(level_program(left, reduced.program.choice, reduced.loads), near, gap)
+            floor = near if answer.none else max(floor, min(near, answer.bound))
+            plan = self._plan(answer, reduced)
+            if plan is not None and plan.price * unit <= near:
+                return answer, floor / unit
+        left = fixed(reduced.model, relaxed, price * unit * (1 + 1e-9))
+        none = price * unit * (1 - (gap or 0.0))
+        most = None if gap is None else none
+        answer = self._branch(level_program(left, reduced.program.choice, reduced.loads), most, gap)
+        return answer, (none if answer.none else min(none, max(floor, answer.bound))) / unit
+
+    def _branch(self, program: LevelProgram, most: float | None, gap: float | None) -> Answer:
+        """What a solver says of a program by levels, of solutions that cost at `most` so much, within a gap if one is
+        given."""
         settings, model = self.problem.settings, program.model
         if np.count_nonzero(model.upper) < MANY_LIVE:
-            most = None if gap is None else price * (1 - gap)
-            answer = solve(model, replace(settings, solver="gscip"), NODES, first=program.levels, most=most)
+            scip = replace(settings, solver="gscip")
+            answer = solve(model, scip, NODES, first=program.levels, ranks=program.ranks, most=most)
         else:
             levels = np.zeros(len(model.cost), dtype=bool)
             levels[program.levels] = True
@@ -313,14 +289,14 @@ class Prover:
         self.solve_s += answer.seconds
         return answer
 
-    def _by_bytes(self, model: Model, reduced: _Reduced, limits: Limited) -> Answer:
+    def _by_bytes(self, model: Model, reduced: Reduced, limits: Limited) -> Answer:
         """What a solver says of a program, with the bytes that values take branched on first: where collectives run
         alone it needs few nodes so."""
         if not reduced.loads or limits.combined:
             return self._solve(model, NODES)
         program = level_program(model, reduced.program.choice, reduced.loads)
         settings = replace(self.problem.settings, solver="gscip")
-        answer = solve(program.model, settings, FEW_NODES, first=program.levels)
+        answer = solve(program.model, settings, FEW_NODES, first=program.levels, ranks=program.ranks)
         self.solve_s += answer.seconds
         settled = answer.x is not None and float(program.model.cost @ answer.x) * (1 - 2 * settings.gap) <= answer.bound
         return answer if answer.none or settled else self._solve(model, NODES)
@@ -343,10 +319,10 @@ class Prover:
         plan = self._plan(answer, reduced)
         if plan is None:
             limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best)
-            fixed = _fixed(reduced.model, answer, limit)
-            if np.count_nonzero(fixed.upper) > MOST_TIED:
+            near = fixed(reduced.model, answer, limit)
+            if np.count_nonzero(near.upper) > MOST_TIED:
                 return best
-            plan = self._plan(self._solve(fixed), reduced)
+            plan = self._plan(self._solve(near), reduced)
         if plan is None or plan.price > best.price * (1 + 1e-3 * self.problem.settings.gap):
             return best
         return replace(plan, bound=min(best.bound, plan.price))
@@ -357,9 +333,9 @@ class Prover:
         known: Candidate,
         ties: bool,
         limits: Limited | None = None,
-        among: _Left | None = None,
+        among: Left | None = None,
         masks: tuple[list[Mask], dict[int, Mask]] | None = None,
-    ) -> _Reduced:
+    ) -> Reduced:
         alive, arcs = self._alive(ascent, known) if masks is None else masks
         if among is not None:
             alive = [own & mask for own, mask in zip(alive, among.masks, strict=True)]
@@ -381,7 +357,7 @@ class Prover:
         combined = limits is not None and limits.combined
         loads = [Load({n: size[alive[n]] for n, size in load.bytes.items()}, load.room) for load in loads]
         program = choice_program(graph, prices, flows, groups, loads, combined)
-        return _Reduced(program, [np.flatnonzero(k) for k in alive], arcs, loads)
+        return Reduced(program, [np.flatnonzero(k) for k in alive], arcs, loads)
 
     def _alive(self, ascent: DualAscent, known: Candidate) -> tuple[list[Mask], dict[int, Mask]]:
         """The choices of each node and the arcs of each tensor that plans no dearer than `known` may have."""
@@ -398,7 +374,7 @@ class Prover:
         flows = sum(int(mask.sum()) * (uses[t] + (uses[t] > 1)) for t, mask in arcs.items())
         return flows + sum(int(mask.sum()) for mask in alive)
 
-    def _relax(self, reduced: _Reduced, ascent: DualAscent, unit: float) -> Answer:
+    def _relax(self, reduced: Reduced, ascent: DualAscent, unit: float) -> Answer:
         """The linear relaxation of what is left, from where the ascent has come."""
         rows = row_worths(reduced.program, ascent, reduced.arcs, unit)
         answer = solve(continuous(reduced.model), self.problem.settings, rows=rows, worths=True)
@@ -411,7 +387,7 @@ class Prover:
         self.solve_s += answer.seconds
         return answer
 
-    def _plan(self, answer: Answer, reduced: _Reduced, ascent: DualAscent | None = None) -> Candidate | None:
+    def _plan(self, answer: Answer, reduced: Reduced, ascent: DualAscent | None = None) -> Candidate | None:
         """The plan that an answer is, polished by an `ascent`; None where it is a mixture of plans.
 
         The solver knows nothing of ranks: polishing gives back the memory that it took for nothing."""
@@ -429,7 +405,7 @@ class Prover:
         return plan
 
     def _mixed(
-        self, answer: Answer, reduced: _Reduced, ascent: DualAscent, known: Candidate, limits: Limited
+        self, answer: Answer, reduced: Reduced, ascent: DualAscent, known: Candidate, limits: Limited
     ) -> Candidate | None:
         """A plan within limits, cheaper than `known`, of the choices that an answer mixes."""
         mixed = self._among(answer, reduced, ascent)
@@ -441,7 +417,7 @@ class Prover:
         plan = self._plan(self._solve(inside.model, NODES), inside)
         return plan if plan is not None and plan.price < known.price and limits.fits(plan) else None
 
-    def _among(self, answer: Answer, reduced: _Reduced, ascent: DualAscent) -> DualAscent:
+    def _among(self, answer: Answer, reduced: Reduced, ascent: DualAscent) -> DualAscent:
         """An ascent that has settled on the choices that an answer mixes."""
         mixed = ascent.copy()
         for n, (kept, share) in enumerate(zip(reduced.kept, reduced.shares(answer), strict=True)):
@@ -452,7 +428,7 @@ class Prover:
             mixed.sweep()
         return mixed
 
-    def _round(self, answer: Answer, reduced: _Reduced, ascent: DualAscent, best: Candidate) -> Candidate | None:
+    def _round(self, answer: Answer, reduced: Reduced, ascent: DualAscent, best: Candidate) -> Candidate | None:
         """A good plan among the choices that an answer mixes: by ascent, then by the integer program
         on those choices alone."""
         mixed = self._among(answer, reduced, ascent)
@@ -460,35 +436,6 @@ class Prover:
         inside = self._reduce(mixed, best, ties=False)
         exact = self._plan(self._solve(inside.model), inside, ascent) if inside.possible else None
         return min(best, exact, key=lambda f: f.price) if exact else best
-
-
-def _left(ascent: DualAscent, price: float, reduced: _Reduced, relaxed: Answer, unit: float) -> _Left | None:
-    """What a linear relaxation leaves of the choices of plans of at most `price`; None where it says nothing."""
-    if relaxed.reduced_costs is None:
-        return None
-    cheap = relaxed.bound + relaxed.reduced_costs <= price * unit * (1 + 1e-9)
-    masks = []
-    for n, (first, kept) in enumerate(zip(reduced.program.choice, reduced.kept, strict=True)):
-        mask = np.zeros(len(ascent.prices[n]), dtype=bool)
-        mask[kept[cheap[first : first + len(kept)]]] = True
-        masks.append(mask)
-    arcs = {}
-    for t, own in reduced.arcs.items():
-        flows, some = reduced.program.flows[t], np.flatnonzero(own)
-        assert flows is not None, "what has arcs flows"
-        columns = [cheap[first : first + len(some)] for first in flows.columns]
-        left = columns[0] & np.any(columns[1:], axis=0) if len(columns) > 1 else columns[0]
-        arcs[t] = np.zeros(len(own), dtype=bool)
-        arcs[t][some[left]] = True
-    return _Left(ascent, price, masks, arcs)
-
-
-def _fixed(model: Model, relaxed: Answer, limit: float) -> Model:
-    """The integer program without the columns that by their reduced cost no plan below `limit` has."""
-    if relaxed.reduced_costs is None:
-        return model
-    dear = relaxed.bound + relaxed.reduced_costs > limit
-    return replace(model, upper=np.where(dear, 0.0, model.upper))
 
 
 def _unit(price: float) -> float:

@@ -29,11 +29,10 @@ FAR = 0.15  # above a bound: a price below which plans are many
 NEAR_PLAN = (2e-3, 0.01, 0.02, 0.05)  # above the price of a plan among images, what it may cost spelled out
 FINE = 0.2  # of that, how near to the cheapest is near enough where there are many images
 SWEEPS = 3  # of the ascent among the images of a plan
-TIGHTER = 4  # times that there is said to be less room, where what is spelled out takes more than it may
 MOST_AMONG = 250_000  # columns of a program among images; larger ones take minutes
 MOST_STORED = 800_000  # columns of the program of plans that store what one stores, whose relaxation is easy
 MOST_SPELLED, MOST_ARCS = 40_000, 150_000  # columns of the programs that spell a plan out: over its arcs, and all
-BEYOND = 1.1  # how much less, by what it takes too much
+TIGHTER = (0.5, 1.1, 1.1, 1.1)  # how much less room there is said to be, by what is taken too much spelled out, in turn
 LITTLE = 1e-6  # and less than that plan takes at the least, so that another is found
 
 
@@ -66,13 +65,13 @@ class ImageSearch:
         small = _Small(Prover(self.images.problem), ascent, plan)
         cheapest, bound = small.cheapest(limits, max(least, low), below)
         whole, found = self.images.whole(self.ascent, ascent), None
-        for _ in range(TIGHTER):
+        for beyond in TIGHTER:
             if cheapest is None:
                 break
             found, wrong = self._spelled(cheapest, whole, below)
             if found is not None or wrong is None:
                 break
-            less = limits.share * (1 - BEYOND * self.limits.excess(wrong))
+            less = limits.share * (1 - beyond * self.limits.excess(wrong))
             limits = replace(limits, share=min(less, limits.taken(cheapest) * (1 - LITTLE)))
             cheapest, _ = small.any(limits, max(least, low), below)
         if found is not None and bound < found.price * (1 - ROUGH):

@@ -25,10 +25,12 @@ LITTLE = 1e-4 * ROOM  # a node whose choices differ by less has no levels
 
 @dataclass(frozen=True, eq=False)
 class LevelProgram:
-    """A model whose first columns are those of the program that it is made of; those of its `levels` come after."""
+    """A model whose first columns are those of the program that it is made of; those of its `levels` come after.
+    `ranks`: of each the place among them by what it adds at most to any row of memory, the largest last."""
 
     model: Model
     levels: Array
+    ranks: Array
 
 
 def level_program(model: Model, choice: Sequence[int], loads: Sequence[Load]) -> LevelProgram:
@@ -43,6 +45,7 @@ def level_program(model: Model, choice: Sequence[int], loads: Sequence[Load]) ->
     a.add_entries(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 0.0)
     high = model.high.copy()
     known: dict[tuple[int, bytes], int] = {}
+    added: dict[int, float] = {}
     for row, load in enumerate(loads, start=nodes):
         for n, size in load.bytes.items():
             live = np.flatnonzero(model.upper[choice[n] : choice[n] + len(size)] > 0)
@@ -60,7 +63,11 @@ def level_program(model: Model, choice: Sequence[int], loads: Sequence[Load]) ->
                 known[key] = _add_levels(a, choice[n] + live, of, len(steps) - 1)
             at = np.arange(known[key], known[key] + len(steps) - 1)
             a.add_entries(np.full(len(at), row), at, np.diff(steps))
+            for column, more in zip(at.tolist(), np.diff(steps).tolist(), strict=True):
+                added[column] = max(added.get(column, 0.0), more)
     more = a.model()
+    levels = np.arange(columns, a.columns)
+    sizes = np.round(np.array([added[column] for column in levels.tolist()]) / SAME)
     whole = Model(
         np.append(model.cost, more.cost),
         np.append(model.upper, more.upper),
@@ -71,7 +78,7 @@ def level_program(model: Model, choice: Sequence[int], loads: Sequence[Load]) ->
         np.append(model.low, more.low),
         np.append(high, more.high),
     )
-    return LevelProgram(whole, np.arange(columns, a.columns))
+    return LevelProgram(whole, levels, np.unique(sizes, return_inverse=True)[1].reshape(-1))
 
 
 def _steps(taken: Floats) -> tuple[Floats, Array]:

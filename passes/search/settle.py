@@ -20,9 +20,10 @@ from ..layouts.space import Mask
 from .branch_and_bound import MOST_COLUMNS, Side
 from .copies_program import CopiesProgram
 from .dual_ascent import DualAscent
-from .exact import INTEGRAL, Prover
+from .exact import Prover
 from .limits import JointLimits
 from .problem import Candidate
+from .reduced_program import INTEGRAL
 
 Floats = NDArray[np.float64]
 

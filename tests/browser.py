@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,12 @@ FLAGS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
+)
+# The browser reads commands from descriptor 3 and writes to 4. A process of its own puts the ends there and becomes the
+# browser: a function between fork and exec would fork this one, with the threads that JAX may have in it.
+WIRE = (
+    "import os, sys; told, heard = map(int, sys.argv[1:3]); os.dup2(told, 3); os.dup2(heard, 4);"
+    "os.closerange(5, max(told, heard) + 1); os.execvp(sys.argv[3], sys.argv[3:])"
 )
 WAIT_S = 60.0
 
@@ -46,22 +54,18 @@ class Page:
         told, self._out = os.pipe()
         self._in, heard = os.pipe()
 
-        def wire() -> None:
-            """The browser reads commands from descriptor 3 and writes to 4; both ends may be there already."""
-            ends = os.dup(told), os.dup(heard)
-            os.dup2(ends[0], 3)
-            os.dup2(ends[1], 4)
-
+        # Both ends may stand where another is to go, so they are put out of the way first.
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 5) for end in (told, heard)]
+        command = [sys.executable, "-ISc", WIRE, *map(str, ends), program]
         log = (profile.parent / f"{profile.name}.log").open("wb")
         self._process = subprocess.Popen(
-            [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            [*command, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            close_fds=False,
-            preexec_fn=wire,
+            pass_fds=ends,
         )
-        for end in (told, heard):
+        for end in (told, heard, *ends):
             os.close(end)
         log.close()
 

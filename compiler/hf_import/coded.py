@@ -18,7 +18,6 @@ from ...ir.dtype import Dtype
 from ...ir.program import Program
 from ...ir.text.read import parse
 from ...ir.text.surface import Block, Declaration, Dims, Ident, Item, Line, Main, Model, Type
-from ...ir.text.write import print_declaration
 from .parameter_parts import block_numbers
 from .quantised import Quantised
 from .weight_map import KEPT, Made, Parameter, WeightMap, parameters, tensors_of
@@ -162,7 +161,7 @@ def _text(source: Source, model: Model, program: Program, into: Mapping[tuple[st
                 out[-1] = replace(out[-1], names=(*out[-1].names, name))
             else:
                 out.append(one)
-        by_line.setdefault(line.type.span.line, []).extend(map(print_declaration, out))
+        by_line.setdefault(line.type.span.line, []).extend(map(_declaration_text, out))
     table, dtype = into.get(("", "table")), program.table()["table"].dtype.value if "table" in program.table() else ""
     wide = table is not None and dtype != Dtype.BF16.value  # rows of codes are in bf16 unless it is said
     lines, last = list[str](), 0
@@ -200,6 +199,15 @@ def _declared(
     scale = Type(Ident(codes.scale.value, span), tuple(Ident(dim, span) for dim in dims), span)
     zero = None if codes.zero is None else replace(scale, dtype=Ident(codes.zero.value, span))
     return replace(line, type=replace(line.type, dtype=Ident(codes.dtype.value, span)), scale=scale, zero=zero)
+
+
+def _declaration_text(line: Declaration) -> str:
+    codes, zero, scale = (
+        "" if one is None else f"{one.dtype.name}[{','.join(dim.name for dim in one.dims)}]"
+        for one in (line.type, line.zero, line.scale)
+    )
+    stored = f"({codes} - {zero})" if zero else codes
+    return f"{line.kind.value} {', '.join(n.name for n in line.names)}: {stored}" + (f" * {scale}" if scale else "")
 
 
 def _declarations(items: Iterable[Item | Line], block: str = "") -> Iterable[tuple[str, Declaration]]:

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from model_text import print_model
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
@@ -15,7 +16,6 @@ from escc.cost.hardware import Hardware
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text.read import parse
-from escc.ir.text.write import print_model
 from escc.passes.choose import Options
 
 # Parameters as published, in the papers of PaLM (table 1: 8.63, 62.50 and 540.35 billion), Megatron-Turing

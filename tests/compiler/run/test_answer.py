@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from model_text import print_model
 from saved_llama import CONFIG, continuation, random_weights, save, scores
 from typer.testing import CliRunner
 
@@ -20,7 +21,6 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
-from escc.ir.text.write import print_model
 from escc.passes.choose import Options
 from escc.passes.expansion.narrowed import narrowed
 

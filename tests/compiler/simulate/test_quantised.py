@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from model_text import print_model
 
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase
@@ -18,7 +19,6 @@ from escc.ir.text.ops import format_op
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
 from escc.ir.text.read_spmd import parse_spmd
-from escc.ir.text.write import print_model
 from escc.ir.text.write_spmd import print_spmd
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from model_text import print_model
 
 from escc.compiler.simulate.reference import run_reference
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.program import Program
 from escc.ir.text.read import parse
-from escc.ir.text.write import print_model
 from escc.passes.expansion.expand import expand
 
 FIRST, LAST = 3, 9  # the positions, of a context of 9

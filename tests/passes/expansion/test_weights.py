@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from model_text import print_model
 
 from escc.compiler.plan.pipeline import compile_phase, program_of
 from escc.cost.hardware import Hardware
@@ -10,7 +11,6 @@ from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
-from escc.ir.text.write import print_model
 from escc.passes.choose import Options
 from escc.passes.expansion.narrowed import narrowed
 

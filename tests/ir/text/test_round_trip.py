@@ -1,10 +1,11 @@
-"""The printer: parse(print(model)) is the model, print(parse(text)) is stable."""
+"""Parsing: parse(print(model)) is the model, print(parse(text)) is stable."""
 
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_text import print_model
 
 from escc.ir.diagnostics import Source, Span
 from escc.ir.program import Kind
@@ -38,7 +39,6 @@ from escc.ir.text.surface import (
     Title,
     Type,
 )
-from escc.ir.text.write import print_model
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.esti"))
 HERE = Span(1, 1)

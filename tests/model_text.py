@@ -1,10 +1,10 @@
-"""The surface tree as text in its plain form; `ir.text.read.parse` reads it back to an equal tree."""
+"""The surface tree as text in its plain form, which `ir.text.read.parse` has to read back to an equal tree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .surface import (
+from escc.ir.text.surface import (
     Argument,
     Binary,
     Block,
@@ -59,7 +59,7 @@ def _item(item: Item) -> str:
         case Dims(dims):
             return "dim " + ", ".join(map(_dim, dims))
         case Declaration():
-            return print_declaration(item)
+            return _declaration(item)
         case Block(name, parameters, results, lines):
             return f"block {name.name}" + _body(parameters, results, lines)
         case Main(parameters, results, lines):
@@ -76,8 +76,7 @@ def _dim(dim: Dim) -> str:
     return dim.name.name + (f" = {size}" if size else "") + pad
 
 
-def print_declaration(item: Declaration) -> str:
-    """A declaration on a line, without what stands before it."""
+def _declaration(item: Declaration) -> str:
     names = ", ".join(n.name for n in item.names)
     codes = _type(item.type) if item.zero is None else f"({_type(item.type)} - {_type(item.zero)})"
     scale = "" if item.scale is None else f" * {_type(item.scale)}"
@@ -98,7 +97,7 @@ def _body(parameters: Sequence[Parameter], results: Sequence[Type], lines: Seque
 def _line(line: Line) -> str:
     match line:
         case Declaration():
-            return print_declaration(line)
+            return _declaration(line)
         case Statement(targets, value):
             return ", ".join(map(_target, targets)) + " = " + _right(value)
         case Return(values):

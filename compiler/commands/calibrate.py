@@ -24,9 +24,6 @@ from ..calibrate.validate import left_out_text
 from ..text.extras import optional
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say
-from .main import reported
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 class Latency(StrEnum):
@@ -40,8 +37,6 @@ class Latency(StrEnum):
 FITTED = {Latency.HOP: (HOP,), Latency.COLLECTIVE: (START,), Latency.BOTH: (START, HOP)}
 
 
-@app.command("calibrate")
-@reported
 def calibrate_command(
     file: Annotated[
         str | None,

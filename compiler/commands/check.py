@@ -29,31 +29,7 @@ from ..plan.tries import Try, tries
 from ..report.staged_text import pipeline_check_text, tries_text
 from ..text.arguments import capacity_of
 from ..text.terminal import complain, say
-from .main import reported
-from .options import (
-    Ahead,
-    Caches,
-    Capacity,
-    Chip,
-    Datasheet,
-    EngineName,
-    File,
-    MicroBatches,
-    Net,
-    Offloading,
-    Overlap,
-    Pads,
-    Pins,
-    Sets,
-    Stages,
-    Weights,
-    bindings,
-    chip_of,
-    counts_by_phase,
-    stages_of,
-)
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+from . import options as opt
 
 
 class Backend(StrEnum):
@@ -64,10 +40,8 @@ class Backend(StrEnum):
     GPU = "gpu"
 
 
-@app.command("check")
-@reported
 def check_command(
-    file: File,
+    file: opt.File,
     backend: Annotated[
         Backend | None,
         typer.Option(
@@ -80,21 +54,21 @@ def check_command(
         str | None, typer.Option(metavar="MESH", help="The mesh of a plan that is checked: `4x4x4`, `node=2,gpu=8`.")
     ] = None,
     phase: Annotated[str | None, typer.Option(help="Check one phase only; without it, all of them.")] = None,
-    hardware: Chip = "tpu-v4",
-    datasheet: Datasheet = False,
-    network: Net = None,
-    engine: EngineName = None,
-    set_: Sets = None,
-    pin: Pins = None,
-    pad: Pads = None,
-    weights: Weights = None,
-    caches: Caches = None,
-    overlap: Overlap = False,
-    offload: Offloading = Offload.NONE,
-    ahead: Ahead = 1,
-    stages: Stages = None,
-    micro_batches: MicroBatches = None,
-    capacity: Capacity = None,
+    hardware: opt.Chip = "tpu-v4",
+    datasheet: opt.Datasheet = False,
+    network: opt.Net = None,
+    engine: opt.EngineName = None,
+    set_: opt.Sets = None,
+    pin: opt.Pins = None,
+    pad: opt.Pads = None,
+    weights: opt.Weights = None,
+    caches: opt.Caches = None,
+    overlap: opt.Overlap = False,
+    offload: opt.Offloading = Offload.NONE,
+    ahead: opt.Ahead = 1,
+    stages: opt.Stages = None,
+    micro_batches: opt.MicroBatches = None,
+    capacity: opt.Capacity = None,
     json_: Annotated[bool, typer.Option("--json", help="With `--backend tpu` or `gpu`: as JSON.")] = False,
 ) -> None:
     """Look for errors in a model, and say what is in it; with a backend, check its plan there."""
@@ -109,20 +83,20 @@ def check_command(
         (require_tpu_compiler if backend is Backend.TPU else require_jax)()
     if chips is None and stages is not None:
         raise typer.BadParameter("Stages are checked with `--chips` and `--backend`.")
-    wanted = stages_of(stages, micro_batches or [])
-    sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")
+    wanted = opt.stages_of(stages, micro_batches or [])
+    sizes, pads = opt.bindings(set_ or [], "--set"), opt.bindings(pad or [], "--pad")
     program = load(Path(file), sizes, [Path(path) for path in pin or []], pads, phase, weights, caches)
     program = with_capacity(program, room)
     phases = select_phases(program, phase)
     if chips is None:
         say(f"ok: {_contents(program)}\n")
         return
-    options = Options(chip_of(hardware, datasheet, network, engine), overlap=overlap)
+    options = Options(opt.chip_of(hardware, datasheet, network, engine), overlap=overlap)
     mesh = Mesh.parse(chips)
     if backend is Backend.TPU:
         slice_of(mesh, options.hardware)  # before anything is planned
     if stages is not None:
-        counts = counts_by_phase(micro_batches or [], phases)
+        counts = opt.counts_by_phase(micro_batches or [], phases)
         tried = tries(program, phases, [mesh], options, wanted, counts, True, offload, ahead)
         phased = _quickest(tried, (lambda _: None) if json_ else say)
     elif offload is Offload.NONE and not program.on_host:

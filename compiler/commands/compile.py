@@ -42,40 +42,10 @@ from ..report.text import Detail, checked_text, sharing_text
 from ..text.arguments import capacity_of, skew_of
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import complain, note, say
-from .main import BUG, reported
-from .options import (
-    Ahead,
-    AnyShape,
-    Caches,
-    Capacity,
-    Chip,
-    ChipsOrCount,
-    Chunk,
-    Datasheet,
-    EngineName,
-    File,
-    Input,
-    Least,
-    MicroBatches,
-    MostSequences,
-    Net,
-    Offloading,
-    Output,
-    Overlap,
-    Parts,
-    Pins,
-    Price,
-    Sets,
-    Skew,
-    Stages,
-    Weights,
-    bindings,
-    chip_of,
-    counts_by_phase,
-    stages_of,
-)
+from . import options as opt
+from .main import BUG, PLAIN, reported
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(**PLAIN)
 
 
 class Solver(StrEnum):
@@ -178,7 +148,7 @@ class _Way:
     def refuse(self, given: Mapping[str, object]) -> None:
         """Raise InputError, before anything is planned, for the first of some options that does not go with this way;
         `given`: whether it is there."""
-        stages_of(self.stages, list(self.micro_batches))
+        opt.stages_of(self.stages, list(self.micro_batches))
         there = {option for option, value in given.items() if value}
         if self.best_batch and "--input" in there:
             raise fail("`--best-batch` does not go with `--batch`.", hint="leave one of them out")
@@ -210,8 +180,8 @@ class _Way:
     def _staged(
         self, model: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options
     ) -> tuple[str | None, CompiledModel | tuple[Staged, Sequence[Try]]]:
-        counts = counts_by_phase(list(self.micro_batches), phases)
-        wanted, texts = stages_of(self.stages, list(self.micro_batches)), []
+        counts = opt.counts_by_phase(list(self.micro_batches), phases)
+        wanted, texts = opt.stages_of(self.stages, list(self.micro_batches)), []
         if self.best_batch:
             how = options, wanted, counts, self.offload, self.ahead
             batches = most_sequences_staged(model, phases, meshes, *how)
@@ -238,39 +208,39 @@ def _refuse_on_tpu(emit: Emit, stages: str | None, meshes: Sequence[Mesh], chip:
 @app.command("compile", cls=_Command)
 @reported
 def compile_command(
-    file: File,
-    chips: ChipsOrCount,
+    file: opt.File,
+    chips: opt.ChipsOrCount,
     phase: Annotated[str | None, typer.Option(help="Compile one phase only; without it, all of them.")] = None,
-    hardware: Chip = "tpu-v4",
-    datasheet: Datasheet = False,
-    network: Net = None,
-    engine: EngineName = None,
-    price: Price = None,
-    any_shape: AnyShape = False,
+    hardware: opt.Chip = "tpu-v4",
+    datasheet: opt.Datasheet = False,
+    network: opt.Net = None,
+    engine: opt.EngineName = None,
+    price: opt.Price = None,
+    any_shape: opt.AnyShape = False,
     hbm_fraction: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
     ] = 1.0,
-    set_: Sets = None,
-    pin: Pins = None,
-    weights: Weights = None,
-    caches: Caches = None,
-    input_: Input = None,
-    output: Output = None,
+    set_: opt.Sets = None,
+    pin: opt.Pins = None,
+    weights: opt.Weights = None,
+    caches: opt.Caches = None,
+    input_: opt.Input = None,
+    output: opt.Output = None,
     batch: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Of a stream of requests: how many are decoded at once.")
     ] = None,
-    chunk: Chunk = None,
-    stages: Stages = None,
-    micro_batches: MicroBatches = None,
-    offload: Offloading = Offload.NONE,
-    ahead: Ahead = 1,
-    best_batch: MostSequences = False,
-    objective: Least = Objective.TIME,
+    chunk: opt.Chunk = None,
+    stages: opt.Stages = None,
+    micro_batches: opt.MicroBatches = None,
+    offload: opt.Offloading = Offload.NONE,
+    ahead: opt.Ahead = 1,
+    best_batch: opt.MostSequences = False,
+    objective: opt.Least = Objective.TIME,
     solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
-    overlap: Overlap = False,
-    parts: Parts = False,
-    capacity: Capacity = None,
-    skew: Skew = None,
+    overlap: opt.Overlap = False,
+    parts: opt.Parts = False,
+    capacity: opt.Capacity = None,
+    skew: opt.Skew = None,
     emit: Annotated[
         Emit,
         typer.Option(
@@ -314,13 +284,13 @@ def compile_command(
     ] = None,
 ) -> None:
     """Find the cheapest sharded program of a model on a mesh of chips."""
-    chip = chip_of(hardware, datasheet, network, engine, price)
+    chip = opt.chip_of(hardware, datasheet, network, engine, price)
     meshes, remarks = meshes_to_compile(chips, chip, any_shape)
     complain(remarks)
     settings = Settings(solver.value)
     options = Options(chip, objective, hbm_fraction * chip.room_bytes, settings=settings, overlap=overlap, parts=parts)
-    sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
-    pads = bindings([text for text in pad or [] if text != "auto"], "--pad")
+    sizes, pins = opt.bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
+    pads = opt.bindings([text for text in pad or [] if text != "auto"], "--pad")
     stream, room, uneven = _stream(input_, output, batch, chunk), capacity_of(capacity), skew_of(skew)
 
     def loaded(pads: Mapping[str, int]) -> Program:

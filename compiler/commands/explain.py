@@ -36,29 +36,7 @@ from ..report.explain_text import NO_LINKS, Explained, as_json, as_latex, as_tex
 from ..report.page.render import plan_page
 from ..text.arguments import skew_of
 from ..text.terminal import complain, say
-from .main import reported
-from .options import (
-    Ahead,
-    Chip,
-    Chips,
-    Datasheet,
-    EngineName,
-    File,
-    Least,
-    MicroBatches,
-    Net,
-    Offloading,
-    Pins,
-    Sets,
-    Skew,
-    Stages,
-    bindings,
-    chip_of,
-    counts_by_phase,
-    stages_of,
-)
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+from . import options as opt
 
 
 class Format(StrEnum):
@@ -70,19 +48,17 @@ class Format(StrEnum):
     HTML = "html"
 
 
-@app.command("explain")
-@reported
 def explain_command(
-    file: File,
-    chips: Chips,
+    file: opt.File,
+    chips: opt.Chips,
     phase: Annotated[str | None, typer.Option(help="Explain one phase only; without it, all of them.")] = None,
-    hardware: Chip = "tpu-v4",
-    datasheet: Datasheet = False,
-    network: Net = None,
-    engine: EngineName = None,
-    set_: Sets = None,
-    pin: Pins = None,
-    objective: Least = Objective.TIME,
+    hardware: opt.Chip = "tpu-v4",
+    datasheet: opt.Datasheet = False,
+    network: opt.Net = None,
+    engine: opt.EngineName = None,
+    set_: opt.Sets = None,
+    pin: opt.Pins = None,
+    objective: opt.Least = Objective.TIME,
     form: Annotated[
         Form, typer.Option(help="With the factor (K-1)/K of a collective over K chips, or for many chips without.")
     ] = Form.EXACT,
@@ -102,32 +78,32 @@ def explain_command(
     trace: Annotated[
         bool, typer.Option("--trace", help="Run the collectives on a simulation of the links, beside their formulas.")
     ] = False,
-    stages: Stages = None,
-    micro_batches: MicroBatches = None,
-    offload: Offloading = Offload.NONE,
-    ahead: Ahead = 1,
-    skew: Skew = None,
+    stages: opt.Stages = None,
+    micro_batches: opt.MicroBatches = None,
+    offload: opt.Offloading = Offload.NONE,
+    ahead: opt.Ahead = 1,
+    skew: opt.Skew = None,
 ) -> None:
     """Show what a plan costs as formulas, and what rival layouts would."""
     mesh = Mesh.parse(chips)
-    options = Options(chip_of(hardware, datasheet, network, engine), objective)
+    options = Options(opt.chip_of(hardware, datasheet, network, engine), objective)
     named = _named(against or [])
     if over is not None and not named:
         raise fail("`--over` compares layouts, and there are none.", hint="add `--against NAME=FILE`, once for each")
     if trace and format_ in (Format.LATEX, Format.HTML):
         place = "LaTeX is for formulas" if format_ is Format.LATEX else "the page has no place for them"
         raise fail(f"`--trace` shows figures, and {place}.", hint="write it as text or JSON")
-    sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
+    sizes, pins = opt.bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     uneven = skew_of(skew)
     program = with_skew(load(Path(file), sizes, pins, phase=phase), uneven)
     phases = select_phases(program, phase)
     if over is not None:
         check_grows(program, over)
-    wanted = stages_of(stages, micro_batches)
+    wanted = opt.stages_of(stages, micro_batches)
     unstaged: Compilation | None = None
     if stages is not None:
         _refuse_beside_stages({"--against": named, "--trace": trace}, format_ in (Format.LATEX, Format.HTML))
-        counts = counts_by_phase(micro_batches or [], phases)
+        counts = opt.counts_by_phase(micro_batches or [], phases)
         best = tries(program, phases, [mesh], options, wanted, counts, offload=offload, ahead=ahead)[0].found
         if isinstance(best, Staged):
             written = pipeline_json if format_ is Format.JSON else pipeline_text

@@ -35,7 +35,6 @@ from ..hf_import.write import model_text
 from ..report.hardware import parameter_count
 from ..text.files import MOST_CHARACTERS, refuse_existing, write_files
 from ..text.terminal import note, say
-from .main import reported
 
 
 class Weights(StrEnum):
@@ -46,11 +45,6 @@ class Weights(StrEnum):
     F16 = Dtype.F16.value
 
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-
-
-@app.command("import")
-@reported
 def import_command(
     config: Annotated[
         str, typer.Argument(metavar="CONFIG", help="A model's folder, config.json or GGUF file.", show_default=False)

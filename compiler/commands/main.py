@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, NamedTuple, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -21,30 +21,21 @@ from typer.core import TyperCommand, TyperGroup
 from ...ir.diagnostics import Diagnostic, InputError, InternalError
 from ..text.terminal import OutputError, complain, note, say
 
-
-class Late(NamedTuple):
-    """A command that is imported when it is run: its `module`, relative to this package, which has it as `app`; and
-    what the list of all commands says of it."""
-
-    module: str
-    summary: str
-    app: str = "app"
-
-
-LATE = {
-    "compile": Late(".compile", "Find the cheapest sharded program of a model on a mesh."),
-    "check": Late(".check", "Look for errors in a model, or check its plan on a backend."),
-    "explain": Late(".explain", "Show what a plan costs as formulas, and what rivals would."),
-    "models": Late(".models", "List the models that are shipped, or show one."),
-    "import": Late(".import_", "Turn the config of a Hugging Face model into a model of escc."),
-    "run": Late(".run", "Generate on virtual chips, or answer with a real checkpoint."),
-    "validate": Late(".validate", "Predict measured rows, each under its layouts, and compare."),
-    "calibrate": Late(".calibrate", "Fit the figures of a chip to measured times, or measure them."),
-    "sweep": Late(".sweep", "Plan a model at every point of a grid, or for a stream."),
-    "schedule": Late(".schedule", "Divide requests into batches with little padding."),
-    "layouts": Late(".tables", "List the legal partitions of a tensor.", "layouts"),
-    "hardware": Late(".tables", "List the hardware presets, or show one with all its figures.", "hardware"),
+LATE = {  # what the list of commands says of each; its module is imported when it is run
+    "compile": (".compile", "Find the cheapest sharded program of a model on a mesh."),
+    "check": (".check", "Look for errors in a model, or check its plan on a backend."),
+    "explain": (".explain", "Show what a plan costs as formulas, and what rivals would."),
+    "models": (".models", "List the models that are shipped, or show one."),
+    "import": (".import_", "Turn the config of a Hugging Face model into a model of escc."),
+    "run": (".run", "Generate on virtual chips, or answer with a real checkpoint."),
+    "validate": (".validate", "Predict measured rows, each under its layouts, and compare."),
+    "calibrate": (".calibrate", "Fit the figures of a chip to measured times, or measure them."),
+    "sweep": (".sweep", "Plan a model at every point of a grid, or for a stream."),
+    "schedule": (".schedule", "Divide requests into batches with little padding."),
+    "layouts": (".tables", "List the legal partitions of a tensor."),
+    "hardware": (".tables", "List the hardware presets, or show one with all its figures."),
 }
+PLAIN: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
 class LazyGroup(TyperGroup):
@@ -55,15 +46,20 @@ class LazyGroup(TyperGroup):
         return list(LATE)
 
     def get_command(self, ctx: typer.Context, cmd_name: str):  # type: ignore[no-untyped-def, override]
-        """The command of a name, None where there is none."""
+        """The command of a name, None where there is none: the function `NAME_command` of its module, or the module's
+        own `app`."""
         if cmd_name not in LATE:
             return None
-        late = LATE[cmd_name]
-        return typer.main.get_command(getattr(import_module(late.module, __package__), late.app))
+        module = import_module(LATE[cmd_name][0], __package__)
+        own = getattr(module, "app", None)
+        if own is None:
+            own = typer.Typer(**PLAIN)
+            own.command(cmd_name)(reported(getattr(module, f"{cmd_name}_command")))
+        return typer.main.get_command(own)
 
     def format_commands(self, ctx, formatter) -> None:  # type: ignore[no-untyped-def]
         """Lists the commands by their summaries: none is imported for that."""
-        listed = [TyperCommand(name, help=late.summary, rich_markup_mode=None) for name, late in LATE.items()]
+        listed = [TyperCommand(name, help=said, rich_markup_mode=None) for name, (_, said) in LATE.items()]
         TyperGroup(commands=listed, rich_markup_mode=None).format_commands(ctx, formatter)
 
 
@@ -78,9 +74,7 @@ app = typer.Typer(
     help="The layout compiler for sharded Transformers: a text layer in, the cheapest sharded program out.",
     epilog="Exit codes: 0 done; 1 the input is wrong, or no plan fits; 2 wrong usage; 3 a bug in escc.",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    **PLAIN,
 )
 
 

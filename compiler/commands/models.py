@@ -9,9 +9,9 @@ import typer
 from ..plan.pipeline import model_source
 from ..report.hardware import models_table
 from ..text.terminal import say
-from .main import reported
+from .main import PLAIN, reported
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(**PLAIN)
 
 
 @app.callback(invoke_without_command=True)

@@ -33,28 +33,7 @@ from ..run.language_model import DECODE, PREFILL
 from ..text.arguments import capacity_of
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import complain, note, say
-from .main import reported
-from .options import (
-    Caches,
-    Capacity,
-    Chip,
-    Chips,
-    Datasheet,
-    EngineName,
-    File,
-    MicroBatches,
-    Net,
-    Pins,
-    Sets,
-    Stages,
-    Weights,
-    bindings,
-    chip_of,
-    counts_by_phase,
-    stages_of,
-)
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+from . import options as opt
 
 
 class Backend(StrEnum):
@@ -64,11 +43,9 @@ class Backend(StrEnum):
     JAX = "jax"
 
 
-@app.command("run")
-@reported
 def run_command(
-    file: File,
-    chips: Chips,
+    file: opt.File,
+    chips: opt.Chips,
     tokens: Annotated[int, typer.Option(metavar="N", help="How many each sequence gets, the first from prefill.")] = 16,
     checkpoint: Annotated[
         str | None,
@@ -92,21 +69,21 @@ def run_command(
         str | None, typer.Option(metavar="FILE", help="Write the scores [step, prompt, token] of all steps (.npy).")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
-    hardware: Chip = "tpu-v4",
-    datasheet: Datasheet = False,
-    network: Net = None,
-    engine: EngineName = None,
-    set_: Sets = None,
-    pin: Pins = None,
-    weights: Weights = None,
-    caches: Caches = None,
+    hardware: opt.Chip = "tpu-v4",
+    datasheet: opt.Datasheet = False,
+    network: opt.Net = None,
+    engine: opt.EngineName = None,
+    set_: opt.Sets = None,
+    pin: opt.Pins = None,
+    weights: opt.Weights = None,
+    caches: opt.Caches = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep the plans to the memory of a chip, though what runs is small.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the random weights and prompts.")] = 0,
-    capacity: Capacity = None,
-    stages: Stages = None,
-    micro_batches: MicroBatches = None,
+    capacity: opt.Capacity = None,
+    stages: opt.Stages = None,
+    micro_batches: opt.MicroBatches = None,
     backend: Annotated[
         Backend, typer.Option(help="Virtual chips; or also JAX, which runs the emitted modules on CPU devices.")
     ] = Backend.NUMPY,
@@ -117,12 +94,12 @@ def run_command(
     """Generate with shrunken dims and random weights on virtual chips, and in JAX, and compare with the reference;
     or with `--checkpoint` answer prompts, planned as they are, by the emitted modules on JAX devices."""
     mesh, room = Mesh.parse(chips), capacity_of(capacity)
-    chip = chip_of(hardware, datasheet, network, engine)
+    chip = opt.chip_of(hardware, datasheet, network, engine)
     options = Options(chip, capacity_bytes=chip.room_bytes if memory else math.inf)
-    sizes, pins = bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
+    sizes, pins = opt.bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     program = with_capacity(load(Path(file), sizes, pins, weights=weights, caches=caches), room)
     prompts = Prompts(tuple(prompt or ()), prompt_file, tuple(prompt_ids or ()))
-    wanted = stages_of(stages, micro_batches)
+    wanted = opt.stages_of(stages, micro_batches)
     if checkpoint is not None:
         if stages is not None:
             raise fail("Weights of a checkpoint go to plans without stages.", hint="leave `--stages` out")
@@ -153,7 +130,7 @@ def run_command(
         raise fail("Virtual chips run in one process.", hint="several are started with `--backend jax`")
     plan = alone_on(mesh, options)
     if stages is not None:
-        plan = in_stages(mesh, options, wanted, counts_by_phase(micro_batches or [], (PREFILL, DECODE)))
+        plan = in_stages(mesh, options, wanted, opt.counts_by_phase(micro_batches or [], (PREFILL, DECODE)))
     prepared = prepare(program, plan, tokens, seed)
     if backend is Backend.JAX:
         prepared = held_exactly(prepared)

@@ -18,10 +18,7 @@ from ..sweep.schedule import Job, Rung, Schedule, ladder, schedule
 from ..text.files import refuse_existing, write_files
 from ..text.lengths import Lengths, read_lengths
 from ..text.terminal import complain, note, say
-from .main import reported
-from .options import Chip, Chips, Datasheet, EngineName, Net, Sets, bindings, chip_of
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+from . import options as opt
 
 
 class Emit(StrEnum):
@@ -33,8 +30,6 @@ class Emit(StrEnum):
     HTML = "html"
 
 
-@app.command("schedule")
-@reported
 def schedule_command(
     lengths: Annotated[
         str,
@@ -48,7 +43,7 @@ def schedule_command(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A model (.esti), or a shipped one by its name.", show_default=False)
     ],
-    chips: Chips,
+    chips: opt.Chips,
     stages: Annotated[
         int, typer.Option(min=1, metavar="N", help="Stages of a pipeline, which divide the first axis of the mesh.")
     ] = 1,
@@ -74,11 +69,11 @@ def schedule_command(
     steps: Annotated[
         bool, typer.Option("--steps", help="Say what each step from plain batches to the schedule brings.")
     ] = False,
-    hardware: Chip = "tpu-v4",
-    datasheet: Datasheet = False,
-    network: Net = None,
-    engine: EngineName = None,
-    set_: Sets = None,
+    hardware: opt.Chip = "tpu-v4",
+    datasheet: opt.Datasheet = False,
+    network: opt.Net = None,
+    engine: opt.EngineName = None,
+    set_: opt.Sets = None,
     emit: Annotated[Emit, typer.Option(help="Figures as text, batches as CSV, both as JSON, or a page.")] = Emit.TEXT,
     output: Annotated[
         str | None, typer.Option("-o", "--out", metavar="FILE", help="Write it into FILE, and the figures as text.")
@@ -89,9 +84,9 @@ def schedule_command(
     path = None if output is None else _file(output, force)
     if emit is Emit.HTML and path is None:
         raise fail("A page is written into a file.", hint="name it by `-o NAME.html`")
-    chip = chip_of(hardware, datasheet, network, engine)
+    chip = opt.chip_of(hardware, datasheet, network, engine)
     mesh = Mesh.parse(chips)
-    program = load(model, bindings(set_ or [], "--set"))
+    program = load(model, opt.bindings(set_ or [], "--set"))
     read = read_lengths(Path(lengths))
     requests = Requests(read.contexts, tuple((context, ending) for context, ending, _ in read.endings))
     found = schedule(Job(requests, program, chip, mesh, stages, theta, theta_context))

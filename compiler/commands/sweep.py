@@ -33,29 +33,7 @@ from ..text.arguments import skew_of
 from ..text.extras import optional
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say
-from .main import reported
-from .options import (
-    Ahead,
-    AnyShape,
-    Chip,
-    Chunk,
-    Datasheet,
-    EngineName,
-    Input,
-    Net,
-    Offloading,
-    Output,
-    Pads,
-    Price,
-    Sets,
-    Skew,
-    Stages,
-    bindings,
-    chip_of,
-    stages_of,
-)
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+from . import options as opt
 
 
 class Emit(StrEnum):
@@ -68,8 +46,6 @@ class Emit(StrEnum):
     SVG = "svg"
 
 
-@app.command("sweep")
-@reported
 def sweep_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model (.esti), or a shipped one by its name.")],
     chips: Annotated[str, typer.Option(metavar="LIST", help="Counts of chips: `8..256` by powers of two, or `8,24`.")],
@@ -85,29 +61,29 @@ def sweep_command(
         str, typer.Option(metavar="LIST", help="Types of the weights: bf16, int8, fp8, fp4, int4.")
     ] = "bf16",
     caches: Annotated[str | None, typer.Option(metavar="LIST", help="Types of the caches: bf16, int8, fp8.")] = None,
-    input_: Input = None,
-    output_tokens: Output = None,
-    chunk: Chunk = None,
+    input_: opt.Input = None,
+    output_tokens: opt.Output = None,
+    chunk: opt.Chunk = None,
     target: Annotated[Wanted, typer.Option(help="Of a stream: what to have most, or least, of.")] = Wanted.THROUGHPUT,
     max_first_token: Annotated[
         str | None, typer.Option(metavar="TIME", help="Of a stream: the longest time to the first token, `2s`.")
     ] = None,
     phase: Annotated[str | None, typer.Option(help="Sweep one phase only; without it, all of them.")] = None,
-    hardware: Chip = "tpu-v4",
-    datasheet: Datasheet = False,
-    network: Net = None,
-    engine: EngineName = None,
-    price: Price = None,
-    any_shape: AnyShape = False,
+    hardware: opt.Chip = "tpu-v4",
+    datasheet: opt.Datasheet = False,
+    network: opt.Net = None,
+    engine: opt.EngineName = None,
+    price: opt.Price = None,
+    any_shape: opt.AnyShape = False,
     hbm_fraction: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
     ] = 1.0,
-    set_: Sets = None,
-    pad: Pads = None,
-    stages: Stages = None,
-    offload: Offloading = Offload.NONE,
-    ahead: Ahead = 1,
-    skew: Skew = None,
+    set_: opt.Sets = None,
+    pad: opt.Pads = None,
+    stages: opt.Stages = None,
+    offload: opt.Offloading = Offload.NONE,
+    ahead: opt.Ahead = 1,
+    skew: opt.Skew = None,
     max_latency: Annotated[
         str | None, typer.Option(metavar="TIME", help="Say which point is cheapest with steps of `30ms` at most.")
     ] = None,
@@ -148,8 +124,10 @@ def sweep_command(
     """Plan a model at every point of a grid, and say what is quickest and cheapest."""
     if emit in (Emit.PNG, Emit.SVG):
         optional("matplotlib", "A picture")  # before anything is planned
-    sizes, pads = bindings(set_ or [], "--set"), bindings(pad or [], "--pad")
-    chosen = {name: chip_of(name, datasheet, network, engine, price) for name in map(str.strip, hardware.split(","))}
+    sizes, pads = opt.bindings(set_ or [], "--set"), opt.bindings(pad or [], "--pad")
+    chosen = {
+        name: opt.chip_of(name, datasheet, network, engine, price) for name in map(str.strip, hardware.split(","))
+    }
     same, uneven = _same_options(datasheet, network, engine, skew), skew_of(skew)
     if input_ is not None or output_tokens is not None:
         of_grid = {"-o": output, "--context": context, "--max-cost": max_cost, "--phase": phase, "--stages": stages}
@@ -170,7 +148,7 @@ def sweep_command(
     if batch is None:
         raise fail("A grid needs `--batch`.", hint="or ask for a stream of requests by `--input` and `--output`")
     wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
-    lists, count = (chips, batch, context, weights), None if stages is None else stages_of(stages, None) or 0
+    lists, count = (chips, batch, context, weights), None if stages is None else opt.stages_of(stages, None) or 0
     given_sizes = sizes, pads, hbm_fraction, any_shape
     sweep = grid(Path(model), list(chosen.values()), lists, phase, *given_sizes, offload, ahead, count, caches, uneven)
     if plans and emit is not Emit.HTML:

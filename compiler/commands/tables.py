@@ -11,15 +11,9 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ..report.hardware import hardware_sheet, layouts_table, preset_table
 from ..text.terminal import say
-from .main import reported
 from .options import Chips, bindings
 
-layouts = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-hardware = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
-
-@layouts.command("layouts")
-@reported
 def layouts_command(
     tensor: Annotated[str, typer.Argument(help="Its dims: `BLE`, or `[batch, d_model]`.")],
     dims: Annotated[list[str], typer.Option(metavar="DIM=N,...", help="The sizes of its dims. May be repeated.")],
@@ -30,8 +24,6 @@ def layouts_command(
     say(layouts_table(tensor, bindings(dims, "--dims"), Mesh.parse(chips), dtype))
 
 
-@hardware.command("hardware")
-@reported
 def hardware_command(
     name: Annotated[
         str | None, typer.Argument(help="A preset or a file, NAME.toml, to show.", show_default=False)

@@ -12,13 +12,8 @@ from ...cost.hardware import Hardware
 from ..calibrate.measurements import read_measurements
 from ..calibrate.validate import left_out_text, validate, validation_data, validation_text
 from ..text.terminal import note, say
-from .main import reported
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-@app.command("validate")
-@reported
 def validate_command(
     file: Annotated[
         str | None,

@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 import pytest
 from programs import TINY_DECODER
 
 import escc
+from escc.compiler.report.compiled_model import CompileOptions
 from escc.cost.hardware import Host
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "feed-forward.esti"
@@ -50,6 +52,11 @@ def test_every_public_name_is_there() -> None:
     assert all(getattr(escc, name).__doc__ for name in escc.__all__)
     with pytest.raises(AttributeError, match="no attribute `plan`"):
         escc.plan  # noqa: B018
+
+
+def test_the_types_of_compile_have_all_of_its_options() -> None:
+    named = {name for name, one in signature(escc.compile).parameters.items() if one.kind is one.KEYWORD_ONLY}
+    assert named == {"stages", *CompileOptions.__annotations__}
 
 
 def test_a_script_of_ten_lines_compiles_palm_and_prints_its_plan() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
@@ -11,24 +12,29 @@ from typing import Annotated
 
 import typer
 
+from ...cost.estimate import estimate
+from ...cost.hardware import Hardware
+from ...cost.memory import memory
 from ...ir.choices import with_capacity
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import Source, fail
 from ...ir.inert import visible
 from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, Stored, walk
+from ...ir.spmd import Compute, Move
+from ...ir.text.read_spmd import parse_spmd
+from ...ir.verify.verify import verify
 from ...passes.choose import Options
 from ..jax.check import check_jax, jax_check_text, require_jax
 from ..jax.gpu import check_gpu
 from ..jax.module_text import module_check_data, module_check_text
 from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
-from ..plan.compiled import CompiledPhase
-from ..plan.offload import Offload, compile_offloaded
-from ..plan.pipeline import compile_phases, load, select_phases
-from ..plan.staged import Staged
-from ..plan.tries import Try, tries
+from ..plan.offload import Offload
+from ..plan.pipeline import load, read_model, select_phases
+from ..report.compiled_model import Way, compile_model
+from ..report.compiled_pipeline import CompiledPipeline
 from ..report.staged_text import pipeline_check_text, tries_text
 from ..text.arguments import capacity_of
-from ..text.terminal import complain, say
+from ..text.terminal import complain, say, time_text
 from . import options as opt
 
 
@@ -71,7 +77,8 @@ def check_command(
     capacity: opt.Capacity = None,
     json_: Annotated[bool, typer.Option("--json", help="With `--backend tpu` or `gpu`: as JSON.")] = False,
 ) -> None:
-    """Look for errors in a model, and say what is in it; with a backend, check its plan there."""
+    """Look for errors in a model, and say what is in it; with a backend, check its plan there. Of a sharded program as
+    `compile --verbose` and `--stop-after insert` print it, say whether it holds together, and what it takes."""
     room = Fraction(1) if capacity is None else capacity_of(capacity)
     if (chips is None) != (backend is None):
         raise typer.BadParameter("A plan is checked with both `--chips` and `--backend`.")
@@ -83,7 +90,13 @@ def check_command(
         (require_tpu_compiler if backend is Backend.TPU else require_jax)()
     if chips is None and stages is not None:
         raise typer.BadParameter("Stages are checked with `--chips` and `--backend`.")
-    wanted = opt.stages_of(stages, micro_batches or [])
+    wanted = opt.stages_of(stages, micro_batches)
+    source = read_model(Path(file))
+    if SHARDED.match(source.text):
+        if chips is not None:
+            raise fail("The text is a sharded program, which has its mesh.", hint="leave out `--chips` and `--backend`")
+        say(f"ok: {_sharded(source, opt.chip_of(hardware, datasheet, network, engine))}\n")
+        return
     sizes, pads = opt.bindings(set_ or [], "--set"), opt.bindings(pad or [], "--pad")
     program = load(Path(file), sizes, [Path(path) for path in pin or []], pads, phase, weights, caches)
     program = with_capacity(program, room)
@@ -95,14 +108,15 @@ def check_command(
     mesh = Mesh.parse(chips)
     if backend is Backend.TPU:
         slice_of(mesh, options.hardware)  # before anything is planned
-    if stages is not None:
-        counts = opt.counts_by_phase(micro_batches or [], phases)
-        tried = tries(program, phases, [mesh], options, wanted, counts, True, offload, ahead)
-        phased = _quickest(tried, (lambda _: None) if json_ else say)
-    elif offload is Offload.NONE and not program.on_host:
-        phased = list(compile_phases(program, phases, mesh, options))
+    way = Way(wanted, opt.counts_by_phase(micro_batches, phases), offload, ahead, check=wanted is not None)
+    planned = compile_model(program, [mesh], options, phases, way)
+    if isinstance(planned, CompiledPipeline):
+        _refuse_wrong(planned, (lambda _: None) if json_ else say)
+        phased = [one for stage in planned.stages for one in stage]
     else:
-        phased = list(compile_offloaded(program, phases, mesh, options, offload, ahead).compiled)
+        phased = list(planned.phases)
+        if wanted is not None and not json_:
+            say(planned.choice + "\n")
     wrong, data = [], []
     for one in phased:
         complain(one.warnings)
@@ -123,18 +137,29 @@ def check_command(
         raise fail(f"The JAX program of phase {', '.join(wrong)} does not do what the plan says.")
 
 
-def _quickest(tried: Sequence[Try], say: Callable[[str], None]) -> list[CompiledPhase]:
-    """The phases of the quickest way to have stages, of all its stages, after what virtual chips showed of the whole
-    pipeline. Raises InputError where that is not the model."""
-    found = tried[0].found
-    assert found is not None, "what is tried first fits"
-    say(tries_text(tried) + "\n")
-    if not isinstance(found, Staged):
-        return list(found)
-    say(pipeline_check_text(found) + "\n")
-    if not found.sound:
+def _refuse_wrong(found: CompiledPipeline, say: Callable[[str], None]) -> None:
+    """Say what was tried, and what virtual chips showed of the whole pipeline. Raises InputError where that is not the
+    model."""
+    say(tries_text(found.tried) + "\n")
+    say(pipeline_check_text(found.staged) + "\n")
+    if not found.staged.sound:
         raise fail("The pipeline does not do what the model says.")
-    return [one for stage in found.stages for one in stage]
+
+
+SHARDED = re.compile(r'(\s|#.*\n)*sharded +"')  # how the text of a sharded program begins, and no model
+
+
+def _sharded(source: Source, chip: Hardware) -> str:
+    """What is in the text of a sharded program, and what it takes. Raises InputError with all that is wrong in it."""
+    spmd = parse_spmd(source)
+    verify(spmd)
+    totals, held = estimate(spmd, chip).totals(), float(memory(spmd, chip.lanes).total_bytes)
+    ops = sum(isinstance(placed.item, Compute) for placed in walk(spmd.body))
+    moves = sum(isinstance(placed.item, Move) for placed in walk(spmd.body))
+    takes = f"{time_text(totals.total_s)}, {totals.bytes_sent / 1e6:,.2f} MB sent, {held / 1e9:.3f} GB held by a chip"
+    steps = f"{ops} op{'s' * (ops != 1)}, {moves} collective{'s' * (moves != 1)}"
+    named = f"sharded program {visible(spmd.name)}, phase {visible(spmd.phase)}"
+    return f"{named}, on {spmd.mesh}: {steps}; {takes} of {chip.name}"
 
 
 def _contents(program: Program) -> str:

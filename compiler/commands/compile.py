@@ -25,17 +25,16 @@ from ..jax.planned import too_large
 from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
 from ..plan.autopad import pad_auto, padding_text
 from ..plan.compiled import Compilation
-from ..plan.offload import Offload, of_batch, on_meshes
-from ..plan.pipeline import load, select_phases, with_runs
+from ..plan.offload import Offload
+from ..plan.pipeline import compile_phases, load, select_phases
 from ..plan.serving import Stream, of_stream, served
 from ..plan.shapes import meshes_to_compile, ranking
 from ..plan.staged import Staged
-from ..plan.tries import Try, most_sequences_staged, tries
-from ..report.compiled_model import CompiledModel, compile_model
-from ..report.offload_text import batches_text, offload_text, staged_batches_text
+from ..plan.tries import Try
+from ..report.compiled_model import CompiledModel, Way, compile_model
+from ..report.compiled_pipeline import CompiledPipeline
 from ..report.served import served_text
 from ..report.staged_targets import staged_files, staged_in_one
-from ..report.staged_text import tries_text
 from ..report.stages import Stage, stage_text
 from ..report.targets import ALONE, Emit, file_names, in_files, in_one
 from ..report.text import Detail, checked_text, sharing_text
@@ -133,65 +132,19 @@ class _Writing:
             raise typer.Exit(BUG)
 
 
-@dataclass(frozen=True)
-class _Way:
-    """How a model is planned: as it is, in stages, or with streams from the host; phases together or `separate`."""
-
-    stages: str | None
-    micro_batches: tuple[str, ...]
-    offload: Offload
-    ahead: int
-    best_batch: bool
-    separate: bool
-    check: bool
-
-    def refuse(self, given: Mapping[str, object]) -> None:
-        """Raise InputError, before anything is planned, for the first of some options that does not go with this way;
-        `given`: whether it is there."""
-        opt.stages_of(self.stages, list(self.micro_batches))
-        there = {option for option, value in given.items() if value}
-        if self.best_batch and "--input" in there:
-            raise fail("`--best-batch` does not go with `--batch`.", hint="leave one of them out")
-        if self.best_batch and self.offload is Offload.NONE and self.stages is None:
-            raise fail("The best batch is looked for with streams, or in stages.", hint="add `--offload auto`")
-        if self.offload is not Offload.NONE:
-            beside = {"--separate": self.separate, "--parts": "--parts" in there, "--pad auto": "--pad auto" in there}
-            for option in (option for option, is_there in beside.items() if is_there):
+def _refuse(way: Way, parts: bool, pad_auto: bool, streamed: bool) -> None:
+    """Raise InputError, before anything is planned, for the first option that does not go with a way to plan."""
+    if way.best_batch and streamed:
+        raise fail("`--best-batch` does not go with `--batch`.", hint="leave one of them out")
+    if way.best_batch and way.offload is Offload.NONE and way.stages is None:
+        raise fail("The best batch is looked for with streams, or in stages.", hint="add `--offload auto`")
+    if way.offload is not Offload.NONE:
+        for option, there in {"--separate": way.separate, "--parts": parts, "--pad auto": pad_auto}.items():
+            if there:
                 raise fail(f"`{option}` does not go with `--offload`.", hint="leave one of them out")
-        elif self.stages is not None and "--parts" in there:
-            hint = "leave out `--parts`, or write the parts in `--chips`"
-            raise fail("Axes are not split in parts in stages.", hint=hint)
-
-    def plan(
-        self, model: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options
-    ) -> tuple[str | None, CompiledModel | tuple[Staged, Sequence[Try]]]:
-        """The plans, or a pipeline with all that was tried; before them what is to be said of how they were found."""
-        if self.stages is None and (self.offload is not Offload.NONE or model.on_host):
-            found = on_meshes(model, phases, meshes, options, self.offload, self.ahead, self.best_batch)
-            best = found[0].found
-            assert best is not None, "what is tried first fits"
-            texts = [batches_text(found)] if self.best_batch else []
-            compiled = with_runs(best.compiled) if self.check else best.compiled
-            return "\n".join([*texts, offload_text(best)]), CompiledModel(compiled, ())
-        if self.stages is not None:
-            return self._staged(model, phases, meshes, options)
-        return None, compile_model(model, meshes, options, phases, self.separate, self.check)
-
-    def _staged(
-        self, model: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options
-    ) -> tuple[str | None, CompiledModel | tuple[Staged, Sequence[Try]]]:
-        counts = opt.counts_by_phase(list(self.micro_batches), phases)
-        wanted, texts = opt.stages_of(self.stages, list(self.micro_batches)), []
-        if self.best_batch:
-            how = options, wanted, counts, self.offload, self.ahead
-            batches = most_sequences_staged(model, phases, meshes, *how)
-            texts, model = [staged_batches_text(batches)], of_batch(model, batches[0].batch)
-        tried = tries(model, phases, meshes, options, wanted, counts, self.check, self.offload, self.ahead)
-        quickest = tried[0].found
-        assert quickest is not None, "what is tried first fits"
-        if isinstance(quickest, Staged):
-            return "\n".join(texts) or None, (quickest, tried)
-        return "\n".join([*texts, tries_text(tried)]), CompiledModel(quickest, ())
+    elif way.stages is not None and parts:
+        hint = "leave out `--parts`, or write the parts in `--chips`"
+        raise fail("Axes are not split in parts in stages.", hint=hint)
 
 
 def _refuse_on_tpu(emit: Emit, stages: str | None, meshes: Sequence[Mesh], chip: Hardware) -> None:
@@ -309,19 +262,20 @@ def compile_command(
     made = map_beside(Path(file), model) if emit is Emit.JAX else None
     writing = _Writing(emit, None if folder is None else Path(folder), force, detail, made)
     writing.refuse(model.name, phases)
-    way = _Way(stages, tuple(micro_batches or []), offload, ahead, best_batch, separate, check)
-    way.refuse({"--parts": parts, "--pad auto": "auto" in (pad or []), "--input": stream})
-    said, compiled = way.plan(model, phases, meshes, options)
-    if said is not None:
-        (say if emit is Emit.TEXT else note)(said + "\n")
-    if not isinstance(compiled, CompiledModel):
-        writing.show_staged(*compiled)
+    wanted, counts = opt.stages_of(stages, micro_batches), opt.counts_by_phase(micro_batches, phases)
+    way = Way(wanted, counts, offload, ahead, separate, check, best_batch)
+    _refuse(way, parts, "auto" in (pad or []), stream is not None)
+    compiled = compile_model(model, meshes, options, phases, way)
+    if compiled.choice:
+        (say if emit is Emit.TEXT else note)(compiled.choice + "\n")
+    if isinstance(compiled, CompiledPipeline):
+        writing.show_staged(compiled.staged, compiled.tried)
         return
     paddings = None
     if "auto" in (pad or []):
         auto = pad_auto(lambda more: loaded({**pads, **more}), phases, compiled.mesh, options, separate)
-        again = compile_model(auto.program, [compiled.mesh], options, phases, separate, check)
-        compiled, paddings = CompiledModel(again.phases, compiled.shapes), padding_text(auto)
+        again = compile_phases(auto.program, phases, compiled.mesh, options, check, separate)
+        compiled, paddings = CompiledModel(again, compiled.shapes), padding_text(auto)
     _remark(compiled)
     if emit is Emit.JAX:
         complain([warning for one in compiled.phases for warning in too_large(one)])

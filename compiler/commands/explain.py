@@ -24,12 +24,12 @@ from ...ir.program import Pin
 from ...ir.text.pins import merge_pins
 from ...passes.choose import Options
 from ...passes.plan import Objective
-from ..plan.compiled import Compilation, CompiledPhase
-from ..plan.offload import Offload, compile_offloaded
+from ..plan.compiled import CompiledPhase
+from ..plan.offload import Offload
 from ..plan.pipeline import compile_phase, compile_phases, load, select_phases
-from ..plan.staged import Staged
-from ..plan.tries import tries
 from ..report.compare import Search, check_grows, compare
+from ..report.compiled_model import Way, compile_model
+from ..report.compiled_pipeline import CompiledPipeline
 from ..report.explain import explain_phase
 from ..report.explain_stages import explain_pipeline, pipeline_json, pipeline_text
 from ..report.explain_text import NO_LINKS, Explained, as_json, as_latex, as_text
@@ -100,30 +100,22 @@ def explain_command(
     if over is not None:
         check_grows(program, over)
     wanted = opt.stages_of(stages, micro_batches)
-    unstaged: Compilation | None = None
-    if stages is not None:
+    if wanted is not None:
         _refuse_beside_stages({"--against": named, "--trace": trace}, format_ in (Format.LATEX, Format.HTML))
-        counts = opt.counts_by_phase(micro_batches or [], phases)
-        best = tries(program, phases, [mesh], options, wanted, counts, offload=offload, ahead=ahead)[0].found
-        if isinstance(best, Staged):
-            written = pipeline_json if format_ is Format.JSON else pipeline_text
-            say(written(explain_pipeline(best, form, drop_ones)))
-            return
-        unstaged = best
     rivals = {name: with_skew(load(Path(file), sizes, [*pins, path], phase=phase), uneven) for name, path in named}
-    if unstaged is not None:
-        compiled = unstaged
-    elif offload is Offload.NONE and not program.on_host:
-        compiled = compile_phases(program, phases, mesh, options)
-    else:
-        compiled = compile_offloaded(program, phases, mesh, options, offload, ahead).compiled
+    way = Way(wanted, opt.counts_by_phase(micro_batches, phases), offload, ahead)
+    best = compile_model(program, [mesh], options, phases, way)
+    if isinstance(best, CompiledPipeline):
+        written = pipeline_json if format_ is Format.JSON else pipeline_text
+        say(written(explain_pipeline(best.staged, form, drop_ones)))
+        return
     # Layouts are compared by what they take, whether they fit or not.
     unlimited = replace(options, capacity_bytes=math.inf)
     planned = {name: compile_phases(rival, phases, mesh, unlimited) for name, rival in rivals.items()}
     seek = search and over is not None and format_ is not Format.LATEX
     linked = options.hardware.convention is Convention.LINKS
     found = []
-    for k, one in enumerate(compiled):
+    for k, one in enumerate(best.phases):
         complain(one.warnings)
         others: dict[str, CompiledPhase] = {name: plans[k] for name, plans in planned.items()}
         seeker = _search(Path(file), one, over or "", sizes, pins) if seek else None
@@ -139,7 +131,7 @@ def explain_command(
         case Format.JSON:
             say(as_json(found))
         case Format.HTML:
-            say(plan_page(compiled, {one.explanation.phase: one for one in found}))
+            say(plan_page(best.phases, {one.explanation.phase: one for one in found}))
 
 
 def _refuse_beside_stages(given: Mapping[str, object], drawn: bool) -> None:

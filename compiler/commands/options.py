@@ -165,23 +165,23 @@ MOST_STAGES = 1 << 20
 
 
 def stages_of(text: str | None, micro_batches: Sequence[str] | None) -> int | None:
-    """How many stages an option asks for; None where it is `auto`. Raises InputError for what is no count, and where
-    micro-batches are asked for without it."""
+    """How many stages an option asks for: 0 where it is `auto`, None without it. Raises InputError for what is no
+    count, and where micro-batches are asked for without it."""
     if text is None and micro_batches:
         raise fail("Micro-batches are those of stages.", hint="add `--stages auto`, or how many")
     if text in (None, "auto"):
-        return None
+        return None if text is None else 0
     assert text is not None
     if not re.fullmatch(r"[1-9][0-9]{0,6}", text) or int(text) > MOST_STAGES:
         raise fail(f"`--stages {text[:60]}` is no count.", hint="write `--stages auto`, or a count, as `--stages 4`")
     return int(text)
 
 
-def counts_by_phase(texts: Sequence[str], phases: Sequence[str]) -> dict[str, int]:
+def counts_by_phase(texts: Sequence[str] | None, phases: Sequence[str]) -> dict[str, int]:
     """The micro-batches that `prefill=8` and the like give. Raises InputError for what gives none, and for what is no
     phase."""
     found: dict[str, int] = {}
-    for text in texts:
+    for text in texts or ():
         name, _, digits = text.partition("=")
         if name not in phases:
             hint = did_you_mean(name, phases) or f"the phases are {', '.join(phases)}"

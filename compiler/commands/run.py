@@ -130,7 +130,7 @@ def run_command(
         raise fail("Virtual chips run in one process.", hint="several are started with `--backend jax`")
     plan = alone_on(mesh, options)
     if stages is not None:
-        plan = in_stages(mesh, options, wanted, opt.counts_by_phase(micro_batches or [], (PREFILL, DECODE)))
+        plan = in_stages(mesh, options, wanted or None, opt.counts_by_phase(micro_batches, (PREFILL, DECODE)))
     prepared = prepare(program, plan, tokens, seed)
     if backend is Backend.JAX:
         prepared = held_exactly(prepared)

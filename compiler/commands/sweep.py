@@ -148,7 +148,7 @@ def sweep_command(
     if batch is None:
         raise fail("A grid needs `--batch`.", hint="or ask for a stream of requests by `--input` and `--output`")
     wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
-    lists, count = (chips, batch, context, weights), None if stages is None else opt.stages_of(stages, None) or 0
+    lists, count = (chips, batch, context, weights), opt.stages_of(stages, None)
     given_sizes = sizes, pads, hbm_fraction, any_shape
     sweep = grid(Path(model), list(chosen.values()), lists, phase, *given_sizes, offload, ahead, count, caches, uneven)
     if plans and emit is not Emit.HTML:

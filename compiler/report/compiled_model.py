@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from ...cost.hardware import Convention, Hardware, load_engine
 from ...ir.choices import with_capacity, with_skew
@@ -18,15 +18,16 @@ from ...passes.choose import Options
 from ...passes.ilp.solver import SOLVERS, Settings
 from ...passes.plan import Objective, Outcome
 from ..plan.compiled import Compilation, CompiledPhase
-from ..plan.offload import Offload, Offloaded, on_meshes
+from ..plan.offload import Offload, Offloaded, of_batch, on_meshes
 from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled, with_runs
 from ..plan.shapes import Shape, compile_shapes, meshes_to_compile, ranking
 from ..plan.staged import Staged
-from ..plan.tries import tries
+from ..plan.tries import most_sequences_staged, tries
 from ..text.arguments import capacity_of, checked, skew_of
 from ..text.files import write_files
 from .compiled_pipeline import FRAME, CompiledPipeline, one_of
-from .offload_text import offload_text
+from .offload_text import batches_text, offload_text, staged_batches_text
+from .staged_text import tries_text
 from .targets import ALONE, Emit, in_files, in_one
 from .text import Detail
 
@@ -36,13 +37,14 @@ class CompiledModel:
     """The phases of a program, compiled for a mesh of chips.
 
     `shapes`: where a count of chips was asked for, all shapes of slice, cheapest first; the phases are those of
-    the first. `offloaded`: what is streamed from the host, where that was asked for. Printed, it is its report without
-    the program.
+    the first. `offloaded`: what is streamed from the host, where that was asked for. `choice`: what is to be said of
+    batches, streams and stages that were tried. Printed, it is its report without the program.
     """
 
     phases: Compilation
     shapes: tuple[Shape, ...] = ()
     offloaded: Offloaded | None = None
+    choice: str = ""
 
     @property
     def program(self) -> Program:
@@ -80,7 +82,7 @@ class CompiledModel:
         """The plans as text: what a step takes and what is proven, and what is stored where (`summary`), with the
         sharded program (`program`), and all of its steps (`verbose`)."""
         first = ranking(self.shapes) + "\n" if self.shapes else ""
-        first += offload_text(self.offloaded) + "\n" if self.offloaded else ""
+        first += self.choice + "\n" if self.choice else ""
         return first + in_one(self.phases, Emit.TEXT, self.shapes, one_of(Detail, detail, "detail"))
 
     def emit(self, target: str, phase: str | None = None) -> str:
@@ -122,6 +124,27 @@ class CompiledModel:
         return FRAME.format(page=escape(self.emit(Emit.HTML), quote=True))
 
 
+class CompileOptions(TypedDict, total=False):
+    """What `compile` takes by name beside `stages`, by which what it gives differs."""
+
+    objective: str
+    network: str | None
+    hbm_fraction: float
+    solver: str
+    overlap: bool
+    separate: bool
+    check: bool
+    datasheet: bool
+    engine: str | None
+    any_shape: bool
+    capacity: float | str | None
+    skew: float | str
+    micro_batches: Mapping[str, int] | None
+    offload: str
+    ahead: int
+    parts: bool
+
+
 @overload
 def compile(
     program: Program | str | Path,
@@ -129,22 +152,8 @@ def compile(
     hardware: Hardware | str = "tpu-v4",
     phases: str | Sequence[str] | None = None,
     *,
-    objective: str = Objective.TIME,
-    network: str | None = None,
-    hbm_fraction: float = 1.0,
-    solver: str = Settings.solver,
-    overlap: bool = False,
-    separate: bool = False,
-    check: bool = False,
-    datasheet: bool = False,
-    engine: str | None = None,
-    any_shape: bool = False,
-    capacity: float | str | None = None,
-    skew: float | str = 1,
     stages: None = None,
-    micro_batches: Mapping[str, int] | None = None,
-    offload: str = Offload.NONE,
-    ahead: int = 1,
+    **options: Unpack[CompileOptions],
 ) -> CompiledModel: ...
 
 
@@ -155,22 +164,8 @@ def compile(
     hardware: Hardware | str = "tpu-v4",
     phases: str | Sequence[str] | None = None,
     *,
-    objective: str = Objective.TIME,
-    network: str | None = None,
-    hbm_fraction: float = 1.0,
-    solver: str = Settings.solver,
-    overlap: bool = False,
-    separate: bool = False,
-    check: bool = False,
-    datasheet: bool = False,
-    engine: str | None = None,
-    any_shape: bool = False,
-    capacity: float | str | None = None,
-    skew: float | str = 1,
     stages: int | str | None,
-    micro_batches: Mapping[str, int] | None = None,
-    offload: str = Offload.NONE,
-    ahead: int = 1,
+    **options: Unpack[CompileOptions],
 ) -> CompiledModel | CompiledPipeline: ...
 
 
@@ -240,28 +235,21 @@ def compile(
     )
     meshes = (mesh,) if isinstance(mesh, Mesh) else meshes_to_compile(str(mesh), chip, any_shape)[0]
     streams = one_of(Offload, offload, "kind of tensors to offload")
-    if stages is None and (streams is not Offload.NONE or chosen.on_host):
-        _refuse_beside("offload", {"separate": separate})
-        found = on_meshes(chosen, select_phases(chosen, phases), meshes, options, streams, ahead, False)[0].found
-        assert found is not None, "what is not looked for fits"
-        return CompiledModel(with_runs(found.compiled) if check else found.compiled, (), found)
-    if stages is None:
-        if micro_batches:
-            raise fail("Micro-batches are those of stages.", hint='add `stages="auto"`, or how many')
-        return compile_model(chosen, meshes, options, phases, separate, check)
-    _refuse_beside("stages", {"separate": separate})
     names = select_phases(chosen, phases)
+    if stages is None and micro_batches:
+        raise fail("Micro-batches are those of stages.", hint='add `stages="auto"`, or how many')
+    if separate and (stages is not None or streams is not Offload.NONE or chosen.on_host):
+        beside = "offload" if stages is None else "stages"
+        raise fail(f"`separate` does not go with `{beside}`.", hint="leave one of them out")
     counts = counts_of(micro_batches or {}, names)
-    tried = tries(chosen, names, meshes, options, _stages(stages), counts, check, streams, ahead)
-    best = tried[0].found
-    assert best is not None, "`tries` raises where nothing is found"
-    return CompiledPipeline(best, tried) if isinstance(best, Staged) else CompiledModel(best)
+    way = Way(None if stages is None else _stages(stages), counts, streams, ahead, separate, check)
+    return compile_model(chosen, meshes, options, names, way)
 
 
-def _stages(wanted: int | str) -> int | None:
-    """How many stages are asked for, None where it is `auto`. Raises InputError for what is no count."""
+def _stages(wanted: int | str) -> int:
+    """How many stages are asked for, 0 where it is `auto`. Raises InputError for what is no count."""
     if wanted == "auto":
-        return None
+        return 0
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
         raise fail(f"`stages` is {wanted!r:.60}.", hint="it is a count, or `auto`")
     return wanted
@@ -276,23 +264,52 @@ def counts_of(micro_batches: Mapping[str, int], phases: Sequence[str]) -> Mappin
     return micro_batches
 
 
-def _refuse_beside(option: str, given: Mapping[str, bool]) -> None:
-    """Raise InputError for the first argument that does not go with another."""
-    for name, there in given.items():
-        if there:
-            raise fail(f"`{name}` does not go with `{option}`.", hint="leave one of them out")
+@dataclass(frozen=True)
+class Way:
+    """How a program is planned. `stages`: over how many its layers are divided, 0 for as many as are quickest, None for
+    none; `micro_batches`: how many a phase has, by its name. `offload`, `ahead`: what may be streamed from the host,
+    and how many layers before it is needed. Phases together or `separate`; with `check` run on virtual chips;
+    `best_batch`: of the batch of most sequences a second, with streams or in stages."""
+
+    stages: int | None = None
+    micro_batches: Mapping[str, int] = field(default_factory=dict)
+    offload: Offload = Offload.NONE
+    ahead: int = 1
+    separate: bool = False
+    check: bool = False
+    best_batch: bool = False
 
 
 def compile_model(
-    program: Program,
-    meshes: Sequence[Mesh],
-    options: Options,
-    phases: str | Sequence[str] | None = None,
-    separate: bool = False,
-    check: bool = False,
-) -> CompiledModel:
-    """The phases of a program on the best of several meshes. Raises as `compile` does."""
-    names = select_phases(program, phases)
-    shapes = compile_shapes(program, names, meshes, options, separate) if len(meshes) > 1 else ()
+    program: Program, meshes: Sequence[Mesh], options: Options, phases: Sequence[str], way: Way
+) -> CompiledModel | CompiledPipeline:
+    """The phases of a program on the best of several meshes, in one way. Raises as `compile` does."""
+    if way.stages is not None:
+        return _staged(program, meshes, options, phases, way)
+    if way.offload is not Offload.NONE or program.on_host:
+        batches = on_meshes(program, phases, meshes, options, way.offload, way.ahead, way.best_batch)
+        found = batches[0].found
+        assert found is not None, "what is tried first fits"
+        texts = [batches_text(batches)] if way.best_batch else []
+        compiled = with_runs(found.compiled) if way.check else found.compiled
+        return CompiledModel(compiled, (), found, "\n".join([*texts, offload_text(found)]))
+    shapes = compile_shapes(program, phases, meshes, options, way.separate) if len(meshes) > 1 else ()
     best = shapes[0].mesh if shapes else meshes[0]
-    return CompiledModel(compile_phases(program, names, best, options, check, separate), shapes)
+    return CompiledModel(compile_phases(program, phases, best, options, way.check, way.separate), shapes)
+
+
+def _staged(
+    program: Program, meshes: Sequence[Mesh], options: Options, phases: Sequence[str], way: Way
+) -> CompiledModel | CompiledPipeline:
+    """The quickest of the ways to have stages, or none."""
+    wanted, texts = way.stages or None, []
+    if way.best_batch:
+        how = options, wanted, way.micro_batches, way.offload, way.ahead
+        batches = most_sequences_staged(program, phases, meshes, *how)
+        texts, program = [staged_batches_text(batches)], of_batch(program, batches[0].batch)
+    tried = tries(program, phases, meshes, options, wanted, way.micro_batches, way.check, way.offload, way.ahead)
+    best = tried[0].found
+    assert best is not None, "what is tried first fits"
+    if isinstance(best, Staged):
+        return CompiledPipeline(best, tried, "\n".join(texts))
+    return CompiledModel(best, choice="\n".join([*texts, tries_text(tried)]))

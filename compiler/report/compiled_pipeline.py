@@ -26,10 +26,12 @@ FRAME = '<iframe srcdoc="{page}" width="100%" height="640" style="border:1px sol
 @dataclass(frozen=True)
 class CompiledPipeline:
     """The stages of a program along an axis of a mesh, compiled, each with all phases. `tried`: every way to divide the
-    chips that was tried, the quickest first, which is this one. Printed, it is its report without the programs."""
+    chips that was tried, the quickest first, which is this one. `choice`: what is to be said of batches that were
+    tried. Printed, it is its report without the programs."""
 
     staged: Staged
     tried: tuple[Try, ...]
+    choice: str = ""
 
     @property
     def program(self) -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Unpack, overload
 
 from ...cost.formulas.symbolic import Form
 from ...cost.hardware import Convention, Hardware
@@ -13,7 +13,7 @@ from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ..text.arguments import checked
-from .compiled_model import compile
+from .compiled_model import CompileOptions, compile
 from .compiled_pipeline import CompiledPipeline, one_of
 from .explain import explain_phase
 from .explain_stages import ExplainedPipeline, explain_pipeline
@@ -31,7 +31,7 @@ def explain(
     drop_ones: bool = False,
     trace: bool = False,
     stages: None = None,
-    **options: Any,
+    **options: Unpack[CompileOptions],
 ) -> tuple[Explained, ...]: ...
 
 
@@ -46,7 +46,7 @@ def explain(
     drop_ones: bool = False,
     trace: bool = False,
     stages: int | str | None,
-    **options: Any,
+    **options: Unpack[CompileOptions],
 ) -> tuple[Explained, ...] | ExplainedPipeline: ...
 
 
@@ -61,7 +61,7 @@ def explain(
     drop_ones: bool = False,
     trace: bool = False,
     stages: int | str | None = None,
-    **options: Any,
+    **options: Unpack[CompileOptions],
 ) -> tuple[Explained, ...] | ExplainedPipeline:
     """The cost of a model's plan as formulas (SymPy), for each of its phases; `options` are those of `compile`.
 

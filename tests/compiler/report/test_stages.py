@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
 from escc.compiler.plan.pipeline import load, parse
 from escc.compiler.report.stages import Stage, stage_text
+from escc.compiler.text.terminal import time_text
+from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
@@ -58,6 +61,23 @@ def test_the_command_stops(name: str) -> None:
         app, ["compile", str(EXAMPLE), "--chips", "2x2x2", "--hbm-fraction", "1", "--stop-after", name]
     )
     assert done.exit_code == (1 if name != "expand" else 0), done.output
+
+
+def test_steps_that_were_written_anew_are_checked(tmp_path: Path) -> None:
+    text = stage(Stage.INSERT)
+
+    def checked(text: str, *options: str) -> Result:
+        (tmp_path / "steps.txt").write_text(f"# as they were printed\n{text}")
+        return CliRunner().invoke(app, ["check", str(tmp_path / "steps.txt"), *options])
+
+    done = checked(text, "--datasheet", "--network", "flat")
+    [spmd] = insert(choose(PROGRAM, ["decode"], MESH, OPTIONS))
+    took = time_text(estimate(spmd, OPTIONS.hardware).totals().total_s)
+    assert done.exit_code == 0 and "22 ops, 18 collectives" in done.output and took in done.output, done.output
+    broken = checked(text.replace("= all-gather(", "= reduce-scatter(", 1))
+    assert broken.exit_code == 1 and "cannot be made from" in broken.output
+    assert "There is no dtype `bf15`" in checked(text.replace("bf16", "bf15", 1)).output
+    assert "has its mesh" in checked(text, "--chips", "2x2", "--backend", "gpu").output
 
 
 TWO = """

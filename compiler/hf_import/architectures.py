@@ -7,109 +7,74 @@ What a missing field means, or null in a field, is what it means to the library 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic, InputError, Span, fail
 from ...ir.dtype import Dtype
+from . import experts, gemma, gpt, kin, latent, llama
 from .common import check_at_rest, check_common, read_dtype
-from .description import Transformer
-from .experts import (
-    dots1,
-    ernie4_5_moe,
-    glm4_moe,
-    gpt_oss,
-    granitemoe,
-    llama4,
-    minimax_m2,
-    mixtral,
-    olmoe,
-    phimoe,
-    qwen2_moe,
-    qwen3_moe,
-    qwen3_vl_moe,
-)
+from .description import Stack, Transformer
 from .fields import Fields
-from .gemma import gemma, gemma2, gemma3, gemma4
-from .gpt import falcon, gpt2, gpt_neox, gptj, nemotron, opt, persimmon, phi, stablelm
 from .json_text import Document
-from .kin import (
-    cohere,
-    cohere2,
-    ernie4_5,
-    exaone4,
-    glm,
-    glm4,
-    granite,
-    ministral,
-    olmo2,
-    olmo3,
-    phi3,
-    seed_oss,
-    smollm3,
-    starcoder2,
-)
-from .latent import deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa
-from .llama import arcee, llama, mistral, qwen2, qwen2_vl, qwen3, qwen3_vl
 from .quantised import read_quantised
 
-Reader = Callable[[Fields, Dtype], Transformer]
+Reader = Callable[[Fields], Stack]
 
 LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2")
 READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class of the whole model
-    "llama": ("LlamaForCausalLM", llama),
-    "mistral": ("MistralForCausalLM", mistral),
-    "qwen2": ("Qwen2ForCausalLM", qwen2),
-    "qwen3": ("Qwen3ForCausalLM", qwen3),
-    "gemma": ("GemmaForCausalLM", gemma),
-    "gpt2": ("GPT2LMHeadModel", gpt2),
-    "gptj": ("GPTJForCausalLM", gptj),
-    "opt": ("OPTForCausalLM", opt),
-    "stablelm": ("StableLmForCausalLM", stablelm),
-    "persimmon": ("PersimmonForCausalLM", persimmon),
-    "nemotron": ("NemotronForCausalLM", nemotron),
-    "arcee": ("ArceeForCausalLM", arcee),
-    "gpt_neox": ("GPTNeoXForCausalLM", gpt_neox),
-    "phi": ("PhiForCausalLM", phi),
-    "falcon": ("FalconForCausalLM", falcon),
-    "qwen2_vl_text": ("Qwen2VLForConditionalGeneration", qwen2_vl),
-    "qwen2_5_vl_text": ("Qwen2_5_VLForConditionalGeneration", qwen2_vl),
-    "qwen3_vl_text": ("Qwen3VLForConditionalGeneration", qwen3_vl),
-    "qwen3_vl_moe_text": ("Qwen3VLMoeForConditionalGeneration", qwen3_vl_moe),
-    "ministral": ("MinistralForCausalLM", ministral),
-    "phi3": ("Phi3ForCausalLM", phi3),
-    "olmo2": ("Olmo2ForCausalLM", olmo2),
-    "olmo3": ("Olmo3ForCausalLM", olmo3),
-    "granite": ("GraniteForCausalLM", granite),
-    "smollm3": ("SmolLM3ForCausalLM", smollm3),
-    "starcoder2": ("Starcoder2ForCausalLM", starcoder2),
-    "cohere": ("CohereForCausalLM", cohere),
-    "cohere2": ("Cohere2ForCausalLM", cohere2),
-    "exaone4": ("Exaone4ForCausalLM", exaone4),
-    "seed_oss": ("SeedOssForCausalLM", seed_oss),
-    "ernie4_5": ("Ernie4_5ForCausalLM", ernie4_5),
-    "glm": ("GlmForCausalLM", glm),
-    "glm4": ("Glm4ForCausalLM", glm4),
-    "gemma2": ("Gemma2ForCausalLM", gemma2),
-    "gemma3_text": ("Gemma3ForCausalLM", gemma3),
-    "gemma4_text": ("Gemma4ForCausalLM", gemma4),
-    "mixtral": ("MixtralForCausalLM", mixtral),
-    "phimoe": ("PhimoeForCausalLM", phimoe),
-    "granitemoe": ("GraniteMoeForCausalLM", granitemoe),
-    "qwen2_moe": ("Qwen2MoeForCausalLM", qwen2_moe),
-    "qwen3_moe": ("Qwen3MoeForCausalLM", qwen3_moe),
-    "glm4_moe": ("Glm4MoeForCausalLM", glm4_moe),
-    "olmoe": ("OlmoeForCausalLM", olmoe),
-    "dots1": ("Dots1ForCausalLM", dots1),
-    "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", ernie4_5_moe),
-    "minimax_m2": ("MiniMaxM2ForCausalLM", minimax_m2),
-    "gpt_oss": ("GptOssForCausalLM", gpt_oss),
-    "llama4_text": ("Llama4ForCausalLM", llama4),
-    "deepseek_v2": ("DeepseekV2ForCausalLM", deepseek_v2),
-    "deepseek_v3": ("DeepseekV3ForCausalLM", deepseek_v3),
-    "deepseek_v32": ("DeepseekV32ForCausalLM", deepseek_v32),
-    "glm_moe_dsa": ("GlmMoeDsaForCausalLM", glm_moe_dsa),
-    "kimi_k2": ("DeepseekV3ForCausalLM", deepseek_v3),
+    "llama": ("LlamaForCausalLM", llama.llama),
+    "mistral": ("MistralForCausalLM", llama.mistral),
+    "qwen2": ("Qwen2ForCausalLM", llama.qwen2),
+    "qwen3": ("Qwen3ForCausalLM", llama.qwen3),
+    "gemma": ("GemmaForCausalLM", gemma.gemma),
+    "gpt2": ("GPT2LMHeadModel", gpt.gpt2),
+    "gptj": ("GPTJForCausalLM", gpt.gptj),
+    "opt": ("OPTForCausalLM", gpt.opt),
+    "stablelm": ("StableLmForCausalLM", gpt.stablelm),
+    "persimmon": ("PersimmonForCausalLM", gpt.persimmon),
+    "nemotron": ("NemotronForCausalLM", gpt.nemotron),
+    "arcee": ("ArceeForCausalLM", llama.arcee),
+    "gpt_neox": ("GPTNeoXForCausalLM", gpt.gpt_neox),
+    "phi": ("PhiForCausalLM", gpt.phi),
+    "falcon": ("FalconForCausalLM", gpt.falcon),
+    "qwen2_vl_text": ("Qwen2VLForConditionalGeneration", llama.qwen2),
+    "qwen2_5_vl_text": ("Qwen2_5_VLForConditionalGeneration", llama.qwen2),
+    "qwen3_vl_text": ("Qwen3VLForConditionalGeneration", llama.qwen3),
+    "qwen3_vl_moe_text": ("Qwen3VLMoeForConditionalGeneration", experts.qwen3_moe),
+    "ministral": ("MinistralForCausalLM", kin.ministral),
+    "phi3": ("Phi3ForCausalLM", kin.phi3),
+    "olmo2": ("Olmo2ForCausalLM", kin.olmo2),
+    "olmo3": ("Olmo3ForCausalLM", kin.olmo3),
+    "granite": ("GraniteForCausalLM", kin.granite),
+    "smollm3": ("SmolLM3ForCausalLM", kin.smollm3),
+    "starcoder2": ("Starcoder2ForCausalLM", kin.starcoder2),
+    "cohere": ("CohereForCausalLM", kin.cohere),
+    "cohere2": ("Cohere2ForCausalLM", kin.cohere2),
+    "exaone4": ("Exaone4ForCausalLM", kin.exaone4),
+    "seed_oss": ("SeedOssForCausalLM", kin.seed_oss),
+    "ernie4_5": ("Ernie4_5ForCausalLM", kin.ernie4_5),
+    "glm": ("GlmForCausalLM", kin.glm),
+    "glm4": ("Glm4ForCausalLM", kin.glm4),
+    "gemma2": ("Gemma2ForCausalLM", gemma.gemma2),
+    "gemma3_text": ("Gemma3ForCausalLM", gemma.gemma3),
+    "gemma4_text": ("Gemma4ForCausalLM", gemma.gemma4),
+    "mixtral": ("MixtralForCausalLM", experts.mixtral),
+    "phimoe": ("PhimoeForCausalLM", experts.phimoe),
+    "granitemoe": ("GraniteMoeForCausalLM", experts.granitemoe),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", experts.qwen2_moe),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", experts.qwen3_moe),
+    "glm4_moe": ("Glm4MoeForCausalLM", experts.glm4_moe),
+    "olmoe": ("OlmoeForCausalLM", experts.olmoe),
+    "dots1": ("Dots1ForCausalLM", experts.dots1),
+    "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", experts.ernie4_5_moe),
+    "minimax_m2": ("MiniMaxM2ForCausalLM", experts.minimax_m2),
+    "gpt_oss": ("GptOssForCausalLM", experts.gpt_oss),
+    "llama4_text": ("Llama4ForCausalLM", experts.llama4),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", latent.deepseek_v2),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", latent.deepseek_v3),
+    "deepseek_v32": ("DeepseekV32ForCausalLM", latent.deepseek_v32),
+    "glm_moe_dsa": ("GlmMoeDsaForCausalLM", latent.glm_moe_dsa),
+    "kimi_k2": ("DeepseekV3ForCausalLM", latent.deepseek_v3),
 }
 TOWERS = {  # models with a part for text, by what that is where it does not say
     "llama4": "llama4_text",
@@ -185,7 +150,7 @@ def read_config(document: Document, dtype: Dtype | None = None, kept: Dtype | No
         tied = whole.get("tie_word_embeddings")
         if "tie_word_embeddings" not in fields.entries and tied is not None:
             fields = fields.with_entry("tie_word_embeddings", whole.entries["tie_word_embeddings"])
-    model = replace(read(fields, named), quantised=quantised)
+    model = Transformer(**vars(read(fields)), architecture=kind, dtype=named, quantised=quantised)
     check_at_rest(fields)
     fields.refuse_unknown()
     fields.finish()

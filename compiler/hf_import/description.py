@@ -200,15 +200,13 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Transformer:
-    """A model. `context`: the most tokens that it was made for. `norm`: what all its norms are like. `layers`: each
-    of them, from the first. `tied`: one table embeds and scores. `places`: how many positions are learned, 0 for
-    none. `embedding`: what embeddings are multiplied by, as the language writes it. `head_bias`: whether scores
-    have one. `logit_scale`: what they are multiplied by; `logit_cap`: between what and its negative they are
-    pressed. `quantised`: how matrices are stored in few bits."""
+class Stack:
+    """What a model computes. `context`: the most tokens that it was made for. `norm`: what all its norms are like.
+    `layers`: each of them, from the first. `tied`: one table embeds and scores. `places`: how many positions are
+    learned, 0 for none. `embedding`: what embeddings are multiplied by, as the language writes it. `head_bias`: whether
+    scores have one. `logit_scale`: what they are multiplied by; `logit_cap`: between what and its negative they are
+    pressed."""
 
-    architecture: str
-    dtype: Dtype
     model_dim: int
     vocabulary: int
     context: int
@@ -220,12 +218,21 @@ class Transformer:
     head_bias: bool = False
     logit_scale: float = 1.0
     logit_cap: float | None = None
-    quantised: Quantised | None = None
 
     @property
     def kinds(self) -> tuple[Layer, ...]:
         """Its layers that differ."""
         return tuple(dict.fromkeys(self.layers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformer(Stack):
+    """A model, by the architecture that its config names, and how its weights are stored: in `dtype`, and matrices that
+    are `quantised` in few bits."""
+
+    architecture: str
+    dtype: Dtype
+    quantised: Quantised | None = None
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...ir.dtype import Dtype
 from .common import CHUNK, FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
-from .description import Attention, Experts, FeedForward, Latent, Layer, Norm, QueryNorm, Router, Transformer
+from .description import Attention, Experts, FeedForward, Latent, Layer, Norm, QueryNorm, Router, Stack
 from .fields import Fields
 from .kin import multiplied
 from .llama import heads_of, normed, read_window, stacked, uniform
@@ -27,7 +26,7 @@ def check_counts(fields: Fields, names: Sequence[str], chosen: str, count: int, 
         fields.refuse(chosen, f"A token takes {kept:,} experts, and there are {count:,}.")
 
 
-def mixtral(fields: Fields, dtype: Dtype) -> Transformer:
+def mixtral(fields: Fields) -> Stack:
     """Mixtral: softmax over all experts, the weights of those chosen add to 1."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072))
     turned = rope(fields, sizes, default_base=1e6)
@@ -37,10 +36,10 @@ def mixtral(fields: Fields, dtype: Dtype) -> Transformer:
     check_counts(fields, ("num_experts",), "num_experts_per_tok", count, kept)
     width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
     experts = Experts(count, kept, width, activation, Router("softmax", normalised=True))
-    return uniform(fields, "mixtral", dtype, sizes, attention, experts, epsilon=1e-5)
+    return uniform(fields, sizes, attention, experts, epsilon=1e-5)
 
 
-def phimoe(fields: Fields, dtype: Dtype) -> Transformer:
+def phimoe(fields: Fields) -> Stack:
     """Phi-3.5-MoE: layernorm, and two experts, each weighed among those whose scores are near its own."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072))
     turned = rope(fields, sizes, default_base=1e6, magnitude="short_mscale")
@@ -57,20 +56,20 @@ def phimoe(fields: Fields, dtype: Dtype) -> Transformer:
     width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
     experts = Experts(count, kept, width, activation, Router("softmax", normalised=False, near=near))
     norm = Norm("layernorm", fields.number("rms_norm_eps", 1e-5), bias=True)
-    model = normed(fields, "phimoe", dtype, sizes, (Layer(attention, experts),) * sizes.layers, norm, tied=False)
+    model = normed(fields, sizes, (Layer(attention, experts),) * sizes.layers, norm, tied=False)
     return replace(model, head_bias=fields.flag("lm_head_bias", False))
 
 
-def granitemoe(fields: Fields, dtype: Dtype) -> Transformer:
+def granitemoe(fields: Fields) -> Stack:
     """Granite with experts: softmax over those that are chosen, whose weights so add to 1."""
     count, kept = fields.count("num_local_experts", 8), fields.count("num_experts_per_tok", 2)
     check_counts(fields, ("num_experts",), "num_experts_per_tok", count, kept)
     width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
     experts = Experts(count, kept, width, activation, Router("softmax", normalised=True))
-    return multiplied(fields, "granitemoe", dtype, experts)
+    return multiplied(fields, experts)
 
 
-def minimax_m2(fields: Fields, dtype: Dtype) -> Transformer:
+def minimax_m2(fields: Fields) -> Stack:
     """MiniMax-M2: sigmoid scores with a correction, norms over all heads, rope on a part of each head."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=128, context=196608))
     fields.must_be("use_qk_norm", [True], "only models with norms on queries and keys are known")
@@ -86,10 +85,10 @@ def minimax_m2(fields: Fields, dtype: Dtype) -> Transformer:
     check_counts(fields, ("num_experts",), "num_experts_per_tok", count, kept)
     width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
     experts = Experts(count, kept, width, activation, Router("sigmoid", normalised=True, correction=True))
-    return uniform(fields, "minimax_m2", dtype, sizes, attention, experts)
+    return uniform(fields, sizes, attention, experts)
 
 
-def olmoe(fields: Fields, dtype: Dtype) -> Transformer:
+def olmoe(fields: Fields) -> Stack:
     """OLMoE: norms over all heads of queries and keys."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
     fields.must_be("clip_qkv", [], "queries, keys and values that are cut off are not known")
@@ -101,29 +100,24 @@ def olmoe(fields: Fields, dtype: Dtype) -> Transformer:
     width, activation = fields.count("intermediate_size", 2048), read_activation(fields, "hidden_act", "silu")
     router = Router("softmax", normalised=fields.flag("norm_topk_prob", False))
     experts = Experts(count, kept, width, activation, router)
-    return uniform(fields, "olmoe", dtype, sizes, attention, experts, epsilon=1e-5)
+    return uniform(fields, sizes, attention, experts, epsilon=1e-5)
 
 
-def qwen2_moe(fields: Fields, dtype: Dtype) -> Transformer:
+def qwen2_moe(fields: Fields) -> Stack:
     """Qwen 2 MoE: an expert that all tokens take, weighed by a sigmoid."""
     sizes = read_sizes(fields, Defaults(kv_heads=16, head_dim=None, context=32768))
     attention = replace(heads_of(fields, sizes), bias=fields.flag("qkv_bias", True))
     shared = fields.count("shared_expert_intermediate_size", 5632)
     experts = replace(_qwen_experts(fields, 60, 4, 1408), shared=shared, shared_gate=True)
-    return _sparse(fields, "qwen2_moe", dtype, sizes, attention, experts)
+    return _sparse(fields, sizes, attention, experts)
 
 
-def qwen3_moe(fields: Fields, dtype: Dtype) -> Transformer:
+def qwen3_moe(fields: Fields) -> Stack:
     """Qwen 3 MoE: norms on queries and keys."""
     sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=None, context=32768))
     bias = fields.flag("attention_bias", False)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.HEAD)
-    return _sparse(fields, "qwen3_moe", dtype, sizes, attention, _qwen_experts(fields, 128, 8, 768))
-
-
-def qwen3_vl_moe(fields: Fields, dtype: Dtype) -> Transformer:
-    """The text of Qwen 3 VL MoE: Qwen 3 MoE, for text alone."""
-    return replace(qwen3_moe(fields, dtype), architecture="qwen3_vl_moe_text")
+    return _sparse(fields, sizes, attention, _qwen_experts(fields, 128, 8, 768))
 
 
 def _qwen_experts(fields: Fields, count: int, kept: int, width: int) -> Experts:
@@ -138,19 +132,17 @@ def _qwen_experts(fields: Fields, count: int, kept: int, width: int) -> Experts:
     return Experts(count, kept, fields.count("moe_intermediate_size", width), activation, router)
 
 
-def _sparse(
-    fields: Fields, architecture: str, dtype: Dtype, sizes: Sizes, attention: Attention, experts: Experts
-) -> Transformer:
+def _sparse(fields: Fields, sizes: Sizes, attention: Attention, experts: Experts) -> Stack:
     """A model whose layers have experts, but for those that are said to have none."""
     step, dense = fields.count("decoder_sparse_step", 1), fields.places("mlp_only_layers", sizes.layers) or set()
     sparse = [at not in dense and (at + 1) % step == 0 for at in range(sizes.layers)]
     fields.inert(["intermediate_size"])
     forward = None if all(sparse) else FeedForward(fields.count("intermediate_size"), experts.activation)
     layers = tuple(Layer(attention, experts if one or forward is None else forward) for one in sparse)
-    return stacked(fields, architecture, dtype, sizes, layers)
+    return stacked(fields, sizes, layers)
 
 
-def glm4_moe(fields: Fields, dtype: Dtype) -> Transformer:
+def glm4_moe(fields: Fields) -> Stack:
     """GLM-4 MoE: the first layers are dense; sigmoid scores with a correction, rope on half of each head."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072))
     turned = rope(fields, sizes, share=("partial_rotary_factor", 0.5))
@@ -158,10 +150,10 @@ def glm4_moe(fields: Fields, dtype: Dtype) -> Transformer:
     bias = fields.flag("attention_bias", False)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, query_norm=norm)
     experts = corrected(fields, (128, 8, 1408), 1.0, (1, 1))
-    return after_dense(fields, "glm4_moe", dtype, sizes, [attention] * sizes.layers, experts, 1, epsilon=1e-5)
+    return after_dense(fields, sizes, [attention] * sizes.layers, experts, 1, epsilon=1e-5)
 
 
-def dots1(fields: Fields, dtype: Dtype) -> Transformer:
+def dots1(fields: Fields) -> Stack:
     """dots.llm1: attention as Qwen 3 has it, maybe with windows on the last layers, and experts as DeepSeek-V3."""
     sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=2048), kinds=None)
     kinds, first = read_kinds(fields, sizes.layers, (FULL, WINDOW)), fields.whole("max_window_layers", 62)
@@ -172,10 +164,10 @@ def dots1(fields: Fields, dtype: Dtype) -> Transformer:
     fields.must_be("scoring_func", ["sigmoid", "noaux_tc"], "only sigmoid scores are known")  # which is not read there
     experts = corrected(fields, (None, None, 1408), 1.0, (1, 1), normalised=False, shared=None)
     near = [replace(attention, window=window if kind == WINDOW else None) for kind in kinds]
-    return after_dense(fields, "dots1", dtype, sizes, near, experts, 0)
+    return after_dense(fields, sizes, near, experts, 0)
 
 
-def ernie4_5_moe(fields: Fields, dtype: Dtype) -> Transformer:
+def ernie4_5_moe(fields: Fields) -> Stack:
     """ERNIE 4.5 with experts: the first layers are dense; softmax with a correction, rope that turns neighbours."""
     sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=None, context=131072))
     fields.must_be("use_bias", [False], "biases are not known here")
@@ -197,7 +189,7 @@ def ernie4_5_moe(fields: Fields, dtype: Dtype) -> Transformer:
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned)
     sparse = (first <= at <= last and (at + 1) % step == 0 for at in range(sizes.layers))
     layers = tuple(Layer(attention, experts if one else dense) for one in sparse)
-    return stacked(fields, "ernie4_5_moe", dtype, sizes, layers, tied=True, epsilon=1e-5)
+    return stacked(fields, sizes, layers, tied=True, epsilon=1e-5)
 
 
 def corrected(
@@ -244,14 +236,12 @@ def read_groups(fields: Fields, count: int, kept: int, default: tuple[int, int])
 
 def after_dense(
     fields: Fields,
-    architecture: str,
-    dtype: Dtype,
     sizes: Sizes,
     attention: Sequence[Attention | Latent],
     experts: Experts,
     first: int,
     epsilon: float = 1e-6,
-) -> Transformer:
+) -> Stack:
     """A model whose first layers are dense, as many as the config says, or `first`. `attention`: of each.
     `epsilon`: where the config does not say."""
     dense = fields.whole("first_k_dense_replace", first)
@@ -262,10 +252,10 @@ def after_dense(
     layers = tuple(
         Layer(own, experts if one or forward is None else forward) for own, one in zip(attention, sparse, strict=True)
     )
-    return stacked(fields, architecture, dtype, sizes, layers, epsilon=epsilon)
+    return stacked(fields, sizes, layers, epsilon=epsilon)
 
 
-def gpt_oss(fields: Fields, dtype: Dtype) -> Transformer:
+def gpt_oss(fields: Fields) -> Stack:
     """gpt-oss: every other layer looks through a window, sinks, biases, gates that are limited."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=64, context=131072), kinds=None)
     kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
@@ -298,10 +288,10 @@ def gpt_oss(fields: Fields, dtype: Dtype) -> Transformer:
     )
     window = read_window(fields, sizes, 128)
     layers = tuple(Layer(replace(attention, window=window if k == WINDOW else None), experts) for k in kinds)
-    return stacked(fields, "gpt_oss", dtype, sizes, layers, epsilon=1e-5)
+    return stacked(fields, sizes, layers, epsilon=1e-5)
 
 
-def llama4(fields: Fields, dtype: Dtype) -> Transformer:
+def llama4(fields: Fields) -> Stack:
     """The text of Llama 4: three layers of four see pieces of the context, the others all of it and no positions."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=128, context=131072), kinds=None)
     interval = fields.count("no_rope_layer_interval", 4)
@@ -332,4 +322,4 @@ def llama4(fields: Fields, dtype: Dtype) -> Transformer:
     experts = Experts(count, kept, width, activation, router, before=True, shared=width)
     dense = FeedForward(fields.count("intermediate_size_mlp", 16384), activation)
     layers = tuple(Layer(attention(at), experts if at in sparse else dense) for at in range(sizes.layers))
-    return stacked(fields, "llama4_text", dtype, sizes, layers, epsilon=1e-5)
+    return stacked(fields, sizes, layers, epsilon=1e-5)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.dtype import Dtype
 from .common import FULL, WINDOW, Defaults, Sizes, divided, read_activation, read_kinds, read_sizes
-from .description import Attention, Experts, FeedForward, Layer, Norms, QueryNorm, Rope, Router, Transformer
+from .description import Attention, Experts, FeedForward, Layer, Norms, QueryNorm, Rope, Router, Stack
 from .experts import check_counts
 from .fields import Fields
 from .llama import feed_forward, heads_of, stacked, uniform
@@ -15,7 +14,7 @@ from .rotary import rope, ropes_by_kind
 SCALED = "sqrt(size(E))"
 
 
-def gemma(fields: Fields, dtype: Dtype) -> Transformer:
+def gemma(fields: Fields) -> Stack:
     """Gemma, the first."""
     sizes = read_sizes(fields, Defaults(kv_heads=16, head_dim=256, context=8192, strict=True))
     bias = fields.flag("attention_bias", False)
@@ -23,26 +22,26 @@ def gemma(fields: Fields, dtype: Dtype) -> Transformer:
     fields.inert(["hidden_activation"])
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias)
     forward = feed_forward(fields, "gelu", exact_gelu=False)
-    return _scaled(uniform(fields, "gemma", dtype, sizes, attention, forward, tied=True))
+    return _scaled(uniform(fields, sizes, attention, forward, tied=True))
 
 
-def gemma2(fields: Fields, dtype: Dtype) -> Transformer:
+def gemma2(fields: Fields) -> Stack:
     """Gemma 2: every other layer looks through a window, scores are capped."""
     sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=256, context=8192, strict=True), kinds=None)
     turned = rope(fields, sizes)
-    return _sandwiched(fields, "gemma2", dtype, sizes, {FULL: turned, WINDOW: turned}, 2, QueryNorm.NONE, (50.0, 30.0))
+    return _sandwiched(fields, sizes, {FULL: turned, WINDOW: turned}, 2, QueryNorm.NONE, (50.0, 30.0))
 
 
-def gemma3(fields: Fields, dtype: Dtype) -> Transformer:
+def gemma3(fields: Fields) -> Stack:
     """The text of Gemma 3: norms on queries and keys, five layers of six look through a window with a rope of their
     own."""
     sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=256, context=131072, strict=True), kinds=None)
     turned = ropes_by_kind(fields, sizes, {FULL: ("rope_theta", 1e6), WINDOW: ("rope_local_base_freq", 1e4)}, FULL)
     every = fields.count("sliding_window_pattern", 6)
-    return _sandwiched(fields, "gemma3_text", dtype, sizes, turned, every, QueryNorm.HEAD, (None, None))
+    return _sandwiched(fields, sizes, turned, every, QueryNorm.HEAD, (None, None))
 
 
-def gemma4(fields: Fields, dtype: Dtype) -> Transformer:
+def gemma4(fields: Fields) -> Stack:
     """The text of Gemma 4: layers that see all tokens have wider heads, fewer kv-heads, values that are keys without
     their norm, and rope on the first pairs; experts may stand beside the feed-forward."""
     sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=256, context=131072, strict=True), kinds=None)
@@ -68,7 +67,7 @@ def gemma4(fields: Fields, dtype: Dtype) -> Transformer:
     experts = _experts_beside(fields, activation) if fields.flag("enable_moe_block", False) else None
     fields.inert(["num_experts", "top_k_experts", "moe_intermediate_size"])
     layers = tuple(Layer(attention[k], forward, norms=Norms.BOTH, beside=experts, scaled=True) for k in kinds)
-    model = stacked(fields, "gemma4_text", dtype, sizes, layers, tied=True)
+    model = stacked(fields, sizes, layers, tied=True)
     return replace(model, embedding=SCALED, logit_cap=fields.optional("final_logit_softcapping"))
 
 
@@ -132,14 +131,12 @@ def _experts_beside(fields: Fields, activation: str) -> Experts:
 
 def _sandwiched(
     fields: Fields,
-    architecture: str,
-    dtype: Dtype,
     sizes: Sizes,
     turned: dict[str, Rope],
     every: int,
     query_norm: QueryNorm,
     caps: tuple[float | None, float | None],
-) -> Transformer:
+) -> Stack:
     """A model with norms before and behind attention and feed-forward; every so many-th layer sees all tokens.
     `caps`: of scores of attention and of tokens, where the config does not say."""
     bias = fields.flag("attention_bias", False)
@@ -167,9 +164,9 @@ def _sandwiched(
     layers = tuple(
         Layer(replace(attention, rope=turned[kind], window=reach[kind]), forward, norms=Norms.BOTH) for kind in kinds
     )
-    model = stacked(fields, architecture, dtype, sizes, layers, tied=True)
+    model = stacked(fields, sizes, layers, tied=True)
     return replace(_scaled(model), logit_cap=fields.optional("final_logit_softcapping", caps[1]))
 
 
-def _scaled(model: Transformer) -> Transformer:
+def _scaled(model: Stack) -> Stack:
     return replace(model, norm=replace(model.norm, offset=True), embedding=SCALED)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.dtype import Dtype
 from ...passes.expansion.dims import MAX_SIZE
 from .common import Defaults, Sizes, divided, read_activation, read_layers, read_sizes
-from .description import Attention, Block, FeedForward, Layer, Norm, QueryNorm, Rope, Transformer
+from .description import Attention, Block, FeedForward, Layer, Norm, QueryNorm, Rope, Stack
 from .fields import Fields
 from .llama import feed_forward, normed
 from .rotary import rope
@@ -21,7 +20,7 @@ GPT2_NAMES = {
 }
 
 
-def gpt2(fields: Fields, dtype: Dtype) -> Transformer:
+def gpt2(fields: Fields) -> Stack:
     """GPT-2: serial blocks, learned positions, one table that embeds and scores."""
     sizes, forward = _gpt_sizes(fields, 1024)
     fields.must_be(
@@ -37,11 +36,11 @@ def gpt2(fields: Fields, dtype: Dtype) -> Transformer:
     )
     norm = Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True)
     layers = (Layer(attention, forward),) * sizes.layers
-    model = normed(fields, "gpt2", dtype, sizes, layers, norm, tied=True)
+    model = normed(fields, sizes, layers, norm, tied=True)
     return replace(model, places=sizes.context)
 
 
-def gptj(fields: Fields, dtype: Dtype) -> Transformer:
+def gptj(fields: Fields) -> Stack:
     """GPT-J: blocks side by side with one norm, rope that turns neighbours of a part of each head, scores with a
     bias."""
     sizes, forward = _gpt_sizes(fields, 2048)
@@ -53,7 +52,7 @@ def gptj(fields: Fields, dtype: Dtype) -> Transformer:
     attention = Attention(sizes.heads, sizes.heads, sizes.head_dim, Rope(10000.0, turned, halves=False))
     norm = Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True)
     layers = (Layer(attention, forward, Block.PARALLEL),) * sizes.layers
-    return replace(normed(fields, "gptj", dtype, sizes, layers, norm, tied=False), head_bias=True)
+    return replace(normed(fields, sizes, layers, norm, tied=False), head_bias=True)
 
 
 def _gpt_sizes(fields: Fields, context: int) -> tuple[Sizes, FeedForward]:
@@ -79,7 +78,7 @@ def _gpt_sizes(fields: Fields, context: int) -> tuple[Sizes, FeedForward]:
     return sizes, forward
 
 
-def opt(fields: Fields, dtype: Dtype) -> Transformer:
+def opt(fields: Fields) -> Stack:
     """OPT: serial blocks, relu, learned positions."""
     heads, model_dim = fields.count("num_attention_heads"), fields.count("hidden_size")
     why = "only blocks with norms before attention and feed-forward, and one behind the last, are known here"
@@ -101,11 +100,11 @@ def opt(fields: Fields, dtype: Dtype) -> Transformer:
     attention = Attention(heads, heads, sizes.head_dim, bias=bias, output_bias=bias)
     activation = read_activation(fields, "activation_function", "relu")
     layer = Layer(attention, FeedForward(fields.count("ffn_dim"), activation, gated=False, bias=bias))
-    model = normed(fields, "opt", dtype, sizes, (layer,) * sizes.layers, LAYER_NORM, tied=True)
+    model = normed(fields, sizes, (layer,) * sizes.layers, LAYER_NORM, tied=True)
     return replace(model, places=sizes.context)
 
 
-def gpt_neox(fields: Fields, dtype: Dtype) -> Transformer:
+def gpt_neox(fields: Fields) -> Stack:
     """GPT-NeoX and Pythia: blocks side by side with a norm each, rope on a part of each head."""
     model_dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     head_dim = divided(fields, "num_attention_heads", model_dim, heads, "heads")
@@ -127,19 +126,11 @@ def gpt_neox(fields: Fields, dtype: Dtype) -> Transformer:
         fields.count("intermediate_size"), read_activation(fields, "hidden_act"), gated=False, bias=True
     )
     block = Block.PARALLEL_TWO_NORMS if parallel else Block.SERIAL
-    return Transformer(
-        architecture="gpt_neox",
-        dtype=dtype,
-        model_dim=sizes.model_dim,
-        vocabulary=sizes.vocabulary,
-        context=sizes.context,
-        norm=Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True),
-        layers=(Layer(attention, forward, block),) * sizes.layers,
-        tied=fields.flag("tie_word_embeddings", False),
-    )
+    norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True)
+    return normed(fields, sizes, (Layer(attention, forward, block),) * sizes.layers, norm, tied=False)
 
 
-def falcon(fields: Fields, dtype: Dtype) -> Transformer:
+def falcon(fields: Fields) -> Stack:
     """Falcon: blocks side by side with one norm and one kv-head (7B), or with a norm each and groups of heads (40B,
     180B); or serial ones."""
     model_dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
@@ -171,19 +162,11 @@ def falcon(fields: Fields, dtype: Dtype) -> Transformer:
     width = fields.count("ffn_hidden_size", width, null=width, most=MAX_SIZE)
     forward = FeedForward(width, read_activation(fields, "activation", "gelu_exact"), gated=False, bias=bias)
     block = (Block.PARALLEL_TWO_NORMS if norms == 2 else Block.PARALLEL) if parallel else Block.SERIAL
-    return Transformer(
-        architecture="falcon",
-        dtype=dtype,
-        model_dim=model_dim,
-        vocabulary=sizes.vocabulary,
-        context=sizes.context,
-        norm=Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True),
-        layers=(Layer(attention, forward, block),) * sizes.layers,
-        tied=fields.flag("tie_word_embeddings", True),
-    )
+    norm = Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True)
+    return normed(fields, sizes, (Layer(attention, forward, block),) * sizes.layers, norm, tied=True)
 
 
-def phi(fields: Fields, dtype: Dtype) -> Transformer:
+def phi(fields: Fields) -> Stack:
     """Phi 1 and 2: blocks side by side with one norm, rope on a part of each head."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
     if (norms := fields.flag("qk_layernorm", False)) and sizes.head_dim * sizes.heads != sizes.model_dim:
@@ -193,20 +176,12 @@ def phi(fields: Fields, dtype: Dtype) -> Transformer:
     attention = replace(attention, query_norm=QueryNorm.LAYER if norms else QueryNorm.NONE)
     activation = read_activation(fields, "hidden_act", "gelu")
     forward = FeedForward(fields.count("intermediate_size", 8192), activation, gated=False, bias=True)
-    return Transformer(
-        architecture="phi",
-        dtype=dtype,
-        model_dim=sizes.model_dim,
-        vocabulary=sizes.vocabulary,
-        context=sizes.context,
-        norm=Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True),
-        layers=(Layer(attention, forward, Block.PARALLEL),) * sizes.layers,
-        tied=fields.flag("tie_word_embeddings", False),
-        head_bias=True,
-    )
+    norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True)
+    layers = (Layer(attention, forward, Block.PARALLEL),) * sizes.layers
+    return replace(normed(fields, sizes, layers, norm, tied=False), head_bias=True)
 
 
-def stablelm(fields: Fields, dtype: Dtype) -> Transformer:
+def stablelm(fields: Fields) -> Stack:
     """StableLM: layernorm, a gated feed-forward, rope on a part of each head, and maybe norms of each head or blocks
     side by side."""
     sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=4096))
@@ -218,10 +193,10 @@ def stablelm(fields: Fields, dtype: Dtype) -> Transformer:
     block = Block.PARALLEL if fields.flag("use_parallel_residual", False) else Block.SERIAL
     layers = (Layer(attention, feed_forward(fields), block),) * sizes.layers
     model_norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True)
-    return normed(fields, "stablelm", dtype, sizes, layers, model_norm, tied=False)
+    return normed(fields, sizes, layers, model_norm, tied=False)
 
 
-def persimmon(fields: Fields, dtype: Dtype) -> Transformer:
+def persimmon(fields: Fields) -> Stack:
     """Persimmon: serial blocks, norms with a shift on queries and keys, the square of relu."""
     heads = fields.count("num_attention_heads")
     sizes = read_sizes(fields, Defaults(kv_heads=heads, head_dim=None, context=16384))
@@ -231,10 +206,10 @@ def persimmon(fields: Fields, dtype: Dtype) -> Transformer:
     activation = read_activation(fields, "hidden_act", "relu2")
     layer = Layer(attention, FeedForward(fields.count("intermediate_size"), activation, gated=False, bias=True))
     model_norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True)
-    return normed(fields, "persimmon", dtype, sizes, (layer,) * sizes.layers, model_norm, tied=False)
+    return normed(fields, sizes, (layer,) * sizes.layers, model_norm, tied=False)
 
 
-def nemotron(fields: Fields, dtype: Dtype) -> Transformer:
+def nemotron(fields: Fields) -> Stack:
     """Nemotron: layernorm by scales that are stored less 1, the square of relu, rope on half of each head."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
     turned = rope(fields, sizes, share=("partial_rotary_factor", 0.5))
@@ -243,4 +218,4 @@ def nemotron(fields: Fields, dtype: Dtype) -> Transformer:
     activation, own = read_activation(fields, "hidden_act", "relu2"), fields.flag("mlp_bias", False)
     layer = Layer(attention, FeedForward(fields.count("intermediate_size"), activation, gated=False, bias=own))
     norm = Norm("layernorm", fields.number("norm_eps", 1e-5), bias=True, offset=True)
-    return normed(fields, "nemotron", dtype, sizes, (layer,) * sizes.layers, norm, tied=False)
+    return normed(fields, sizes, (layer,) * sizes.layers, norm, tied=False)

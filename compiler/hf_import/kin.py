@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...ir.dtype import Dtype
 from .common import FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
-from .description import Attention, Block, Experts, FeedForward, Layer, Norm, Norms, QueryNorm, Transformer
+from .description import Attention, Block, Experts, FeedForward, Layer, Norm, Norms, QueryNorm, Stack
 from .fields import Fields
 from .llama import feed_forward, heads_of, normed, read_window, stacked, uniform
 from .rotary import number_text, rope, ropes_by_kind
 
 
-def ministral(fields: Fields, dtype: Dtype) -> Transformer:
+def ministral(fields: Fields) -> Stack:
     """Ministral: Mistral, some of whose layers look through a window."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072), kinds=None)
     window = read_window(fields, sizes, 4096)
     kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW)) or [WINDOW] * sizes.layers
     layers = _windowed(heads_of(fields, sizes), feed_forward(fields), kinds, window)
-    return stacked(fields, "ministral", dtype, sizes, layers)
+    return stacked(fields, sizes, layers)
 
 
 def _windowed(
@@ -28,26 +27,26 @@ def _windowed(
     return tuple(Layer(replace(attention, window=window if k == WINDOW else None), forward) for k in kinds)
 
 
-def phi3(fields: Fields, dtype: Dtype) -> Transformer:
+def phi3(fields: Fields) -> Stack:
     """Phi-3 and Phi-4: rope on a part of each head, scaled pair by pair where it is; fused projections."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
     original = fields.count("original_max_position_embeddings", 4096)
     turned = rope(fields, sizes, share=("partial_rotary_factor", 1.0), original=original)
     window = read_window(fields, sizes, None)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, window=window)
-    return uniform(fields, "phi3", dtype, sizes, attention, feed_forward(fields), epsilon=1e-5)
+    return uniform(fields, sizes, attention, feed_forward(fields), epsilon=1e-5)
 
 
-def olmo2(fields: Fields, dtype: Dtype) -> Transformer:
+def olmo2(fields: Fields) -> Stack:
     """OLMo 2: norms behind attention and feed-forward, and over all heads of queries and keys."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
     bias = fields.flag("attention_bias", False)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.ALL)
     layers = (Layer(attention, feed_forward(fields), norms=Norms.AFTER),) * sizes.layers
-    return stacked(fields, "olmo2", dtype, sizes, layers, epsilon=1e-5)
+    return stacked(fields, sizes, layers, epsilon=1e-5)
 
 
-def olmo3(fields: Fields, dtype: Dtype) -> Transformer:
+def olmo3(fields: Fields) -> Stack:
     """OLMo 3: OLMo 2, three layers of four looking through a window; only the others scale their rope."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048), kinds=None)
     bias = fields.flag("attention_bias", False)
@@ -62,10 +61,10 @@ def olmo3(fields: Fields, dtype: Dtype) -> Transformer:
     layers = tuple(
         Layer(replace(attention, rope=turned[k], window=reach[k]), forward, norms=Norms.AFTER) for k in kinds
     )
-    return stacked(fields, "olmo3", dtype, sizes, layers, epsilon=1e-5)
+    return stacked(fields, sizes, layers, epsilon=1e-5)
 
 
-def exaone4(fields: Fields, dtype: Dtype) -> Transformer:
+def exaone4(fields: Fields) -> Stack:
     """EXAONE 4: norms behind attention and feed-forward, and of each head; of the larger ones three layers of four look
     through a window, and the others have no positions."""
     sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=2048), kinds=None)
@@ -80,38 +79,38 @@ def exaone4(fields: Fields, dtype: Dtype) -> Transformer:
     attention = {WINDOW: replace(near, window=window), FULL: replace(near, rope=None) if hybrid else near}
     forward = feed_forward(fields)
     layers = tuple(Layer(attention[kind], forward, norms=Norms.AFTER) for kind in kinds)
-    return stacked(fields, "exaone4", dtype, sizes, layers, epsilon=1e-5)
+    return stacked(fields, sizes, layers, epsilon=1e-5)
 
 
-def seed_oss(fields: Fields, dtype: Dtype) -> Transformer:
+def seed_oss(fields: Fields) -> Stack:
     """Seed-OSS: biases on queries, keys and values."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=128, context=524288))
     bias, output = fields.flag("attention_bias", True), fields.flag("attention_out_bias", False)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=output)
     forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
-    return uniform(fields, "seed_oss", dtype, sizes, attention, forward)
+    return uniform(fields, sizes, attention, forward)
 
 
-def ernie4_5(fields: Fields, dtype: Dtype) -> Transformer:
+def ernie4_5(fields: Fields) -> Stack:
     """ERNIE 4.5: rope that turns neighbours."""
     sizes = read_sizes(fields, Defaults(kv_heads=2, head_dim=128, context=131072))
     bias, turned = fields.flag("use_bias", False), replace(rope(fields, sizes, default_base=5e5), halves=False)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
     forward = replace(feed_forward(fields), bias=bias)
-    return uniform(fields, "ernie4_5", dtype, sizes, attention, forward, tied=True, epsilon=1e-5)
+    return uniform(fields, sizes, attention, forward, tied=True, epsilon=1e-5)
 
 
-def glm(fields: Fields, dtype: Dtype) -> Transformer:
+def glm(fields: Fields) -> Stack:
     """GLM-4 9B: rope that turns neighbours of half of each head."""
     sizes, layer = _glm_layer(fields)
-    return stacked(fields, "glm", dtype, sizes, (layer,) * sizes.layers, epsilon=1.5625e-7)
+    return stacked(fields, sizes, (layer,) * sizes.layers, epsilon=1.5625e-7)
 
 
-def glm4(fields: Fields, dtype: Dtype) -> Transformer:
+def glm4(fields: Fields) -> Stack:
     """GLM-4 of 2025: the same with norms before and behind attention and feed-forward."""
     sizes, layer = _glm_layer(fields)
     layers = (replace(layer, norms=Norms.BOTH),) * sizes.layers
-    return stacked(fields, "glm4", dtype, sizes, layers, epsilon=1.5625e-7)
+    return stacked(fields, sizes, layers, epsilon=1.5625e-7)
 
 
 def _glm_layer(fields: Fields) -> tuple[Sizes, Layer]:
@@ -122,26 +121,26 @@ def _glm_layer(fields: Fields) -> tuple[Sizes, Layer]:
     return sizes, Layer(attention, feed_forward(fields))
 
 
-def granite(fields: Fields, dtype: Dtype) -> Transformer:
+def granite(fields: Fields) -> Stack:
     """Granite: embeddings, scores, residuals and logits are multiplied by numbers of the config."""
     forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
-    return multiplied(fields, "granite", dtype, forward)
+    return multiplied(fields, forward)
 
 
-def multiplied(fields: Fields, architecture: str, dtype: Dtype, forward: FeedForward | Experts) -> Transformer:
+def multiplied(fields: Fields, forward: FeedForward | Experts) -> Stack:
     """A model as Granite is, of any feed-forward."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
     bias = fields.flag("attention_bias", False)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias)
     attention = replace(attention, scale=fields.number("attention_multiplier", 1.0))
     layer = Layer(attention, forward, residual=fields.number("residual_multiplier", 1.0))
-    model = stacked(fields, architecture, dtype, sizes, (layer,) * sizes.layers)
+    model = stacked(fields, sizes, (layer,) * sizes.layers)
     factor = fields.number("embedding_multiplier", 1.0)
     embedding = "" if factor == 1 else number_text(factor)
     return replace(model, embedding=embedding, logit_scale=1 / fields.number("logits_scaling", 1.0))
 
 
-def smollm3(fields: Fields, dtype: Dtype) -> Transformer:
+def smollm3(fields: Fields) -> Stack:
     """SmolLM3: every fourth layer has no positions."""
     sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=None, context=32768), kinds=None)
     every = fields.count("no_rope_layer_interval", 4)
@@ -159,10 +158,10 @@ def smollm3(fields: Fields, dtype: Dtype) -> Transformer:
         Layer(replace(attention, rope=turned if one else None, window=window if k == WINDOW else None), forward)
         for one, k in zip(ropes, kinds, strict=True)
     )
-    return stacked(fields, "smollm3", dtype, sizes, layers, tied=True)
+    return stacked(fields, sizes, layers, tied=True)
 
 
-def starcoder2(fields: Fields, dtype: Dtype) -> Transformer:
+def starcoder2(fields: Fields) -> Stack:
     """StarCoder 2: layernorm, biases, a plain feed-forward, and maybe a window."""
     sizes = read_sizes(fields, Defaults(kv_heads=2, head_dim=None, context=4096))
     fields.must_be("norm_type", ["layer_norm"], "only layernorm is known here")
@@ -172,20 +171,20 @@ def starcoder2(fields: Fields, dtype: Dtype) -> Transformer:
     width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "gelu")
     layer = Layer(attention, FeedForward(width, activation, gated=False, bias=bias))
     norm = Norm("layernorm", fields.number("norm_epsilon", 1e-5), bias=True)
-    return normed(fields, "starcoder2", dtype, sizes, (layer,) * sizes.layers, norm, tied=True)
+    return normed(fields, sizes, (layer,) * sizes.layers, norm, tied=True)
 
 
-def cohere(fields: Fields, dtype: Dtype) -> Transformer:
+def cohere(fields: Fields) -> Stack:
     """Command R: attention and feed-forward side by side, rope that turns neighbours, scaled logits."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=8192))
     bias, norms = fields.flag("attention_bias", False), fields.flag("use_qk_norm", False)
     turned = replace(rope(fields, sizes, default_base=5e5), halves=False)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
     attention = replace(attention, query_norm=QueryNorm.OWN if norms else QueryNorm.NONE)
-    return _parallel(fields, "cohere", dtype, sizes, [attention] * sizes.layers)
+    return _parallel(fields, sizes, [attention] * sizes.layers)
 
 
-def cohere2(fields: Fields, dtype: Dtype) -> Transformer:
+def cohere2(fields: Fields) -> Stack:
     """Command R7B and A: three layers of four look through a window, the others have no positions."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=8192), kinds=None)
     every = fields.count("sliding_window_pattern", 4)
@@ -196,14 +195,12 @@ def cohere2(fields: Fields, dtype: Dtype) -> Transformer:
     plain = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, bias=bias, output_bias=bias)
     near = replace(plain, rope=turned, window=window)
     fields.inert(["cache_implementation", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct"])
-    return _parallel(fields, "cohere2", dtype, sizes, [near if k == WINDOW else plain for k in kinds])
+    return _parallel(fields, sizes, [near if k == WINDOW else plain for k in kinds])
 
 
-def _parallel(
-    fields: Fields, architecture: str, dtype: Dtype, sizes: Sizes, attentions: Sequence[Attention]
-) -> Transformer:
+def _parallel(fields: Fields, sizes: Sizes, attentions: Sequence[Attention]) -> Stack:
     forward = feed_forward(fields)
     layers = tuple(Layer(attention, forward, Block.PARALLEL) for attention in attentions)
     norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5))
-    model = normed(fields, architecture, dtype, sizes, layers, norm, tied=True)
+    model = normed(fields, sizes, layers, norm, tied=True)
     return replace(model, logit_scale=fields.number("logit_scale", 0.0625))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.dtype import Dtype
 from .common import Sizes, read_activation, read_kinds
-from .description import Experts, Indexer, Latent, Rope, Router, Transformer
+from .description import Experts, Indexer, Latent, Rope, Router, Stack
 from .experts import after_dense, check_counts, corrected, read_groups
 from .fields import Fields
 from .rotary import magnified, rope
@@ -14,24 +13,24 @@ from .rotary import magnified, rope
 NARROW_EPSILON = 1e-6  # of the norms of the narrow values, whatever that of the others is
 
 
-def deepseek_v3(fields: Fields, dtype: Dtype) -> Transformer:
+def deepseek_v3(fields: Fields) -> Stack:
     """DeepSeek V3 and R1, Kimi-K2: experts chosen in groups by sigmoid scores with a correction."""
     sizes = _sizes(fields, 4096)
     latent = _latent(fields, sizes, 1536, interleaved=fields.flag("rope_interleave", True), mscale=True)
     experts = corrected(fields, (256, 8, 2048), 2.5, (8, 4))
-    return _model(fields, "deepseek_v3", dtype, sizes, latent, experts, 3)
+    return after_dense(fields, sizes, [latent] * sizes.layers, experts, 3)
 
 
-def deepseek_v32(fields: Fields, dtype: Dtype) -> Transformer:
+def deepseek_v32(fields: Fields) -> Stack:
     """DeepSeek V3.2: an indexer chooses the tokens that each one sees."""
     sizes = _sizes(fields, 163840)
     latent = _latent(fields, sizes, 1536, interleaved=True, mscale=True)
     latent = replace(latent, indexer=_indexer(fields, sizes.layers, latent.rope, 64, halves=True))
     experts = corrected(fields, (256, 8, 2048), 2.5, (8, 4))
-    return _model(fields, "deepseek_v32", dtype, sizes, latent, experts, 3)
+    return after_dense(fields, sizes, [latent] * sizes.layers, experts, 3)
 
 
-def glm_moe_dsa(fields: Fields, dtype: Dtype) -> Transformer:
+def glm_moe_dsa(fields: Fields) -> Stack:
     """GLM-5: DeepSeek V3.2 with other sizes, every layer of which chooses the tokens that it sees."""
     sizes = _sizes(fields, 202752)
     latent = _latent(fields, sizes, 2048, interleaved=True, mscale=True)
@@ -40,7 +39,7 @@ def glm_moe_dsa(fields: Fields, dtype: Dtype) -> Transformer:
     latent = replace(latent, indexer=_indexer(fields, sizes.layers, latent.rope, 32, halves=False))
     fields.must_be("mlp_bias", [False], "biases of feed-forwards are not known here")
     experts = corrected(fields, (256, 8, 2048), 2.5, (1, 1))
-    return _model(fields, "glm_moe_dsa", dtype, sizes, latent, experts, 3, epsilon=1e-5)
+    return after_dense(fields, sizes, [latent] * sizes.layers, experts, 3, epsilon=1e-5)
 
 
 def _indexer(fields: Fields, layers: int, turned: Rope, heads: int, halves: bool) -> Indexer:
@@ -54,7 +53,7 @@ def _indexer(fields: Fields, layers: int, turned: Rope, heads: int, halves: bool
     return Indexer(fields.count("index_n_heads", heads), fields.count("index_head_dim", 128), keep, own)
 
 
-def deepseek_v2(fields: Fields, dtype: Dtype) -> Transformer:
+def deepseek_v2(fields: Fields) -> Stack:
     """DeepSeek V2: experts weighed by their softmax, those of the best groups or all."""
     sizes = _sizes(fields, 2048)
     latent = _latent(fields, sizes, 1536, interleaved=True, mscale=False)
@@ -71,7 +70,7 @@ def deepseek_v2(fields: Fields, dtype: Dtype) -> Transformer:
     router = Router("softmax", False, factor=fields.number("routed_scaling_factor", 1.0), groups=groups)
     shared = width * fields.count("n_shared_experts", 2)
     experts = Experts(count, kept, width, activation, router, shared=shared)
-    return _model(fields, "deepseek_v2", dtype, sizes, latent, experts, 0)
+    return after_dense(fields, sizes, [latent] * sizes.layers, experts, 0)
 
 
 def _sizes(fields: Fields, context: int) -> Sizes:
@@ -125,16 +124,3 @@ def _magnified(fields: Fields) -> float:
             if kind != "default" and isinstance(all_dims, int | float) and isinstance(factor, int | float) and all_dims:
                 return magnified(float(factor), float(all_dims))
     return 1.0
-
-
-def _model(
-    fields: Fields,
-    architecture: str,
-    dtype: Dtype,
-    sizes: Sizes,
-    latent: Latent,
-    experts: Experts,
-    first: int,
-    epsilon: float = 1e-6,
-) -> Transformer:
-    return after_dense(fields, architecture, dtype, sizes, [latent] * sizes.layers, experts, first, epsilon)

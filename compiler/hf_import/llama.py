@@ -4,61 +4,50 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.dtype import Dtype
 from .common import FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
-from .description import Attention, Experts, FeedForward, Layer, Norm, QueryNorm, Transformer
+from .description import Attention, Experts, FeedForward, Layer, Norm, QueryNorm, Stack
 from .fields import Fields
 from .rotary import rope
 
 
-def llama(fields: Fields, dtype: Dtype) -> Transformer:
+def llama(fields: Fields) -> Stack:
     """Llama 2 and 3, and what is built like them."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
     bias = fields.flag("attention_bias", False)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias)
     forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
-    return uniform(fields, "llama", dtype, sizes, attention, forward)
+    return uniform(fields, sizes, attention, forward)
 
 
-def arcee(fields: Fields, dtype: Dtype) -> Transformer:
+def arcee(fields: Fields) -> Stack:
     """Arcee: Llama with a plain feed-forward, by the square of relu."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
     bias = fields.flag("attention_bias", False)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias)
     forward = replace(feed_forward(fields, "relu2"), gated=False, bias=fields.flag("mlp_bias", False))
-    return uniform(fields, "arcee", dtype, sizes, attention, forward, epsilon=1e-5)
+    return uniform(fields, sizes, attention, forward, epsilon=1e-5)
 
 
-def mistral(fields: Fields, dtype: Dtype) -> Transformer:
+def mistral(fields: Fields) -> Stack:
     """Mistral, with a window on every layer or on none."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072))
     attention = replace(heads_of(fields, sizes), window=read_window(fields, sizes, 4096))
-    return uniform(fields, "mistral", dtype, sizes, attention, feed_forward(fields))
+    return uniform(fields, sizes, attention, feed_forward(fields))
 
 
-def qwen2(fields: Fields, dtype: Dtype) -> Transformer:
+def qwen2(fields: Fields) -> Stack:
     """Qwen 2 and 2.5: biases on queries, keys and values."""
     sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=32768), kinds=None)
     attention = replace(heads_of(fields, sizes), bias=True)
-    return windowed(fields, "qwen2", dtype, sizes, attention)
+    return windowed(fields, sizes, attention)
 
 
-def qwen3(fields: Fields, dtype: Dtype) -> Transformer:
+def qwen3(fields: Fields) -> Stack:
     """Qwen 3: norms on queries and keys."""
     sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=128, context=32768), kinds=None)
     bias = fields.flag("attention_bias", False)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.HEAD)
-    return windowed(fields, "qwen3", dtype, sizes, attention)
-
-
-def qwen2_vl(fields: Fields, dtype: Dtype) -> Transformer:
-    """The text of Qwen 2 VL: Qwen 2, for text alone, whose three positions are one."""
-    return replace(qwen2(fields, dtype), architecture="qwen2_vl_text")
-
-
-def qwen3_vl(fields: Fields, dtype: Dtype) -> Transformer:
-    """The text of Qwen 3 VL: Qwen 3, for text alone, whose three positions are one."""
-    return replace(qwen3(fields, dtype), architecture="qwen3_vl_text")
+    return windowed(fields, sizes, attention)
 
 
 def heads_of(fields: Fields, sizes: Sizes) -> Attention:
@@ -73,45 +62,37 @@ def feed_forward(fields: Fields, activation: str = "silu", exact_gelu: bool = Tr
 
 def uniform(
     fields: Fields,
-    architecture: str,
-    dtype: Dtype,
     sizes: Sizes,
     attention: Attention,
     forward: FeedForward | Experts,
     tied: bool = False,
     epsilon: float = 1e-6,
-) -> Transformer:
+) -> Stack:
     """A model all of whose layers are alike. `tied`, `epsilon`: where the config does not say."""
-    return stacked(fields, architecture, dtype, sizes, (Layer(attention, forward),) * sizes.layers, tied, epsilon)
+    return stacked(fields, sizes, (Layer(attention, forward),) * sizes.layers, tied, epsilon)
 
 
 def stacked(
     fields: Fields,
-    architecture: str,
-    dtype: Dtype,
     sizes: Sizes,
     layers: tuple[Layer, ...],
     tied: bool = False,
     epsilon: float = 1e-6,
-) -> Transformer:
+) -> Stack:
     """A model of layers with rmsnorm. `tied`, `epsilon`: where the config does not say."""
     norm = Norm("rmsnorm", fields.number("rms_norm_eps", epsilon))
-    return normed(fields, architecture, dtype, sizes, layers, norm, tied)
+    return normed(fields, sizes, layers, norm, tied)
 
 
 def normed(
     fields: Fields,
-    architecture: str,
-    dtype: Dtype,
     sizes: Sizes,
     layers: tuple[Layer, ...],
     norm: Norm,
     tied: bool,
-) -> Transformer:
+) -> Stack:
     """A model of layers with any norm. `tied`: where the config does not say."""
-    return Transformer(
-        architecture=architecture,
-        dtype=dtype,
+    return Stack(
         model_dim=sizes.model_dim,
         vocabulary=sizes.vocabulary,
         context=sizes.context,
@@ -121,7 +102,7 @@ def normed(
     )
 
 
-def windowed(fields: Fields, architecture: str, dtype: Dtype, sizes: Sizes, attention: Attention) -> Transformer:
+def windowed(fields: Fields, sizes: Sizes, attention: Attention) -> Stack:
     """A model whose layers from `max_window_layers` on look through a window, where it is switched on, or those that
     `layer_types` names."""
     forward = feed_forward(fields)
@@ -138,7 +119,7 @@ def windowed(fields: Fields, architecture: str, dtype: Dtype, sizes: Sizes, atte
     if kinds is None:
         kinds = [WINDOW if used and at >= first else FULL for at in range(sizes.layers)]
     layers = tuple(Layer(replace(attention, window=window if k == WINDOW else None), forward) for k in kinds)
-    return stacked(fields, architecture, dtype, sizes, layers)
+    return stacked(fields, sizes, layers)
 
 
 def read_window(fields: Fields, sizes: Sizes, default: int | None) -> int | None:

@@ -121,6 +121,13 @@ def read_kinds(fields: Fields, layers: int, known: Sequence[str], name: str = "n
     return None
 
 
+def kinds_of(fields: Fields, layers: int, every: int) -> list[str]:
+    """What attention each layer has, of windows and of all tokens; where the config does not say, every so many-th has
+    the latter."""
+    found = read_kinds(fields, layers, (FULL, WINDOW))
+    return found or [FULL if (at + 1) % every == 0 else WINDOW for at in range(layers)]
+
+
 @dataclass(frozen=True)
 class Defaults:
     """What it means that `num_key_value_heads`, `head_dim` or `max_position_embeddings` is missing.
@@ -159,6 +166,21 @@ def read_sizes(fields: Fields, defaults: Defaults, kinds: Sequence[str] | None =
         head_dim=head_dim,
         vocabulary=fields.count("vocab_size"),
         context=fields.count("max_position_embeddings", defaults.context),
+    )
+
+
+def even_sizes(fields: Fields, context: int) -> Sizes:
+    """The sizes of a model whose heads are as wide as divides it, each with keys of its own. `context`: where the
+    config does not say."""
+    model_dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    return Sizes(
+        layers=read_layers(fields, "num_hidden_layers"),
+        model_dim=model_dim,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=divided(fields, "num_attention_heads", model_dim, heads, "heads"),
+        vocabulary=fields.count("vocab_size"),
+        context=fields.count("max_position_embeddings", context),
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .common import CHUNK, FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
+from .common import CHUNK, FULL, WINDOW, Defaults, Sizes, kinds_of, read_activation, read_kinds, read_sizes
 from .description import Attention, Experts, FeedForward, Latent, Layer, Norm, QueryNorm, Router, Stack
 from .fields import Fields
 from .kin import multiplied
-from .llama import heads_of, normed, read_window, stacked, uniform
+from .llama import biased_heads, by_kind, heads_of, normed, read_window, stacked, uniform
 from .rotary import rope
 
 TRAINING = ("router_jitter_noise", "router_aux_loss_coef", "output_router_logits", "aux_loss_alpha", "seq_aux")
@@ -92,8 +92,7 @@ def olmoe(fields: Fields) -> Stack:
     """OLMoE: norms over all heads of queries and keys."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
     fields.must_be("clip_qkv", [], "queries, keys and values that are cut off are not known")
-    bias = fields.flag("attention_bias", False)
-    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.ALL)
+    attention = biased_heads(fields, sizes, QueryNorm.ALL)
     name = "num_experts" if "num_experts" in fields.entries else "num_local_experts"
     count, kept = fields.count(name, 64), fields.count("num_experts_per_tok", 8)
     check_counts(fields, ("num_local_experts",), "num_experts_per_tok", count, kept)
@@ -115,8 +114,7 @@ def qwen2_moe(fields: Fields) -> Stack:
 def qwen3_moe(fields: Fields) -> Stack:
     """Qwen 3 MoE: norms on queries and keys."""
     sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=None, context=32768))
-    bias = fields.flag("attention_bias", False)
-    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.HEAD)
+    attention = biased_heads(fields, sizes, QueryNorm.HEAD)
     return _sparse(fields, sizes, attention, _qwen_experts(fields, 128, 8, 768))
 
 
@@ -159,8 +157,7 @@ def dots1(fields: Fields) -> Stack:
     kinds, first = read_kinds(fields, sizes.layers, (FULL, WINDOW)), fields.whole("max_window_layers", 62)
     kinds = kinds or [FULL if at < first else WINDOW for at in range(sizes.layers)]
     window = read_window(fields, sizes, 4096)
-    bias = fields.flag("attention_bias", False)
-    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.HEAD)
+    attention = biased_heads(fields, sizes, QueryNorm.HEAD)
     fields.must_be("scoring_func", ["sigmoid", "noaux_tc"], "only sigmoid scores are known")  # which is not read there
     experts = corrected(fields, (None, None, 1408), 1.0, (1, 1), normalised=False, shared=None)
     near = [replace(attention, window=window if kind == WINDOW else None) for kind in kinds]
@@ -258,8 +255,7 @@ def after_dense(
 def gpt_oss(fields: Fields) -> Stack:
     """gpt-oss: every other layer looks through a window, sinks, biases, gates that are limited."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=64, context=131072), kinds=None)
-    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
-    kinds = kinds or [FULL if at % 2 else WINDOW for at in range(sizes.layers)]
+    kinds = kinds_of(fields, sizes.layers, 2)
     fields.must_be("hidden_act", ["silu"], "its experts have an activation of their own")
     bias = fields.flag("attention_bias", True)
     attention = Attention(
@@ -287,7 +283,7 @@ def gpt_oss(fields: Fields) -> Stack:
         alpha=fields.number("swiglu_alpha", 1.702),
     )
     window = read_window(fields, sizes, 128)
-    layers = tuple(Layer(replace(attention, window=window if k == WINDOW else None), experts) for k in kinds)
+    layers = by_kind(attention, experts, kinds, window)
     return stacked(fields, sizes, layers, epsilon=1e-5)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .common import FULL, WINDOW, Defaults, Sizes, divided, read_activation, read_kinds, read_sizes
+from .common import FULL, WINDOW, Defaults, Sizes, divided, kinds_of, read_activation, read_sizes
 from .description import Attention, Experts, FeedForward, Layer, Norms, QueryNorm, Rope, Router, Stack
 from .experts import check_counts
 from .fields import Fields
-from .llama import feed_forward, heads_of, stacked, uniform
+from .llama import biased_heads, feed_forward, stacked, uniform
 from .rotary import rope, ropes_by_kind
 
 SCALED = "sqrt(size(E))"
@@ -17,10 +17,9 @@ SCALED = "sqrt(size(E))"
 def gemma(fields: Fields) -> Stack:
     """Gemma, the first."""
     sizes = read_sizes(fields, Defaults(kv_heads=16, head_dim=256, context=8192, strict=True))
-    bias = fields.flag("attention_bias", False)
     # Versions 4.39 to 4.47 read `hidden_activation` instead. `gelu` is what the first configs call the tanh gelu.
     fields.inert(["hidden_activation"])
-    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias)
+    attention = biased_heads(fields, sizes)
     forward = feed_forward(fields, "gelu", exact_gelu=False)
     return _scaled(uniform(fields, sizes, attention, forward, tied=True))
 
@@ -46,8 +45,7 @@ def gemma4(fields: Fields) -> Stack:
     their norm, and rope on the first pairs; experts may stand beside the feed-forward."""
     sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=256, context=131072, strict=True), kinds=None)
     _refuse_unread(fields)
-    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
-    kinds = kinds or [FULL if (at + 1) % 6 == 0 else WINDOW for at in range(sizes.layers)]
+    kinds = kinds_of(fields, sizes.layers, 6)
     kinds[-1] = FULL
     bias, shared = fields.flag("attention_bias", False), fields.flag("attention_k_eq_v", False)
     window = fields.count("sliding_window", 512, null=sizes.context)
@@ -141,8 +139,7 @@ def _sandwiched(
     `caps`: of scores of attention and of tokens, where the config does not say."""
     bias = fields.flag("attention_bias", False)
     fields.must_be("use_bidirectional_attention", [False], "only models in which a token sees none after it are known")
-    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
-    kinds = kinds or [FULL if (at + 1) % every == 0 else WINDOW for at in range(sizes.layers)]
+    kinds = kinds_of(fields, sizes.layers, every)
     window = fields.count("sliding_window", 4096, null=sizes.context)
     attention = Attention(
         sizes.heads,

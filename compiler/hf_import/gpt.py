@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...passes.expansion.dims import MAX_SIZE
-from .common import Defaults, Sizes, divided, read_activation, read_layers, read_sizes
+from .common import Defaults, Sizes, divided, even_sizes, read_activation, read_layers, read_sizes
 from .description import Attention, Block, FeedForward, Layer, Norm, QueryNorm, Rope, Stack
 from .fields import Fields
 from .llama import feed_forward, normed
@@ -80,24 +80,15 @@ def _gpt_sizes(fields: Fields, context: int) -> tuple[Sizes, FeedForward]:
 
 def opt(fields: Fields) -> Stack:
     """OPT: serial blocks, relu, learned positions."""
-    heads, model_dim = fields.count("num_attention_heads"), fields.count("hidden_size")
+    sizes = even_sizes(fields, 2048)
     why = "only blocks with norms before attention and feed-forward, and one behind the last, are known here"
     fields.must_be("do_layer_norm_before", [True], why)
     fields.must_be("_remove_final_layer_norm", [False], why)
     fields.must_be("layer_norm_elementwise_affine", [True], "norms without a scale are not known here")
-    fields.must_be("word_embed_proj_dim", [model_dim], "embeddings of another width are not known here")
+    fields.must_be("word_embed_proj_dim", [sizes.model_dim], "embeddings of another width are not known here")
     fields.inert(["dropout", "activation_dropout", "layerdrop", "init_std"])  # of training
-    sizes = Sizes(
-        layers=read_layers(fields, "num_hidden_layers"),
-        model_dim=model_dim,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=divided(fields, "num_attention_heads", model_dim, heads, "heads"),
-        vocabulary=fields.count("vocab_size"),
-        context=fields.count("max_position_embeddings", 2048),
-    )
     bias = fields.flag("enable_bias", True)
-    attention = Attention(heads, heads, sizes.head_dim, bias=bias, output_bias=bias)
+    attention = Attention(sizes.heads, sizes.heads, sizes.head_dim, bias=bias, output_bias=bias)
     activation = read_activation(fields, "activation_function", "relu")
     layer = Layer(attention, FeedForward(fields.count("ffn_dim"), activation, gated=False, bias=bias))
     model = normed(fields, sizes, (layer,) * sizes.layers, LAYER_NORM, tied=True)
@@ -106,18 +97,9 @@ def opt(fields: Fields) -> Stack:
 
 def gpt_neox(fields: Fields) -> Stack:
     """GPT-NeoX and Pythia: blocks side by side with a norm each, rope on a part of each head."""
-    model_dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    head_dim = divided(fields, "num_attention_heads", model_dim, heads, "heads")
+    sizes = even_sizes(fields, 2048)
+    heads, head_dim = sizes.heads, sizes.head_dim
     fields.inert(["num_key_value_heads"])  # every head has keys and values of its own
-    sizes = Sizes(
-        layers=read_layers(fields, "num_hidden_layers"),
-        model_dim=model_dim,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=head_dim,
-        vocabulary=fields.count("vocab_size"),
-        context=fields.count("max_position_embeddings", 2048),
-    )
     bias, parallel = fields.flag("attention_bias", True), fields.flag("use_parallel_residual", True)
     # Heads are as wide as divides the model, but rope takes its share of `head_dim` where a config has one.
     turned = rope(fields, sizes, "rotary_emb_base", ("rotary_pct", 0.25), fields.count("head_dim", head_dim, head_dim))
@@ -133,7 +115,8 @@ def gpt_neox(fields: Fields) -> Stack:
 def falcon(fields: Fields) -> Stack:
     """Falcon: blocks side by side with one norm and one kv-head (7B), or with a norm each and groups of heads (40B,
     180B); or serial ones."""
-    model_dim, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    sizes = even_sizes(fields, 2048)
+    heads = sizes.heads
     newer, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
     fields.must_be("alibi", [False], "positions that are added to scores are not supported")
     fields.must_be("apply_residual_connection_post_layernorm", [False], "what norms make is not added to")
@@ -148,16 +131,8 @@ def falcon(fields: Fields) -> Stack:
             fields.refuse("num_kv_heads", f"{heads} heads have a key each, and there are to be {groups}.")
         groups = 1 if single else heads
     divided(fields, "num_kv_heads", heads, groups, "kv-heads")
-    sizes = Sizes(
-        layers=read_layers(fields, "num_hidden_layers"),
-        model_dim=model_dim,
-        heads=heads,
-        kv_heads=groups,
-        head_dim=divided(fields, "num_attention_heads", model_dim, heads, "heads"),
-        vocabulary=fields.count("vocab_size"),
-        context=fields.count("max_position_embeddings", 2048),
-    )
-    bias, width = fields.flag("bias", False), 4 * model_dim
+    sizes = replace(sizes, kv_heads=groups)
+    bias, width = fields.flag("bias", False), 4 * sizes.model_dim
     attention = Attention(heads, groups, sizes.head_dim, rope(fields, sizes), bias=bias, output_bias=bias)
     width = fields.count("ffn_hidden_size", width, null=width, most=MAX_SIZE)
     forward = FeedForward(width, read_activation(fields, "activation", "gelu_exact"), gated=False, bias=bias)

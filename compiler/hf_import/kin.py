@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .common import FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
+from .common import FULL, WINDOW, Defaults, Sizes, kinds_of, read_activation, read_kinds, read_sizes
 from .description import Attention, Block, Experts, FeedForward, Layer, Norm, Norms, QueryNorm, Stack
 from .fields import Fields
-from .llama import feed_forward, heads_of, normed, read_window, stacked, uniform
+from .llama import biased_heads, by_kind, feed_forward, heads_of, normed, read_window, stacked, uniform
 from .rotary import number_text, rope, ropes_by_kind
 
 
@@ -17,14 +17,8 @@ def ministral(fields: Fields) -> Stack:
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072), kinds=None)
     window = read_window(fields, sizes, 4096)
     kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW)) or [WINDOW] * sizes.layers
-    layers = _windowed(heads_of(fields, sizes), feed_forward(fields), kinds, window)
+    layers = by_kind(heads_of(fields, sizes), feed_forward(fields), kinds, window)
     return stacked(fields, sizes, layers)
-
-
-def _windowed(
-    attention: Attention, forward: FeedForward, kinds: Sequence[str], window: int | None
-) -> tuple[Layer, ...]:
-    return tuple(Layer(replace(attention, window=window if k == WINDOW else None), forward) for k in kinds)
 
 
 def phi3(fields: Fields) -> Stack:
@@ -40,8 +34,7 @@ def phi3(fields: Fields) -> Stack:
 def olmo2(fields: Fields) -> Stack:
     """OLMo 2: norms behind attention and feed-forward, and over all heads of queries and keys."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
-    bias = fields.flag("attention_bias", False)
-    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.ALL)
+    attention = biased_heads(fields, sizes, QueryNorm.ALL)
     layers = (Layer(attention, feed_forward(fields), norms=Norms.AFTER),) * sizes.layers
     return stacked(fields, sizes, layers, epsilon=1e-5)
 
@@ -55,8 +48,7 @@ def olmo3(fields: Fields) -> Stack:
     plain = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, bias=bias, output_bias=bias)
     attention, forward = replace(plain, query_norm=QueryNorm.ALL), feed_forward(fields)
     window = read_window(fields, sizes, 4096)
-    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
-    kinds = kinds or [FULL if (at + 1) % 4 == 0 else WINDOW for at in range(sizes.layers)]
+    kinds = kinds_of(fields, sizes.layers, 4)
     reach = {FULL: None, WINDOW: window}
     layers = tuple(
         Layer(replace(attention, rope=turned[k], window=reach[k]), forward, norms=Norms.AFTER) for k in kinds
@@ -130,8 +122,7 @@ def granite(fields: Fields) -> Stack:
 def multiplied(fields: Fields, forward: FeedForward | Experts) -> Stack:
     """A model as Granite is, of any feed-forward."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
-    bias = fields.flag("attention_bias", False)
-    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias)
+    attention = biased_heads(fields, sizes)
     attention = replace(attention, scale=fields.number("attention_multiplier", 1.0))
     layer = Layer(attention, forward, residual=fields.number("residual_multiplier", 1.0))
     model = stacked(fields, sizes, (layer,) * sizes.layers)
@@ -189,8 +180,7 @@ def cohere2(fields: Fields) -> Stack:
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=8192), kinds=None)
     every = fields.count("sliding_window_pattern", 4)
     bias, window = fields.flag("attention_bias", False), read_window(fields, sizes, 4096)
-    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
-    kinds = kinds or [FULL if (at + 1) % every == 0 else WINDOW for at in range(sizes.layers)]
+    kinds = kinds_of(fields, sizes.layers, every)
     turned = replace(rope(fields, sizes), halves=False)
     plain = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, bias=bias, output_bias=bias)
     near = replace(plain, rope=turned, window=window)

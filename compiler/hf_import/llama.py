@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .common import FULL, WINDOW, Defaults, Sizes, read_activation, read_kinds, read_sizes
@@ -13,8 +14,7 @@ from .rotary import rope
 def llama(fields: Fields) -> Stack:
     """Llama 2 and 3, and what is built like them."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
-    bias = fields.flag("attention_bias", False)
-    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias)
+    attention = biased_heads(fields, sizes)
     forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
     return uniform(fields, sizes, attention, forward)
 
@@ -22,8 +22,7 @@ def llama(fields: Fields) -> Stack:
 def arcee(fields: Fields) -> Stack:
     """Arcee: Llama with a plain feed-forward, by the square of relu."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
-    bias = fields.flag("attention_bias", False)
-    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias)
+    attention = biased_heads(fields, sizes)
     forward = replace(feed_forward(fields, "relu2"), gated=False, bias=fields.flag("mlp_bias", False))
     return uniform(fields, sizes, attention, forward, epsilon=1e-5)
 
@@ -45,14 +44,19 @@ def qwen2(fields: Fields) -> Stack:
 def qwen3(fields: Fields) -> Stack:
     """Qwen 3: norms on queries and keys."""
     sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=128, context=32768), kinds=None)
-    bias = fields.flag("attention_bias", False)
-    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.HEAD)
+    attention = biased_heads(fields, sizes, QueryNorm.HEAD)
     return windowed(fields, sizes, attention)
 
 
 def heads_of(fields: Fields, sizes: Sizes) -> Attention:
     """Attention with rope on all of each head."""
     return Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, rope(fields, sizes))
+
+
+def biased_heads(fields: Fields, sizes: Sizes, query_norm: QueryNorm = QueryNorm.NONE) -> Attention:
+    """The same with biases where the config says so."""
+    bias = fields.flag("attention_bias", False)
+    return replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=query_norm)
 
 
 def feed_forward(fields: Fields, activation: str = "silu", exact_gelu: bool = True) -> FeedForward:
@@ -118,8 +122,14 @@ def windowed(fields: Fields, sizes: Sizes, attention: Attention) -> Stack:
     fields.inert(["sliding_window", "max_window_layers"])
     if kinds is None:
         kinds = [WINDOW if used and at >= first else FULL for at in range(sizes.layers)]
-    layers = tuple(Layer(replace(attention, window=window if k == WINDOW else None), forward) for k in kinds)
-    return stacked(fields, sizes, layers)
+    return stacked(fields, sizes, by_kind(attention, forward, kinds, window))
+
+
+def by_kind(
+    attention: Attention, forward: FeedForward | Experts, kinds: Sequence[str], window: int | None
+) -> tuple[Layer, ...]:
+    """Layers that are alike, but that some of them look through a window."""
+    return tuple(Layer(replace(attention, window=window if k == WINDOW else None), forward) for k in kinds)
 
 
 def read_window(fields: Fields, sizes: Sizes, default: int | None) -> int | None:

@@ -261,13 +261,18 @@ GIVEN = """  y = x * 2
   cache keys, values: bf16[B,M,K,Q]
   param Wr: bf16[E,X]
   scores[B,L,X] = x[B,L,E] * Wr[E,X]
+  param mask: bf16[B,L]
+  param kept: bf16[B,M]
+  param slopes: f32[H]
 """
 
 
 @pytest.mark.parametrize("one", OTHERWISE, ids=lambda one: one.names[0])
 def test_what_is_written_otherwise_expands(one: Otherwise) -> None:
     lines = [line for line in one.lines if not line.startswith("dim ")]
-    text = "".join(f"  {line}\n" if re.match(r"\w+(\[.*?\])? = ", line) else f"  r = {line}\n" for line in lines)
+    text = "".join(
+        f"  {line}\n" if re.match(r"\w+(: \w+)?(\[.*?\])? = ", line) else f"  r = {line}\n" for line in lines
+    )
     assert expanded(framed(GIVEN + text)).results
 
 
@@ -286,6 +291,7 @@ MEANT: dict[str, Callable[[Array], Array]] = {
     "pow": lambda x: x**3,
     "min": lambda x: x.min(-1),
     "variance": lambda x: x.var(-1),
+    "std": lambda x: x.std(-1),
     "l2norm": lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True),
     "logsumexp": lambda x: np.logaddexp.reduce(x, axis=-1),
     "log_softmax": lambda x: x - np.logaddexp.reduce(x, axis=-1)[..., None],

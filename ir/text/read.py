@@ -198,6 +198,10 @@ def _meant(tokens: Sequence[Token], position: int, accepts: set[str]) -> str | N
         return "a power is `power(a, b)`"
     if token.type in OPERATORS and NEWLINE in accepts and "REPEAT" in {one.type for one in _begun(tokens, position)}:
         return "`repeat` stands alone on a right side: name what it gives, and go on from there on a line of its own"
+    if token.type == "DIM" and position and tokens[position - 1].type in {"COMMA", "LPAR"}:
+        return "the dim that a function goes over is named, as in `softmax(s, over=M)`"
+    if token.type in {"COLON", "INT"} and "NAME" in accepts <= {"NAME", "RSQB"}:
+        return "what stands in brackets are dims, by name; the last place along one is `last(x, over=L)`"
     if token.type == "LSQB" and position and tokens[position - 1].type == "RPAR":
         return "only names take indices: name it on a line of its own, as in `h = gelu(u)`, and read `h[...]`"
     if token.type != "NAME":

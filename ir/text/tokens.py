@@ -6,6 +6,7 @@ The limits keep every later stage fast and its recursion shallow, whatever the f
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -27,8 +28,13 @@ NEWLINE = "_NL"
 MEANT = {  # by characters that stand where they have no meaning
     '"': "close the quotes on the same line",
     ".": "a number has digits before and after its point, as in `0.5` and `30.0`",
+    ">": "a comparison is a mask of 0 and 1: an input, or one that `choose` makes",
+    "<": "a comparison is a mask of 0 and 1: an input, or one that `choose` makes",
     ";": "a statement has a line of its own",
 }
+
+
+ATTRIBUTE = re.compile(r"[A-Za-z_]\w*$|[\])]$")  # behind what a point asks for an attribute
 
 
 def span_of(token: Token) -> Span:
@@ -89,6 +95,8 @@ def _total(stream: Iterable[Token], state: _Scan) -> Iterator[Token]:
     except UnexpectedCharacters as error:
         shown = f"`{error.char}`" if error.char.isprintable() else f"U+{ord(error.char):04X}"
         hint = MEANT.get(error.char)
+        if error.char == "." and ATTRIBUTE.search(state.source.text[: error.pos_in_stream]):
+            hint = "values have no parts to name; a transpose is an einsum, `t[F,E] = W[E,F]`"
         span = Span(error.line, error.column)
         state.findings.append(Diagnostic(f"The character {shown} has no meaning here.", span, hint, state.source))
 

@@ -272,7 +272,8 @@ class Body:
                 continue
             dtype = self.value(name).dtype
             if dtype is Dtype.I32:
-                hint = "look rows up with `take(table, ids, over=...)`"
+                rows, places = "`take(table, ids, over=V)`", "`at: f32 = positions(L into M)`"
+                hint = f"rows are looked up with {rows}; places are numbers as {places}"
                 raise Refused(f"`{name}` holds i32 indices, which only `take` reads.", self.at, hint)
             if dtype in FLOATS:
                 found.add(dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ...ir.diagnostics import InputError
 from ...ir.dtype import Dtype
 from ...ir.program import Kind, PinKind, Repeat, Value
@@ -15,10 +17,22 @@ QUANTISED = {dtype.value: dtype for dtype in (Dtype.INT8, Dtype.INT4, Dtype.FP8,
 DTYPES = {dtype.value: dtype for dtype in Dtype}
 
 
+SHORT = {
+    "float8": "fp8",
+    "bfloat": "bf",
+    "float": "f",
+    "int": "i",
+    "half": "f16",
+}  # in names from elsewhere
+
+
 def declared_dtype(body: Body, ident: Ident) -> Dtype | None:
     """The dtype of a name; None, and a finding, when there is none like it."""
     if ident.name not in DTYPES:
         hint = "the dtypes are " + ", ".join(DTYPES)
+        short = re.sub(r"^float8|^b?float|^int|^half$|_?e\dm\d(fn)?$", lambda m: SHORT.get(m[0], ""), ident.name)
+        if short in DTYPES:
+            hint = f"did you mean `{short}`?"
         body.context.report.add(f"`{ident.name}` is not a dtype.", ident.span, hint)
         return None
     return DTYPES[ident.name]

@@ -144,7 +144,11 @@ def _derive(table: DimTable, dim: Dim, everything: set[str], report: Report) -> 
         table.factors[name] = factors
         return True
     if len(factors) > 1:
-        report.add(f"Dim `{name}` cannot be an alias of the product `{dim.factors[0].name}`.", dim.factors[0].span)
+        aliases = ", ".join(f"{factor}2 = {factor}" for factor in factors)
+        hint = f"write `dim {aliases}`, then `dim {name} = {' * '.join(f'{factor}2' for factor in factors)}`"
+        report.add(
+            f"Dim `{name}` cannot be an alias of the product `{dim.factors[0].name}`.", dim.factors[0].span, hint
+        )
         return False
     table.plain[name] = None
     table.alias[name] = table.root(factors[0])

@@ -27,12 +27,16 @@ def einsum(body: Body, node: Expr, target: str, output: Sequence[Ident], dtype: 
         if body.zero(name) is not None:
             zeros.append((len(found), len(found) + 1))
         found += _with_scale(body, name, indices)
-    left = body.context.dims.distinct(output)
-    every = {index for _, indices in found for index in indices}
+    dims = body.context.dims
+    left, every = dims.distinct(output), {index for _, indices in found for index in indices}
     for ident in output:
-        for index in body.context.dims.expand([ident.name]):
+        for index in dims.expand([ident.name]):
             if index not in every:
-                raise Refused(f"Index `{index}` of the result is in no operand.", ident.span)
+                same = next(
+                    (one for _, indices in found for one in indices if dims.root(one) == dims.root(index)), None
+                )
+                hint = f"an operand is read by it in the place of `{same}`, which is as large" if same else None
+                raise Refused(f"Index `{index}` of the result is in no operand.", ident.span, hint)
     names, each = tuple(n for n, _ in found), tuple(i for _, i in found)
     return body.emit(Einsum(target, names, each, left, tuple(zeros)), left, dtype or body.floating(names))
 

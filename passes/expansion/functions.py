@@ -132,6 +132,7 @@ OTHERWISE = (
     Otherwise(("amax", "reduce_max"), ("max(x, over=E)",)),
     Otherwise(("min", "amin", "reduce_min"), ("-max(-x, over=E)",)),
     Otherwise(("variance", "var"), ("mean(x * x, over=E) - power(mean(x, over=E), 2)",)),
+    Otherwise(("std",), ("sqrt(mean(x * x, over=E) - power(mean(x, over=E), 2))",)),
     Otherwise(("l2norm", "normalize"), ("x * rsqrt(sum(x * x, over=E))",)),
     Otherwise(("logsumexp",), ("top = max(x, over=E)", "top + log(sum(exp(x - top), over=E))")),
     Otherwise(("log_softmax",), ("top = max(x, over=E)", "x - top - log(sum(exp(x - top), over=E))")),
@@ -141,6 +142,14 @@ OTHERWISE = (
         ("u[B,L,F] = x[B,L,E] * W[E,F]", "v[B,L,F] = y[B,L,E] * W2[E,F]", "u + v"),
     ),
     Otherwise(("transpose", "swapaxes", "moveaxis"), ("t[L,B,E] = x[B,L,E]",)),
+    Otherwise(("where", "select"), ("mask * x + (1 - mask) * y",)),
+    Otherwise(("masked_fill", "padding_mask", "key_padding_mask"), ("softmax(s, over=M, among=kept)",)),
+    Otherwise(("tril", "triu", "causal_mask"), ("softmax(s, over=M, mask=causal(L, M))",)),
+    Otherwise(
+        ("alibi",),
+        ("at: f32 = positions(M into M)", "bias[H,M] = slopes[H] * at[M]", "softmax(s + bias, over=M)"),
+    ),
+    Otherwise(("reshape", "view", "flatten", "unflatten"), ("dim H = K * G", "t[B,L,K,G,Q] = q[B,L,H,Q]")),
     Otherwise(("outer",), ("o[B,L,E,F] = x[B,L,E] * f[F]",)),
     Otherwise(("repeat_kv", "repeat_interleave"), ("dim H = K * G", "t[B,L,H,M] = q[B,L,H,Q] * keys[B,M,K,Q]")),
     Otherwise(

@@ -70,8 +70,13 @@ def dim(body: Body, ident: Ident) -> bool:
     """Whether a dim is declared; notes it when it is not."""
     if ident.name in body.context.dims:
         return True
-    hint = None if list(body.context.dims) else f"declare it with `dim {ident.name}`"
-    body.context.report.unknown("Dim", ident.name, ident.span, body.context.dims, hint)
+    dims, original = body.context.dims, ident.name.rstrip("0123456789_")
+    hint = None if list(dims) else f"declare it with `dim {ident.name}`"
+    if original in dims.plain and original != ident.name:
+        hint = f"a second dim of the size of `{original}` is declared as `dim {ident.name} = {original}`"
+        body.context.report.add(f"Dim `{ident.name}` is not declared.", ident.span, hint)
+    else:
+        body.context.report.unknown("Dim", ident.name, ident.span, dims, hint)
     return False
 
 
@@ -133,6 +138,10 @@ def _keyword(body: Body, keyword: Keyword) -> bool:
     match keyword.value:
         case Name(name, span) if name in KEYWORD_VALUES and name not in body.context.dims:
             body.context.report.add(f"`{name}` has arguments.", span, f"write {_written(name)}")
+            return False
+        case Name(name, span) if keyword.name.name == "mask":
+            hint = f"a mask of numbers, 1 where a score counts and 0 elsewhere, is `among={name}`"
+            body.context.report.add("`mask=` takes `causal(L, M)`.", span, hint)
             return False
         case Name(name, span):
             return dim(body, Ident(name, span))

@@ -46,8 +46,10 @@ class Report:
         return len(self._found)
 
     def add(self, message: str, span: Span | None, hint: str | None = None) -> None:
-        """Note a finding. Raises InputError with all of them when there are very many."""
-        self._found.append(Diagnostic(message, span, hint, self.source if span else None))
+        """Note a finding, once. Raises InputError with all of them when there are very many."""
+        found = Diagnostic(message, span, hint, self.source if span else None)
+        if found not in self._found[-1:]:  # a declaration of several names is looked at for each
+            self._found.append(found)
         if len(self._found) >= MAX_FINDINGS:
             self.finish()
 

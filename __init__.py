@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .compiler.report.explain_model import explain
     from .compiler.report.explain_stages import ExplainedPipeline
     from .compiler.report.explain_text import Explained
-    from .compiler.run.answers import answers
+    from .compiler.run.answer_text import answers
     from .compiler.sweep.run import SweepResult, sweep
     from .cost.hardware import Hardware
     from .ir.diagnostics import EsccError, InputError, InternalError
@@ -43,7 +43,7 @@ _HOMES = {
     "Outcome": "passes.plan",
     "Program": "ir.program",
     "SweepResult": "compiler.sweep.run",
-    "answers": "compiler.run.answers",
+    "answers": "compiler.run.answer_text",
     "compile": "compiler.report.compiled_model",
     "explain": "compiler.report.explain_model",
     "load": "compiler.plan.pipeline",

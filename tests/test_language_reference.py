@@ -22,8 +22,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.text import read as parser
 from escc.ir.text import tokens
-from escc.ir.text.pins import parse_pins
-from escc.ir.text.places import parse_places
+from escc.ir.text.pins import parse_pins, parse_places
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
 from escc.passes.expansion import blocks, body, dims

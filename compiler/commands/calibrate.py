@@ -1,4 +1,6 @@
-"""`escc calibrate`: hardware figures from measured times, or from the JAX devices at hand."""
+"""`escc calibrate`: hardware figures from measured times, or from the JAX devices at hand. `escc validate`: predicted
+beside measured times.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,19 @@ import typer
 from ...cost.hardware import Engine, Hardware, Rule
 from ...ir.diagnostics import fail
 from ..calibrate.calibrate import calibrate
-from ..calibrate.calibration_text import calibrated_hardware, calibration_data, calibration_text
+from ..calibrate.calibration_text import (
+    calibrated_hardware,
+    calibration_data,
+    calibration_text,
+    tables_data,
+    tables_files,
+    tables_text,
+)
 from ..calibrate.fit import HOP, KERNEL, START
 from ..calibrate.fit_tables import fit_tables
 from ..calibrate.measurements import read_measurements
 from ..calibrate.probe import probe, probe_data, probe_text, probed_hardware
-from ..calibrate.tables_text import tables_data, tables_files, tables_text
-from ..calibrate.validate import left_out_text
+from ..calibrate.validate import left_out_text, validate, validation_data, validation_text
 from ..text.extras import optional
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say
@@ -167,3 +175,30 @@ def _fit_tables(
         texts = tables_files(found, chip.name, named, source)
         for written in write_files(path.parent, dict(zip(names, texts, strict=True)), force):
             note(f"wrote {written}")
+
+
+def validate_command(
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Measurements, a CSV file; without it, the published ones that are shipped.",
+            show_default=False,
+        ),
+    ] = None,
+    hardware: Annotated[
+        str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")
+    ] = "tpu-v4",
+    datasheet: Annotated[
+        bool, typer.Option("--datasheet", help="Take the figures of NAME itself where NAME-measured is there as well.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Predict measured rows, each under the layouts that it ran with, and compare."""
+    chip = Hardware.load(hardware, datasheet)
+    measurements = read_measurements(None if file is None else Path(file), chip.chip)
+    found = validate(measurements, chip)
+    left_out = left_out_text(measurements)
+    if left_out:
+        note(left_out)
+    say(json.dumps(validation_data(found), indent=2) + "\n" if json_ else validation_text(found))

@@ -27,16 +27,14 @@ from ..plan.autopad import pad_auto, padding_text
 from ..plan.compiled import Compilation
 from ..plan.offload import Offload
 from ..plan.pipeline import compile_phases, load, select_phases
-from ..plan.serving import Stream, of_stream, served
+from ..plan.serving import Stream, of_stream, served, served_text
 from ..plan.shapes import meshes_to_compile, ranking
 from ..plan.staged import Staged
 from ..plan.tries import Try
 from ..report.compiled_model import CompiledModel, Way, compile_model
 from ..report.compiled_pipeline import CompiledPipeline
-from ..report.served import served_text
-from ..report.staged_targets import staged_files, staged_in_one
 from ..report.stages import Stage, stage_text
-from ..report.targets import ALONE, Emit, file_names, in_files, in_one
+from ..report.targets import ALONE, Emit, file_names, in_files, in_one, staged_files, staged_in_one
 from ..report.text import Detail, checked_text, sharing_text
 from ..text.arguments import capacity_of, skew_of
 from ..text.files import refuse_existing, write_files
@@ -44,7 +42,7 @@ from ..text.terminal import complain, note, say
 from . import options as opt
 from .main import BUG, PLAIN, reported
 
-app = typer.Typer(**PLAIN)
+compile_app = typer.Typer(**PLAIN)
 
 
 class Solver(StrEnum):
@@ -158,7 +156,7 @@ def _refuse_on_tpu(emit: Emit, stages: str | None, meshes: Sequence[Mesh], chip:
         slice_of(meshes[0], chip)
 
 
-@app.command("compile", cls=_Command)
+@compile_app.command("compile", cls=_Command)
 @reported
 def compile_command(
     file: opt.File,

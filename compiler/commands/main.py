@@ -25,10 +25,10 @@ LATE = {  # what the list of commands says of each; its module is imported when 
     "compile": (".compile", "Find the cheapest sharded program of a model on a mesh."),
     "check": (".check", "Look for errors in a model, or check its plan on a backend."),
     "explain": (".explain", "Show what a plan costs as formulas, and what rivals would."),
-    "models": (".models", "List the models that are shipped, or show one."),
+    "models": (".tables", "List the models that are shipped, or show one."),
     "import": (".import_", "Turn the config of a Hugging Face model into a model of escc."),
     "run": (".run", "Generate on virtual chips, or answer with a real checkpoint."),
-    "validate": (".validate", "Predict measured rows, each under its layouts, and compare."),
+    "validate": (".calibrate", "Predict measured rows, each under its layouts, and compare."),
     "calibrate": (".calibrate", "Fit the figures of a chip to measured times, or measure them."),
     "sweep": (".sweep", "Plan a model at every point of a grid, or for a stream."),
     "schedule": (".schedule", "Divide requests into batches with little padding."),
@@ -46,12 +46,12 @@ class LazyGroup(TyperGroup):
         return list(LATE)
 
     def get_command(self, ctx: typer.Context, cmd_name: str):  # type: ignore[no-untyped-def, override]
-        """The command of a name, None where there is none: the function `NAME_command` of its module, or the module's
-        own `app`."""
+        """The command of a name, None where there is none: the function `NAME_command` of its module, or an
+        app of its own, `NAME_app`."""
         if cmd_name not in LATE:
             return None
         module = import_module(LATE[cmd_name][0], __package__)
-        own = getattr(module, "app", None)
+        own = getattr(module, f"{cmd_name}_app", None)
         if own is None:
             own = typer.Typer(**PLAIN)
             own.command(cmd_name)(reported(getattr(module, f"{cmd_name}_command")))

@@ -22,8 +22,7 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Program, Stored, walk
 from ...ir.spmd import SpmdProgram
-from ...ir.text.pins import merge_pins, parse_pins
-from ...ir.text.places import parse_places
+from ...ir.text.pins import merge_pins, parse_pins, parse_places
 from ...ir.text.read import parse as read_text
 from ...ir.text.read import read_source
 from ...ir.verify.verify import verify

@@ -16,8 +16,7 @@ from ..plan.compiled import Compilation
 from ..plan.staged import Staged
 from ..plan.tries import Try, outcome_of
 from ..text.files import write_files
-from .staged_targets import staged_files, staged_in_one
-from .targets import Emit
+from .targets import Emit, staged_files, staged_in_one
 from .text import Detail
 
 FRAME = '<iframe srcdoc="{page}" width="100%" height="640" style="border:1px solid #8888"></iframe>'

@@ -1,18 +1,26 @@
-"""What is asked of a model and what it answered, as a command line has them."""
+"""What is asked of a model and what it answered, as a command line and a script, `escc.answers`, have them."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
+from ...ir.mesh import Mesh
 from ...ir.text.read import read_source
+from ...passes.choose import Options
+from ..jax.check import require_jax
+from ..plan.pipeline import load
 from ..simulate.pointwise import Array
-from .answer import Answered, Asked, Planned
-from .tokens import stop_tokens, tokenizer_of
+from ..text.arguments import checked
+from .answer import Answered, Asked, Planned, answer, plan_for, weights_of
+from .generate_jax import check_processes
+from .tokens import Tokenizer, stop_tokens, tokenizer_of
 
 
 @dataclass(frozen=True)
@@ -38,14 +46,21 @@ def asked_of(
         texts += [line for line in read_source(Path(prompts.file)).text.splitlines() if line.strip()]
     if not texts and not prompts.ids:
         raise fail("There is no prompt.", hint="give one with `--prompt TEXT` or `--prompt-ids N,N,...`")
-    if texts and prompts.ids:
-        raise fail("Prompts are texts or token ids, not both.")
-    if prompts.ids:
-        found, stops = [_ids(listed) for listed in prompts.ids], stop_tokens(checkpoint)
-    else:
-        tokenizer = tokenizer_of(checkpoint)
-        found, stops = [tuple(tokenizer.ids(text)) for text in texts], tokenizer.stops
+    found, stops, _ = _tokens(checkpoint, [*texts, *map(_ids, prompts.ids)])
     return Asked(tuple(found), tokens, context, stops, temperature, seed, scores)
+
+
+def _tokens(
+    checkpoint: Path, prompts: Sequence[str | Sequence[int]]
+) -> tuple[list[tuple[int, ...]], tuple[int, ...], Tokenizer | None]:
+    """Prompts as tokens, the tokens that end a text, and what makes texts of tokens, None where prompts are ids."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if texts and len(texts) != len(prompts):
+        raise fail("Prompts are texts or token ids, not both.")
+    if not texts:
+        return [tuple(map(int, prompt)) for prompt in prompts], stop_tokens(checkpoint), None
+    tokenizer = tokenizer_of(checkpoint)
+    return [tuple(tokenizer.ids(text)) for text in texts], tokenizer.stops, tokenizer
 
 
 def _ids(listed: str) -> tuple[int, ...]:
@@ -96,3 +111,38 @@ def npy(array: Array) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
+
+
+@checked
+def answers(
+    model: str | Path,
+    checkpoint: str | Path,
+    mesh: Mesh | str,
+    prompts: Sequence[str] | Sequence[Sequence[int]],
+    tokens: int = 16,
+    *,
+    hardware: Hardware | str = "tpu-v4",
+    pins: Sequence[str | Path] = (),
+    context: int | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+    processes: int = 1,
+) -> list[str] | list[tuple[int, ...]]:
+    """How prompts go on, by the emitted modules with the weights of a checkpoint: texts where the prompts are texts,
+    token ids where they are ids.
+
+    `model`: an imported file, with its weight map beside it; `checkpoint`: a folder of safetensors files or a GGUF
+    file. Each sequence gets `tokens` at most. Both phases are planned for `mesh` and `hardware` as the prompts are, for
+    `context` places if given. `temperature` 0 takes the likeliest token, another draws by `seed`. `processes` on this
+    machine share the devices. Raises InputError for what is wrong, and where JAX is missing.
+    """
+    require_jax()
+    place, on = Path(checkpoint), mesh if isinstance(mesh, Mesh) else Mesh.parse(mesh)
+    check_processes(on, processes)
+    ids, stops, tokenizer = _tokens(place, prompts)
+    program = load(model, pins=pins)
+    asked = Asked(tuple(ids), tokens, context, stops, temperature, seed)
+    chip = hardware if isinstance(hardware, Hardware) else Hardware.load(hardware)
+    planned = plan_for(program, weights_of(Path(model), program, place), place, on, Options(chip), asked)
+    found = answer(planned, processes, check=False, stream=False).tokens
+    return list(found) if tokenizer is None else [tokenizer.text(one) for one in found]

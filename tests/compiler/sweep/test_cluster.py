@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
-from escc.compiler.text.cluster import on_cluster
+from escc.compiler.text.processes import on_cluster
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 
@@ -90,7 +90,7 @@ def test_what_is_raised_there_is_raised_here(cluster: object) -> None:
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:{free}", "nowhere", "tcp://", "http:://x", "\x07"])
 def test_an_address_that_does_not_answer(model: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("escc.compiler.text.cluster.TIMEOUT_S", 1)
+    monkeypatch.setattr("escc.compiler.text.processes.TIMEOUT_S", 1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = address.replace("{free}", str(free.getsockname()[1]))

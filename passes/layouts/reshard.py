@@ -56,8 +56,9 @@ class Arcs:
 def leaving(space: Space) -> Arcs:
     """Every collective that can be applied to a layout of `space` and ends in the space.
 
-    Gathers, scatters and all-to-alls over several axes at once are arcs of their own. Slices and
-    embeds are free, so those of one axis make up the rest. Sorted by source, then target.
+    Gathers, scatters, all-to-alls and slices over several axes at once are arcs of their own: slices in turn cost
+    as little, and hold what is between. Embeds are free, so those of one axis make up the rest. Sorted by source,
+    then target.
     """
     parts = [part for part in _all_arcs(space) if len(part)]
     if not parts:
@@ -118,10 +119,23 @@ def _all_arcs(space: Space) -> Iterator[Arcs]:
         moved = np.zeros((len(rows), axes), dtype=bool)
         moved[:, a] = True
         yield _arcs(space, CollectiveKind.EMBED, rows, moved, PARTIAL_SUM, 0)
-        for t in range(slots):
-            assert count is not None
-            yield _arcs(space, CollectiveKind.SLICE, rows, moved, TENSOR_MODES + t, count[rows, t][:, None])
+    if count is not None:
+        yield from _slices(space, count)
     yield _permutes(space)
+
+
+def _slices(space: Space, count: Array) -> Iterator[Arcs]:
+    """Slices along one slot, over axes in any order; `count`: how many axes each slot of each layout has."""
+    axes = len(space.axis_names)
+    orders = [order for size in range(1, axes + 1) for order in permutations(range(axes), size)]
+    for order in orders:
+        rows = np.flatnonzero((space.rows.place[:, order] == REPLICATED).all(axis=1))
+        moved = np.zeros((len(rows), axes), dtype=bool)
+        moved[:, order] = True
+        for t in range(space.rows.slots):
+            new = np.zeros((len(rows), axes), dtype=np.int64)
+            new[:, order] = count[rows, t][:, None] + np.arange(len(order))
+            yield _arcs(space, CollectiveKind.SLICE, rows, moved, TENSOR_MODES + t, new)
 
 
 def _arcs(space: Space, kind: CollectiveKind, rows: Array, moved: Mask, place: int, position: Any) -> Arcs:

@@ -12,11 +12,12 @@ from escc.compiler.simulate.check import check
 from escc.cost.estimate import estimate, predict
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
+from escc.ir.collective import Slice
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import format_layout
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
-from escc.ir.spmd import SpmdProgram
+from escc.ir.spmd import Move, SpmdProgram
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse, read_source
 from escc.ir.verify.verify import verify
@@ -189,6 +190,15 @@ def test_tiny_and_large_prices() -> None:
 
 
 # Capacity
+
+
+def test_what_is_sliced_over_several_axes_is_held_whole_and_in_its_last_part_alone() -> None:
+    layer = program(MATMUL.replace("param W: bf16[E,F]", "param W: bf16[E,F] @ EF"), B=8)
+    weights = 2 * 1024 * 4096
+    _, spmd = planned(layer, "2x2", capacity=1.4 * weights)  # a half and a quarter beside it would take 1.75 times
+    [move] = [step for step in spmd.body.items if isinstance(step, Move) and step.operand == "W"]
+    assert isinstance(move.collective, Slice) and set(move.collective.axes) == {"x", "y"}
+    assert memory(spmd).total_bytes < 1.3 * weights
 
 
 def test_a_capacity_is_kept_to_and_costs_no_less() -> None:

@@ -58,8 +58,8 @@ def candidates(layout: Layout, mesh: Mesh, every: list[Layout]) -> Iterator[Coll
             for d in rank:
                 yield AllGather(axes, d)
                 yield ReduceScatter(axes, d)
+                yield Slice(axes, d)
                 if count == 1:
-                    yield Slice(axes, d)
                     yield Embed(axes, d)
                 yield from (AllToAll(axes, d, e) for e in rank)
             if count == 1:

@@ -34,6 +34,7 @@ MANY_MIXED = 30_000  # columns of a program that the solver has no end with wher
 MANY_LIVE = 40_000  # columns of a program by levels; SCIP, told where to branch, is quicker with fewer, HiGHS with more
 MOST_INTEGER = 10_000  # columns of a program for that search
 NEAR_LEVELS = (0.002, 0.005)  # above a linear relaxation of a program by levels, where it is asked first
+ANY = 0.05  # above these a plan is good enough where any is asked for
 NEAR_RELAXED = 1e-4  # above a linear relaxation, where its plans are looked for first
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
@@ -266,7 +267,7 @@ class Prover:
             answer = self._branch(level_program(left, reduced.program.choice, reduced.loads), near, gap)
             floor = near if answer.none else max(floor, min(near, answer.bound))
             plan = self._plan(answer, reduced)
-            if plan is not None and plan.price * unit <= near:
+            if plan is not None and plan.price * unit <= (near if gap else near * (1 + ANY)):
                 return answer, floor / unit
         left = fixed(reduced.model, relaxed, price * unit * (1 + 1e-9))
         none = price * unit * (1 - (gap or 0.0))

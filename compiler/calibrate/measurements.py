@@ -1,7 +1,6 @@
 """A file of measurements: comma-separated values, one measured time on a line.
 
-The first line names the columns, in any order: all of COLUMNS, and perhaps some of OPTIONAL; others are
-left alone. Empty lines, and those that begin with `#`, are no rows. What is wrong in the form of any row is
+The columns are all of COLUMNS, and perhaps some of OPTIONAL. What is wrong in the form of any row is
 said; names (of models, layouts, weights) are looked up only in the rows of the chip that is asked for.
 """
 
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import resources
@@ -20,7 +19,7 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS, Mesh
 from ...ir.text.read import read_source
 from ..plan.pipeline import read_model
-from ..text.csv_lines import Cell, Line, csv_lines
+from ..text.csv_lines import Cell, Line, csv_rows
 from .named_layouts import AttentionLayout, FeedForwardLayout
 
 NAMES = ("id", "source", "model", "hardware", "phase")
@@ -30,7 +29,6 @@ COLUMNS = (*NAMES, *COUNTS, *LAYOUTS, "time_ms")
 OPTIONAL = ("mfu", "mesh")
 WEIGHTS = (Dtype.BF16, Dtype.INT8, Dtype.FP8, Dtype.INT4)
 MOST_ROWS = 5_000  # each is planned
-MOST_FINDINGS = 50  # said at once
 OWN = "pope-2022.csv"  # the project's own copy of the published measurements
 
 
@@ -97,16 +95,9 @@ def read_measurements(file: Path | None, chip: str) -> Measurements:
 
 def parse_measurements(source: Source, chip: str) -> Measurements:
     """The measurements of a text that are of `chip`. Raises InputError as `read_measurements` does."""
-    lines = csv_lines(source)
-    header = next(lines, None)
-    if header is None:
-        raise fail("The file is empty.", hint=f"its first line names the columns: {', '.join(COLUMNS)}", source=source)
-    _check_header(header, source)
-    reader = _Reader(source, chip, [cell.text for cell in header.cells])
-    for line in lines:
-        reader.read(line)
-        if len(reader.found) >= MOST_FINDINGS:
-            break
+    reader = _Reader(source, chip)
+    for line, cells in csv_rows(source, COLUMNS, OPTIONAL, reader.found):
+        reader.read(line, cells)
     if reader.found:
         raise InputError(reader.found)
     if not reader.rows:
@@ -119,51 +110,21 @@ def parse_measurements(source: Source, chip: str) -> Measurements:
 _NUMBER = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,3})?")
 
 
-def _check_header(header: Line, source: Source) -> None:
-    """Raise InputError with what is wrong with the names of the columns."""
-    found = []
-    names = [cell.text for cell in header.cells]
-    if header.broken:
-        found.append(Diagnostic(f"The line is not comma-separated values: {header.broken}.", header.span, None, source))
-    seen: set[str] = set()
-    for cell in header.cells:
-        if cell.text in seen:
-            found.append(Diagnostic(f"The column `{cell.text}` stands twice.", cell.span, None, source))
-        if cell.text in (*COLUMNS, *OPTIONAL):
-            seen.add(cell.text)
-    for name in COLUMNS:
-        if name not in names and not header.broken:
-            hint = did_you_mean(name, names) or f"the columns are {', '.join(COLUMNS)}"
-            found.append(Diagnostic(f"The column `{name}` is missing.", header.span, hint, source))
-    if found:
-        raise InputError(found[:MOST_FINDINGS])
-
-
 @dataclass
 class _Reader:
     """Reads rows; `others`: the hardware of those that are left out."""
 
     source: Source
     chip: str
-    columns: Sequence[str]
     found: list[Diagnostic] = field(default_factory=list)
     rows: list[Measurement] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     ids: dict[str, int] = field(default_factory=dict)
     models: dict[str, tuple[Diagnostic, ...]] = field(default_factory=dict)
 
-    def read(self, line: Line) -> None:
-        """One more line."""
+    def read(self, line: Line, cells: Mapping[str, Cell]) -> None:
+        """One more row."""
         before = len(self.found)
-        if line.broken:
-            self._complain(f"The line is not comma-separated values: {line.broken}.", line.span)
-            return
-        if len(line.cells) != len(self.columns):
-            self._complain(
-                f"The line has {len(line.cells)} values, and there are {len(self.columns)} columns.", line.span
-            )
-            return
-        cells = dict(zip(self.columns, line.cells, strict=True))
         self._identify(cells["id"])
         counts = {name: self._count(cells[name], name, *limits) for name, limits in COUNTS.items()}
         seconds = self._seconds(cells["time_ms"])
@@ -250,7 +211,7 @@ class _Reader:
             self._complain(f"The mesh `{cell.text[:60]}` has {mesh.chips} chips, and the row says {chips}.", cell.span)
         return mesh
 
-    def _tokens(self, phase: str, counts: dict[str, int], cells: dict[str, Cell]) -> None:
+    def _tokens(self, phase: str, counts: dict[str, int], cells: Mapping[str, Cell]) -> None:
         """Some phases process, or generate, at least one token."""
         wanted = {
             "input_tokens": (Timed.PREFILL, Timed.DECODE_STEP, Timed.TOTAL),

@@ -7,21 +7,20 @@ column holds is said at the three readers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from ...cost.hardware_file import MEASURED_KINDS
 from ...ir.collective import CollectiveKind
-from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
+from ...ir.diagnostics import Diagnostic, InputError, Source, Span, fail
 from ...ir.dtype import Dtype
 from ...ir.text.read import read_source
-from ..text.csv_lines import Cell, csv_lines
+from ..text.csv_lines import MOST_FINDINGS, Cell, csv_rows
 
 MOST_ROWS = 50_000
 LARGEST = 1 << 40  # of a count
-MOST_FINDINGS = 50  # said at once
 KINDS = {kind.replace("-", ""): kind for kind in MEASURED_KINDS}  # as written without dashes
 DTYPES = {"bfloat16": Dtype.BF16, "bf16": Dtype.BF16, "half": Dtype.BF16, "float16": Dtype.BF16, "fp8": Dtype.FP8}
 WEIGHTS = {**DTYPES, "int8": Dtype.INT8}
@@ -226,7 +225,8 @@ def _read(source: Source, chip: str, columns: Sequence[str], one: Callable[[Row]
     """The rows of `chip`, each as `one` makes it. Raises InputError with all that is wrong in the file."""
     found: list[Diagnostic] = []
     rows, others = [], dict[str, None]()
-    for row in _rows(source, columns, found):
+    for line, cells in csv_rows(source, columns, (), found):
+        row = Row(cells, line.span, source, found)
         named = (row["gpu"] if "gpu" in row.cells else row["system"]).lower().replace("_", "-")
         if named.split("-")[0] != chip.split("-")[0]:
             others[named[:60]] = None
@@ -234,7 +234,7 @@ def _read(source: Source, chip: str, columns: Sequence[str], one: Callable[[Row]
         made = one(row)
         if made is not None:
             rows.append(made)
-        if len(found) >= MOST_FINDINGS or len(rows) > MOST_ROWS:
+        if len(rows) > MOST_ROWS:
             break
     if len(rows) > MOST_ROWS:
         found.append(Diagnostic(f"The file has more than {MOST_ROWS:,} rows.", None, None, source))
@@ -244,25 +244,3 @@ def _read(source: Source, chip: str, columns: Sequence[str], one: Callable[[Row]
         hint = f"it has rows of {', '.join(f'`{name}`' for name in others)}" if others else None
         raise fail(f"The file has no row of `{chip}` to fit to.", None, hint, source)
     return tuple(rows)
-
-
-def _rows(source: Source, columns: Sequence[str], found: list[Diagnostic]) -> Iterator[Row]:
-    lines = csv_lines(source)
-    header = next(lines, None)
-    if header is None:
-        raise fail("The file is empty.", hint=f"its first line names the columns: {', '.join(columns)}", source=source)
-    names = [cell.text for cell in header.cells]
-    missing = [name for name in columns if name not in names]
-    for name in missing:
-        hint = did_you_mean(name, names) or f"the columns are {', '.join(columns)}"
-        found.append(Diagnostic(f"The column `{name}` is missing.", header.span, hint, source))
-    if missing:
-        return
-    for line in lines:
-        if line.broken or len(line.cells) != len(names):
-            what = line.broken or f"it has {len(line.cells)} values, and there are {len(names)} columns"
-            found.append(Diagnostic(f"The line is no row: {what}.", line.span, None, source))
-            if len(found) >= MOST_FINDINGS:
-                return
-            continue
-        yield Row(dict(zip(names, line.cells, strict=True)), line.span, source, found)

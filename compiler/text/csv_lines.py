@@ -1,13 +1,19 @@
-"""Comma-separated values as a person wrote them: each value with its place, each broken line with what is wrong."""
+"""Comma-separated values as a person wrote them: each value with its place, each broken line with what is wrong.
+
+The first line names the columns, in any order. Columns that nobody asks for are left alone; empty lines, and those that
+begin with `#`, are no rows.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...ir.diagnostics import Source, Span
+from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
+
+MOST_FINDINGS = 50  # said at once
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,43 @@ class Line:
     def span(self) -> Span:
         """Where it begins."""
         return Span(self.number, 1)
+
+
+def csv_rows(
+    source: Source, columns: Sequence[str], optional: Sequence[str], found: list[Diagnostic]
+) -> Iterator[tuple[Line, dict[str, Cell]]]:
+    """Each row with its values by the names of their columns: all of `columns`, and perhaps some of `optional`.
+
+    Lines that are no rows are said in `found`; rows end where it has MOST_FINDINGS. Raises InputError with what is
+    wrong with the names of the columns.
+    """
+    lines = csv_lines(source)
+    header = next(lines, None)
+    wanted = ", ".join(columns) + (f", and perhaps {', '.join(optional)}" if optional else "")
+    if header is None:
+        raise fail("The file is empty.", hint=f"its first line names the columns: {wanted}", source=source)
+    if header.broken:
+        raise fail(f"The line is no row: {header.broken}.", header.span, None, source)
+    names = [cell.text for cell in header.cells]
+    wrong = [
+        Diagnostic(f"The column `{cell.text}` stands twice.", cell.span, None, source)
+        for n, cell in enumerate(header.cells)
+        if cell.text in (*columns, *optional) and cell.text in names[:n]
+    ]
+    for name in columns:
+        if name not in names:
+            hint = did_you_mean(name, names) or f"the first line names the columns: {wanted}"
+            wrong.append(Diagnostic(f"The column `{name}` is missing.", header.span, hint, source))
+    if wrong:
+        raise InputError(wrong[:MOST_FINDINGS])
+    for line in lines:
+        if line.broken or len(line.cells) != len(names):
+            what = line.broken or f"it has {len(line.cells)} values, and there are {len(names)} columns"
+            found.append(Diagnostic(f"The line is no row: {what}.", line.span, None, source))
+        else:
+            yield line, dict(zip(names, line.cells, strict=True))
+        if len(found) >= MOST_FINDINGS:
+            return
 
 
 def csv_lines(source: Source) -> Iterator[Line]:

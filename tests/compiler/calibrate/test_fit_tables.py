@@ -104,6 +104,7 @@ def test_what_the_rows_do_not_tell_is_said(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("gpu,op_name,num_gpus,bytes\nh100,all_gather,8,1024\n", "column `us` is missing"),
+        ("gpu,op_name,num_gpus,bytes,us,us\nh100,all_gather,8,1024,5,6\n", "column `us` stands twice"),
         ("gpu,op_name,num_gpus,bytes,us\nh100,all_gather,8,1024\n", "has 4 values"),
         ("gpu,op_name,num_gpus,bytes,us\nh100,gather,8,1024,5\n", "no collective `gather`"),
         ("gpu,op_name,num_gpus,bytes,us\nh100,all_gather,8,,5\n", "`bytes` must be a number"),

@@ -88,11 +88,11 @@ def test_rows_of_other_hardware_may_name_what_is_unknown_here() -> None:
         ("12.5", "nan", "`time_ms` must be a number above 0"),
         ("12.5", "1e999", "`time_ms` must be a number above 0"),
         ("12.5", "", "`time_ms` must be a number above 0"),
-        (",12.5", "", "The line has 12 values, and there are 13 columns"),
-        ("12.5", "12,5", "The line has 14 values, and there are 13 columns"),
-        ("a,", '"a,', "m.csv:2:1: error: The line is not comma-separated values"),
-        ("a,", '"a"b,', "The line is not comma-separated values"),
-        ("a,", "a" * 200_000 + ",", "The line is not comma-separated values: field larger than field limit"),
+        (",12.5", "", "The line is no row: it has 12 values, and there are 13 columns"),
+        ("12.5", "12,5", "The line is no row: it has 14 values, and there are 13 columns"),
+        ("a,", '"a,', "m.csv:2:1: error: The line is no row"),
+        ("a,", '"a"b,', "The line is no row"),
+        ("a,", "a" * 200_000 + ",", "The line is no row: field larger than field limit"),
     ],
 )
 def test_what_is_wrong_in_a_row_is_said(old: str, new: str, said: str) -> None:

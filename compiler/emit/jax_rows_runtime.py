@@ -156,12 +156,26 @@ def expert_dot(a: jax.Array, weights: jax.Array, at: Routing, dtype: Any) -> jax
     columns, terms = weights.shape[at.sizes.ndim + a.ndim - 1 :], math.prod(a.shape[1:])
     wide = jnp.promote_types(a.dtype, weights.dtype)
     left, right = a.reshape(-1, terms).astype(wide), weights.reshape(at.sizes.size, terms, -1).astype(wide)
+    ends = jnp.cumsum(at.sizes.ravel())
+    starts = ends - at.sizes.ravel()
     if len(right) == 1:  # of one expert all rows are, and a plain product reads its matrix where it lies
         product = jnp.dot(left, right[0], preferred_element_type=dtype)
+    elif len(left) <= 512:  # all matrices where they lie take less than the copy of them that a ragged product reads
+        row = jnp.arange(len(left))[:, None]
+        own = jnp.where(((starts <= row) & (row < ends))[..., None], left[:, None], 0)
+        product = jnp.einsum("rxt,xtc->rc", own, right, preferred_element_type=dtype)
     else:
-        product = lax.ragged_dot(left, right, at.sizes.ravel(), preferred_element_type=dtype)
-        # A TPU makes it in f32, and without a barrier holds that for all that read it.
-        product = lax.platform_dependent(product, tpu=lax.optimization_barrier, default=lambda a: a)
+        size = min(len(left), 4096)  # rows at a time: a TPU makes their product in f32
+
+        def some(first: jax.Array, rows: jax.Array) -> jax.Array:
+            sizes = jnp.diff(jnp.clip(jnp.stack([starts, ends]), first, first + len(rows)), axis=0)[0]
+            return lax.ragged_dot(rows, right, sizes, preferred_element_type=dtype)
+
+        firsts = jnp.arange(0, len(left) - size + 1, size)
+        whole = left[: len(firsts) * size].reshape(-1, size, terms)
+        product = lax.map(lambda each: some(*each), (firsts, whole)).reshape(-1, right.shape[2])
+        if len(product) < len(left):
+            product = jnp.concatenate([product, some(firsts.size * size, left[len(product) :])])
     return product.reshape(-1, *columns)
 
 

@@ -16,7 +16,7 @@ from expert_models import Layer, layer
 from helpers_exec import Build
 
 from escc.compiler.emit.jax_packed import Packing, packed
-from escc.compiler.emit.jax_source import emit_jax
+from escc.compiler.emit.jax_source import ROWS_RUNTIME, emit_jax
 from escc.cost.estimate import estimate, local_bytes
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
@@ -47,6 +47,22 @@ def ragged_all_to_all(rows, out, starts, sizes, places, _, *, axis_name):
 lax.ragged_all_to_all = ragged_all_to_all
 """
 
+# Rows of three experts, one of which has none, and rows beyond them all: few, many, and more than are taken at a time.
+PRODUCTS = """
+import numpy as np
+
+weights = np.sin(np.arange(60, dtype=np.float32)).reshape(3, 4, 5)
+for rows in (8, 512, 513, 4096, 9000):
+    sizes, a = np.array([rows // 3, 0, rows // 2]), np.cos(np.arange(4 * rows, dtype=np.float32)).reshape(rows, 4)
+    at = Routing(None, (), 1, rows, 1, (), None, None, jnp.asarray(sizes))
+    found = expert_dot(jnp.asarray(a), jnp.asarray(weights), at, jnp.float32)
+    expert = np.repeat(np.arange(3), sizes)
+    wanted = np.einsum("rt,rtc->rc", a[: len(expert)], weights[expert])
+    np.testing.assert_allclose(found[: len(expert)], wanted, atol=1e-5)
+    assert found.shape == (rows, 5) and not np.any(found[len(expert) :])
+raise SystemExit(0)
+"""
+
 
 def module(one: Layer, capacity: Fraction | None = None) -> str:
     done = one.compiled(capacity)
@@ -71,6 +87,7 @@ def test_generated_layers_agree_with_the_unsharded_program(tmp_path: Path) -> No
     assert all(name in made for name in ("arrived(lax.all_gather", "arrived(own_block", "mask_of(", "lax.scan("))
     ragged = texts.pop("17").replace("cpu=padded, default=ragged", "default=ragged")
     texts["ragged"] = ragged.replace("\n\n\n@dataclass", f"\n\n{EMULATED}\n\n@dataclass", 1)
+    texts["products"] = ROWS_RUNTIME.read_text() + PRODUCTS
     assert run_files(texts, tmp_path) == dict.fromkeys(texts, "0")
 
 

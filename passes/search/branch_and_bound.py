@@ -22,6 +22,7 @@ from .detours import Detours
 from .dual_ascent import DualAscent, Floats
 from .exact import Prover
 from .graph import Port, Tensor
+from .less_room import whole
 from .limits import JointLimits, Limits
 from .memory_bounds import Load, local_bytes
 from .problem import Candidate, Problem
@@ -155,6 +156,7 @@ class Boxes:
         self.given_up = np.inf
         self.heap: list[tuple[float, int, _Box]] = []
         self.entered, self.read, self.tried, self.in_vain = 0, 0, 0, 0
+        self.asked = False  # whether the solver has been asked of all plans at once
         arcs = (len(d.price) * len(t.uses) for d, t in zip(problem.distances, problem.graph.tensors, strict=True) if d)
         every = sum(arcs)
         self.most = min(MOST_READ, MOST_WORK // max(1, every), FEW_READ + every // ARCS_A_READ)
@@ -172,7 +174,7 @@ class Boxes:
     @property
     def least(self) -> float:
         """The least bound of the boxes that are left."""
-        return self.heap[0][0] if self.heap else np.inf
+        return max(self.heap[0][0], self.floor) if self.heap else np.inf
 
     @property
     def bound(self) -> float:
@@ -252,6 +254,12 @@ class Boxes:
         rose, fell = bound > self.before[0] * (1 + MOVED), self.price < self.before[1] * (1 - MOVED)
         self.in_place = 0 if rose or fell else self.in_place + 1
         self.before = (bound if rose else self.before[0], self.price if fell else self.before[1])
+        if self.in_place >= MOST_IN_PLACE and not self.asked:
+            self.ask_whole(bound)
+            bound = max(bound, self.floor)
+            if bound >= self.price * (1 - gap):
+                self.heap.clear()
+                return
         if self.limits.fits(box.plan) or not box.cuts or box.cuts >= MOST_CUTS:
             found, wrong, most = self.ask(box)
             bound = max(bound, found.bound)
@@ -279,6 +287,15 @@ class Boxes:
             if answer is not None:
                 return *answer, most
         return box.plan, None, math.inf
+
+    def ask_whole(self, least: float) -> None:
+        """Boxes do not close: ask the solver of all plans at once, of which `least` is a bound."""
+        self.asked = True
+        said = whole(self.prover, self.limits, self.ascent, least, self.price)
+        if said.found is not None and self.offered(said.found):
+            self.winner = self.ascent
+        self.floor = max(self.floor, said.bound)
+        self.most = min(self.most, self.read + AFTER_WORK // self.problem.columns)
 
     def plainest(self) -> Candidate:
         """Of the plans of the price of the best of the side, the plainest."""

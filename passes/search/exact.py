@@ -35,6 +35,7 @@ MANY_LIVE = 40_000  # columns of a program by levels; SCIP, told where to branch
 MOST_INTEGER = 10_000  # columns of a program for that search
 NEAR_LEVELS = (0.002, 0.005)  # above a linear relaxation of a program by levels, where it is asked first
 ANY = 0.05  # above these a plan is good enough where any is asked for
+ROOT_NODES, ROUGH = 20, 0.01  # of that search in a larger one, and the gap that is small enough there
 NEAR_RELAXED = 1e-4  # above a linear relaxation, where its plans are looked for first
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
@@ -155,11 +156,11 @@ class Prover:
         return plan.price - plan.bound <= self.problem.settings.gap * abs(plan.price)
 
     def within(
-        self, ascent: DualAscent, known: Candidate, limits: Limited, most_columns: int
+        self, ascent: DualAscent, known: Candidate, limits: Limited, most_columns: int, most_left: int = MOST_INTEGER
     ) -> tuple[Candidate, Candidate | None] | None:
         """As `prove`, of the plans that keep to `limits`, which `known` does if it is a plan (or its price is
         all that matters of it); and a plan that the integer program took for one of these, if it is none. None where
-        the program has more than `most_columns`."""
+        the program has more than `most_columns`; where its relaxation leaves more than `most_left` that stands."""
         known = replace(known, bound=min(known.price, ascent.bound()))
         alive, arcs = self._alive(ascent, known)
         if all(mask.any() for mask in alive) and self._least_columns(alive, arcs) > most_columns:
@@ -183,7 +184,7 @@ class Prover:
                 fitting = [p for p in (polished, plan) if p is not None and limits.fits(p)]
                 wrong = None if fitting else plan
                 best = min([best, *fitting], key=lambda f: f.price)
-                best = replace(best, bound=min(best.price, max(known.bound, answer.bound / unit)))
+                best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
             elif relaxed and best.price * (1 - WIDE) > best.bound:
                 mixed = self._mixed(answer, reduced, ascent, best, limits)
                 best = best if mixed is None else replace(mixed, bound=min(best.bound, mixed.price))
@@ -191,7 +192,7 @@ class Prover:
                 break
             if np.isfinite(best.price):
                 left = fixed(left, answer, best.price * unit * (1 + 1e-9))
-            if (left.upper > 0).sum() > MOST_INTEGER:
+            if (left.upper > 0).sum() > most_left:
                 break  # boxes settle it sooner
         return best, wrong
 
@@ -293,6 +294,8 @@ class Prover:
     def _by_bytes(self, model: Model, reduced: Reduced, limits: Limited) -> Answer:
         """What a solver says of a program, with the bytes that values take branched on first: where collectives run
         alone it needs few nodes so."""
+        if np.count_nonzero(model.upper) > MOST_INTEGER:
+            return self._solve(model, ROOT_NODES, ROUGH)
         if not reduced.loads or limits.combined:
             return self._solve(model, NODES)
         program = level_program(model, reduced.program.choice, reduced.loads)

@@ -30,6 +30,7 @@ Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, as in `exact`
 MOST_ARCS = 8_000  # over all readers of all values, of a problem that is looked at
 NODES = 2_000  # of the solver's search, for each program
+MANY_ARCS, FEW_NODES = 1_500, 200  # of a problem that is seldom settled, however long it is looked at
 ROUNDS = 20  # programs that are solved
 SOLVER = "cp-sat"  # all columns are 0 or 1 in plans, and rows of bytes leave a weak relaxation
 SLACK = 1e-6  # relative: a bound that close is that of the answer
@@ -85,11 +86,12 @@ class _Settling:
         settings = self.side.problem.settings
         unit = UNIT / (abs(self.price if self.price < math.inf else self.ascent.bound()) or 1.0)
         program = self.program(allowed, unit)
+        nodes = NODES if arcs_of(self.side) <= MANY_ARCS else FEW_NODES
         found: Candidate | None = None
         bound = -math.inf
         for _ in range(ROUNDS):
             model = program.model()
-            answer = solve(model, replace(settings, solver=SOLVER), NODES)
+            answer = solve(model, replace(settings, solver=SOLVER), nodes)
             self.prover.solve_s += answer.seconds
             if answer.none:
                 bound = self.price  # nothing is left that is cheaper

@@ -1,0 +1,100 @@
+"""All plans of a side at once, where boxes do not close: by the integer program with a row for each point in time.
+
+Its optimum is a bound of all of them. Its rows know the least that a plan holds, not each copy, so that what it finds
+may hold a little too much: then less room is asked for, as much less as that was, and what fits costs little more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..layouts.space import Mask
+from .dual_ascent import DualAscent
+from .exact import Prover
+from .limits import JointLimits, Limits
+from .memory_bounds import Load
+from .problem import Candidate
+
+TIGHTER = 4  # times that less room is asked for
+BEYOND = 1.1  # how much less, by what a plan takes too much
+ABOVE = (0.02, 0.05)  # a relaxation, where plans are looked for before all that cost less than a known one
+SWEEPS = 6  # of the ascent, which bring its bound within some hundredths
+MOST_COLUMNS = 40_000  # of a program for the solver
+MOST_LEFT = 20_000  # of those that its relaxation leaves: the solver takes some seconds for as many
+
+
+@dataclass(frozen=True, eq=False)
+class LessRoom:
+    """The `limits` of a side with a `share` of the room, as far as rows of a program say it."""
+
+    limits: Limits | JointLimits
+    share: float = 1.0
+
+    @property
+    def combined(self) -> bool:
+        """Whether only plans that run some collectives as one are of interest."""
+        return self.limits.combined
+
+    def fits(self, plan: Candidate) -> bool:
+        """Whether a plan keeps to the limits, with all the room that there is."""
+        return self.limits.fits(plan)
+
+    def loads(self, allowed: Sequence[Mask]) -> list[Load]:
+        """What plans take of the share at the least."""
+        return [Load(load.bytes, load.room * self.share) for load in self.limits.loads(allowed)]
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A `bound` of all plans of a side that keep to limits, and the cheapest that was `found`."""
+
+    bound: float
+    found: Candidate | None
+
+
+def whole(prover: Prover, limits: Limits | JointLimits, ascent: DualAscent, least: float, price: float) -> Whole:
+    """What the solver says of all plans that keep to `limits` and cost less than `price`; `least` is a bound of them.
+    `ascent` has settled on them without charges for memory."""
+    allowed = limits.tightened([np.ones(len(each), dtype=bool) for each in ascent.prices])
+    if allowed is None:
+        return Whole(price, None)
+    own = ascent.copy()
+    for node, mask in enumerate(allowed):
+        own.allow(node, mask)
+    for _ in range(SWEEPS):
+        own.sweep()
+    asked = LessRoom(limits)
+    bound, found = max(least, own.bound()), None
+    for _ in range(TIGHTER):
+        least, found, wrong = _cheapest(prover, asked, own, bound, price)
+        if asked.share == 1.0:
+            bound = least
+        if found is not None or wrong is None:
+            break
+        asked = replace(asked, share=asked.share * (1 - BEYOND * max(limits.excess(wrong), 0.0)))
+    return Whole(min(bound, price), found)
+
+
+def _cheapest(
+    prover: Prover, limits: LessRoom, ascent: DualAscent, least: float, price: float
+) -> tuple[float, Candidate | None, Candidate | None]:
+    """A bound of the plans below a `price`, which is that price where there is none, and at least the `least` known;
+    the cheapest, and one that the program took for one that keeps to the limits, if it does not."""
+    some = Candidate(tuple(ascent.round()), price, ascent.bound())
+    for share in (*ABOVE, np.inf):
+        most = min(price, least + share * abs(least))
+        answer = prover.within(ascent, some.at_most(most), limits, MOST_COLUMNS, MOST_LEFT)
+        if answer is None:
+            break
+        plan, wrong = answer
+        least = max(least, plan.bound)
+        if wrong is not None:
+            return least, None, wrong
+        if plan.price < most:
+            return least, plan, None
+        if most >= price:
+            break
+    return least, None, None

@@ -1,0 +1,50 @@
+"""All plans of a side at once: the cheapest within limits, by trying everything, and a bound where there is none."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from judge.generator import generate
+from judge.holding import known
+
+from escc.cost.hardware import Hardware
+from escc.cost.memory import memory
+from escc.ir.diagnostics import InputError
+from escc.ir.mesh import Mesh
+from escc.passes.choose import Options, choose
+from escc.passes.lower.insert import insert
+from escc.passes.search import branch_and_bound as boxes
+from escc.passes.search.less_room import Whole, whole
+
+HARDWARE = Hardware.of_paper("tpu-v4")
+
+
+def test_asked_at_once_it_finds_the_least_price_within_every_capacity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(boxes, "MOST_IN_PLACE", 0)
+    monkeypatch.setattr(boxes, "FIRST_TURNS", 0)  # memory is not charged for
+    asked: list[Whole] = []
+
+    def counting(*given: object) -> Whole:
+        asked.append(whole(*given))  # type: ignore[arg-type]
+        return asked[-1]
+
+    monkeypatch.setattr(boxes, "whole", counting)
+    mesh = Mesh((("x", 3),))
+    for seed in range(260, 310):
+        program = generate(seed).program
+        for capacity, least in known(seed, mesh):
+            before = len(asked)
+            try:
+                plan = choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=capacity))
+            except InputError:
+                assert least == math.inf, (seed, capacity)
+                continue
+            (spmd,) = insert(plan)
+            assert memory(spmd).total_bytes <= capacity
+            assert plan.price == pytest.approx(least, rel=1e-9), (seed, capacity)
+            for said in asked[before:]:
+                assert said.found is None or said.found.price >= least * (1 - 1e-9), (seed, capacity)
+    assert len(asked) >= 5 and any(said.found is not None for said in asked)

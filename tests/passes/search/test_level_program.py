@@ -109,6 +109,17 @@ def test_levels_that_differ_in_nothing_are_one_and_fixed_choices_reach_none() ->
     assert made.model.coefficient[memory].sum() == pytest.approx(1e3 * (count - 1) / (count / 2) * 3)
 
 
+def test_levels_of_more_bytes_have_higher_ranks() -> None:
+    problem = problem_of(3, SQUARE, LINKS)
+    node = max(range(len(problem.prices)), key=lambda n: len(problem.prices[n]))
+    size = np.arange(len(problem.prices[node]), dtype=np.float64) ** 2
+    flows = [None if d is None else (d.arcs, d.price) for d in problem.distances]
+    load = Load({node: size}, float(size.max()))
+    program = choice_program(problem.graph, problem.prices, flows, None, [load])
+    made = level_program(program.model, program.choice, [load])
+    assert made.ranks.tolist() == list(range(len(size) - 1)), "each step is larger than the one before"
+
+
 @pytest.mark.parametrize("seed", [0, 3, 7, 11, 16, 23, 31, 42])
 def test_near_a_relaxation_is_the_cheapest_plan_within_limits_and_none_without_arcs_to_it(seed: int) -> None:
     problem = problem_of(seed, SQUARE, LINKS)

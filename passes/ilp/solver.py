@@ -107,7 +107,8 @@ def solve(
     if first is not None:
         some = model.upper[first] > 0
         wanted.branching_priorities.ids.extend(np.searchsorted(live, first[some]).tolist())
-        wanted.branching_priorities.values.extend((1 + (0 * first if ranks is None else ranks)[some]).tolist())
+        each = np.zeros(len(first), dtype=np.int64) if ranks is None else ranks
+        wanted.branching_priorities.values.extend((1 + each[some]).tolist())
     parameters = _parameters(settings, nodes)
     if settings.solver == "highs" and (first is not None or len(live) > MANY_COLUMNS):
         for option in SMALLER_PROGRAMS:

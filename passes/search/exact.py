@@ -177,14 +177,15 @@ class Prover:
             answer = self._relax(reduced, ascent, unit) if relaxed else self._by_bytes(left, reduced, limits)
             if answer.none:
                 return replace(best, bound=best.price), None
-            best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
+            bound = max(best.bound, answer.bound / unit)
+            best = replace(best, bound=min(best.price, bound))
             plan = self._plan(answer, reduced)
             if plan is not None:
                 polished = self._plan(answer, reduced, ascent)
                 fitting = [p for p in (polished, plan) if p is not None and limits.fits(p)]
                 wrong = None if fitting else plan
                 best = min([best, *fitting], key=lambda f: f.price)
-                best = replace(best, bound=min(best.price, max(best.bound, answer.bound / unit)))
+                best = replace(best, bound=min(best.price, bound))
             elif relaxed and best.price * (1 - WIDE) > best.bound:
                 mixed = self._mixed(answer, reduced, ascent, best, limits)
                 best = best if mixed is None else replace(mixed, bound=min(best.bound, mixed.price))

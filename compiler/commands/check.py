@@ -47,7 +47,10 @@ class Backend(StrEnum):
 
 
 def check_command(
-    file: opt.File,
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="A model (.esti), or the text of a sharded program.", show_default=False),
+    ],
     backend: Annotated[
         Backend | None,
         typer.Option(

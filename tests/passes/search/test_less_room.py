@@ -47,4 +47,5 @@ def test_asked_at_once_it_finds_the_least_price_within_every_capacity(
             assert plan.price == pytest.approx(least, rel=1e-9), (seed, capacity)
             for said in asked[before:]:
                 assert said.found is None or said.found.price >= least * (1 - 1e-9), (seed, capacity)
+                assert said.bound <= least * (1 + 1e-9), (seed, capacity)
     assert len(asked) >= 5 and any(said.found is not None for said in asked)

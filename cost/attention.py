@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from ..ir.dataflow import makes
+from ..ir.dataflow import appends, makes
 from ..ir.dtype import Dtype
 from ..ir.expr import Call, Const, Expr, Operand, rotated_dims
 from ..ir.program import Append, Einsum, Map, Op, Reduce, Region, Repeat, Stored, Sum, operand_names, walk
@@ -134,8 +134,7 @@ def attentions(spmd: SpmdProgram) -> tuple[Attention, ...]:
     if not unstored:
         return ()
     values, sizes = spmd.table(), dict(spmd.sizes)
-    appends = [op for op in _ops(spmd.body) if isinstance(op, Append)]
-    queries = {op.target: op.source for op in appends if op.source != op.target}
+    queries = {op.target: op.source for op in appends(spmd).values() if op.source != op.target}
     found: list[Attention] = []
     for region in _regions(spmd.body):
         looked = _Region(region, spmd, values, sizes, unstored, queries)
@@ -196,10 +195,6 @@ def local_sizes(value: SpmdValue, spmd: SpmdProgram) -> dict[str, int]:
     """How much of each dim of a value a chip has."""
     sizes = dict(spmd.sizes)
     return dict(zip(value.dims, value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh), strict=True))
-
-
-def _ops(region: Region[Step]) -> Iterator[Op]:
-    return (placed.item.op for placed in walk(region) if isinstance(placed.item, Compute))
 
 
 def _regions(region: Region[Step]) -> Iterator[Region[Step]]:

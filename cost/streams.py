@@ -26,7 +26,7 @@ import numpy as np
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import fail
 from ..ir.mesh import Mesh
-from ..ir.program import Kind, Program, Repeat, Stored, walk
+from ..ir.program import Kind, Program, Repeat, stored_in
 from ..ir.spmd import SpmdProgram, SpmdValue, Step
 from ..ir.streams import HostTensor, host_tensors, is_filled_anew, places_sent_back
 from .hardware import Hardware, Host
@@ -177,7 +177,7 @@ def streamed_repeats(spmd: SpmdProgram) -> Iterator[tuple[Repeat[Step], int, lis
     """Each outermost repeat of which something is streamed, how many of its repetitions, and what of them: beside each
     tensor how much of one repetition of it that is. Repeats in the repeat are fetched with it, as evenly."""
     for repeat in (item for item in spmd.body.items if isinstance(item, Repeat)):
-        inside = {p.item.value for p in walk(repeat.body) if isinstance(p.item, Stored)}
+        inside = {one.value for one in stored_in(repeat.body)}
         found = [one for name, one in host_tensors(spmd).items() if name in inside]
         if found:
             most = max(-(-one.streamed.count * repeat.count // one.times) for one in found)
@@ -232,8 +232,8 @@ def least_fetched_s(program: Program, chips: int, host: Host) -> float:
     values, sizes = program.table(), dict(program.phases[0].sizes)
     held = math.fsum(
         one.streamed.count * math.prod(sizes[d] for d in values[one.value].dims) * values[one.value].dtype.bits / 8
-        for one in (placed.item for placed in walk(program.body))
-        if isinstance(one, Stored) and one.kind is Kind.PARAM and one.streamed is not None
+        for one in stored_in(program.body, Kind.PARAM)
+        if one.streamed is not None
     )
     return float(max(carried_s(host, min(chips, host.host_chips), held / chips, 0.0, 0.0)))
 

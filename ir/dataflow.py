@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
-from .program import Op, Program, Region, Repeat, operand_names, walk
+from .program import Append, Op, Program, Region, Repeat, operand_names, walk
 from .spmd import Compute, Move, SpmdProgram, Step
 
 
-def ops(program: Program) -> Iterator[Op]:
+def ops(program: Program | SpmdProgram) -> Iterator[Op]:
     """Every op of a program, in and outside of repeats."""
-    for placed in walk(program.body):
-        if isinstance(placed.item, Op):
-            yield placed.item
+    return ops_in(program.body)
+
+
+def ops_in(region: Region[Any]) -> Iterator[Op]:
+    """Every op of a region, of a program or a sharded program, and below it."""
+    for placed in walk(region):
+        item = placed.item.op if isinstance(placed.item, Compute) else placed.item
+        if isinstance(item, Op):
+            yield item
+
+
+def moves(spmd: SpmdProgram) -> list[Move]:
+    """Every collective of a program, in and outside of repeats."""
+    return [placed.item for placed in walk(spmd.body) if isinstance(placed.item, Move)]
+
+
+def repeat_counts(program: Program | SpmdProgram) -> dict[str, int]:
+    """How often each repeat runs where it stands, by its name."""
+    body: Region[Any] = program.body
+    return {placed.item.name: placed.item.count for placed in walk(body) if isinstance(placed.item, Repeat)}
+
+
+def appends(program: Program | SpmdProgram) -> dict[str, Append]:
+    """What is appended to each cache, by the cache's name."""
+    return {op.cache: op for op in ops(program) if isinstance(op, Append)}
 
 
 def makes(item: Op | Step | Repeat[Op] | Repeat[Step]) -> tuple[str, ...]:
@@ -60,7 +83,6 @@ def readers(spmd: SpmdProgram) -> Counter[str]:
 def origins(spmd: SpmdProgram) -> dict[str, str]:
     """For each moved copy, the value that it is a copy of."""
     found: dict[str, str] = {}
-    for placed in walk(spmd.body):
-        if isinstance(placed.item, Move):
-            found[placed.item.result] = found.get(placed.item.operand, placed.item.operand)
+    for move in moves(spmd):
+        found[move.result] = found.get(move.operand, move.operand)
     return found

@@ -485,3 +485,9 @@ def walk(region: Region[Item], repeats: tuple[Repeat[Item], ...] = ()) -> Iterat
         yield Placed(item, repeats)
         if isinstance(item, Repeat):
             yield from walk(item.body, (*repeats, item))
+
+
+def stored_in(region: Region[Item], *kinds: Kind) -> dict[Stored, Placed[Item]]:
+    """What is stored in a region and below it, in program order, and where: all of it, or what is of these kinds."""
+    placed = ((one.item, one) for one in walk(region))
+    return {item: one for item, one in placed if isinstance(item, Stored) and (not kinds or item.kind in kinds)}

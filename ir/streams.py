@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from .dataflow import appends
 from .layout import Layout
-from .program import Append, Item, Kind, Region, Repeat, Stored, Streamed, walk
-from .spmd import Compute, SpmdProgram, SpmdValue, Step
+from .program import Append, Item, Kind, Region, Repeat, Stored, Streamed, stored_in
+from .spmd import SpmdProgram, SpmdValue, Step
 
 
 @dataclass(frozen=True)
@@ -53,22 +54,15 @@ class HostTensor:
 
 def host_tensors(spmd: SpmdProgram) -> dict[str, HostTensor]:
     """What is streamed, by name, in program order."""
-    appends = {}
-    for placed in walk(spmd.body):
-        if isinstance(placed.item, Compute) and isinstance(placed.item.op, Append):
-            appends[placed.item.op.cache] = placed.item.op
-    values = spmd.table()
+    values, appended = spmd.table(), appends(spmd)
     found = {}
-    for placed in walk(spmd.body):
-        if isinstance(placed.item, Stored) and placed.item.streamed is not None:
-            name, append = placed.item.value, appends.get(placed.item.value)
-            whole = {*placed.item.whole, *([append.target] if append else [])}
-            parts = _parts(spmd, values[name], whole, placed.item)
+    for one, placed in stored_in(spmd.body).items():
+        if one.streamed is not None:
+            value, append = values[one.value], appended.get(one.value)
+            parts = _parts(spmd, value, {*one.whole, *([append.target] if append else [])}, one)
             around = tuple(repeat.name for repeat in placed.repeats)
             inner = math.prod(repeat.count for repeat in placed.repeats[1:])
-            found[name] = HostTensor(
-                values[name], placed.times, around, inner, placed.item.streamed, parts, append, placed.item.kind
-            )
+            found[one.value] = HostTensor(value, placed.times, around, inner, one.streamed, parts, append, one.kind)
     return found
 
 

@@ -16,11 +16,11 @@ from ...cost.estimate import estimate
 from ...cost.hardware import Hardware
 from ...cost.memory import memory
 from ...ir.choices import with_capacity
+from ...ir.dataflow import moves, ops
 from ...ir.diagnostics import Source, fail
 from ...ir.inert import visible
 from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, Stored, walk
-from ...ir.spmd import Compute, Move
 from ...ir.text.read_spmd import parse_spmd
 from ...ir.verify.verify import verify
 from ...passes.choose import Options
@@ -157,10 +157,9 @@ def _sharded(source: Source, chip: Hardware) -> str:
     spmd = parse_spmd(source)
     verify(spmd)
     totals, held = estimate(spmd, chip).totals(), float(memory(spmd, chip.lanes).total_bytes)
-    ops = sum(isinstance(placed.item, Compute) for placed in walk(spmd.body))
-    moves = sum(isinstance(placed.item, Move) for placed in walk(spmd.body))
+    done, sent = len(list(ops(spmd))), len(moves(spmd))
     takes = f"{time_text(totals.total_s)}, {totals.bytes_sent / 1e6:,.2f} MB sent, {held / 1e9:.3f} GB held by a chip"
-    steps = f"{ops} op{'s' * (ops != 1)}, {moves} collective{'s' * (moves != 1)}"
+    steps = f"{done} op{'s' * (done != 1)}, {sent} collective{'s' * (sent != 1)}"
     named = f"sharded program {visible(spmd.name)}, phase {visible(spmd.phase)}"
     return f"{named}, on {spmd.mesh}: {steps}; {takes} of {chip.name}"
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from ...cost.attention import Attention
 from ...cost.tpu_collectives import Kept
+from ...ir.dataflow import ops_in
 from ...ir.expr import context_dims, operands
 from ...ir.inert import literal
 from ...ir.layout import Layout, format_layout
-from ...ir.program import Append, Choose, Kind, Map, Op, Reduce, Region, Repeat, walk
+from ...ir.program import Append, Choose, Kind, Map, Reduce, Region, Repeat
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import loop_of, runs, together
 from .jax_attention import Attentions
@@ -191,7 +192,7 @@ class FunctionText:
     def _repeat(self, repeat: Repeat[Step], scope: Scope) -> None:
         """Write a repeat as a scan over its stacked parameters, its caches carried whole and written in place."""
         leaves = [leaf for leaf in self.names.leaves if repeat.name in leaf.repeats]
-        appended = {op.cache for op in _ops(repeat.body) if isinstance(op, Append)}
+        appended = {op.cache for op in ops_in(repeat.body) if isinstance(op, Append)}
         streaming = not scope.index and any(leaf in self.streams for leaf in leaves)
         caches = [leaf for leaf in leaves if streaming and leaf.kind is Kind.CACHE and leaf in self.streams]
         carried = [leaf.value for leaf in leaves if leaf.value in appended and leaf not in caches]
@@ -405,14 +406,10 @@ def _group(names: Sequence[str]) -> str:
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})" if names else "_"
 
 
-def _ops(region: Region[Step]) -> list[Op]:
-    return [placed.item.op for placed in walk(region) if isinstance(placed.item, Compute)]
-
-
 def contexts_of(spmd: SpmdProgram) -> list[str]:
     """The dims of which some step reads how much is filled."""
     found: list[str] = []
-    for op in _ops(spmd.body):
+    for op in ops_in(spmd.body):
         match op:
             case Append():
                 found.append(op.counted)

@@ -28,8 +28,21 @@ from typing import TypeVar
 
 from ...cost.hardware import LANES
 from ...ir.collective import AllGather, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice
+from ...ir.dataflow import appends, ops
 from ...ir.layout import Layout
-from ...ir.program import Append, Einsum, Kind, Op, Program, Region, Repeat, Stored, Value, operand_names, walk
+from ...ir.program import (
+    Append,
+    Einsum,
+    Kind,
+    Op,
+    Program,
+    Region,
+    Repeat,
+    Value,
+    operand_names,
+    stored_in,
+    walk,
+)
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 
 Item = TypeVar("Item", Value, SpmdValue)
@@ -63,7 +76,7 @@ def reordered(spmd: SpmdProgram, orders: Orders) -> SpmdProgram:
 def orders_of(program: Program, spmd: SpmdProgram) -> Orders:
     """The caches and projections that stand in another order, what is appended to caches, and the copies of all."""
     items = [placed.item for placed in walk(spmd.body)]
-    orders = _projections(program) | _caches(spmd, items)
+    orders = _projections(program) | _caches(spmd)
     for item in items:  # in order: each comes after what it is made of
         match item:
             case Compute(Append(result, cache)) if cache in orders:
@@ -76,11 +89,9 @@ def orders_of(program: Program, spmd: SpmdProgram) -> Orders:
 def _projections(program: Program) -> Orders:
     """The parameters of which products sum one dim and keep several that they alone have."""
     values, sizes = program.table(), dict(program.phases[0].sizes)
-    items = [placed.item for placed in walk(program.body)]
-    params = [item.value for item in items if isinstance(item, Stored) and item.kind is Kind.PARAM]
     orders: Orders = {}
-    for name in params:
-        readers = [item for item in items if not isinstance(item, Stored | Repeat) and name in operand_names(item)]
+    for name in (one.value for one in stored_in(program.body, Kind.PARAM)):
+        readers = [op for op in ops(program) if name in operand_names(op)]
         found = {_summed_last(op, name, [sizes[dim] for dim in values[name].dims]) for op in readers}
         [order] = found if len(found) == 1 else [None]
         if order is not None and order != tuple(range(len(order))):
@@ -100,14 +111,12 @@ def _summed_last(op: Op, name: str, sizes: Sequence[int]) -> tuple[int, ...] | N
     return (*(i for i in range(len(own)) if i not in summed), *summed)
 
 
-def _caches(spmd: SpmdProgram, items: Sequence[Step | Stored | Repeat[Step]]) -> Orders:
+def _caches(spmd: SpmdProgram) -> Orders:
     """The caches whose context stands elsewhere."""
     dims, sizes = {name: value.dims for name, value in spmd.table().items()}, dict(spmd.sizes)
-    appends = [item.op for item in items if isinstance(item, Compute) and isinstance(item.op, Append)]
-    contexts = {op.cache: op.target for op in appends}
-    caches = [item.value for item in items if isinstance(item, Stored) and item.kind is Kind.CACHE]
+    contexts = {cache: op.target for cache, op in appends(spmd).items()}
     orders: Orders = {}
-    for name in caches:
+    for name in (one.value for one in stored_in(spmd.body, Kind.CACHE)):
         own, context = dims[name], contexts.get(name)
         if context is None or own[-1] == context:
             continue

@@ -15,6 +15,7 @@ from fractions import Fraction
 
 from ...ir.chosen import Chosen
 from ...ir.collective import AllToAll, Embed, Slice
+from ...ir.dataflow import moves
 from ...ir.program import Choose, Einsum, Map, Op, Reduce, Region, Repeat, Sum, operand_names, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import walk_loops
@@ -299,7 +300,7 @@ def _whole(spmd: SpmdProgram, reasons: Mapping[str, str]) -> Iterator[str]:
     """Sentences on chosen values that are held or sent whole."""
     chosen = {one.name: one for value in spmd.values for one in value.chosen}
     every = Packed(spmd, {name: Packing(one, (), ()) for name, one in chosen.items() if name in reasons})
-    moved = {p.item.operand for p in walk(spmd.body) if isinstance(p.item, Move) and every.sends(p.item)}
+    moved = {move.operand for move in moves(spmd) if every.sends(move)}
     dear = {one.name: one for v in spmd.values if every.held(v.name) or v.name in moved for one in v.chosen}
     for name, why in reasons.items():
         if name in dear:

@@ -19,11 +19,12 @@ from types import MappingProxyType
 from ...cost.attention import attentions, blocks
 from ...cost.estimate import Estimate
 from ...ir.choices import chooses
+from ...ir.dataflow import ops, repeat_counts
 from ...ir.inert import comment, docstring, literal
 from ...ir.layout import format_layout
 from ...ir.mesh import Mesh
-from ...ir.program import Choose, Einsum, Kind, Program, Region, Repeat, Take, walk
-from ...ir.spmd import Compute, SpmdProgram, Step, unsharded
+from ...ir.program import Choose, Einsum, Kind, Program, Take
+from ...ir.spmd import SpmdProgram, unsharded
 from ...ir.streams import host_tensors, unstreamed
 from ..hf_import import checkpoint_files, parameter_parts
 from ..hf_import.weight_map import WeightMap, fitted_map, ordered_map
@@ -242,14 +243,16 @@ def _notes(cost: Estimate) -> dict[str, str]:
 
 
 def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed, streams: Streams) -> str:
-    counts = {r.name: r.count for r in _repeats(spmd.body)}
+    counts = repeat_counts(spmd)
     found = attentions(spmd)
     at_a_time = blocks(spmd, found).items()
     fields = [f"    {names.fields[d]}: int = {n}" for d, n in spmd.sizes]
     fields += [f"    {names.fields[r]}: int = {n}  # repetitions" for r, n in counts.items()]
     fields += [f"    {field}: int = {n}  # of these from the host" for field, n in streams.layers().items()]
     fields += [f"    {names.blocks[dim]}: int = {n}  # places that attention takes at a time" for dim, n in at_a_time]
-    keeps, few = ({names.keeps[op.result]: op.keep for op in _choosing(each)} for each in (spmd, small))
+    keeps, few = (
+        {names.keeps[op.result]: op.keep for op in ops(each) if isinstance(op, Choose)} for each in (spmd, small)
+    )
     fields += [f"    {name}: int = {n}  # entries of each that are kept" for name, n in keeps.items()]
     if rows.packings and rows.capacity is not None:
         fields.append(f"    capacity: float = {float(rows.capacity)!r}  # room for rows, of those expected")
@@ -272,19 +275,6 @@ def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed, s
     ]
     call = f"SMALL = Config({', '.join(other)})"
     return "\n".join([*lines, "\n", "FULL = Config()", textwrap.fill(call, WIDTH, subsequent_indent=" " * 15)])
-
-
-def _choosing(spmd: SpmdProgram) -> list[Choose]:
-    steps = (placed.item for placed in walk(spmd.body))
-    return [step.op for step in steps if isinstance(step, Compute) and isinstance(step.op, Choose)]
-
-
-def _repeats(region: Region[Step]) -> list[Repeat[Step]]:
-    found = []
-    for item in region.items:
-        if isinstance(item, Repeat):
-            found += [item, *_repeats(item.body)]
-    return found
 
 
 def _note(leaf: Leaf) -> str:
@@ -338,8 +328,8 @@ def _tensors(program: Program, spmd: SpmdProgram, names: Names) -> str:
 
 def _terms(program: Program, leaf: Leaf) -> list[str]:
     """The dims that the first einsum which reads a parameter sums over; of ids those that they pick from."""
-    for placed in walk(program.body):
-        match placed.item:
+    for op in ops(program):
+        match op:
             case Take(ids=name, over=over) if name == leaf.value:
                 return list(over)
             case Einsum(_, operands, indices, output) if leaf.value in operands and leaf.kind is Kind.PARAM:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...cost.attention import attentions
+from ...ir.dataflow import ops, repeat_counts
 from ...ir.dtype import Dtype
 from ...ir.inert import comment, literal
 from ...ir.layout import Layout
-from ...ir.program import Choose, Kind, Repeat, Stored, walk
-from ...ir.spmd import Compute, SpmdProgram
+from ...ir.program import Choose, Kind, stored_in
+from ...ir.spmd import SpmdProgram
 from .jax_text import CHOSEN, identifier
 
 TREES = {Kind.PARAM: "params", Kind.CACHE: "caches"}
@@ -96,29 +97,28 @@ class Names:
 
 def names_of(spmd: SpmdProgram, contexts: Sequence[str], reserved: Iterable[str]) -> Names:
     """The names for a program, whose steps read how much of the dims `contexts` is filled."""
-    repeats = [p.item.name for p in walk(spmd.body) if isinstance(p.item, Repeat)]
+    repeats = list(repeat_counts(spmd))
     fields: dict[str, str] = {}
     for name in (*(dim for dim, _ in spmd.sizes), *repeats):
         fields[name] = identifier(name, {*fields.values(), *CHOSEN})
     keeps: dict[str, str] = {}
-    for placed in walk(spmd.body):
-        if isinstance(placed.item, Compute) and isinstance(placed.item.op, Choose):
-            base = placed.item.result.rsplit(".", 1)[-1]
-            keeps[placed.item.result] = identifier(f"keep_{base}", {*fields.values(), *keeps.values(), *CHOSEN})
+    for op in ops(spmd):
+        if isinstance(op, Choose):
+            base = op.result.rsplit(".", 1)[-1]
+            keeps[op.result] = identifier(f"keep_{base}", {*fields.values(), *keeps.values(), *CHOSEN})
     blocks: dict[str, str] = {}
     for dim in dict.fromkeys(dim for one in attentions(spmd) for dim in one.blocked):
         blocks[dim] = identifier(f"{dim}_block", {*fields.values(), *keeps.values(), *blocks.values(), *CHOSEN})
-    stored = [p for p in walk(spmd.body) if isinstance(p.item, Stored)]
-    plain = {p.item.value for p in stored if isinstance(p.item, Stored) and not p.repeats}
+    stored = stored_in(spmd.body)
+    plain = {one.value for one, placed in stored.items() if not placed.repeats}
     keys = {name: name if name not in plain else f"{name}_" for name in repeats}
     values = spmd.table()
     leaves = []
-    for placed in stored:
-        assert isinstance(placed.item, Stored)
-        value, around = values[placed.item.value], tuple(r.name for r in placed.repeats)
+    for one, placed in stored.items():
+        value, around = values[one.value], tuple(r.name for r in placed.repeats)
         own = value.name.removeprefix(f"{around[-1]}.") if around else value.name
         path = (*(keys[r] for r in around), own)
-        leaves.append(Leaf(value.name, placed.item.kind, value.dims, value.dtype, value.layout, around, path))
+        leaves.append(Leaf(value.name, one.kind, value.dims, value.dtype, value.layout, around, path))
     used = {*OWN, *reserved, *TREES.values()}
     arguments: dict[str, str] = {}
     for name in (*(f"filled {dim}" for dim in contexts), *(leaf.value for leaf in leaves if leaf.kind is Kind.INPUT)):

@@ -11,10 +11,11 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from ...ir.collective import describe
+from ...ir.dataflow import moves
 from ...ir.dtype import Dtype
 from ...ir.inert import comment, literal, visible
-from ...ir.program import Append, Program, Repeat, Stored, Value, walk
-from ...ir.spmd import Move, SpmdProgram
+from ...ir.program import Append, Program, Repeat, Stored, Value, stored_in, walk
+from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
 from ..simulate import numpy_runtime
 from ..simulate.reference import fan_in, rows
@@ -95,7 +96,7 @@ def _header(full: SpmdProgram, local: SpmdProgram) -> str:
     def listed(spmd: SpmdProgram) -> str:
         return ", ".join(f"{d} = {n}" for d, n in spmd.sizes)
 
-    moves = [p.item for p in walk(full.body) if isinstance(p.item, Move)]
+    sent = moves(full)
     values = full.table()
     lines = [
         f"Model {visible(full.name)}, phase {full.phase}, on {full.mesh.chips} chips: {full.mesh}.",
@@ -105,7 +106,7 @@ def _header(full: SpmdProgram, local: SpmdProgram) -> str:
         "Collectives:",
     ]
     wrapped = [piece for line in lines for piece in textwrap.wrap(line, WIDTH - 2)]
-    for move in moves:
+    for move in sent:
         value = values[move.result]
         wrapped.append(f"  {move.result}: {describe(move.collective, value.dims)}")
     return "\n".join([TITLE, *map(comment, wrapped)])
@@ -126,13 +127,11 @@ def _random_stored(program: Program, sizes: Mapping[str, int]) -> str:
         "    return {",
     ]
     values = program.table()
-    for placed in walk(program.body):
-        if isinstance(placed.item, Stored):
-            value = values[placed.item.value]
-            shape = [*(repeat.count for repeat in placed.repeats), *(sizes[d] for d in value.dims)]
-            note = comment(f"{placed.item.kind} {value.dtype} [{', '.join(value.dims)}]")
-            drawn = _draw(program, placed.item, value, sizes, shape)
-            lines.append(f"        {literal(value.name)}: {drawn},  {note}")
+    for stored, placed in stored_in(program.body).items():
+        value = values[stored.value]
+        shape = [*(repeat.count for repeat in placed.repeats), *(sizes[d] for d in value.dims)]
+        note = comment(f"{stored.kind} {value.dtype} [{', '.join(value.dims)}]")
+        lines.append(f"        {literal(value.name)}: {_draw(program, stored, value, sizes, shape)},  {note}")
     return "\n".join([*lines, "    }"])
 
 
@@ -143,12 +142,10 @@ def _zero_padded(program: Program, sizes: Mapping[str, int]) -> str:
         "    beyond = {",
     ]
     values, true = program.table(), program.true_sizes(sizes)
-    for placed in walk(program.body):
-        if isinstance(placed.item, Stored):
-            dims = values[placed.item.value].dims
-            grown = [(0, 0)] * len(placed.repeats) + [(0, sizes[d] - true[d]) for d in dims]
-            if any(more for _, more in grown):
-                lines.append(f"        {literal(placed.item.value)}: {grown},")
+    for stored, placed in stored_in(program.body).items():
+        grown = [(0, 0)] * len(placed.repeats) + [(0, sizes[d] - true[d]) for d in values[stored.value].dims]
+        if any(more for _, more in grown):
+            lines.append(f"        {literal(stored.value)}: {grown},")
     padded = "np.pad(whole, beyond[name]) if name in beyond else whole"
     return "\n".join([*lines, "    }", f"    return {{name: {padded} for name, whole in stored.items()}}"])
 

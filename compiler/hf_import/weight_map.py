@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean
-from ...ir.program import Kind, Program, Repeat, Stored, walk
+from ...ir.program import Kind, Program, stored_in
 from ...ir.text.read import read_source
 from ...passes.expansion.lookup import LARGEST
 from .parameter_parts import counters_of, tensor_called
@@ -123,11 +123,9 @@ def parameters(program: Program) -> dict[str, Parameter]:
     """The parameters of a program by name. Their sizes are the same in all phases."""
     sizes, values = program.true_sizes(dict(program.phases[0].sizes)), program.table()
     found = {}
-    for placed in walk(program.body):
-        if isinstance(placed.item, Stored) and placed.item.kind is Kind.PARAM:
-            name = placed.item.value
-            counts = tuple(r.count for r in placed.repeats if isinstance(r, Repeat))
-            found[name] = Parameter(name, tuple(sizes[d] for d in values[name].dims), counts)
+    for one, placed in stored_in(program.body, Kind.PARAM).items():
+        shape, counts = tuple(sizes[d] for d in values[one.value].dims), tuple(r.count for r in placed.repeats)
+        found[one.value] = Parameter(one.value, shape, counts)
     return found
 
 
@@ -181,7 +179,7 @@ def read_map(source: Source, program: Program) -> WeightMap:
 def implied_scales(program: Program) -> dict[str, str]:
     """The scales and zero points of quantised parameters, by name, each with what it belongs to. Where a map has no
     line for one, they are made of what the line of the other gives."""
-    names = {p.item.value for p in walk(program.body) if isinstance(p.item, Stored) and p.item.kind is Kind.PARAM}
+    names = {one.value for one in stored_in(program.body, Kind.PARAM)}
     values = program.table()
     whole = {f"{name}.{part}": name for name in names if values[name].dtype in LARGEST for part in ("scale", "zero")}
     return {scale: name for scale, name in whole.items() if scale in names}
@@ -223,8 +221,7 @@ def fitted_map(made: WeightMap, program: Program) -> WeightMap:
 def code_groups(program: Program, name: str) -> tuple[int, ...]:
     """How many places along each dim of a quantised parameter share a scale."""
     sizes, values = program.true_sizes(dict(program.phases[0].sizes)), program.table()
-    stored = [placed.item for placed in walk(program.body) if isinstance(placed.item, Stored)]
-    groups = dict(next(one for one in stored if one.value == name).groups)
+    groups = dict(next(one for one in stored_in(program.body) if one.value == name).groups)
     kept = values[f"{name}.scale"].dims
     return tuple(
         1 if d in kept else sizes[d] // sizes[groups[d]] if groups.get(d) in kept else sizes[d]

@@ -18,9 +18,10 @@ import numpy as np
 
 from ...ir.choices import chooses, with_room
 from ...ir.collective import CollectiveKind
+from ...ir.dataflow import appends
 from ...ir.diagnostics import InternalError, fail
 from ...ir.dtype import Dtype
-from ...ir.program import Append, Kind, Program, walk
+from ...ir.program import Kind, Program, walk
 from ...ir.spmd import Compute, SpmdProgram
 from ..emit.jax_function import contexts_of
 from ..emit.jax_order import in_memory_order
@@ -203,10 +204,9 @@ def _lost(file: Path, spmd: SpmdProgram) -> tuple[tuple[int, int], tuple[int, in
 def _ends(program: Program, spmd: SpmdProgram) -> dict[str, int]:
     """How much of each context is filled: one place less than all, where that leaves room for what is appended."""
     sizes = dict(spmd.sizes)
-    appends = [p.item for p in walk(program.body) if isinstance(p.item, Append)]
     ends = {}
     for dim in contexts_of(spmd):
-        entries = max((sizes[op.source] for op in appends if op.counted == dim), default=1)
+        entries = max((sizes[op.source] for op in appends(program).values() if op.counted == dim), default=1)
         ends[dim] = max(sizes[dim] - 1, min(entries, sizes[dim]))
     return ends
 
@@ -225,7 +225,7 @@ class _Read:
 
     def differences(self, file: Path) -> Differences:
         """Compare what a run left with the reference and with the NumPy backend."""
-        versions = {p.item.cache: p.item.result for p in walk(self.program.body) if isinstance(p.item, Append)}
+        versions = {cache: op.result for cache, op in appends(self.program).items()}
         caches = sorted(self.names.of(Kind.CACHE), key=lambda leaf: leaf.path)
         pairs = [(ours, its) for ours, its in zip(self.spmd.results, self.results, strict=True)]
         pairs += [(version, version) for leaf in caches for version in [versions.get(leaf.value)] if version]

@@ -13,6 +13,7 @@ from ...cost.memory import MemoryUse, memory
 from ...cost.tpu_collectives import ragged_bytes, stages_of
 from ...ir.choices import with_room
 from ...ir.collective import CollectiveKind
+from ...ir.dataflow import moves
 from ...ir.diagnostics import Diagnostic
 from ...ir.layout import Reduction
 from ...ir.mesh import Mesh
@@ -56,7 +57,7 @@ def too_large(compiled: CompiledPhase) -> tuple[Diagnostic, ...]:
 
 def masks_of(rows: Packed) -> set[str]:
     """The collectives of masks, which are sent as bits."""
-    return {p.item.result for p in walk(rows.spmd.body) if isinstance(p.item, Move) and rows.as_bits(p.item)}
+    return {move.result for move in moves(rows.spmd) if rows.as_bits(move)}
 
 
 def room_of(rows: Packed) -> dict[str, Fraction]:

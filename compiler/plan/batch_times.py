@@ -18,7 +18,7 @@ from ...cost.unit_times import Floats, Unit, unit_times
 from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Op, Program, Region, Repeat, Stored, walk
+from ...ir.program import Kind, Op, Program, Region, Repeat, stored_in
 from ...passes.batches.pipeline import balance
 from ...passes.choose import Options
 from ...passes.stages.divide import layers_of
@@ -74,7 +74,7 @@ class BatchTimes:
         """About what a chip of a stage with so many layers holds while batches of so many tokens run, each beside so
         many that are cached."""
         spmd, use = self.compiled.spmd, self.compiled.memory
-        caches = {p.item.value for p in walk(spmd.body) if isinstance(p.item, Stored) and p.item.kind is Kind.CACHE}
+        caches = {one.value for one in stored_in(spmd.body, Kind.CACHE)}
         more = layers / max(1, layers_of(self.compiled.program))  # than was planned for
         stored = [(name, more * float(size)) for name, size in use.stored]
         stored += [(name, float(size)) for name, size in use.shared]

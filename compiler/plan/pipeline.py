@@ -17,10 +17,11 @@ from pathlib import Path
 from ...compiler import models
 from ...cost.estimate import Estimate, estimate, predict, predict_host
 from ...cost.stages import passed_s
+from ...ir.dataflow import appends
 from ...ir.diagnostics import Diagnostic, InputError, InternalError, Source, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Program, Stored, walk
+from ...ir.program import Program, stored_in
 from ...ir.spmd import SpmdProgram
 from ...ir.text.pins import merge_pins, parse_pins, parse_places
 from ...ir.text.read import parse as read_text
@@ -158,7 +159,7 @@ def compile_phases(
     program: Program, phases: Sequence[str], mesh: Mesh, options: Options, run: bool = False, separate: bool = False
 ) -> Compilation:
     """Compile phases, together or each on its own. Raises InputError with what is wrong with any of them."""
-    streamed = {p.item.value for p in walk(program.body) if isinstance(p.item, Stored) and p.item.streamed}
+    streamed = {one.value for one in stored_in(program.body) if one.streamed}
     for name in program.on_host:
         if name not in streamed:
             raise fail(f"`{name}` is placed with the host, and nothing is streamed from there here.")
@@ -281,12 +282,11 @@ def _not_finite(phase: str, checked: CheckReport | None) -> tuple[Diagnostic, ..
 
 def unfilled(program: Program, phases: Sequence[str]) -> tuple[Diagnostic, ...]:
     """A warning where all calls of a phase do not fill the caches of the next one of `phases`."""
-    appends = [p.item for p in walk(program.body) if isinstance(p.item, Append) and not p.item.context]
     table = program.table()
     found: dict[str, Diagnostic] = {}
     for before, after in pairwise(program.phase(name) for name in phases):
         sizes = [dict(phase.sizes) for phase in (before, after)]
-        for append in appends:
+        for append in (op for op in appends(program).values() if not op.context):
             dims = [dim for dim in table[append.cache].dims if dim != append.target]
             slots, filled = (math.prod(size[dim] for dim in dims) for size in reversed(sizes))
             if slots % filled or sizes[0][append.target] > sizes[1][append.target]:

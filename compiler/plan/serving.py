@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...cost.predict import token_dims
+from ...ir.dataflow import appends
 from ...ir.diagnostics import fail
-from ...ir.program import Append, Kind, Phase, Program, Stored, walk
+from ...ir.program import Kind, Phase, Program, stored_in
 from ..text.terminal import count_text, time_text
 from .compiled import Compilation
 
@@ -37,21 +38,21 @@ def serving(program: Program) -> Serving:
     caches the first counts sequences. Raises InputError where it is not one, or where caches grow along
     several dims.
     """
-    appends = [placed.item for placed in walk(program.body) if isinstance(placed.item, Append)]
+    grown = list(appends(program).values())
     counted = token_dims(program)
     if not counted:
         raise fail("The model has no dim that counts sequences: every dim of its inputs is one of a parameter.")
-    if not appends:
+    if not grown:
         return Serving(counted[0], counted[1:], None)
-    targets = tuple(dict.fromkeys(op.counted for op in appends))
+    targets = tuple(dict.fromkeys(op.counted for op in grown))
     if len(targets) > 1:
         raise fail(f"The caches of the model grow along several dims, {_listed(targets)}: which is the context?")
-    new = tuple(dict.fromkeys(op.source for op in appends))
+    new = tuple(dict.fromkeys(op.source for op in grown))
     batch = tuple(dim for dim in counted if dim not in new)
     if len(batch) != 1:
         which = f"several, {_listed(batch)}" if batch else f"none beside {_listed(new)}"
         raise fail(f"One dim of the model's inputs should count sequences, and there are {which}.")
-    slots = tuple(dict.fromkeys(op.target for op in appends if op.context))
+    slots = tuple(dict.fromkeys(op.target for op in grown if op.context))
     return Serving(batch[0], new, targets[0], slots)
 
 
@@ -210,7 +211,7 @@ def served(compiled: Compilation, stream: Stream) -> Served:
     step_s = decode.estimate.totals().total_s
     prefill_s = (whole_s - stream.output_tokens * step_s) / stream.batch
     held, own = decode.memory, prefill.memory
-    caches = {p.item.value for p in walk(prefill.spmd.body) if isinstance(p.item, Stored) and p.item.kind is Kind.CACHE}
+    caches = {one.value for one in stored_in(prefill.spmd.body, Kind.CACHE)}
     grown = stream.input_tokens / stream.chunk_context  # the last chunk's caches beside the mean's, at most
     beside = float(own.total_bytes - own.stored_bytes) + grown * sum(
         size for name, size in prefill.estimate.stored_bytes if name in caches

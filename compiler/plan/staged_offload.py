@@ -15,7 +15,7 @@ from functools import cached_property
 from ...cost.streams import NO_HOST, host_of_stages
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Program, Stored, walk
+from ...ir.program import Kind, Program, Stored, stored_in
 from ...passes.choose import Options
 from ...passes.plan import PROVEN
 from ...passes.stages.bounds import Bounds, KnownLayers, Split
@@ -134,7 +134,7 @@ class _Pipelines(Family[Staged]):
 
 
 def _streamed(program: Program) -> list[Stored]:
-    return [p.item for p in walk(program.body) if isinstance(p.item, Stored) and p.item.streamed]
+    return [one for one in stored_in(program.body) if one.streamed]
 
 
 def compile_streamed_stages(

@@ -17,7 +17,7 @@ from sympy import Expr, Symbol
 from ...cost.formulas.symbolic import Form, SymbolicEstimate
 from ...ir.diagnostics import InputError, did_you_mean, fail
 from ...ir.layout import format_layout
-from ...ir.program import Kind, Pin, PinKind, Program, Stored, operand_names, walk
+from ...ir.program import Kind, Pin, PinKind, Program, Stored, operand_names, stored_in, walk
 from ...ir.spmd import Compute, Move, SpmdProgram
 from ..plan.compiled import CompiledPhase
 from .explain import Line, formulas, ones
@@ -170,7 +170,7 @@ def _best(named: Mapping[str, Sending], turns: Sequence[Turn], at: int) -> str:
 def _stored_pins(compiled: CompiledPhase) -> list[Pin]:
     """Pins of the layouts in which a plan stores what it is given, and hands out its results."""
     spmd, values = compiled.spmd, compiled.spmd.table()
-    stored = {p.item.value: p.item.value for p in walk(spmd.body) if isinstance(p.item, Stored)}
+    stored = {one.value: one.value for one in stored_in(spmd.body)}
     handed_out = dict(zip(compiled.program.results, spmd.results, strict=True))
     pins = []
     for name, held in (stored | handed_out).items():

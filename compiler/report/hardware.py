@@ -12,7 +12,7 @@ from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.layout import format_layout, parse_layout
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Program, Repeat, Stored, walk
+from ...ir.program import Kind, Program, Repeat, stored_in, walk
 from ...ir.text.read import parse
 from ...passes.expansion.dims import MAX_ELEMENTS, MAX_RANK, MAX_SIZE
 from ...passes.expansion.expand import expand
@@ -228,11 +228,7 @@ def parameter_count(program: Program) -> int:
     """How many elements the parameters of a program have, in all repetitions together, without padding, and without the
     scales and zero points of those that are codes."""
     values, sizes = program.table(), program.true_sizes(dict(program.phases[0].sizes))
-    params = {
-        placed.item.value: placed.times
-        for placed in walk(program.body)
-        if isinstance(placed.item, Stored) and placed.item.kind is Kind.PARAM
-    }
+    params = {one.value: placed.times for one, placed in stored_in(program.body, Kind.PARAM).items()}
     return sum(
         times * math.prod(sizes[dim] for dim in values[name].dims)
         for name, times in params.items()
@@ -246,7 +242,6 @@ def _layers(program: Program) -> int:
 
 def _split_dims(program: Program) -> str:
     values = program.table()
-    stored = [placed.item for placed in walk(program.body) if isinstance(placed.item, Stored)]
-    named = {dim for item in stored if item.kind is Kind.PARAM for dim in values[item.value].dims}
+    named = {dim for one in stored_in(program.body, Kind.PARAM) for dim in values[one.value].dims}
     sizes = program.true_sizes(dict(program.phases[0].sizes))
     return " ".join(f"{dim}={size}" for dim, size in sizes.items() if dim in named)

@@ -21,7 +21,7 @@ from ...cost.loops import LoopCost
 from ...cost.memory import MemoryUse
 from ...cost.ops import model_flops
 from ...ir.layout import format_layout
-from ...ir.program import Kind, Stored, walk
+from ...ir.program import Kind, stored_in, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue
 from ...passes.plan import Objective
 from ..plan.compiled import Compilation, CompiledPhase
@@ -50,7 +50,7 @@ def phase_data(compiled: CompiledPhase) -> Data:
     """All that is known of one compiled phase."""
     spmd, cost, plan = compiled.spmd, compiled.estimate, compiled.phase_plan
     values = spmd.table()
-    stored = [p.item for p in walk(spmd.body) if isinstance(p.item, Stored)]
+    stored = stored_in(spmd.body)
     hidden = compiled.overlapped
     return {
         "model": spmd.name,

@@ -16,9 +16,10 @@ from ...cost.estimate import Estimate, Totals, local_bytes
 from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
 from ...cost.memory import Point
 from ...cost.predict import Resource
+from ...ir.dataflow import moves
 from ...ir.layout import format_layout
-from ...ir.program import Kind, Stored, walk
-from ...ir.spmd import Move, SpmdProgram
+from ...ir.program import Kind, stored_in
+from ...ir.spmd import SpmdProgram
 from ...ir.streams import copies_held
 from ...ir.text.write_spmd import folded, print_spmd
 from ...passes.lower.insert import spell_handovers
@@ -125,18 +126,16 @@ def _stored(compiled: CompiledPhase) -> Iterator[str]:
     values, sizes = spmd.table(), dict(spmd.sizes)
     total = dict(compiled.estimate.stored_bytes)
     rows = [("", "layout", "shape on a chip", "MB", "copies", "GB")]
-    for placed in walk(spmd.body):
-        if not isinstance(placed.item, Stored):
-            continue
-        value = values[placed.item.value]
+    for stored, placed in stored_in(spmd.body).items():
+        value = values[stored.value]
         shape = "x".join(map(str, value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh)))
-        kept = copies_held(placed.item, placed.repeats, spmd.micro_batches)
-        every = placed.times * (spmd.micro_batches if placed.item.kind is Kind.CACHE else 1)
-        copies = f"{kept} of {every}" if placed.item.streamed else str(placed.times)
-        counted = f"{total[value.name] / 1e9:.3f}" if placed.item.kind is not Kind.INPUT else "-"
+        kept = copies_held(stored, placed.repeats, spmd.micro_batches)
+        every = placed.times * (spmd.micro_batches if stored.kind is Kind.CACHE else 1)
+        copies = f"{kept} of {every}" if stored.streamed else str(placed.times)
+        counted = f"{total[value.name] / 1e9:.3f}" if stored.kind is not Kind.INPUT else "-"
         rows.append(
             (
-                f"{placed.item.kind:<5} {value.name}",
+                f"{stored.kind:<5} {value.name}",
                 f"{value.dtype:<4} {format_layout(value.dims, value.layout)}",
                 shape or "1",
                 _mb(float(local_bytes(value, spmd))),
@@ -409,10 +408,10 @@ def seconds_of(one: CompiledPhase, hiding: bool = True) -> float:
 
 
 def _moved(spmd: SpmdProgram) -> str:
-    moves = [p.item for p in walk(spmd.body) if isinstance(p.item, Move)]
-    if not moves:
+    count = len(moves(spmd))
+    if not count:
         return "they lie as the next phase has them"
-    return f"moved by {len(moves)} collectives" if len(moves) > 1 else "moved by one collective"
+    return f"moved by {count} collectives" if count > 1 else "moved by one collective"
 
 
 def sharing_text(alone: Sequence[CompiledPhase], together: Plan | None, reason: str | None) -> str:

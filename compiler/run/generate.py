@@ -17,7 +17,7 @@ import numpy as np
 from ...ir.dataflow import ops
 from ...ir.diagnostics import InternalError, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Einsum, Kind, Program, Stored, Take, operand_names, walk
+from ...ir.program import Einsum, Kind, Program, Take, operand_names, stored_in
 from ...passes.choose import Options
 from ...passes.stages.divide import Stage, layers_of
 from ..plan.compiled import Compilation
@@ -226,13 +226,11 @@ def _weights(model: LanguageModel, sizes: Mapping[str, int], seed: int) -> dict[
     program, values = model.program, model.program.table()
     stored = random_stored(program, sizes, seed)
     mixed = {name for op in ops(program) if isinstance(op, Einsum | Take) for name in operand_names(op)}
-    for placed in walk(program.body):
-        if isinstance(placed.item, Stored) and placed.item.kind is Kind.PARAM:
-            name = placed.item.value
-            if name == model.table:
-                stored[name] *= EMBEDDED * math.sqrt(fan_in(program, values[name], sizes))
-            elif name not in mixed:
-                stored[name] *= ALIKE
+    for name in (one.value for one in stored_in(program.body, Kind.PARAM)):
+        if name == model.table:
+            stored[name] *= EMBEDDED * math.sqrt(fan_in(program, values[name], sizes))
+        elif name not in mixed:
+            stored[name] *= ALIKE
     return stored
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ...ir.dataflow import ops, repeat_counts
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
-from ...ir.program import Choose, Kind, Repeat, Stored, walk
-from ...ir.spmd import Compute, SpmdProgram
+from ...ir.program import Choose, Kind, stored_in
+from ...ir.spmd import SpmdProgram
 from ..emit.jax_function import contexts_of
 from ..emit.jax_pipeline import StageModule, emit_pipeline
 from ..emit.jax_source import emit_jax
@@ -118,10 +119,9 @@ def _told(prepared: Prepared, n: int, small: SmallPhase) -> dict[str, object]:
 def _told_stage(one: CompiledPhase, small: SpmdProgram) -> dict[str, object]:
     """What is said of a stage of a phase, or of the phase that is not divided."""
     names = names_of(one.spmd, contexts_of(one.spmd), ())
-    counts = {p.item.name: p.item.count for p in walk(small.body) if isinstance(p.item, Repeat)}
-    around = {p.item.value: p.repeats for p in walk(small.body) if isinstance(p.item, Stored)}
-    steps = [placed.item for placed in walk(small.body) if isinstance(placed.item, Compute)]
-    keeps = {names.keeps[step.op.result]: step.op.keep for step in steps if isinstance(step.op, Choose)}
+    counts = repeat_counts(small)
+    around = {one.value: placed.repeats for one, placed in stored_in(small.body).items()}
+    keeps = {names.keeps[op.result]: op.keep for op in ops(small) if isinstance(op, Choose)}
     leaves = [leaf.value for kind in PARTS for leaf in names.of(kind)]
     return {
         "sizes": {names.fields[name]: size for name, size in (dict(small.sizes) | counts).items()} | keeps,

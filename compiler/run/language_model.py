@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.dataflow import ops
+from ...ir.dataflow import appends, ops
 from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
 from ...ir.expr import context_dims
-from ...ir.program import Append, Kind, Map, Op, Program, Stored, Take, Value, operand_names, walk
+from ...ir.program import Kind, Map, Op, Program, Take, Value, operand_names, stored_in
 
 PREFILL, DECODE = "prefill", "decode"  # the phases that generate
 TWO_PHASES = "generation runs `prefill` on a prompt, then `decode` on one token at a time"
@@ -51,23 +51,23 @@ def language_model(program: Program) -> LanguageModel:
     """
     values = program.table()
     prompt = _prompt(program)
-    appends = [op for op in ops(program) if isinstance(op, Append)]
-    if not appends:
+    grown = list(appends(program).values())
+    if not grown:
         raise fail("The model keeps no cache, so decoding has nothing to go on from.", hint="see `escc models`")
-    new = appends[0].source
-    if any(op.source != new for op in appends) or new not in prompt.dims:
-        dims = ", ".join(dict.fromkeys(f"`{op.source}`" for op in appends))
+    new = grown[0].source
+    if any(op.source != new for op in grown) or new not in prompt.dims:
+        dims = ", ".join(dict.fromkeys(f"`{op.source}`" for op in grown))
         raise fail(f"The caches grow along {dims}, and the tokens have the dims {_listed(prompt.dims)}.")
     (batch,) = (d for d in prompt.dims if d != new)
-    for op in appends:
+    for op in grown:
         if batch not in values[op.cache].dims:
             raise fail(f"Cache `{op.cache}` lacks the dim `{batch}` of the tokens, so sequences would share it.")
     chosen = _chosen(program, batch)
     scores = _scores(program, chosen, batch) if chosen else _returned_scores(program, batch, new)
-    counted = {op.target for op in appends} | {
+    counted = {op.target for op in grown} | {
         dim for op in ops(program) if isinstance(op, Map) for dim in context_dims(op.expr)
     }
-    caches = tuple((op.cache, op.result) for op in appends)
+    caches = tuple((op.cache, op.result) for op in grown)
     table, vocabulary = _embedding(program, prompt.name)
     width = tuple(d for d in values[table].dims if d not in vocabulary)
     model = LanguageModel(
@@ -79,8 +79,7 @@ def language_model(program: Program) -> LanguageModel:
 
 def _prompt(program: Program) -> Value:
     values = program.table()
-    stored = [placed.item for placed in walk(program.body) if isinstance(placed.item, Stored)]
-    inputs = [values[s.value] for s in stored if s.kind is Kind.INPUT]
+    inputs = [values[one.value] for one in stored_in(program.body, Kind.INPUT)]
     if len(inputs) != 1 or inputs[0].dtype is not Dtype.I32 or len(inputs[0].dims) != 2:
         found = ", ".join(f"`{v.name}: {v.dtype}[{','.join(v.dims)}]`" for v in inputs) or "none"
         hint = "a model that generates takes `tokens: i32[B,L]` alone"
@@ -161,7 +160,7 @@ def _check_phases(model: LanguageModel) -> None:
             f"The caches of {before[batch]} sequences do not fill those of {after[batch]}.",
             hint=f"`{batch}` of phase `{PREFILL}` divides that of phase `{DECODE}`",
         )
-    for value in (program.table()[p.item.value] for p in walk(program.body) if isinstance(p.item, Stored)):
+    for value in (program.table()[one.value] for one in stored_in(program.body)):
         for dim in value.dims:
             if dim not in (batch, new, *model.counted) and before[dim] != after[dim]:
                 raise fail(

@@ -10,9 +10,10 @@ from fractions import Fraction
 import numpy as np
 
 from ...ir.choices import with_room
+from ...ir.dataflow import moves, repeat_counts
 from ...ir.diagnostics import InputError, fail
-from ...ir.program import Program, Repeat, walk
-from ...ir.spmd import Move, SpmdProgram
+from ...ir.program import Program
+from ...ir.spmd import SpmdProgram
 from .finite import NotFinite, Watch
 from .numpy_runtime import difference
 from .pointwise import Array
@@ -127,12 +128,12 @@ def check(
     error = max((largest_difference(actual[n], array) for n, array in expected.items()), default=0.0)
     if error > ERROR_TOLERANCE and whole.first is not None:
         raise incomparable(spmd.phase, chips.first or whole.first)
-    moves = run.moves
+    counted = run.moves
     if any(value.chosen for value in local.values):  # in what is sent, chips differ as their tokens choose
-        moves = run_spmd(local, zero_padded(small, sizes, stored), evenly=True).moves
-    repeats = tuple((p.item.name, p.item.count) for p in walk(local.body) if isinstance(p.item, Repeat))
+        counted = run_spmd(local, zero_padded(small, sizes, stored), evenly=True).moves
+    repeats = tuple(repeat_counts(local).items())
     odd = None if all(np.isfinite(a).all() for a in expected.values()) else chips.first or whole.first
-    sent = _compare(moves, predict(_as_even(local)), local)
+    sent = _compare(counted, predict(_as_even(local)), local)
     host = HostCheck((run.in_bytes, run.out_bytes), predict_host(local))
     return CheckReport(error, spmd.mesh.chips, local.sizes, repeats, sent, host, odd)
 
@@ -146,11 +147,13 @@ def incomparable(phase: str, odd: NotFinite) -> InputError:
     )
 
 
-def _compare(moves: tuple[MoveCount, ...], predicted: tuple[Fraction, ...], spmd: SpmdProgram) -> tuple[MoveCheck, ...]:
-    operands = {p.item.result: p.item.operand for p in walk(spmd.body) if isinstance(p.item, Move)}
+def _compare(
+    counted: tuple[MoveCount, ...], predicted: tuple[Fraction, ...], spmd: SpmdProgram
+) -> tuple[MoveCheck, ...]:
+    operands = {move.result: move.operand for move in moves(spmd)}
     return tuple(
         MoveCheck(m.result, m.times, m.bytes_sent, p, all(_even(n, spmd) for n in (m.result, operands[m.result])))
-        for m, p in zip(moves, predicted, strict=True)
+        for m, p in zip(counted, predicted, strict=True)
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...ir.dataflow import ops
 from ...ir.dtype import Dtype
 from ...ir.expr import operands
 from ...ir.program import (
@@ -23,12 +24,12 @@ from ...ir.program import (
     Reduce,
     Region,
     Repeat,
-    Stored,
     Sum,
     Take,
     TopK,
     Value,
     operand_names,
+    stored_in,
     walk,
 )
 from .finite import Watch
@@ -47,23 +48,21 @@ def random_stored(
     rng = np.random.default_rng(seed)
     values, override = program.table(), counts or {}
     data: dict[str, Array] = {}
-    for placed in walk(program.body):
-        if not isinstance(placed.item, Stored):
-            continue
-        value = values[placed.item.value]
+    for stored, placed in stored_in(program.body).items():
+        value = values[stored.value]
         stack = [override.get(r.name, r.count) for r in placed.repeats]
         shape = [*stack, *(sizes[d] for d in value.dims)]
         if value.dtype is Dtype.I32:
             data[value.name] = rng.integers(0, rows(program, value, sizes), size=shape)
         else:
-            fan = fan_in(program, value, sizes) if placed.item.kind is Kind.PARAM else 1
+            fan = fan_in(program, value, sizes) if stored.kind is Kind.PARAM else 1
             data[value.name] = rng.standard_normal(shape) / math.sqrt(fan)
     return data
 
 
 def rows(program: Program, ids: Value, sizes: Mapping[str, int]) -> int:
     """The range of integers `ids`: the rows of the shortest table that they pick from."""
-    picks = [p.item for p in walk(program.body) if isinstance(p.item, Take) and p.item.ids == ids.name]
+    picks = [op for op in ops(program) if isinstance(op, Take) and op.ids == ids.name]
     return min((math.prod(sizes[d] for d in take.over) for take in picks), default=2)
 
 

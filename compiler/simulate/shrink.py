@@ -25,12 +25,11 @@ from ...ir.program import (
     Program,
     Region,
     Repeat,
-    Stored,
     Streamed,
     Take,
     TopK,
     signature,
-    walk,
+    stored_in,
 )
 from ...ir.spmd import Compute, SpmdProgram, Step
 from ...ir.streams import host_tensors
@@ -145,8 +144,7 @@ def _classes(program: Program, dims: Iterable[str]) -> dict[str, str]:
 
 def _groups(program: Program) -> dict[str, str]:
     """The dims that count groups, each with the dim whose places these are."""
-    stored = (placed.item for placed in walk(program.body) if isinstance(placed.item, Stored))
-    found = {count: dim for one in stored for dim, count in one.groups}
+    found = {count: dim for one in stored_in(program.body) for dim, count in one.groups}
     true = dict(program.padding)
     return found | {true[count]: true[dim] for count, dim in found.items() if count in true}
 

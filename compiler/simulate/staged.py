@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 
 from ...ir.choices import with_choices
-from ...ir.program import Op, Program, Region, Repeat, Stored, walk
+from ...ir.program import Op, Program, Region, Repeat, stored_in
 from ...ir.spmd import SpmdProgram, Step
 from ...passes.stages.divide import Stage
 from .check import largest_difference, refuse_large
@@ -55,7 +55,7 @@ class SmallPhase:
     ) -> Ran:
         """Run a micro-batch through all stages, as `run_spmd` does; `stored`: whole, of all layers. Raises as that
         does."""
-        around = {p.item.value: p.repeats for p in walk(self.program.body) if isinstance(p.item, Stored)}
+        around = {one.value: placed.repeats for one, placed in stored_in(self.program.body).items()}
         counts = [_counts(spmd.body) for spmd in self.spmds]
         ends = {name: [*accumulate(c.get(name, 0) for c in counts)] for name in _counts(self.program.body)}
         handed: tuple[Array, ...] = ()
@@ -63,7 +63,7 @@ class SmallPhase:
         sent = []
         for n, (stage, spmd) in enumerate(zip(self.stages, self.spmds, strict=True)):
             given = dict(zip(stage.received, handed, strict=True))
-            for name in (p.item.value for p in walk(spmd.body) if isinstance(p.item, Stored)):
+            for name in (one.value for one in stored_in(spmd.body)):
                 if name not in given:
                     end = ends[around[name][0].name] if around[name] else None
                     given[name] = stored[name] if end is None else stored[name][(end[n - 1] if n else 0) : end[n]]

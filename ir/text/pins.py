@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
 from ..layout import Layout, parse_layout
-from ..program import Kind, Pin, PinKind, Place, Program, Repeat, Stored, Value, operand_names, walk
+from ..program import Kind, Pin, PinKind, Place, Program, Repeat, Stored, Value, operand_names, stored_in, walk
 
 MAX_FINDINGS = 20  # reported at once; each may be compared with every name
 
@@ -206,11 +206,8 @@ def parse_places(source: Source, program: Program) -> tuple[tuple[str, Place], .
     Raises InputError with a finding for every line that names no parameter or cache of a layer, or no place, and for
     what is placed twice.
     """
-    layered = {
-        placed.item.value: bool(placed.repeats)
-        for placed in walk(program.body)
-        if isinstance(placed.item, Stored) and placed.item.kind is not Kind.INPUT
-    }
+    held = stored_in(program.body, Kind.PARAM, Kind.CACHE)
+    layered = {one.value: bool(placed.repeats) for one, placed in held.items()}
     found: dict[str, Place] = {}
     findings: list[Diagnostic] = []
     for number, line in enumerate(source.text.split("\n"), 1):

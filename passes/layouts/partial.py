@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...ir.dataflow import ops
 from ...ir.layout import Reduction
 from ...ir.mesh import Mesh
-from ...ir.program import Program, Repeat, Signature, Stored, signature, walk
+from ...ir.program import Program, Signature, signature
 from .space import fits
 from .strategies import live_axes
 
@@ -44,10 +45,7 @@ def partial_axes(program: Program, sizes: Mapping[str, int], mesh: Mesh) -> Part
     sums = {v.name: axes for v in program.values if (axes := _embeddable([sizes[d] for d in v.dims], mesh))}
     arise: dict[Reduction, dict[str, frozenset[str]]] = {Reduction.SUM: sums, Reduction.MAX: {}}
     join: dict[str, frozenset[str]] = {}
-    for placed in walk(program.body):
-        op = placed.item
-        if isinstance(op, Stored | Repeat):
-            continue
+    for op in ops(program):
         sig = signature(op, values)
         found = arise[sig.reduction]
         axes = _contracting(sig, sizes, mesh)

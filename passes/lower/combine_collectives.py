@@ -14,7 +14,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from ...ir.dataflow import defined, makes, reads
-from ...ir.program import Einsum, Kind, Region, Repeat, Stored, walk
+from ...ir.program import Einsum, Kind, Region, Repeat, stored_in
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import projection
 
@@ -27,14 +27,9 @@ def join_steps(spmd: SpmdProgram, groups: Mapping[str, int], apart: bool = False
     `groups` numbers the collectives that were priced as part of one, by their results. `apart`: no
     two projections are joined.
     """
-    dtypes = {v.name: str(v.dtype) for v in spmd.values}
-    weights = {
-        placed.item.value: dtypes[placed.item.value]
-        for placed in walk(spmd.body)
-        if isinstance(placed.item, Stored) and placed.item.kind is Kind.PARAM and not apart
-    }
-    body = _region(spmd.body, groups, weights)
     table = spmd.table()
+    projected = () if apart else stored_in(spmd.body, Kind.PARAM)
+    body = _region(spmd.body, groups, {one.value: str(table[one.value].dtype) for one in projected})
     return replace(spmd, body=body, values=tuple(table[name] for name in defined(body)))
 
 

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.memory import Point, points_without_scores
+from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Carry, Kind, Program, Repeat, Stored, operand_names, signature, walk
+from ...ir.program import Carry, Kind, Program, Repeat, Stored, operand_names, signature, stored_in, walk
 from ...ir.spmd import unsharded
 from ..layouts.reshard import worthwhile
 from .graph import Graph, Port, Result, Tensor
@@ -189,11 +190,8 @@ class _Reader:
     @cached_property
     def held(self) -> dict[str, Tensor]:
         """Parameters, caches and their versions."""
-        items = [placed.item for placed in walk(self.program.body)]
-        found = {i.value for i in items if isinstance(i, Stored) and i.kind is not Kind.INPUT}
-        for item in items:
-            if isinstance(item, Append) and item.cache in found:
-                found.add(item.result)
+        found = {one.value for one in stored_in(self.program.body, Kind.PARAM, Kind.CACHE)}
+        found |= {op.result for cache, op in appends(self.program).items() if cache in found}
         return {t.value.name: t for t in self.graph.tensors if t.value.name in found}
 
     @cached_property

@@ -19,8 +19,9 @@ from ...cost.kernels import Launch, launches
 from ...cost.ops import work
 from ...cost.stages import NO_PASSING, Passing
 from ...ir.chosen import held_share
+from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, signature, walk
+from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, signature, stored_in, walk
 from ...ir.streams import copies_held
 from ..layouts.partial import PartialAxes, partial_axes
 from ..layouts.space import Array, Mask, Order, TensorSpace, tensor_space, too_large
@@ -261,16 +262,13 @@ def build_graph(
     """
     bound = program.phase(phase)
     sizes = dict(bound.sizes)
-    stored = {p.item.value: p.item for p in walk(program.body) if isinstance(p.item, Stored)}
+    held = stored_in(program.body)
+    stored = {one.value: one for one in held}
     partial = partial_axes(program, sizes, mesh)
     launched, values = launches(program), program.table()
-    copies = {
-        p.item.value: copies_held(p.item, p.repeats, bound.micro_batches)
-        for p in walk(program.body)
-        if isinstance(p.item, Stored)
-    }
+    copies = {one.value: copies_held(one, placed.repeats, bound.micro_batches) for one, placed in held.items()}
     builder = _Builder(program, sizes, mesh, hardware, values, partial, stored, launched, copies, passing, order)
-    appended = frozenset(p.item.cache for p in walk(program.body) if isinstance(p.item, Append))
+    appended = appends(program)
     for placed in walk(program.body):
         match placed.item:
             case Stored(value, _):

@@ -14,9 +14,10 @@ from itertools import product
 
 from ...cost.stages import Rounds
 from ...cost.streams import least_fetched_s
+from ...ir.dataflow import appends
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
-from ...ir.program import Append, Program, Stored, walk
+from ...ir.program import Program, stored_in
 from ..choose import Options, choose
 from ..plan import NoPlan
 from .divide import divide, layer_programs, layers_of, turns
@@ -31,8 +32,7 @@ def rounds_of(program: Program, phase: str, micro_batches: int) -> Rounds:
     new entries do not fill the cache."""
     bound = program.phase(phase)
     sizes = dict(bound.sizes)
-    appends = [placed.item for placed in walk(program.body) if isinstance(placed.item, Append)]
-    wait = any(sizes[op.source] < sizes[op.target] for op in appends)
+    wait = any(sizes[op.source] < sizes[op.target] for op in appends(program).values())
     return Rounds(bound.calls, micro_batches, wait)
 
 
@@ -64,7 +64,7 @@ class Bounds:
         self.ways = self.mesh.size(self.axis)
         self.inner = self.mesh.without(self.axis)
         self.layers = layers_of(self.program)
-        self.streams = any(isinstance(p.item, Stored) and p.item.streamed for p in walk(self.program.body))
+        self.streams = any(one.streamed for one in stored_in(self.program.body))
         self.few = math.comb(self.layers - 1, self.ways - 1) <= FEW_DIVISIONS
 
     @cached_property

@@ -9,7 +9,7 @@ from math import fsum
 from markupsafe import Markup
 
 from ....cost.estimate import MoveCost, OpCost
-from ....ir.program import Kind, Stored, walk
+from ....ir.program import Kind, stored_in
 from ....ir.text.write_spmd import print_spmd
 from ....passes.plan import Outcome
 from ...plan.compiled import CompiledPhase
@@ -171,7 +171,7 @@ def _time(compiled: CompiledPhase) -> Iterator[Share]:
 def _memory(compiled: CompiledPhase) -> Iterator[Share]:
     """What fills the HBM at the worst point, as shares of all that a chip has."""
     used, room = compiled.memory, compiled.hardware.hbm_bytes
-    kinds = {p.item.value: p.item.kind for p in walk(compiled.spmd.body) if isinstance(p.item, Stored)}
+    kinds = {one.value: one.kind for one in stored_in(compiled.spmd.body)}
     stored = (*used.stored, *used.shared)
     parts = [
         ("parameters", fsum(float(size) for name, size in stored if kinds[name] is Kind.PARAM), "plain"),

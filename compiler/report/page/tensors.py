@@ -8,7 +8,7 @@ from math import prod
 
 from ....cost.estimate import local_bytes
 from ....ir.layout import format_layout
-from ....ir.program import Kind, Repeat, Stored, walk
+from ....ir.program import Kind, Repeat, Stored, stored_in, walk
 from ....ir.spmd import SpmdProgram, SpmdValue
 from ...plan.compiled import CompiledPhase
 from .shards import Dim, Drawing, dims_of, draw_shards
@@ -48,17 +48,15 @@ class Tensor:
 def tensors_of(compiled: CompiledPhase) -> Iterator[Tensor]:
     """What is stored, in program order, then what is made."""
     spmd = compiled.spmd
-    stored = {p.item.value: p for p in walk(spmd.body) if isinstance(p.item, Stored)}
     total = dict(compiled.estimate.stored_bytes)
     table = spmd.table()
-    made = [name for name in _shown(spmd) if name not in stored]
-    for name in (*stored, *made):
-        placed = stored.get(name)
-        kind = placed.item.kind if placed is not None and isinstance(placed.item, Stored) else None
-        yield _tensor(table[name], spmd, kind, 1 if placed is None else placed.times, total.get(name, 0.0))
+    for one, placed in stored_in(spmd.body).items():
+        yield _tensor(table[one.value], spmd, one.kind, placed.times, total.get(one.value, 0.0))
+    for name in _made(spmd):
+        yield _tensor(table[name], spmd, None, 1, 0.0)
 
 
-def _shown(spmd: SpmdProgram) -> Iterator[str]:
+def _made(spmd: SpmdProgram) -> Iterator[str]:
     """The values that steps make, what enters repeats, and at the end what leaves them."""
     left: list[str] = []
     for placed in walk(spmd.body):

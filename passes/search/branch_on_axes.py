@@ -1,9 +1,10 @@
 """Large programs: branch and bound over linear relaxations, by which axes split which dims of a node.
 
 Where axes are alike a relaxation takes halves of two images of a choice. That a node takes one choice of hundreds, or
-does not, says little of the others; whether an axis splits a dim there parts them evenly, and what hangs together with
-that node follows. A few dozen relaxations settle so what the solver's own search has no end with, each begun from
-what the rows were worth in the one before. Work is counted in relaxations, not in time.
+does not, says little of the others. So what the layers of a repeat hand on is settled first, of choices that are images
+of one another one alone: all else in a layer hangs together with it, and its axes are told apart. Then whether an axis
+splits a dim parts the choices of a node evenly. A few dozen relaxations settle so what the solver's own search has no
+end with, each begun from what the rows were worth in the one before. Work is counted in relaxations, not in time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ DEEP = 0.5  # of the way from the least bound to the price, how far a box may be
 @dataclass(frozen=True, eq=False)
 class AxisProgram:
     """The integer program of a graph, of which node n has the choices `kept[n]`, their columns from `choice[n]` on.
-    `plan`: the plan that an answer is, None where it mixes some; `unit`: what a second counts in the program."""
+    `plan`: the plan that an answer is, None where it mixes some; `unit`: what a second counts in the program; `first`:
+    a node to settle before all others, of choices none of which is an image of another."""
 
     graph: Graph
     model: Model
@@ -42,6 +44,7 @@ class AxisProgram:
     kept: Sequence[Array]
     plan: Callable[[Answer], Candidate | None]
     unit: float
+    first: int | None = None
 
     @cached_property
     def ports(self) -> list[list[tuple[Tensor, Port]]]:
@@ -173,6 +176,33 @@ class AxisSearch:
             self.given_up = min(self.given_up, bound)
 
     def _split(self, box: Box) -> None:
+        """By each choice of the node to settle first, or which axes split what in another."""
+        first = self.program.first
+        assert box.answer.x is not None, "relaxations that are entered have a solution"
+        if first is not None:
+            own = self.program.choice[first] + np.arange(len(self.program.kept[first]))
+            if box.answer.x[own].max() < 1 - INTEGRAL or np.count_nonzero(box.upper[own]) > 1:
+                return self._settle(box, own)
+        return self._halve(box)
+
+    def _settle(self, box: Box, columns: Array) -> None:
+        """A box for each of the `columns` of a node that plans below the price may have, that of which the relaxation
+        takes most looked at first; and one of those that are too dear."""
+        assert box.answer.x is not None and box.answer.reduced_costs is not None, "linear programs have both"
+        least = box.answer.bound + box.answer.reduced_costs[columns]
+        dear = box.cheap[columns] == 0
+        rest = box.upper.copy()
+        rest[columns[~dear]] = 0.0
+        if rest[columns].any():
+            self.closed.append(replace(box, upper=rest, bound=self.price, relaxed=False))
+        order = np.lexsort((-least, box.answer.x[columns]))
+        for one in order[~dear[order]]:
+            upper, left = box.upper.copy(), box.cheap.copy()
+            others = np.delete(columns, one)
+            upper[others] = left[others] = 0.0
+            self._push(replace(box, upper=upper, cheap=left, bound=max(box.bound, float(least[one])), relaxed=False))
+
+    def _halve(self, box: Box) -> None:
         """Two boxes, that which has more of what the relaxation takes looked at first."""
         columns, side = self._cut(box)
         for some in (side, ~side):

@@ -22,6 +22,7 @@ from .memory_bounds import Load
 from .problem import Candidate, Problem, tie_of
 from .reduced_program import INTEGRAL, Left, Reduced, fixed, left_of
 from .row_worths import row_worths
+from .symmetry import Standing, of_layers
 
 Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tolerances of 1e-7
@@ -102,7 +103,11 @@ class Prover:
         The linear relaxation comes first: where its optimum is the price of a plan, that is the proof. Else the
         integer program decides among what its reduced costs leave, or where that is much which axes split what.
         """
-        reduced = self._reduce(ascent, best, ties=False)
+        standing = self.problem.representatives
+        alive, arcs = self._alive(ascent, best)
+        if all(mask.any() for mask in alive) and self._least_columns(alive, arcs) > MANY_MIXED:
+            standing = of_layers(self.problem.graph, self.problem.alike) or standing
+        reduced = self._reduce(ascent, best, ties=False, standing=standing)
         if not reduced.possible:
             return replace(best, bound=best.price)  # nothing here is as cheap as the plan that is known
         if most_columns is not None and len(reduced.model.cost) > most_columns:
@@ -140,7 +145,10 @@ class Prover:
     ) -> Candidate:
         """As `_decide`, by which axes split what."""
         plan = partial(self._plan, reduced=reduced, ascent=ascent)
-        program = AxisProgram(self.problem.graph, reduced.model, reduced.program.choice, reduced.kept, plan, unit)
+        standing = reduced.standing
+        first = None if standing is None or standing is self.problem.representatives else standing[0]
+        columns = reduced.program.choice
+        program = AxisProgram(self.problem.graph, reduced.model, columns, reduced.kept, plan, unit, first)
         search = AxisSearch(program, self.problem.settings, best.price * unit)
         search.run(relaxed)
         self.solve_s += search.seconds
@@ -340,8 +348,11 @@ class Prover:
         limits: Limited | None = None,
         among: Left | None = None,
         masks: tuple[list[Mask], dict[int, Mask]] | None = None,
+        standing: Standing | None = None,
     ) -> Reduced:
-        alive, arcs = self._alive(ascent, known) if masks is None else masks
+        """The program of what is left, of the choices of one node those that are `standing` for their images."""
+        standing = standing or (self.problem.representatives if among is None else among.standing)
+        alive, arcs = self._alive(ascent, known, standing) if masks is None else masks
         if among is not None:
             alive = [own & mask for own, mask in zip(alive, among.masks, strict=True)]
             arcs = {t: own & among.arcs.get(t, own) for t, own in arcs.items()}
@@ -362,14 +373,18 @@ class Prover:
         combined = limits is not None and limits.combined
         loads = [Load({n: size[alive[n]] for n, size in load.bytes.items()}, load.room) for load in loads]
         program = choice_program(graph, prices, flows, groups, loads, combined)
-        return Reduced(program, [np.flatnonzero(k) for k in alive], arcs, loads)
+        return Reduced(program, [np.flatnonzero(k) for k in alive], arcs, loads, standing)
 
-    def _alive(self, ascent: DualAscent, known: Candidate) -> tuple[list[Mask], dict[int, Mask]]:
-        """The choices of each node and the arcs of each tensor that plans no dearer than `known` may have."""
+    def _alive(
+        self, ascent: DualAscent, known: Candidate, standing: Standing | None = None
+    ) -> tuple[list[Mask], dict[int, Mask]]:
+        """The choices of each node and the arcs of each tensor that plans no dearer than `known` may have. `standing`:
+        those of one node that stand for their images, if not those of the problem."""
         slack = min(known.price - ascent.bound() + 1e-9 * abs(known.price), FAR)
         alive, arcs = ascent.alive(slack)
-        if self.problem.representatives is not None:
-            node, mask = self.problem.representatives
+        standing = standing or self.problem.representatives
+        if standing is not None:
+            node, mask = standing
             alive[node] &= mask
         return alive, arcs
 
@@ -438,7 +453,7 @@ class Prover:
         on those choices alone."""
         mixed = self._among(answer, reduced, ascent)
         best = min(best, self.problem.found(ascent.polish(mixed.round())), key=lambda f: f.price)
-        inside = self._reduce(mixed, best, ties=False)
+        inside = self._reduce(mixed, best, ties=False, standing=reduced.standing)
         exact = self._plan(self._solve(inside.model), inside, ascent) if inside.possible else None
         return min(best, exact, key=lambda f: f.price) if exact else best
 

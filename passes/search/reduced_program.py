@@ -14,6 +14,7 @@ from ..layouts.space import Array, Mask
 from .dual_ascent import DualAscent
 from .integer_program import ChoiceProgram
 from .memory_bounds import Load
+from .symmetry import Standing
 
 Floats = NDArray[np.float64]
 INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
@@ -21,13 +22,14 @@ INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """The integer program of what is left, which choices and arcs its columns stand for, and what its rows of memory
-    say."""
+    """The integer program of what is left, which choices and arcs its columns stand for, what its rows of memory
+    say, and at which node choices are left out whose images are in it."""
 
     program: ChoiceProgram
     kept: list[Array]
     arcs: Mapping[int, Mask]
     loads: Sequence[Load]
+    standing: Standing | None
 
     @property
     def model(self) -> Model:
@@ -54,12 +56,13 @@ class Reduced:
 @dataclass(frozen=True, eq=False)
 class Left:
     """The choices of each node, and the arcs of each tensor, that a plan of at most `price` may have, by the reduced
-    costs of a linear relaxation of what `ascent` allows."""
+    costs of a linear relaxation of what `ascent` allows; of one node those that are `standing` for their images."""
 
     ascent: DualAscent
     price: float
     masks: Sequence[Mask]
     arcs: Mapping[int, Mask]
+    standing: Standing | None
 
 
 def left_of(ascent: DualAscent, price: float, reduced: Reduced, relaxed: Answer, unit: float) -> Left | None:
@@ -80,7 +83,7 @@ def left_of(ascent: DualAscent, price: float, reduced: Reduced, relaxed: Answer,
         left = columns[0] & np.any(columns[1:], axis=0) if len(columns) > 1 else columns[0]
         arcs[t] = np.zeros(len(own), dtype=bool)
         arcs[t][some[left]] = True
-    return Left(ascent, price, masks, arcs)
+    return Left(ascent, price, masks, arcs, reduced.standing)
 
 
 def fixed(model: Model, relaxed: Answer, limit: float) -> Model:

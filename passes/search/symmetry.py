@@ -2,7 +2,8 @@
 
 Where two axes have the same size, the same price and no pin names either, every plan has an image
 with the two swapped. In the integer program one op keeps one strategy of each set of images: no
-plan is lost but for its images, and mixtures of images, which no plan is, are kept out.
+plan is lost but for its images, and mixtures of images, which no plan is, are kept out. In a large
+one what the layers hand on keeps one of each instead.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from itertools import permutations, product
 import numpy as np
 
 from ...ir.layout import Layout
+from ...ir.program import Carry
 from ..layouts.space import Arrangements, Array, Mask
 from ..plan import Plan
 from .graph import Graph
 from .rename_axes import Names, renamed
 
+Standing = tuple[int, Mask]  # a node, and which of its choices stand for their images
 
-def representatives(graph: Graph, classes: Sequence[Sequence[int]]) -> tuple[int, Mask] | None:
+
+def representatives(graph: Graph, classes: Sequence[Sequence[int]]) -> Standing | None:
     """The op with the most strategies, and which of them stand for their images; None if all do.
 
     `classes` are groups of axes (positions among the live axes) that are alike.
@@ -31,6 +35,19 @@ def representatives(graph: Graph, classes: Sequence[Sequence[int]]) -> tuple[int
     table = graph.nodes[chosen].table
     assert table is not None
     return chosen, _representatives(table.rows, classes)
+
+
+def of_layers(graph: Graph, classes: Sequence[Sequence[int]]) -> Standing | None:
+    """As `representatives`, of what the layers hand on that run most often; None where nothing is handed on.
+
+    All else in a layer hangs together with it, so that its axes are told apart there: a relaxation mixes fewer images.
+    """
+    handed_on = [t for t in graph.tensors if isinstance(graph.nodes[t.source.node].item, Carry)]
+    if not handed_on or all(len(group) < 2 for group in classes):
+        return None
+    tensor = max(handed_on, key=lambda t: (t.times, -len(t.source.rows), -t.source.node))
+    rows = tensor.space.space.rows.take(tensor.source.rows)
+    return tensor.source.node, _representatives(rows, classes)
 
 
 def _representatives(rows: Arrangements, classes: Sequence[Sequence[int]]) -> Mask:

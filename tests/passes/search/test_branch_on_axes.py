@@ -14,6 +14,7 @@ from escc.passes.search import exact
 from escc.passes.search.branch_on_axes import AxisSearch
 from escc.passes.search.exact import Prover
 from escc.passes.search.problem import Candidate, Problem
+from escc.passes.search.symmetry import representatives
 
 MIXED = [20, 42]  # generated programs whose relaxation mixes images, and far below the optimum
 
@@ -57,6 +58,25 @@ def test_the_optimum_is_found_and_proven(seed: int, looked_at: list[int], monkey
     assert sum(looked_at) > 5
     assert found.price == pytest.approx(best, rel=1e-9)
     assert problem.found(found.chosen).price == pytest.approx(found.price, rel=1e-12)
+    assert found.bound == pytest.approx(best, rel=1e-8)
+
+
+@pytest.mark.parametrize("seed", MIXED)
+def test_a_node_settled_first_by_each_choice_loses_no_plan(
+    seed: int, looked_at: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what layers hand on is; here the op with the most strategies, which has far more of them."""
+    monkeypatch.setattr(exact, "of_layers", lambda graph, classes: representatives(graph, classes))
+    monkeypatch.setattr(branching, "MOST_RELAXED", 5_000)
+    monkeypatch.setattr(branching, "NEARLY", 1e-9)
+    settled = []
+    settle = AxisSearch._settle
+    monkeypatch.setattr(AxisSearch, "_settle", lambda *given: (settled.append(1), settle(*given)))
+    problem = problem_by_seed(seed)
+    best = by_solver(problem).price
+    found = Prover(problem).prove(ascent_of(problem), start_of(problem))
+    assert settled
+    assert found.price == pytest.approx(best, rel=1e-9)
     assert found.bound == pytest.approx(best, rel=1e-8)
 
 

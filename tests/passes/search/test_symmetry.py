@@ -8,12 +8,28 @@ import pytest
 from judge.generator import generate
 
 from escc.cost.hardware import Hardware
+from escc.ir.diagnostics import Source
 from escc.ir.layout import Layout
 from escc.ir.mesh import Mesh
+from escc.ir.program import Carry
+from escc.ir.text.read import parse
+from escc.passes.expansion.expand import expand
 from escc.passes.search.graph import Graph, build_graph
-from escc.passes.search.symmetry import representatives
+from escc.passes.search.symmetry import of_layers, representatives
 
 HARDWARE = Hardware.of_paper("tpu-v4")
+LAYERS = """
+dim B = 64, E = 256, F = 512
+block layer(x: bf16[B,E]) {
+  param Wi: bf16[E,F]
+  param Wd: bf16[F,E]
+  h[B,F] = x[B,E] * Wi[E,F]
+  y[B,E] = h[B,F] * Wd[F,E]
+  return y
+}
+main(x: bf16[B,E]) { return repeat 3 layer(x) }
+phase decode { B = 64 }
+"""
 
 
 def built(seed: int, mesh: Mesh) -> Graph:
@@ -63,3 +79,24 @@ def _products(choices: list[list[tuple[int, ...]]]) -> list[list[tuple[int, ...]
 
 def test_without_alike_axes_all_stand_for_themselves() -> None:
     assert representatives(built(0, Mesh.parse("2x4")), [[0], [1]]) is None
+
+
+def test_what_layers_hand_on_has_one_choice_for_each_set_of_images() -> None:
+    mesh = Mesh.parse("4x4x4")
+    source = Source("layers.esti", LAYERS)
+    program = expand(parse(source), source, {})
+    graph = build_graph(program, program.phases[0].name, mesh, HARDWARE)
+    found = of_layers(graph, [[0, 1, 2]])
+    assert found is not None
+    node, mask = found
+    assert isinstance(graph.nodes[node].item, Carry)
+    tensor = next(t for t in graph.tensors if t.source.node == node)
+    ways = [tensor.space.space.layout(int(row)) for row in tensor.source.rows]
+    names = mesh.names
+    images = [
+        frozenset(renamed(way, dict(zip(names, image, strict=True))) for image in permutations(names)) for way in ways
+    ]
+    for orbit in set(images):
+        assert sum(bool(kept) for kept, own in zip(mask, images, strict=True) if own == orbit) == 1
+    assert of_layers(graph, [[0], [1], [2]]) is None
+    assert of_layers(built(0, mesh), [[0, 1, 2]]) is None

@@ -19,7 +19,7 @@ from escc.passes.search.symmetry import of_layers, representatives
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 LAYERS = """
-dim B = 64, E = 256, F = 512
+dim B, E = 256, F = 512
 block layer(x: bf16[B,E]) {
   param Wi: bf16[E,F]
   param Wd: bf16[F,E]

@@ -91,7 +91,7 @@ def test_what_layers_hand_on_has_one_choice_for_each_set_of_images() -> None:
     node, mask = found
     assert isinstance(graph.nodes[node].item, Carry)
     tensor = next(t for t in graph.tensors if t.source.node == node)
-    ways = [tensor.space.space.layout(int(row)) for row in tensor.source.rows]
+    ways = [tensor.space.layout(int(row)) for row in tensor.source.rows]
     names = mesh.names
     images = [
         frozenset(renamed(way, dict(zip(names, image, strict=True))) for image in permutations(names)) for way in ways

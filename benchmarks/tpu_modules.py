@@ -34,7 +34,7 @@ from escc.passes.choose import Options
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "benchmarks" / "tpu_modules.md"
 KEPT = ROOT / "out" / "tpu_modules.jsonl"
-COLUMNS = 9  # beside the program
+COLUMNS = 10  # beside the program
 SLICES = (("tpu-v4", "4x4x4"), ("tpu-v5e", "8x8"), ("tpu-v5p", "4x4x4"), ("tpu-v6e", "8x8"))
 LAYERS = ("ws1d", "ws2d", "wg-x", "wg-xy", "wg-xyz")
 MODELS = ("palm-540b", "palm-540b-plain", "megatron-530b", "llama-3-70b", "qwen3-32b", "gpt-neox-20b", "palm-62b")
@@ -146,6 +146,7 @@ def _cells(found: ModuleReport) -> Iterator[str]:
     yield f"{found.planned_bytes / GIGA:.2f}"
     yield f"{found.memory['live'] / found.planned_bytes:.3f}"
     yield f"{found.peak_bytes / found.planned_bytes:.3f}"
+    yield "-" if found.far_bytes is None else f"{found.far_bytes / found.planned_bytes:.3f}"
     yield _short(found)
     yield f"{sum(copy.bytes * copy.times for copy in found.copies) / GIGA:.2f}"
     yield f"{sum(one.beside_products for one in found.hidden)} of {sum(one.every for one in found.hidden)}"
@@ -164,19 +165,20 @@ def table(rows: list[str]) -> list[str]:
         "",
         f"Written by `make bench-tpu`, with JAX {version('jax')} and libtpu {version('libtpu')}: full size, compiled",
         "ahead of time, no TPU. Bytes are those that a chip sends in the whole program, *kinds equal* whether each",
-        "kind of collective sends what was planned. GB are the most that a chip holds by the plan, and three ratios",
-        "to it say what the module takes. *Live* is the most that is live at once, in whatever memory, which is what",
-        "a plan counts: more where values are fetched ahead into the memory near the arithmetic (134 MB on v4).",
-        "*Placed* is what the compiler takes with all of the chip's memory to place it in: more by the room that is",
-        "lost between, and by what it gathers before it is needed, which it does where there is room, and less by what",
-        "lies near the arithmetic. *Short* is the same where a chip has 1.05 times the planned, for modules that take",
-        "more, *refused* where it cannot be: so it is seen whether a module fits a chip that its plan fills. *Copied*",
-        "are parameters and caches in copies of 16 MB and more, each time; *hidden* how many of the collectives that",
-        "do not wait have a matmul between start and done. Chips as `escc compile` has them, those of the feed-forward",
-        "as the paper has them. Modules with experts have room for what the plan counts.",
+        "kind of collective sends what was planned. GB are the most that a chip holds by the plan, and three",
+        "ratios to it say what the module takes. *Live* is the most that is live at once, in whatever memory,",
+        "which is what a plan counts: more where values are fetched ahead into the memory near the arithmetic (134",
+        "MB on v4). *Placed* is what the compiler takes with all of the chip's memory to place it in: more by the",
+        "room that is lost between, and by what it gathers before it is needed, which it does where there is room,",
+        "and less by what lies near the arithmetic. *Far* is the same with nothing there, for modules that take",
+        "less than 1 / 1.05 of the planned. *Short* is the same where the compiler is asked to do with 1.05 times",
+        "the planned, for modules that take more, *refused* where it says no. *Copied* are GB of parameters and",
+        "caches in copies of 16 MB and more, each time; *hidden* how many of the collectives that do not wait have",
+        "a matmul between start and done. Chips as `escc compile` has them, those of the feed-forward as the paper",
+        "has them. Modules with experts have room for what the plan counts.",
         "",
-        "| program | plan, MB | sent, ratio | kinds equal | plan, GB | live | placed | short | copied, GB | hidden |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| program | plan, MB | sent, ratio | kinds equal | plan, GB | live | placed | far | short | copied | hidden |",
+        f"|{' --- |' * (COLUMNS + 1)}",
         *rows,
     ]
 

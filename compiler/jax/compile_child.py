@@ -7,8 +7,8 @@ alone, for devices that need not be there. Or it has a `platform` of JAX, and th
 which are here: `devices.json` says what they are called and how many there are, or `absent.txt` why there are none.
 Beside it come `final.txt`, the optimised and scheduled module, and `memory.json`, bytes of a chip; or, where the
 compiler refuses, `refused.txt`, what it says; or beside the memory, where nobody can write the module as text,
-`unreadable.txt`, what JAX says of that. With `room_bytes` in `slice.json` the chips have so much HBM, and only the
-memory comes.
+`unreadable.txt`, what JAX says of that. With `room_bytes` in `slice.json` the compiler is asked to do with so much HBM,
+with `far` to place all in HBM and nothing in the memory near the arithmetic; only the memory comes then.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MEMORY = ("argument", "output", "alias", "temp", "generated_code")
 def main(folder: Path) -> None:
     """Compile the step in `folder` for its slice."""
     wanted = json.loads((folder / "slice.json").read_text())
-    room = wanted.get("room_bytes")
+    room, far = wanted.get("room_bytes"), wanted.get("far", False)
     if (platform := wanted.get("platform")) and not _are_here(platform, math.prod(wanted["sizes"]), folder):
         return
     try:
@@ -51,6 +51,7 @@ def main(folder: Path) -> None:
         mesh = module.make_mesh() if platform else _mesh(wanted)
         lowered = module.build(mesh).lower(*step_arguments(module, mesh))
         options = {} if room is None else {"xla_tpu_user_reserved_hbm_bytes": int(_hbm_bytes(mesh) - room)}
+        options |= {"xla_msa_enable": False} if far else {}
         compiled = lowered.compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as error:
         (folder / "refused.txt").write_text(str(error))
@@ -58,7 +59,7 @@ def main(folder: Path) -> None:
     found = compiled.memory_analysis()
     memory = {name: getattr(found, f"{name}_size_in_bytes") for name in MEMORY}
     (folder / "memory.json").write_text(json.dumps({**memory, "live": found.peak_memory_in_bytes}))
-    if room is not None:
+    if room is not None or far:
         return
     try:
         (folder / "final.txt").write_text(_text(lowered, compiled, folder / "dump"))

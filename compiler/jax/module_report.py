@@ -18,7 +18,7 @@ from .planned import planned_memory, planned_of
 
 SMALL_BYTES = 1024  # collectives of less are none of the plan's, and listed apart
 COPY_BYTES = 16e6  # of parameters and caches, from here on
-ROOM = 1.05  # of what was planned: a module that takes more is compiled for chips that have so much
+ROOM = 1.05  # of what was planned: a module that takes more is asked to do with so much
 TOLERANCE = 0.01  # of the bytes that loops and chosen rows send; of others nothing is let pass
 
 
@@ -33,8 +33,9 @@ class ModuleReport:
     COPY_BYTES and more. `hidden`: what runs beside the collectives that do not wait; `nearly`: the plan has loops,
     whose transfers the compiler may merge with others, or chosen values, with whose rows it may send what says which
     they are.
-    `short_bytes`: the most that it holds when it is compiled for a chip that has ROOM times what was planned, None
-    where it takes no more anyway, or where the compiler does not say.
+    `short_bytes`: the most that it holds where the compiler is asked to do with ROOM times what was planned, None
+    where it takes no more anyway, or where the compiler does not say. `far_bytes`: the most that it holds with nothing
+    in the memory near the arithmetic, asked where it takes less than was planned by as much.
     """
 
     compiled_for: str
@@ -47,6 +48,7 @@ class ModuleReport:
     hidden: tuple[Hidden, ...]
     nearly: bool
     short_bytes: float | None = None
+    far_bytes: float | None = None
 
     @property
     def bytes_by_kind(self) -> dict[CollectiveKind, tuple[Fraction, Fraction]]:
@@ -72,7 +74,12 @@ def peak_of(found: Mapping[str, int]) -> int:
 
 
 def report_of(
-    compiled: CompiledPhase, compiled_for: str, text: str, memory: dict[str, int], short_bytes: float | None = None
+    compiled: CompiledPhase,
+    compiled_for: str,
+    text: str,
+    memory: dict[str, int],
+    short_bytes: float | None = None,
+    far_bytes: float | None = None,
 ) -> ModuleReport:
     """What the text of an optimised module and the memory that it takes say. Raises InternalError where it cannot be
     read."""
@@ -90,7 +97,7 @@ def report_of(
     nearly = bool(compiled.estimate.loops) or chooses(spmd)
     held = float(planned_memory(compiled).total_bytes)
     sent = planned, found - small, small
-    return ModuleReport(compiled_for, *sent, memory, held, copies, hidden, nearly, short_bytes)
+    return ModuleReport(compiled_for, *sent, memory, held, copies, hidden, nearly, short_bytes, far_bytes)
 
 
 def _by_kind(collectives: Counter[ModuleTransfer]) -> dict[CollectiveKind, Fraction]:

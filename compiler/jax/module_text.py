@@ -46,6 +46,7 @@ def module_check_data(compiled: CompiledPhase, report: ModuleReport) -> dict[str
         "peak_bytes": report.peak_bytes,
         "planned_bytes": report.planned_bytes,
         "short_bytes": report.short_bytes,
+        "far_bytes": report.far_bytes,
         "copies": [
             {"of": copy.name, "type": copy.type, "bytes": copy.bytes, "times": copy.times} for copy in report.copies
         ],
@@ -111,7 +112,10 @@ def _memory(report: ModuleReport) -> Iterator[tuple[str, ...]]:
         yield "live at once, at most", f"{live / 1e9:.3f}"
         yield "ratio to the planned", f"{live / report.planned_bytes:.3f}"
     if report.short_bytes is not None:
-        yield f"together, on chips that have {ROOM:g} times the planned", f"{report.short_bytes / 1e9:.3f}"
+        yield f"together, asked to do with {ROOM:g} times the planned", f"{report.short_bytes / 1e9:.3f}"
+    if report.far_bytes is not None:
+        yield "together, with nothing near the arithmetic", f"{report.far_bytes / 1e9:.3f}"
+        yield "ratio to the planned", f"{report.far_bytes / report.planned_bytes:.3f}"
 
 
 def collective_rows(planned: Counter[ModuleTransfer], module: Counter[ModuleTransfer]) -> Iterator[tuple[str, ...]]:

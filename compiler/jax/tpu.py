@@ -108,8 +108,9 @@ def check_tpu(compiled: CompiledPhase, step: str | None = None) -> ModuleReport:
             raise _unreadable(unreadable.read_text(encoding="utf-8"), memory, compiled, where)
         text = (path / "final.txt").read_text(encoding="utf-8")
         held = float(planned_memory(compiled).total_bytes)
-        short = _short_bytes(path, wanted, ROOM * held) if peak_of(memory) > ROOM * held else None
-    return report_of(compiled, where.topology, text, memory, short)
+        short = _held_bytes(path, {**wanted, "room_bytes": ROOM * held}) if peak_of(memory) > ROOM * held else None
+        far = _held_bytes(path, {**wanted, "far": True}) if peak_of(memory) * ROOM < held else None
+    return report_of(compiled, where.topology, text, memory, short, far)
 
 
 def _compile(folder: Path, wanted: Mapping[str, Any]) -> None:
@@ -118,11 +119,11 @@ def _compile(folder: Path, wanted: Mapping[str, Any]) -> None:
     run_processes([(CHILD, str(folder))], 1)
 
 
-def _short_bytes(folder: Path, wanted: Mapping[str, Any], room_bytes: float) -> float | None:
-    """The most bytes that the module in `folder` holds if it is compiled for a chip that has `room_bytes`; None where
-    the compiler does not say."""
+def _held_bytes(folder: Path, wanted: Mapping[str, Any]) -> float | None:
+    """The most bytes that the module in `folder` holds if it is compiled once more, as `wanted`; None where the
+    compiler does not say."""
     (folder / "memory.json").unlink()
-    _compile(folder, {**wanted, "room_bytes": room_bytes})
+    _compile(folder, wanted)
     held = folder / "memory.json"
     return peak_of(json.loads(held.read_text(encoding="utf-8"))) if held.exists() else None
 

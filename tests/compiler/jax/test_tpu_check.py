@@ -271,10 +271,32 @@ def test_what_a_module_takes_where_memory_is_short_is_said():
     one, found = feed_forward(), report(Counter())
     assert "1.05 times" not in module_check_text(one, found)
     held = replace(found, short_bytes=1.5e9)
-    assert re.search(r"together, on chips that have 1.05 times the planned +1\.500\n", module_check_text(one, held))
+    assert re.search(r"together, asked to do with 1.05 times the planned +1\.500\n", module_check_text(one, held))
     assert module_check_data(one, held)["short_bytes"] == 1.5e9
+    far = module_check_text(one, replace(found, far_bytes=2.5e9))
+    assert re.search(r"together, with nothing near the arithmetic +2\.500\n", far)
+    assert module_check_data(one, replace(found, far_bytes=2.5e9))["far_bytes"] == 2.5e9
     live = replace(found, memory={**found.memory, "live": 2_000_000_000})
     assert re.search(r"live at once, at most +2\.000\n", module_check_text(one, live))
+
+
+def test_a_module_that_takes_less_than_planned_is_compiled_with_all_in_hbm(monkeypatch: pytest.MonkeyPatch):
+    """What lies near the arithmetic takes no HBM, and is of the plan's bytes all the same."""
+    one, asked = feed_forward(), []
+    planned = float(one.memory.total_bytes)
+
+    def compiled(folder: Path, wanted: dict[str, Any]) -> None:
+        asked.append(wanted.get("far", False))
+        memory = {"argument": round((1.01 if asked[-1] else 0.5) * planned), "output": 0, "alias": 0, "temp": 0}
+        (folder / "memory.json").write_text(json.dumps(memory))
+        (folder / "final.txt").write_text(LOOPED.replace(", PAIRS", "").replace("collective-permute", "copy"))
+
+    monkeypatch.setattr(tpu, "_compile", compiled)
+    monkeypatch.setattr(tpu, "require_tpu_compiler", lambda: None)
+    report = tpu.check_tpu(one)
+    assert asked == [False, True]
+    assert (report.peak_bytes, report.far_bytes) == (round(0.5 * planned), round(1.01 * planned))
+    assert report.short_bytes is None
 
 
 UNREADABLE = """

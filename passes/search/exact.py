@@ -32,6 +32,7 @@ FAR = 1e30  # seconds: more than the difference of any two plans
 NODES = 2_000  # of the solver's search among plans that keep to a limit
 FEW_NODES = 200  # where what values take is branched on first: with that most programs are settled in fewer
 MANY_MIXED = 30_000  # columns of a program that the solver has no end with where axes are alike
+MANY_ALIKE = 100_000  # columns where axes are told apart by what layers hand on, which keeps plain names less well
 MANY_LIVE = 40_000  # columns of a program by levels; SCIP, told where to branch, is quicker with fewer, HiGHS with more
 MOST_INTEGER = 10_000  # columns of a program for that search
 NEAR_LEVELS = (0.002, 0.005)  # above a linear relaxation of a program by levels, where it is asked first
@@ -105,7 +106,7 @@ class Prover:
         """
         standing = self.problem.representatives
         alive, arcs = self._alive(ascent, best)
-        if all(mask.any() for mask in alive) and self._least_columns(alive, arcs) > MANY_MIXED:
+        if all(mask.any() for mask in alive) and self._least_columns(alive, arcs) > MANY_ALIKE:
             standing = of_layers(self.problem.graph, self.problem.alike) or standing
         reduced = self._reduce(ascent, best, ties=False, standing=standing)
         if not reduced.possible:

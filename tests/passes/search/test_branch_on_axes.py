@@ -66,6 +66,7 @@ def test_a_node_settled_first_by_each_choice_loses_no_plan(
     seed: int, looked_at: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As what layers hand on is; here the op with the most strategies, which has far more of them."""
+    monkeypatch.setattr(exact, "MANY_ALIKE", -1)
     monkeypatch.setattr(exact, "of_layers", lambda graph, classes: representatives(graph, classes))
     monkeypatch.setattr(branching, "MOST_RELAXED", 5_000)
     monkeypatch.setattr(branching, "NEARLY", 1e-9)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from passes.search.test_images import LINKS, PAPER, SQUARE, ascent_of, problem_of
 
-from escc.passes.ilp.solver import Answer
+from escc.passes.ilp.solver import Answer, Settings
 from escc.passes.search import branch_on_axes as branching
 from escc.passes.search import exact
 from escc.passes.search.branch_on_axes import AxisSearch
@@ -79,6 +79,21 @@ def test_a_node_settled_first_by_each_choice_loses_no_plan(
     assert settled
     assert found.price == pytest.approx(best, rel=1e-9)
     assert found.bound == pytest.approx(best, rel=1e-8)
+
+
+def test_boxes_of_a_node_settled_first_hold_each_choice_once() -> None:
+    """Those that are too dear for the price together, for when a higher one is asked; none is bounded too high."""
+    one = np.array([0, 1, 2])
+    program = branching.AxisProgram(None, None, [0], [one], lambda answer: None, 1.0, 0)  # type: ignore[arg-type]
+    answer = Answer(np.array([0.4, 0.6, 0.0, 1.0]), 10.0, np.array([0.0, 1.0, 3.0, 0.0]), 0.0)
+    search = AxisSearch(program, Settings(), 12.0)
+    search._split(branching.Box(np.ones(4), np.array([1.0, 1.0, 0.0, 1.0]), answer, 10.0, True))
+    last_first = sorted(search.heap, key=lambda entry: -entry[1])
+    assert [(bound, box.upper.tolist(), box.cheap.tolist()) for bound, _, box in last_first] == [
+        (11.0, [0, 1, 0, 1], [0, 1, 0, 1]),
+        (10.0, [1, 0, 0, 1], [1, 0, 0, 1]),
+    ]
+    assert [(box.upper.tolist(), box.bound, box.relaxed) for box in search.closed] == [([0, 0, 1, 1], 12.0, False)]
 
 
 def test_columns_are_left_out_that_no_plan_below_the_price_has() -> None:

@@ -178,10 +178,9 @@ class AxisSearch:
     def _split(self, box: Box) -> None:
         """By each choice of the node to settle first, or which axes split what in another."""
         first = self.program.first
-        assert box.answer.x is not None, "relaxations that are entered have a solution"
         if first is not None:
             own = self.program.choice[first] + np.arange(len(self.program.kept[first]))
-            if box.answer.x[own].max() < 1 - INTEGRAL or np.count_nonzero(box.upper[own]) > 1:
+            if np.count_nonzero(box.upper[own]) > 1:
                 return self._settle(box, own)
         return self._halve(box)
 

@@ -108,7 +108,8 @@ class Prover:
         alive, arcs = self._alive(ascent, best)
         if all(mask.any() for mask in alive) and self._least_columns(alive, arcs) > MANY_ALIKE:
             standing = of_layers(self.problem.graph, self.problem.alike) or standing
-        reduced = self._reduce(ascent, best, ties=False, standing=standing)
+            alive, arcs = self._alive(ascent, best, standing)
+        reduced = self._reduce(ascent, best, ties=False, masks=(alive, arcs), standing=standing)
         if not reduced.possible:
             return replace(best, bound=best.price)  # nothing here is as cheap as the plan that is known
         if most_columns is not None and len(reduced.model.cost) > most_columns:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import product
@@ -28,6 +28,7 @@ from .expansion.once import sent_once
 from .expansion.orders import Orders, Product
 from .ilp.solver import Settings
 from .layouts.mesh_order import mesh_order
+from .layouts.space import Order
 from .layouts.strategies import live_axes
 from .lower.insert import insert
 from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
@@ -43,13 +44,14 @@ from .search.parts import in_parts, pins_in_parts, with_whole_axes
 from .search.pinning import apply_pins
 from .search.prices import Moves, all_moves
 from .search.problem import Candidate, Problem
-from .search.search import search
+from .search.search import least_price, search
 from .search.steiner import Distances
 from .search.symmetry import representatives, with_plainest_axes
 from .search.tree_costs import Trees
 
 Floats = NDArray[np.float64]
 LEAST_EXCHANGED = 0.01  # of the time of a plan that sends what is chosen, for which sending it otherwise is planned
+LEAST_SAVED = 0.01  # of a price: by so much bounds must be lower for what they bound to be planned all the same
 MOST_ORDERS = 6  # of products, beside those of fewest operations, each of which is a whole plan
 
 
@@ -145,17 +147,19 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
     orders = Orders(program)
     first = {name: orders.ordered(name) for name in names}
     pinned = {pin.value for pin in (*program.pins, *options.pins)}
-    trials = _Trials(mesh, options)
+    trials = _Trials(mesh, options, pinned)
     trials.plan(first)
     picks: dict[str, dict[Product, int]] = {name: {} for name in names}
     for name, kind, other in _others(orders, names):
-        programs = dict(trials.programs)
-        programs[name] = orders.ordered(name, picks[name] | {kind: other})
-        if not (pinned & first[name].table().keys()) - programs[name].table().keys() and trials.plan(programs):
+        programs = {**trials.programs, name: orders.ordered(name, picks[name] | {kind: other})}
+        if trials.may_be(programs[name], first[name]) and trials.plan(programs):
             picks[name][kind] = other
     for name in names if trials.found else ():
-        if (once := sent_once(trials.programs[name], name)) is not None and trials.exchanges(name):
-            trials.plan({**trials.programs, name: once})
+        once = sent_once(trials.programs[name], name)
+        if once is not None and trials.may_be(once, first[name]):
+            programs = {**trials.programs, name: once}
+            if trials.exchanges(name) or trials.promises(programs):
+                trials.plan(programs)
     return trials.best()
 
 
@@ -167,25 +171,53 @@ def _others(orders: Orders, phases: Sequence[str]) -> list[tuple[str, Product, i
 
 @dataclass
 class _Trials:
-    """Plans of phases whose products are in different orders. `programs`: what each phase runs in the cheapest so far;
-    without one, in the first. `refused`: why there was no plan at first. `bound`: what every plan in an order that was
-    tried costs at the least, where that is less than what was found."""
+    """Plans of phases whose products are in different orders, and which send tokens to experts or to groups of them.
+    `pinned`: the values that pins name. `programs`: what each phase runs in the cheapest so far; without one, in the
+    first. `refused`: why there was no plan at first. `bound`: what every plan of what was tried costs at the least,
+    where that is less than what was found."""
 
     mesh: Mesh
     options: Options
+    pinned: Set[str]
     programs: Mapping[str, Program] = field(default_factory=dict)
     found: Plan | None = None
     refused: InputError | Cutoff | None = None
     bound: float = math.inf
     build_s: float = 0.0
     solve_s: float = 0.0
+    _tasks: dict[tuple[int, ...], _Task] = field(default_factory=dict)
+
+    def may_be(self, other: Program, first: Program) -> bool:
+        """Whether a phase may run `other` in place of `first`: where it makes whatever a pin names."""
+        return not (self.pinned & first.table().keys()) - other.table().keys()
+
+    def _task(self, programs: Mapping[str, Program]) -> _Task:
+        """What there is to search, made once."""
+        key = tuple(id(program) for program in programs.values())
+        if key not in self._tasks:
+            started = time.perf_counter()
+            self._tasks[key] = _task(programs, self.mesh, self.options)
+            self.build_s += time.perf_counter() - started
+        return self._tasks[key]
+
+    def promises(self, programs: Mapping[str, Program]) -> bool:
+        """Whether bounds, which are known at once, leave room for a plan that is cheaper than the best so far."""
+        assert self.found is not None, "it is asked beside a plan"
+        try:
+            problem = self._task(programs).problem
+            started = time.perf_counter()
+            least = least_price(problem)
+        except InputError:
+            return False
+        self.solve_s += time.perf_counter() - started
+        return least < self.found.price * (1 - LEAST_SAVED)
 
     def plan(self, programs: Mapping[str, Program]) -> bool:
         """Plan phases, and say whether that is the cheapest plan so far."""
         below = self.options.below if self.found is None else min(self.options.below, self.found.price)
         self.programs = self.programs or programs
         try:
-            found = _planned(programs, self.mesh, replace(self.options, below=below))
+            found = _planned(self._task(programs), below)
         except (InputError, Cutoff) as error:
             self.refused = self.refused or error
             if isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN:  # there may be one all the same
@@ -193,6 +225,8 @@ class _Trials:
             if isinstance(error, Cutoff) and _left_open(error, below, self.options):  # there may be a cheaper one
                 self.bound = min(self.bound, error.bound)
             return False
+        finally:
+            self._tasks.clear()
         self.bound = min(self.bound, found.bound)
         self.build_s, self.solve_s = self.build_s + found.timing.build_s, self.solve_s + found.timing.solve_s
         better = self.found is None or found.price < self.found.price
@@ -222,13 +256,28 @@ def _left_open(cutoff: Cutoff, below: float, options: Options) -> bool:
     return not cutoff.in_mesh_order and cutoff.bound < below * (1 - 2 * options.settings.gap)
 
 
-def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> Plan:
-    """The proven cheapest plan of phases, each of which runs its own program. Raises as `choose` does."""
-    started = time.perf_counter()
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What there is to search for phases, each of which runs its own program. `order`: that in which axes stand, where
+    no other is looked at. `alike`: axes that plans may rename."""
+
+    programs: Mapping[str, Program]
+    phases: Sequence[Phase]
+    mesh: Mesh
+    options: Options
+    order: Order | None
+    alike: Sequence[Sequence[str]]
+    moves: Moves
+    problem: Problem
+
+
+def _task(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> _Task:
+    """What there is to search. Raises InputError where a pin cannot hold, and where what is stored does not fit."""
     bound = [program.phase(name) for name, program in programs.items()]
     network = Network(options.hardware, mesh)
     pins = [pin for program in programs.values() for pin in (*program.pins, *options.pins)]
-    order = mesh_order(programs, mesh, alike_axes(network, pins), (pin.layout for pin in pins))
+    alike = alike_axes(network, pins)
+    order = mesh_order(programs, mesh, alike, (pin.layout for pin in pins))
 
     def graph_of(phase: str) -> Graph:
         program = programs[phase]
@@ -245,25 +294,32 @@ def _planned(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> P
     graphs = for_each([p.name for p in bound], graph_of)
     graph = join_phases(graphs, bound)
     moves = all_moves(programs, graph, network)
-    problem = _problem(graph, moves, network, [] if order else alike_axes(network, pins), options)
-    prover = Prover(problem)
-    reader = _Reader(programs, bound, mesh, moves, problem, options)
+    problem = _problem(graph, moves, network, [] if order else alike, options)
+    return _Task(programs, bound, mesh, options, order, alike, moves, problem)
+
+
+def _planned(task: _Task, below: float) -> Plan:
+    """The proven cheapest plan of those that cost less than `below`. Raises as `choose_on` does."""
+    started = time.perf_counter()
+    options = task.options
+    prover = Prover(task.problem)
+    reader = _Reader(task.programs, task.phases, task.mesh, task.moves, task.problem, options)
     limits = reader.limits()
     try:
-        found = search(problem, limits, prover, options.below, reader.sides)
+        found = search(task.problem, limits, prover, below, reader.sides)
     except Cutoff as beaten:
-        if options.below < math.inf:
-            if order is None:
+        if below < math.inf:
+            if task.order is None:
                 raise
             raise Cutoff(0.0, in_mesh_order=True) from None
         assert limits is not None, "without limits there is a plan"
-        proven = beaten.bound == math.inf and order is None
-        raise live_do_not_fit(limits, graph, mesh, options.capacity, proven) from None
+        proven = beaten.bound == math.inf and task.order is None
+        raise live_do_not_fit(limits, task.problem.graph, task.mesh, options.capacity, proven) from None
     apart = limits is not None and not limits.fits(found, apart=False)
     plan = reader.plan(found, apart)
     total = time.perf_counter() - started
     timed = replace(plan, timing=Timing(total - prover.solve_s, prover.solve_s))
-    return replace(timed, in_mesh_order=True) if order else with_plainest_axes(timed, alike_axes(network, pins))
+    return replace(timed, in_mesh_order=True) if task.order else with_plainest_axes(timed, task.alike)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +71,7 @@ class Assembly:
     integer: list[NDArray[np.bool_]] = field(default_factory=list)
     row: list[Array] = field(default_factory=list)
     column: list[Array] = field(default_factory=list)
-    coefficient: list[Floats] = field(default_factory=list)
+    coefficient: list[float | Floats] = field(default_factory=list)
     low: list[Floats] = field(default_factory=list)
     high: list[Floats] = field(default_factory=list)
     columns: int = 0
@@ -97,7 +98,7 @@ class Assembly:
         """Coefficients; those of one place add up."""
         self.row.append(row)
         self.column.append(column)
-        self.coefficient.append(np.broadcast_to(np.asarray(coefficient, dtype=np.float64), row.shape))
+        self.coefficient.append(coefficient)
 
     def model(self) -> Model:
         """What has been added."""
@@ -107,7 +108,16 @@ class Assembly:
             np.concatenate(self.integer),
             np.concatenate(self.row),
             np.concatenate(self.column),
-            np.concatenate(self.coefficient),
+            self._coefficients(),
             np.concatenate(self.low),
             np.concatenate(self.high),
         )
+
+    def _coefficients(self) -> Floats:
+        """Those of all entries: most blocks have one for all of theirs."""
+        counts = [len(row) for row in self.row]
+        out = np.repeat([c if isinstance(c, float) else 0.0 for c in self.coefficient], counts)
+        for end, count, own in zip(accumulate(counts), counts, self.coefficient, strict=True):
+            if not isinstance(own, float):
+                out[end - count : end] = own
+        return out

@@ -55,9 +55,7 @@ def search(
             if copies.price >= below:
                 raise Cutoff(copies.bound)
             return copies
-    phases = {node.phase for node in problem.graph.nodes if node.phase is not None}
-    if problem.graph.layouts > MAX_LAYOUTS * max(1, len(phases)):
-        raise too_large()
+    _refuse_too_large(problem)
     ascent = _ascent(problem)
     for _ in range(SWEEPS):
         ascent.sweep()
@@ -83,6 +81,19 @@ def search(
             return proven.plan
         least = max(least, proven.plan.bound)
     return _sides(every, prover, least, below)
+
+
+def least_price(problem: Problem) -> float:
+    """What every plan costs at the least, as an ascent of some sweeps shows. Raises InputError where there are too many
+    layouts to look at."""
+    _refuse_too_large(problem)
+    return _settled(problem).bound()
+
+
+def _refuse_too_large(problem: Problem) -> None:
+    phases = {node.phase for node in problem.graph.nodes if node.phase is not None}
+    if problem.graph.layouts > MAX_LAYOUTS * max(1, len(phases)):
+        raise too_large()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from escc.ir.mesh import Mesh
 from escc.ir.spmd import SpmdProgram
 from escc.ir.text.write_spmd import print_spmd
 from escc.ir.verify.verify import verify
-from escc.passes.choose import Options, choose
+from escc.passes.choose import LEAST_SAVED, Options, choose
+from escc.passes.expansion.once import sent_once
 from escc.passes.lower.insert import insert
 
 CASES_EACH = 16  # 320 in all
@@ -46,16 +47,22 @@ def searched(case: Case, seed: int) -> tuple[float, SpmdProgram | None, CheckRep
         return math.inf, None, None
     assert plan.phases[0].gap <= RELATIVE
     (spmd,) = insert(plan)
-    verify(spmd, case.program)
+    once = sent_once(case.program, "main")
+    verify(spmd, once if once and once.table().keys() <= spmd.table().keys() else case.program)
     return plan.phases[0].price, spmd, check(case.program, spmd, predict, seed)
 
 
 def compare(case: Case, seed: int) -> str:
-    """The search against the judge, and its plan against the reference; the plan's text."""
-    least = optimum(case)
+    """The search against the judge, of tokens that go to experts or once to groups of them, and its plan against the
+    reference; the plan's text."""
+    least, once = [optimum(case)], sent_once(case.program, "main")
+    if once is not None and {pin.value for pin in pins(case)} <= once.table().keys():
+        other = optimum(replace(case, program=once))
+        if other < least[0]:  # what saves less may be passed over
+            least = [other] if other < least[0] * (1 - LEAST_SAVED) else [*least, other]
     found, spmd, report = searched(case, seed)
     context = f"seed {seed}, {case.label}, mesh {case.mesh}, capacity {case.capacity_bytes}"
-    assert found == pytest.approx(least, rel=RELATIVE, abs=ABSOLUTE_S), context
+    assert any(found == pytest.approx(price, rel=RELATIVE, abs=ABSOLUTE_S) for price in least), context
     if report is not None:
         assert report.max_error <= 1e-9, context
         assert report.equal, context

@@ -1,4 +1,5 @@
-"""What a loop of looped steps takes: the longer of its arithmetic and its transfer, and how much that hides.
+"""What a loop of looped steps takes: the longer of its arithmetic and its transfer with one block beside it, and what
+that hides.
 
 Blocks are passed on along one axis at a time, so a loop over several axes does not use their links at
 once, as the collectives in its place would: it may take longer than they. What every block needs whole and
@@ -25,10 +26,10 @@ class LoopCost:
     """A loop, once. `results`: what its steps make, in order; `times`: how often it runs.
 
     `halves`: 2 where each block is cut in two along the dim of the first stage, to go round both ways,
-    else 1. `permutes`: the collective-permutes of all of it, each of `permute_bytes` from every chip.
-    `op_s`: its ops, block by block, `kernels_s` of it to start the kernels of each block but one; `transfer_s`: the
-    bytes, and the hop of each round (`hops_s` of it); `start_s`: what comes before either. `apart_s`: what its steps
-    take one after the other.
+    else 1. `permutes`: the collective-permutes of all of it, each of `permute_bytes` from every chip. `blocks`: how
+    many blocks each chip has to do with. `op_s`: its ops, block by block, `kernels_s` of it to start the kernels of
+    each block but one; `transfer_s`: the bytes, and the hop of each round (`hops_s` of it); `start_s`: what comes
+    before either. `apart_s`: what its steps take one after the other.
     """
 
     results: tuple[str, ...]
@@ -36,6 +37,7 @@ class LoopCost:
     halves: int
     permutes: int
     permute_bytes: Fraction
+    blocks: int
     op_s: float
     kernels_s: float
     transfer_s: float
@@ -50,8 +52,14 @@ class LoopCost:
 
     @property
     def seconds(self) -> float:
-        """What it takes."""
-        return self.start_s + max(self.op_s, self.transfer_s)
+        """What it takes: transfers run beside the ops on all blocks but one, the last that comes or the first that
+        goes."""
+        return self.start_s + (self.transfer_s + self.op_s / self.blocks if self.waits else self.op_s)
+
+    @property
+    def waits(self) -> bool:
+        """Whether its ops wait for what is transferred."""
+        return self.transfer_s + self.op_s / self.blocks > self.op_s
 
     @property
     def hidden_s(self) -> float:
@@ -96,6 +104,7 @@ def loop_cost(loop: CollectiveMatmul, times: int, spmd: SpmdProgram, network: Ne
         halves=halves,
         permutes=halves * rounds,
         permute_bytes=block_bytes / halves,
+        blocks=gathered,
         op_s=kernels_s + fsum(_by_blocks_s(step, loop, halves, spmd, network, alone) for step in loop.ops),
         kernels_s=kernels_s,
         transfer_s=transfer_s + hops_s,

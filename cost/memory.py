@@ -12,7 +12,8 @@ A table whose rows do not fill the lanes of tiles lies in a TPU's memory by colu
 it is handed over otherwise. Its rows are looked up in a copy of it by rows, padded to whole lanes (libtpu 0.0.42, v4
 and v5e: of a table of 262,208 rows of 1,344 each a copy of 738 MB beside its 705).
 
-A reduce-scatter that goes as rows there (cost.tpu_collectives) holds what it reads once more, laid out as these.
+A reduce-scatter that goes as rows there (cost.tpu_collectives) holds what it reads once more, laid out as these. A
+gather or reduce-scatter in two stages holds what the first one makes.
 
 Not counted: second buffers for copies that are prefetched. Steps in one loop count as they would one
 after the other, with the values that are passed on in blocks held in whole.
@@ -24,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from ..ir.collective import ReduceScatter
+from ..ir.collective import AllGather, ReduceScatter
 from ..ir.program import Append, Kind, Region, Repeat, Stored, Take, operand_names, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from ..ir.streams import copies_held
@@ -38,7 +39,8 @@ from .tpu_collectives import Kept
 class Live:
     """A value that is held at a point, and its bytes on a chip. `copy_of`: the parameter or cache that
     it is a moved copy of, such as gathered weights; None for an intermediate value. `form`: `block`, where it is no
-    more than a block of the value, `rows`, where it is a second copy of it, laid out by rows; None for it itself."""
+    more than a block of the value, `rows`, where it is a second copy of it, laid out by rows, `first stage`, where it
+    is what the first of two stages of a collective makes of it; None for it itself."""
 
     name: str
     bytes: Fraction
@@ -136,8 +138,8 @@ class _Liveness:
     """The walk over a program. `held`: stored tensors and cache versions; `copies`: of what a moved
     value is a copy; `made_of`: for each score the values that it is computed from; `sizes`: bytes on a chip, as they
     are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each
-    holds of scores; `by_rows`: the copies in which rows of tables are looked up and sums are scattered, by what they
-    make; `unmade`: scores that are never there as values; `counts_scores`: whether scores count at all; `lanes`: as
+    holds of scores; `beside`: what steps hold while they run beside what they read and make, by what they make;
+    `unmade`: scores that are never there as values; `counts_scores`: whether scores count at all; `lanes`: as
     `memory` has them."""
 
     spmd: SpmdProgram
@@ -149,7 +151,7 @@ class _Liveness:
     sizes: dict[str, Fraction] = field(default_factory=dict)
     steps: dict[str, Attention] = field(default_factory=dict)
     block: dict[str, Live] = field(default_factory=dict)
-    by_rows: dict[str, Live] = field(default_factory=dict)
+    beside: dict[str, tuple[Live, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
@@ -161,21 +163,35 @@ class _Liveness:
                     self.held.add(name)
                 case Compute(Append(result, cache)) if cache in self.held:
                     self.held.add(result)
-                case Compute(Take(result, table) as op) if table in self.held:
-                    if size := bytes_by_rows(op, self.spmd, self.lanes):
-                        self.by_rows[result] = Live(table, size, table, "rows")
-                case Move(result, operand, ReduceScatter(axes, dim)) if kept and kept.as_rows(operand, dim, axes):
-                    self.by_rows[result] = Live(operand, self.bytes_of(operand), None, "rows")
                 case Move(result, operand) if operand in self.held or operand in self.copies:
                     self.copies[result] = self.copies.get(operand, operand)
                 case Compute(op) if op.result in never_stored:
                     self.made_of[op.result] = self.see_through(operand_names(op))
+            if isinstance(placed.item, Compute | Move) and (beside := tuple(self._beside(placed.item, kept))):
+                self.beside[placed.item.result] = beside
         self.unmade = frozenset() if self.counts_scores else never_stored
         for block in blocks_of(self.spmd) if self.counts_scores else ():
             one = block.attention
             self.unmade |= one.unmade
             self.steps |= dict.fromkeys((one.largest.result, one.sum.result, one.product.result), one)
             self.block[one.largest.result] = Live(block.name, block.bytes, None, "block")
+
+    def _beside(self, step: Step, kept: Kept | None) -> Iterator[Live]:
+        """The copy in which the rows of a table are looked up or sums are scattered, and first stages."""
+        match step:
+            case Compute(Take(_, table) as op) if table in self.held:
+                if size := bytes_by_rows(op, self.spmd, self.lanes):
+                    yield Live(table, size, table, "rows")
+            case Move(_, operand, ReduceScatter(axes, dim)) if kept:
+                if kept.as_rows(operand, dim, axes):
+                    yield Live(operand, self.bytes_of(operand), None, "rows")
+                first, *later = kept.stages(axes)
+                if later:
+                    yield Live(operand, self.bytes_of(operand) / self.spmd.mesh.size(*first), None, "first stage")
+            case Move(_, operand, AllGather(axes)) if kept and len(stages := kept.stages(axes)) > 1:
+                size = self.bytes_of(operand) * self.spmd.mesh.size(*stages[-1])
+                copy_of = operand if operand in self.held else self.copies.get(operand)
+                yield Live(operand, size, copy_of, "first stage")
 
     def program(self) -> Iterator[Point]:
         """The start, with all inputs, then the body; results stay to the end."""
@@ -260,7 +276,7 @@ class _Liveness:
         """The point at which `names` are live; those that are stored anyway are left out."""
         live = [Live(name, self.bytes_of(name), self.copies.get(name)) for name in sorted(names - self.held)]
         live += [self.block[step]] if step in self.block else []
-        live += [self.by_rows[step]] if step in self.by_rows else []
+        live += self.beside.get(step or "", ())
         return Point(step, repeats, tuple(live))
 
     def bytes_of(self, name: str) -> Fraction:

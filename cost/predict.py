@@ -40,7 +40,7 @@ class Shares:
         """All of it."""
         return fsum(self.seconds)
 
-    def times(self, count: int) -> Shares:
+    def times(self, count: float) -> Shares:
         """The same, `count` times."""
         return Shares(*(count * seconds for seconds in self.seconds))
 
@@ -205,20 +205,22 @@ def token_dims(program: Program) -> tuple[str, ...]:
 
 
 def _spent(spmd: SpmdProgram, cost: Estimate, hardware: Hardware) -> Shares:
-    """What the time goes to. In a loop the longer of its ops and its transfer counts; the other is hidden."""
+    """What the time goes to. In a loop its ops count, or its transfer and the ops on a block; the rest is hidden."""
     looped = {name for loop in cost.loops for name in loop.results}
     steps = {op.result for op in cost.ops} | {move.result for move in cost.moves}
     total = shares(spmd, _some(cost, steps - looped), hardware)
     for loop in cost.loops:
-        start_s = loop.times * loop.start_s
-        if loop.op_s >= loop.transfer_s:
-            ops = [op for op in cost.ops if op.result in loop.results]
-            again_s = loop.op_s - loop.kernels_s - fsum(op.seconds for op in ops)  # what is read for each block
-            total += shares(spmd, _some(cost, {op.result for op in ops}), hardware)
-            total += Shares(hbm_s=loop.times * again_s, latency_s=start_s, launch_s=loop.times * loop.kernels_s)
+        ops = [op for op in cost.ops if op.result in loop.results]
+        again_s = loop.op_s - loop.kernels_s - fsum(op.seconds for op in ops)  # what is read for each block
+        own = shares(spmd, _some(cost, {op.result for op in ops}), hardware)
+        own += Shares(hbm_s=loop.times * again_s, launch_s=loop.times * loop.kernels_s)
+        if not loop.waits:
+            total += own
         else:
             hops_s = loop.times * loop.hops_s
-            total += Shares(network_s=loop.times * loop.transfer_s - hops_s, latency_s=start_s + hops_s)
+            total += own.times(1 / loop.blocks)
+            total += Shares(network_s=loop.times * loop.transfer_s - hops_s, latency_s=hops_s)
+        total += Shares(latency_s=loop.times * loop.start_s)
     return total + Shares(host_s=cost.totals().waiting_s)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...ir.collective import CollectiveKind
 from ...ir.mesh import Mesh
-from .hlo_text import Instruction, Module, ModuleError, read_module, size_of
+from .hlo_text import ENDS, Instruction, Module, ModuleError, read_module, size_of
 
 KINDS = {
     "all-gather": CollectiveKind.ALL_GATHER,
@@ -28,7 +28,7 @@ KINDS = {
     "collective-permute": CollectiveKind.PERMUTE,
 }
 
-ENDS, BESIDE = '"AsyncCollectiveDone"', "async_collective_fusion"  # of collectives that are taken apart
+BESIDE = "async_collective_fusion"  # what runs beside collectives that are taken apart
 
 _MESH_GROUPS = re.compile(
     r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\(\[(?P<tile>[\d,]+)\]T\((?P<order>[\d,]+)\)\))?"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .hlo_text import Instruction, Module, size_of
+from .hlo_text import ENDS, STARTS, Instruction, Module, size_of
 
 # What only puts elements elsewhere.
 MOVING = {
@@ -141,16 +141,39 @@ def hidden_in(module: Module) -> tuple[Hidden, ...]:
     for name, body in module.computations.items():
         waiting: dict[str, bool] = {}
         for instruction in body:
-            opcode = instruction.opcode
-            if re.fullmatch(r"(all-|reduce-|collective-).*-start", opcode):
-                waiting[instruction.name] = False
-            elif opcode.endswith("-done") and instruction.operands and instruction.operands[0] in waiting:
-                every = counted.setdefault(opcode.removesuffix("-done"), [0, 0])
+            part = _end_of(instruction, module)
+            if part is not None and part.starts:
+                waiting[part.collective] = False
+            elif part is not None and part.collective in waiting:
+                every = counted.setdefault(part.opcode, [0, 0])
                 every[0] += times.get(name, 0)
-                every[1] += times.get(name, 0) * waiting.pop(instruction.operands[0])
+                every[1] += times.get(name, 0) * waiting.pop(part.collective)
             elif waiting and _multiplies(instruction, module):
                 waiting = dict.fromkeys(waiting, True)
     return tuple(Hidden(opcode, *both) for opcode, both in sorted(counted.items()) if both[0])
+
+
+@dataclass(frozen=True)
+class _End:
+    """An end of a collective of kind `opcode`: where it `starts`, or is done. `collective`: the same at both."""
+
+    opcode: str
+    collective: str
+    starts: bool
+
+
+def _end_of(instruction: Instruction, module: Module) -> _End | None:
+    """The end of a collective that an instruction is, if it is one: a start or a done of its own, or a fusion that
+    begins or ends one that is taken apart, whose channel both of them name."""
+    opcode = instruction.opcode
+    if re.fullmatch(r"(all-|reduce-|collective-).*-start", opcode):
+        return _End(opcode.removesuffix("-start"), instruction.name, True)
+    if opcode.endswith("-done") and instruction.operands:
+        return _End(opcode.removesuffix("-done"), instruction.operands[0], False)
+    inside = list(_inside(instruction, module)) if opcode == "fusion" else []
+    ends = [STARTS in each.rest for each in inside if STARTS in each.rest or ENDS in each.rest]
+    channels = [(each.opcode, found[0]) for each in inside if (found := re.search(r"channel_id=\d+", each.rest))]
+    return _End(*channels[0], ends[0]) if ends and channels else None
 
 
 def _times_of_computations(module: Module) -> dict[str, int]:

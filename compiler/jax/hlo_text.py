@@ -31,6 +31,9 @@ BITS = {
     "u64": 64,
 }
 
+# Of collectives that are taken apart: what begins one and what ends it in the fusions that do so.
+STARTS, ENDS = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
+
 _COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\) -> .*\{")
 _INSTRUCTION = re.compile(
     r"\s+(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>\((?:[^()=]|\([^()]*\))*\)|\S+) (?P<opcode>[a-z][\w\-]*)"

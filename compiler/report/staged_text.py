@@ -12,6 +12,8 @@ from ..plan.staged import Staged
 from ..plan.tries import Try, least_bound, outcome_of
 from ..text.terminal import bound_text, count_text, gap_text, size_text, table, time_text
 
+ROUNDING = 1e-12  # errors below are those of sums in another order, which depends on the machine
+
 
 def tries_text(found: Sequence[Try]) -> str:
     """What was tried, the quickest first, as a table."""
@@ -94,7 +96,8 @@ def pipeline_check_text(staged: Staged) -> str:
 
 def _checked(staged: Staged) -> Iterator[str]:
     for phase, error in staged.errors:
-        yield f"  checked {phase}: micro-batches through virtual chips, error {error:.0e} beside the model"
+        most = f"error at most {max(error, ROUNDING):.0e} beside the model"
+        yield f"  checked {phase}: micro-batches through virtual chips, {most}"
 
 
 def _rates(staged: Staged) -> Iterator[str]:

@@ -69,7 +69,7 @@ def test_a_loop_in_the_flat_convention_takes_the_longer_of_arithmetic_and_transf
     # are not written, as nothing reads them.
     assert loop.op_s == pytest.approx((32 * 1024 * 1024 + 512 * 1024) * 2 / 1.2e12)
     assert loop.op_s > 2 * 512 * 1024 * 1024 / 275e12
-    assert loop.seconds == max(loop.op_s, loop.transfer_s)
+    assert loop.seconds == max(loop.op_s, loop.transfer_s + loop.op_s / 16)
     assert loop.hidden_s == pytest.approx(seconds(cost, "h'", "h''", "u") - loop.seconds)
 
 
@@ -107,7 +107,9 @@ def test_weights_that_have_the_dim_of_the_blocks_are_read_once(batch: int, summe
         values = 8 * batch * 1024 + 1024 * 1024 + batch * 1024
         assert loop.op_s == pytest.approx(max(2 * batch * 1024 * 1024 / 275e12, 2 * values / 1.2e12))
     moved_s = seconds(cost, *(["h'"] if summed else ["u'"]))
-    assert loop.hidden_s == pytest.approx(seconds(cost, "u") + moved_s - max(loop.op_s, loop.transfer_s))
+    assert loop.hidden_s == pytest.approx(
+        seconds(cost, "u") + moved_s - max(loop.op_s, loop.transfer_s + loop.op_s / 4)
+    )
 
 
 def test_a_loop_on_links_pays_one_start_and_a_hop_each_round() -> None:
@@ -116,7 +118,7 @@ def test_a_loop_on_links_pays_one_start_and_a_hop_each_round() -> None:
     # 45 GB/s on a link, both directions of a ring in use: first 3 blocks along z, then 4 times 3 along y.
     assert loop.transfer_s == pytest.approx(15 * 65536 / 90e9 + 15e-6)
     assert loop.start_s == pytest.approx(10e-6)
-    assert loop.seconds == pytest.approx(10e-6 + max(loop.op_s, 15 * 65536 / 90e9 + 15e-6))
+    assert loop.seconds == pytest.approx(10e-6 + max(loop.op_s, 15 * 65536 / 90e9 + 15e-6 + loop.op_s / 16))
     apart = seconds(cost, "h'", "h''", "u")
     assert apart == pytest.approx(seconds(cost, "u") + 2 * (10e-6 + 2e-6) + 15 * 65536 / 90e9)
     assert loop.hidden_s == pytest.approx(apart - loop.seconds)
@@ -264,7 +266,9 @@ def test_the_laws_of_every_loop(seed: int) -> None:
     moved_s, alone_s = sum(move.seconds for move in flat.moves), sum(op.seconds for op in flat.ops)
     assert isclose(loop.transfer_s, moved_s, rel_tol=1e-9)
     assert isclose(loop.op_s, by_blocks_s(spmd, loop.halves), rel_tol=1e-9) and loop.op_s >= alone_s * (1 - 1e-9)
-    assert isclose(loop.hidden_s, moved_s + alone_s - max(loop.op_s, loop.transfer_s), rel_tol=1e-9)
+    # Nothing comes beside the ops on the block that is there first, or that is made first.
+    waits_s = loop.transfer_s + loop.op_s / (loop.permutes // loop.halves + 1)
+    assert isclose(loop.hidden_s, moved_s + alone_s - max(loop.op_s, waits_s), rel_tol=1e-9)
     for hardware in (LINKS, H100.with_network("links")):
         cost = estimate(spmd, hardware)
         (linked,) = cost.loops

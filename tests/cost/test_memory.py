@@ -497,3 +497,34 @@ class Random:
 @pytest.mark.parametrize("seed", range(300))
 def test_the_peak_of_any_program_is_that_of_the_unrolled_one(seed: int) -> None:
     check(Random(seed).program)
+
+
+SUMMED = """input g: f32 BC_xy
+  param w: f32 C_xyE
+  h f32 BE partialsum-xy = g[B,C] * w[C,E]"""
+
+
+@pytest.mark.parametrize("ways", ["gather", "scatter"])
+def test_what_goes_in_two_stages_is_held_between_them(ways: str) -> None:
+    """Over all of 4 x 2 chips: of a gather what 2 chips have, of a reduce-scatter the part of 4 of what comes in."""
+    start, move, after = {
+        "gather": ("input h: f32 B_xyE", "all-gather(xy) B of h", "BE"),
+        "scatter": (SUMMED, "reduce-scatter(xy) B of h", "B_xyE"),
+    }[ways]
+    spmd = parse_spmd(
+        Source(
+            "toy.spmd",
+            f"""sharded "toy" main on x=4 y=2
+sizes B=1024 C=8 E=256
+  {start}
+  k f32 {after} = {move}
+return k
+""",
+        )
+    )
+    verify(spmd)
+    less, more = (points(spmd, lanes)[-1] for lanes in (1, 128))
+    [stage] = [value for value in more.live if value.form == "first stage"]
+    whole = 1024 * 256 * 4
+    assert stage.label == "h (first stage)" and stage.bytes == (whole / 8 * 2 if ways == "gather" else whole / 4)
+    assert more.bytes - less.bytes == stage.bytes

@@ -156,6 +156,13 @@ def test_a_collective_that_is_taken_apart_beside_arithmetic_is_one():
     assert collectives_of(TAKEN_APART, Mesh.parse("8")) == Counter({gather: 1})
 
 
+@pytest.mark.parametrize(("opcode", "beside"), [("add", 0), ("convolution", 1)])
+def test_a_collective_that_is_taken_apart_is_hidden_by_the_products_between_its_ends(opcode: str, beside: int):
+    between = f"%a.2 = bf16[8,1024]{{1,0}} parameter(1)\n  %made = bf16[8,1024]{{1,0}} {opcode}(%a.2, %a.2)"
+    text = TAKEN_APART.replace("%a.2 = bf16[8,1024]{1,0} parameter(1)", between, 1)
+    assert hidden_in(read_module(text)) == (Hidden("all-gather", 1, beside),)
+
+
 @pytest.mark.parametrize(
     ("chip", "mesh", "name", "config"),
     [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
 
-from ..ir.diagnostics import InputError, fail
+from ..ir.diagnostics import InputError, fail, listed
 from ..ir.mesh import Mesh, part_of
 from .hardware import Hardware, Switch, Torus, Wrap
 
@@ -53,7 +53,7 @@ def place_axes(mesh: Mesh, hardware: Hardware) -> dict[str, Axis]:
     axes = {name: placed.get(name, Axis(size, Level.BETWEEN)) for name, size in mesh.axes}
     far = [name for name, axis in axes.items() if axis.level is Level.BETWEEN and axis.size > 1]
     if far and hardware.between_bytes_per_s is None:
-        named = ", ".join(f"`{name}`" for name in far)
+        named = listed(far)
         raise fail(
             f"Axis {named} joins nodes, and {hardware.name} has no figure for the network between them.",
             hint="give `between_bytes_per_s` in a hardware file of your own, or take `--network flat`",

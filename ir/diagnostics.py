@@ -86,6 +86,16 @@ def fail(message: str, span: Span | None = None, hint: str | None = None, source
     return InputError([Diagnostic(message, span, hint, source)])
 
 
+def listed(names: Iterable[str]) -> str:
+    """Names as a sentence has them."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def plural(number: int, noun: str) -> str:
+    """A number and what it counts: `1 value`, `2 values`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A hint that names the closest known name, or None when nothing is close."""
     close = difflib.get_close_matches(name[:64], list(known)[:2000], n=1)

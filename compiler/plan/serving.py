@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...cost.predict import token_dims
 from ...ir.dataflow import appends
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import fail, listed
 from ...ir.program import Kind, Phase, Program, stored_in
 from ..text.terminal import count_text, time_text
 from .compiled import Compilation
@@ -46,11 +46,11 @@ def serving(program: Program) -> Serving:
         return Serving(counted[0], counted[1:], None)
     targets = tuple(dict.fromkeys(op.counted for op in grown))
     if len(targets) > 1:
-        raise fail(f"The caches of the model grow along several dims, {_listed(targets)}: which is the context?")
+        raise fail(f"The caches of the model grow along several dims, {listed(targets)}: which is the context?")
     new = tuple(dict.fromkeys(op.source for op in grown))
     batch = tuple(dim for dim in counted if dim not in new)
     if len(batch) != 1:
-        which = f"several, {_listed(batch)}" if batch else f"none beside {_listed(new)}"
+        which = f"several, {listed(batch)}" if batch else f"none beside {listed(new)}"
         raise fail(f"One dim of the model's inputs should count sequences, and there are {which}.")
     slots = tuple(dict.fromkeys(op.target for op in grown if op.context))
     return Serving(batch[0], new, targets[0], slots)
@@ -78,10 +78,6 @@ def sizes_at(program: Program, phase: str, dims: Serving, batch: int, context: i
                 hint="the context counts the new tokens",
             )
     return found
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
 
 
 @dataclass(frozen=True)

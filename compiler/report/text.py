@@ -17,6 +17,7 @@ from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
 from ...cost.memory import Point
 from ...cost.predict import Resource
 from ...ir.dataflow import moves
+from ...ir.diagnostics import plural
 from ...ir.layout import format_layout
 from ...ir.program import Kind, stored_in
 from ...ir.spmd import SpmdProgram
@@ -66,7 +67,7 @@ RULES = {
 def _header(compiled: CompiledPhase) -> Iterator[str]:
     spmd, hardware = compiled.spmd, compiled.hardware
     yield f"Plan of {json.dumps(spmd.name)}, phase {spmd.phase}, {OBJECTIVES[compiled.plan.objective]}"
-    yield f"  mesh      {spmd.mesh}: {_count(spmd.mesh.chips, 'chip')}"
+    yield f"  mesh      {spmd.mesh}: {plural(spmd.mesh.chips, 'chip')}"
     yield (
         f"  hardware  {hardware.name}: {hardware.peak_flops_per_s / 1e12:.6g} Tflop/s, "
         f"HBM {hardware.hbm_bytes / 1e9:.2f} GB at {hardware.hbm_bytes_per_s / 1e9:.6g} GB/s"
@@ -306,7 +307,7 @@ def _overlap(compiled: CompiledPhase) -> Iterator[str]:
     if not count:
         yield "  overlap    no loop would hide anything"
         return
-    hide = f"{_count(count, 'loop')} {'hides' if count == 1 else 'hide'}"
+    hide = f"{plural(count, 'loop')} {'hides' if count == 1 else 'hide'}"
     line = f"  overlap    {hide} {time_text(compiled.estimate.totals().hidden_s)}"
     if compiled.plan.objective is not Objective.TIME or compiled.together:
         yield line
@@ -322,7 +323,7 @@ def _checked(checked: CheckReport) -> Iterator[str]:
     dims = " ".join(f"{dim}={size}" for dim, size in checked.sizes)
     repeats = "".join(f", {name} {count} times" for name, count in checked.repeats)
     counted, predicted = (float(n) for n in (checked.counted_bytes, checked.predicted_bytes))
-    yield f"  Run on {_count(checked.chips, 'virtual chip')} at {dims}{repeats}:"
+    yield f"  Run on {plural(checked.chips, 'virtual chip')} at {dims}{repeats}:"
     yield f"  result     {agrees} the reference, largest relative error {checked.max_error:.1e}"
     if checked.not_finite is not None:
         yield f"             NaN and infinity are equal where both have them; first, {checked.not_finite.sentence}"
@@ -359,10 +360,6 @@ def _us(seconds: float) -> str:
 
 def _mb(size: float) -> str:
     return f"{size / 1e6:.2f}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 Data = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ir.dataflow import appends, ops
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import fail, listed
 from ...ir.dtype import Dtype
 from ...ir.expr import context_dims
 from ...ir.program import Kind, Map, Op, Program, Take, Value, operand_names, stored_in
@@ -57,7 +57,7 @@ def language_model(program: Program) -> LanguageModel:
     new = grown[0].source
     if any(op.source != new for op in grown) or new not in prompt.dims:
         dims = ", ".join(dict.fromkeys(f"`{op.source}`" for op in grown))
-        raise fail(f"The caches grow along {dims}, and the tokens have the dims {_listed(prompt.dims)}.")
+        raise fail(f"The caches grow along {dims}, and the tokens have the dims {listed(prompt.dims) or 'none'}.")
     (batch,) = (d for d in prompt.dims if d != new)
     for op in grown:
         if batch not in values[op.cache].dims:
@@ -100,9 +100,9 @@ def _chosen(program: Program, batch: str) -> str | None:
     values = program.table()
     found = [name for name in program.results if values[name].dtype is Dtype.I32]
     if len(found) > 1:
-        raise fail(f"The model returns tokens {len(found)} times: {_listed(found)}.", hint="return the greedy ones")
+        raise fail(f"The model returns tokens {len(found)} times: {listed(found)}.", hint="return the greedy ones")
     if found and values[found[0]].dims != (batch,):
-        dims = _listed(values[found[0]].dims)
+        dims = listed(values[found[0]].dims) or "none"
         raise fail(f"The model returns tokens of the dims {dims}, and one for each `{batch}` is needed.")
     return found[0] if found else None
 
@@ -151,7 +151,7 @@ def _check_phases(model: LanguageModel) -> None:
     phases = {phase.name: dict(phase.sizes) for phase in program.phases}
     missing = [name for name in (PREFILL, DECODE) if name not in phases]
     if missing:
-        raise fail(f"The model has no phase {_listed(missing)}.", hint=TWO_PHASES)
+        raise fail(f"The model has no phase {listed(missing)}.", hint=TWO_PHASES)
     before, after = phases[PREFILL], phases[DECODE]
     if after[new] != 1:
         raise fail(f"In phase `{DECODE}`, {new} = {after[new]} tokens are taken at a time.", hint=TWO_PHASES)
@@ -167,7 +167,3 @@ def _check_phases(model: LanguageModel) -> None:
                     f"`{value.name}` has {dim} = {before[dim]} in phase `{PREFILL}`, and {after[dim]} in "
                     f"phase `{DECODE}`."
                 )
-
-
-def _listed(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names) or "none"

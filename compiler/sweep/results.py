@@ -17,7 +17,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from types import TracebackType
 
-from ...ir.diagnostics import Diagnostic, InputError, Source, Span, fail
+from ...ir.diagnostics import Diagnostic, InputError, Source, Span, fail, listed
 from .lock import FileLock
 from .points import Data, Point, Record, Sweep, record_of
 
@@ -175,7 +175,7 @@ class ResultsFile:
             return self._foreign()
         ours = _parsed(_line(self.sweep.header()))
         differ = [name for name in ours if name not in theirs or _line(ours[name]) != _line(theirs[name])]
-        what = ", ".join(f"`{name}`" for name in differ) or "how it is written"
+        what = listed(differ) or "how it is written"
         return fail(f"`{self.path}` holds another sweep: it differs in {what}.", hint=ELSEWHERE)
 
     def _damaged(self, number: int, line: bytes, what: str) -> InputError:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
+from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail, listed
 from ..layout import Layout, parse_layout
 from ..program import Kind, Pin, PinKind, Place, Program, Repeat, Stored, Value, operand_names, stored_in, walk
 
@@ -180,16 +180,16 @@ def _use(name: str, place: Span, names: _Names) -> tuple[str, str]:
         if len(found) == 1:
             return op, found[0]
         if found:
-            raise fail(f"`{name[:64]}` may be any of {_listed(found)}.", place, "write more of the name")
+            raise fail(f"`{name[:64]}` may be any of {listed(found)}.", place, "write more of the name")
     if seen is not None:
         reads = names.ops[seen]
-        raise fail(f"The op of `{seen}` reads no `{name[len(seen) + 1 :][:64]}`.", place, f"it reads {_listed(reads)}")
+        raise fail(
+            f"The op of `{seen}` reads no `{name[len(seen) + 1 :][:64]}`.",
+            place,
+            f"it reads {listed(reads) or 'nothing'}",
+        )
     guess = did_you_mean(name.rpartition(".")[0], names.ops)
     raise fail(f"`{name[:64]}` names no op and operand.", place, guess or "write `use layer.u.Wi ...`")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{n}`" for n in names) or "nothing"
 
 
 KEYWORD = "place"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lark import Lark, Token, Tree, UnexpectedToken
 
-from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
+from ..diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail, listed
 from ..inert import HIDING, character
 from .build import build_model
 from .surface import Model
@@ -225,8 +225,8 @@ def _begun(tokens: Sequence[Token], position: int) -> Sequence[Token]:
 def _begins(token: Token, terminals: Sequence[str], what: str) -> str:
     """The word that was meant, or all that there are."""
     words = [_literal(name) for name in terminals]
-    listed = ", ".join(f"`{word}`" for word in words[:-1])
-    return did_you_mean(token, words) or f"{what} {listed} or `{words[-1]}`"
+    others = listed(words[:-1])
+    return did_you_mean(token, words) or f"{what} {others} or `{words[-1]}`"
 
 
 def _open_bracket(before: Sequence[Token], line: int) -> str | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from ..diagnostics import listed
 from ..program import Op, Program, Region, Repeat, with_operands
 from ..spmd import Compute, Move, SpmdProgram, Step
 
@@ -31,7 +32,7 @@ def differences(spmd: SpmdProgram, program: Program, origins: Mapping[str, str])
     yield from _regions("The program", spmd.body, program.body, origins)
     results = tuple(origins[name] for name in spmd.results)
     if results != program.results:
-        yield f"The results are {_listed(results)}, not {_listed(program.results)}."
+        yield f"The results are {listed(results)}, not {listed(program.results)}."
 
 
 def _regions(where: str, spmd: Region[Step], region: Region[Op], origins: Mapping[str, str]) -> Iterator[str]:
@@ -90,7 +91,3 @@ def _title(item: Compute | Repeat[Step] | Op | Repeat[Op] | Move) -> str:
     if isinstance(item, Repeat | Repeat):
         return f"the repeat `{item.name}`"
     return f"the op that makes `{item.result}`"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{n}`" for n in names)

@@ -36,7 +36,7 @@ from ..collective import (
     axes_of,
     describe,
 )
-from ..diagnostics import Diagnostic, InputError
+from ..diagnostics import Diagnostic, InputError, listed
 from ..layout import format_layout, unsplittable
 from ..program import Append, Kind, Op, Program, Region, Repeat, Stored, operand_names, walk
 from ..spmd import Compute, Move, SpmdProgram, SpmdValue, Step
@@ -271,9 +271,9 @@ class _Checker:
             self.define(carry.result, inner)
             names = [n for n in (carry.initial, carry.inside, carry.next, carry.result) if n in self.values]
             if len({replace(self.values[n], name="") for n in names}) > 1:
-                self.found.append(f"{where} carries {_listed(names)}, which differ in dims, dtype or layout.")
+                self.found.append(f"{where} carries {listed(names)}, which differ in dims, dtype or layout.")
             elif names and self.values[names[0]].layout.partial:
-                self.found.append(f"{where} carries {_listed(names)}, which are partial.")
+                self.found.append(f"{where} carries {listed(names)}, which are partial.")
 
     def results(self) -> None:
         """What is wrong with the results, and with the list of values."""
@@ -296,10 +296,6 @@ def _dims_of(collective: Collective) -> tuple[int, ...]:
             return (source, target)
         case AllReduce() | Permute() | Embed():
             return ()
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{n}`" for n in names)
 
 
 def _readers(spmd: SpmdProgram) -> Counter[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ...ir.diagnostics import listed
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Context, Expr, Operand, Size
 from ...ir.program import Iota
@@ -177,6 +178,6 @@ def without(body: Body, dims: Sequence[str], over: Sequence[str]) -> tuple[str, 
     """The dims less those in `over`. Raises Refused where one of these is not among them."""
     for dim in over:
         if dim not in dims:
-            has = ", ".join(f"`{d}`" for d in dims) or "none"
+            has = listed(dims) or "none"
             raise Refused(f"There is no dim `{dim}` to go over.", body.at, f"the dims are {has}")
     return tuple(d for d in dims if d not in over)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...ir.dataflow import makes
-from ...ir.diagnostics import Span
+from ...ir.diagnostics import Span, plural
 from ...ir.expr import Operand
 from ...ir.program import (
     Carry,
@@ -20,7 +20,7 @@ from ...ir.program import (
 )
 from ...ir.text.surface import Call, Repeated
 from .body import Body, Template
-from .report import Refused, plural
+from .report import Refused
 
 MAX_COUNT = 2**20  # repetitions
 MAX_DEPTH = 16  # calls nested in each other

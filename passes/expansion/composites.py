@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...ir.diagnostics import listed
 from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, Operand, Rotate, Size, operands
 from ...ir.program import Einsum, Iota, Map, Reduce
@@ -77,7 +78,7 @@ def _sink(body: Body, target: str, sink: Expr, rest: tuple[str, ...]) -> Expr:
     value = body.named(sink, f"{target}.sink")
     for dim in body.value(value).dims:
         if dim not in rest:
-            has = ", ".join(f"`{d}`" for d in rest) or "none"
+            has = listed(rest) or "none"
             raise Refused(f"The sink has dim `{dim}`, which the sums do not have.", body.at, f"their dims are {has}")
     return Operand(value)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from ...ir.diagnostics import Span
+from ...ir.diagnostics import Span, listed
 from ...ir.expr import Call, Const, Expr, Size
 from ...ir.program import Phase
 from ...ir.text.surface import Dim, Dims, Ident, Item, PhaseText
@@ -280,7 +280,7 @@ def _missing(table: DimTable, sizes: Mapping[str, int]) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(f"`{name}`" for name in names[:8])
+    shown = listed(names[:8])
     return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
 
 

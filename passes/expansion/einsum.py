@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...cost.ops import Indices
+from ...ir.diagnostics import plural
 from ...ir.dtype import Dtype
 from ...ir.program import Einsum
 from ...ir.text.surface import Binary, Expr, Ident, Indexed, Name
 from .body import Body
-from .report import Refused, plural
+from .report import Refused
 
 Factor = tuple[str, Indices]  # a value and the indices by which it is read
 

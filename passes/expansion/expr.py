@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...ir.diagnostics import listed, plural
 from ...ir.dtype import Dtype
 from ...ir.expr import Call as Apply
 from ...ir.expr import Const, Context, Operand, operands
@@ -35,7 +36,7 @@ from .composites import COMPOSITES
 from .dims import Unpadded, size_expr
 from .functions import GATES, NUMBERS, POINTWISE
 from .keywords import VALUES, check_words, dim_arguments, positional_arguments, with_keywords
-from .report import Refused, plural
+from .report import Refused
 
 STORED = ("take", "append")  # what reads quantised values as they are stored
 OPERATORS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
@@ -260,7 +261,7 @@ def _arguments(body: Body, call: Call, composite: Composite, target: str, dtype:
     positional, into = positional_arguments(body.context.dims, call, composite)
     least, most = len(composite.values) - composite.optional, len(composite.values)
     if not least <= len(positional) <= most:
-        names = ", ".join(f"`{value}`" for value in composite.values)
+        names = listed(composite.values)
         hint = "of two values, write `maximum(a, b)`" if name == "max" else None
         message = f"`{name}` takes {plural(most, 'value')} ({names}), not {len(positional)}."
         raise Refused(message, call.span, hint)

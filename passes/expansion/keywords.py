@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ...ir.diagnostics import listed
 from ...ir.text.surface import Argument, Call, DimList, Ident, Into, Keyword, Name, Number, Numbers
 from .arguments import BASE, EPSILON, Arguments, Causal, Composite, Scaling
 from .dims import MAX_SIZE, DimTable
@@ -212,9 +213,9 @@ def _above_zero(call: Call, arguments: Sequence[Argument], names: Sequence[str])
     """The numbers of a call, one for each of the names."""
     numbers = [a.value for a in arguments if isinstance(a, Number) and a.value > 0]
     if len(numbers) != len(arguments) or len(numbers) != len(names):
-        listed = ", ".join(f"`{name}`" for name in names)
+        every = listed(names)
         more = "; the word `exact` may stand behind them" if call.function.name == "yarn" else ""
-        raise Refused(f"`{call.function.name}` takes numbers above 0: {listed}{more}.", call.span)
+        raise Refused(f"`{call.function.name}` takes numbers above 0: {every}{more}.", call.span)
     return numbers
 
 

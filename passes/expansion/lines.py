@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ir.diagnostics import Span
+from ...ir.diagnostics import Span, plural
 from ...ir.dtype import Dtype
 from ...ir.program import PinKind, Value
 from ...ir.text.surface import Call, Declaration, Expr, Line, Name, Repeated, Return, Statement
@@ -15,7 +15,7 @@ from .declared import claim, declare, declared_dtype, pin_value
 from .einsum import einsum
 from .expr import arguments, define, define_several
 from .names import all_dims, all_known, known
-from .report import Refused, plural
+from .report import Refused
 
 
 def expand_lines(body: Body, lines: Sequence[Line], declared: Sequence[Value | None]) -> list[str] | None:

@@ -19,11 +19,6 @@ class Refused(Exception):
         self.message, self.span, self.hint = message, span, hint
 
 
-def plural(number: int, noun: str) -> str:
-    """A number and what it counts: `1 value`, `2 values`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _known(names: Sequence[str]) -> str | None:
     """A hint at the names that there are."""
     more = ", ..." if len(names) > MAX_SHOWN else ""

@@ -24,7 +24,7 @@ from functools import cached_property
 from ..ir.dataflow import appends, makes
 from ..ir.dtype import Dtype
 from ..ir.expr import Call, Const, Expr, Operand, rotated_dims
-from ..ir.program import Append, Einsum, Map, Op, Reduce, Region, Repeat, Stored, Sum, operand_names, walk
+from ..ir.program import Einsum, Map, Op, Reduce, Region, Repeat, Stored, Sum, operand_names, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 
 WHOLE_BYTES = 2**26  # scores that take no more are made whole: those of most decode steps
@@ -90,13 +90,10 @@ class Attention:
 
 def scores(spmd: SpmdProgram) -> frozenset[str]:
     """The scores that ops make and ops of the same region read alone: what attention as one kernel never stores."""
-    pairs: list[frozenset[str]] = []
     made: set[str] = set()
     kept = set(spmd.results)
     for placed in walk(spmd.body):
         match placed.item:
-            case Compute(Append(_, _, _, source, target)) if source != target:
-                pairs.append(frozenset([source, target]))
             case Compute(op):
                 made.add(op.result)
             case Move(_, operand):
@@ -104,8 +101,27 @@ def scores(spmd: SpmdProgram) -> frozenset[str]:
             case Repeat(_, _, carries, _) as repeat:
                 kept |= {name for carry in carries for name in (carry.initial, carry.next)}
                 kept |= _read_from_outside(repeat)
-    values = spmd.table()
+    values, pairs = spmd.table(), _pairs(spmd)
     return frozenset(n for n in made - kept if any(pair <= set(values[n].dims) for pair in pairs))
+
+
+def perhaps_in_blocks(spmd: SpmdProgram) -> frozenset[str]:
+    """Of the scores of an unsharded program those that may run in blocks once it is sharded: a chip holds no more of a
+    value than there is, and where this is little, scores are whole in all layouts."""
+    values, sizes, found = spmd.table(), dict(spmd.sizes), scores(spmd)
+    large = [set(values[name].dims) for name in found if _bytes(values[name], sizes) > WHOLE_BYTES]
+    pairs = [pair for pair in _pairs(spmd) if any(pair <= dims for dims in large)]
+    return frozenset(name for name in found if any(pair <= set(values[name].dims) for pair in pairs))
+
+
+def _pairs(spmd: SpmdProgram) -> frozenset[frozenset[str]]:
+    """The dims of new tokens and of the whole context, of each append."""
+    every = appends(spmd).values()
+    return frozenset(frozenset([op.source, op.target]) for op in every if op.source != op.target)
+
+
+def _bytes(value: SpmdValue, sizes: Mapping[str, int]) -> float:
+    return math.prod(sizes[dim] for dim in value.dims) * value.dtype.bits / 8
 
 
 def _read_from_outside(repeat: Repeat[Step]) -> set[str]:

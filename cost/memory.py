@@ -30,7 +30,7 @@ from ..ir.program import Append, Kind, Region, Repeat, Stored, Take, operand_nam
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from ..ir.streams import copies_held
 from ..ir.verify.fused import together
-from .attention import Attention, blocks_of, local_sizes, scores
+from .attention import Attention, blocks_of, local_sizes, perhaps_in_blocks, scores
 from .estimate import local_bytes
 from .tpu_collectives import Kept
 
@@ -116,10 +116,10 @@ def points(spmd: SpmdProgram, lanes: int = 1) -> tuple[Point, ...]:
     return tuple(_Liveness(spmd, lanes=lanes).program())
 
 
-def points_without_scores(spmd: SpmdProgram) -> tuple[Point, ...]:
-    """The same points, with nothing of scores that are neither moved nor leave their region: so much is held at the
-    least, whatever their size in the layouts that are chosen."""
-    return tuple(_Liveness(spmd, counts_scores=False).program())
+def points_without_blocks(spmd: SpmdProgram) -> tuple[Point, ...]:
+    """The same points of an unsharded program, with nothing of scores that may be made in blocks: so much is held at
+    the least, in whatever layouts are chosen."""
+    return tuple(_Liveness(spmd, whole_scores=False).program())
 
 
 def bytes_by_rows(op: Take, spmd: SpmdProgram, lanes: int) -> Fraction:
@@ -139,11 +139,11 @@ class _Liveness:
     value is a copy; `made_of`: for each score the values that it is computed from; `sizes`: bytes on a chip, as they
     are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each
     holds of scores; `beside`: what steps hold while they run beside what they read and make, by what they make;
-    `unmade`: scores that are never there as values; `counts_scores`: whether scores count at all; `lanes`: as
-    `memory` has them."""
+    `unmade`: scores that are never there as values; `whole_scores`: whether those count that may be in blocks;
+    `lanes`: as `memory` has them."""
 
     spmd: SpmdProgram
-    counts_scores: bool = True
+    whole_scores: bool = True
     lanes: int = 1
     held: set[str] = field(default_factory=set)
     copies: dict[str, str] = field(default_factory=dict)
@@ -169,8 +169,8 @@ class _Liveness:
                     self.made_of[op.result] = self.see_through(operand_names(op))
             if isinstance(placed.item, Compute | Move) and (beside := tuple(self._beside(placed.item, kept))):
                 self.beside[placed.item.result] = beside
-        self.unmade = frozenset() if self.counts_scores else never_stored
-        for block in blocks_of(self.spmd) if self.counts_scores else ():
+        self.unmade = frozenset() if self.whole_scores else perhaps_in_blocks(self.spmd)
+        for block in blocks_of(self.spmd) if self.whole_scores else ():
             one = block.attention
             self.unmade |= one.unmade
             self.steps |= dict.fromkeys((one.largest.result, one.sum.result, one.product.result), one)

@@ -131,7 +131,9 @@ class Schedule:
         found = []
         capacity = self.job.hardware.room_bytes
         if self.held_bytes > capacity:
-            message = f"A batch with its caches takes about {self.held_bytes / 1e9:.1f} GB of {capacity / 1e9:.1f} GB."
+            message = (
+                f"A batch with its caches takes about {self.held_bytes / capacity:.2g} times what a chip may hold."
+            )
             found.append(Diagnostic(message, hint="lower the thresholds", severity="warning"))
         return tuple(found)
 

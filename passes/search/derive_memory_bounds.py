@@ -1,7 +1,7 @@
 """Reads off a program what any plan of it holds at each point, whatever it moves.
 
 The points and what is live at each are those of `cost.memory`, for the program without a single
-move, and without its scores, which may be made in blocks. With moves a plan holds at least as much: an
+move, and without the scores that may be made in blocks. With moves a plan holds at least as much: an
 op holds the copies that it reads and what it makes, and a value that is needed later lies somewhere, at
 first in the layout in which it is made. Moves run where a value is defined, right before the
 first step that needs what they give: before a repeat, if that step is in it. A move holds what it reads
@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.memory import Point, points_without_scores
+from ...cost.memory import Point, points_without_blocks
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
 from ...ir.program import Carry, Kind, Program, Repeat, Stored, operand_names, signature, stored_in, walk
@@ -39,7 +39,7 @@ def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool 
     nodes = enumerate(graph.nodes)
     stored = tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
     found = []
-    for point in points_without_scores(unsharded(program, phase, mesh)):
+    for point in points_without_blocks(unsharded(program, phase, mesh)):
         found.append(reader.need(point))
         if ordered:
             found += reader.moves(point)
@@ -62,7 +62,7 @@ def moments(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: boo
     """What plans of a graph hold, with every copy told apart; the rest as for `needs`."""
     reader = _Reader(program, graph, ordered)
     return tuple(
-        stage for point in points_without_scores(unsharded(program, phase, mesh)) for stage in reader.moments(point)
+        stage for point in points_without_blocks(unsharded(program, phase, mesh)) for stage in reader.moments(point)
     )
 
 
@@ -310,7 +310,7 @@ class _Reader:
             beside = [live.once(done) for live in (*every, *kept) if live.name != name]
             own = next((live.once(done) for live in (*every, *kept) if live.name == name), None)
             if own is None or port not in own.after:
-                continue  # a score, which is stored only where it is moved, or moved before the repeat already
+                continue  # a score in blocks, stored only where it is moved, or what was moved before the repeat
             own = replace(own, now=(port, *own.now), after=tuple(each for each in own.after if each is not port))
             held = tuple(live.copies(live.name in self.held) for live in beside)
             yield Moment(held, moved, own.copies(name in self.held))

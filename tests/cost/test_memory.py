@@ -14,7 +14,7 @@ from helpers_exec import Build
 
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
-from escc.cost.memory import memory, points, points_without_scores
+from escc.cost.memory import memory, points, points_without_blocks
 from escc.ir.collective import ReduceScatter
 from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
@@ -176,15 +176,16 @@ def test_few_scores_of_attention_are_held_whole_and_what_they_are_made_of_until_
     assert names(spmd, "p") == {"q", "s", "m", "p"}
     assert names(spmd, "o") == {"q", "m", "p", "o"}
     assert names(spmd, "r") == {"o", "r"}
+    assert points_without_blocks(spmd) == points(spmd)
 
 
 def test_scores_that_a_collective_moves_are_stored() -> None:
     spmd = parsed(MOVED_SCORES)
     assert names(spmd, "s'") == {"s", "s'"}
     assert names(spmd, "o") == {"s'", "p", "o"}
-    [at_start, *_, last] = points_without_scores(spmd)
+    [at_start, *_, last] = points_without_blocks(spmd)
     assert {value.name for value in at_start.live} == {"q", "k"}
-    assert {value.name for value in last.live} == {"s'", "o"}
+    assert {value.name for value in last.live} == {"s'", "p", "o"}
 
 
 def test_attention_in_blocks_holds_a_block_of_scores_and_all_that_it_makes() -> None:
@@ -201,8 +202,8 @@ def test_attention_in_blocks_holds_a_block_of_scores_and_all_that_it_makes() -> 
     [block] = [value for value in point.live if value.form == "block"]
     # of H on a chip 2, of L 2**24 bytes in bf16 by 512 places, of M those; as it is made and as it is multiplied
     assert (block.name, block.bytes) == ("p", 2 * 4 * 2 * 2048 * 512 * 2)
-    assert "p" not in {value.name for point in points_without_scores(spmd) for value in point.live}
-    for counted, least in zip(points(spmd), points_without_scores(spmd), strict=True):
+    assert "p" not in {value.name for point in points_without_blocks(spmd) for value in point.live}
+    for counted, least in zip(points(spmd), points_without_blocks(spmd), strict=True):
         assert counted.bytes >= least.bytes
 
 

@@ -93,7 +93,8 @@ def press(
 FIRST_TURNS, TURNS = 16, 2  # of charging for memory: in a box while no plan is known, and afterwards
 MOST_READ = 500  # plans read off in all boxes; then the best so far is returned, with the bound of what is left
 MOST_WORK = 20_000_000  # arcs swept over for them: what large problems may take
-FEW_READ, ARCS_A_READ = 20, 5  # of a small problem, which is settled otherwise then (see `settle`)
+MANY_ARCS = 2_500  # over all readers of all values, of a problem that is seldom settled otherwise (see `settle`)
+FEW_READ, FEW_ARCS_A_READ, ARCS_A_READ = 10, 40, 5  # of one with fewer, which is settled then; of others
 NEAR_BOUND = (0.05, 0.02, 0.01, 0.005, 0.002)  # above its bound, of a box with too many plans that may be cheaper
 MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of others that is not asked any more
 NEARLY = 2e-3  # a gap that is small enough where steps take long
@@ -160,7 +161,8 @@ class Boxes:
         self.asked = False  # whether the solver has been asked of all plans at once
         arcs = (len(d.price) * len(t.uses) for d, t in zip(problem.distances, problem.graph.tensors, strict=True) if d)
         every = sum(arcs)
-        self.most = min(MOST_READ, MOST_WORK // max(1, every), FEW_READ + every // ARCS_A_READ)
+        a_read = FEW_ARCS_A_READ if every <= MANY_ARCS else ARCS_A_READ
+        self.most = min(MOST_READ, MOST_WORK // max(1, every), FEW_READ + every // a_read)
 
     @property
     def price(self) -> float:

@@ -17,7 +17,7 @@ from ...ir.program import Append
 from ..ilp.solver import solve
 from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
-from .branch_and_bound import MOST_COLUMNS, Side
+from .branch_and_bound import MANY_ARCS, MOST_COLUMNS, Side
 from .copies_program import CopiesProgram
 from .dual_ascent import DualAscent
 from .exact import Prover
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 UNIT = 1e6  # the price of a known plan in the solver's unit, as in `exact`
 MOST_ARCS = 8_000  # over all readers of all values, of a problem that is looked at
 NODES = 2_000  # of the solver's search, for each program
-MANY_ARCS, FEW_NODES = 2_500, 200  # of a problem that is seldom settled, however long it is looked at
+FEW_NODES = 200  # for one with MANY_ARCS, which is seldom settled, however long it is looked at
 ROUNDS = 20  # programs that are solved
 SOLVER = "cp-sat"  # all columns are 0 or 1 in plans, and rows of bytes leave a weak relaxation
 SLACK = 1e-6  # relative: a bound that close is that of the answer

@@ -148,7 +148,7 @@ class Boxes:
     def __init__(self, side: Side, ascent: DualAscent, prover: Prover, below: float):
         self.side, self.ascent = side, ascent
         self.problem, self.limits, self.detours = side.problem, side.limits, side.detours
-        self.prover, self.below, self.elsewhere = prover, below, False
+        self.prover, self.below, self.elsewhere = prover, below, below < math.inf
         self.floor = -math.inf
         self.large = side.problem.columns >= MANY_COLUMNS
         self.in_place, self.before = 0, (0.0, math.inf)  # steps since bound and price were others

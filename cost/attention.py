@@ -106,12 +106,34 @@ def scores(spmd: SpmdProgram) -> frozenset[str]:
 
 
 def perhaps_in_blocks(spmd: SpmdProgram) -> frozenset[str]:
-    """Of the scores of an unsharded program those that may run in blocks once it is sharded: a chip holds no more of a
-    value than there is, and where this is little, scores are whole in all layouts."""
+    """Of an unsharded program the scores that may run in blocks once it is sharded, of a softmax that chooses nothing,
+    with its maxima and sums, which then come together. A chip holds no more of a value than there is: where this is
+    little, scores are whole in all layouts."""
     values, sizes, found = spmd.table(), dict(spmd.sizes), scores(spmd)
     large = [set(values[name].dims) for name in found if _bytes(values[name], sizes) > WHOLE_BYTES]
     pairs = [pair for pair in _pairs(spmd) if any(pair <= dims for dims in large)]
-    return frozenset(name for name in found if any(pair <= set(values[name].dims) for pair in pairs))
+    among = {n for n in found if not values[n].chosen and any(pair <= set(values[n].dims) for pair in pairs)}
+    return _of_softmax(spmd, frozenset(among))
+
+
+def _of_softmax(spmd: SpmdProgram, among: frozenset[str]) -> frozenset[str]:
+    """Of the scores `among` those that a softmax makes, and those that its own are made of; its maxima and sums."""
+    ops = {step.item.op.result: step.item.op for step in walk(spmd.body) if isinstance(step.item, Compute)}
+    maps = [(op.result, name, op.expr) for op in ops.values() if isinstance(op, Map) for name in operand_names(op)]
+    found: set[str] = set()
+    rows: set[str] = set()
+    for exps, masked, expr in maps:
+        if among >= {exps, masked} and top_of(expr, masked):
+            found |= {exps, *(shares for shares, name, other in maps if name == exps and total_of(other, exps))}
+            rows |= {op.result for op in ops.values() if isinstance(op, Reduce) and op.operand == masked}
+            rows |= {op.result for op in ops.values() if isinstance(op, Einsum) and op.operands == (exps,)}
+            waiting = [masked]
+            while waiting:
+                name = waiting.pop()
+                if name in among and name not in found:
+                    found.add(name)
+                    waiting += operand_names(ops[name])
+    return frozenset(found & among | rows)
 
 
 def _pairs(spmd: SpmdProgram) -> frozenset[frozenset[str]]:
@@ -146,16 +168,29 @@ def _read_from_outside(repeat: Repeat[Step]) -> set[str]:
 
 def attentions(spmd: SpmdProgram) -> tuple[Attention, ...]:
     """The attentions of a program that run in blocks, in order."""
+    return tuple(one for region in _looked(spmd) for one in region.large() if not region.late(one))
+
+
+def waiting(spmd: SpmdProgram) -> dict[str, frozenset[str]]:
+    """The attentions that would run in blocks if what they read were there where their maximum is made: what is not, by
+    that maximum."""
+    every = ((one, region.late(one)) for region in _looked(spmd) for one in region.large())
+    return {one.largest.result: late for one, late in every if late}
+
+
+def perhaps(spmd: SpmdProgram) -> tuple[Attention, ...]:
+    """The attentions of an unsharded program that may run in blocks once it is sharded, if what they read is there."""
+    return tuple(one for region in _looked(spmd) for one in region.large())
+
+
+def _looked(spmd: SpmdProgram) -> Iterator[_Region]:
     unstored = scores(spmd)
     if not unstored:
-        return ()
+        return
     values, sizes = spmd.table(), dict(spmd.sizes)
     queries = {op.target: op.source for op in appends(spmd).values() if op.source != op.target}
-    found: list[Attention] = []
     for region in _regions(spmd.body):
-        looked = _Region(region, spmd, values, sizes, unstored, queries)
-        found += looked.attentions()
-    return tuple(found)
+        yield _Region(region, spmd, values, sizes, unstored, queries)
 
 
 def blocks(spmd: SpmdProgram, found: Iterable[Attention]) -> dict[str, int]:
@@ -255,12 +290,12 @@ class _Region:
                         found.setdefault(name, []).append(item.op)
         return found
 
-    def attentions(self) -> Iterator[Attention]:
-        """Those that run in blocks."""
+    def large(self) -> Iterator[Attention]:
+        """Those that run in blocks, if what they read is there in time."""
         for op in self.ops.values():
             if isinstance(op, Reduce) and op.operand in self.unstored and len(op.over) == 1:
                 found = self.attention(op)
-                if found is not None and self.is_large(found) and self.is_ready(found):
+                if found is not None and self.is_large(found):
                     yield found
 
     def is_large(self, one: Attention) -> bool:
@@ -269,10 +304,10 @@ class _Region:
         most = max(math.prod(local_sizes(value, self.spmd).values()) * value.dtype.bits for value in every)
         return most > WHOLE_BYTES * 8
 
-    def is_ready(self, one: Attention) -> bool:
-        """Whether all that it reads is there where its maximum is made."""
+    def late(self, one: Attention) -> frozenset[str]:
+        """What of all that it reads is not there yet where its maximum is made."""
         now = self.place[one.largest.result]
-        return all(self.place.get(name, -1) < now for name in one.reads)
+        return frozenset(name for name in one.reads if self.place.get(name, -1) > now)
 
     def attention(self, largest: Reduce) -> Attention | None:
         """The attention that has this maximum, however large it is; None where there is none."""

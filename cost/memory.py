@@ -117,8 +117,8 @@ def points(spmd: SpmdProgram, lanes: int = 1) -> tuple[Point, ...]:
 
 
 def points_without_blocks(spmd: SpmdProgram) -> tuple[Point, ...]:
-    """The same points of an unsharded program, with nothing of scores that may be made in blocks: so much is held at
-    the least, in whatever layouts are chosen."""
+    """The same points of an unsharded program, with nothing of scores that may be made in blocks, nor of their maxima
+    and sums: so much is held at the least, in whatever layouts are chosen."""
     return tuple(_Liveness(spmd, whole_scores=False).program())
 
 
@@ -155,7 +155,8 @@ class _Liveness:
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
-        never_stored = scores(self.spmd)
+        self.unmade = frozenset() if self.whole_scores else perhaps_in_blocks(self.spmd)
+        never_stored = scores(self.spmd) | self.unmade
         kept = Kept(self.spmd.mesh, self.values, dict(self.spmd.sizes)) if self.lanes > 1 else None
         for placed in walk(self.spmd.body):
             match placed.item:
@@ -169,7 +170,6 @@ class _Liveness:
                     self.made_of[op.result] = self.see_through(operand_names(op))
             if isinstance(placed.item, Compute | Move) and (beside := tuple(self._beside(placed.item, kept))):
                 self.beside[placed.item.result] = beside
-        self.unmade = frozenset() if self.whole_scores else perhaps_in_blocks(self.spmd)
         for block in blocks_of(self.spmd) if self.whole_scores else ():
             one = block.attention
             self.unmade |= one.unmade

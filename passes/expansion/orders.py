@@ -14,6 +14,7 @@ from ...cost.ops import Indices, flops
 from ...ir.choices import with_choices
 from ...ir.dtype import Dtype
 from ...ir.program import Einsum, Op, Program, Region, Repeat, Value, signature
+from .attention_order import in_a_row
 from .body import FLOATS
 from .contraction import Pair, Sizes, all_orders, contraction, factors, pairs
 
@@ -69,11 +70,11 @@ class Orders:
         """The program with its products in pairs, as a phase takes them; `picks`: which of its orders, where that is
         not the first."""
         if not self.units:
-            return self.program
+            return in_a_row(self.program, phase)
         added: dict[str, Value] = {}
         body = self._written(self.program.body, phase, picks or {}, added)
         program = replace(self.program, values=(*self.program.values, *added.values()), body=body)
-        return with_choices(program)
+        return in_a_row(with_choices(program), phase)
 
     def _region(self, region: Region[Op]) -> None:
         for item in region.items:

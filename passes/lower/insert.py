@@ -27,6 +27,7 @@ from ...ir.program import (
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..plan import OpPlan, Plan, Tree
 from .combine_collectives import join_steps
+from .early_moves import move_early
 
 
 @dataclass
@@ -134,7 +135,7 @@ def insert(plan: Plan) -> tuple[SpmdProgram, ...]:
         bound = program.phase(phase.phase)
         shared = bound.micro_batches
         whole = SpmdProgram(program.name, phase.phase, plan.mesh, bound.sizes, values, body, results, shared)
-        out.append(join_steps(whole, inserter.groups, phase.apart))
+        out.append(join_steps(move_early(whole), inserter.groups, phase.apart))
     return tuple(out)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from escc.cost.attention import attentions, blocks_of
+from escc.cost.attention import attentions, blocks_of, waiting
 from escc.ir.diagnostics import Source
 from escc.ir.spmd import SpmdProgram
 from escc.ir.text.read_spmd import parse_spmd
@@ -77,6 +77,8 @@ def test_values_that_come_after_the_maximum_leave_it_whole() -> None:
         "* ks[B,M,Q]\nreturn", "* w[B,M,Q]\nreturn"
     )
     assert attentions(parsed(late)) == ()
+    assert waiting(parsed(late)) == {"m": {"w"}}
+    assert waiting(parsed(ATTENTION)) == {}
     lines = late.splitlines()
     lines.insert(7, lines.pop(next(n for n, line in enumerate(lines) if line.startswith("w "))))
     [one] = attentions(parsed("\n".join(lines) + "\n"))

@@ -34,6 +34,7 @@ param Wr: bf16[E,H,R]
 param Wk: bf16[E,K,Q]
 param Wv: bf16[E,K,Q]
 param z: bf16[H]
+param narrow: bf16[Q]
 main(x: bf16[B,L,E], t: bf16[B,M,R]) {{
   cache keys, values: bf16[B,M,K,Q] @ {layout}
   q[B,L,H,Q] = x[B,L,E] * Wq[E,H,Q]
@@ -44,11 +45,12 @@ main(x: bf16[B,L,E], t: bf16[B,M,R]) {{
   vs = append(values, v, L into M)
   s[B,L,H,M] @ {split} = q[B,L,H,Q] * ks[B,M,K,Q]
   {scores}
-  o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,K,Q]
+  {product}
   return o
 }}
 phase prefill {{ }}
 """
+PRODUCT = "o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,K,Q]"
 SPLIT, ALONE = ("BM_xK_yQ", "BLK_yGM_x"), ("B_xMK_yQ", "B_xLK_yGM")
 CASES = {  # what makes shares of scores, and how caches and scores lie
     "a window and a sink over a split context": ("p = softmax(s, over=M, mask=causal(L, M, window=3), sink=z)", SPLIT),
@@ -60,6 +62,10 @@ CASES = {  # what makes shares of scores, and how caches and scores lie
         "w[B,L,H,M] = r[B,L,H,R] * t[B,M,R]\n  p = softmax((s + w) / 3, over=M)",
         SPLIT,
     ),
+    "values that are made after the scores and gathered": (
+        "p = softmax(s, over=M)\n  y[B,M,K,Q] @ B_xM_yKQ = vs[B,M,K,Q] * narrow[Q]",
+        ALONE,
+    ),
 }
 RAGGED = {"L": 10, "M": 12, "L_block": 4, "M_block": 5}  # blocks divide neither, nor what a chip has of the context
 
@@ -67,7 +73,8 @@ RAGGED = {"L": 10, "M": 12, "L_block": 4, "M_block": 5}  # blocks divide neither
 @cache
 def compiled(name: str, new: int = 4096) -> CompiledPhase:
     made, (layout, split) = CASES[name]
-    source = Source("attending.esti", MODEL.format(new=new, scores=made, layout=layout, split=split))
+    product = PRODUCT.replace("vs", "y") if "y[" in made else PRODUCT
+    source = Source("a.esti", MODEL.format(new=new, scores=made, layout=layout, split=split, product=product))
     [one] = compile_phases(
         expand(parse(source), source), ["prefill"], Mesh.parse("2x2"), Options(Hardware.of_paper("tpu-v4"))
     )

@@ -148,15 +148,21 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
     first = {name: orders.ordered(name) for name in names}
     pinned = {pin.value for pin in (*program.pins, *options.pins)}
     trials = _Trials(mesh, options, pinned)
+    sent = {name: trials.once(first[name], name) or first[name] for name in names}
+    if any(sent[name] is not first[name] for name in names) and trials.least(sent) < trials.least(first):
+        trials.plan(sent)  # what promises more comes first: that the other costs more is seen sooner
+        trials.refused = None
     trials.plan(first)
     picks: dict[str, dict[Product, int]] = {name: {} for name in names}
     for name, kind, other in _others(orders, names):
-        programs = {**trials.programs, name: orders.ordered(name, picks[name] | {kind: other})}
-        if trials.may_be(programs[name], first[name]) and trials.plan(programs):
+        ordered = orders.ordered(name, picks[name] | {kind: other})
+        if trials.sends_once(name):
+            ordered = trials.once(ordered, name) or ordered
+        if trials.may_be(ordered, first[name]) and trials.plan({**trials.programs, name: ordered}):
             picks[name][kind] = other
     for name in names if trials.found else ():
-        once = sent_once(trials.programs[name], name)
-        if once is not None and trials.may_be(once, first[name]):
+        once = None if trials.sends_once(name) else trials.once(trials.programs[name], name)
+        if once is not None:
             programs = {**trials.programs, name: once}
             if trials.exchanges(name) or trials.promises(programs):
                 trials.plan(programs)
@@ -186,6 +192,8 @@ class _Trials:
     build_s: float = 0.0
     solve_s: float = 0.0
     _tasks: dict[tuple[int, ...], _Task] = field(default_factory=dict)
+    _tried: dict[tuple[int, ...], Mapping[str, Program]] = field(default_factory=dict)
+    _once: dict[int, tuple[Program, Program | None]] = field(default_factory=dict)
 
     def may_be(self, other: Program, first: Program) -> bool:
         """Whether a phase may run `other` in place of `first`: where it makes whatever a pin names."""
@@ -193,27 +201,46 @@ class _Trials:
 
     def _task(self, programs: Mapping[str, Program]) -> _Task:
         """What there is to search, made once."""
-        key = tuple(id(program) for program in programs.values())
+        key = _key(programs)
         if key not in self._tasks:
             started = time.perf_counter()
             self._tasks[key] = _task(programs, self.mesh, self.options)
             self.build_s += time.perf_counter() - started
         return self._tasks[key]
 
-    def promises(self, programs: Mapping[str, Program]) -> bool:
-        """Whether bounds, which are known at once, leave room for a plan that is cheaper than the best so far."""
-        assert self.found is not None, "it is asked beside a plan"
+    def once(self, program: Program, phase: str) -> Program | None:
+        """What a phase runs in place of `program` where tokens go once to groups of experts; None where none do."""
+        if id(program) not in self._once:
+            sent = sent_once(program, phase)
+            self._once[id(program)] = program, sent if sent is not None and self.may_be(sent, program) else None
+        return self._once[id(program)][1]
+
+    def sends_once(self, phase: str) -> bool:
+        """Whether in the cheapest plan so far tokens of a phase go once to groups of experts."""
+        return any(self.programs[phase] is sent for _, sent in self._once.values())
+
+    def least(self, programs: Mapping[str, Program]) -> float:
+        """What all plans of phases cost at the least, as is known at once; infinite where there is none."""
         try:
             problem = self._task(programs).problem
             started = time.perf_counter()
             least = least_price(problem)
         except InputError:
-            return False
+            return math.inf
         self.solve_s += time.perf_counter() - started
-        return least < self.found.price * (1 - LEAST_SAVED)
+        return least
+
+    def promises(self, programs: Mapping[str, Program]) -> bool:
+        """Whether bounds leave room for a plan that is cheaper than the best so far."""
+        assert self.found is not None, "it is asked beside a plan"
+        return self.least(programs) < self.found.price * (1 - LEAST_SAVED)
 
     def plan(self, programs: Mapping[str, Program]) -> bool:
-        """Plan phases, and say whether that is the cheapest plan so far."""
+        """Plan phases, and say whether that is the cheapest plan so far; not a second time."""
+        key = _key(programs)
+        if key in self._tried:
+            return False
+        self._tried[key] = programs
         below = self.options.below if self.found is None else min(self.options.below, self.found.price)
         self.programs = self.programs or programs
         try:
@@ -226,7 +253,7 @@ class _Trials:
                 self.bound = min(self.bound, error.bound)
             return False
         finally:
-            self._tasks.clear()
+            self._tasks.pop(key, None)
         self.bound = min(self.bound, found.bound)
         self.build_s, self.solve_s = self.build_s + found.timing.build_s, self.solve_s + found.timing.solve_s
         better = self.found is None or found.price < self.found.price
@@ -249,6 +276,10 @@ class _Trials:
             raise self.refused
         bound = max(0.0, min(self.bound, self.found.bound))
         return replace(self.found.bounded(bound), timing=Timing(self.build_s, self.solve_s))
+
+
+def _key(programs: Mapping[str, Program]) -> tuple[int, ...]:
+    return tuple(id(program) for program in programs.values())
 
 
 def _left_open(cutoff: Cutoff, below: float, options: Options) -> bool:

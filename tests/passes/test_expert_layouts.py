@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,11 @@ from escc.ir.spmd import Compute, Move, SpmdProgram
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
 from escc.ir.verify.verify import verify
+from escc.passes import choose as choose_module
 from escc.passes.choose import Options, choose
 from escc.passes.expansion.expand import expand
 from escc.passes.lower.insert import insert
+from escc.passes.plan import Plan
 
 V4 = Hardware.of_paper("tpu-v4")
 
@@ -248,6 +251,27 @@ def test_tokens_go_once_to_a_chip_of_several_of_their_experts() -> None:
     assert met < 0.75 * k
     there = (b / chips) * met * e * 2 * (chips - 1) / chips
     assert found.bytes_sent - masks == pytest.approx(2 * there, rel=1e-12)
+
+
+@pytest.mark.parametrize(("tokens", "first"), [(2048, "once"), (1, "to each")])
+def test_what_promises_more_is_planned_first_and_the_other_is_held_to_its_price(
+    tokens: int, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned_below, seen = choose_module._planned, list[tuple[str, float]]()
+
+    def noted(task: Any, below: float) -> Plan:
+        [program] = task.programs.values()
+        seen.append(("once" if "e.sent" in program.table() else "to each", below))
+        return planned_below(task, below)
+
+    monkeypatch.setattr(choose_module, "_planned", noted)
+    text = LAYER.replace("main(", "dim X = N * Y\nmain(")
+    pins = "stored n B_xE\nstored y B_xE" if tokens > 1 else ""
+    found = planned(text, "8", 8, pins, B=tokens, E=4096, N=8, Y=8, F=4096)
+    assert seen[0] == (first, math.inf)
+    assert [way for way, _ in seen[1:]] in ([], ["to each" if first == "once" else "once"])
+    assert ("e.sent" in found.spmd.table()) == (first == "once")
+    assert all(below == pytest.approx(found.seconds) for _, below in seen[1:])
 
 
 def test_tokens_go_once_to_a_node_and_there_to_each_of_their_experts() -> None:

@@ -23,6 +23,7 @@ from .jax_text import (
     widest,
 )
 from .jax_tree import Names
+from .python_text import sum_text
 
 # Types that are stored, and not computed with.
 PACKED = frozenset({Dtype.INT4, Dtype.INT8, Dtype.FP8, Dtype.FP4, Dtype.E8M0})
@@ -69,7 +70,7 @@ class Ops:
                 writer = ExprText(dims, aligned, dtypes, held, self.size_text, self.context_text, self.shape(result))
                 return writer.write(expr, result.dtype)
             case Sum(_, names, _):
-                text = sum_text(op, aligned, dtypes, result.dtype)
+                text = sum_of(op, aligned, dtypes, result.dtype)
                 covered = {d for n in names for d in held[n]} >= set(dims)
                 return text if covered else f"jnp.broadcast_to({text}, {self.shape(result)})"
             case Reduce(_, name, over):
@@ -213,10 +214,9 @@ def working_type(op: Op, dtype: Dtype) -> Dtype:
     return Dtype.F32 if works and dtype in PACKED else dtype
 
 
-def sum_text(op: Sum, aligned: Callable[[str], str], dtypes: Mapping[str, Dtype], wanted: Dtype) -> str:
+def sum_of(op: Sum, aligned: Callable[[str], str], dtypes: Mapping[str, Dtype], wanted: Dtype) -> str:
     """A sum of operands, of types `dtypes` and texts `aligned`, in the type `wanted`."""
-    text = " + ".join(_scaled(c, aligned(n)) for c, n in zip(op.coefficients, op.operands, strict=True))
-    text = text.replace(" + -", " - ")
+    text = sum_text(zip(op.coefficients, map(aligned, op.operands), strict=True), number_text)
     dtype = widest([dtypes[n] for n in op.operands])
     if dtype in INTEGERS and not all(map(is_whole, op.coefficients)):
         dtype = Dtype.F32
@@ -253,9 +253,3 @@ def _copies(op: Op) -> bool:
 
 def _cast(text: str, have: Dtype, want: Dtype) -> str:
     return text if have is want else f"{text}.astype({dtype_text(want)})"
-
-
-def _scaled(coefficient: float, text: str) -> str:
-    if abs(coefficient) == 1.0:
-        return text if coefficient > 0 else f"-{text}"
-    return f"{number_text(coefficient)} * {text}"

@@ -104,9 +104,7 @@ def _form(calibration: Calibration) -> Iterator[str]:
 
 def _open(calibration: Calibration) -> Iterator[str]:
     """What the data leave open."""
-    for one in calibration.fit.fitted:
-        if one.open:
-            yield f"{one.parameter.name} is not identified by the data: {one.open}"
+    yield from calibration.fit.left_open
     losses = [loss for _, loss in calibration.losses]
     if len(losses) > 1 and max(losses) < 1.05 * min(losses):
         yield "how many axes run at once is not identified by the data: the losses are alike"

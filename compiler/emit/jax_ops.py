@@ -139,7 +139,7 @@ class Ops:
                     row, shape = align_text(texts[table], held[table], dims), self.shape(self.values[op.result])
                     return row if set(dims) <= set(held[table]) else f"jnp.broadcast_to({row}, {shape})"
                 kept = [d for d in over if d in found]
-                where, splits = [held[table].index(d) for d in kept], [self._axes(table, d) for d in kept]
+                where, splits = [held[table].index(d) for d in kept], [self.values[table].axes(d) for d in kept]
                 rest = [*held[ids], *(d for d in held[table] if d not in over)]
                 if where == [0] and not splits[0]:
                     return align_text(f"{texts[table]}[{texts[ids]}]", rest, dims)
@@ -154,7 +154,7 @@ class Ops:
                 value, size = self.values[result], self.size_text(dim)
                 if not dims:
                     return f"jnp.zeros((), {dtype_text(value.dtype)})"
-                axes = self._axes(result, dim)
+                axes = value.axes(dim)
                 if axes:
                     return f"own_positions({size}, {axes_text(axes)}, {dtype_text(value.dtype)})"
                 return f"jnp.arange({size}, dtype={dtype_text(value.dtype)})"
@@ -166,10 +166,6 @@ class Ops:
             return known[name], dtype
         wide = target if target is not Dtype.I32 else Dtype.F32
         return f"{known[name]}.astype({dtype_text(wide)})", wide
-
-    def _axes(self, name: str, dim: str) -> tuple[str, ...]:
-        value = self.values[name]
-        return value.layout.dims[value.dims.index(dim)]
 
     def keep_text(self, op: Choose) -> str:
         """The text of how many entries an op keeps that chooses."""
@@ -185,7 +181,7 @@ class Ops:
 
     def length(self, value: SpmdValue, dim: str) -> str:
         """The text of how much of a dim of a value a chip holds."""
-        ways = self.mesh.size(*value.layout.dims[value.dims.index(dim)])
+        ways = self.mesh.size(*value.axes(dim))
         return self.size_text(dim) + (f" // {ways}" if ways > 1 else "")
 
     def shape(self, value: SpmdValue) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from ..emit.jax_function import contexts_of
 from ..emit.jax_pipeline import StageModule, emit_pipeline
 from ..emit.jax_source import emit_jax
 from ..emit.jax_tree import names_of
-from ..jax.processes import free_address, run_processes
+from ..jax.processes import run_processes, sharing
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.staged import Staged
 from ..simulate.check import ERROR_TOLERANCE
@@ -72,7 +71,7 @@ def generate_jax(prepared: Prepared, processes: int = 1) -> Array:
             (path / name).write_text(text, encoding="utf-8")
         (path / "told.json").write_text(json.dumps(told), encoding="utf-8")
         np.savez(path / "stored.npz", *arrays.values())
-        run_processes(_commands(folder, processes), prepared.mesh.chips // processes)
+        run_processes(sharing(CHILD, folder, processes), prepared.mesh.chips // processes)
         tokens: Array = np.load(path / "tokens.npy")
     return tokens
 
@@ -95,11 +94,6 @@ def _modules(compiled: Compilation | Staged) -> dict[str, str]:
 
 def _module(one: CompiledPhase) -> str:
     return emit_jax(one.program, one.spmd, one.estimate)
-
-
-def _commands(folder: str, processes: int) -> Sequence[Sequence[str]]:
-    address = free_address()
-    return [(CHILD, folder, str(process), str(processes), address) for process in range(processes)]
 
 
 def _told(prepared: Prepared, n: int, small: SmallPhase) -> dict[str, object]:

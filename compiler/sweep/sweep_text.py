@@ -8,6 +8,7 @@ from itertools import cycle
 from math import log10
 from typing import Any
 
+from ...ir.diagnostics import plural
 from ...ir.dtype import Dtype
 from ...ir.inert import visible
 from ..plan.offload import Offload
@@ -208,8 +209,7 @@ def draw(sweep: Sweep, records: Sequence[Record], form: str, target: Target | No
             if frontier.max_cost is not None:
                 axes.axhline(frontier.max_cost, **WANTED)
             for number, count in enumerate(frontier.counts):
-                form_of, plural = FORMS[number % len(FORMS)], "" if count == 1 else "s"
-                axes.plot([], [], form_of, color="0.4", label=f"{count} chip{plural}")
+                axes.plot([], [], FORMS[number % len(FORMS)], color="0.4", label=plural(count, "chip"))
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.legend(frameon=False)

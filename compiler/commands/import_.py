@@ -59,8 +59,7 @@ def import_command(
         ),
     ] = None,
     dtype: Annotated[
-        Weights | None,
-        typer.Option(help="The type of the weights; without it, by the config or the checkpoint."),
+        Weights | None, typer.Option(help="The type of the weights; without it, by the config or the checkpoint.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
 ) -> None:

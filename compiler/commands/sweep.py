@@ -54,8 +54,7 @@ def sweep_command(
         typer.Option(metavar="LIST", help="Sequences in a batch, written like chips; of a stream one, or `max`."),
     ] = None,
     context: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Tokens of context after a step; without it as the phase has it."),
+        str | None, typer.Option(metavar="LIST", help="Tokens of context after a step; without it as the phase has it.")
     ] = None,
     weights: Annotated[
         str, typer.Option(metavar="LIST", help="Types of the weights: bf16, int8, fp8, fp4, int4.")
@@ -110,8 +109,7 @@ def sweep_command(
         int | None, typer.Option(min=1, help="Processes at once; without it, as many as there are cores.")
     ] = None,
     scheduler: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Plan on the workers of a Dask scheduler, `tcp://host:8786`."),
+        str | None, typer.Option(metavar="ADDRESS", help="Plan on the workers of a Dask scheduler, `tcp://host:8786`.")
     ] = None,
     plans: Annotated[
         bool,

@@ -30,17 +30,7 @@ from ...cost.hardware import LANES
 from ...ir.collective import AllGather, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice
 from ...ir.dataflow import appends, ops, rewritten
 from ...ir.layout import Layout
-from ...ir.program import (
-    Append,
-    Einsum,
-    Kind,
-    Op,
-    Program,
-    Value,
-    operand_names,
-    stored_in,
-    walk,
-)
+from ...ir.program import Append, Einsum, Kind, Op, Program, Value, operand_names, stored_in, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 
 Item = TypeVar("Item", Value, SpmdValue)

@@ -14,17 +14,7 @@ from ...ir.inert import visible
 from ..plan.offload import Offload
 from ..text.extras import optional
 from ..text.terminal import count_text, table, time_text
-from .answers import (
-    Answer,
-    Frontier,
-    Target,
-    answer,
-    best_points,
-    cost_of,
-    cost_unit,
-    frontier_of,
-    plotted,
-)
+from .answers import Answer, Frontier, Target, answer, best_points, cost_of, cost_unit, frontier_of, plotted
 from .points import IN_MESH_ORDER, Record, Status, Sweep
 from .solve import program_at
 

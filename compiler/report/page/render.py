@@ -33,9 +33,7 @@ from .plan_view import proof, view
 
 
 def plan_page(
-    compiled: Compilation,
-    explained: Mapping[str, Explained] | None = None,
-    shapes: Sequence[Shape] = (),
+    compiled: Compilation, explained: Mapping[str, Explained] | None = None, shapes: Sequence[Shape] = ()
 ) -> str:
     """The page of compiled phases of one model on one mesh.
 

@@ -27,6 +27,19 @@ ChipsOrCount = Annotated[
         "slice shapes are compiled and ranked.",
     ),
 ]
+Memory = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Write over an existing file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Measured = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE",
+        help="Measurements, a CSV file; without it, the published ones that are shipped.",
+        show_default=False,
+    ),
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="DIM=N", help="Give a dim another size, in all phases. May be repeated."),

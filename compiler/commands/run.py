@@ -68,7 +68,7 @@ def run_command(
     logits: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the scores [step, prompt, token] of all steps (.npy).")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
+    force: opt.Force = False,
     hardware: opt.Chip = "tpu-v4",
     datasheet: opt.Datasheet = False,
     network: opt.Net = None,

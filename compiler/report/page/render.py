@@ -23,8 +23,7 @@ from ...plan.shapes import Shape
 from ...sweep.answers import Frontier, Spot, plotted
 from ...sweep.schedule import Rung, Schedule
 from ...text.terminal import LAYOUT, count_text, time_text
-from ..explain import explain_phase
-from ..explain_text import Explained
+from ..explain_text import Explained, explained_phase
 from ..text import seconds_of
 from .formulas import mathml
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
@@ -42,7 +41,7 @@ def plan_page(
     """
     first = compiled[0]
     if explained is None:
-        explained = {one.phase: Explained(explain_phase(one, Form.EXACT), None) for one in compiled}
+        explained = {one.phase: explained_phase(one, Form.EXACT) for one in compiled}
     spmd, plan = first.spmd, first.plan
     proofs = []
     if compiled.together:

@@ -149,7 +149,8 @@ def generation_text(done: Generation) -> str:
         "Prompts, and the tokens that follow",
     ]
     for before, after in list(zip(done.prompt, done.sharded.tokens.T, strict=True))[:MOST_SEQUENCES]:
-        lines.append(_fitting(f"  {_listed(before)} -> {_listed(after)}"))
+        line = f"  {_listed(before)} -> {_listed(after)}"
+        lines.append(line if len(line) <= WIDTH else line[: WIDTH - 4] + " ...")
     if batch > MOST_SEQUENCES:
         lines.append(f"  and {batch - MOST_SEQUENCES} more")
     return "\n".join([*lines, "", *_verdict(done)]) + "\n"
@@ -199,10 +200,6 @@ def jax_disagreement(done: Generation, tokens: Array) -> str | None:
 
 def _listed(tokens: Array) -> str:
     return " ".join(str(int(token)) for token in tokens)
-
-
-def _fitting(line: str) -> str:
-    return line if len(line) <= WIDTH else line[: WIDTH - 4] + " ..."
 
 
 def _bytes(count: float) -> str:

@@ -100,7 +100,7 @@ class _Writer:
             mask, per, over = entry
             if mask not in self.entered or set(over) & set(op.output) or not set(per) < set(op.output):
                 continue
-            value, group = self.values[op.result], self._dim_of(op, n, over[0])
+            value, group = self.values[op.result], self.values[op.operands[n]].dims[op.indices[n].index(over[0])]
             sums = self._new(f"{op.result}.sums", (*value.dims, group), value)
             return [
                 replace(op, result=sums, output=(*op.output, over[0])),
@@ -116,9 +116,6 @@ class _Writer:
         [one] = chosen
         at = dict(zip(self.values[op.operands[n]].dims, op.indices[n], strict=True))
         return one.mask, tuple(at[d] for d in one.per), tuple(at[d] for d in one.over)
-
-    def _dim_of(self, op: Einsum, n: int, index: str) -> str:
-        return self.values[op.operands[n]].dims[op.indices[n].index(index)]
 
 
 def _of_blocks(one: Chosen) -> Chosen | None:

@@ -101,10 +101,9 @@ def _told(prepared: Prepared, n: int, small: SmallPhase) -> dict[str, object]:
     model, compiled = prepared.model, prepared.compiled
     result = model.chosen or model.scores[0]
     true = model.program.true_sizes(small.sizes)
-    stages = compiled.stages if isinstance(compiled, Staged) else (compiled,)
     returned = [name for one in small.stages for name in one.program.results[len(one.passed) :]]
     return {
-        "stages": [_told_stage(stage[n], spmd) for stage, spmd in zip(stages, small.spmds, strict=True)],
+        "stages": [_told_stage(stage[n], spmd) for stage, spmd in zip(compiled.stages, small.spmds, strict=True)],
         "picked": returned.index(result),
         "kept": [true[dim] for dim in model.program.table()[result].dims],
     }

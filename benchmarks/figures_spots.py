@@ -70,19 +70,8 @@ class Spot:
 def sweep_of(model: str, hardware: Hardware) -> Sweep:
     """The sweep of a model's decode steps."""
     dims = serving(load(Path(model)))
-    return Sweep(
-        model_source(model),
-        dims,
-        (),
-        (),
-        (hardware,),
-        1.0,
-        (DECODE,),
-        FORMATS,
-        CHIPS[model],
-        DECODE_BATCHES,
-        (CONTEXT,),
-    )
+    axes = (hardware,), (DECODE,), FORMATS, CHIPS[model], DECODE_BATCHES, (CONTEXT,)
+    return Sweep(dims, *axes, source=model_source(model))
 
 
 def swept(model: str, hardware: Hardware) -> tuple[Record, ...]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from ..ir.dataflow import appends, makes
+from ..ir.dataflow import appends, makes, regions
 from ..ir.dtype import Dtype
 from ..ir.expr import Call, Const, Expr, Operand, rotated_dims
 from ..ir.program import Einsum, Map, Op, Reduce, Region, Repeat, Stored, Sum, operand_names, walk
@@ -189,7 +189,7 @@ def _looked(spmd: SpmdProgram) -> Iterator[_Region]:
         return
     values, sizes = spmd.table(), dict(spmd.sizes)
     queries = {op.target: op.source for op in appends(spmd).values() if op.source != op.target}
-    for region in _regions(spmd.body):
+    for region, _ in regions(spmd.body):
         yield _Region(region, spmd, values, sizes, unstored, queries)
 
 
@@ -246,13 +246,6 @@ def local_sizes(value: SpmdValue, spmd: SpmdProgram) -> dict[str, int]:
     """How much of each dim of a value a chip has."""
     sizes = dict(spmd.sizes)
     return dict(zip(value.dims, value.layout.local_shape([sizes[d] for d in value.dims], spmd.mesh), strict=True))
-
-
-def _regions(region: Region[Step]) -> Iterator[Region[Step]]:
-    yield region
-    for item in region.items:
-        if isinstance(item, Repeat):
-            yield from _regions(item.body)
 
 
 @dataclass(frozen=True)

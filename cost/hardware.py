@@ -286,6 +286,10 @@ class Hardware:
         """The same chip with its network seen by another convention, `flat` or `links`; None leaves its own."""
         return self if convention is None else replace(self, convention=Convention(convention))
 
+    def with_figures(self, **figures: Any) -> Hardware:
+        """The same chip with other figures in `calibrated`."""
+        return replace(self, calibrated=replace(self.calibrated, **figures))
+
     def with_price(self, dollars_per_chip_hour: float | None) -> Hardware:
         """The same chip at another price; None leaves its own."""
         if dollars_per_chip_hour is None:

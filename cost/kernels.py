@@ -20,19 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..ir.dataflow import origins
-from ..ir.program import (
-    Append,
-    Kind,
-    Op,
-    Program,
-    Repeat,
-    Role,
-    Stored,
-    operand_names,
-    signature,
-    walk,
-    with_operands,
-)
+from ..ir.program import Append, Kind, Op, Program, Repeat, Role, Stored, operand_names, signature, walk, with_operands
 from ..ir.spmd import Compute, SpmdProgram, as_steps
 
 

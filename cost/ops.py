@@ -14,21 +14,7 @@ from typing import Any
 
 from ..ir.chosen import Chosen, held_share, kept_share, narrowest
 from ..ir.dtype import Dtype
-from ..ir.program import (
-    Append,
-    Choose,
-    Einsum,
-    Kind,
-    Op,
-    Program,
-    Signature,
-    Stored,
-    Take,
-    Use,
-    Value,
-    signature,
-    walk,
-)
+from ..ir.program import Append, Choose, Einsum, Kind, Op, Program, Signature, Stored, Take, Use, Value, signature, walk
 from .kernels import Launch
 
 Indices = tuple[str, ...]

@@ -12,7 +12,7 @@ from math import exp, fsum, prod
 
 from ..ir.program import Append, Kind, Program, Stored, walk
 from ..ir.spmd import SpmdProgram
-from .estimate import Estimate, MoveCost, OpCost
+from .estimate import Estimate, OpCost
 from .hardware import Hardware, Rule
 from .memory import memory
 from .network import Network
@@ -52,7 +52,8 @@ def shares(spmd: SpmdProgram, estimate: Estimate, hardware: Hardware) -> Shares:
     """What the time of a program's steps, each by itself, goes to; `estimate`: its cost on `hardware`."""
     network = Network(hardware, spmd.mesh)
     compute = [op.times * _compute_s(op, hardware.calibrated.op_rule) for op in estimate.ops]
-    latency = [move.times * _latency_s(move, network) for move in estimate.moves]
+    waits = (move for move in estimate.moves if not move.joined)
+    latency = [move.times * float(network.latency_s(move.kind, move.axes)) for move in waits]
     launch_s = fsum(op.times * op.launch_s for op in estimate.ops)
     ops_s = fsum(op.times * (op.seconds - op.launch_s) for op in estimate.ops)
     moves_s = fsum(move.times * move.seconds for move in estimate.moves)
@@ -69,10 +70,6 @@ def _compute_s(op: OpCost, rule: Rule) -> float:
             return op.compute_s
         case Rule.ROOT_OF_SQUARES:
             return op.compute_s**2 / worked_s if worked_s else 0.0
-
-
-def _latency_s(move: MoveCost, network: Network) -> float:
-    return 0.0 if move.joined else float(network.latency_s(move.kind, move.axes))
 
 
 DEVIATIONS = 2.0  # of the calibration's error to each side, on a scale of ratios: about 95% of cases

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from .program import Append, Op, Program, Region, Repeat, operand_names, walk
+from .program import Append, Item, Op, Program, Region, Repeat, operand_names, walk
 from .spmd import Compute, Move, SpmdProgram, Step
 
 
@@ -21,6 +22,25 @@ def ops_in(region: Region[Any]) -> Iterator[Op]:
         item = placed.item.op if isinstance(placed.item, Compute) else placed.item
         if isinstance(item, Op):
             yield item
+
+
+def regions(region: Region[Item], times: int = 1) -> Iterator[tuple[Region[Item], int]]:
+    """A region and those of the repeats in it, each with how often it runs."""
+    yield region, times
+    for item in region.items:
+        if isinstance(item, Repeat):
+            yield from regions(item.body, times * item.count)
+
+
+def rewritten(region: Region[Item], write: Callable[[Item], Iterable[Item]]) -> Region[Item]:
+    """A region with what `write` gives in place of each of its items, in order, and of each in its repeats."""
+    items: list[Item | Repeat[Item]] = []
+    for item in region.items:
+        if isinstance(item, Repeat):
+            items.append(replace(item, body=rewritten(item.body, write)))
+        else:
+            items += write(item)
+    return replace(region, items=tuple(items))
 
 
 def moves(spmd: SpmdProgram) -> list[Move]:

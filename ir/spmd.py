@@ -31,6 +31,10 @@ class SpmdValue:
         """The value without its layout."""
         return Value(self.name, self.dims, self.dtype, self.chosen)
 
+    def axes(self, dim: str) -> tuple[str, ...]:
+        """The axes that split one of its dims."""
+        return self.layout.dims[self.dims.index(dim)]
+
 
 @dataclass(frozen=True)
 class Compute:

@@ -95,7 +95,7 @@ def places_sent_back(append: Append, value: SpmdValue, spmd: SpmdProgram) -> tup
     """How many places of a cache a chip sends back after a call, and how many it has: as many as are new, if it has as
     many; all of those that may come round to the first."""
     sizes = dict(spmd.sizes)
-    held = sizes[append.target] // spmd.mesh.size(*value.layout.dims[value.dims.index(append.target)])
+    held = sizes[append.target] // spmd.mesh.size(*value.axes(append.target))
     return held if wraps(append, spmd) else min(sizes[append.source], held), held
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from ...cost.hardware import MEASURED, Convention, Hardware, Rule, Torus
-from .fit import EFFICIENCIES, Fit, Parameter, Work, fit, refuse_too_few, started, work_of
+from ...cost.hardware import Hardware, Rule, Torus
+from .fit import EFFICIENCIES, Fit, Parameter, Work, fit, held_out, measured, refuse_too_few, started, work_of
 from .measurements import Measurements
 from .rows import plan_steps, runs
 
@@ -68,21 +69,16 @@ def calibrate(
     """
     parameters = (*EFFICIENCIES, *latency)
     refuse_too_few(len(measurements.rows), parameters)
-    base = replace(
-        hardware,
-        name=f"{hardware.chip}{MEASURED}"[:60],
-        convention=Convention.LINKS,
-        calibrated=replace(hardware.calibrated, op_rule=rule),
-    )
+    base = measured(hardware, rule)
     all_runs = runs(measurements, base)
     measured_s = np.array([row.seconds for row in measurements.rows])
     at_once = _numbers(base) if axes_at_once is None else [axes_at_once]
     now, settled, rounds = started(base, parameters), False, 0
     if axes_at_once is not None:
-        now = _at_once(now, axes_at_once)
+        now = now.with_figures(axes_at_once=axes_at_once)
     while not settled and rounds < ROUNDS:
         programs = plan_steps(all_runs, now)
-        tried = [_at_once(now, number) for number in at_once]
+        tried = [now.with_figures(axes_at_once=number) for number in at_once]
         works = [work_of([run.steps for run in all_runs], programs, chip) for chip in tried]
         fits = [fit(work, measured_s, chip, parameters) for work, chip in zip(works, tried, strict=True)]
         best = min(range(len(fits)), key=lambda k: fits[k].loss)
@@ -108,10 +104,6 @@ def _numbers(hardware: Hardware) -> list[int | None]:
     return [*range(1, axes), None]
 
 
-def _at_once(hardware: Hardware, number: int | None) -> Hardware:
-    return replace(hardware, calibrated=replace(hardware.calibrated, axes_at_once=number))
-
-
 def _stays(before: Hardware, after: Hardware, parameters: Sequence[Parameter]) -> bool:
     old, new = before.calibrated, after.calibrated
     if old.axes_at_once != new.axes_at_once:
@@ -127,11 +119,9 @@ def _leave_out(
 ) -> LeftOut:
     """The rows of a source, predicted without them; the plans are those of all rows."""
     rows = measurements.rows
-    measured_s = np.array([row.seconds for row in rows])
-    kept = [k for k, row in enumerate(rows) if row.source != source]
-    left = [k for k, row in enumerate(rows) if row.source == source]
-    if len(kept) < len(parameters):
+    left = [row.source == source for row in rows]
+    if left.count(False) < len(parameters):
         return LeftOut(source, ())
-    others = fit(work.take(kept), measured_s[kept], hardware, parameters).hardware
-    errors = work.take(left).seconds(others) / measured_s[left] - 1
-    return LeftOut(source, tuple((rows[k].id, float(error)) for k, error in zip(left, errors, strict=True)))
+    refit = partial(fit, hardware=hardware, parameters=parameters)
+    errors = held_out(work, np.array([row.seconds for row in rows]), left, refit)
+    return LeftOut(source, tuple(zip((row.id for row in rows if row.source == source), errors, strict=True)))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from ...cost.hardware import Protocols, engine_toml, hardware_toml
+from ...ir.diagnostics import plural
 from ..text.terminal import table
 from .calibrate import Calibration, mean_absolute
 from .fit import Fitted
@@ -70,8 +71,7 @@ def calibrated_hardware(calibration: Calibration, file: str | None, options: Map
 def _counted(calibration: Calibration) -> str:
     rows, sources = calibration.measurements.rows, calibration.measurements.sources
     counts = [f"{sum(row.source == source for row in rows)} of {source or 'no table'}" for source in sources]
-    plural = "" if len(rows) == 1 else "s"
-    return f"{len(rows)} row{plural} of {calibration.measurements.text.name}: {', '.join(counts)}"
+    return f"{plural(len(rows), 'row')} of {calibration.measurements.text.name}: {', '.join(counts)}"
 
 
 def _cells(fitted: Fitted) -> tuple[str, ...]:
@@ -104,9 +104,7 @@ def _form(calibration: Calibration) -> Iterator[str]:
 
 def _open(calibration: Calibration) -> Iterator[str]:
     """What the data leave open."""
-    for one in calibration.fit.fitted:
-        if one.open:
-            yield f"{one.parameter.name} is not identified by the data: {one.open}"
+    yield from calibration.fit.left_open
     losses = [loss for _, loss in calibration.losses]
     if len(losses) > 1 and max(losses) < 1.05 * min(losses):
         yield "how many axes run at once is not identified by the data: the losses are alike"

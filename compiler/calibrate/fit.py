@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.estimate import OpWork, Transfer, concrete_sizes, in_floats, step_costs
-from ...cost.hardware import Calibrated, Convention, Engine, Hardware
+from ...cost.hardware import MEASURED, Calibrated, Convention, Engine, Hardware, Rule
 from ...cost.network import Network
 from ...ir.diagnostics import fail
 from ...ir.dtype import Dtype
@@ -58,14 +58,13 @@ class Work:
         latency = self.starts * found.collective_latency_s + self.hops * hardware.hop_s
         return np.asarray(ops + self.transfer_s / found.network_efficiency + latency + self.fixed_s)
 
-    def take(self, rows: Sequence[int]) -> Work:
+    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> Work:
         """The work of some of the rows."""
-        chosen = np.asarray(rows, dtype=np.intp)
         place = np.full(len(self.transfer_s), -1, dtype=np.intp)
-        place[chosen] = np.arange(len(chosen))
+        place[rows] = np.arange(len(rows))
         kept = place[self.row] >= 0
         arrays = {name: getattr(self, name)[kept] for name in PER_OP}
-        arrays |= {name: getattr(self, name)[chosen] for name in PER_ROW}
+        arrays |= {name: getattr(self, name)[rows] for name in PER_ROW}
         return Work(row=place[self.row][kept], **arrays)
 
 
@@ -156,6 +155,18 @@ class Fit:
     fitted: tuple[Fitted, ...]
     loss: float
 
+    @property
+    def left_open(self) -> tuple[str, ...]:
+        """What the data leave open."""
+        said = "is not identified by the data"
+        return tuple(f"{one.parameter.name} {said}: {one.open}" for one in self.fitted if one.open)
+
+
+def measured(hardware: Hardware, rule: Rule) -> Hardware:
+    """The hardware as one that was measured: by a name that says so, on its links, with such a rule for ops."""
+    named = replace(hardware, name=f"{hardware.chip}{MEASURED}"[:60], convention=Convention.LINKS)
+    return named.with_figures(op_rule=rule)
+
 
 def started(hardware: Hardware, parameters: Sequence[Parameter]) -> Hardware:
     """The hardware with parameters where their fit starts, or as they are where they were fitted before; a
@@ -163,7 +174,7 @@ def started(hardware: Hardware, parameters: Sequence[Parameter]) -> Hardware:
     figures: dict[str, Any] = {latency.name: 0.0 for latency in (HOP, START, KERNEL)}
     fresh = not hardware.calibrated.error
     figures |= {p.name: p.start if fresh else getattr(hardware.calibrated, p.name) for p in parameters}
-    return replace(hardware, calibrated=replace(hardware.calibrated, **figures, error=0.0))
+    return hardware.with_figures(**figures, error=0.0)
 
 
 def refuse_too_few(rows: int, parameters: Sequence[Parameter]) -> None:
@@ -197,7 +208,16 @@ def fit(
     variance = float(logs @ logs) / max(1, len(logs) - len(parameters))
     error = float(f"{variance**0.5:.{DIGITS}g}")
     fitted = _judged(parameters, values, _slopes(residuals, found.x), variance)
-    return Fit(replace(done, calibrated=replace(done.calibrated, error=error)), fitted, float(np.abs(logs).mean()))
+    return Fit(done.with_figures(error=error), fitted, float(np.abs(logs).mean()))
+
+
+def held_out(work: Work, measured_s: Floats, left: Sequence[bool], refit: Callable[[Work, Floats], Fit]) -> list[float]:
+    """The errors of the rows that are `left` out by figures that are fitted to the others: (predicted - measured) /
+    measured."""
+    out, kept = np.flatnonzero(left), np.flatnonzero(np.logical_not(left))
+    others = refit(work.take(kept), measured_s[kept]).hardware
+    errors: list[float] = (work.take(out).seconds(others) / measured_s[out] - 1).tolist()
+    return errors
 
 
 def _rounded(parameter: Parameter, value: float) -> float:
@@ -218,7 +238,7 @@ def _with(hardware: Hardware, parameters: Sequence[Parameter], values: Sequence[
     figures: dict[str, Any] = {p.name: float(value) for p, value in zip(parameters, values, strict=True)}
     served = {name: figures.pop(name) for name in ENGINES if name in figures}
     engine = replace(hardware.engine or Engine("engine"), **served) if served else hardware.engine
-    return replace(hardware, calibrated=replace(hardware.calibrated, **figures), engine=engine)
+    return replace(hardware.with_figures(**figures), engine=engine)
 
 
 def _judged(

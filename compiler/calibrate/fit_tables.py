@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.hardware import MEASURED, Convention, Engine, Hardware, Protocols, Rule, Switch
+from ...cost.hardware import Convention, Engine, Hardware, Protocols, Rule, Switch
 from ...cost.network import Network
 from ...cost.ops import FP8_KERNELS
 from ...ir.collective import CollectiveKind
@@ -27,7 +26,7 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ..plan.pipeline import model_names, model_source
 from ..text.extras import optional
-from .fit import KERNEL, Fit, Fitted, Parameter, Work, fit, work_of
+from .fit import KERNEL, Fit, Fitted, Parameter, Work, fit, held_out, measured, work_of
 from .named_layouts import AttentionLayout, FeedForwardLayout
 from .rows import DECODE, Step, plan_named
 from .tables import TimedCollective, TimedMatmul, TimedStep, read_collectives, read_matmuls, read_steps
@@ -103,8 +102,7 @@ def fit_tables(
     """
     if not isinstance(hardware.fabric, Switch):
         raise fail(f"Tables of collectives are of chips behind a switch, and {hardware.name} has a torus.")
-    found = replace(hardware, name=f"{hardware.chip}{MEASURED}"[:60], convention=Convention.LINKS)
-    found = replace(found, calibrated=replace(found.calibrated, op_rule=Rule.MAX))
+    found = measured(hardware, Rule.MAX)
     sections: list[Section] = []
     if collectives is not None:
         rows = read_collectives(collectives, hardware.chip, hardware.fabric.link_bytes_per_s)
@@ -126,12 +124,10 @@ def fit_tables(
         sections.append(section)
         errors = [math.log1p(error) for error in section.errors]
     if steps is None and like is not None:
-        rate = like.calibrated.attention_efficiency
-        found = replace(found, calibrated=replace(found.calibrated, attention_efficiency=rate))
+        found = found.with_figures(attention_efficiency=like.calibrated.attention_efficiency)
         sections.append(Section("steps", (), (), (f"attention_efficiency is that of {like.name}",)))
     spread = float(f"{math.sqrt(math.fsum(e * e for e in errors) / len(errors)):.{DIGITS}g}")
-    found = replace(found, calibrated=replace(found.calibrated, error=spread))
-    return TablesFit(found, engine, tuple(sections))
+    return TablesFit(found.with_figures(error=spread), engine, tuple(sections))
 
 
 def fit_protocols(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[Protocols, Floats]:
@@ -139,7 +135,7 @@ def fit_protocols(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[
     assert isinstance(hardware.fabric, Switch), "refused before"
     sent_s = np.array([row.sent_bytes for row in rows]) / hardware.fabric.link_bytes_per_s
     others = np.array([row.chips - 1 for row in rows])
-    measured = np.array([row.seconds for row in rows])
+    measured_s = np.array([row.seconds for row in rows])
 
     def seconds(figures: Floats) -> Floats:
         start, member, share, later, bulk = figures
@@ -147,14 +143,14 @@ def fit_protocols(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[
         return np.asarray(np.minimum(wait + sent_s / share, wait + later + sent_s / bulk))
 
     found = optional("scipy.optimize", "Fitting").least_squares(
-        lambda scaled: np.log(seconds(scaled * SCALE) / measured),
+        lambda scaled: np.log(seconds(scaled * SCALE) / measured_s),
         np.array(STARTS) / SCALE,
         bounds=(np.array(LOWEST) / SCALE, np.array(HIGHEST) / SCALE),
         loss="soft_l1",
         f_scale=SMOOTH,
     )
     figures = [float(f"{value:.{DIGITS}g}") for value in found.x * SCALE]
-    return Protocols(*figures), seconds(np.array(figures)) / measured - 1
+    return Protocols(*figures), seconds(np.array(figures)) / measured_s - 1
 
 
 def _collectives(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[Hardware, Section]:
@@ -209,38 +205,27 @@ def _matmuls(rows: Sequence[TimedMatmul], hardware: Hardware) -> tuple[Hardware,
         hops=np.zeros(count),
         fixed_s=np.zeros(count),
     )
-    measured = np.array([row.seconds for row in rows])
+    measured_s = np.array([row.seconds for row in rows])
     wanted = tuple(p for p in MATMUL if p.name != "fp8_efficiency" or narrow.any())
-    base = _begun(hardware, wanted)
-    done = fit(work, measured, base, wanted, smooth=SMOOTH)
-    errors = work.seconds(done.hardware) / measured - 1
-    refit = partial(fit, hardware=base, parameters=wanted, smooth=SMOOTH)
-    left_out = _held_out(work, measured, [row.m for row in rows], refit)
+    refit = partial(fit, hardware=_begun(hardware, wanted), parameters=wanted, smooth=SMOOTH)
+    done = refit(work, measured_s)
+    errors = work.seconds(done.hardware) / measured_s - 1
+    left_out = _held_out(work, measured_s, [row.m for row in rows], refit)
     found = replace(hardware, calibrated=replace(done.hardware.calibrated, error=hardware.calibrated.error))
-    return found, Section("matmuls", tuple(errors.tolist()), left_out, _open(done), done.fitted)
+    return found, Section("matmuls", tuple(errors.tolist()), left_out, done.left_open, done.fitted)
 
 
 def _held_out(
-    work: Work, measured: Floats, groups: Sequence[int], refit: Callable[[Work, Floats], Fit]
+    work: Work, measured_s: Floats, groups: Sequence[int], refit: Callable[[Work, Floats], Fit]
 ) -> tuple[float, ...]:
     """The errors of each group of rows by figures that were fitted to the others; none of less than three groups."""
-    errors: list[float] = []
     different = sorted(set(groups))
-    for group in different if len(different) > 2 else ():
-        kept = [k for k, one in enumerate(groups) if one != group]
-        left = [k for k, one in enumerate(groups) if one == group]
-        others = refit(work.take(kept), measured[kept]).hardware
-        errors += (work.take(left).seconds(others) / measured[left] - 1).tolist()
-    return tuple(errors)
+    each = (held_out(work, measured_s, [one == group for one in groups], refit) for group in different)
+    return tuple(error for errors in each for error in errors) if len(different) > 2 else ()
 
 
 def _begun(hardware: Hardware, parameters: Sequence[Parameter]) -> Hardware:
-    figures: dict[str, Any] = {p.name: p.start for p in parameters}
-    return replace(hardware, calibrated=replace(hardware.calibrated, **figures))
-
-
-def _open(done: Fit) -> tuple[str, ...]:
-    return tuple(f"{one.parameter.name} is not identified by the data: {one.open}" for one in done.fitted if one.open)
+    return hardware.with_figures(**{p.name: p.start for p in parameters})
 
 
 def _steps(
@@ -250,22 +235,20 @@ def _steps(
     steps = [step_of(row) for row in rows]
     named = {step: f"on line {row.place.line}" for step, row in zip(steps, rows, strict=True)}
     work = work_of([((step, 1),) for step in steps], plan_named(named, served), served)
-    measured = np.array([row.seconds for row in rows])
-    wanted = (ATTENTION, STEP)
-    begun = _begun(served, (ATTENTION,))
-    done = fit(work, measured, begun, wanted)
-    errors = work.seconds(done.hardware) / measured - 1
-    refit = partial(fit, hardware=begun, parameters=wanted)
-    others = _held_out(work, measured, [row.chips for row in rows], refit)
-    calibrated = replace(hardware.calibrated, attention_efficiency=done.hardware.calibrated.attention_efficiency)
+    measured_s = np.array([row.seconds for row in rows])
+    refit = partial(fit, hardware=_begun(served, (ATTENTION,)), parameters=(ATTENTION, STEP))
+    done = refit(work, measured_s)
+    errors = work.seconds(done.hardware) / measured_s - 1
+    others = _held_out(work, measured_s, [row.chips for row in rows], refit)
+    found = hardware.with_figures(attention_efficiency=done.hardware.calibrated.attention_efficiency)
     assert done.hardware.engine is not None, "it was given"
     spread = float(f"{float(np.sqrt(np.mean(np.log1p(errors) ** 2))):.{DIGITS}g}")
-    notes = [*_open(done), "layer_s is not identified by steps of models of one depth; it is 0"]
+    notes = [*done.left_open, "layer_s is not identified by steps of models of one depth; it is 0"]
     if left_out:
         why = "of other models or types, with data parallelism, or with no more output than input"
         notes.append(f"{left_out} rows are left out: {why}")
     section = Section("steps", tuple(errors.tolist()), others, tuple(notes), done.fitted)
-    return replace(hardware, calibrated=calibrated), replace(done.hardware.engine, error=spread), section
+    return found, replace(done.hardware.engine, error=spread), section
 
 
 def step_of(row: TimedStep) -> Step:

@@ -19,7 +19,7 @@ from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS, Mesh
 from ...ir.text.read import read_source
 from ..plan.pipeline import read_model
-from ..text.csv_lines import Cell, Line, csv_rows
+from ..text.csv_lines import Row, csv_rows
 from .named_layouts import AttentionLayout, FeedForwardLayout
 
 NAMES = ("id", "source", "model", "hardware", "phase")
@@ -95,9 +95,9 @@ def read_measurements(file: Path | None, chip: str) -> Measurements:
 
 def parse_measurements(source: Source, chip: str) -> Measurements:
     """The measurements of a text that are of `chip`. Raises InputError as `read_measurements` does."""
-    reader = _Reader(source, chip)
-    for line, cells in csv_rows(source, COLUMNS, OPTIONAL, reader.found):
-        reader.read(line, cells)
+    reader = _Reader(chip)
+    for row in csv_rows(source, COLUMNS, OPTIONAL, reader.found):
+        reader.read(row)
     if reader.found:
         raise InputError(reader.found)
     if not reader.rows:
@@ -114,7 +114,6 @@ _NUMBER = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,3})?")
 class _Reader:
     """Reads rows; `others`: the hardware of those that are left out."""
 
-    source: Source
     chip: str
     found: list[Diagnostic] = field(default_factory=list)
     rows: list[Measurement] = field(default_factory=list)
@@ -122,30 +121,30 @@ class _Reader:
     ids: dict[str, int] = field(default_factory=dict)
     models: dict[str, tuple[Diagnostic, ...]] = field(default_factory=dict)
 
-    def read(self, line: Line, cells: Mapping[str, Cell]) -> None:
+    def read(self, row: Row) -> None:
         """One more row."""
         before = len(self.found)
-        self._identify(cells["id"])
-        counts = {name: self._count(cells[name], name, *limits) for name, limits in COUNTS.items()}
-        seconds = self._seconds(cells["time_ms"])
-        if cells["hardware"].text != self.chip:
-            self.others.append(cells["hardware"].text)
+        self._identify(row)
+        counts = {name: _count(row, name, *limits) for name, limits in COUNTS.items()}
+        seconds = _seconds(row)
+        if row["hardware"] != self.chip:
+            self.others.append(row["hardware"])
             return
         if len(self.others) + len(self.rows) >= MOST_ROWS:
-            self._complain(f"The file has more than {MOST_ROWS} rows.", line.span)
-        phase = self._one_of(cells["phase"], "phase", list(Timed))
-        weights = self._one_of(cells["weights"], "format of weights", list(WEIGHTS))
-        feed_forward = self._one_of(cells["ffn_layout"], "layout of the feed-forward", list(FeedForwardLayout))
-        attention = self._one_of(cells["attention_layout"], "layout of attention", list(AttentionLayout))
-        self._model(cells["model"])
-        mesh = self._mesh(cells.get("mesh"), counts["chips"])
-        self._tokens(phase, counts, cells)
+            row.complain(None, f"The file has more than {MOST_ROWS} rows.")
+        phase = _one_of(row, "phase", "phase", list(Timed))
+        weights = _one_of(row, "weights", "format of weights", list(WEIGHTS))
+        feed_forward = _one_of(row, "ffn_layout", "layout of the feed-forward", list(FeedForwardLayout))
+        attention = _one_of(row, "attention_layout", "layout of attention", list(AttentionLayout))
+        self._model(row)
+        mesh = _mesh(row, counts["chips"])
+        _check_tokens(row, phase, counts)
         if len(self.found) == before:
             self.rows.append(
                 Measurement(
-                    id=cells["id"].text,
-                    source=cells["source"].text,
-                    model=cells["model"].text,
+                    id=row["id"],
+                    source=row["source"],
+                    model=row["model"],
                     phase=Timed(phase),
                     **counts,
                     weights=Dtype(weights),
@@ -153,70 +152,74 @@ class _Reader:
                     attention=AttentionLayout(attention),
                     seconds=seconds,
                     mesh=mesh,
-                    place=line.span,
+                    place=row.span,
                 )
             )
 
-    def _complain(self, message: str, span: Span, hint: str | None = None) -> None:
-        self.found.append(Diagnostic(message, span, hint, self.source))
-
-    def _identify(self, cell: Cell) -> None:
-        if not 0 < len(cell.text) <= 80 or not cell.text.isprintable():
-            self._complain("A row needs an id, of at most 80 printable characters.", cell.span)
-        elif cell.text in self.ids:
-            self._complain(f"The id `{cell.text}` stands twice, first on line {self.ids[cell.text]}.", cell.span)
+    def _identify(self, row: Row) -> None:
+        name = row["id"]
+        if not 0 < len(name) <= 80 or not name.isprintable():
+            row.complain("id", "A row needs an id, of at most 80 printable characters.")
+        elif name in self.ids:
+            row.complain("id", f"The id `{name}` stands twice, first on line {self.ids[name]}.")
         else:
-            self.ids[cell.text] = cell.span.line
+            self.ids[name] = row.span.line
 
-    def _count(self, cell: Cell, name: str, least: int, most: int) -> int:
-        if re.fullmatch("[0-9]{1,19}", cell.text) and least <= int(cell.text) <= most:
-            return int(cell.text)
-        self._complain(f"`{name}` must be a whole number from {least} to {most}, not `{cell.text[:40]}`.", cell.span)
-        return least
-
-    def _seconds(self, cell: Cell) -> float:
-        if _NUMBER.fullmatch(cell.text):
-            seconds = float(cell.text) / 1e3
-            if 0 < seconds < math.inf:
-                return seconds
-        self._complain(f"`time_ms` must be a number above 0, not `{cell.text[:40]}`.", cell.span)
-        return 1.0
-
-    def _one_of(self, cell: Cell, what: str, known: Sequence[str]) -> str:
-        if cell.text not in known:
-            hint = did_you_mean(cell.text, known) or "it is one of " + ", ".join(known)
-            self._complain(f"There is no {what} `{cell.text[:60]}`.", cell.span, hint)
-        return cell.text
-
-    def _model(self, cell: Cell) -> None:
-        if cell.text not in self.models:
+    def _model(self, row: Row) -> None:
+        name = row["model"]
+        if name not in self.models:
             try:
-                read_model(Path(cell.text))
-                self.models[cell.text] = ()
+                read_model(Path(name))
+                self.models[name] = ()
             except InputError as error:
-                self.models[cell.text] = error.diagnostics
-        for diagnostic in self.models[cell.text]:
-            self._complain(diagnostic.message, cell.span, diagnostic.hint)
+                self.models[name] = error.diagnostics
+        for diagnostic in self.models[name]:
+            row.complain("model", diagnostic.message, diagnostic.hint)
 
-    def _mesh(self, cell: Cell | None, chips: int) -> Mesh | None:
-        if cell is None or not cell.text:
-            return None
-        try:
-            mesh = Mesh.parse(cell.text)
-        except InputError as error:
-            for diagnostic in error.diagnostics:
-                self._complain(diagnostic.message, cell.span, diagnostic.hint)
-            return None
-        if mesh.chips != chips:
-            self._complain(f"The mesh `{cell.text[:60]}` has {mesh.chips} chips, and the row says {chips}.", cell.span)
-        return mesh
 
-    def _tokens(self, phase: str, counts: dict[str, int], cells: Mapping[str, Cell]) -> None:
-        """Some phases process, or generate, at least one token."""
-        wanted = {
-            "input_tokens": (Timed.PREFILL, Timed.DECODE_STEP, Timed.TOTAL),
-            "output_tokens": (Timed.DECODE, Timed.TOTAL),
-        }
-        for name, phases in wanted.items():
-            if phase in phases and not counts[name]:
-                self._complain(f"`{name}` is 0, and phase `{phase}` has at least one token of them.", cells[name].span)
+def _count(row: Row, name: str, least: int, most: int) -> int:
+    if re.fullmatch("[0-9]{1,19}", row[name]) and least <= int(row[name]) <= most:
+        return int(row[name])
+    row.complain(name, f"`{name}` must be a whole number from {least} to {most}, not `{row[name][:40]}`.")
+    return least
+
+
+def _seconds(row: Row) -> float:
+    if _NUMBER.fullmatch(row["time_ms"]):
+        seconds = float(row["time_ms"]) / 1e3
+        if 0 < seconds < math.inf:
+            return seconds
+    row.complain("time_ms", f"`time_ms` must be a number above 0, not `{row['time_ms'][:40]}`.")
+    return 1.0
+
+
+def _one_of(row: Row, name: str, what: str, known: Sequence[str]) -> str:
+    if row[name] not in known:
+        hint = did_you_mean(row[name], known) or "it is one of " + ", ".join(known)
+        row.complain(name, f"There is no {what} `{row[name][:60]}`.", hint)
+    return row[name]
+
+
+def _mesh(row: Row, chips: int) -> Mesh | None:
+    if "mesh" not in row.cells or not row["mesh"]:
+        return None
+    try:
+        mesh = Mesh.parse(row["mesh"])
+    except InputError as error:
+        for diagnostic in error.diagnostics:
+            row.complain("mesh", diagnostic.message, diagnostic.hint)
+        return None
+    if mesh.chips != chips:
+        row.complain("mesh", f"The mesh `{row['mesh'][:60]}` has {mesh.chips} chips, and the row says {chips}.")
+    return mesh
+
+
+def _check_tokens(row: Row, phase: str, counts: Mapping[str, int]) -> None:
+    """Some phases process, or generate, at least one token."""
+    wanted = {
+        "input_tokens": (Timed.PREFILL, Timed.DECODE_STEP, Timed.TOTAL),
+        "output_tokens": (Timed.DECODE, Timed.TOTAL),
+    }
+    for name, phases in wanted.items():
+        if phase in phases and not counts[name]:
+            row.complain(name, f"`{name}` is 0, and phase `{phase}` has at least one token of them.")

@@ -65,11 +65,7 @@ class _Layer:
 
 
 def named_pins(
-    program: Program,
-    sizes: Mapping[str, int],
-    mesh: Mesh,
-    feed_forward: FeedForwardLayout,
-    attention: AttentionLayout,
+    program: Program, sizes: Mapping[str, int], mesh: Mesh, feed_forward: FeedForwardLayout, attention: AttentionLayout
 ) -> tuple[Pin, ...]:
     """The pins of named layouts, for dims of `sizes`. What `sizes` cannot be split by is left to the search.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...cost.hardware import MEASURED, Calibrated, Convention, Hardware, Switch, hardware_toml
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import fail, plural
 from ..jax.check import require_jax
 from ..jax.processes import with_cpu_devices
 from ..text.terminal import table
@@ -132,8 +132,7 @@ def probe_text(found: Probe) -> str:
         for size, seconds in timings:
             rate = f"{size / seconds / 1e9:,.4g} {rate_unit}"
             rows.append((name, f"{size / 1e9:.4g} {size_unit}", f"{1e3 * seconds:.4g}", rate))
-    plural = "" if found.devices == 1 else "s"
-    lines = [f"Measured: {found.devices} device{plural} of kind {found.kind}", *table(rows, left=1)]
+    lines = [f"Measured: {plural(found.devices, 'device')} of kind {found.kind}", *table(rows, left=1)]
     if not found.gathers:
         lines.append("\n  One device has no network to measure.")
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ column holds is said at the three readers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +17,7 @@ from ...ir.collective import CollectiveKind
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, fail
 from ...ir.dtype import Dtype
 from ...ir.text.read import read_source
-from ..text.csv_lines import MOST_FINDINGS, Cell, csv_rows
+from ..text.csv_lines import MOST_FINDINGS, Row, csv_rows
 
 MOST_ROWS = 50_000
 LARGEST = 1 << 40  # of a count
@@ -80,40 +80,25 @@ class TimedStep:
     place: Span
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line by its columns; what is wrong is added to `found`."""
+def _number(row: Row, name: str, least: float = 0.0) -> float:
+    """A number above `least`; 1 where it is none, which is said."""
+    try:
+        value = float(row[name])
+    except ValueError:
+        value = math.nan
+    if value > least and math.isfinite(value):
+        return value
+    row.complain(name, f"`{name}` must be a number above {least:g}, not `{row[name][:40]}`.")
+    return 1.0
 
-    cells: Mapping[str, Cell]
-    place: Span
-    source: Source
-    found: list[Diagnostic]
 
-    def __getitem__(self, name: str) -> str:
-        return self.cells[name].text
-
-    def complain(self, name: str, message: str, hint: str | None = None) -> None:
-        """Add what is wrong with the value of a column."""
-        self.found.append(Diagnostic(message, self.cells[name].span, hint, self.source))
-
-    def number(self, name: str, least: float = 0.0) -> float:
-        """A number above `least`; 1 where it is none, which is said."""
-        try:
-            value = float(self[name])
-        except ValueError:
-            value = math.nan
-        if value > least and math.isfinite(value):
-            return value
-        self.complain(name, f"`{name}` must be a number above {least:g}, not `{self[name][:40]}`.")
-        return 1.0
-
-    def count(self, name: str) -> int:
-        """A whole number of at least 1."""
-        value = self.number(name)
-        if value != int(value) or value > LARGEST:
-            self.complain(name, f"`{name}` must be a whole number of at most 2^40, not `{self[name][:40]}`.")
-            return 1
-        return max(1, int(value))
+def _count(row: Row, name: str) -> int:
+    """A whole number of at least 1."""
+    value = _number(row, name)
+    if value != int(value) or value > LARGEST:
+        row.complain(name, f"`{name}` must be a whole number of at most 2^40, not `{row[name][:40]}`.")
+        return 1
+    return max(1, int(value))
 
 
 Timed = TypeVar("Timed")
@@ -135,10 +120,10 @@ def read_collectives(
         if name not in KINDS:
             row.complain("op_name", f"There is no collective `{row['op_name'][:40]}`.", f"they are {', '.join(KINDS)}")
             return None
-        kind, chips = CollectiveKind(KINDS[name]), row.count("num_gpus")
-        timed = TimedCollective(kind, chips, row.number("bytes"), row.number("us") * 1e-6, row.place)
+        kind, chips = CollectiveKind(KINDS[name]), _count(row, "num_gpus")
+        timed = TimedCollective(kind, chips, _number(row, "bytes"), _number(row, "us") * 1e-6, row.span)
         if "busbw_GBs" in row.cells:
-            told = row.number("busbw_GBs", least=-1.0)  # 0 where it is rounded off
+            told = _number(row, "busbw_GBs", least=-1.0)  # 0 where it is rounded off
             rate = timed.sent_bytes / timed.seconds / 1e9
             if told > 1 and not 0.8 < rate / told < 1.25:
                 message = f"The size and the time give {rate:.3g} GB/s, and `busbw_GBs` says {told:g}."
@@ -174,8 +159,8 @@ def read_matmuls(file: Path, chip: str, peak_flops_per_s: float) -> tuple[TimedM
         if row["gemm_dtype"] not in DTYPES:
             row.complain("gemm_dtype", f"There is no type `{row['gemm_dtype'][:40]}`.", f"known: {', '.join(DTYPES)}")
             return None
-        m, n, k = row.count("m"), row.count("n"), row.count("k")
-        return TimedMatmul(DTYPES[row["gemm_dtype"]], m, n, k, row.number("us") * 1e-6, row.place)
+        m, n, k = _count(row, "m"), _count(row, "n"), _count(row, "k")
+        return TimedMatmul(DTYPES[row["gemm_dtype"]], m, n, k, _number(row, "us") * 1e-6, row.span)
 
     source = read_source(file)
     rows = _read(source, chip, ("gpu", "gemm_dtype", "m", "n", "k", "us"), one)
@@ -211,12 +196,12 @@ def read_steps(file: Path, chip: str, models: Callable[[str], str | None]) -> tu
     def one(row: Row) -> TimedStep | None:
         nonlocal left_out
         model, weights = models(row["model_path"]), WEIGHTS.get(row["gemm_quant_mode"])
-        lengths = row.count("isl"), row.count("osl")
-        if model is None or weights is None or row.number("attention_dp_size") != 1 or lengths[1] <= lengths[0]:
+        lengths = _count(row, "isl"), _count(row, "osl")
+        if model is None or weights is None or _number(row, "attention_dp_size") != 1 or lengths[1] <= lengths[0]:
             left_out += 1
             return None
-        chips, batch = row.count("tp_size"), row.count("batch_size")
-        return TimedStep(model, weights, batch, chips, *lengths, row.number("tpot_ms") * 1e-3, row.place)
+        chips, batch = _count(row, "tp_size"), _count(row, "batch_size")
+        return TimedStep(model, weights, batch, chips, *lengths, _number(row, "tpot_ms") * 1e-3, row.span)
 
     return _read(read_source(file), chip, STEP_COLUMNS, one), left_out
 
@@ -225,8 +210,7 @@ def _read(source: Source, chip: str, columns: Sequence[str], one: Callable[[Row]
     """The rows of `chip`, each as `one` makes it. Raises InputError with all that is wrong in the file."""
     found: list[Diagnostic] = []
     rows, others = [], dict[str, None]()
-    for line, cells in csv_rows(source, columns, (), found):
-        row = Row(cells, line.span, source, found)
+    for row in csv_rows(source, columns, (), found):
         named = (row["gpu"] if "gpu" in row.cells else row["system"]).lower().replace("_", "-")
         if named.split("-")[0] != chip.split("-")[0]:
             others[named[:60]] = None

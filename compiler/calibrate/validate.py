@@ -9,6 +9,7 @@ from math import fsum
 from ...cost.estimate import estimate
 from ...cost.hardware import Calibrated, Hardware
 from ...cost.predict import Shares, shares
+from ...ir.diagnostics import plural
 from ..text.terminal import table
 from .measurements import Measurement, Measurements
 from .rows import Programs, Run, plan_steps, runs
@@ -134,8 +135,7 @@ def _row_data(row: Row) -> dict[str, object]:
 
 def _summary(validation: Validation) -> Iterator[str]:
     worst = validation.worst
-    count = len(validation.rows)
-    yield f"  {count} row{'' if count == 1 else 's'}, mean absolute error {validation.mape:.2%}"
+    yield f"  {plural(len(validation.rows), 'row')}, mean absolute error {validation.mape:.2%}"
     yield f"  worst {worst.measurement.id}, {worst.error:+.1%}"
     bad = [row for row in validation.rows if row.impossible]
     if not bad:

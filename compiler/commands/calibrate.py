@@ -32,6 +32,7 @@ from ..calibrate.validate import left_out_text, validate, validation_data, valid
 from ..text.extras import optional
 from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say
+from . import options as opt
 
 
 class Latency(StrEnum):
@@ -46,14 +47,7 @@ FITTED = {Latency.HOP: (HOP,), Latency.COLLECTIVE: (START,), Latency.BOTH: (STAR
 
 
 def calibrate_command(
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Measurements, a CSV file; without it, the published ones that are shipped.",
-            show_default=False,
-        ),
-    ] = None,
+    file: opt.Measured = None,
     hardware: Annotated[
         str, typer.Option(help="The chip that was measured: a preset, which `escc hardware` lists, or NAME.toml.")
     ] = "tpu-v4",
@@ -99,8 +93,8 @@ def calibrate_command(
     probe_: Annotated[
         bool, typer.Option("--probe", help="Measure the JAX devices of this machine, and fit nothing.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    force: opt.Force = False,
+    json_: opt.Json = False,
 ) -> None:
     """Fit the figures of a chip to measured times, or measure those of the devices at hand."""
     path = None if output is None else Path(output)
@@ -178,21 +172,14 @@ def _fit_tables(
 
 
 def validate_command(
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Measurements, a CSV file; without it, the published ones that are shipped.",
-            show_default=False,
-        ),
-    ] = None,
+    file: opt.Measured = None,
     hardware: Annotated[
         str, typer.Option(help="A preset, which `escc hardware` lists, or a file of your own, NAME.toml.")
     ] = "tpu-v4",
     datasheet: Annotated[
         bool, typer.Option("--datasheet", help="Take the figures of NAME itself where NAME-measured is there as well.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: opt.Json = False,
 ) -> None:
     """Predict measured rows, each under the layouts that it ran with, and compare."""
     chip = Hardware.load(hardware, datasheet)

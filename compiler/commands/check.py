@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 from fractions import Fraction
@@ -17,7 +18,7 @@ from ...cost.hardware import Hardware
 from ...cost.memory import memory
 from ...ir.choices import with_capacity
 from ...ir.dataflow import moves, ops
-from ...ir.diagnostics import Source, fail
+from ...ir.diagnostics import Source, fail, plural
 from ...ir.inert import visible
 from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, Stored, walk
@@ -159,25 +160,20 @@ def _sharded(source: Source, chip: Hardware) -> str:
     totals, held = estimate(spmd, chip).totals(), float(memory(spmd, chip.lanes).total_bytes)
     done, sent = len(list(ops(spmd))), len(moves(spmd))
     takes = f"{time_text(totals.total_s)}, {totals.bytes_sent / 1e6:,.2f} MB sent, {held / 1e9:.3f} GB held by a chip"
-    steps = f"{done} op{'s' * (done != 1)}, {sent} collective{'s' * (sent != 1)}"
+    steps = f"{plural(done, 'op')}, {plural(sent, 'collective')}"
     named = f"sharded program {visible(spmd.name)}, phase {visible(spmd.phase)}"
     return f"{named}, on {spmd.mesh}: {steps}; {takes} of {chip.name}"
 
 
 def _contents(program: Program) -> str:
-    kinds: dict[str, int] = {}
-    for placed in walk(program.body):
-        match placed.item:
-            case Stored(_, kind):
-                kinds[kind.value] = kinds.get(kind.value, 0) + 1
-            case Repeat():
-                kinds["repeat"] = kinds.get("repeat", 0) + 1
-            case _:
-                kinds["op"] = kinds.get("op", 0) + 1
-    if program.pins:
-        kinds["pin"] = len(program.pins)
+    items = [placed.item for placed in walk(program.body)]
+    kinds = Counter(
+        item.kind.value if isinstance(item, Stored) else "repeat" if isinstance(item, Repeat) else "op"
+        for item in items
+    )
+    kinds["pin"] = len(program.pins)
     order = ("input", "param", "cache", "repeat", "op", "pin")
-    parts = [f"{kinds[kind]} {kind}" + ("" if kinds[kind] == 1 else "s") for kind in order if kind in kinds]
+    parts = [plural(kinds[kind], kind) for kind in order if kinds[kind]]
     phases = ", ".join(phase.name for phase in program.phases)
-    plural = "" if len(program.phases) == 1 else "s"
-    return f"model {visible(program.name)}, phase{plural} {phases}: {', '.join(parts)}"
+    word = "phase" if len(program.phases) == 1 else "phases"
+    return f"model {visible(program.name)}, {word} {phases}: {', '.join(parts)}"

@@ -168,9 +168,7 @@ def compile_command(
     engine: opt.EngineName = None,
     price: opt.Price = None,
     any_shape: opt.AnyShape = False,
-    hbm_fraction: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
-    ] = 1.0,
+    hbm_fraction: opt.Memory = 1.0,
     set_: opt.Sets = None,
     pin: opt.Pins = None,
     weights: opt.Weights = None,

@@ -15,8 +15,6 @@ from typing import Annotated
 import typer
 
 from ...cost.formulas.symbolic import Form
-from ...cost.hardware import Convention
-from ...cost.simulate.trace import traces
 from ...ir.choices import with_skew
 from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.mesh import Mesh
@@ -30,9 +28,8 @@ from ..plan.pipeline import compile_phase, compile_phases, load, select_phases
 from ..report.compare import Search, check_grows, compare
 from ..report.compiled_model import Way, compile_model
 from ..report.compiled_pipeline import CompiledPipeline
-from ..report.explain import explain_phase
 from ..report.explain_stages import explain_pipeline, pipeline_json, pipeline_text
-from ..report.explain_text import NO_LINKS, Explained, as_json, as_latex, as_text
+from ..report.explain_text import as_json, as_latex, as_text, explained_phase
 from ..report.page.render import plan_page
 from ..text.arguments import skew_of
 from ..text.terminal import complain, say
@@ -113,16 +110,13 @@ def explain_command(
     unlimited = replace(options, capacity_bytes=math.inf)
     planned = {name: compile_phases(rival, phases, mesh, unlimited) for name, rival in rivals.items()}
     seek = search and over is not None and format_ is not Format.LATEX
-    linked = options.hardware.convention is Convention.LINKS
     found = []
     for k, one in enumerate(best.phases):
         complain(one.warnings)
         others: dict[str, CompiledPhase] = {name: plans[k] for name, plans in planned.items()}
         seeker = _search(Path(file), one, over or "", sizes, pins) if seek else None
         rivalry = compare(others, form, over, drop_ones, seeker) if others else None
-        traced = traces(one.spmd, one.hardware) if trace and linked else None
-        note = NO_LINKS if trace and not linked else None
-        found.append(Explained(explain_phase(one, form, drop_ones), rivalry, traced, note))
+        found.append(explained_phase(one, form, drop_ones, trace, rivalry))
     match format_:
         case Format.TEXT:
             say("\n".join(as_text(one) for one in found))

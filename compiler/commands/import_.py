@@ -35,6 +35,7 @@ from ..hf_import.write import model_text
 from ..report.hardware import parameter_count
 from ..text.files import MOST_CHARACTERS, refuse_existing, write_files
 from ..text.terminal import note, say
+from . import options as opt
 
 
 class Weights(StrEnum):
@@ -59,10 +60,9 @@ def import_command(
         ),
     ] = None,
     dtype: Annotated[
-        Weights | None,
-        typer.Option(help="The type of the weights; without it, by the config or the checkpoint."),
+        Weights | None, typer.Option(help="The type of the weights; without it, by the config or the checkpoint.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
+    force: opt.Force = False,
 ) -> None:
     """Turn the config of a Hugging Face model into a model of escc, and a checkpoint into a map of its weights too."""
     names: list[str] = []

@@ -17,8 +17,7 @@ from ..plan.offload import Offload
 MOST_AHEAD = 16  # layers: more take room and save nothing
 File = Annotated[str, typer.Argument(metavar="FILE", help="A model (.esti).", show_default=False)]
 Chips = Annotated[
-    str,
-    typer.Option(metavar="MESH", help="Sizes of the axes x, y, z, ... as `4x4x4`; or named: `node=2,gpu=8`."),
+    str, typer.Option(metavar="MESH", help="Sizes of the axes x, y, z, ... as `4x4x4`; or named: `node=2,gpu=8`.")
 ]
 ChipsOrCount = Annotated[
     str,
@@ -26,6 +25,19 @@ ChipsOrCount = Annotated[
         metavar="MESH",
         help="Sizes of the axes x, y, z, ... as `4x4x4`; or named: `node=2,gpu=8`; or a count, `64`, of which all "
         "slice shapes are compiled and ranked.",
+    ),
+]
+Memory = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Write over an existing file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Measured = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE",
+        help="Measurements, a CSV file; without it, the published ones that are shipped.",
+        show_default=False,
     ),
 ]
 Sets = Annotated[
@@ -55,8 +67,7 @@ Price = Annotated[
     typer.Option("--price", metavar="DOLLARS", min=0.0, help="What a chip costs for an hour, in place of its file's."),
 ]
 Weights = Annotated[
-    Dtype | None,
-    typer.Option(metavar="TYPE", help="Store its bf16 matrices as int8, fp8, fp4 or int4, with scales."),
+    Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 matrices as int8, fp8, fp4 or int4, with scales.")
 ]
 Caches = Annotated[
     Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 caches as int8 or fp8, with scales.")
@@ -137,8 +148,7 @@ Offloading = Annotated[
     ),
 ]
 Ahead = Annotated[
-    int,
-    typer.Option(metavar="N", min=0, max=MOST_AHEAD, help="Layers that come from the host before they are needed."),
+    int, typer.Option(metavar="N", min=0, max=MOST_AHEAD, help="Layers that come from the host before they are needed.")
 ]
 MostSequences = Annotated[
     bool,
@@ -150,11 +160,7 @@ Least = Annotated[Objective, typer.Option(help="What the plan has least of.")]
 
 
 def chip_of(
-    hardware: str,
-    datasheet: bool,
-    network: Convention | None,
-    engine: str | None = None,
-    price: float | None = None,
+    hardware: str, datasheet: bool, network: Convention | None, engine: str | None = None, price: float | None = None
 ) -> Hardware:
     """The chip that the options of a command name. Raises InputError as `Hardware.load` and `load_engine` do."""
     chip = Hardware.load(hardware, datasheet).with_network(network).with_price(price or None)

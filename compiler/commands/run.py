@@ -16,7 +16,6 @@ from ...ir.mesh import Mesh
 from ...passes.choose import Options
 from ..jax.check import require_jax
 from ..plan.pipeline import load
-from ..plan.staged import Staged
 from ..run.answer import Planned, answer, plan_for, weights_of
 from ..run.answer_text import Prompts, answer_ids, answer_text, asked_of, npy
 from ..run.generate import alone_on, in_stages, prepare, run_prepared
@@ -68,7 +67,7 @@ def run_command(
     logits: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the scores [step, prompt, token] of all steps (.npy).")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
+    force: opt.Force = False,
     hardware: opt.Chip = "tpu-v4",
     datasheet: opt.Datasheet = False,
     network: opt.Net = None,
@@ -135,8 +134,7 @@ def run_command(
     if backend is Backend.JAX:
         prepared = held_exactly(prepared)
     done = run_prepared(prepared)
-    compiled = prepared.compiled
-    for stage in compiled.stages if isinstance(compiled, Staged) else (compiled,):
+    for stage in prepared.compiled.stages:
         for one in stage:
             complain(one.warnings)
     say(generation_text(done))

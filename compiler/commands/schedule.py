@@ -78,7 +78,7 @@ def schedule_command(
     output: Annotated[
         str | None, typer.Option("-o", "--out", metavar="FILE", help="Write it into FILE, and the figures as text.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
+    force: opt.Force = False,
 ) -> None:
     """Divide requests into batches with little padding, and predict what they take."""
     path = None if output is None else _file(output, force)

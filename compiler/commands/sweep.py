@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -23,7 +23,7 @@ from ..plan.pipeline import read_model
 from ..report.page.render import frontier_page, plan_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
 from ..sweep.grid import MOST, grid, read_numbers, read_types
-from ..sweep.points import Data, Record, Sweep
+from ..sweep.points import Asked, Data, Record, Sweep
 from ..sweep.run import run_sweep
 from ..sweep.solve import compiled_again
 from ..sweep.stream import Found, Limits, Request, Wanted, places, serve
@@ -54,8 +54,7 @@ def sweep_command(
         typer.Option(metavar="LIST", help="Sequences in a batch, written like chips; of a stream one, or `max`."),
     ] = None,
     context: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Tokens of context after a step; without it as the phase has it."),
+        str | None, typer.Option(metavar="LIST", help="Tokens of context after a step; without it as the phase has it.")
     ] = None,
     weights: Annotated[
         str, typer.Option(metavar="LIST", help="Types of the weights: bf16, int8, fp8, fp4, int4.")
@@ -75,9 +74,7 @@ def sweep_command(
     engine: opt.EngineName = None,
     price: opt.Price = None,
     any_shape: opt.AnyShape = False,
-    hbm_fraction: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
-    ] = 1.0,
+    hbm_fraction: opt.Memory = 1.0,
     set_: opt.Sets = None,
     pad: opt.Pads = None,
     stages: opt.Stages = None,
@@ -110,8 +107,7 @@ def sweep_command(
         int | None, typer.Option(min=1, help="Processes at once; without it, as many as there are cores.")
     ] = None,
     scheduler: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Plan on the workers of a Dask scheduler, `tcp://host:8786`."),
+        str | None, typer.Option(metavar="ADDRESS", help="Plan on the workers of a Dask scheduler, `tcp://host:8786`.")
     ] = None,
     plans: Annotated[
         bool,
@@ -125,18 +121,20 @@ def sweep_command(
     if emit in (Emit.PNG, Emit.SVG):
         optional("matplotlib", "A picture")  # before anything is planned
     sizes, pads = opt.bindings(set_ or [], "--set"), opt.bindings(pad or [], "--pad")
+    given: dict[str, Any]
     chosen = {
         name: opt.chip_of(name, datasheet, network, engine, price) for name in map(str.strip, hardware.split(","))
     }
-    same, uneven = _same_options(datasheet, network, engine, skew), skew_of(skew)
+    same = _same_options(datasheet, network, engine, skew)
+    given = {"settings": tuple(sizes.items()), "pads": tuple(pads.items()), "hbm_fraction": hbm_fraction}
+    given |= {"any_shape": any_shape, "skew": skew_of(skew)}
     if input_ is not None or output_tokens is not None:
         of_grid = {"-o": output, "--context": context, "--max-cost": max_cost, "--phase": phase, "--stages": stages}
         of_grid |= {"--offload": None if offload is Offload.NONE else offload, "--plans": plans or None}
         before, after = _stream_tokens(input_, output_tokens, of_grid, emit)
         limits = Limits(_time(max_latency, "--max-latency"), _time(max_first_token, "--max-first-token"))
-        fixed = any_shape, tuple(sizes.items()), tuple(pads.items()), chunk, uneven
         source = read_model(Path(model))
-        request = Request(source, before, after, limits, target, hbm_fraction, _batch(batch), *fixed)
+        request = Request(before, after, limits, target, _batch(batch), chunk, source=source, **given)
         request.program()  # what is wrong with it is said before anything is planned
         kinds = _kinds(weights, "--weights"), _kinds(caches, "--caches")
         found = serve(request, places(_numbers(chips), list(chosen.values()), *kinds), jobs, scheduler)
@@ -148,9 +146,9 @@ def sweep_command(
     if batch is None:
         raise fail("A grid needs `--batch`.", hint="or ask for a stream of requests by `--input` and `--output`")
     wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
-    lists, count = (chips, batch, context, weights), opt.stages_of(stages, None)
-    given_sizes = sizes, pads, hbm_fraction, any_shape
-    sweep = grid(Path(model), list(chosen.values()), lists, phase, *given_sizes, offload, ahead, count, caches, uneven)
+    lists, count = (chips, batch, context, weights, caches), opt.stages_of(stages, None)
+    asked = Asked(source=read_model(Path(model)), **given)
+    sweep = grid(asked, list(chosen.values()), lists, phase, offload, ahead, count)
     if plans and emit is not Emit.HTML:
         raise fail("`--plans` are pages, which `--emit html` links to.")
     results = None if output is None else _results_file(output)
@@ -159,8 +157,8 @@ def sweep_command(
         refuse_existing(beside.parent, [beside.name], force)
     records = run_sweep(sweep, results, jobs, scheduler)
     if beside is None:
-        asked = {chip.name: [shlex.quote(model), f"--hardware {shlex.quote(n)}", *same] for n, chip in chosen.items()}
-        options = {name: " ".join(words) for name, words in asked.items()}
+        named = {chip.name: [shlex.quote(model), f"--hardware {shlex.quote(n)}", *same] for n, chip in chosen.items()}
+        options = {name: " ".join(words) for name, words in named.items()}
         if emit is Emit.TEXT:
             say(sweep_text(sweep, records, wanted, options))
         else:

@@ -6,9 +6,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from ...ir.collective import (
-    Collective,
-)
+from ...ir.collective import Collective
+from ...ir.dataflow import ops_in, reads
 from ...ir.expr import context_dims, operands
 from ...ir.inert import comment, literal
 from ...ir.program import (
@@ -26,10 +25,11 @@ from ...ir.program import (
     TopK,
     Value,
     operand_names,
+    walk,
 )
 from ...ir.spmd import Compute, Move, Step
 from ...ir.verify.fused import together
-from .python_text import ExprText, align_text, letters, number_text
+from .python_text import ExprText, align_text, letters, number_text, sum_text
 
 WIDTH = 120  # columns
 NOTES = 72  # the column at which comments start, where the code is shorter
@@ -120,17 +120,14 @@ class FunctionText(ABC):
         return [head, f'    """{self.doc}', "", f"    {filled}", '    """']
 
     def _note_reads(self, region: Region[Step]) -> None:
-        for item in region.items:
-            match item:
-                case Move(_, operand, _):
-                    self.read.add(operand)
-                case Repeat(_, _, carries, body):
+        for placed in walk(region):
+            match placed.item:
+                case Repeat(_, _, carries):
                     self.read |= {n for c in carries for n in (c.initial, c.inside, c.next)}
-                    self._note_reads(body)
-                case Compute(op):
-                    self.read |= set(operand_names(op))
-                    if isinstance(op, Append):
-                        self.read.add(op.result)
+                case Compute(Append(result)) as step:
+                    self.read |= {result, *reads(step)}
+                case Compute() | Move() as step:
+                    self.read |= {*reads(step)}
 
     def _assign(self, name: str, text: str, depth: int, note: str) -> None:
         """A line that gives a value its text; what nothing reads is marked by an underscore."""
@@ -202,7 +199,8 @@ class FunctionText(ABC):
     def _repeat(self, repeat: Repeat[Step], depth: int, repeats: tuple[Repeat[Step], ...]) -> None:
         indent = "    " * depth
         if not repeats:
-            self.lines += [f"{indent}{self.names[versions_key(n)]} = []" for n in _appends(repeat.body)]
+            appended = (op.result for op in ops_in(repeat.body) if isinstance(op, Append))
+            self.lines += [f"{indent}{self.names[versions_key(name)]} = []" for name in appended]
         for carry in repeat.carries:
             self._assign(carry.inside, self.names[carry.initial], depth, self.note(carry.inside))
         self.lines.append(f"{indent}for {self.names[loop_key(repeat.name)]} in range({repeat.count}):")
@@ -242,10 +240,9 @@ class FunctionText(ABC):
             case Map(_, expr):
                 return ExprText(dims, aligned, {n: held[n] for n in operands(expr)}, self.zeros(op.result)).write(expr)
             case Sum(_, names, coefficients):
-                text = " + ".join(_scaled(c, aligned(n)) for c, n in zip(coefficients, names, strict=True))
+                text = sum_text(zip(coefficients, map(aligned, names), strict=True), number_text)
                 covered = {d for name in names for d in held[name]}
-                spread = "" if covered >= set(dims) else f" + {self.zeros(op.result)}"
-                return text.replace(" + -", " - ") + spread
+                return text if covered >= set(dims) else f"{text} + {self.zeros(op.result)}"
             case Reduce(_, name, over):
                 axes = sorted(held[name].index(d) - len(held[name]) for d in over)
                 axis = str(axes[0]) if len(axes) == 1 else str(tuple(axes))
@@ -276,34 +273,6 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _scaled(coefficient: float, text: str) -> str:
-    if abs(coefficient) == 1.0:
-        return text if coefficient > 0 else f"-{text}"
-    return f"{number_text(coefficient)} * {text}"
-
-
 def _counts(region: Region[Step]) -> bool:
     """Whether an op in a region or below it reads how much of a context is filled."""
-    for item in region.items:
-        match item:
-            case Repeat(body=body):
-                if _counts(body):
-                    return True
-            case Compute(Append()):
-                return True
-            case Compute(Map(expr=expr)):
-                if context_dims(expr):
-                    return True
-    return False
-
-
-def _appends(region: Region[Step]) -> list[str]:
-    """The results of all appends in a region and below it."""
-    found = []
-    for item in region.items:
-        match item:
-            case Repeat():
-                found += _appends(item.body)
-            case Compute(Append(result=name)):
-                found.append(name)
-    return found
+    return any(isinstance(op, Append) or (isinstance(op, Map) and context_dims(op.expr)) for op in ops_in(region))

@@ -324,7 +324,7 @@ class FunctionText:
         value, new = self.values[op.cache], self.values[op.new]
         whole, dims = scope.stacked[op.cache], self.ops.kept(value.dims)
         index = self._index(self.caches[op.cache], scope)
-        axes = value.layout.dims[value.dims.index(op.target)]
+        axes = value.axes(op.target)
         renamed = [op.target if d == op.source else d for d in self.ops.kept(new.dims)]
         end, entries = self.names.contexts[op.counted], f"cfg.{self.names.fields[op.source]}"
         text = scope.texts[op.new]

@@ -6,17 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...cost.tpu_collectives import Kept
-from ...ir.collective import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Collective,
-    Embed,
-    Permute,
-    ReduceScatter,
-    Slice,
-    axes_of,
-)
+from ...ir.collective import AllGather, AllReduce, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice, axes_of
 from ...ir.inert import literal
 from ...ir.layout import Reduction
 from ...ir.spmd import Move, SpmdValue

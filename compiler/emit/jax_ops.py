@@ -23,6 +23,7 @@ from .jax_text import (
     widest,
 )
 from .jax_tree import Names
+from .python_text import sum_text
 
 # Types that are stored, and not computed with.
 PACKED = frozenset({Dtype.INT4, Dtype.INT8, Dtype.FP8, Dtype.FP4, Dtype.E8M0})
@@ -69,7 +70,7 @@ class Ops:
                 writer = ExprText(dims, aligned, dtypes, held, self.size_text, self.context_text, self.shape(result))
                 return writer.write(expr, result.dtype)
             case Sum(_, names, _):
-                text = sum_text(op, aligned, dtypes, result.dtype)
+                text = sum_of(op, aligned, dtypes, result.dtype)
                 covered = {d for n in names for d in held[n]} >= set(dims)
                 return text if covered else f"jnp.broadcast_to({text}, {self.shape(result)})"
             case Reduce(_, name, over):
@@ -138,7 +139,7 @@ class Ops:
                     row, shape = align_text(texts[table], held[table], dims), self.shape(self.values[op.result])
                     return row if set(dims) <= set(held[table]) else f"jnp.broadcast_to({row}, {shape})"
                 kept = [d for d in over if d in found]
-                where, splits = [held[table].index(d) for d in kept], [self._axes(table, d) for d in kept]
+                where, splits = [held[table].index(d) for d in kept], [self.values[table].axes(d) for d in kept]
                 rest = [*held[ids], *(d for d in held[table] if d not in over)]
                 if where == [0] and not splits[0]:
                     return align_text(f"{texts[table]}[{texts[ids]}]", rest, dims)
@@ -153,7 +154,7 @@ class Ops:
                 value, size = self.values[result], self.size_text(dim)
                 if not dims:
                     return f"jnp.zeros((), {dtype_text(value.dtype)})"
-                axes = self._axes(result, dim)
+                axes = value.axes(dim)
                 if axes:
                     return f"own_positions({size}, {axes_text(axes)}, {dtype_text(value.dtype)})"
                 return f"jnp.arange({size}, dtype={dtype_text(value.dtype)})"
@@ -165,10 +166,6 @@ class Ops:
             return known[name], dtype
         wide = target if target is not Dtype.I32 else Dtype.F32
         return f"{known[name]}.astype({dtype_text(wide)})", wide
-
-    def _axes(self, name: str, dim: str) -> tuple[str, ...]:
-        value = self.values[name]
-        return value.layout.dims[value.dims.index(dim)]
 
     def keep_text(self, op: Choose) -> str:
         """The text of how many entries an op keeps that chooses."""
@@ -184,7 +181,7 @@ class Ops:
 
     def length(self, value: SpmdValue, dim: str) -> str:
         """The text of how much of a dim of a value a chip holds."""
-        ways = self.mesh.size(*value.layout.dims[value.dims.index(dim)])
+        ways = self.mesh.size(*value.axes(dim))
         return self.size_text(dim) + (f" // {ways}" if ways > 1 else "")
 
     def shape(self, value: SpmdValue) -> str:
@@ -213,10 +210,9 @@ def working_type(op: Op, dtype: Dtype) -> Dtype:
     return Dtype.F32 if works and dtype in PACKED else dtype
 
 
-def sum_text(op: Sum, aligned: Callable[[str], str], dtypes: Mapping[str, Dtype], wanted: Dtype) -> str:
+def sum_of(op: Sum, aligned: Callable[[str], str], dtypes: Mapping[str, Dtype], wanted: Dtype) -> str:
     """A sum of operands, of types `dtypes` and texts `aligned`, in the type `wanted`."""
-    text = " + ".join(_scaled(c, aligned(n)) for c, n in zip(op.coefficients, op.operands, strict=True))
-    text = text.replace(" + -", " - ")
+    text = sum_text(zip(op.coefficients, map(aligned, op.operands), strict=True), number_text)
     dtype = widest([dtypes[n] for n in op.operands])
     if dtype in INTEGERS and not all(map(is_whole, op.coefficients)):
         dtype = Dtype.F32
@@ -253,9 +249,3 @@ def _copies(op: Op) -> bool:
 
 def _cast(text: str, have: Dtype, want: Dtype) -> str:
     return text if have is want else f"{text}.astype({dtype_text(want)})"
-
-
-def _scaled(coefficient: float, text: str) -> str:
-    if abs(coefficient) == 1.0:
-        return text if coefficient > 0 else f"-{text}"
-    return f"{number_text(coefficient)} * {text}"

@@ -23,26 +23,14 @@ the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from ...cost.hardware import LANES
 from ...ir.collective import AllGather, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice
-from ...ir.dataflow import appends, ops
+from ...ir.dataflow import appends, ops, rewritten
 from ...ir.layout import Layout
-from ...ir.program import (
-    Append,
-    Einsum,
-    Kind,
-    Op,
-    Program,
-    Region,
-    Repeat,
-    Value,
-    operand_names,
-    stored_in,
-    walk,
-)
+from ...ir.program import Append, Einsum, Kind, Op, Program, Value, operand_names, stored_in, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 
 Item = TypeVar("Item", Value, SpmdValue)
@@ -58,7 +46,7 @@ def in_memory_order(program: Program, spmd: SpmdProgram) -> tuple[Program, SpmdP
     whole = replace(
         program,
         values=tuple(_dims(v, orders) for v in program.values),
-        body=_Ops(orders).ops(program.body),
+        body=rewritten(program.body, lambda op: [_op(op, orders)]),
         pins=(),  # they hold, and name dims by their places
     )
     return whole, reordered(spmd, orders)
@@ -70,7 +58,7 @@ def reordered(spmd: SpmdProgram, orders: Orders) -> SpmdProgram:
         replace(_dims(v, orders), layout=_layout(v.layout, orders[v.name])) if v.name in orders else v
         for v in spmd.values
     )
-    return replace(spmd, values=values, body=_Ops(orders).steps(spmd.body))
+    return replace(spmd, values=values, body=rewritten(spmd.body, lambda step: [_step(step, orders)]))
 
 
 def orders_of(program: Program, spmd: SpmdProgram) -> Orders:
@@ -140,52 +128,34 @@ def _layout(layout: Layout, order: Sequence[int]) -> Layout:
     return replace(layout, dims=tuple(layout.dims[i] for i in order))
 
 
-@dataclass(frozen=True)
-class _Ops:
-    """Writes ops and collectives anew, whose operands have their dims in other orders."""
+def _step(step: Step, orders: Orders) -> Step:
+    """A step whose operands have their dims in other orders."""
+    match step:
+        case Compute(op):
+            return replace(step, op=_op(op, orders))
+        case Move(_, operand, collective) if operand in orders:
+            return replace(step, collective=_collective(collective, orders[operand]))
+    return step
 
-    orders: Orders
 
-    def ops(self, region: Region[Op]) -> Region[Op]:
-        """A region of a program."""
-        items = (
-            replace(item, body=self.ops(item.body)) if isinstance(item, Repeat) else self.op(item)
-            for item in region.items
-        )
-        return replace(region, items=tuple(items))
+def _op(op: Op, orders: Orders) -> Op:
+    """An op likewise: only an einsum names dims by their places."""
+    if not isinstance(op, Einsum):
+        return op
+    indices = (
+        tuple(own[i] for i in orders.get(name, range(len(own))))
+        for name, own in zip(op.operands, op.indices, strict=True)
+    )
+    return replace(op, indices=tuple(indices))
 
-    def steps(self, region: Region[Step]) -> Region[Step]:
-        """A region of a sharded program."""
-        items: list[Step | Repeat[Step]] = []
-        for item in region.items:
-            match item:
-                case Repeat():
-                    items.append(replace(item, body=self.steps(item.body)))
-                case Compute(op):
-                    items.append(replace(item, op=self.op(op)))
-                case Move(_, operand, collective) if operand in self.orders:
-                    items.append(replace(item, collective=self.collective(collective, self.orders[operand])))
-                case _:
-                    items.append(item)
-        return replace(region, items=tuple(items))
 
-    def op(self, op: Op) -> Op:
-        """Only an einsum names dims by their places."""
-        if not isinstance(op, Einsum):
-            return op
-        indices = (
-            tuple(own[i] for i in self.orders.get(name, range(len(own))))
-            for name, own in zip(op.operands, op.indices, strict=True)
-        )
-        return replace(op, indices=tuple(indices))
-
-    def collective(self, collective: Collective, order: tuple[int, ...]) -> Collective:
-        """A collective of a value whose dims have this order."""
-        match collective:
-            case AllGather(_, dim) | ReduceScatter(_, dim) | Slice(_, dim) | Embed(_, int(dim)):
-                return replace(collective, dim=order.index(dim))
-            case AllToAll(_, source, target):
-                return replace(collective, source=order.index(source), target=order.index(target))
-            case Permute(layout):
-                return Permute(_layout(layout, order))
-        return collective
+def _collective(collective: Collective, order: tuple[int, ...]) -> Collective:
+    """A collective of a value whose dims have this order."""
+    match collective:
+        case AllGather(_, dim) | ReduceScatter(_, dim) | Slice(_, dim) | Embed(_, int(dim)):
+            return replace(collective, dim=order.index(dim))
+        case AllToAll(_, source, target):
+            return replace(collective, source=order.index(source), target=order.index(target))
+        case Permute(layout):
+            return Permute(_layout(layout, order))
+    return collective

@@ -152,8 +152,7 @@ class Packed:
 
     def key(self, name: str) -> Key:
         """How the entries of a value that is packed are split."""
-        value = self.values[name]
-        return tuple(value.layout.dims[value.dims.index(d)] for d in self.entry(name))
+        return tuple(map(self.values[name].axes, self.entry(name)))
 
     def blocks(self, name: str) -> list[int]:
         """Into how many blocks a chip cuts each dim of the mask of a value."""

@@ -17,7 +17,7 @@ from ...ir.program import Choose, Einsum, Map, Op, Reduce, Sum, operand_names
 from ...ir.spmd import Move, SpmdValue
 from .jax_lines import Lines, Scope
 from .jax_moves import Moves, tuple_text
-from .jax_ops import Ops, einsum_text, sum_text, working_type
+from .jax_ops import Ops, einsum_text, sum_of, working_type
 from .jax_packed import ROW, Factor, Key, Packed, Packing, RowProduct, wider
 from .jax_text import ExprText, align_text, axes_text, dtype_text
 from .jax_tree import Names
@@ -247,7 +247,7 @@ class Rows:
             writer = ExprText(dims, aligned, dtypes, held, self.ops.size_text, self.ops.context_text, shape)
             return writer.write(op.expr, result.dtype)
         assert isinstance(op, Sum)
-        return sum_text(op, aligned, dtypes, result.dtype)
+        return sum_of(op, aligned, dtypes, result.dtype)
 
     def _rows(self, factor: Factor, text: str, entry: Sequence[str], at: str, scope: Scope) -> tuple[str, list[str]]:
         """The rows of an operand with some of the dims of the mask, and their dims; as it is, if it has none."""

@@ -13,7 +13,7 @@ from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Context, Expr, Operand, Rotate, Size, operands
 from ...ir.inert import literal
 from ..simulate.pointwise import folded
-from .python_text import letters
+from .python_text import ATOM, COMPARE, INFIX, UNARY, letters
 
 # Names that mean something else in an emitted file, or that linters call hard to tell apart.
 TAKEN = frozenset(dir(builtins)) | set(keyword.kwlist) | {"l", "O", "I", "jax", "jnp", "np", "lax", "math", "P"}
@@ -33,10 +33,7 @@ CHOSEN = (Dtype.BF16, Dtype.F16, Dtype.FP8, Dtype.FP4, Dtype.E8M0)  # narrow flo
 # Weakest first.
 WIDTHS = (Dtype.I32, Dtype.INT4, Dtype.INT8, Dtype.FP4, Dtype.E8M0, Dtype.FP8, Dtype.BF16, Dtype.F16, Dtype.F32)
 
-INFIX = {"add": ("+", 1), "subtract": ("-", 1), "multiply": ("*", 2), "divide": ("/", 2)}
 WHOLE = {"add", "subtract", "multiply", "negate", "abs", "relu", "maximum", "minimum"}  # of integers an integer
-COMPARE = {"less_equal": "<=", "equal": "=="}
-UNARY, ATOM = 3, 4  # how tightly text binds; + and - are 1, * and / are 2
 
 CALLS = {
     "exp": "jnp.exp({})",

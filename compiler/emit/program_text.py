@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...ir.collective import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Collective,
-    Embed,
-    Permute,
-    ReduceScatter,
-    Slice,
-    axes_of,
-)
+from ...ir.collective import AllGather, AllReduce, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice, axes_of
 from ...ir.inert import literal
 from ...ir.layout import Layout, Reduction, format_layout
 from ...ir.program import Append, Einsum, Iota, Program, Take, Value

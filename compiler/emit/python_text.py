@@ -161,6 +161,15 @@ def _sure(expr: Expr) -> bool:
     return isinstance(expr, Size | Context) or (isinstance(expr, Const) and expr.value != 0)
 
 
+def sum_text(terms: Iterable[tuple[float, str]], number: Callable[[float], str]) -> str:
+    """A sum of texts, each with what it is multiplied by; `number` gives the text of that."""
+    scaled = []
+    for coefficient, text in terms:
+        one = abs(coefficient) == 1.0
+        scaled.append(("" if coefficient > 0 else "-") + text if one else f"{number(coefficient)} * {text}")
+    return " + ".join(scaled).replace(" + -", " - ")
+
+
 def number_text(value: float) -> str:
     """A float as Python text."""
     if math.isnan(value):

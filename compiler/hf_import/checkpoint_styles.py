@@ -108,11 +108,7 @@ PHI = replace(
     query_norm="self_attn.q_layernorm",
     key_norm="self_attn.k_layernorm",
 )
-STABLELM = replace(
-    LLAMA,
-    query_norm="self_attn.q_layernorm.norms.{}",
-    key_norm="self_attn.k_layernorm.norms.{}",
-)
+STABLELM = replace(LLAMA, query_norm="self_attn.q_layernorm.norms.{}", key_norm="self_attn.k_layernorm.norms.{}")
 OPT = replace(
     LLAMA,
     table="model.decoder.embed_tokens",

@@ -9,7 +9,7 @@ from .common import CHUNK, FULL, WINDOW, Defaults, Sizes, kinds_of, read_activat
 from .description import Attention, Experts, FeedForward, Latent, Layer, Norm, QueryNorm, Router, Stack
 from .fields import Fields
 from .kin import multiplied
-from .llama import biased_heads, by_kind, heads_of, normed, read_window, stacked, uniform
+from .llama import biased_heads, by_kind, heads_of, normed, read_window, stacked
 from .rotary import rope
 
 TRAINING = ("router_jitter_noise", "router_aux_loss_coef", "output_router_logits", "aux_loss_alpha", "seq_aux")
@@ -36,7 +36,7 @@ def mixtral(fields: Fields) -> Stack:
     check_counts(fields, ("num_experts",), "num_experts_per_tok", count, kept)
     width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
     experts = Experts(count, kept, width, activation, Router("softmax", normalised=True))
-    return uniform(fields, sizes, attention, experts, epsilon=1e-5)
+    return stacked(fields, sizes, Layer(attention, experts), epsilon=1e-5)
 
 
 def phimoe(fields: Fields) -> Stack:
@@ -85,7 +85,7 @@ def minimax_m2(fields: Fields) -> Stack:
     check_counts(fields, ("num_experts",), "num_experts_per_tok", count, kept)
     width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "silu")
     experts = Experts(count, kept, width, activation, Router("sigmoid", normalised=True, correction=True))
-    return uniform(fields, sizes, attention, experts)
+    return stacked(fields, sizes, Layer(attention, experts))
 
 
 def olmoe(fields: Fields) -> Stack:
@@ -99,7 +99,7 @@ def olmoe(fields: Fields) -> Stack:
     width, activation = fields.count("intermediate_size", 2048), read_activation(fields, "hidden_act", "silu")
     router = Router("softmax", normalised=fields.flag("norm_topk_prob", False))
     experts = Experts(count, kept, width, activation, router)
-    return uniform(fields, sizes, attention, experts, epsilon=1e-5)
+    return stacked(fields, sizes, Layer(attention, experts), epsilon=1e-5)
 
 
 def qwen2_moe(fields: Fields) -> Stack:

@@ -8,7 +8,7 @@ from .common import FULL, WINDOW, Defaults, Sizes, divided, kinds_of, read_activ
 from .description import Attention, Experts, FeedForward, Layer, Norms, QueryNorm, Rope, Router, Stack
 from .experts import check_counts
 from .fields import Fields
-from .llama import biased_heads, feed_forward, stacked, uniform
+from .llama import biased_heads, feed_forward, stacked
 from .rotary import rope, ropes_by_kind
 
 SCALED = "sqrt(size(E))"
@@ -21,7 +21,7 @@ def gemma(fields: Fields) -> Stack:
     fields.inert(["hidden_activation"])
     attention = biased_heads(fields, sizes)
     forward = feed_forward(fields, "gelu", exact_gelu=False)
-    return _scaled(uniform(fields, sizes, attention, forward, tied=True))
+    return _scaled(stacked(fields, sizes, Layer(attention, forward), tied=True))
 
 
 def gemma2(fields: Fields) -> Stack:

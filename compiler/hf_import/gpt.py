@@ -8,7 +8,7 @@ from ...passes.expansion.dims import MAX_SIZE
 from .common import Defaults, Sizes, divided, even_sizes, read_activation, read_layers, read_sizes
 from .description import Attention, Block, FeedForward, Layer, Norm, QueryNorm, Rope, Stack
 from .fields import Fields
-from .llama import feed_forward, normed
+from .llama import feed_forward, normed, plain_forward
 from .rotary import rope
 
 LAYER_NORM = Norm("layernorm", 1e-5, bias=True)  # as PyTorch has it
@@ -34,9 +34,7 @@ def gpt2(fields: Fields) -> Stack:
         output_bias=True,
         scale=None if fields.flag("scale_attn_weights", True) else 1.0,
     )
-    norm = Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True)
-    layers = (Layer(attention, forward),) * sizes.layers
-    model = normed(fields, sizes, layers, norm, tied=True)
+    model = normed(fields, sizes, Layer(attention, forward), _norm(fields, "layer_norm_epsilon"), tied=True)
     return replace(model, places=sizes.context)
 
 
@@ -50,9 +48,14 @@ def gptj(fields: Fields) -> Stack:
     if fields.complete and (turned > sizes.head_dim or turned % 2):
         fields.refuse("rotary_dim", f"Rope turns pairs, and here {turned} of the {sizes.head_dim} elements of a head.")
     attention = Attention(sizes.heads, sizes.heads, sizes.head_dim, Rope(10000.0, turned, halves=False))
-    norm = Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True)
-    layers = (Layer(attention, forward, Block.PARALLEL),) * sizes.layers
-    return replace(normed(fields, sizes, layers, norm, tied=False), head_bias=True)
+    layer = Layer(attention, forward, Block.PARALLEL)
+    model = normed(fields, sizes, layer, _norm(fields, "layer_norm_epsilon"), tied=False)
+    return replace(model, head_bias=True)
+
+
+def _norm(fields: Fields, epsilon: str = "layer_norm_eps", offset: bool = False) -> Norm:
+    """Layernorm with a shift; `epsilon`: the field that has its epsilon."""
+    return Norm("layernorm", fields.number(epsilon, 1e-5), bias=True, offset=offset)
 
 
 def _gpt_sizes(fields: Fields, context: int) -> tuple[Sizes, FeedForward]:
@@ -89,9 +92,8 @@ def opt(fields: Fields) -> Stack:
     fields.inert(["dropout", "activation_dropout", "layerdrop", "init_std"])  # of training
     bias = fields.flag("enable_bias", True)
     attention = Attention(sizes.heads, sizes.heads, sizes.head_dim, bias=bias, output_bias=bias)
-    activation = read_activation(fields, "activation_function", "relu")
-    layer = Layer(attention, FeedForward(fields.count("ffn_dim"), activation, gated=False, bias=bias))
-    model = normed(fields, sizes, (layer,) * sizes.layers, LAYER_NORM, tied=True)
+    layer = Layer(attention, plain_forward(fields, "relu", bias, "ffn_dim", "activation_function"))
+    model = normed(fields, sizes, layer, LAYER_NORM, tied=True)
     return replace(model, places=sizes.context)
 
 
@@ -104,12 +106,9 @@ def gpt_neox(fields: Fields) -> Stack:
     # Heads are as wide as divides the model, but rope takes its share of `head_dim` where a config has one.
     turned = rope(fields, sizes, "rotary_emb_base", ("rotary_pct", 0.25), fields.count("head_dim", head_dim, head_dim))
     attention = Attention(heads, heads, head_dim, turned, bias=bias, output_bias=bias)
-    forward = FeedForward(
-        fields.count("intermediate_size"), read_activation(fields, "hidden_act"), gated=False, bias=True
-    )
     block = Block.PARALLEL_TWO_NORMS if parallel else Block.SERIAL
-    norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True)
-    return normed(fields, sizes, (Layer(attention, forward, block),) * sizes.layers, norm, tied=False)
+    layer = Layer(attention, plain_forward(fields, None, bias=True), block)
+    return normed(fields, sizes, layer, _norm(fields), tied=False)
 
 
 def falcon(fields: Fields) -> Stack:
@@ -137,8 +136,8 @@ def falcon(fields: Fields) -> Stack:
     width = fields.count("ffn_hidden_size", width, null=width, most=MAX_SIZE)
     forward = FeedForward(width, read_activation(fields, "activation", "gelu_exact"), gated=False, bias=bias)
     block = (Block.PARALLEL_TWO_NORMS if norms == 2 else Block.PARALLEL) if parallel else Block.SERIAL
-    norm = Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True)
-    return normed(fields, sizes, (Layer(attention, forward, block),) * sizes.layers, norm, tied=True)
+    layer = Layer(attention, forward, block)
+    return normed(fields, sizes, layer, _norm(fields, "layer_norm_epsilon"), tied=True)
 
 
 def phi(fields: Fields) -> Stack:
@@ -151,9 +150,8 @@ def phi(fields: Fields) -> Stack:
     attention = replace(attention, query_norm=QueryNorm.LAYER if norms else QueryNorm.NONE)
     activation = read_activation(fields, "hidden_act", "gelu")
     forward = FeedForward(fields.count("intermediate_size", 8192), activation, gated=False, bias=True)
-    norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True)
-    layers = (Layer(attention, forward, Block.PARALLEL),) * sizes.layers
-    return replace(normed(fields, sizes, layers, norm, tied=False), head_bias=True)
+    model = normed(fields, sizes, Layer(attention, forward, Block.PARALLEL), _norm(fields), tied=False)
+    return replace(model, head_bias=True)
 
 
 def stablelm(fields: Fields) -> Stack:
@@ -166,9 +164,7 @@ def stablelm(fields: Fields) -> Stack:
     norm = QueryNorm.OWN if fields.flag("qk_layernorm", False) else QueryNorm.NONE
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, query_norm=norm)
     block = Block.PARALLEL if fields.flag("use_parallel_residual", False) else Block.SERIAL
-    layers = (Layer(attention, feed_forward(fields), block),) * sizes.layers
-    model_norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True)
-    return normed(fields, sizes, layers, model_norm, tied=False)
+    return normed(fields, sizes, Layer(attention, feed_forward(fields), block), _norm(fields), tied=False)
 
 
 def persimmon(fields: Fields) -> Stack:
@@ -178,10 +174,8 @@ def persimmon(fields: Fields) -> Stack:
     turned = rope(fields, sizes, share=("partial_rotary_factor", 0.5))
     norm = QueryNorm.LAYER if fields.flag("qk_layernorm", True) else QueryNorm.NONE
     attention = Attention(heads, heads, sizes.head_dim, turned, bias=True, output_bias=True, query_norm=norm)
-    activation = read_activation(fields, "hidden_act", "relu2")
-    layer = Layer(attention, FeedForward(fields.count("intermediate_size"), activation, gated=False, bias=True))
-    model_norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5), bias=True)
-    return normed(fields, sizes, (layer,) * sizes.layers, model_norm, tied=False)
+    layer = Layer(attention, plain_forward(fields, "relu2", bias=True))
+    return normed(fields, sizes, layer, _norm(fields), tied=False)
 
 
 def nemotron(fields: Fields) -> Stack:
@@ -190,7 +184,5 @@ def nemotron(fields: Fields) -> Stack:
     turned = rope(fields, sizes, share=("partial_rotary_factor", 0.5))
     bias = fields.flag("attention_bias", False)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
-    activation, own = read_activation(fields, "hidden_act", "relu2"), fields.flag("mlp_bias", False)
-    layer = Layer(attention, FeedForward(fields.count("intermediate_size"), activation, gated=False, bias=own))
-    norm = Norm("layernorm", fields.number("norm_eps", 1e-5), bias=True, offset=True)
-    return normed(fields, sizes, (layer,) * sizes.layers, norm, tied=False)
+    layer = Layer(attention, plain_forward(fields, "relu2", fields.flag("mlp_bias", False)))
+    return normed(fields, sizes, layer, _norm(fields, "norm_eps", offset=True), tied=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .common import FULL, WINDOW, Defaults, Sizes, kinds_of, read_activation, read_kinds, read_sizes
+from .common import FULL, WINDOW, Defaults, Sizes, kinds_of, read_kinds, read_sizes
 from .description import Attention, Block, Experts, FeedForward, Layer, Norm, Norms, QueryNorm, Stack
 from .fields import Fields
-from .llama import biased_heads, by_kind, feed_forward, heads_of, normed, read_window, stacked, uniform
+from .llama import biased_heads, by_kind, feed_forward, heads_of, normed, plain_forward, read_window, stacked
 from .rotary import number_text, rope, ropes_by_kind
 
 
@@ -28,15 +28,14 @@ def phi3(fields: Fields) -> Stack:
     turned = rope(fields, sizes, share=("partial_rotary_factor", 1.0), original=original)
     window = read_window(fields, sizes, None)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, window=window)
-    return uniform(fields, sizes, attention, feed_forward(fields), epsilon=1e-5)
+    return stacked(fields, sizes, Layer(attention, feed_forward(fields)), epsilon=1e-5)
 
 
 def olmo2(fields: Fields) -> Stack:
     """OLMo 2: norms behind attention and feed-forward, and over all heads of queries and keys."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
     attention = biased_heads(fields, sizes, QueryNorm.ALL)
-    layers = (Layer(attention, feed_forward(fields), norms=Norms.AFTER),) * sizes.layers
-    return stacked(fields, sizes, layers, epsilon=1e-5)
+    return stacked(fields, sizes, Layer(attention, feed_forward(fields), norms=Norms.AFTER), epsilon=1e-5)
 
 
 def olmo3(fields: Fields) -> Stack:
@@ -80,7 +79,7 @@ def seed_oss(fields: Fields) -> Stack:
     bias, output = fields.flag("attention_bias", True), fields.flag("attention_out_bias", False)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=output)
     forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
-    return uniform(fields, sizes, attention, forward)
+    return stacked(fields, sizes, Layer(attention, forward))
 
 
 def ernie4_5(fields: Fields) -> Stack:
@@ -89,20 +88,19 @@ def ernie4_5(fields: Fields) -> Stack:
     bias, turned = fields.flag("use_bias", False), replace(rope(fields, sizes, default_base=5e5), halves=False)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
     forward = replace(feed_forward(fields), bias=bias)
-    return uniform(fields, sizes, attention, forward, tied=True, epsilon=1e-5)
+    return stacked(fields, sizes, Layer(attention, forward), tied=True, epsilon=1e-5)
 
 
 def glm(fields: Fields) -> Stack:
     """GLM-4 9B: rope that turns neighbours of half of each head."""
     sizes, layer = _glm_layer(fields)
-    return stacked(fields, sizes, (layer,) * sizes.layers, epsilon=1.5625e-7)
+    return stacked(fields, sizes, layer, epsilon=1.5625e-7)
 
 
 def glm4(fields: Fields) -> Stack:
     """GLM-4 of 2025: the same with norms before and behind attention and feed-forward."""
     sizes, layer = _glm_layer(fields)
-    layers = (replace(layer, norms=Norms.BOTH),) * sizes.layers
-    return stacked(fields, sizes, layers, epsilon=1.5625e-7)
+    return stacked(fields, sizes, replace(layer, norms=Norms.BOTH), epsilon=1.5625e-7)
 
 
 def _glm_layer(fields: Fields) -> tuple[Sizes, Layer]:
@@ -125,7 +123,7 @@ def multiplied(fields: Fields, forward: FeedForward | Experts) -> Stack:
     attention = biased_heads(fields, sizes)
     attention = replace(attention, scale=fields.number("attention_multiplier", 1.0))
     layer = Layer(attention, forward, residual=fields.number("residual_multiplier", 1.0))
-    model = stacked(fields, sizes, (layer,) * sizes.layers)
+    model = stacked(fields, sizes, layer)
     factor = fields.number("embedding_multiplier", 1.0)
     embedding = "" if factor == 1 else number_text(factor)
     return replace(model, embedding=embedding, logit_scale=1 / fields.number("logits_scaling", 1.0))
@@ -159,10 +157,9 @@ def starcoder2(fields: Fields) -> Stack:
     fields.must_be("mlp_type", ["default"], "only the plain feed-forward is known here")
     bias, window = fields.flag("use_bias", True), read_window(fields, sizes, None)
     attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, window=window)
-    width, activation = fields.count("intermediate_size"), read_activation(fields, "hidden_act", "gelu")
-    layer = Layer(attention, FeedForward(width, activation, gated=False, bias=bias))
+    layer = Layer(attention, plain_forward(fields, "gelu", bias))
     norm = Norm("layernorm", fields.number("norm_epsilon", 1e-5), bias=True)
-    return normed(fields, sizes, (layer,) * sizes.layers, norm, tied=True)
+    return normed(fields, sizes, layer, norm, tied=True)
 
 
 def cohere(fields: Fields) -> Stack:

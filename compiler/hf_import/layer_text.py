@@ -8,18 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
-from .description import (
-    Attention,
-    Block,
-    Experts,
-    FeedForward,
-    Indexer,
-    Latent,
-    Layer,
-    Norm,
-    Norms,
-    Transformer,
-)
+from .description import Attention, Block, Experts, FeedForward, Indexer, Latent, Layer, Norm, Norms, Transformer
 from .dims import Dims, ForwardDims, forward_dims
 from .expert_text import Tensor, activated, expert_lines, expert_tensors, router_lines
 from .heads_text import HeadDims, head_lines, head_parts, head_tensors, norm_call

@@ -16,7 +16,7 @@ def llama(fields: Fields) -> Stack:
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
     attention = biased_heads(fields, sizes)
     forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
-    return uniform(fields, sizes, attention, forward)
+    return stacked(fields, sizes, Layer(attention, forward))
 
 
 def arcee(fields: Fields) -> Stack:
@@ -24,14 +24,14 @@ def arcee(fields: Fields) -> Stack:
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
     attention = biased_heads(fields, sizes)
     forward = replace(feed_forward(fields, "relu2"), gated=False, bias=fields.flag("mlp_bias", False))
-    return uniform(fields, sizes, attention, forward, epsilon=1e-5)
+    return stacked(fields, sizes, Layer(attention, forward), epsilon=1e-5)
 
 
 def mistral(fields: Fields) -> Stack:
     """Mistral, with a window on every layer or on none."""
     sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=131072))
     attention = replace(heads_of(fields, sizes), window=read_window(fields, sizes, 4096))
-    return uniform(fields, sizes, attention, feed_forward(fields))
+    return stacked(fields, sizes, Layer(attention, feed_forward(fields)))
 
 
 def qwen2(fields: Fields) -> Stack:
@@ -64,46 +64,25 @@ def feed_forward(fields: Fields, activation: str = "silu", exact_gelu: bool = Tr
     return FeedForward(fields.count("intermediate_size"), read_activation(fields, "hidden_act", activation, exact_gelu))
 
 
-def uniform(
-    fields: Fields,
-    sizes: Sizes,
-    attention: Attention,
-    forward: FeedForward | Experts,
-    tied: bool = False,
-    epsilon: float = 1e-6,
-) -> Stack:
-    """A model all of whose layers are alike. `tied`, `epsilon`: where the config does not say."""
-    return stacked(fields, sizes, (Layer(attention, forward),) * sizes.layers, tied, epsilon)
+def plain_forward(
+    fields: Fields, activation: str | None, bias: bool, width: str = "intermediate_size", name: str = "hidden_act"
+) -> FeedForward:
+    """A feed-forward without a gate, by the fields that say its `width` and the `name` of its activation."""
+    return FeedForward(fields.count(width), read_activation(fields, name, activation), gated=False, bias=bias)
 
 
 def stacked(
-    fields: Fields,
-    sizes: Sizes,
-    layers: tuple[Layer, ...],
-    tied: bool = False,
-    epsilon: float = 1e-6,
+    fields: Fields, sizes: Sizes, layers: Layer | tuple[Layer, ...], tied: bool = False, epsilon: float = 1e-6
 ) -> Stack:
-    """A model of layers with rmsnorm. `tied`, `epsilon`: where the config does not say."""
-    norm = Norm("rmsnorm", fields.number("rms_norm_eps", epsilon))
-    return normed(fields, sizes, layers, norm, tied)
+    """A model with rmsnorm, as `normed` makes it. `tied`, `epsilon`: where the config does not say."""
+    return normed(fields, sizes, layers, Norm("rmsnorm", fields.number("rms_norm_eps", epsilon)), tied)
 
 
-def normed(
-    fields: Fields,
-    sizes: Sizes,
-    layers: tuple[Layer, ...],
-    norm: Norm,
-    tied: bool,
-) -> Stack:
-    """A model of layers with any norm. `tied`: where the config does not say."""
-    return Stack(
-        model_dim=sizes.model_dim,
-        vocabulary=sizes.vocabulary,
-        context=sizes.context,
-        norm=norm,
-        layers=layers,
-        tied=fields.flag("tie_word_embeddings", tied),
-    )
+def normed(fields: Fields, sizes: Sizes, layers: Layer | tuple[Layer, ...], norm: Norm, tied: bool) -> Stack:
+    """A model of layers, or of so many that are all as one, with any norm. `tied`: where the config does not say."""
+    every = (layers,) * sizes.layers if isinstance(layers, Layer) else layers
+    whole = fields.flag("tie_word_embeddings", tied)
+    return Stack(sizes.model_dim, sizes.vocabulary, sizes.context, norm, every, whole)
 
 
 def windowed(fields: Fields, sizes: Sizes, attention: Attention) -> Stack:

@@ -19,7 +19,7 @@ import numpy as np
 from ...ir.choices import chooses, with_room
 from ...ir.collective import CollectiveKind
 from ...ir.dataflow import appends
-from ...ir.diagnostics import InternalError, fail
+from ...ir.diagnostics import InternalError, fail, plural
 from ...ir.dtype import Dtype
 from ...ir.program import Kind, Program, walk
 from ...ir.spmd import Compute, SpmdProgram
@@ -256,8 +256,8 @@ def jax_check_text(compiled: CompiledPhase, report: JaxReport) -> str:
 
 
 def _lines(compiled: CompiledPhase, report: JaxReport) -> Iterator[str]:
-    plural = "" if report.devices == 1 else "s"
-    yield f'JAX program of "{compiled.spmd.name}", phase {compiled.phase}, on {report.devices} CPU device{plural}'
+    devices = plural(report.devices, "CPU device")
+    yield f'JAX program of "{compiled.spmd.name}", phase {compiled.phase}, on {devices}'
     yield ""
     yield "Largest relative differences, at small sizes"
     rows: list[tuple[str, ...]] = [("", "dense reference", "NumPy backend", "integers that differ")]

@@ -40,7 +40,8 @@ def check_gpu(compiled: CompiledPhase, platform: str = PLATFORM) -> ModuleReport
             [(CHILD, folder)], spmd.mesh.chips, platform=f"{platform},cpu"
         )  # without CPUs JAX does not say why
         if (absent := path / "absent.txt").exists():
-            raise _absent(absent.read_text(encoding="utf-8"))
+            said = " ".join(absent.read_text(encoding="utf-8").split())[:160]
+            raise fail(f"JAX finds no GPU on this machine: {said.rstrip('.')}.", hint=GET)
         here = json.loads((path / "devices.json").read_text(encoding="utf-8"))
         if here["count"] < spmd.mesh.chips:
             raise fail(
@@ -52,11 +53,6 @@ def check_gpu(compiled: CompiledPhase, platform: str = PLATFORM) -> ModuleReport
         memory = json.loads((path / "memory.json").read_text(encoding="utf-8"))
         text = (path / "final.txt").read_text(encoding="utf-8")
     return report_of(compiled, f"{spmd.mesh.chips} x {here['kind']}", text, memory)
-
-
-def _absent(said: str) -> InputError:
-    """Why there are no GPUs."""
-    return fail(f"JAX finds no GPU on this machine: {' '.join(said.split())[:160].rstrip('.')}.", hint=GET)
 
 
 def _refusal(said: str, compiled: CompiledPhase, kind: str) -> InputError | InternalError:

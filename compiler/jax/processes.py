@@ -44,17 +44,18 @@ def run_processes(
         _wait(running, math.inf if heard else MOST_SECONDS)
 
 
+def sharing(module: str, folder: str, processes: int) -> list[tuple[str, ...]]:
+    """The commands of so many processes that share what a folder holds: each knows which it is, and where they meet."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # where nobody listens
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    return [(module, folder, str(process), str(processes), address) for process in range(processes)]
+
+
 def with_cpu_devices(count: int) -> dict[str, str]:
     """The environment of a process whose CPU is to be so many devices; flags of XLA that are there stay."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
     return os.environ | {"XLA_FLAGS": flags.strip()}
-
-
-def free_address() -> str:
-    """An address on this machine that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def _wait(running: Sequence[tuple[subprocess.Popen[str], IO[str]]], limit_s: float) -> None:

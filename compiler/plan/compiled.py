@@ -119,6 +119,11 @@ class Compilation(Sequence[CompiledPhase]):
         return iter(self.phases)
 
     @property
+    def stages(self) -> tuple[Compilation, ...]:
+        """Itself, alone: the one stage of what is not divided."""
+        return (self,)
+
+    @property
     def together(self) -> bool:
         """Whether several phases were planned as one."""
         return self.phases[0].together

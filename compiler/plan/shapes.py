@@ -31,6 +31,16 @@ class Shape:
         """The objective, over all calls of all phases; infinite where nothing could be compiled."""
         return float("inf") if self.compiled is None else self.compiled.price
 
+    @property
+    def total_s(self) -> float:
+        """What all phases take, once each."""
+        return sum(one.estimate.totals().total_s for one in self.compiled or ())
+
+    @property
+    def bytes_sent(self) -> float:
+        """What a chip sends in all phases, once each."""
+        return sum(one.estimate.totals().bytes_sent for one in self.compiled or ())
+
 
 MOST_AXES = 4  # of a mesh of nodes; more take minutes
 
@@ -147,10 +157,8 @@ def ranking(shapes: Sequence[Shape]) -> str:
         if shape.compiled is None:
             rows.append((name, "-", "-", shape.reason or ""))
             continue
-        sent = sum(c.estimate.totals().bytes_sent for c in shape.compiled)
-        seconds = sum(c.estimate.totals().total_s for c in shape.compiled)
         share = f"{shape.price / best:.3f}" if best else "-"
-        rows.append((name, f"{seconds * 1e3:.4g} ms", share, f"{sent / 1e6:,.2f} MB"))
+        rows.append((name, f"{shape.total_s * 1e3:.4g} ms", share, f"{shape.bytes_sent / 1e6:,.2f} MB"))
     return "\n".join(["Slice shapes, cheapest first", *table(rows, 1)]) + "\n"
 
 
@@ -160,18 +168,14 @@ def ranking_data(shapes: Sequence[Shape]) -> list[dict[str, object]]:
     `objective` is in the unit of what the plan has least of; `beside_best` its ratio to the best's.
     """
     best = shapes[0].price
-    out: list[dict[str, object]] = []
-    for shape in shapes:
-        totals = [one.estimate.totals() for one in shape.compiled or ()]
-        planned = bool(totals)
-        out.append(
-            {
-                "mesh": dict(shape.mesh.axes),
-                "objective": shape.price if planned else None,
-                "beside_best": shape.price / best if planned and best else None,
-                "total_s": sum(t.total_s for t in totals) if planned else None,
-                "bytes_sent_per_chip": sum(t.bytes_sent for t in totals) if planned else None,
-                "reason": shape.reason,
-            }
-        )
-    return out
+    return [
+        {
+            "mesh": dict(shape.mesh.axes),
+            "objective": shape.price if shape.compiled else None,
+            "beside_best": shape.price / best if shape.compiled and best else None,
+            "total_s": shape.total_s if shape.compiled else None,
+            "bytes_sent_per_chip": shape.bytes_sent if shape.compiled else None,
+            "reason": shape.reason,
+        }
+        for shape in shapes
+    ]

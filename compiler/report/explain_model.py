@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Unpack, overload
 
 from ...cost.formulas.symbolic import Form
-from ...cost.hardware import Convention, Hardware
-from ...cost.simulate.trace import traces
+from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ..text.arguments import checked
 from .compiled_model import CompileOptions, compile
 from .compiled_pipeline import CompiledPipeline, one_of
-from .explain import explain_phase
 from .explain_stages import ExplainedPipeline, explain_pipeline
-from .explain_text import NO_LINKS, Explained
+from .explain_text import Explained, explained_phase
 
 
 @overload
@@ -77,13 +75,4 @@ def explain(
     compiled = compile(program, mesh, hardware, phases, stages=stages, **options)
     if isinstance(compiled, CompiledPipeline):
         return explain_pipeline(compiled.staged, wanted, drop_ones)
-    linked = compiled.phases[0].hardware.convention is Convention.LINKS
-    return tuple(
-        Explained(
-            explain_phase(one, wanted, drop_ones),
-            None,
-            traces(one.spmd, one.hardware) if trace and linked else None,
-            NO_LINKS if trace and not linked else None,
-        )
-        for one in compiled.phases
-    )
+    return tuple(explained_phase(one, wanted, drop_ones, trace) for one in compiled.phases)

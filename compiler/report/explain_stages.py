@@ -12,8 +12,7 @@ from sympy import Expr, Symbol
 from ...cost.formulas.symbolic import Form
 from ..plan.staged import Staged
 from ..text.terminal import table, time_text
-from .explain import explain_phase
-from .explain_text import Explained, as_json, as_text, plain
+from .explain_text import Explained, as_json, as_text, explained_phase, plain
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class ExplainedPipeline:
 
 def explain_pipeline(staged: Staged, form: Form, drop_ones: bool = False) -> ExplainedPipeline:
     """The formulas of a compiled pipeline and of its stages; `form` and `drop_ones` as `explain_phase` has them."""
-    stages = (tuple(Explained(explain_phase(one, form, drop_ones), None) for one in stage) for stage in staged.stages)
+    stages = (tuple(explained_phase(one, form, drop_ones) for one in stage) for stage in staged.stages)
     return ExplainedPipeline(staged.program.name, phase_formulas(staged), tuple(stages))
 
 

@@ -10,10 +10,12 @@ import sympy
 from sympy import Expr
 
 from ...cost.formulas.symbolic import Form
-from ...cost.simulate.trace import MOST_CHIPS, Trace
+from ...cost.hardware import Convention
+from ...cost.simulate.trace import MOST_CHIPS, Trace, traces
+from ..plan.compiled import CompiledPhase
 from ..text.terminal import table
 from .compare import Comparison, Finding, Sending, Weight
-from .explain import Explanation, Line, rates_of
+from .explain import Explanation, Line, explain_phase, rates_of
 from .text import block_text
 
 FORMS = {
@@ -31,12 +33,23 @@ class Explained:
     for or is impossible; `note`: why it is."""
 
     explanation: Explanation
-    comparison: Comparison | None
+    comparison: Comparison | None = None
     traces: tuple[Trace, ...] | None = None
     note: str | None = None
 
     def __str__(self) -> str:
         return as_text(self)
+
+
+def explained_phase(
+    compiled: CompiledPhase, form: Form, drop_ones: bool = False, trace: bool = False, rivals: Comparison | None = None
+) -> Explained:
+    """A compiled phase explained, beside its rivals; with `trace` its collectives are moved over links, where the
+    network is seen so."""
+    linked = compiled.hardware.convention is Convention.LINKS
+    found = traces(compiled.spmd, compiled.hardware) if trace and linked else None
+    note = NO_LINKS if trace and not linked else None
+    return Explained(explain_phase(compiled, form, drop_ones), rivals, found, note)
 
 
 def as_text(explained: Explained) -> str:

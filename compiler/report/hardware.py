@@ -8,7 +8,7 @@ from math import comb, perm, prod
 
 from ...cost.hardware import Hardware, Switch, Torus, Wrap, presets
 from ...cost.hardware_file import slices_text
-from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
+from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail, plural
 from ...ir.dtype import Dtype
 from ...ir.layout import format_layout, parse_layout
 from ...ir.mesh import Mesh
@@ -186,8 +186,8 @@ def layouts_table(tensor: str, sizes: Mapping[str, int], mesh: Mesh, dtype: Dtyp
         held = prod(local) * dtype.bits / 8
         rows.append((format_layout(names, layout), "x".join(map(str, local)) or "1", str(shards), f"{held:,.15g}"))
     whole = "x".join(map(str, shape)) or "1"
-    count = f"{len(layouts)} layout" + ("" if len(layouts) == 1 else "s")
-    head = f"{count} of {format_layout(names, layouts[0])}, {whole} in {dtype}, on {mesh}: {mesh.chips} chips"
+    tensor = f"{format_layout(names, layouts[0])}, {whole} in {dtype}"
+    head = f"{plural(len(layouts), 'layout')} of {tensor}, on {mesh}: {mesh.chips} chips"
     return "\n".join([head, *table(rows, left=1)]) + "\n"
 
 

@@ -25,7 +25,7 @@ from ..emit.jax_source import emit_jax
 from ..emit.jax_tree import names_of
 from ..hf_import.checkpoint import check_checkpoint, open_checkpoint
 from ..hf_import.weight_map import ENDING, WeightMap, map_beside
-from ..jax.processes import free_address, run_processes
+from ..jax.processes import run_processes, sharing
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.pipeline import compile_phases
 from ..simulate.pointwise import Array
@@ -186,9 +186,8 @@ def answer(planned: Planned, processes: int, check: bool, stream: bool) -> Answe
             text = emit_jax(one.program, one.spmd, one.estimate, planned.weights, tpu=one.for_tpu)
             (path / f"{one.phase}.py").write_text(text, encoding="utf-8")
         (path / "told.json").write_text(json.dumps(told), encoding="utf-8")
-        address = free_address()
-        commands = [(CHILD, folder, str(n), str(processes), address) for n in range(processes)]
-        run_processes(commands, planned.compiled[0].spmd.mesh.chips // processes, heard=True)
+        devices = planned.compiled[0].spmd.mesh.chips // processes
+        run_processes(sharing(CHILD, folder, processes), devices, heard=True)
         done = json.loads((path / "answer.json").read_text())
         scores = np.load(path / "scores.npy") if asked.scores else None
     done |= {"tokens": tuple(map(tuple, done["tokens"])), "lost": tuple(done["lost"])}

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..jax.check_child import load
-from .generate_child import end_at_once
+from .generate_child import meet, started, whole
 from .tokens import tokenizer_of
 
 Array = np.ndarray
@@ -32,9 +32,7 @@ Tree = Any
 
 def main(folder: Path, process: int, processes: int, address: str) -> None:
     """Answer as the files in `folder` say."""
-    if processes > 1:
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(address, processes, process)
+    meet(process, processes, address)
     told = json.loads((folder / "told.json").read_text())
     modules = {name: load(folder / f"{name}.py") for name in ("prefill", "decode")}
     mesh = modules["decode"].make_mesh()
@@ -85,15 +83,12 @@ class _Model:
             self.caches = self._moved(self.caches, module.CACHES)
         order = tokens if self.told["batch_first"] else tokens.T
         taken = self._placed(forms[2], module.SPECS[2], lambda form: order.astype(form.dtype))
-        contexts = [self._whole(np.int32(filled))] * self.told["phases"][phase]["contexts"]
+        everywhere = jax.device_put(np.int32(filled), NamedSharding(self.mesh, P()))
+        contexts = [everywhere] * self.told["phases"][phase]["contexts"]
         results, self.caches, *lost = self.steps[phase](self.params, self.caches, taken, *contexts)
         for counts in lost:
-            self.lost += self.host(counts).sum(0)
+            self.lost += whole(self.mesh, counts).sum(0)
         return list(results) if isinstance(results, tuple) else [results]
-
-    def host(self, array: jax.Array) -> Array:
-        """All of an array."""
-        return np.asarray(jax.device_put(array, NamedSharding(self.mesh, P())))
 
     def _moved(self, caches: Tree, specs: Tree) -> Tree:
         places = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), specs, is_leaf=lambda s: isinstance(s, P))
@@ -101,13 +96,10 @@ class _Model:
 
     def _placed(self, forms: Tree, specs: Tree, made: Callable[[Any], Array]) -> Tree:
         def placed(form: Any, spec: P) -> jax.Array:
-            whole = made(form)
-            return jax.make_array_from_callback(form.shape, NamedSharding(self.mesh, spec), lambda at: whole[at])
+            array = made(form)
+            return jax.make_array_from_callback(form.shape, NamedSharding(self.mesh, spec), lambda at: array[at])
 
         return jax.tree.map(placed, forms, specs)
-
-    def _whole(self, array: Any) -> jax.Array:
-        return jax.device_put(array, NamedSharding(self.mesh, P()))
 
 
 class _Writer:
@@ -121,8 +113,8 @@ class _Writer:
         """Write what is new."""
         if len(self.prompts) > 1:
             if last:
-                whole = (self.tokenizer.text([*p, *t]) for p, t in zip(self.prompts, tokens, strict=True))
-                print("\n\n".join(whole), flush=True)
+                texts = (self.tokenizer.text([*p, *t]) for p, t in zip(self.prompts, tokens, strict=True))
+                print("\n\n".join(texts), flush=True)
             return
         text = self.tokenizer.text([*self.prompts[0], *tokens[0]])
         if last or not text.endswith("\ufffd"):  # a character of several tokens is whole when the last has come
@@ -184,14 +176,15 @@ def _picked(told: dict[str, Any], model: _Model, results: list[Any], rng: np.ran
     scores = None
     if told["scores"] is not None:
         batch = len(told["prompts"])
-        scores = model.host(results[told["scores"]]).astype(np.float32).reshape(batch, -1)[:, : told["vocabulary_last"]]
+        found = whole(model.mesh, results[told["scores"]]).astype(np.float32)
+        scores = found.reshape(batch, -1)[:, : told["vocabulary_last"]]
     if scores is not None and told["temperature"]:
         heat = scores.astype(np.float64) / told["temperature"]
         share = np.exp(heat - heat.max(axis=1, keepdims=True)).cumsum(axis=1)
         drawn = rng.random(len(share)) * share[:, -1]
         return [int(np.searchsorted(row, one, side="right")) for row, one in zip(share, drawn, strict=True)], scores
     if told["chosen"] is not None:
-        return model.host(results[told["chosen"]])[: len(told["prompts"])].tolist(), scores
+        return whole(model.mesh, results[told["chosen"]])[: len(told["prompts"])].tolist(), scores
     assert scores is not None, "a model returns tokens or scores"
     return scores.argmax(axis=1).tolist(), scores
 
@@ -205,5 +198,4 @@ def _compared(done: dict[str, Any], dense: dict[str, Any]) -> tuple[int, float |
 
 
 if __name__ == "__main__":
-    sys.excepthook = end_at_once
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    started(main)

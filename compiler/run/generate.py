@@ -203,12 +203,10 @@ def _small(model: LanguageModel, compiled: Compilation | Staged, tokens: int) ->
     program = model.program
     margins = {model.vocabulary[-1]: VOCABULARY, **dict.fromkeys(model.counted, tokens)}
     margins |= dict.fromkeys(model.width, WIDTH)
+    stages = [Stage(program, layers_of(program), (), ())]
     if isinstance(compiled, Staged):
         stages = [one.stage for one in compiled.plan.stages]
-        phases = [[stage[n].spmd for stage in compiled.stages] for n in range(2)]
-    else:
-        stages = [Stage(program, layers_of(program), (), ())]
-        phases = [[one.spmd] for one in compiled]
+    phases = [[stage[n].spmd for stage in compiled.stages] for n in range(2)]
     prefill, decode = small_phases(program, stages, phases, margins)
     end = prefill.sizes[model.new] + tokens - 1
     for dim in model.counted:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -67,9 +67,7 @@ class Told(TypedDict):
 
 def main(folder: Path, process: int, processes: int, address: str) -> None:
     """Generate as the files in `folder` say."""
-    if processes > 1:
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(address, processes, process)
+    meet(process, processes, address)
     told: Told = json.loads((folder / "told.json").read_text())
     with np.load(folder / "stored.npz") as file:
         arrays = {name: file[f"arr_{i}"] for i, name in enumerate(told["stored"])}
@@ -114,11 +112,8 @@ class _Phase:
         results, caches = self.step(*taken, *contexts)
         [names] = [tree for tree in map(jax.tree.leaves, self.names) if {*tree} == {*self.told["caches"]}]
         versions = dict(zip(names, jax.tree.leaves(caches), strict=True))
-        return _picked(self.told, self.phase, self.whole(jax.tree.leaves(results)[self.phase["picked"]])), versions
-
-    def whole(self, array: jax.Array) -> np.ndarray:
-        """All of an array, in every process."""
-        return np.asarray(jax.device_put(array, NamedSharding(self.mesh, P())))
+        picked = whole(self.mesh, jax.tree.leaves(results)[self.phase["picked"]])
+        return _picked(self.told, self.phase, picked), versions
 
     def _place(self, array: np.ndarray | jax.Array, form: Any, spec: P) -> jax.Array:
         """An array on the devices, grown with zeros to the shape it has there; every process holds all of it."""
@@ -228,21 +223,39 @@ def _generated_in_stages(
 def _generated(told: Told, prefill: _Phase, decode: _Phase, stored: Mapping[str, np.ndarray]) -> np.ndarray:
     """Prefill as many sequences at a time as it takes, each time into other slots of the caches; then decode."""
     prompt, (batch_axis, new_axis), picked = told["prompt"], told["axes"], []
-    whole = {name: stored[name].copy() for name in told["caches"]}
+    kept = {name: stored[name].copy() for name in told["caches"]}
     for first in range(0, told["sequences"], told["at_once"][0]):
         slots = np.arange(first, first + told["at_once"][0])
-        part: dict[str, Any] = {name: np.take(whole[name], slots, axis) for name, axis in told["caches"].items()}
+        part: dict[str, Any] = {name: np.take(kept[name], slots, axis) for name, axis in told["caches"].items()}
         part[prompt] = np.take(stored[prompt], slots, batch_axis)
         tokens, made = prefill.run({**stored, **part}, told["length"])
         picked.append(tokens)
         for name, axis in told["caches"].items():
-            np.moveaxis(whole[name], axis, 0)[slots] = np.moveaxis(prefill.whole(made[name]), axis, 0)
-    chosen, caches = [np.concatenate(picked)], dict[str, Any](whole)
+            np.moveaxis(kept[name], axis, 0)[slots] = np.moveaxis(whole(prefill.mesh, made[name]), axis, 0)
+    chosen, caches = [np.concatenate(picked)], dict[str, Any](kept)
     for context in range(told["length"] + 1, told["length"] + told["steps"]):
         entered = np.expand_dims(chosen[-1], new_axis)
         tokens, caches = decode.run({**stored, **caches, prompt: entered}, context)
         chosen.append(tokens)
     return np.stack(chosen)
+
+
+def meet(process: int, processes: int, address: str) -> None:
+    """Let this process have its share of the devices of all, which meet at an address; one has them alone."""
+    if processes > 1:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(address, processes, process)
+
+
+def whole(mesh: Any, array: jax.Array) -> np.ndarray:
+    """All of an array, in every process."""
+    return np.asarray(jax.device_put(array, NamedSharding(mesh, P())))
+
+
+def started(main: Callable[[Path, int, int, str], None]) -> None:
+    """Run `main` with the arguments of this process, which ends at once where something goes wrong."""
+    sys.excepthook = end_at_once
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
 
 
 def end_at_once(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -253,5 +266,4 @@ def end_at_once(kind: type[BaseException], error: BaseException, trace: Tracebac
 
 
 if __name__ == "__main__":
-    sys.excepthook = end_at_once
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    started(main)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from ..emit.jax_function import contexts_of
 from ..emit.jax_pipeline import StageModule, emit_pipeline
 from ..emit.jax_source import emit_jax
 from ..emit.jax_tree import names_of
-from ..jax.processes import free_address, run_processes
+from ..jax.processes import run_processes, sharing
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.staged import Staged
 from ..simulate.check import ERROR_TOLERANCE
@@ -72,7 +71,7 @@ def generate_jax(prepared: Prepared, processes: int = 1) -> Array:
             (path / name).write_text(text, encoding="utf-8")
         (path / "told.json").write_text(json.dumps(told), encoding="utf-8")
         np.savez(path / "stored.npz", *arrays.values())
-        run_processes(_commands(folder, processes), prepared.mesh.chips // processes)
+        run_processes(sharing(CHILD, folder, processes), prepared.mesh.chips // processes)
         tokens: Array = np.load(path / "tokens.npy")
     return tokens
 
@@ -97,20 +96,14 @@ def _module(one: CompiledPhase) -> str:
     return emit_jax(one.program, one.spmd, one.estimate)
 
 
-def _commands(folder: str, processes: int) -> Sequence[Sequence[str]]:
-    address = free_address()
-    return [(CHILD, folder, str(process), str(processes), address) for process in range(processes)]
-
-
 def _told(prepared: Prepared, n: int, small: SmallPhase) -> dict[str, object]:
     """What is said of a phase, the `n`-th; `small` is the same on shrunken dims."""
     model, compiled = prepared.model, prepared.compiled
     result = model.chosen or model.scores[0]
     true = model.program.true_sizes(small.sizes)
-    stages = compiled.stages if isinstance(compiled, Staged) else (compiled,)
     returned = [name for one in small.stages for name in one.program.results[len(one.passed) :]]
     return {
-        "stages": [_told_stage(stage[n], spmd) for stage, spmd in zip(stages, small.spmds, strict=True)],
+        "stages": [_told_stage(stage[n], spmd) for stage, spmd in zip(compiled.stages, small.spmds, strict=True)],
         "picked": returned.index(result),
         "kept": [true[dim] for dim in model.program.table()[result].dims],
     }
@@ -155,7 +148,8 @@ def generation_text(done: Generation) -> str:
         "Prompts, and the tokens that follow",
     ]
     for before, after in list(zip(done.prompt, done.sharded.tokens.T, strict=True))[:MOST_SEQUENCES]:
-        lines.append(_fitting(f"  {_listed(before)} -> {_listed(after)}"))
+        line = f"  {_listed(before)} -> {_listed(after)}"
+        lines.append(line if len(line) <= WIDTH else line[: WIDTH - 4] + " ...")
     if batch > MOST_SEQUENCES:
         lines.append(f"  and {batch - MOST_SEQUENCES} more")
     return "\n".join([*lines, "", *_verdict(done)]) + "\n"
@@ -205,10 +199,6 @@ def jax_disagreement(done: Generation, tokens: Array) -> str | None:
 
 def _listed(tokens: Array) -> str:
     return " ".join(str(int(token)) for token in tokens)
-
-
-def _fitting(line: str) -> str:
-    return line if len(line) <= WIDTH else line[: WIDTH - 4] + " ..."
 
 
 def _bytes(count: float) -> str:

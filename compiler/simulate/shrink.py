@@ -62,7 +62,8 @@ def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str,
     """
     classes = _classes(program, [d for d, _ in spmds[0].sizes])
     small = _assign(program, spmds, classes, margins or {})
-    cut = tuple(_with_sizes(s, _shrunk(dict(s.sizes), classes, small, program.padding)) for s in spmds)
+    sizes = [tuple(_shrunk(dict(s.sizes), classes, small, program.padding).items()) for s in spmds]
+    cut = tuple(replace(s, sizes=n, body=_cut_spmd_repeats(s.body)) for s, n in zip(spmds, sizes, strict=True))
     phases = tuple(replace(program.phase(s.phase), sizes=s.sizes) for s in cut)
     small_program = replace(program, body=_cut_repeats(program.body), phases=phases)
     return Shrunken(with_choices(small_program), tuple(map(with_sharded_choices, cut)))
@@ -74,10 +75,6 @@ def _shrunk(
     """The small sizes of a phase; a dim that is not padded there is as large as its padded size."""
     full = {true: dim for dim, true in padding if sizes[true] == sizes[dim]}
     return {d: 1 if n == 1 else small[classes[full.get(d, d)]] for d, n in sizes.items()}
-
-
-def _with_sizes(spmd: SpmdProgram, sizes: Mapping[str, int]) -> SpmdProgram:
-    return replace(spmd, sizes=tuple(sizes.items()), body=_cut_spmd_repeats(spmd.body))
 
 
 def _cut_repeats(region: Region[Op]) -> Region[Op]:

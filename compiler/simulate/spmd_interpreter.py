@@ -12,17 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from ...ir.collective import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Collective,
-    Embed,
-    Permute,
-    ReduceScatter,
-    Slice,
-    describe,
-)
+from ...ir.collective import AllGather, AllReduce, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice, describe
 from ...ir.dataflow import reads
 from ...ir.layout import Layout, Reduction
 from ...ir.program import Append, Choose, Region, Repeat, operand_names, walk

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ...ir.diagnostics import fail
 from .points import Record, Sweep
@@ -44,6 +45,21 @@ class Frontier:
     def counts(self) -> tuple[int, ...]:
         """The counts of chips of its points, the least first."""
         return tuple(sorted({point.chips for point in self.points}))
+
+    @cached_property
+    def series(self) -> dict[str, tuple[list[int], list[int]]]:
+        """By the series that points belong to the numbers of all of them, and of those that no other of the series
+        betters in both, quickest first."""
+        numbers: dict[str, list[int]] = {}
+        for k, point in enumerate(self.points):
+            numbers.setdefault(point.series, []).append(k)
+        best = {name: best_of([self.points[k] for k in own]) for name, own in numbers.items()}
+        return {name: (own, [own[k] for k in best[name]]) for name, own in numbers.items()}
+
+    @property
+    def best(self) -> tuple[int, ...]:
+        """The best of each series, series by series."""
+        return tuple(k for _, best in self.series.values() for k in best)
 
 
 def best_of(points: Sequence[Spot]) -> tuple[int, ...]:
@@ -129,12 +145,7 @@ def frontier_of(
 
 def best_points(sweep: Sweep, records: Sequence[Record]) -> tuple[int, ...]:
     """The numbers of the records that no other of their series betters in both, series by series, quickest first."""
-    spots = frontier_of(sweep, records).points
-    found: list[int] = []
-    for series in dict.fromkeys(spot.series for spot in spots):
-        own = [k for k, spot in enumerate(spots) if spot.series == series]
-        found += (own[k] for k in best_of([spots[k] for k in own]))
-    return tuple(found)
+    return frontier_of(sweep, records).best
 
 
 def answer(records: Sequence[Record], target: Target) -> Answer:

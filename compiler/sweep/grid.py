@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
-from pathlib import Path
 
 from ...cost.hardware import Hardware
 from ...cost.streams import NO_HOST
@@ -14,9 +12,9 @@ from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
 from ..plan.offload import Offload
-from ..plan.pipeline import load, read_model, select_phases
+from ..plan.pipeline import select_phases
 from ..plan.serving import serving
-from .points import Sweep
+from .points import Asked, Sweep
 
 MOST = 1 << 40  # of a batch or a context
 MOST_POINTS = 100_000
@@ -24,24 +22,17 @@ SHOWN = 60  # characters of what a person wrote
 
 
 def grid(
-    model: Path,
+    asked: Asked,
     hardware: Sequence[Hardware],
-    lists: tuple[str, str, str | None, str],
+    lists: tuple[str, str, str | None, str, str | None],
     phase: str | None = None,
-    settings: Mapping[str, int] | None = None,
-    pads: Mapping[str, int] | None = None,
-    hbm_fraction: float = 1.0,
-    any_shape: bool = False,
     offload: Offload = Offload.NONE,
     ahead: int = 1,
     stages: int | None = None,
-    caches: str | None = None,
-    skew: Fraction = Fraction(1),
 ) -> Sweep:
     """The sweep of a model on each hardware over lists of chips, batches, contexts (None: as the phase has it) and
     types of weights, and of caches (None: as the model has them); each point with streams from the host (`offload`,
-    `ahead`), or in `stages`, 0 for as many as are quickest. `skew`: as of a `Sweep`. Costs
-    are in dollars where each chip has a price.
+    `ahead`), or in `stages`, 0 for as many as are quickest. Costs are in dollars where each chip has a price.
 
     Raises InputError with all that is wrong in the lists, and where the model cannot be swept.
     """
@@ -51,10 +42,9 @@ def grid(
     for chip in chip_kinds:
         if offload is not Offload.NONE and chip.host is None:
             raise fail(f"{chip.name} has no host to store parameters or caches in.", hint=NO_HOST)
-    source = read_model(model)
-    program = load(model, settings, (), pads, phase)
-    dims = serving(program)
-    chips, batch, context, weights = lists
+    program = asked.program(phase)
+    phases, dims = select_phases(program, phase), serving(program)
+    chips, batch, context, weights, caches = lists
     counts, found = read_numbers(chips, "--chips", MAX_CHIPS)
     batches, wrong = read_numbers(batch, "--batch", MOST)
     found += wrong
@@ -72,27 +62,9 @@ def grid(
         raise InputError(found)
     stored = tuple(None if kind is Dtype.BF16 else kind for kind in of_caches)
     for kind in filter(None, stored):
-        load(model, settings, (), pads, phase, caches=kind)  # what is wrong with it is said before anything is planned
-    phases = select_phases(program, phase)
-    order = (tuple((settings or {}).items()), tuple((pads or {}).items()))
-    sweep = Sweep(
-        source,
-        dims,
-        *order,
-        chip_kinds,
-        hbm_fraction,
-        phases,
-        types,
-        counts,
-        batches,
-        contexts,
-        any_shape,
-        offload,
-        ahead,
-        stages,
-        stored,
-        skew,
-    )
+        asked.program(phase, caches=kind)  # what is wrong with it is said before anything is planned
+    axes = chip_kinds, phases, types, counts, batches, contexts, stored
+    sweep = Sweep(dims, *axes, offload, ahead, stages, **vars(asked))
     if len(sweep.points) > MOST_POINTS:
         raise fail(f"The sweep has {len(sweep.points):,} points; at most {MOST_POINTS:,} are supported.")
     return sweep

@@ -15,9 +15,12 @@ from typing import Any
 
 from ...cost.hardware import Hardware
 from ...cost.predict import Resource
+from ...ir.choices import with_skew
 from ...ir.diagnostics import Source
 from ...ir.dtype import Dtype
+from ...ir.program import Program
 from ..plan.offload import Offload
+from ..plan.pipeline import program_of
 from ..plan.serving import Serving
 
 FORM = 5  # of the results file; another number, another form
@@ -44,32 +47,49 @@ class Point:
         return f"{self.phase} on {self.chips} {chips}, batch {self.batch}{context}, {types}"
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A model, and all points at which it is planned: on each kind of chips each phase with each format of weights and
-    of caches, count of chips, batch and context. `settings` and `pads` hold at all of them; `hbm_fraction` of a chip's
-    memory is used.
-    `any_shape`: whether slices that are not offered count, too. `offload`, `ahead`: what may be streamed from the host,
-    and how long before. `stages`: how many there are, 0 for as many as are quickest, None for none.
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A model, and what holds wherever it is planned. `settings`, `pads`: sizes that some of its dims have, or are
+    padded to; `hbm_fraction` of a chip's memory is used. `any_shape`: whether slices that are not offered count, too.
     `skew`: how many times the mean load of chosen entries the busiest chip has."""
 
     source: Source
+    settings: tuple[tuple[str, int], ...] = ()
+    pads: tuple[tuple[str, int], ...] = ()
+    hbm_fraction: float = 1.0
+    any_shape: bool = False
+    skew: Fraction = Fraction(1)
+
+    def program(
+        self,
+        phase: str | None = None,
+        weights: Dtype | None = None,
+        caches: Dtype | None = None,
+        sizes: tuple[tuple[str, int], ...] = (),
+    ) -> Program:
+        """The model, or a phase of it, with weights and caches as they are, or in other types; `sizes` that some of its
+        dims have as well. Raises InputError where it is wrong."""
+        settings = dict(self.settings) | dict(sizes)
+        return with_skew(program_of(self.source, settings, dict(self.pads), phase, weights, caches), self.skew)
+
+
+@dataclass(frozen=True)
+class Sweep(Asked):
+    """A model at all points at which it is planned: on each kind of chips each phase with each format of weights and
+    of caches, count of chips, batch and context. `offload`, `ahead`: what may be streamed from the host, and how long
+    before. `stages`: how many there are, 0 for as many as are quickest, None for none."""
+
     dims: Serving
-    settings: tuple[tuple[str, int], ...]
-    pads: tuple[tuple[str, int], ...]
     hardware: tuple[Hardware, ...]
-    hbm_fraction: float
     phases: tuple[str, ...]
     weights: tuple[Dtype, ...]
     chips: tuple[int, ...]
     batches: tuple[int, ...]
     contexts: tuple[int, ...] | tuple[None]
-    any_shape: bool = False
+    caches: tuple[Dtype | None, ...] = (None,)
     offload: Offload = Offload.NONE
     ahead: int = 1
     stages: int | None = None
-    caches: tuple[Dtype | None, ...] = (None,)
-    skew: Fraction = Fraction(1)
 
     def chip(self, point: Point) -> Hardware:
         """The chip that a point is planned for."""

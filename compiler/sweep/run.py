@@ -10,11 +10,12 @@ from pathlib import Path
 from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
 from ..plan.offload import Offload
+from ..plan.pipeline import read_model
 from ..text.arguments import checked, skew_of
 from ..text.processes import completed
 from .answers import Answer, Target, answer
 from .grid import grid
-from .points import Point, Record, Sweep
+from .points import Asked, Point, Record, Sweep
 from .results import ResultsFile
 from .solve import solve
 from .sweep_text import sweep_text
@@ -73,7 +74,8 @@ def sweep(
     named = hardware.split(",") if isinstance(hardware, str) else hardware
     each = [named] if isinstance(named, Hardware) else named
     kinds = [one if isinstance(one, Hardware) else Hardware.load(one.strip()) for one in each]
-    lists = (_list(chips), _list(batch), None if context is None else _list(context), _list(weights))
+    of_contexts, of_caches = (None if one is None else _list(one) for one in (context, caches))
+    lists = _list(chips), _list(batch), of_contexts, _list(weights), of_caches
     if offload not in [*Offload]:
         hint = f"they are {', '.join(Offload)}"
         raise fail(f"There is no kind of tensors to offload `{offload[:60]}`.", hint=hint)
@@ -81,10 +83,15 @@ def sweep(
         raise fail(f"`stages` is {stages!r:.60}.", hint="it is a count, or `auto`")
     count = 0 if stages == "auto" else stages
     assert not isinstance(count, str)
-    streams = Offload(offload), ahead
-    of_caches, uneven = None if caches is None else _list(caches), skew_of(str(skew))
-    sizes = settings, pads, hbm_fraction, any_shape
-    planned = grid(Path(model), kinds, lists, phase, *sizes, *streams, count, of_caches, uneven)
+    asked = Asked(
+        source=read_model(Path(model)),
+        settings=tuple((settings or {}).items()),
+        pads=tuple((pads or {}).items()),
+        hbm_fraction=hbm_fraction,
+        any_shape=any_shape,
+        skew=skew_of(str(skew)),
+    )
+    planned = grid(asked, kinds, lists, phase, Offload(offload), ahead, count)
     return SweepResult(planned, run_sweep(planned, None if results is None else Path(results), jobs, scheduler))
 
 

@@ -10,7 +10,6 @@ import math
 from functools import lru_cache
 
 from ...cost.hardware import Hardware, Torus
-from ...ir.choices import with_skew
 from ...ir.diagnostics import InputError
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
@@ -18,7 +17,7 @@ from ...ir.program import Program
 from ...passes.plan import PROVEN
 from ..plan.compiled import CompiledPhase
 from ..plan.offload import Offload
-from ..plan.pipeline import compile_phase, program_of
+from ..plan.pipeline import compile_phase
 from ..plan.serving import sizes_at
 from ..plan.shapes import mesh_name, meshes_of
 from .points import IN_MESH_ORDER, Point, Record, Status, Sweep, Tried
@@ -85,8 +84,7 @@ def program_at(sweep: Sweep, point: Point) -> Program:
 def _expanded(
     sweep: Sweep, phase: str, sizes: tuple[tuple[str, int], ...], weights: Dtype | None, caches: Dtype | None
 ) -> Program:
-    settings = dict(sweep.settings) | dict(sizes)
-    return with_skew(program_of(sweep.source, settings, dict(sweep.pads), phase, weights, caches), sweep.skew)
+    return sweep.program(phase, weights, caches, sizes)
 
 
 def _record(point: Point, best: Found, tried: tuple[Tried, ...]) -> Record:

@@ -10,15 +10,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from fractions import Fraction
 from functools import partial
 from itertools import product
 
 from ...cost.estimate import estimate
 from ...cost.hardware import Hardware
 from ...cost.memory import memory
-from ...ir.choices import with_skew
-from ...ir.diagnostics import InputError, Source
+from ...ir.diagnostics import InputError
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.program import Program
@@ -26,11 +24,12 @@ from ...ir.spmd import SpmdProgram
 from ...passes.choose import Options
 from ...passes.plan import Outcome
 from ..plan.compiled import Compilation
-from ..plan.pipeline import compile_phases, program_of
+from ..plan.pipeline import compile_phases
 from ..plan.serving import Served, Stream, of_stream, served
 from ..plan.serving import serving as dims_of
 from ..plan.shapes import mesh_name
 from ..text.processes import completed
+from .points import Asked
 from .solve import shapes
 
 BEGIN = 32  # the batch that is planned first
@@ -95,28 +94,16 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Request:
-    """A model that serves requests of given lengths. `settings`, `pads`: sizes that some of its dims have, or are
-    padded to. `batch`: one that is given, None for the best. `chunk`: tokens of a prompt that are taken in at once.
-    `skew`: how many times the mean load of chosen entries the busiest chip has."""
+class Request(Asked):
+    """A model that serves requests of given lengths. `batch`: one that is given, None for the best. `chunk`: tokens of
+    a prompt that are taken in at once."""
 
-    source: Source
     input_tokens: int
     output_tokens: int
     limits: Limits
     wanted: Wanted
-    hbm_fraction: float = 1.0
     batch: int | None = None
-    any_shape: bool = False
-    settings: tuple[tuple[str, int], ...] = ()
-    pads: tuple[tuple[str, int], ...] = ()
     chunk: int | None = None
-    skew: Fraction = Fraction(1)
-
-    def program(self, weights: Dtype | None = None, caches: Dtype | None = None) -> Program:
-        """The model with its weights and caches as they are, or in other types. Raises InputError where it is wrong."""
-        settings, pads = dict(self.settings), dict(self.pads)
-        return with_skew(program_of(self.source, settings, pads, None, weights, caches), self.skew)
 
 
 def places(
@@ -164,7 +151,7 @@ class _Search:
 
     def __init__(self, request: Request, place: Place, mesh: Mesh) -> None:
         self.request, self.place, self.mesh = request, place, mesh
-        self.program = request.program(place.weights, place.caches)
+        self.program = request.program(None, place.weights, place.caches)
         capacity = request.hbm_fraction * place.hardware.room_bytes
         self.capacity = capacity
         self.reserved = 0.0  # bytes of a chip, for a prompt that comes in while the caches of a batch are there

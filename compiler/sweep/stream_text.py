@@ -12,11 +12,7 @@ from .stream import Found, Limits, Request, Wanted
 HEAD = ("", "hardware", "chips", "slice", "weights", "caches", "batch")
 FIGURES = ("a token", "first token", "tokens/s", "each", "HBM", "dollars/M", "proven")
 LEFT = 2
-BEST = {
-    Wanted.THROUGHPUT: "Most tokens a second",
-    Wanted.COST: "Cheapest",
-    Wanted.LATENCY: "Quickest",
-}
+BEST = {Wanted.THROUGHPUT: "Most tokens a second", Wanted.COST: "Cheapest", Wanted.LATENCY: "Quickest"}
 
 
 def stream_text(request: Request, found: Sequence[Found], options: str) -> str:

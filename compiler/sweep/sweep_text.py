@@ -8,24 +8,13 @@ from itertools import cycle
 from math import log10
 from typing import Any
 
+from ...ir.diagnostics import plural
 from ...ir.dtype import Dtype
 from ...ir.inert import visible
 from ..plan.offload import Offload
 from ..text.extras import optional
 from ..text.terminal import count_text, table, time_text
-from .answers import (
-    Answer,
-    Frontier,
-    Spot,
-    Target,
-    answer,
-    best_of,
-    best_points,
-    cost_of,
-    cost_unit,
-    frontier_of,
-    plotted,
-)
+from .answers import Answer, Frontier, Target, answer, best_points, cost_of, cost_unit, frontier_of, plotted
 from .points import IN_MESH_ORDER, Record, Status, Sweep
 from .solve import program_at
 
@@ -202,17 +191,15 @@ def draw(sweep: Sweep, records: Sequence[Record], form: str, target: Target | No
     with matplotlib.rc_context(STYLE):
         figure = optional("matplotlib.figure", "A picture").Figure(figsize=INCHES, layout="constrained")
         axes = figure.add_subplot()
-        for number, series in enumerate(dict.fromkeys(point.series for point in frontier.points)):
-            own = [point for point in frontier.points if point.series == series and plotted(point)]
-            _draw_series(axes, frontier, own, f"C{number % 10}", series)
+        for number, series in enumerate(frontier.series):
+            _draw_series(axes, frontier, series, f"C{number % 10}")
         if any(plotted(point) for point in frontier.points):
             if frontier.max_latency_s is not None:
                 axes.axvline(1e3 * frontier.max_latency_s, **WANTED)
             if frontier.max_cost is not None:
                 axes.axhline(frontier.max_cost, **WANTED)
             for number, count in enumerate(frontier.counts):
-                form_of, plural = FORMS[number % len(FORMS)], "" if count == 1 else "s"
-                axes.plot([], [], form_of, color="0.4", label=f"{count} chip{plural}")
+                axes.plot([], [], FORMS[number % len(FORMS)], color="0.4", label=plural(count, "chip"))
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.legend(frameon=False)
@@ -228,12 +215,12 @@ def draw(sweep: Sweep, records: Sequence[Record], form: str, target: Target | No
     return out.getvalue()
 
 
-def _draw_series(axes: Any, frontier: Frontier, own: Sequence[Spot], colour: str, series: str) -> None:
+def _draw_series(axes: Any, frontier: Frontier, series: str, colour: str) -> None:
     """The points of a series, a line through those that none betters, which have labels."""
-    best = [own[k] for k in best_of(own)]
+    own, best = ([frontier.points[k] for k in numbers] for numbers in frontier.series[series])
     line = [1e3 * (p.latency_s or 0.0) for p in best], [p.cost or 0.0 for p in best]
     axes.plot(*line, "-", color=colour, label=series)
-    for point in own:
+    for point in filter(plotted, own):
         form, at = FORMS[frontier.counts.index(point.chips) % len(FORMS)], (1e3 * (point.latency_s or 0.0), point.cost)
         shown = point in best
         axes.plot(*at, form, color=colour, alpha=1.0 if shown else 0.45, markersize=6 if shown else 5)

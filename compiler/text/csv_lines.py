@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, did_you_mean, fail
@@ -38,9 +38,25 @@ class Line:
         return Span(self.number, 1)
 
 
-def csv_rows(
-    source: Source, columns: Sequence[str], optional: Sequence[str], found: list[Diagnostic]
-) -> Iterator[tuple[Line, dict[str, Cell]]]:
+@dataclass(frozen=True)
+class Row:
+    """A line by its columns; what is wrong is added to `found`."""
+
+    cells: Mapping[str, Cell]
+    span: Span
+    source: Source
+    found: list[Diagnostic]
+
+    def __getitem__(self, name: str) -> str:
+        return self.cells[name].text
+
+    def complain(self, name: str | None, message: str, hint: str | None = None) -> None:
+        """Add what is wrong with the value of a column, or with the whole."""
+        span = self.span if name is None else self.cells[name].span
+        self.found.append(Diagnostic(message, span, hint, self.source))
+
+
+def csv_rows(source: Source, columns: Sequence[str], optional: Sequence[str], found: list[Diagnostic]) -> Iterator[Row]:
     """Each row with its values by the names of their columns: all of `columns`, and perhaps some of `optional`.
 
     Lines that are no rows are said in `found`; rows end where it has MOST_FINDINGS. Raises InputError with what is
@@ -70,7 +86,7 @@ def csv_rows(
             what = line.broken or f"it has {len(line.cells)} values, and there are {len(names)} columns"
             found.append(Diagnostic(f"The line is no row: {what}.", line.span, None, source))
         else:
-            yield line, dict(zip(names, line.cells, strict=True))
+            yield Row(dict(zip(names, line.cells, strict=True)), line.span, source, found)
         if len(found) >= MOST_FINDINGS:
             return
 

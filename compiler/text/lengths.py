@@ -7,13 +7,12 @@ without ids each line has a context of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic, InputError, Source, Span, fail
 from ...ir.text.read import read_source
-from .csv_lines import MOST_FINDINGS, Cell, Line, csv_rows
+from .csv_lines import MOST_FINDINGS, Row, csv_rows
 
 COLUMNS = ("context", "ending")
 ID = "id"
@@ -46,9 +45,9 @@ def parse_lengths(source: Source) -> Lengths:
     for number, text in enumerate(source.text.split("\n"), start=1):
         if len(text) > LONGEST:
             raise fail(f"The line has more than {LONGEST:,} characters.", Span(number, 1), source=source)
-    reader = _Reader(source)
-    for line, cells in csv_rows(source, COLUMNS, (ID,), reader.found):
-        reader.read(line, cells)
+    reader = _Reader()
+    for row in csv_rows(source, COLUMNS, (ID,), reader.found):
+        reader.read(row)
     if reader.found:
         raise InputError(reader.found[:MOST_FINDINGS])
     if not reader.endings:
@@ -62,44 +61,41 @@ NUMBER = re.compile("[0-9]{1,19}", re.ASCII)
 class _Reader:
     """Reads rows; what is wrong goes to `found`. `numbers`: of each id that of its context."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self) -> None:
         self.found: list[Diagnostic] = []
         self.contexts: list[int] = []
         self.numbers: dict[str, int] = {}
         self.first_lines: list[int] = []
         self.endings: list[tuple[int, int, int]] = []
 
-    def read(self, line: Line, cells: Mapping[str, Cell]) -> None:
+    def read(self, row: Row) -> None:
         """One more row."""
-        context, ending = (self._tokens(name, cells[name]) for name in COLUMNS)
+        context, ending = (_tokens(row, name) for name in COLUMNS)
         if context is None or ending is None:
             return
-        number = self._context(context, cells["context"], cells.get(ID), line)
+        number = self._context(context, row)
         if number is not None:
-            self.endings.append((number, ending, line.number))
+            self.endings.append((number, ending, row.span.line))
 
-    def _tokens(self, name: str, cell: Cell) -> int | None:
-        if NUMBER.fullmatch(cell.text) and 1 <= int(cell.text) <= MOST_TOKENS:
-            return int(cell.text)
-        wanted = f"a whole number of tokens from 1 to {MOST_TOKENS:,}"
-        self._complain(f"`{name}` must be {wanted}, not `{cell.text[:40]}`.", cell)
-        return None
-
-    def _context(self, length: int, cell: Cell, name: Cell | None, line: Line) -> int | None:
+    def _context(self, length: int, row: Row) -> int | None:
         """The number of a row's context."""
-        if name is not None and not 0 < len(name.text) <= 80:
-            self._complain("A row needs an id, of at most 80 characters.", name)
+        name = row[ID] if ID in row.cells else None
+        if name is not None and not 0 < len(name) <= 80:
+            row.complain(ID, "A row needs an id, of at most 80 characters.")
             return None
-        number = len(self.contexts) if name is None else self.numbers.setdefault(name.text, len(self.contexts))
+        number = len(self.contexts) if name is None else self.numbers.setdefault(name, len(self.contexts))
         if number == len(self.contexts):
             self.contexts.append(length)
-            self.first_lines.append(line.number)
-        elif self.contexts[number] != length and name is not None:
-            message = f"The context `{name.text}` has {length} tokens, and {self.contexts[number]} on line "
-            self._complain(f"{message}{self.first_lines[number]}.", cell, "an id stands for one context")
+            self.first_lines.append(row.span.line)
+        elif self.contexts[number] != length:
+            message = f"The context `{name}` has {length} tokens, and {self.contexts[number]} on line "
+            row.complain("context", f"{message}{self.first_lines[number]}.", "an id stands for one context")
             return None
         return number
 
-    def _complain(self, message: str, cell: Cell, hint: str | None = None) -> None:
-        self.found.append(Diagnostic(message, cell.span, hint, self.source))
+
+def _tokens(row: Row, name: str) -> int | None:
+    if NUMBER.fullmatch(row[name]) and 1 <= int(row[name]) <= MOST_TOKENS:
+        return int(row[name])
+    row.complain(name, f"`{name}` must be a whole number of tokens from 1 to {MOST_TOKENS:,}, not `{row[name][:40]}`.")
+    return None

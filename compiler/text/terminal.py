@@ -35,10 +35,7 @@ class OutputError(EsccError):
 
 class _Highlighter(RegexHighlighter):
     base_style = "escc."
-    highlights = (
-        r"(?m)^(?P<heading>[A-Z0-9][^\n]*)$",
-        r"(?m)(?P<comment>#.*)$",
-    )
+    highlights = (r"(?m)^(?P<heading>[A-Z0-9][^\n]*)$", r"(?m)(?P<comment>#.*)$")
 
 
 class _Findings(RegexHighlighter):

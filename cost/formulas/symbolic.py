@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeGuard
 
 import sympy
 from sympy import Expr, Symbol
@@ -162,10 +161,12 @@ def symbolic(
         held, is_part = step.busiest_bytes, step.result in joined
         return sympy.sympify(network.collective_s(step.kind, step.axes, *held, joined=is_part))
 
-    joined = {placed.item.result for placed in walk(spmd.body) if _is_joined(placed.item)}
+    items = (placed.item for placed in walk(spmd.body))
+    joined = {item.result for item in items if isinstance(item, Move) and item.joined}
     steps = list(step_costs(spmd, Scale(symbols.dims.__getitem__, symbols.axes.__getitem__)))
     sent = [step for step in steps if isinstance(step, Transfer)]
-    chains = list(_chains(sent, _passed_on(spmd), bandwidth))
+    passed_on = frozenset(name for name, count in readers(spmd).items() if count == 1)  # what one step alone reads
+    chains = list(_chains(sent, passed_on, bandwidth))
     total = tidy(sympy.Add(*(chain[0].times * seconds(_whole(chain)) for chain in chains)))
     moves = []
     for chain in chains if form is Form.LARGE else [[step] for step in sent]:
@@ -290,15 +291,6 @@ def _sizes(
                 if latency is not None:
                     figures[latency] = sympy.Rational(seconds)
     return {**dims, **axes, **figures}
-
-
-def _is_joined(item: object) -> TypeGuard[Move]:
-    return isinstance(item, Move) and item.joined
-
-
-def _passed_on(spmd: SpmdProgram) -> frozenset[str]:
-    """The values that one step reads, and nothing else."""
-    return frozenset(name for name, count in readers(spmd).items() if count == 1)
 
 
 def _shares(step: Transfer, bandwidth: Bandwidth) -> int:

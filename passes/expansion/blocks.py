@@ -8,16 +8,7 @@ from dataclasses import replace
 from ...ir.dataflow import makes
 from ...ir.diagnostics import Span, plural
 from ...ir.expr import Operand
-from ...ir.program import (
-    Carry,
-    Kind,
-    Map,
-    Op,
-    Region,
-    Repeat,
-    Value,
-    with_operands,
-)
+from ...ir.program import Carry, Kind, Map, Op, Region, Repeat, Value, with_operands
 from ...ir.text.surface import Call, Repeated
 from .body import Body, Template
 from .report import Refused

@@ -11,20 +11,7 @@ from ...ir.diagnostics import Span
 from ...ir.dtype import INTEGERS, Dtype
 from ...ir.expr import Call, Expr, Operand, operands
 from ...ir.layout import Layout
-from ...ir.program import (
-    Einsum,
-    Kind,
-    Map,
-    Op,
-    Pin,
-    PinKind,
-    Region,
-    Repeat,
-    Stored,
-    Value,
-    operand_names,
-    signature,
-)
+from ...ir.program import Einsum, Kind, Map, Op, Pin, PinKind, Region, Repeat, Stored, Value, operand_names, signature
 from .dims import Constraint, DimTable, Extent
 from .report import Refused, Report
 

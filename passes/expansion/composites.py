@@ -150,10 +150,7 @@ def rope(body: Body, target: str, given: Arguments) -> str:
         slowed = given.scaling.slowed(body, Operand(plain), Turned(target, dim, given.base, pair))
         frequency = Operand(body.emit(Map(body.fresh(f"{target}.frequency"), slowed), (dim,), Dtype.F32))
     angle = multiply(position, frequency)
-    turned = add(
-        multiply(Operand(x), Call("cos", (angle,))),
-        multiply(Rotate(Operand(x), dim), Call("sin", (angle,))),
-    )
+    turned = add(multiply(Operand(x), Call("cos", (angle,))), multiply(Rotate(Operand(x), dim), Call("sin", (angle,))))
     if given.scaling is not None and given.scaling.attention != 1:
         turned = multiply(Const(given.scaling.attention), turned)
     return body.emit(Map(target, turned), body.value(x).dims, given.dtype or body.floating([x]))
@@ -189,11 +186,7 @@ COMPOSITES = {
         allowed=("mask", "sink", "among"),
     ),
     "rmsnorm": Composite(
-        ("x", "scale"),
-        one(rmsnorm),
-        "x * rsqrt(mean(x * x) + eps) * scale",
-        required=("over",),
-        allowed=("eps",),
+        ("x", "scale"), one(rmsnorm), "x * rsqrt(mean(x * x) + eps) * scale", required=("over",), allowed=("eps",)
     ),
     "layernorm": Composite(
         ("x", "scale", "bias"),
@@ -211,10 +204,7 @@ COMPOSITES = {
         allowed=("base", "scaling"),
     ),
     "take": Composite(
-        ("table", "ids"),
-        one(take),
-        "the rows of a table, along its dims `over`, that i32 ids name",
-        required=("over",),
+        ("table", "ids"), one(take), "the rows of a table, along its dims `over`, that i32 ids name", required=("over",)
     ),
     "positions": Composite(
         (), one(positions), "where the entries along L stand in the context M, as i32 ids", into=True

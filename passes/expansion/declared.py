@@ -17,13 +17,7 @@ QUANTISED = {dtype.value: dtype for dtype in (Dtype.INT8, Dtype.INT4, Dtype.FP8,
 DTYPES = {dtype.value: dtype for dtype in Dtype}
 
 
-SHORT = {
-    "float8": "fp8",
-    "bfloat": "bf",
-    "float": "f",
-    "int": "i",
-    "half": "f16",
-}  # in names from elsewhere
+SHORT = {"float8": "fp8", "bfloat": "bf", "float": "f", "int": "i", "half": "f16"}  # in names from elsewhere
 
 
 def declared_dtype(body: Body, ident: Ident) -> Dtype | None:

@@ -138,16 +138,14 @@ OTHERWISE = (
     Otherwise(("log_softmax",), ("top = max(x, over=E)", "x - top - log(sum(exp(x - top), over=E))")),
     Otherwise(("matmul", "mm", "bmm", "dot", "einsum", "dense", "proj"), ("u[B,L,F] = x[B,L,E] * W[E,F]",)),
     Otherwise(
-        ("concat", "cat", "concatenate"),
-        ("u[B,L,F] = x[B,L,E] * W[E,F]", "v[B,L,F] = y[B,L,E] * W2[E,F]", "u + v"),
+        ("concat", "cat", "concatenate"), ("u[B,L,F] = x[B,L,E] * W[E,F]", "v[B,L,F] = y[B,L,E] * W2[E,F]", "u + v")
     ),
     Otherwise(("transpose", "swapaxes", "moveaxis"), ("t[L,B,E] = x[B,L,E]",)),
     Otherwise(("where", "select"), ("mask * x + (1 - mask) * y",)),
     Otherwise(("masked_fill", "padding_mask", "key_padding_mask"), ("softmax(s, over=M, among=kept)",)),
     Otherwise(("tril", "triu", "causal_mask"), ("softmax(s, over=M, mask=causal(L, M))",)),
     Otherwise(
-        ("alibi",),
-        ("at: f32 = positions(M into M)", "bias[H,M] = slopes[H] * at[M]", "softmax(s + bias, over=M)"),
+        ("alibi",), ("at: f32 = positions(M into M)", "bias[H,M] = slopes[H] * at[M]", "softmax(s + bias, over=M)")
     ),
     Otherwise(("reshape", "view", "flatten", "unflatten"), ("dim H = K * G", "t[B,L,K,G,Q] = q[B,L,H,Q]")),
     Otherwise(("outer",), ("o[B,L,E,F] = x[B,L,E] * f[F]",)),

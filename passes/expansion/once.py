@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from ...ir.choices import with_choices
 from ...ir.chosen import Chosen
-from ...ir.program import Choose, Einsum, Op, Program, Reduce, Region, Repeat, Value
+from ...ir.dataflow import rewritten
+from ...ir.program import Choose, Einsum, Op, Program, Reduce, Value
 
 Indices = tuple[str, ...]
 LEAST_GAIN = 0.02  # of what is sent, where each group is on a chip of its own: what gains less is not looked at
@@ -29,20 +30,14 @@ class _Writer:
     added: dict[str, Value] = field(default_factory=dict)
     entered: set[str] = field(default_factory=set)
 
-    def region(self, region: Region[Op]) -> Region[Op]:
-        """A region with what goes to experts going to their groups first."""
-        items: list[Op | Repeat[Op]] = []
-        for item in region.items:
-            match item:
-                case Repeat():
-                    items.append(replace(item, body=self.region(item.body)))
-                case Choose(result) if (one := self._grouped(result)) is not None:
-                    items += [item, self._blocks_of(result, one)]
-                case Einsum():
-                    items += self._through_blocks(item)
-                case _:
-                    items.append(item)
-        return replace(region, items=tuple(items))
+    def written(self, op: Op) -> list[Op]:
+        """An op, with what goes to experts going to their groups first."""
+        match op:
+            case Choose(result) if (one := self._grouped(result)) is not None:
+                return [op, self._blocks_of(result, one)]
+            case Einsum():
+                return self._through_blocks(op)
+        return [op]
 
     def _grouped(self, mask: str) -> Chosen | None:
         """How a mask is chosen whose tokens have fewer blocks than entries, as is expected."""
@@ -105,7 +100,7 @@ class _Writer:
             mask, per, over = entry
             if mask not in self.entered or set(over) & set(op.output) or not set(per) < set(op.output):
                 continue
-            value, group = self.values[op.result], self._dim_of(op, n, over[0])
+            value, group = self.values[op.result], self.values[op.operands[n]].dims[op.indices[n].index(over[0])]
             sums = self._new(f"{op.result}.sums", (*value.dims, group), value)
             return [
                 replace(op, result=sums, output=(*op.output, over[0])),
@@ -122,9 +117,6 @@ class _Writer:
         at = dict(zip(self.values[op.operands[n]].dims, op.indices[n], strict=True))
         return one.mask, tuple(at[d] for d in one.per), tuple(at[d] for d in one.over)
 
-    def _dim_of(self, op: Einsum, n: int, index: str) -> str:
-        return self.values[op.operands[n]].dims[op.indices[n].index(index)]
-
 
 def _of_blocks(one: Chosen) -> Chosen | None:
     """How blocks of entries are chosen, each of all entries that are alike in the first of the dims."""
@@ -139,7 +131,7 @@ def sent_once(program: Program, phase: str) -> Program | None:
     if any(padded & set(one.over) for value in values.values() for one in value.chosen):
         return None
     writer = _Writer(dict(values), dict(program.phase(phase).sizes))
-    body = writer.region(program.body)
+    body = rewritten(program.body, writer.written)
     if not writer.entered:
         return None
     return with_choices(replace(program, values=(*program.values, *writer.added.values()), body=body))

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from ...cost.ops import Indices, flops
 from ...ir.choices import with_choices
+from ...ir.dataflow import ops, rewritten
 from ...ir.dtype import Dtype
-from ...ir.program import Einsum, Op, Program, Region, Repeat, Value, signature
+from ...ir.program import Einsum, Op, Program, Value, signature
 from .attention_order import in_a_row
 from .body import FLOATS
 from .contraction import Pair, Sizes, all_orders, contraction, factors, pairs
@@ -55,7 +56,11 @@ class Orders:
         self.units: dict[str, _Units] = {}
         self.found: dict[tuple[Product, str], tuple[Tree, ...]] = {}
         self.names: dict[str, dict[int, str]] = {}  # for each product what those of some of its factors are called
-        self._region(program.body)
+        for op in ops(program):
+            if isinstance(op, Einsum) and 3 <= len(op.operands) <= MOST:
+                units = _units(op, self.values)
+                if len(units.units) >= 3:
+                    self.units[op.result] = units
         for phase in program.phases:
             self._find(phase.name)
         for result, units in self.units.items():
@@ -72,18 +77,9 @@ class Orders:
         if not self.units:
             return in_a_row(self.program, phase)
         added: dict[str, Value] = {}
-        body = self._written(self.program.body, phase, picks or {}, added)
+        body = rewritten(self.program.body, lambda op: self._written(op, phase, picks or {}, added))
         program = replace(self.program, values=(*self.program.values, *added.values()), body=body)
         return in_a_row(with_choices(program), phase)
-
-    def _region(self, region: Region[Op]) -> None:
-        for item in region.items:
-            if isinstance(item, Repeat):
-                self._region(item.body)
-            elif isinstance(item, Einsum) and 3 <= len(item.operands) <= MOST:
-                units = _units(item, self.values)
-                if len(units.units) >= 3:
-                    self.units[item.result] = units
 
     def _find(self, phase: str) -> None:
         """The orders of all products in a phase, fewest operations first."""
@@ -137,23 +133,15 @@ class Orders:
         dtype = Dtype.F32 if len(floats) > 1 else floats.pop() if floats else Dtype.BF16
         return Value(step.result, step.output, dtype)
 
-    def _written(
-        self, region: Region[Op], phase: str, picks: Mapping[Product, int], added: dict[str, Value]
-    ) -> Region[Op]:
-        items: list[Op | Repeat[Op]] = []
-        for item in region.items:
-            if isinstance(item, Repeat):
-                items.append(replace(item, body=self._written(item.body, phase, picks, added)))
-                continue
-            units = self.units.get(item.result)
-            if units is None:
-                items.append(item)
-                continue
-            tree = self.found[units.product, phase][picks.get(units.product, 0)]
-            steps = _steps(units, tree, self.names[item.result].__getitem__)
-            added |= {step.result: self._part(units, step) for step in steps[:-1]}
-            items += steps
-        return replace(region, items=tuple(items))
+    def _written(self, op: Op, phase: str, picks: Mapping[Product, int], added: dict[str, Value]) -> Sequence[Op]:
+        """An op as a phase takes it: a product in pairs, whose values on the way are `added`."""
+        units = self.units.get(op.result)
+        if units is None:
+            return [op]
+        tree = self.found[units.product, phase][picks.get(units.product, 0)]
+        steps = _steps(units, tree, self.names[op.result].__getitem__)
+        added |= {step.result: self._part(units, step) for step in steps[:-1]}
+        return steps
 
 
 def in_order(program: Program, phase: str) -> Program:

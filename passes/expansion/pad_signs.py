@@ -175,9 +175,7 @@ class PadSigns:
                 failing = self.failing(op)
                 filled = ZERO if failing else NONE
                 self._set(
-                    result,
-                    self._expr(expr, None),
-                    lambda d: ZERO if d in failing else self._expr(expr, d) | filled,
+                    result, self._expr(expr, None), lambda d: ZERO if d in failing else self._expr(expr, d) | filled
                 )
             case Sum(result, names, coefficients):
                 terms = zip(names, coefficients, strict=True)

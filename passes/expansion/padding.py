@@ -14,11 +14,7 @@ Padding = tuple[tuple[str, str], ...]  # padded dims, each with the dim whose si
 
 
 def pad_phases(
-    table: DimTable,
-    phases: Sequence[Phase],
-    pads: Mapping[str, int],
-    constraints: Iterable[Constraint],
-    report: Report,
+    table: DimTable, phases: Sequence[Phase], pads: Mapping[str, int], constraints: Iterable[Constraint], report: Report
 ) -> tuple[tuple[Phase, ...], Padding]:
     """The phases with padded sizes and, behind these, the true sizes as dims of their own.
 

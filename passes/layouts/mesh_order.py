@@ -19,10 +19,7 @@ MOST_ALIKE = 300_000  # of those where alike axes stand in the order of the dims
 
 
 def mesh_order(
-    programs: Mapping[str, Program],
-    mesh: Mesh,
-    alike: Sequence[Sequence[str]],
-    pinned: Iterable[Layout],
+    programs: Mapping[str, Program], mesh: Mesh, alike: Sequence[Sequence[str]], pinned: Iterable[Layout]
 ) -> Order | None:
     """The order that axes keep to in the layouts that are looked at; None where all layouts are.
 

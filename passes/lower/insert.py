@@ -12,18 +12,7 @@ from functools import cached_property
 
 from ...ir.dataflow import defined
 from ...ir.layout import Layout
-from ...ir.program import (
-    Carry,
-    Einsum,
-    Op,
-    Program,
-    Region,
-    Repeat,
-    Stored,
-    Value,
-    signature,
-    with_operands,
-)
+from ...ir.program import Carry, Einsum, Op, Program, Region, Repeat, Stored, Value, signature, with_operands
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..plan import OpPlan, Plan, Tree
 from .combine_collectives import join_steps
@@ -119,10 +108,7 @@ def insert(plan: Plan) -> tuple[SpmdProgram, ...]:
     for phase in plan.phases:
         program = phase.program
         inserter = _Inserter(
-            program,
-            {o.result: o for o in phase.ops},
-            {t.value: t for t in phase.trees},
-            dict(phase.carries),
+            program, {o.result: o for o in phase.ops}, {t.value: t for t in phase.trees}, dict(phase.carries)
         )
         main = inserter.region(program.body)
         extra = _Region()

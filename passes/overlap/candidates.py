@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 from ...ir.collective import AllGather, AllReduce, LayoutError, ReduceScatter, apply
-from ...ir.dataflow import defined, reads
+from ...ir.dataflow import defined, reads, rewritten
 from ...ir.layout import Reduction, unsplittable
 from ...ir.program import Einsum, Region, Repeat, Sum, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
@@ -161,16 +161,6 @@ def _free(name: str, used: set[str]) -> str:
 
 
 def _with(spmd: SpmdProgram, result: str, halves: tuple[Move, Move], value: SpmdValue) -> SpmdProgram:
-    def region(old: Region[Step]) -> Region[Step]:
-        items: list[Item] = []
-        for item in old.items:
-            if isinstance(item, Repeat):
-                items.append(replace(item, body=region(item.body)))
-            elif item.result == result:
-                items += halves
-            else:
-                items.append(item)
-        return replace(old, items=tuple(items))
-
-    body, table = region(spmd.body), spmd.table() | {value.name: value}
+    body = rewritten(spmd.body, lambda step: halves if step.result == result else (step,))
+    table = spmd.table() | {value.name: value}
     return replace(spmd, body=body, values=tuple(table[name] for name in defined(body)))

@@ -21,7 +21,7 @@ from ...cost.hardware import Hardware
 from ...cost.loops import loop_cost
 from ...cost.memory import memory
 from ...cost.network import Network
-from ...ir.dataflow import defined, makes, readers, reads
+from ...ir.dataflow import defined, makes, readers, reads, regions
 from ...ir.program import Region, Repeat, operand_names
 from ...ir.spmd import SpmdProgram, Step
 from ...ir.verify.fused import CollectiveMatmul, together
@@ -92,7 +92,7 @@ def useful(spmd: SpmdProgram, hardware: Hardware) -> list[LoopCandidate]:
     network, values, read, unstored = Network(hardware, spmd.mesh), spmd.table(), readers(spmd), scores(spmd)
     alone = steps_alone(estimate(spmd, hardware), spmd)
     found = []
-    for region, times in _regions(spmd.body):
+    for region, times in regions(spmd.body):
         place = {name: n for n, item in enumerate(region.items) for name in makes(item)}
         for loop in candidates(region, values, read):
             cost = loop_cost(loop, times, spmd, network, alone)
@@ -220,11 +220,3 @@ def _looped(region: Region[Step], loops: Sequence[CollectiveMatmul]) -> Region[S
     own = {name for item in items for name in makes(item)}
     units, _ = _in_order(_units(items, [loop for loop in loops if loop.steps[0].result in own]))
     return Region(region.stored, tuple(item for unit in units for item in unit.items))
-
-
-def _regions(region: Region[Step], times: int = 1) -> Iterator[tuple[Region[Step], int]]:
-    """A region and those of the repeats in it, each with how often it runs."""
-    yield region, times
-    for item in region.items:
-        if isinstance(item, Repeat):
-            yield from _regions(item.body, times * item.count)

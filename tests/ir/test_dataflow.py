@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from escc import parse
-from escc.ir.dataflow import defined, makes, origins, readers, reads
+from escc.ir.dataflow import defined, makes, origins, readers, reads, regions, rewritten
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Repeat
@@ -40,6 +40,26 @@ def test_a_repeat_reads_what_enters_it_and_what_its_body_reads() -> None:
     spmd = unsharded(program, program.phases[0].name, Mesh.parse("1"))
     [same] = [item for item in spmd.body.items if isinstance(item, Repeat)]
     assert (makes(same), reads(same)) == (makes(repeat), reads(repeat))
+
+
+NESTED = """
+model "nested"
+dim B = 4, E = 8
+block inner(x: bf16[B,E]) -> bf16[B,E] { return exp(x) }
+block outer(x: bf16[B,E]) -> bf16[B,E] { return repeat 3 inner(x) }
+main(x: bf16[B,E]) { return repeat 2 outer(x) }
+"""
+
+
+def test_regions_run_as_often_as_all_repeats_around_them() -> None:
+    assert [times for _, times in regions(parse(NESTED).body)] == [1, 2, 6]
+
+
+def test_items_are_written_anew_in_the_innermost_repeat_too() -> None:
+    body = parse(NESTED).body
+    assert rewritten(body, lambda op: [op]) == body
+    assert [len(region.items) for region, _ in regions(rewritten(body, lambda op: []))] == [1, 1, 0]
+    assert [len(region.items) for region, _ in regions(rewritten(body, lambda op: [op, op]))] == [1, 1, 2]
 
 
 def test_values_are_defined_in_order_and_read_so_often() -> None:

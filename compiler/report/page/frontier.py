@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-from ...sweep.answers import Frontier, best_of, plotted
+from ...sweep.answers import Frontier, plotted
 from .mesh_drawing import Text
 
 WIDTH, HEIGHT = 720.0, 400.0
@@ -89,21 +89,19 @@ def draw_frontier(frontier: Frontier) -> Plot | None:
     costs = [cost or 0.0 for _, cost in placed] + ([wanted_cost] if wanted_cost else [])
     across = _scale([1e3 * seconds for seconds in times], LEFT, WIDTH - LEFT - RIGHT)
     up = _scale(costs, HEIGHT - BOTTOM, -(HEIGHT - TOP - BOTTOM))
-    series = tuple(dict.fromkeys(point.series for point in points))
     marks: list[Mark] = []
     lines: list[str] = []
-    for number, name in enumerate(series):
-        own = [k for k, point in enumerate(points) if point.series == name and plotted(point)]
-        best = [own[k] for k in best_of([points[k] for k in own])]
-        where = {k: (across.at(1e3 * (points[k].latency_s or 0.0)), up.at(points[k].cost or 0.0)) for k in own}
+    for number, (own, best) in enumerate(frontier.series.values()):
+        drawn = [k for k in own if plotted(points[k])]
+        where = {k: (across.at(1e3 * (points[k].latency_s or 0.0)), up.at(points[k].cost or 0.0)) for k in drawn}
         lines.append("M" + "L".join(f"{where[k][0]:g} {where[k][1]:g}" for k in best) if best else "")
-        marks += [Mark(k, number, frontier.counts.index(points[k].chips), *where[k], k in best) for k in own]
+        marks += [Mark(k, number, frontier.counts.index(points[k].chips), *where[k], k in best) for k in drawn]
     limits = (f"M{across.at(1e3 * wanted_s):g} {TOP:g}V{HEIGHT - BOTTOM:g}" if wanted_s else "") + (
         f"M{LEFT:g} {up.at(wanted_cost):g}H{WIDTH - RIGHT:g}" if wanted_cost else ""
     )
     texts = tuple(_texts(frontier, across, up))
-    drawn = tuple(marks), tuple(lines), limits, _grid(across, up), texts, tuple(_labels(frontier, marks))
-    return Plot(series, frontier.counts, *drawn)
+    paths = tuple(lines), limits, _grid(across, up)
+    return Plot(tuple(frontier.series), frontier.counts, tuple(marks), *paths, texts, tuple(_labels(frontier, marks)))
 
 
 def _labels(frontier: Frontier, marks: Sequence[Mark]) -> Iterator[Text]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import fsum
 
-from markupsafe import Markup
+from sympy import Symbol
 
 from ....cost.estimate import MoveCost, OpCost
 from ....ir.program import Kind, stored_in
@@ -18,7 +18,6 @@ from ..compare import Comparison
 from ..explain import Explanation, Line, rates_of
 from ..explain_text import FORMS, Explained, sentence
 from ..text import OBJECTIVES
-from .formulas import mathml
 from .mesh_drawing import MeshDrawing, draw_mesh
 from .tensors import Tensor, interest, tensors_of
 from .timeline import Resource, Track, resource_of, tracks
@@ -36,41 +35,12 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Formula:
-    """A typeset formula, what it comes to, and the plan's figure."""
-
-    what: str
-    times: int
-    formula: Markup
-    value_s: float
-    plan_s: float
-
-
-@dataclass(frozen=True)
-class Rival:
-    """A layout of a comparison; `percent`: of the dearest one's time."""
-
-    line: Formula
-    percent: float
-
-
-@dataclass(frozen=True)
-class Rivalry:
-    """Rival layouts of a phase, and what is said of them as a dim grows."""
-
-    rivals: tuple[Rival, ...]
-    over: str | None
-    turns: tuple[tuple[str, str], ...]
-    sentences: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class PhaseView:
-    """One phase. `figures`: names and values of the headline; `time`, `memory`: what makes them up."""
+    """One phase. `figures`: names and values of the headline; `time`, `memory`: what makes them up. `sentences`: what
+    is said of its rivals, where it has some."""
 
     phase: str
     axes: tuple[tuple[str, int], ...]
-    calls: int
     figures: tuple[tuple[str, str], ...]
     time: tuple[Share, ...]
     memory: tuple[Share, ...]
@@ -79,10 +49,11 @@ class PhaseView:
     first: int
     tracks: tuple[Track, ...]
     form: str
-    symbols: tuple[tuple[Markup, str], ...]
-    totals: tuple[Formula, ...]
-    collectives: tuple[Formula, ...]
-    rivalry: Rivalry | None
+    symbols: tuple[tuple[Symbol, str], ...]
+    totals: tuple[Line, ...]
+    collectives: tuple[Line, ...]
+    rivals: Comparison | None
+    sentences: tuple[str, ...]
     text: str
     warnings: tuple[str, ...]
 
@@ -99,13 +70,12 @@ class PhaseView:
 
 def view(compiled: CompiledPhase, explained: Explained) -> PhaseView:
     """All that the page shows of a phase."""
-    spmd, explanation, comparison = compiled.spmd, explained.explanation, explained.comparison
+    spmd, explanation, rivals = compiled.spmd, explained.explanation, explained.comparison
     tensors = tuple(tensors_of(compiled))
     most_cut = max(range(len(tensors)), key=lambda k: interest(tensors[k]), default=0)
     return PhaseView(
         spmd.phase,
         spmd.mesh.axes,
-        compiled.calls,
         tuple(_figures(compiled)),
         tuple(_time(compiled)),
         tuple(_memory(compiled)),
@@ -115,9 +85,10 @@ def view(compiled: CompiledPhase, explained: Explained) -> PhaseView:
         tracks(spmd, compiled.estimate),
         FORMS[explanation.estimate.form],
         tuple(_symbols(explanation)),
-        tuple(map(_formula, explanation.totals)),
-        tuple(map(_formula, explanation.collectives)),
-        None if comparison is None else _rivalry(comparison),
+        explanation.totals,
+        explanation.collectives,
+        rivals,
+        tuple(sentence(finding, rivals.over or "") for finding in rivals.findings) if rivals is not None else (),
         print_spmd(spmd),
         tuple(warning.message for warning in compiled.warnings),
     )
@@ -185,28 +156,16 @@ def _memory(compiled: CompiledPhase) -> Iterator[Share]:
         start += share
 
 
-def _symbols(explanation: Explanation) -> Iterator[tuple[Markup, str]]:
+def _symbols(explanation: Explanation) -> Iterator[tuple[Symbol, str]]:
     """What the symbols of the formulas are worth."""
     rates = rates_of(explanation.estimate)
     for symbol, value in explanation.estimate.sizes.items():
         match rates.get(symbol):
             case "bytes/s":
-                yield mathml(symbol), f"{float(value) / 1e9:.6g} GB/s"
+                yield symbol, f"{float(value) / 1e9:.6g} GB/s"
             case "flop/s":
-                yield mathml(symbol), f"{float(value) / 1e12:.6g} Tflop/s"
+                yield symbol, f"{float(value) / 1e12:.6g} Tflop/s"
             case "s":
-                yield mathml(symbol), time_text(float(value))
+                yield symbol, time_text(float(value))
             case _:
-                yield mathml(symbol), str(value)
-
-
-def _formula(line: Line) -> Formula:
-    return Formula(line.what, line.times, mathml(line.formula), line.value_s, line.plan_s)
-
-
-def _rivalry(comparison: Comparison) -> Rivalry:
-    most = max((line.plan_s for line in comparison.layouts), default=0.0)
-    rivals = tuple(Rival(_formula(line), 100 * line.plan_s / most if most else 0.0) for line in comparison.layouts)
-    turns = tuple((f"{turn.start:,.10g}", turn.name) for turn in comparison.turns)
-    over = comparison.over
-    return Rivalry(rivals, over, turns, tuple(sentence(finding, over or "") for finding in comparison.findings))
+                yield symbol, str(value)

@@ -7,8 +7,7 @@ Names are escaped wherever they stand, and so is what does not show itself. The 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib import resources
 from importlib.metadata import version
@@ -21,45 +20,19 @@ from ....cost.formulas.symbolic import Form
 from ....ir.inert import visible
 from ...plan.compiled import Compilation, CompiledPhase
 from ...plan.shapes import Shape
-from ...sweep.answers import Frontier, Spot, best_of, plotted
+from ...sweep.answers import Frontier, Spot, plotted
 from ...sweep.schedule import Rung, Schedule
 from ...text.terminal import LAYOUT, count_text, time_text
-from ..explain import explain_phase
-from ..explain_text import Explained
+from ..explain_text import Explained, explained_phase
 from ..text import seconds_of
+from .formulas import mathml
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
 from .pipeline import draw_pipeline
 from .plan_view import proof, view
 
 
-@dataclass(frozen=True)
-class Part:
-    """A phase or a handover, as a part of what all phases take; `percent` of it."""
-
-    name: str
-    calls: int
-    each_s: float
-    all_s: float
-    percent: float
-
-
-@dataclass(frozen=True)
-class Slice:
-    """A slice shape: what all its phases take, once each; `ratio`: its objective beside the best's.
-    `percent`: of the dearest one's time. With a `reason` there is no plan, and no figures."""
-
-    name: str
-    total_s: float = 0.0
-    bytes_sent: float = 0.0
-    ratio: str = ""
-    percent: float = 0.0
-    reason: str = ""
-
-
 def plan_page(
-    compiled: Compilation,
-    explained: Mapping[str, Explained] | None = None,
-    shapes: Sequence[Shape] = (),
+    compiled: Compilation, explained: Mapping[str, Explained] | None = None, shapes: Sequence[Shape] = ()
 ) -> str:
     """The page of compiled phases of one model on one mesh.
 
@@ -68,7 +41,7 @@ def plan_page(
     """
     first = compiled[0]
     if explained is None:
-        explained = {one.phase: Explained(explain_phase(one, Form.EXACT), None) for one in compiled}
+        explained = {one.phase: explained_phase(one, Form.EXACT) for one in compiled}
     spmd, plan = first.spmd, first.plan
     proofs = []
     if compiled.together:
@@ -83,19 +56,15 @@ def plan_page(
         hardware=_hardware(first),
         proofs=proofs,
         phases=[view(one, explained[one.phase]) for one in compiled],
-        together=list(_together(compiled)),
-        shapes=list(_slices(shapes)),
+        together=_together(compiled),
+        whole_s=compiled.price,
+        shapes=shapes,
     )
 
 
 def frontier_page(title: str, frontier: Frontier) -> str:
     """The page of a sweep: its points by latency and cost, and all of them in a table."""
     points = frontier.points
-    series = dict.fromkeys(point.series for point in points)
-    best: set[int] = set()
-    for name in series:
-        own = [k for k, point in enumerate(points) if point.series == name]
-        best |= {own[k] for k in best_of([points[k] for k in own])}
     return render(
         "frontier.html",
         title=title,
@@ -104,7 +73,7 @@ def frontier_page(title: str, frontier: Frontier) -> str:
         width=int(WIDTH),
         height=int(HEIGHT),
         forms=FORMS,
-        best=best,
+        best=frontier.best,
         linked=any(point.link for point in points),
         missing=sum(not plotted(point) for point in points),
         details=lambda point: _details(point, frontier),
@@ -153,7 +122,11 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"seconds": lambda seconds: time_text(seconds) if seconds else "0", "mb": _megabytes}
+    environment.filters |= {
+        "seconds": lambda seconds: time_text(seconds) if seconds else "0",
+        "mb": _megabytes,
+        "mathml": mathml,
+    }
     style, script = _file("style.css"), _file("page.js")
     frame = {"style": style, "script": script, "style_hash": _hash(style), "script_hash": _hash(script)}
     return environment.get_template(template).render(**frame, **values, version=version("escc"))
@@ -186,31 +159,14 @@ def _hardware(compiled: CompiledPhase) -> str:
     )
 
 
-def _together(compiled: Compilation) -> Iterator[Part]:
-    """What each phase and handover takes of the whole; nothing of phases that were not planned together."""
+def _together(compiled: Compilation) -> list[tuple[str, int, float]]:
+    """Each phase and handover with its calls and the seconds of one; none of phases that were not planned together."""
     if not compiled.together:
-        return
+        return []
     [plan] = compiled.plans
     rows = [(one.phase, one.calls, seconds_of(one)) for one in compiled]
     calls = {name: count for name, count, _ in rows}
-    rows += [(f"{h.before} to {h.after}", calls[h.before], h.price) for h in plan.handovers]
-    whole = compiled.price
-    for name, count, price in rows:
-        yield Part(name, count, price, count * price, 100 * count * price / whole if whole else 0.0)
-
-
-def _slices(shapes: Sequence[Shape]) -> Iterator[Slice]:
-    totals = [[one.estimate.totals() for one in shape.compiled or ()] for shape in shapes]
-    seconds = [sum(t.total_s for t in each) for each in totals]
-    longest, best = max(seconds, default=0.0), shapes[0].price if shapes else 0.0
-    for shape, each, total_s in zip(shapes, totals, seconds, strict=True):
-        name = "x".join(map(str, shape.mesh.sizes))
-        if not each:
-            yield Slice(name, reason=shape.reason or "no plan")
-            continue
-        ratio = f"{shape.price / best:.3f}" if best else "-"
-        percent = 100 * total_s / longest if longest else 0.0
-        yield Slice(name, total_s, sum(t.bytes_sent for t in each), ratio, percent)
+    return rows + [(f"{h.before} to {h.after}", calls[h.before], h.price) for h in plan.handovers]
 
 
 def _details(point: Spot, frontier: Frontier) -> str:

@@ -35,8 +35,7 @@ class Row:
 
     `start_s`, `seconds`: in one execution of its region; `result`: the value that it makes, None for a
     repeat. `marks`: `+` where it runs as one with the step before it, `~` where it runs in one loop with
-    it. `compute_s`, `memory_s`: what an op would take if the other were free. `loop_s`: of the first
-    step of a loop, what all of the loop takes.
+    it. `loop_s`: of the first step of a loop, what all of the loop takes.
     """
 
     what: str
@@ -46,8 +45,6 @@ class Row:
     seconds: float
     bytes_sent: float = 0.0
     marks: str = ""
-    compute_s: float | None = None
-    memory_s: float | None = None
     loop_s: float | None = None
 
 
@@ -137,16 +134,14 @@ class _Timeline:
 
     def row(self, step: Step, start_s: float, seconds: float, loop_s: float | None = None) -> Row:
         """The row of a step."""
-        cost, dims = self.costs[step.result], self.values[step.result].dims
-        resource, marks = resource_of(cost), "~" * step.looped + "+" * step.joined
-        match step, cost:
-            case Move(_, operand, collective), MoveCost(bytes_sent=sent):
+        cost, marks = self.costs[step.result], "~" * step.looped + "+" * step.joined
+        match step:
+            case Move(_, operand, collective):
                 what = f"{describe(collective, self.values[operand].dims)} of {operand}"
-                return Row(what, step.result, resource, start_s, seconds, sent, marks, loop_s=loop_s)
-            case Compute(op), OpCost(compute_s=compute_s, memory_s=memory_s):
-                both = (compute_s, memory_s, loop_s)
-                return Row(format_op(op, dims), step.result, resource, start_s, seconds, 0.0, marks, *both)
-        raise TypeError(f"the cost of `{step.result}` is not of its kind")
+            case Compute(op):
+                what = format_op(op, self.values[step.result].dims)
+        sent = cost.bytes_sent if isinstance(cost, MoveCost) else 0.0
+        return Row(what, step.result, resource_of(cost), start_s, seconds, sent, marks, loop_s)
 
 
 def _sent(count: int, found: Sequence[Track]) -> float:

@@ -180,8 +180,8 @@ def test_standard_output_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> 
 def picture(name: str) -> bytes:
     """The picture of a sweep of one point."""
     sweep = Sweep(
-        Source(name, ""), Serving("B", ("L",), "M"), (), (), (Hardware.of_paper("tpu-v4"),), 1.0,
-        ("decode",), (Dtype.BF16,), (8,), (1,), (64,),
+        Serving("B", ("L",), "M"), (Hardware.of_paper("tpu-v4"),), ("decode",), (Dtype.BF16,), (8,), (1,), (64,),
+        source=Source(name, ""),
     )  # fmt: skip
     record = Record(sweep.points[0], Status.OPTIMAL, (), latency_s=1.0, chip_s_per_million=2.0)
     return draw(sweep, [record], "svg")

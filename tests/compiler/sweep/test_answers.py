@@ -15,8 +15,8 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 
 SWEEP = Sweep(
-    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), (Hardware.of_paper("tpu-v4"),), 1.0,
-    ("decode",), (Dtype.BF16, Dtype.INT8), (8,), (1,), (64,),
+    Serving("B", ("L",), "M"), (Hardware.of_paper("tpu-v4"),), ("decode",), (Dtype.BF16, Dtype.INT8), (8,), (1,), (64,),
+    source=Source("m.esti", ""),
 )  # fmt: skip
 
 

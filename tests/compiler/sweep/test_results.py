@@ -26,8 +26,8 @@ from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 
 SWEEP = Sweep(
-    Source("m.esti", ""), Serving("B", ("L",), "M"), (), (), (Hardware.of_paper("tpu-v4"),), 1.0,
-    ("decode",), (Dtype.BF16,), (8,), (1, 2, 4), (64,),
+    Serving("B", ("L",), "M"), (Hardware.of_paper("tpu-v4"),), ("decode",), (Dtype.BF16,), (8,), (1, 2, 4), (64,),
+    source=Source("m.esti", ""),
 )  # fmt: skip
 
 

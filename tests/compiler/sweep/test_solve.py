@@ -51,8 +51,8 @@ DIMS = Serving("B", ("L",), "M")
 
 def sweep(hbm_fraction: float = 1.0) -> Sweep:
     return Sweep(
-        Source("layers.esti", MODEL), DIMS, (), (), (Hardware.load("tpu-v4"),), hbm_fraction,
-        ("decode",), (Dtype.BF16, Dtype.INT8), (8, 16), (4, 64), (2048,),
+        DIMS, (Hardware.load("tpu-v4"),), ("decode",), (Dtype.BF16, Dtype.INT8), (8, 16), (4, 64), (2048,),
+        source=Source("layers.esti", MODEL), hbm_fraction=hbm_fraction,
     )  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def at(batch: int, hardware: Hardware = H100) -> tuple[float, float]:
 
 
 def request(limits: Limits, wanted: Wanted = Wanted.THROUGHPUT, batch: int | None = None) -> Request:
-    return Request(SOURCE, 2000, 500, limits, wanted, batch=batch)
+    return Request(2000, 500, limits, wanted, batch, source=SOURCE)
 
 
 def test_a_steady_state_by_hand() -> None:

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
 from escc.compiler.plan.offload import Offload, compile_offloaded
-from escc.compiler.plan.pipeline import parse
+from escc.compiler.plan.pipeline import parse, read_model
 from escc.compiler.plan.staged import compile_staged
 from escc.compiler.sweep.grid import grid
-from escc.compiler.sweep.points import record_of
+from escc.compiler.sweep.points import Asked, Sweep, record_of
 from escc.compiler.sweep.solve import solve
 from escc.compiler.sweep.ways import pipelined
 from escc.cost.hardware import Hardware, Host
@@ -34,8 +34,16 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+def swept(
+    model: Path, hardware: Hardware, chips: str, offload: Offload = Offload.NONE, stages: int | None = None
+) -> Sweep:
+    """Decode of 4 sequences on one kind of chips."""
+    lists = chips, "4", None, "bf16", None
+    return grid(Asked(source=read_model(model)), [hardware], lists, "decode", offload, stages=stages)
+
+
 def test_a_point_with_streams_is_the_plan_with_streams(model: Path) -> None:
-    sweep = grid(model, [replace(SMALL, hbm_bytes=255e3)], ("1", "4", None, "bf16"), "decode", offload=Offload.WEIGHTS)
+    sweep = swept(model, replace(SMALL, hbm_bytes=255e3), "1", offload=Offload.WEIGHTS)
     [record] = (solve(sweep, point) for point in sweep.points)
     options = Options(sweep.hardware[0])
     found = compile_offloaded(parse(TEXT), ["decode"], Mesh.parse("1"), options, Offload.WEIGHTS)
@@ -46,7 +54,7 @@ def test_a_point_with_streams_is_the_plan_with_streams(model: Path) -> None:
 
 
 def test_a_point_in_stages_is_the_pipeline(model: Path) -> None:
-    sweep = grid(model, [H100], ("2", "4", None, "bf16"), "decode", stages=2)
+    sweep = swept(model, H100, "2", stages=2)
     [record] = (solve(sweep, point) for point in sweep.points)
     mesh = Mesh.parse("2")
     staged = compile_staged(parse(TEXT), ["decode"], mesh, "x", Options(H100))
@@ -63,9 +71,9 @@ def test_a_point_in_stages_is_the_pipeline(model: Path) -> None:
 
 def test_what_does_not_go_together_is_refused(model: Path) -> None:
     with pytest.raises(InputError, match="does not go with"):
-        grid(model, [SMALL], ("1", "4", None, "bf16"), "decode", offload=Offload.AUTO, stages=2)
+        swept(model, SMALL, "1", offload=Offload.AUTO, stages=2)
     with pytest.raises(InputError, match="has no host"):
-        grid(model, [H100], ("1", "4", None, "bf16"), "decode", offload=Offload.AUTO)
+        swept(model, H100, "1", offload=Offload.AUTO)
     stream = ["--input", "8", "--output", "8", "--hardware", "h100", "--stages", "2"]
     done = CliRunner().invoke(app, ["sweep", str(model), "--chips", "2", *stream])
     assert done.exit_code == 1 and "`--stages` is of a grid" in done.output

@@ -185,7 +185,7 @@ class _Liveness:
             case Move(_, operand, ReduceScatter(axes, dim)) if kept:
                 if kept.as_rows(operand, dim, axes):
                     yield Live(operand, self.bytes_of(operand), None, "rows")
-                first, *later = kept.stages(axes)
+                first, *later = kept.scatter_stages([operand], axes)
                 if later:
                     yield Live(operand, self.bytes_of(operand) / self.spmd.mesh.size(*first), None, "first stage")
             case Move(_, operand, AllGather(axes)) if kept and len(stages := kept.stages(axes)) > 1:

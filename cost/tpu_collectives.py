@@ -5,12 +5,21 @@ nothing of it changes what is sent:
 
 - A gather or reduce-scatter over all chips becomes an all-reduce, of twice the bytes. In two stages it stays what it
   is: a gather along the minor axes, then along the major one, a reduce-scatter the other way round.
-- A reduce-scatter of elements of fewer than 32 bits becomes an all-reduce and a slice where what a chip keeps is not
-  made of whole tiles as the compiler lays them out: of bf16 16 rows of 128, half of which is enough
-  along one axis, and not along two (v4 2x2x2). Tiles lie in the last two dimensions, so that along one before these
-  any part is made of whole ones. As rows, 16 for each chip, it is kept where it would not be. That is one more pass
-  over the value, and a copy of it that memory counts (Megatron 530B, prefill on v4 4x4x4: 671 MB of a layer's
-  sum over 1024 places, which is now scattered as it is).
+- A reduce-scatter becomes an all-reduce and a slice where what a chip keeps is not made of whole tiles as the compiler
+  lays them out: of bf16 16 rows of 128, half of which is enough along one axis, and not along two (v4 2x2x2); of 32
+  bits 16 rows of any width. Of the last dimension whole lanes are kept, and nothing of fewer than 8 rows, whose tiles
+  are smaller (Kimi K2, decode on v4 4x4x8). Tiles lie in the last two dimensions, so that along one before these any
+  part is made of whole ones. As rows, 16 for each chip, it is kept where it would not be; where 16 do not divide what
+  a chip keeps, it is filled up (GPT-3, whose vocabulary is 50,257). That is one more pass over the value, and a copy of
+  it that memory counts (Megatron 530B, prefill on v4 4x4x4: 671 MB of a layer's sum over 1024 places, which is now
+  scattered as it is).
+- A reduce-scatter over a square of four chips, one that is not the whole slice, becomes an all-reduce where what a chip
+  keeps is not made of four times 1,024 elements (v4 and v5p 2x2x2, v4 2x2x4: Gemma 3 27B). One axis after the other it
+  is kept.
+- Several gathers that go as one row become an all-reduce where the row is not made of whole lanes (DeepSeek-V3). As
+  several rows they are kept.
+- A gather of what a reduce-scatter has just made becomes an all-reduce with it, of as many bytes. With a barrier
+  between them both are kept.
 - A gather of much is made again for each of the steps that read it where memory is short: what is gathered is taken
   for something cheap to make twice (libtpu 0.0.42, PaLM 62B, prefill on v4 2x2x2: 26 GB sent for 7 that are planned).
   Behind a barrier it is made once.
@@ -30,7 +39,9 @@ from ..ir.mesh import Mesh
 from ..ir.spmd import SpmdValue
 
 WHOLE_ROWS = 16  # of a tile of narrow elements: so many of the first of several dimensions a chip keeps, or a multiple
+LEAST_ROWS = 8  # of a tile: of fewer the compiler makes tiles of these
 LANES = 256  # of two tiles: the last dimension is made of whole pairs, before and after
+SQUARE_ELEMENTS = 4096  # of which a chip of a square of four keeps whole multiples
 WIDE_BITS = 32
 SUBLANE_BYTES = 512  # of 128 lanes
 ONCE_BYTES = 2**25  # of what is gathered: less is not made twice
@@ -48,26 +59,59 @@ class Kept:
         """The axes of a gather or reduce-scatter in stages, those of the major one first."""
         return stages_of(axes, self.mesh)
 
+    def scatter_stages(self, operands: Sequence[str], axes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """The axes of a reduce-scatter of values, which go as one, in stages, those of the major one first. Of maxima,
+        which go as an all-to-all, there is one; of chosen values nothing is known of what a chip keeps."""
+        values = [self.values[name] for name in operands]
+        if values[0].layout.reduction is Reduction.MAX:
+            return (tuple(axes),)
+        stages = self.stages(axes)
+        if any(value.chosen for value in values) or self.kept_elements(operands, axes) % SQUARE_ELEMENTS == 0:
+            return stages
+        return tuple(part for stage in stages for part in _one_by_one(stage, self.mesh))
+
+    def kept_elements(self, operands: Sequence[str], axes: Sequence[str]) -> int:
+        """What each chip keeps of the sums of values that are reduce-scattered as one."""
+        shapes = (self._local_shape(name) for name in operands)
+        return sum(math.prod(shape) for shape in shapes) // self.mesh.size(*axes)
+
+    def _local_shape(self, name: str) -> tuple[int, ...]:
+        value = self.values[name]
+        return value.layout.local_shape([self.sizes[dim] for dim in value.dims], self.mesh)
+
     def once(self, operand: str, axes: Sequence[str]) -> bool:
         """Whether what a gather of a value along some axes gives goes through a barrier."""
-        value = self.values[operand]
-        shape = value.layout.local_shape([self.sizes[dim] for dim in value.dims], self.mesh)
-        return math.prod(shape) * self.mesh.size(*axes) * value.dtype.bits >= ONCE_BYTES * 8
+        elements = math.prod(self._local_shape(operand)) * self.mesh.size(*axes)
+        return elements * self.values[operand].dtype.bits >= ONCE_BYTES * 8
 
     def as_rows(self, operand: str, dim: int, axes: Sequence[str]) -> bool:
         """Whether a reduce-scatter along dimension `dim` of a value, of dims that are not dropped, goes as rows."""
         value = self.values[operand]
-        if value.dtype.bits >= WIDE_BITS or value.layout.reduction is Reduction.MAX:
-            return False  # a maximum goes as an all-to-all
+        if value.layout.reduction is Reduction.MAX:
+            return False  # which goes as an all-to-all
+        wide = value.dtype.bits >= WIDE_BITS
         dims = [i for i, name in enumerate(value.dims) if self.sizes[name] > 1]
         local = [self.sizes[value.dims[i]] // self.mesh.size(*value.layout.dims[i]) for i in dims]
         own = local[dims.index(dim)] // self.mesh.size(*axes)
         if len(local) == 1:
             return True
         if dims[-1] == dim:
-            return own % LANES != 0 or local[-1] % LANES != 0
+            lanes = LANES // 2 if wide else LANES
+            return own % lanes != 0 or local[-1] % lanes != 0 or local[-2] < LEAST_ROWS
         rows = own if dims[-2] == dim or own % WHOLE_ROWS == 0 else local[-2]
-        return rows % WHOLE_ROWS != 0 or local[-1] % LANES != 0
+        return rows % WHOLE_ROWS != 0 or (not wide and local[-1] % LANES != 0)
+
+
+def filled(elements: int) -> int:
+    """How many elements a reduce-scatter as rows sends where a chip keeps so many."""
+    return -(-elements // WHOLE_ROWS) * WHOLE_ROWS
+
+
+def _one_by_one(axes: Sequence[str], mesh: Mesh) -> tuple[tuple[str, ...], ...]:
+    """The axes of a square of four chips, each by itself; others as they are."""
+    own = tuple(axis for axis in axes if mesh.size(axis) > 1)
+    square = [mesh.size(axis) for axis in own] == [2, 2]
+    return tuple((axis,) for axis in own) if square else (tuple(axes),)
 
 
 def ragged_bytes(row_bytes: Fraction) -> Fraction:

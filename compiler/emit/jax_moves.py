@@ -16,12 +16,13 @@ from .jax_text import axes_text
 @dataclass(frozen=True)
 class Moves:
     """Writes the collectives of a program. `held`: the dims of a value's local array; `kept`: what the TPU's compiler
-    keeps, where the program is for one; `boxed`: values are boxes of rows."""
+    keeps, where the program is for one; `boxed`: values are boxes of rows; `scattered`: what reduce-scatters make."""
 
     values: Mapping[str, SpmdValue]
     held: Callable[[str], Sequence[str]]
     kept: Kept | None
     boxed: bool = False
+    scattered: frozenset[str] = frozenset()
 
     def axis(self, operand: str, dim: int) -> int:
         """Where dimension `dim` of a value stands in its local array."""
@@ -35,6 +36,8 @@ class Moves:
             case AllGather(axes, dim):
                 # `invarying`: what is gathered is the same on all these chips, and JAX checks it.
                 at, stages = self.axis(operand, dim), self._stages(axes)
+                if self.kept and operand in self.scattered:
+                    a = f"lax.optimization_barrier({a})"
                 text = f'lax.all_gather({a}, {axes_text(axes)}, axis={at}, tiled=True, to="invarying")'
                 if len(stages) > 1:
                     text = f"gather_in_stages({a}, {stages_text(stages)}, {at})"
@@ -44,7 +47,7 @@ class Moves:
                 at = self.axis(operand, dim)
                 if highest:
                     return f"max_scatter({a}, {axes_text(axes)}, {at})"
-                stages = self._stages(axes)
+                stages = self._scatter_stages([operand], axes)
                 if self.kept and (self.boxed or self.kept.as_rows(operand, dim, axes)):
                     return f"scatter_rows({a}, {stages_text(stages)}, {at})"
                 if len(stages) > 1:
@@ -86,13 +89,19 @@ class Moves:
         parts = [self._part(move, text) for move, text in zip(moves, texts, strict=True)]
         axes = axes_of(first, before)
         more = ""
-        if self.kept and helper in ("gather_together", "scatter_together"):
+        if self.kept and helper == "gather_together":
             more = f", {stages_text(self._stages(axes))}"
+        if self.kept and helper == "scatter_together":
+            more = f", {stages_text(self._scatter_stages([move.operand for move in moves], axes))}"
         return f"{helper}([{', '.join(parts)}], {tuple_text(axes)}{more})"
 
     def _stages(self, axes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        """The axes of a gather or reduce-scatter, in as many stages as it goes in, the major ones first."""
+        """The axes of a gather, in as many stages as it goes in, the major ones first."""
         return self.kept.stages(axes) if self.kept else (tuple(axes),)
+
+    def _scatter_stages(self, operands: Sequence[str], axes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """Those of a reduce-scatter."""
+        return self.kept.scatter_stages(operands, axes) if self.kept else (tuple(axes),)
 
     def _part(self, move: Move, a: str) -> str:
         """One of the collectives that run as one, as an argument."""

@@ -6,6 +6,7 @@ moved beside the first rows that go there, as bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from ...cost.tpu_collectives import Kept
 from ...ir.chosen import Chosen
 from ...ir.collective import AllGather, AllToAll, Embed, Permute, ReduceScatter, Slice
 from ...ir.dtype import Dtype
+from ...ir.inert import literal
 from ...ir.program import Choose, Einsum, Map, Op, Reduce, Sum, operand_names
 from ...ir.spmd import Move, SpmdValue
 from .jax_lines import Lines, Scope
@@ -284,8 +286,11 @@ class Rows:
             text, own = read[weights.name]
             order = [*(i for i in entry if i in weights.indices), *product.summed, *columns]
             wide = dtype if len(terms) == 1 else Dtype.F32
-            left = einsum_text(terms, [ROW, *product.summed], wide if len(terms) > 1 else terms[0][1])
-            made = f"expert_dot({left}, {align_text(text, weights.indices, order)}, {at}, {dtype_text(dtype)})"
+            narrow = wide if len(terms) > 1 else terms[0][1]
+            left, right = einsum_text(terms, [ROW, *product.summed], narrow), align_text(text, weights.indices, order)
+            stack = self._stack(weights, entry, right, scope) if own is narrow else None
+            more = f", {stack}" if stack else ""
+            made = f"expert_dot({left}, {right}, {at}, {dtype_text(dtype)}{more})"
             made = align_text(made, [ROW, *columns], [ROW, *rest])
         if product.blocks is not None:
             places = tuple(entry.index(i) for i in product.blocks)
@@ -295,3 +300,20 @@ class Rows:
         kept = [i for i in entry if i in product.output]
         places = tuple(entry.index(i) for i in kept)
         return align_text(f"summed({made}, {at}, {places})", [*kept, *rest], product.output)
+
+    def _stack(self, weights: Factor, entry: Sequence[str], text: str, scope: Scope) -> str | None:
+        """The matrices of experts of all repetitions, and which of these a body has as `text`; None where they are not
+        stored as they are multiplied, where a chip has those of one expert, or where the program is for no TPU."""
+        leaf = next((one for one in self.names.leaves if one.value == weights.name), None)
+        if leaf is None or self.kept is None or scope.place or len(scope.index) != len(leaf.repeats):
+            return None
+        split = zip(weights.indices, leaf.dims, leaf.layout.dims, strict=True)
+        mesh = self.packed.spmd.mesh
+        experts = [self.packed.sizes[dim] // mesh.size(*axes) for index, dim, axes in split if index in entry]
+        if not scope.index or text != f"{scope.weights}[{literal(leaf.path[-1])}]" or math.prod(experts) == 1:
+            return None
+        place = scope.index[0]
+        for repeat, index in zip(leaf.repeats[1:], scope.index[1:], strict=True):
+            before = f"({place})" if " " in place else place
+            place = f"{before} * cfg.{self.names.fields[repeat]} + {index}"
+        return f"({self.names.access(leaf)}, {place})"

@@ -151,8 +151,12 @@ def block_sums(a: jax.Array, at: Routing, blocks: Routing, dims: Sequence[int]) 
     return total.at[row].add(a.astype(wide), mode="drop").astype(a.dtype)
 
 
-def expert_dot(a: jax.Array, weights: jax.Array, at: Routing, dtype: Any) -> jax.Array:
-    """Rows times the matrix of their expert: [rows, *terms] and [*experts, *terms, *columns] give [rows, *columns]."""
+def expert_dot(a: jax.Array, weights: jax.Array, at: Routing, dtype: Any, stack: Any = ()) -> jax.Array:
+    """Rows times the matrix of their expert: [rows, *terms] and [*experts, *terms, *columns] give [rows, *columns].
+
+    `stack`: the weights of all layers, and which of these they are. A ragged product reads them there, where it would
+    read a copy of one layer's; it passes by the experts of others, which have no rows.
+    """
     columns, terms = weights.shape[at.sizes.ndim + a.ndim - 1 :], math.prod(a.shape[1:])
     wide = jnp.promote_types(a.dtype, weights.dtype)
     left, right = a.reshape(-1, terms).astype(wide), weights.reshape(at.sizes.size, terms, -1).astype(wide)
@@ -160,16 +164,18 @@ def expert_dot(a: jax.Array, weights: jax.Array, at: Routing, dtype: Any) -> jax
     starts = ends - at.sizes.ravel()
     if len(right) == 1:  # of one expert all rows are, and a plain product reads its matrix where it lies
         product = jnp.dot(left, right[0], preferred_element_type=dtype)
-    elif len(left) <= 512:  # all matrices where they lie take less than the copy of them that a ragged product reads
+    elif len(left) <= (256 if stack else 512):  # times all matrices they take about as long as reading these, or a copy
         row = jnp.arange(len(left))[:, None]
         own = jnp.where(((starts <= row) & (row < ends))[..., None], left[:, None], 0)
         product = jnp.einsum("rxt,xtc->rc", own, right, preferred_element_type=dtype)
     else:
         size = min(len(left), 4096)  # rows at a time: a TPU makes their product in f32
+        every, layer = (stack[0].reshape(-1, *right.shape[1:]), stack[1]) if stack else (right, 0)
 
         def some(first: jax.Array, rows: jax.Array) -> jax.Array:
-            sizes = jnp.diff(jnp.clip(jnp.stack([starts, ends]), first, first + len(rows)), axis=0)[0]
-            return lax.ragged_dot(rows, right, sizes, preferred_element_type=dtype)
+            own = jnp.diff(jnp.clip(jnp.stack([starts, ends]), first, first + len(rows)), axis=0)[0]
+            sizes = lax.dynamic_update_slice(jnp.zeros(len(every), own.dtype), own, (layer * len(own),))
+            return lax.ragged_dot(rows, every, sizes, preferred_element_type=dtype)
 
         firsts = jnp.arange(0, len(left) - size + 1, size)
         whole = left[: len(firsts) * size].reshape(-1, size, terms)

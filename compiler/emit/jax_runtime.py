@@ -238,7 +238,7 @@ def attention_in_blocks(
 
 def gather_in_stages(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:
     """An all-gather along the axes of all `stages`, those of the last stage first: the TPU's compiler keeps them, and
-    makes an all-reduce of one along all axes of the mesh."""
+    makes an all-reduce of one along all axes of the mesh, or of a single row that is not made of whole lanes."""
     for axes in reversed(stages):
         a = lax.all_gather(a, axes, axis=axis, tiled=True, to="invarying")
     return a
@@ -259,8 +259,9 @@ def scatter_rows(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:
 
 
 def scatter_blocks(blocks: jax.Array, stages: Sequence[Any]) -> jax.Array:
-    """This chip's row of the sum of [chips, elements], each row as 16 where they divide it."""
-    return scatter_in_stages(blocks.reshape(len(blocks) * math.gcd(blocks.shape[1], 16), -1), stages, 0).ravel()
+    """This chip's row of the sum of [chips, elements], each row as 16, filled up with zeros where it is none."""
+    filled = jnp.pad(blocks, ((0, 0), (0, -blocks.shape[1] % 16)))
+    return scatter_in_stages(filled.reshape(len(blocks) * 16, -1), stages, 0).ravel()[: blocks.shape[1]]
 
 
 def gather_together(
@@ -268,16 +269,16 @@ def gather_together(
 ) -> list[jax.Array]:
     """All-gathers over the same axes as one. A part: what is gathered, its axes in its own order, along what.
 
-    `stages`: those of gather_in_stages, none for one.
+    `stages`: those of gather_in_stages, none for one. A row that is not of whole lanes goes as several: see there.
     """
     buffer = jnp.concatenate([a.ravel() for a, _, _ in parts])
-    received = gather_in_stages(buffer[None], stages or [axes], 0)
+    rows = math.gcd(buffer.size, 16) if buffer.size % 128 else 1
+    received = gather_in_stages(buffer.reshape(rows, -1), stages or [axes], 0).reshape(-1, buffer.size)
     ends = np.cumsum([a.size for a, _, _ in parts])[:-1]
-    sizes = [lax.axis_size(name) for name in axes]
     results = []
     for piece, (a, own, axis) in zip(jnp.split(received, ends, axis=1), parts, strict=True):
-        blocks = piece.reshape(*sizes, *a.shape)
-        blocks = jnp.moveaxis(blocks, [list(axes).index(name) for name in own], range(axis, axis + len(sizes)))
+        blocks = piece.reshape(*map(lax.axis_size, axes), *a.shape)
+        blocks = jnp.moveaxis(blocks, [list(axes).index(name) for name in own], range(axis, axis + len(axes)))
         results.append(blocks.reshape(*a.shape[:axis], -1, *a.shape[axis + 1 :]))
     return results
 
@@ -314,7 +315,8 @@ def scatter_together(
 
     `stages`: those of scatter_in_stages, none for one.
     """
-    return parts_of(scatter_blocks(blocks_together(parts, axes), stages or [axes]), parts)
+    blocks = blocks_together(parts, axes)
+    return parts_of(scatter_blocks(blocks, stages) if stages else scatter_in_stages(blocks, [axes], 0).ravel(), parts)
 
 
 def max_scatter_together(parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str]) -> list[jax.Array]:

@@ -88,8 +88,8 @@ def head_tensors(a: Attention, d: HeadDims) -> Iterator[Tensor]:
         yield "bo", "E"
 
 
-def head_lines(a: Attention, d: HeadDims, norm: Norm, n: str) -> Iterator[str]:
-    """What it makes, `a`, of a value by its name, `n`; `norm`: what the norms of the model are like."""
+def head_lines(a: Attention, d: HeadDims, norm: Norm, n: str, dtype: str) -> Iterator[str]:
+    """What it makes, `a`, of a value of a type by its name, `n`; `norm`: what the norms of the model are like."""
     made: dict[str, str] = {}  # what becomes of a projection, where something does
     for part in d.parts:
         for name, dims in ((f"q{part.suffix}", f"{d.heads},{part.dim}"), (f"k{part.suffix}", d.key(part.dim))):
@@ -104,7 +104,7 @@ def head_lines(a: Attention, d: HeadDims, norm: Norm, n: str) -> Iterator[str]:
         if expression != name:
             yield f"{final[name]} = {expression}"
     if a.heated is not None:
-        yield from _heated(a.heated, final, d)
+        yield from _heated(a.heated, final, d, dtype)
     for part in d.parts:
         yield f"k{part.suffix}s = append(keys{part.suffix}, {final[f'k{part.suffix}']}, {d.into})"
     value = "k" if a.shared_value else "v"
@@ -120,14 +120,14 @@ def head_lines(a: Attention, d: HeadDims, norm: Norm, n: str) -> Iterator[str]:
     yield f"a[B,L,E] = o[B,L,{d.heads},{d.head}] * Wo[{d.heads},{d.head},E]"
 
 
-def _heated(heated: tuple[float, float], final: dict[str, str], d: HeadDims) -> Iterator[str]:
-    """Queries that grow with the place at which they stand, from a place on."""
+def _heated(heated: tuple[float, float], final: dict[str, str], d: HeadDims, dtype: str) -> Iterator[str]:
+    """Queries that grow with the place at which they stand, from a place on, in the type of the model."""
     grows, after = map(number_text, heated)
     yield "at: f32 = positions(L into M)"
     yield f"heat = log(floor((at + 1) / {after}) + 1) * {grows} + 1"
     for part in d.parts:
         name = f"q{part.suffix}"
-        yield f"h{name} = {final[name]} * heat"
+        yield f"h{name}: {dtype} = {final[name]} * heat"
         final[name] = f"h{name}"
 
 

@@ -221,7 +221,7 @@ class LayerText:
     def _attention(self, n: str) -> Iterator[str]:
         match self.layer.attention, self.attention:
             case Attention() as a, HeadDims() as d:
-                yield from head_lines(a, d, self.norm, n)
+                yield from head_lines(a, d, self.norm, n, self.dtype.value)
             case Latent() as a, LatentDims() as d:
                 yield from _latent_lines(a, d, n)
 

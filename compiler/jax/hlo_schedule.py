@@ -48,7 +48,7 @@ class Hidden:
 def copies_of(module: Module, least_bytes: float) -> tuple[Copy, ...]:
     """The copies, relayouts and slices of parameters of the entry, of at least so many bytes each, the largest first.
 
-    What only comes into a memory nearer to the arithmetic is none.
+    What only comes into a memory nearer to the arithmetic is none, and so is what goes back from there.
     """
     sources = _Sources(module)
     found: dict[Copy, int] = {}
@@ -58,7 +58,7 @@ def copies_of(module: Module, least_bytes: float) -> tuple[Copy, ...]:
             continue
         if instruction.opcode == "copy-start":  # of (destination, source, context) the first
             kind = re.split(r"(?<=\}), ", kind.strip("()"))[0]
-        if NEAR_MEMORY.search(kind) or kind.startswith("("):
+        if NEAR_MEMORY.search(kind) or kind.startswith("(") or sources.comes_back(instruction):
             continue
         size = int(size_of(kind))
         if size < least_bytes or not _moves(instruction, module):
@@ -107,6 +107,11 @@ class _Sources:
                 return None
             instruction = following
         return None
+
+    def comes_back(self, instruction: Instruction) -> bool:
+        """Whether an instruction copies out of a memory nearer to the arithmetic."""
+        read = self.by_name.get(instruction.operands[0]) if instruction.operands else None
+        return instruction.opcode.startswith("copy") and bool(read and NEAR_MEMORY.search(read.type))
 
     def _keeps(self, instruction: Instruction) -> bool:
         """Whether what an instruction makes is what it reads, moved or with some of it written anew. What is computed

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from ...cost.estimate import Estimate, concrete_sizes, local_bytes, step_costs
 from ...cost.estimate import Transfer as Planned
 from ...cost.memory import MemoryUse, memory
-from ...cost.tpu_collectives import ragged_bytes, stages_of
+from ...cost.tpu_collectives import Kept, filled, ragged_bytes
 from ...ir.choices import with_room
-from ...ir.collective import CollectiveKind
+from ...ir.collective import CollectiveKind, ReduceScatter
 from ...ir.dataflow import moves
 from ...ir.diagnostics import Diagnostic
 from ...ir.layout import Reduction
-from ...ir.mesh import Mesh
 from ...ir.program import walk
 from ...ir.spmd import Move, SpmdProgram
 from ...ir.streams import host_tensors, is_filled_anew
@@ -24,8 +23,6 @@ from ...ir.verify.fused import CollectiveMatmul, walk_loops
 from ..emit.jax_packed import Packed, packed
 from ..plan.compiled import CompiledPhase
 from .hlo import ModuleTransfer
-
-STAGED = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 
 def planned_of(compiled: CompiledPhase) -> Counter[ModuleTransfer]:
@@ -93,14 +90,14 @@ def planned(
     values = spmd.table()
     loops = {move.result: loop for loop, _ in walk_loops(spmd.body) for move in loop.moves}
     halves = {loop.first: loop.halves for loop in cost.loops}
-    found: list[tuple[ModuleTransfer, int, Sequence[str]]] = []
+    found: list[tuple[ModuleTransfer, int, list[Planned]]] = []
     for step in step_costs(spmd, concrete_sizes(spmd)):
         if not isinstance(step, Planned) or not step.bytes_sent:
             continue
         if (loop := loops.get(step.result)) is not None:
             if step.result == loop.moves[0].result:
                 passed = _permutes(loop, halves[loop.steps[0].result], spmd)
-                found += [(sent, step.times * times, ()) for sent, times in passed]
+                found += [(sent, step.times * times, []) for sent, times in passed]
             continue
         # A maximum is reduce-scattered as an all-to-all and a local maximum.
         highest = values[step.operand].layout.reduction is Reduction.MAX
@@ -108,14 +105,15 @@ def planned(
         size = Fraction(0) if step.result in masks else Fraction(step.bytes_sent) * (wider or {}).get(step.result, 1)
         sent = ModuleTransfer(kind, tuple(sorted(step.axes)), size)
         if step.joined:
-            last, times, order = found.pop()
-            found.append((replace(last, bytes=last.bytes + sent.bytes), times, order))
+            last, times, before = found.pop()
+            found.append((replace(last, bytes=last.bytes + sent.bytes), times, [*before, step]))
         else:
-            found.append((sent, step.times, step.axes))
-    found += ((sent, times, ()) for sent, times in _gathered(spmd))
+            found.append((sent, step.times, [step]))
+    found += ((sent, times, []) for sent, times in _gathered(spmd))
     total: Counter[ModuleTransfer] = Counter()
-    for sent, times, order in found:
-        for part in _in_stages(sent, order, spmd.mesh) if tpu else [sent]:
+    written = _Written(Kept(spmd.mesh, values, dict(spmd.sizes)), {move.result: move for move in moves(spmd)})
+    for sent, times, steps in found:
+        for part in written.parts(sent, steps) if tpu and steps else [sent]:
             total[part] += times if sent.bytes else 0
     return +total
 
@@ -133,18 +131,44 @@ def _gathered(spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:
             size *= ways
 
 
-def _in_stages(sent: ModuleTransfer, order: Sequence[str], mesh: Mesh) -> Iterator[ModuleTransfer]:
-    """The gathers or reduce-scatters that are written in the place of one along axes in this order, major to minor:
-    along the minor axes a chip sends its block as often as it is needed there, along the major one all that makes."""
-    stages = stages_of(order, mesh) if sent.kind in STAGED else [order]
-    if len(stages) == 1:
-        yield sent
-        return
-    block = sent.bytes / (mesh.size(*order) - 1)
-    for axes in reversed(stages):
-        ways = mesh.size(*axes)
-        yield ModuleTransfer(sent.kind, tuple(sorted(axes)), block * (ways - 1))
-        block *= ways
+@dataclass(frozen=True)
+class _Written:
+    """How collectives are written for TPUs. `moves`: by what they make."""
+
+    kept: Kept
+    moves: Mapping[str, Move]
+
+    def parts(self, sent: ModuleTransfer, steps: Sequence[Planned]) -> Iterator[ModuleTransfer]:
+        """What is written in the place of collectives that run as one: along the minor axes a chip sends its block as
+        often as it is needed there, along the major one all that makes."""
+        order = steps[0].axes
+        stages = self._stages(sent.kind, steps)
+        block = sent.bytes / (self.kept.mesh.size(*order) - 1) * self._filled(sent.kind, steps)
+        for axes in reversed(stages):
+            ways = self.kept.mesh.size(*axes)
+            yield ModuleTransfer(sent.kind, tuple(sorted(axes)), block * (ways - 1))
+            block *= ways
+
+    def _stages(self, kind: CollectiveKind, steps: Sequence[Planned]) -> Sequence[tuple[str, ...]]:
+        """The axes of each stage, those of the major one first."""
+        order = steps[0].axes
+        match kind:
+            case CollectiveKind.ALL_GATHER:
+                return self.kept.stages(order)
+            case CollectiveKind.REDUCE_SCATTER:
+                return self.kept.scatter_stages([step.operand for step in steps], order)
+        return (tuple(order),)
+
+    def _filled(self, kind: CollectiveKind, steps: Sequence[Planned]) -> Fraction:
+        """How many times its bytes a reduce-scatter sends that goes as rows, which are filled up."""
+        first, operands = self.moves[steps[0].result], [step.operand for step in steps]
+        if kind is not CollectiveKind.REDUCE_SCATTER or any(self.kept.values[name].chosen for name in operands):
+            return Fraction(1)
+        match first.collective:
+            case ReduceScatter(axes, dim) if len(steps) > 1 or self.kept.as_rows(first.operand, dim, axes):
+                elements = self.kept.kept_elements(operands, axes)
+                return Fraction(filled(elements), elements)
+        return Fraction(1)
 
 
 def _permutes(loop: CollectiveMatmul, halves: int, spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:

@@ -265,7 +265,8 @@ def test_rows_that_do_not_fill_lanes_are_looked_up_in_a_copy(places: int, rows: 
     [
         (64, "bf16", "partialsum-x", 0),  # 16 rows for each chip
         (16, "bf16", "partialsum-x", 16 * 512 * 2),
-        (16, "f32", "partialsum-x", 0),
+        (64, "f32", "partialsum-x", 0),
+        (16, "f32", "partialsum-x", 16 * 512 * 4),
         (16, "bf16", "partialmax-x", 0),  # of which none is a reduce-scatter
     ],
 )

@@ -22,9 +22,9 @@ from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.cost.tpu_collectives import Kept, stages_of
-from escc.ir.collective import AllGather
+from escc.ir.collective import AllGather, CollectiveKind, ReduceScatter
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Kind, Program
+from escc.ir.program import Append, Einsum, Kind, Program
 from escc.ir.spmd import SpmdProgram
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options
@@ -87,7 +87,13 @@ def test_an_axis_of_one_chip_is_no_stage():
         ({"B": 32, "E": 4608}, "bf16", "B", True),
         ({"B": 512, "E": 4608}, "bf16", "E", True),
         ({"B": 512, "E": 4096}, "bf16", "E", False),
+        ({"B": 16, "E": 4096}, "bf16", "E", False),
+        ({"B": 4, "E": 4096}, "bf16", "E", True),  # of which tiles are smaller
         ({"B": 512, "E": 1152}, "f32", "B", False),
+        ({"B": 32, "E": 1152}, "f32", "B", True),
+        ({"B": 64, "E": 512}, "f32", "E", False),
+        ({"B": 64, "E": 1280}, "f32", "E", True),
+        ({"B": 4, "E": 512}, "f32", "E", True),
         ({"B": 1, "E": 4096}, "bf16", "E", True),
         ({"B": 4, "L": 256, "E": 4608}, "bf16", "B", False),  # tiles lie in the last two
         ({"B": 4, "L": 24, "E": 4608}, "bf16", "B", True),
@@ -105,6 +111,41 @@ def test_narrow_types_are_scattered_as_rows_where_tiles_do_not_fit(
     spmd = b.spmd("a")
     kept = Kept(spmd.mesh, spmd.table(), dict(spmd.sizes))
     assert kept.as_rows("a", dims.index(dim), ("x",)) == rows
+
+
+@pytest.mark.parametrize(
+    ("mesh", "kept", "axes", "stages"),
+    [
+        ("2x2x2", 42, "xy", (("x",), ("y",))),
+        ("2x2x2", 40, "xy", (("x", "y"),)),
+        ("2x2x2", 42, "xyz", (("x",), ("y",), ("z",))),
+        ("2x2x4", 42, "xz", (("x", "z"),)),
+        ("4x4x4", 42, "xy", (("x", "y"),)),
+    ],
+)
+def test_what_a_square_of_four_does_not_keep_is_scattered_along_one_axis_after_the_other(
+    mesh: str, kept: int, axes: str, stages: tuple[tuple[str, ...], ...]
+):
+    """`kept`: how many times 1,024 elements each chip keeps."""
+    b = Build(mesh, B=1024, E=kept * Mesh.parse(mesh).size(*axes))
+    b.stored("a", "BE", Kind.INPUT, "bf16")
+    spmd = b.spmd("a")
+    assert Kept(spmd.mesh, spmd.table(), dict(spmd.sizes)).scatter_stages(["a"], tuple(axes)) == stages
+
+
+def test_scatters_as_rows_are_filled_up(tmp_path: Path):
+    """What is planned for the module, too: a chip keeps 3 of 6 elements, and sends as many as it then has."""
+    b = Build("2x3", B=2, E=3, F=6)
+    b.stored("a", "BF_xE", Kind.INPUT)
+    b.op(Einsum("s", ("a",), (("B", "F", "E"),), ("B", "E")), "BE partialsum-x")
+    b.move("t", "s", ReduceScatter(("x",), 0), "B_xE")
+    b.move("u", "t", AllGather(("x",), 0), "BE")
+    spmd = b.spmd("u")
+    text = emit_jax(b.program("u"), spmd, estimate(spmd, HARDWARE), tpu=True)
+    assert "scatter_rows(s, " in text and "lax.all_gather(lax.optimization_barrier(s), " in text
+    assert run_files({"filled": text}, tmp_path) == {"filled": "0"}
+    sent = {each.kind: float(each.bytes) for each in planned(spmd, estimate(spmd, HARDWARE), tpu=True)}
+    assert sent == {CollectiveKind.REDUCE_SCATTER: 16 * 2, CollectiveKind.ALL_GATHER: 3 * 2}
 
 
 def test_chips_stand_where_their_coordinates_say_where_jax_does_not_place_them():

@@ -104,6 +104,19 @@ def test_copies_of_what_is_given_are_found_through_loops_and_fusions():
     assert copies_of(module, 4e6) == (Copy("params['w']", whole, 2**23, 1),)
 
 
+def test_what_comes_near_the_arithmetic_and_goes_back_is_no_copy():
+    kind, near = "bf16[4,1024,1024]{1,2,0:T(8,128)}", "bf16[4,1024,1024]{1,2,0:T(8,128)S(3)}"
+    both = [
+        f"({kind}, {near}, u32[]) copy-start(%near)",
+        f"{kind} copy(%near)",
+        f"({kind}, {kind}, u32[]) copy-start(%p)",
+        f"({near}, {kind}, u32[]) copy-start(%p)",
+    ]
+    relaid = "  %relaid = bf16[4,1024,1024]{1,2,0:T(8,128)} copy(%p)"
+    texts = [LOOPED.replace(relaid, f"  %near = {near} copy(%p)\n  %relaid = {each}", 1) for each in both]
+    assert [len(copies_of(read_module(text), 4e6)) for text in texts] == [0, 0, 1, 0]
+
+
 @pytest.mark.parametrize(("opcode", "copied"), [("dynamic-update-slice", True), ("multiply", False)])
 def test_what_is_written_in_place_is_still_what_was_given_and_what_is_computed_is_not(opcode: str, copied: bool):
     kind = "bf16[4,1024,1024]{2,1,0:T(8,128)}"

@@ -4,19 +4,20 @@ Layers are alike, so it is how many of them are streamed that is chosen: none or
 as leave a plan that fits, about as many as come while others compute, which makes room for quicker layouts, or all.
 For each the search lays out the program as ever, with room for what stays; what it minimises leaves waiting out. The
 bound counts it: no plan computes quicker than one that keeps the least, nor fetches less than the fewest layers that
-have to be streamed, of which each chip takes an even part in any layout.
+have to be streamed, of which each chip takes as small a part in any layout as the axes divide.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from ...cost.streams import NO_HOST
+from ...cost.streams import NO_HOST, least_fetched_s, least_stored_bytes
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program
@@ -26,7 +27,7 @@ from ...passes.stages.divide import layers_of
 from .compiled import Compilation
 from .pipeline import compile_phases
 from .serving import serving
-from .streamed_layers import Family, Quickest, quickest, streamed_names
+from .streamed_layers import Family, Quickest, quickest, streamed_names, streaming
 
 Found = TypeVar("Found")  # what a batch is planned as: streams from the host, or ways to have stages
 MOST_SEQUENCES = 1 << 20  # of a batch that is looked for
@@ -117,7 +118,7 @@ def compile_offloaded(
     placed = program.on_host
     families = dict.fromkeys((*FAMILIES[offload], *(FAMILIES[Offload.NONE] if placed else ())))
     unstreamed: dict[int, Compilation | InputError] = {}
-    every = (_Plans(program, kinds, ahead, unstreamed, phases, mesh, options) for kinds in families)
+    every = [_Plans(program, kinds, ahead, unstreamed, phases, mesh, options) for kinds in families]
     best = quickest(every)
     return Offloaded(best.found, best.kinds, best.streamed, layers_of(program), ahead, best.bound, placed)
 
@@ -133,6 +134,26 @@ class _Plans(Family[Compilation]):
     def planned(self, program: Program) -> Compilation:
         """The plans of all phases. Raises as `compile_phases` does."""
         return compile_phases(program, self.phases, self.mesh, self.options)
+
+    @cached_property
+    def fewest(self) -> int:
+        """So few that what is stored fits, each tensor split as far as it can be; one more than all where none does."""
+        return bisect_left(range(self.layers + 1), True, key=self._is_stored)
+
+    def _is_stored(self, count: int) -> bool:
+        program = streaming(self.program, self.kinds, count, self.ahead)
+        stored = (least_stored_bytes(program, phase, self.mesh) for phase in self.phases)
+        return max(stored) <= min(self.options.capacity, self.options.stored_bytes)
+
+    @cached_property
+    def floor_s(self) -> float:
+        """What the fewest layers take to come."""
+        host = self.options.hardware.host
+        assert host is not None, "`compile_offloaded` refuses hardware without one"
+        program = streaming(self.program, self.kinds, min(self.fewest, self.layers), self.ahead)
+        calls = (self.program.phase(phase).calls if len(self.phases) > 1 else 1 for phase in self.phases)
+        fetched_s = (least_fetched_s(program, self.mesh, host, phase) for phase in self.phases)
+        return math.fsum(count * each_s for count, each_s in zip(calls, fetched_s, strict=True))
 
     @cached_property
     def freest(self) -> Compilation:
@@ -162,7 +183,7 @@ class _Plans(Family[Compilation]):
         if computing_s < _computing_s(self.at(least)):
             counts |= {self.layers, max(least, self.hidden())}
         _, count = min((self.at(count).price, count) for count in counts)
-        # Chips take even parts over the links, whatever the layouts.
+        # Chips take the smallest parts over the links, whatever the layouts.
         fetching_s = self.all_fetched_s(self.at(least)) if self.too_few(least - 1) else 0.0
         return self.with_bound(count, self.with_fetching(fetching_s))
 
@@ -183,20 +204,6 @@ class _Plans(Family[Compilation]):
             plan.least * (self.freest[n].calls if several and not self.freest.together else 1)
             for n, plan in enumerate(self.freest.plans)
         )
-
-    def guesses(self) -> Iterator[int]:
-        """None; and the fewest that fit into the chips in the layouts of the plan that streams all, or one fewer."""
-        yield 0
-        layer, room = 0.0, math.inf
-        for one in self.freest:
-            room = min(room, self.options.capacity - float(one.memory.total_bytes))
-            streamed = set(streamed_names(one.program, self.kinds))
-            held = sum(float(size) for name, size in one.memory.stored if name in streamed)
-            layer = max(layer, held / min(self.layers, 1 + self.ahead))
-        if layer:
-            kept = int(room // layer)
-            yield max(0, self.layers - kept)
-            yield max(0, self.layers - kept - 1)
 
     def all_fetched_s(self, found: Compilation) -> float:
         """What fetching takes at the least of all that a compilation streams, over all calls."""

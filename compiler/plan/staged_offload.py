@@ -159,7 +159,7 @@ def compile_streamed_stages(
     unstreamed: dict[int, Staged | InputError] = {}
     given = phases, mesh, axis, own, micro_batches
     known: KnownLayers = {}
-    best = quickest(_Pipelines(program, kinds, ahead, unstreamed, *given, known) for kinds in FAMILIES[offload])
+    best = quickest([_Pipelines(program, kinds, ahead, unstreamed, *given, known) for kinds in FAMILIES[offload]])
     found = best.found
     if run:  # again, with what is run of it
         found = compile_staged(streaming(program, best.kinds, best.streamed, ahead), *given, run)

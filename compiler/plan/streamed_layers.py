@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -95,12 +95,18 @@ class Family(ABC, Generic[Found]):
         """What a program that streams is planned as. Raises InputError where it cannot be."""
 
     @abstractmethod
-    def guesses(self) -> Iterator[int]:
-        """Counts that may be the fewest that fit; the first divides those that are left best."""
-
-    @abstractmethod
     def most_room(self) -> Iterable[CompiledPhase]:
         """The phases of what has most room on the chips."""
+
+    @property
+    def fewest(self) -> int:
+        """So many layers have to be streamed at the least, before any are planned."""
+        return 0
+
+    @property
+    def floor_s(self) -> float:
+        """What all of the family take at the least, before any are planned."""
+        return 0.0
 
     def at(self, streamed: int) -> Found:
         """What is planned with so many layers streamed. Raises InputError where there is nothing."""
@@ -117,6 +123,8 @@ class Family(ABC, Generic[Found]):
 
     def fits(self, streamed: int) -> bool:
         """Whether there is a plan with so many layers streamed."""
+        if streamed < self.fewest:
+            return False
         try:
             self.at(streamed)
         except NoPlan:
@@ -126,18 +134,18 @@ class Family(ABC, Generic[Found]):
     def too_few(self, streamed: int) -> bool:
         """Whether it was shown that no plan fits with so many layers streamed."""
         refused = self._known(streamed).get(streamed)
-        return isinstance(refused, NoPlan) and refused.outcome is Outcome.INFEASIBLE
+        shown = isinstance(refused, NoPlan) and refused.outcome is Outcome.INFEASIBLE
+        return shown or streamed < self.fewest
 
     def least(self) -> int:
-        """The fewest layers to stream so that a plan fits, looked for from where the guesses are; all of them do."""
-        low, high, step = -1, self.layers, 1
-        for count in self.guesses():
-            if low < count < high:
-                low, high = (low, count) if self.fits(count) else (count, high)
-        while high - low > 1:  # in growing steps from a guess that fits, which is mostly near, then by halves
-            count = max(high - step, (low + high) // 2)
+        """The fewest layers to stream so that a plan fits; all of them do. Looked for from below, in growing steps and
+        then by halves: that too few do not fit is mostly said sooner than a plan is found that just does."""
+        low, high, step = self.fewest - 1, self.fewest, 1
+        while high < self.layers and not self.fits(high):
+            low, high, step = high, min(self.layers, high + step), 2 * step
+        while high - low > 1:
+            count = (low + high) // 2
             low, high = (low, count) if self.fits(count) else (count, high)
-            step *= 2
         return high
 
     def hidden(self) -> int:
@@ -150,20 +158,28 @@ class Family(ABC, Generic[Found]):
         return self.some if streamed else self.unstreamed
 
 
-def quickest(families: Iterable[Family[Found]]) -> Quickest[Found]:
-    """The quickest of all families, those first that leave most room; where one takes no longer than it computes, no
-    more are looked at. Raises the InputError of the first where none has a plan."""
+def quickest(families: Sequence[Family[Found]]) -> Quickest[Found]:
+    """The quickest of all families, those first that may be quickest, of equals those that are given first. A family
+    that is known to be no quicker than what was found is not planned, nor are any more where one takes no longer than
+    it computes and leaves most room. Raises the InputError of the first where none has a plan."""
     found: list[Quickest[Found]] = []
     refused: list[InputError] = []
-    for family in families:
+    bounds: list[float] = []
+    left = sorted(families, key=lambda family: family.floor_s)
+    while left:
+        family = left.pop(0)
+        if found and family.floor_s >= min(one.price for one in found):
+            bounds.append(family.floor_s)
+            continue
         try:
             found.append(family.best())
         except InputError as error:
             refused.append(error)
             continue
-        if found[-1].price <= family.computing_s * (1 + PROVEN):
-            return found[-1]  # others leave less room
+        bounds.append(found[-1].bound)
+        if found[-1].price <= family.computing_s * (1 + PROVEN) and all(one.kinds <= family.kinds for one in left):
+            break
     if not found:
         raise refused[0]
     best = min(found, key=lambda one: (one.price, one.streamed))
-    return replace(best, bound=min(one.bound for one in found))
+    return replace(best, bound=min(bounds))

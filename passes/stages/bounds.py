@@ -130,7 +130,7 @@ class Bounds:
     def fetched_s(self, program: Program) -> float:
         """What a micro-batch waits at the least for weights that come to the chips of one stage at a time."""
         host = self.options.hardware.host
-        return least_fetched_s(program, self.inner.chips, host) if host is not None else 0.0
+        return least_fetched_s(program, self.inner, host) if host is not None else 0.0
 
     def fetching_s(self, split: Split) -> float:
         """What a pipeline takes at the least for its weights to come: some stage has the mean of them."""

@@ -230,17 +230,18 @@ def carried_s(
 
 
 def least_fetched_s(program: Program, mesh: Mesh, host: Host, phase: str | None = None) -> float:
-    """What the weights that a program streams take at the least to come to the chips of a mesh, once for all, and the
-    caches that a `phase` goes on with, if one is named: over the links and from DRAM, in any layouts, of which each
-    chip has as small a part as axes divide."""
-    bound = program.phase(phase or program.phases[0].name)
-    anew = {name for name, op in appends(program).items() if is_filled_anew(op, dict(bound.sizes))}
-    held = math.fsum(
-        one.streamed.count * least_bytes(program, bound.name, one, mesh)
-        for one in stored_in(program.body, Kind.PARAM, *([Kind.CACHE] if phase else []))
-        if one.streamed is not None and one.value not in anew
-    )
-    return float(max(carried_s(host, min(mesh.chips, host.host_chips), held, 0.0, 0.0)))
+    """What the weights that a program streams take at the least to come to the chips of a mesh, once for all, and if a
+    `phase` is named its caches to come and go: over the links and from DRAM, in any layouts, of which each chip has as
+    small a part as axes divide."""
+    bound, written = program.phase(phase or program.phases[0].name), appends(program)
+    sizes, into, out = dict(bound.sizes), 0.0, 0.0
+    for one in stored_in(program.body, Kind.PARAM, *([Kind.CACHE] if phase else [])):
+        if one.streamed is not None:
+            held = one.streamed.count * least_bytes(program, bound.name, one, mesh)
+            append = written.get(one.value)
+            into += 0.0 if append and is_filled_anew(append, sizes) else held
+            out += held * min(1.0, sizes[append.source] / sizes[append.target]) if append else 0.0
+    return float(max(carried_s(host, min(mesh.chips, host.host_chips), into, out, 0.0)))
 
 
 def least_stored_bytes(program: Program, phase: str, mesh: Mesh) -> float:

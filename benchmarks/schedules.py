@@ -111,26 +111,25 @@ def document(given: Schedule, found: Schedule) -> str:
             f"| {max(0.0, one.timeline.bubbles):.1%} |"
         )
     seconds, tokens = ([getattr(rung.scheduled, name) for rung in rungs] for name in ("total_s", "tokens"))
-    lines += ["", *_words(seconds, tokens), *_with_found(found, [rung.scheduled for rung in others]), ""]
+    lines += [
+        "",
+        *_words(seconds, tokens),
+        *_with_found(*([rung.scheduled for rung in each] for each in (rungs, others))),
+        "",
+    ]
     return "\n".join(lines)
 
 
-def _with_found(found: Schedule, steps: Sequence[Scheduled]) -> Iterator[str]:
-    """Why steps with the thresholds that are found take longer than the ones before them, if any do."""
-    turned = [n for n in range(1, len(steps)) if steps[n].total_s > steps[n - 1].total_s]
+def _with_found(given: Sequence[Scheduled], found: Sequence[Scheduled]) -> Iterator[str]:
+    """What the steps take with the thresholds that are found, beside the report's."""
+    turned = [n for n in range(1, len(found)) if found[n].total_s > found[n - 1].total_s]
+    told = "each step takes less than the one before it"
     if turned:
-        told = " and ".join(f"step {n + 1} ({steps[n].total_s / steps[n - 1].total_s - 1:+.1%})" for n in turned)
-        sizes = [len(steps[n].batches) / len(steps[n - 1].batches) - 1 for n in turned]
-        more = " and ".join(f"{size:.0%} more" for size in sizes)
-        yield ""
-        yield (
-            f"With the thresholds that are found {told} take longer than the ones before them, for they have {more} "
-            "batches, each of which reads all weights: parts of "
-            f"{found.context_threshold:,} tokens of contexts have few endings, and of those 32 at a time leave some "
-            "over until endings are divided by length, too; and contexts in mini-batches are "
-            f"{found.threshold:,} tokens at a time. The threshold of contexts is the one with which the last step is "
-            "quickest, whatever those before it take."
-        )
+        rises = " and ".join(f"step {n + 1} ({found[n].total_s / found[n - 1].total_s - 1:+.1%})" for n in turned)
+        told = f"each step but {rises} takes less than the one before it"
+    less = 1 - found[-1].total_s / given[-1].total_s
+    yield ""
+    yield f"With the thresholds that are found {told}, and the last one {less:.1%} less than with the report's."
 
 
 def _words(predicted_s: list[float], tokens: list[int]) -> list[str]:

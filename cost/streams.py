@@ -24,11 +24,13 @@ from typing import Any
 import numpy as np
 
 from ..ir.collective import CollectiveKind
+from ..ir.dataflow import appends
 from ..ir.diagnostics import fail
+from ..ir.layout import most_ways
 from ..ir.mesh import Mesh
-from ..ir.program import Kind, Program, Repeat, stored_in
+from ..ir.program import Kind, Program, Repeat, Stored, stored_in
 from ..ir.spmd import SpmdProgram, SpmdValue, Step
-from ..ir.streams import HostTensor, host_tensors, is_filled_anew, places_sent_back
+from ..ir.streams import HostTensor, copies_held, host_tensors, is_filled_anew, places_sent_back
 from .hardware import Hardware, Host
 from .network import Network
 
@@ -52,7 +54,7 @@ class Carrier(StrEnum):
 @dataclass(frozen=True)
 class Fetch:
     """What comes to a chip for one repetition, and goes back. `link_s`, `dram_s` and `nvme_s` pass at once, then the
-    chips gather. `least_s`: what coming in takes in any layout, each chip having an even part."""
+    chips gather. `least_s`: what coming in takes in any layout, each chip having as small a part as axes divide."""
 
     in_bytes: float
     out_bytes: float
@@ -117,7 +119,7 @@ def bytes_moved(tensor: HostTensor, spmd: SpmdProgram, local: LocalBytes) -> tup
     if tensor.append is None:
         return part, 0
     sent, held = places_sent_back(tensor.append, tensor.value, spmd)
-    return 0 if is_filled_anew(tensor.append, spmd) else part, part * sent / held
+    return 0 if is_filled_anew(tensor.append, dict(spmd.sizes)) else part, part * sent / held
 
 
 def host_traffic(spmd: SpmdProgram, local: LocalBytes) -> tuple[Any, Any]:
@@ -193,16 +195,17 @@ def _fetch(
     local: LocalBytes,
 ) -> Fetch:
     """What one repetition takes; beside each tensor: how much of one repetition of it that is."""
-    into, out, even_in, even_out = 0.0, 0.0, 0.0, 0.0
+    into, out, least_in, least_out = 0.0, 0.0, 0.0, 0.0
     gathered: dict[tuple[str, ...], float] = {}
     for tensor, part in shares:
         share = float(part)
         comes, returns = bytes_moved(tensor, spmd, local)
         into, out = into + share * comes, out + share * returns
         held = share * local(tensor.value)
-        even_out += held / _holders(tensor.value, spmd.mesh) * _new_share(tensor, spmd)
+        least = held * spmd.mesh.size(*tensor.value.layout.split_axes) / tensor.most
+        least_out += least * _new_share(tensor, spmd)
         if comes:
-            even_in += held / _holders(tensor.value, spmd.mesh)
+            least_in += least
             gathered[tensor.gathered_axes] = gathered.get(tensor.gathered_axes, 0.0) + held
     ways = {axes: spmd.mesh.size(*axes) for axes in gathered}
     gather_s = math.fsum(
@@ -212,7 +215,7 @@ def _fetch(
     )
     chips = min(spmd.mesh.chips, host.host_chips)
     over = carried_s(host, chips, into, out, from_nvme)
-    return Fetch(into, out, *over, gather_s, max(carried_s(host, chips, even_in, even_out, from_nvme)))
+    return Fetch(into, out, *over, gather_s, max(carried_s(host, chips, least_in, least_out, from_nvme)))
 
 
 def carried_s(
@@ -226,16 +229,36 @@ def carried_s(
     return link_s, dram_s, both * from_nvme / host.nvme_bytes_per_s if from_nvme else 0.0
 
 
-def least_fetched_s(program: Program, chips: int, host: Host) -> float:
-    """What the weights that a program streams take at the least to come to so many chips, once for all: over the links
-    and from DRAM, in any layouts, of which each chip has an even part."""
-    values, sizes = program.table(), dict(program.phases[0].sizes)
-    held = math.fsum(
-        one.streamed.count * math.prod(sizes[d] for d in values[one.value].dims) * values[one.value].dtype.bits / 8
-        for one in stored_in(program.body, Kind.PARAM)
-        if one.streamed is not None
+def least_fetched_s(program: Program, mesh: Mesh, host: Host, phase: str | None = None) -> float:
+    """What the weights that a program streams take at the least to come to the chips of a mesh, once for all, and if a
+    `phase` is named its caches to come and go: over the links and from DRAM, in any layouts, of which each chip has as
+    small a part as axes divide."""
+    bound, written = program.phase(phase or program.phases[0].name), appends(program)
+    sizes, into, out = dict(bound.sizes), 0.0, 0.0
+    for one in stored_in(program.body, Kind.PARAM, *([Kind.CACHE] if phase else [])):
+        if one.streamed is not None:
+            held = one.streamed.count * least_bytes(program, bound.name, one, mesh)
+            append = written.get(one.value)
+            into += 0.0 if append and is_filled_anew(append, sizes) else held
+            out += held * min(1.0, sizes[append.source] / sizes[append.target]) if append else 0.0
+    return float(max(carried_s(host, min(mesh.chips, host.host_chips), into, out, 0.0)))
+
+
+def least_stored_bytes(program: Program, phase: str, mesh: Mesh) -> float:
+    """What the chips of a mesh hold at the least in a phase of what is stored: of what is streamed the layers that
+    stay, and those that are on their way."""
+    turns = program.phase(phase).micro_batches
+    return math.fsum(
+        copies_held(one, placed.repeats, turns) * least_bytes(program, phase, one, mesh)
+        for one, placed in stored_in(program.body, Kind.PARAM, Kind.CACHE).items()
     )
-    return float(max(carried_s(host, min(chips, host.host_chips), held / chips, 0.0, 0.0)))
+
+
+def least_bytes(program: Program, phase: str, stored: Stored, mesh: Mesh) -> float:
+    """What a chip has at the least of a stored tensor, one of its repetitions, in any layout."""
+    sizes, value = dict(program.phase(phase).sizes), program.table()[stored.value]
+    whole = math.prod(sizes[d] for d in value.dims) * value.dtype.bits / 8
+    return whole / most_ways(stored.shape(value.dims, sizes), mesh)
 
 
 def host_of_stages(host: Host, mesh: Mesh, axis: str) -> Host:
@@ -270,8 +293,3 @@ def _new_share(tensor: HostTensor, spmd: SpmdProgram) -> float:
     """The share of a cache that a call writes; none of what is no cache."""
     sizes = dict(spmd.sizes)
     return 0.0 if tensor.append is None else min(1.0, sizes[tensor.append.source] / sizes[tensor.append.target])
-
-
-def _holders(value: SpmdValue, mesh: Mesh) -> int:
-    """How many chips hold the same of a value."""
-    return mesh.chips // mesh.size(*value.layout.split_axes)

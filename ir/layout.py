@@ -6,6 +6,7 @@ every axis one small letter; `[batch, d_model/node.gpu:2] partialmax-x` otherwis
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,19 @@ class Layout:
     def local_shape(self, sizes: Sequence[int], mesh: Mesh) -> tuple[int, ...]:
         """The shape that each chip holds of a value of shape `sizes` (elements)."""
         return tuple(size // mesh.size(*axes) for size, axes in zip(sizes, self.dims, strict=True))
+
+
+def most_ways(shape: Sequence[int], mesh: Mesh) -> int:
+    """Into how many parts of one shape axes of the mesh can divide a value at the most, each axis one dim."""
+    left = {tuple(shape)}  # what a part has, in each way to divide
+    for _, ways in mesh.axes:
+        left |= {
+            (*rest[:n], size // ways, *rest[n + 1 :])
+            for rest in left
+            for n, size in enumerate(rest)
+            if size % ways == 0
+        }
+    return max(math.prod(shape) // math.prod(rest) for rest in left)
 
 
 def format_layout(names: Sequence[str], layout: Layout) -> str:

@@ -7,11 +7,11 @@ dims divide, and gather what they fetched. A chip sends back the entries of a ca
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .dataflow import appends
-from .layout import Layout
+from .layout import Layout, most_ways
 from .program import Append, Item, Kind, Region, Repeat, Stored, Streamed, stored_in
 from .spmd import SpmdProgram, SpmdValue, Step
 
@@ -22,7 +22,8 @@ class HostTensor:
 
     `times`: its repetitions, `streamed` of them and so many ahead; `repeats`: what stands around it, outermost first,
     of which repetitions of the first come as wholes, each with `inner` of the tensor. `parts`: its layout in the host's
-    memory, of which that on the chips is gathered. `append`: what writes it, of a cache.
+    memory, of which that on the chips is gathered; `most`: how many parts of one size axes could divide it into.
+    `append`: what writes it, of a cache.
     """
 
     value: SpmdValue
@@ -31,6 +32,7 @@ class HostTensor:
     inner: int
     streamed: Streamed
     parts: Layout
+    most: int
     append: Append | None
     kind: Kind
 
@@ -62,7 +64,9 @@ def host_tensors(spmd: SpmdProgram) -> dict[str, HostTensor]:
             parts = _parts(spmd, value, {*one.whole, *([append.target] if append else [])}, one)
             around = tuple(repeat.name for repeat in placed.repeats)
             inner = math.prod(repeat.count for repeat in placed.repeats[1:])
-            found[one.value] = HostTensor(value, placed.times, around, inner, one.streamed, parts, append, one.kind)
+            most = most_ways(one.shape(value.dims, dict(spmd.sizes)), spmd.mesh)
+            times, streamed = placed.times, one.streamed
+            found[one.value] = HostTensor(value, times, around, inner, streamed, parts, most, append, one.kind)
     return found
 
 
@@ -80,9 +84,8 @@ def _parts(spmd: SpmdProgram, value: SpmdValue, whole: set[str], stored: Stored)
     return layout
 
 
-def is_filled_anew(append: Append, spmd: SpmdProgram) -> bool:
+def is_filled_anew(append: Append, sizes: Mapping[str, int]) -> bool:
     """Whether a call writes all of a cache, so that nothing of it is read before."""
-    sizes = dict(spmd.sizes)
     return sizes[append.source] >= sizes[append.target]
 
 

@@ -41,3 +41,5 @@ def test_the_document_is_what_is_predicted_and_its_steps_are_as_measured(schedul
     for first, following in pairwise(predicted):
         assert following < 1.011 * first  # of as many more tokens
     assert predicted[6] == min(predicted)
+    with_found = [rung.scheduled.total_s for rung in schedules.ladder(found)]
+    assert with_found == sorted(with_found, reverse=True) and with_found[6] < predicted[6]

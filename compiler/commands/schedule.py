@@ -53,7 +53,8 @@ def schedule_command(
             "--theta",
             min=1,
             metavar="TOKENS",
-            help="The least tokens of a batch; without it as many as the plan needs for 90% of its best rate.",
+            help="The least tokens of a batch; without it a multiple of as many as the plan needs for 90% of its best "
+            "rate, with which all takes the least time.",
         ),
     ] = None,
     theta_context: Annotated[
@@ -62,8 +63,8 @@ def schedule_command(
             "--theta-context",
             min=1,
             metavar="TOKENS",
-            help="The least shared tokens of the contexts that are cached at a time; without it the multiple of theta "
-            "that takes least time.",
+            help="The least shared tokens of the contexts that are cached at a time; without it those with which all "
+            "takes the least time.",
         ),
     ] = None,
     steps: Annotated[

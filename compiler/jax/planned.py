@@ -121,7 +121,7 @@ def planned(
 def _gathered(spmd: SpmdProgram) -> Iterator[tuple[ModuleTransfer, int]]:
     """What chips gather of what each has fetched from their host, and how often."""
     for tensor in host_tensors(spmd).values():
-        if tensor.append is not None and is_filled_anew(tensor.append, spmd):
+        if tensor.append is not None and is_filled_anew(tensor.append, dict(spmd.sizes)):
             continue
         size = local_bytes(replace(tensor.value, layout=tensor.parts), spmd) * tensor.inner
         for _, axes in tensor.gathers:

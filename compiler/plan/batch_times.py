@@ -2,12 +2,16 @@
 
 All stages have the same number of chips and lay out their layers alike: one plan is made, of as many layers as the
 largest stage has, with what stands before and after them. Which layers a stage has is chosen by their times.
+
+Layouts are chosen for a batch that keeps chips busy. Where the best ones of that do not fit into the chips, they are
+chosen for a smaller one: one sequence has most room, and as long as by its plan a batch of twice as many fits, that is
+planned for. So a search is never asked for the one plan that just fits, which can take long to find, or to refuse.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from math import fsum
 
 import numpy as np
 
@@ -21,6 +25,7 @@ from ...ir.mesh import Mesh
 from ...ir.program import Kind, Op, Program, Region, Repeat, stored_in
 from ...passes.batches.pipeline import balance
 from ...passes.choose import Options
+from ...passes.plan import NoPlan
 from ...passes.stages.divide import layers_of
 from .compiled import CompiledPhase
 from .pipeline import compile_phase
@@ -78,11 +83,17 @@ class BatchTimes:
         more = layers / max(1, layers_of(self.compiled.program))  # than was planned for
         stored = [(name, more * float(size)) for name, size in use.stored]
         stored += [(name, float(size)) for name, size in use.shared]
-        cache_bytes = fsum(size for name, size in stored if name in caches)
+        cache_bytes = math.fsum(size for name, size in stored if name in caches)
         sizes, dims = dict(spmd.sizes), serving(self.program)
         planned = sizes[dims.batch] * sizes[dims.context or dims.batch]
         beside = float(use.worst.bytes) * tokens + cache_bytes * (tokens + cached_tokens)
-        return fsum(size for name, size in stored if name not in caches) + beside / planned
+        return math.fsum(size for name, size in stored if name not in caches) + beside / planned
+
+    def planned_bytes(self, batch: int) -> float:
+        """About what a chip holds while so many sequences run of those that were planned for."""
+        length = dict(self.compiled.spmd.sizes)[serving(self.program).context or ""]
+        tokens = np.array([float(batch * length)])
+        return float(self.held_bytes(tokens, 0 * tokens, layers_of(self.compiled.program))[0])
 
     def _sizes(self, batch: Floats, new: Floats, context: Floats) -> dict[str, Floats]:
         dims = serving(self.program)
@@ -123,15 +134,37 @@ def batch_times(program: Program, mesh: Mesh, stages: int, hardware: Hardware, l
     if size % stages:
         hint = f"name a mesh whose first axis {stages} divides"
         raise fail(f"{stages} stages do not divide axis `{first}` of {size} chips.", hint=hint)
-    # Odd numbers, so that no layout counts on divisions that batches of other sizes do not have.
-    batch, length = max(1, PLANNED_TOKENS // length) | 1, length | 1
-    planned = of_batches(_shortened(program, stages), batch, length, length)
+    own = Mesh(((first, size // stages), *rest))
+    most, length = max(1, PLANNED_TOKENS // length), _undivided(length, own)
+    part = of_batches(_shortened(program, stages), most, length, length)
     layers = layers_of(program)
     if stages > max(1, layers):
         raise fail(f"The model has {layers} layers, and cannot be divided into {stages} stages.")
-    own = Mesh(((first, size // stages), *rest))
-    compiled = compile_phase(planned, planned.phases[0].name, own, Options(hardware))
-    return BatchTimes(program, stages, mesh, compiled)
+
+    def planned(batch: int, capacity: float) -> BatchTimes:
+        sized = of_batches(part, _undivided(batch, own), length, length)
+        options = Options(hardware, capacity_bytes=capacity)
+        return BatchTimes(program, stages, mesh, compile_phase(sized, sized.phases[0].name, own, options))
+
+    room, found = hardware.room_bytes, planned(most, math.inf)
+    if float(found.compiled.memory.total_bytes) <= room:
+        return found
+    batch, found = 1, planned(1, room)
+    while batch < most and found.planned_bytes(_undivided(min(most, 2 * batch), own)) <= room:
+        batch = min(most, 2 * batch)
+        try:
+            found = planned(batch, room)
+        except NoPlan:  # what a chip holds is said of some layers together, and attention may run in blocks of scores
+            return found
+    return found
+
+
+def _undivided(count: int, mesh: Mesh) -> int:
+    """The least count from this one on, odd, that no axis divides: so that no layout counts on divisions that batches
+    of other sizes do not have."""
+    while math.gcd(count, 2 * mesh.chips) > 1:
+        count += 1
+    return count
 
 
 def _shortened(program: Program, stages: int) -> Program:

@@ -4,29 +4,30 @@ Layers are alike, so it is how many of them are streamed that is chosen: none or
 as leave a plan that fits, about as many as come while others compute, which makes room for quicker layouts, or all.
 For each the search lays out the program as ever, with room for what stays; what it minimises leaves waiting out. The
 bound counts it: no plan computes quicker than one that keeps the least, nor fetches less than the fewest layers that
-have to be streamed, of which each chip takes an even part in any layout.
+have to be streamed, of which each chip takes as small a part in any layout as the axes divide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from ...cost.streams import NO_HOST
+from ...cost.streams import NO_HOST, least_fetched_s, least_stored_bytes
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program
 from ...passes.choose import Options
-from ...passes.plan import PROVEN, Objective, relative_gap
+from ...passes.plan import Objective, relative_gap
 from ...passes.stages.divide import layers_of
 from .compiled import Compilation
 from .pipeline import compile_phases
 from .serving import serving
-from .streamed_layers import Family, Quickest, quickest, streamed_names
+from .streamed_layers import Family, Quickest, quickest, streaming
 
 Found = TypeVar("Found")  # what a batch is planned as: streams from the host, or ways to have stages
 MOST_SEQUENCES = 1 << 20  # of a batch that is looked for
@@ -117,7 +118,7 @@ def compile_offloaded(
     placed = program.on_host
     families = dict.fromkeys((*FAMILIES[offload], *(FAMILIES[Offload.NONE] if placed else ())))
     unstreamed: dict[int, Compilation | InputError] = {}
-    every = (_Plans(program, kinds, ahead, unstreamed, phases, mesh, options) for kinds in families)
+    every = [_Plans(program, kinds, ahead, unstreamed, phases, mesh, options) for kinds in families]
     best = quickest(every)
     return Offloaded(best.found, best.kinds, best.streamed, layers_of(program), ahead, best.bound, placed)
 
@@ -135,76 +136,71 @@ class _Plans(Family[Compilation]):
         return compile_phases(program, self.phases, self.mesh, self.options)
 
     @cached_property
-    def freest(self) -> Compilation:
-        """The plan with most room on the chips: all layers are streamed, or none where the host cannot hold them."""
-        if self.program.on_host or not self.fits(0):
-            return self.at(self.layers)
+    def fewest(self) -> int:
+        """So few that what is stored fits, each tensor split as far as it can be; all where some have their place with
+        the host, or where even that is too few."""
+        if self.program.on_host:
+            return self.layers
+        return min(self.layers, bisect_left(range(self.layers + 1), True, key=self._may_hold))
+
+    def _may_hold(self, count: int) -> bool:
+        program = streaming(self.program, self.kinds, count, self.ahead)
+        stored = (least_stored_bytes(program, phase, self.mesh) for phase in self.phases)
+        return max(stored) <= min(self.options.capacity, self.options.stored_bytes)
+
+    def least_s(self, streamed: int) -> float:
+        """What so many layers take to come."""
+        host = self.options.hardware.host
+        assert host is not None, "`compile_offloaded` refuses hardware without one"
+        program = streaming(self.program, self.kinds, streamed, self.ahead)
+        calls = (self.program.phase(phase).calls if len(self.phases) > 1 else 1 for phase in self.phases)
+        fetched_s = (least_fetched_s(program, self.mesh, host, phase) for phase in self.phases)
+        return math.fsum(count * each_s for count, each_s in zip(calls, fetched_s, strict=True))
+
+    def price(self, streamed: int) -> float:
+        """Seconds of all calls of all phases, or of one call of one."""
+        return self.at(streamed).price
+
+    def bound(self, streamed: int) -> float:
+        """What those plans take at the least if nothing waits."""
+        found = self.at(streamed)
+        apart = len(found) > 1 and not found.together
+        return math.fsum(plan.least * (found[n].calls if apart else 1) for n, plan in enumerate(found.plans))
+
+    @property
+    def computing_s(self) -> float:
+        """What every plan of the family, or of one with fewer kinds, takes at the least if nothing waits."""
+        self.known_s = self.bound(self.freest)
+        return self.known_s
+
+    @cached_property
+    def freest(self) -> int:
+        """The count that leaves most room on the chips: all layers, or the fewest where the host cannot hold them."""
         try:
-            return self.at(self.layers)
+            self.at(self.layers)
         except InputError:
-            return self.at(0)
+            return self.high or self.layers
+        return self.layers
 
     def most_room(self) -> Compilation:
         """The phases of the freest plan."""
-        return self.freest
+        return self.at(self.freest)
 
     def best(self) -> Quickest[Compilation]:
-        """None, or all, where nothing can be quicker; or else the fewest that have to be streamed, as many as are
-        hidden, or all."""
-        computing_s = self.computing_s
-        if self.program.on_host:
-            return self.with_bound(self.layers, self.with_fetching(self.all_fetched_s(self.freest)))
-        for count in (0, self.layers):
-            if self.fits(count) and self.at(count).price <= computing_s * (1 + PROVEN):
-                return self.with_bound(count, computing_s)
-        least = self.least()
-        counts = {least}
-        if computing_s < _computing_s(self.at(least)):
-            counts |= {self.layers, max(least, self.hidden())}
-        _, count = min((self.at(count).price, count) for count in counts)
-        # Chips take even parts over the links, whatever the layouts.
-        fetching_s = self.all_fetched_s(self.at(least)) if self.too_few(least - 1) else 0.0
-        return self.with_bound(count, self.with_fetching(fetching_s))
-
-    def with_bound(self, count: int, bound: float) -> Quickest[Compilation]:
-        """The plan with so many layers streamed, of which all take `bound` at the least."""
-        found = self.at(count)
-        return Quickest(found, self.kinds, count, found.price, min(found.price, bound))
-
-    def with_fetching(self, fetching_s: float) -> float:
-        """What computing and fetching take at the least."""
-        return max(self.computing_s, fetching_s) if self.ahead else self.computing_s + fetching_s
-
-    @cached_property
-    def computing_s(self) -> float:
-        """What every plan of the family, or of one with fewer kinds, takes at the least if nothing waits."""
-        several = len(self.freest) > 1
-        return math.fsum(
-            plan.least * (self.freest[n].calls if several and not self.freest.together else 1)
-            for n, plan in enumerate(self.freest.plans)
-        )
-
-    def guesses(self) -> Iterator[int]:
-        """None; and the fewest that fit into the chips in the layouts of the plan that streams all, or one fewer."""
-        yield 0
-        layer, room = 0.0, math.inf
-        for one in self.freest:
-            room = min(room, self.options.capacity - float(one.memory.total_bytes))
-            streamed = set(streamed_names(one.program, self.kinds))
-            held = sum(float(size) for name, size in one.memory.stored if name in streamed)
-            layer = max(layer, held / min(self.layers, 1 + self.ahead))
-        if layer:
-            kept = int(room // layer)
-            yield max(0, self.layers - kept)
-            yield max(0, self.layers - kept - 1)
-
-    def all_fetched_s(self, found: Compilation) -> float:
-        """What fetching takes at the least of all that a compilation streams, over all calls."""
-        return math.fsum(
-            (one.calls if len(found) > 1 else 1) * each.streamed * each.fetch.least_s
-            for one in found
-            for each in one.estimate.fetches
-        )
+        """The fewest that have to be streamed; or, where they may be quicker, as many as are hidden, or all."""
+        assert self.high is not None, "the fewest that fit are known"
+        least, fetching_s = self.high, self.least_s(min(self.layers, self.shown))
+        prices, own_s = {least: self.price(least)}, _computing_s(self.at(least))
+        if least < self.layers and self.least_s(least + 1) < prices[least] and self.computing_s < own_s:
+            for count in (self.layers, max(least, self.hidden())):
+                if self.least_s(count) < min(prices.values()):
+                    prices[count] = self.price(count)
+        price, count = min((price, count) for count, price in prices.items())
+        if not self.ahead:
+            bound = fetching_s + self.computing_s
+        else:  # what comes is known, and where that takes longer nothing else has to be
+            bound = fetching_s if fetching_s >= own_s else max(fetching_s, self.computing_s)
+        return Quickest(self.at(count), self.kinds, count, price, min(price, bound))
 
 
 def _computing_s(compiled: Compilation) -> float:

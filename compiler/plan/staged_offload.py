@@ -8,19 +8,19 @@ cannot be quicker than what is found are not planned. A stage streams its part o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...cost.streams import NO_HOST, host_of_stages
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Program, Stored, stored_in
+from ...ir.program import Program
 from ...passes.choose import Options
 from ...passes.plan import PROVEN
 from ...passes.stages.bounds import Bounds, KnownLayers, Split
 from ...passes.stages.choose_stages import NoPipeline
-from ...passes.stages.divide import layers_of
 from .compiled import CompiledPhase
 from .offload import FAMILIES, Offload
 from .serving import serving
@@ -58,18 +58,27 @@ class _Pipelines(Family[Staged]):
         """The bound of the pipeline that streams all, where it has been planned: others leave less room. Or else of
         layers by themselves."""
         if self.layers in self.some:
-            return self.at(self.layers).plan.computing_s
+            self.known_s = self.at(self.layers).plan.computing_s
+            return self.known_s
         return min(self.layers_s)
 
     def most_room(self) -> list[CompiledPhase]:
         """All phases of all its stages."""
         return [one for stage in self.at(self.layers).stages for one in stage]
 
+    def price(self, streamed: int) -> float:
+        """Seconds of all calls of all phases."""
+        return self.at(streamed).plan.price
+
+    def bound(self, streamed: int) -> float:
+        """What those pipelines take at the least."""
+        return self.at(streamed).plan.bound
+
     def best(self) -> Quickest[Staged]:
-        """The fewest that have to be streamed, or none; and, where they may be quicker, as many as are hidden, and
-        all."""
-        fewest = self.least()
-        prices = {fewest: self.at(fewest).plan.price}
+        """The fewest that have to be streamed; and, where they may be quicker, as many as are hidden, and all."""
+        assert self.high is not None, "the fewest that fit are known"
+        fewest = self.high
+        prices = {fewest: self.price(fewest)}
 
         def worth(count: int) -> bool:
             return self.least_s(count) * (1 + PROVEN) < min(prices.values())
@@ -77,9 +86,9 @@ class _Pipelines(Family[Staged]):
         if fewest < self.layers and worth(fewest + 1):
             for count in (max(fewest, self.hidden()), self.layers):
                 if count not in prices and worth(count):
-                    prices[count] = self.at(count).plan.price
+                    prices[count] = self.price(count)
         price, count = min((price, count) for count, price in prices.items())
-        bound = min(self.least_s(count) for count in range(self.layers + 1))
+        bound = min(self.least_s(count) for count in range(min(self.shown, self.layers), self.layers + 1))
         return Quickest(self.at(count), self.kinds, count, price, min(price, bound))
 
     def bounds(self, count: int) -> Bounds:
@@ -112,29 +121,17 @@ class _Pipelines(Family[Staged]):
             full = any(splits[n].computing_s == math.inf for k, splits in tried.items() if k >= count)
             freest_s = tried[self.layers][n].computing_s if self.layers in tried else self.layers_s[n]
             every.append(math.inf if full else max(freest_s, bounds.fetching_s(split)))
-        planned = self._known(count).get(count)
+        planned = (self.some if count else self.unstreamed).get(count)
         return max(min(every), planned.plan.bound if isinstance(planned, Staged) else 0.0)
 
-    def guesses(self) -> Iterator[int]:
-        """None; and the fewest that fit in the layouts of the pipeline that streams all, and one fewer."""
-        yield 0
-        share = 0.0
-        for stage in self.at(self.layers).stages:
-            own = next(one for one in stage if one.memory.total_bytes == max(o.memory.total_bytes for o in stage))
-            room = self.options.capacity - float(own.memory.total_bytes)
-            count = layers_of(own.program)
-            held, sets = dict(own.memory.stored), {Kind.CACHE: own.spmd.micro_batches}  # a set for each batch
-            streamed = ((float(held[one.value]), sets.get(one.kind, 1)) for one in _streamed(own.program))
-            layer = math.fsum(size * many for size, many in streamed) / min(count, 1 + self.ahead)
-            kept = int(room // layer) if layer else count
-            share = max(share, (count - kept) / count)
-        fewest = min(self.layers, max(0, math.ceil(share * self.layers)))
-        yield fewest
-        yield max(0, fewest - 1)
+    @cached_property
+    def fewest(self) -> int:
+        """So few that what is stored may fit with batches divided in some way; all where even that is too few."""
+        return min(self.layers, bisect_left(range(self.layers + 1), True, key=self._may_hold))
 
-
-def _streamed(program: Program) -> list[Stored]:
-    return [one for one in stored_in(program.body) if one.streamed]
+    def _may_hold(self, count: int) -> bool:
+        bounds = self.bounds(count)
+        return any(map(bounds.may_hold, self.splits))
 
 
 def compile_streamed_stages(
@@ -147,19 +144,22 @@ def compile_streamed_stages(
     ahead: int = 1,
     micro_batches: Mapping[str, int] | None = None,
     run: bool = False,
+    below: float = math.inf,
 ) -> Staged:
     """The quickest pipeline along an axis that is found with weights, caches or both streamed, `ahead` layers before
     they are needed.
 
     The bound is of all pipelines that stream any of their layers, or none: with each count of them none computes
-    quicker than one that keeps the least, nor fetches less than so many layers. Raises as `compile_staged` does, and
-    InputError where stages cannot stream or the host cannot hold them.
+    quicker than one that keeps the least, nor fetches less than so many layers. Raises as `compile_staged` does,
+    InputError where stages cannot stream or the host cannot hold them, and Cutoff where bounds show before any is
+    planned that none takes less than `below`.
     """
     own = with_hosts(mesh, axis, options)
     unstreamed: dict[int, Staged | InputError] = {}
     given = phases, mesh, axis, own, micro_batches
     known: KnownLayers = {}
-    best = quickest(_Pipelines(program, kinds, ahead, unstreamed, *given, known) for kinds in FAMILIES[offload])
+    every = [_Pipelines(program, kinds, ahead, unstreamed, *given, known) for kinds in FAMILIES[offload]]
+    best = quickest(every, below)
     found = best.found
     if run:  # again, with what is run of it
         found = compile_staged(streaming(program, best.kinds, best.streamed, ahead), *given, run)

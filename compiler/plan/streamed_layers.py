@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from ...ir.diagnostics import InputError
 from ...ir.program import Kind, Op, Place, Program, Region, Repeat, Streamed
-from ...passes.plan import PROVEN, NoPlan, Outcome
+from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome
 from ...passes.stages.divide import layers_of
 from .compiled import CompiledPhase
 
@@ -69,16 +70,30 @@ class Quickest(Generic[Found]):
 @dataclass
 class Family(ABC, Generic[Found]):
     """What a program is planned as with tensors of some `kinds` in some of its layers streamed, `ahead` layers before
-    they are needed; each count of layers is planned once. `unstreamed`: that with none, which all kinds share."""
+    they are needed; each count of layers is planned once. `unstreamed`: that with none, which all kinds share.
+
+    The fewest that fit are looked for from below, in growing steps and then by halves: that too few do not fit is
+    mostly said sooner than a plan is found that just does. `low` are known not to, of `high` there is a plan.
+    `known_s`: what the family, or one with fewer kinds, takes at the least if nothing waits, once that is known.
+    """
 
     program: Program
     kinds: frozenset[Kind]
     ahead: int
     unstreamed: dict[int, Found | InputError]
     some: dict[int, Found | InputError] = field(default_factory=dict, init=False)
+    low: int = field(default=0, init=False)
+    high: int | None = field(default=None, init=False)
+    step: int = field(default=1, init=False)
+    known_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self.layers = layers_of(self.program)
+
+    @property
+    @abstractmethod
+    def fewest(self) -> int:
+        """So many layers have to be streamed at the least, as far as that is known before any are planned."""
 
     @property
     @abstractmethod
@@ -87,24 +102,61 @@ class Family(ABC, Generic[Found]):
         fits."""
 
     @abstractmethod
+    def least_s(self, streamed: int) -> float:
+        """What so many layers, or more, take at the least, by what is known before they are planned."""
+
+    @abstractmethod
     def best(self) -> Quickest[Found]:
-        """The quickest of a few counts of streamed layers. Raises InputError where even all are too few."""
+        """The quickest of a few counts of streamed layers, once the fewest that fit are known."""
 
     @abstractmethod
     def planned(self, program: Program) -> Found:
         """What a program that streams is planned as. Raises InputError where it cannot be."""
 
     @abstractmethod
-    def guesses(self) -> Iterator[int]:
-        """Counts that may be the fewest that fit; the first divides those that are left best."""
+    def price(self, streamed: int) -> float:
+        """Seconds with waiting of what is planned with so many layers streamed."""
+
+    @abstractmethod
+    def bound(self, streamed: int) -> float:
+        """What all with so many layers streamed take at the least to compute, by what was planned."""
 
     @abstractmethod
     def most_room(self) -> Iterable[CompiledPhase]:
         """The phases of what has most room on the chips."""
 
+    @property
+    def shown(self) -> int:
+        """So many layers have to be streamed at the least, as was shown by now."""
+        known = {**self.unstreamed, **self.some}
+        refused = [k for k, one in known.items() if isinstance(one, NoPlan) and one.outcome is Outcome.INFEASIBLE]
+        return max([1, self.fewest, *(k + 1 for k in refused)])
+
+    @property
+    def settled(self) -> bool:
+        """Whether the fewest that fit are known."""
+        return self.high is not None and self.high - self.low <= 1
+
+    def settle(self) -> None:
+        """Plan one more count, to know more of the fewest that fit. Raises InputError where all layers are too few."""
+        self.low = max(self.low, min(self.shown, self.layers) - 1)
+        if self.high is None:
+            count = min(self.low + self.step, self.layers)
+            self.step *= 2
+        else:
+            count = (self.low + self.high) // 2
+        try:
+            self.at(count)
+        except NoPlan:
+            if count == self.layers:
+                raise
+            self.low = count
+        else:
+            self.high = count
+
     def at(self, streamed: int) -> Found:
         """What is planned with so many layers streamed. Raises InputError where there is nothing."""
-        known = self._known(streamed)
+        known = self.some if streamed else self.unstreamed
         if streamed not in known:
             try:
                 known[streamed] = self.planned(streaming(self.program, self.kinds, streamed, self.ahead))
@@ -115,55 +167,61 @@ class Family(ABC, Generic[Found]):
             raise found
         return found
 
-    def fits(self, streamed: int) -> bool:
-        """Whether there is a plan with so many layers streamed."""
-        try:
-            self.at(streamed)
-        except NoPlan:
-            return False
-        return True
-
-    def too_few(self, streamed: int) -> bool:
-        """Whether it was shown that no plan fits with so many layers streamed."""
-        refused = self._known(streamed).get(streamed)
-        return isinstance(refused, NoPlan) and refused.outcome is Outcome.INFEASIBLE
-
-    def least(self) -> int:
-        """The fewest layers to stream so that a plan fits, looked for from where the guesses are; all of them do."""
-        low, high, step = -1, self.layers, 1
-        for count in self.guesses():
-            if low < count < high:
-                low, high = (low, count) if self.fits(count) else (count, high)
-        while high - low > 1:  # in growing steps from a guess that fits, which is mostly near, then by halves
-            count = max(high - step, (low + high) // 2)
-            low, high = (low, count) if self.fits(count) else (count, high)
-            step *= 2
-        return high
-
     def hidden(self) -> int:
         """About the most layers that come while the others compute."""
         every = (each for one in self.most_room() for each in one.estimate.fetches)
         spare = [each.step_s / each.fetch.seconds for each in every if each.fetch.seconds]
         return min(self.layers, int(self.layers * min(spare, default=1.0))) if self.ahead else 0
 
-    def _known(self, streamed: int) -> dict[int, Found | InputError]:
-        return self.some if streamed else self.unstreamed
 
+def quickest(families: Sequence[Family[Found]], below: float = math.inf) -> Quickest[Found]:
+    """The quickest of all families: with nothing streamed, which all share, or with the fewest layers that fit or more.
 
-def quickest(families: Iterable[Family[Found]]) -> Quickest[Found]:
-    """The quickest of all families, those first that leave most room; where one takes no longer than it computes, no
-    more are looked at. Raises the InputError of the first where none has a plan."""
+    Of the family that may be quickest, by what it takes at the least, more is planned, as long as it may be quicker
+    than what was found; of equals of the one that is given first, which should leave most room. Raises the InputError
+    of the first where none has a plan, or Cutoff where bounds show that all take `below` at the least.
+    """
     found: list[Quickest[Found]] = []
     refused: list[InputError] = []
-    for family in families:
+    bounds: list[float] = []
+    if families[0].fewest == 0:
+        _add_unstreamed(families[0], found, refused, bounds)
+
+    def floor_s(family: Family[Found]) -> float:
+        computing_s = (one.known_s for one in families if family.kinds <= one.kinds)
+        return max(family.least_s(min(family.layers, family.shown)), *computing_s)
+
+    left = list(families)
+    while left:
+        family = min(left, key=floor_s)
+        if floor_s(family) * (1 + PROVEN) >= min([below, *(one.price for one in found)]):
+            bounds += map(floor_s, left)
+            break
         try:
+            if not family.settled:
+                family.settle()
+                continue
             found.append(family.best())
+            bounds.append(found[-1].bound)
         except InputError as error:
             refused.append(error)
-            continue
-        if found[-1].price <= family.computing_s * (1 + PROVEN):
-            return found[-1]  # others leave less room
+        left.remove(family)
     if not found:
-        raise refused[0]
+        raise refused[0] if refused and not left else Cutoff(min(bounds))
     best = min(found, key=lambda one: (one.price, one.streamed))
-    return replace(best, bound=min(one.bound for one in found))
+    return replace(best, bound=min([best.price, *bounds]))
+
+
+def _add_unstreamed(
+    family: Family[Found], found: list[Quickest[Found]], refused: list[InputError], bounds: list[float]
+) -> None:
+    """Add what there is with nothing streamed."""
+    try:
+        family.at(0)
+    except NoPlan as error:
+        refused.append(error)
+        if error.outcome is Outcome.UNPROVEN:
+            bounds.append(0.0)
+        return
+    bounds.append(family.bound(0))
+    found.append(Quickest(family.at(0), family.kinds, 0, family.price(0), bounds[0]))

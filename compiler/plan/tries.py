@@ -50,8 +50,8 @@ def tries(
 ) -> tuple[Try, ...]:
     """Every mesh with so many stages along an axis, or with `None` without stages and with stages along each axis, the
     quickest first. Of axes that a plan may rename one is tried. `offload`, `ahead`: what may be streamed from the host,
-    in each way. Of a pipeline whose
-    bound shows that it is not the quickest no more is planned, unless `every` one is wanted, or they stream.
+    in each way. Of a pipeline whose bound shows that it is not the quickest no more is planned, unless `every` one is
+    wanted.
 
     Raises InputError where no mesh has such an axis, or with what the first says where none has a plan.
     """
@@ -73,11 +73,11 @@ def tries(
                 found.append(_unstaged(program, phases, mesh, options, run, offload, ahead))
             else:
                 given = program, phases, mesh, axis
+                least = math.inf if every else min((one.price for one in found), default=math.inf)
                 if offload is Offload.NONE:
-                    least = math.inf if every else min((one.price for one in found), default=math.inf)
                     staged = compile_staged(*given, replace(options, below=least), micro_batches, run)
                 else:
-                    staged = compile_streamed_stages(*given, options, offload, ahead, micro_batches, run)
+                    staged = compile_streamed_stages(*given, options, offload, ahead, micro_batches, run, least)
                 found.append(Try(mesh, axis, staged, staged.plan.price, staged.plan.bound))
         except Cutoff as cut:
             found.append(Try(mesh, axis, None, math.inf, cut.bound, beaten=True))

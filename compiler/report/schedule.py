@@ -13,7 +13,7 @@ from ...passes.batches.batches import Batch, Runs
 from ..plan.shapes import mesh_name
 from ..sweep.schedule import PLAIN_REQUESTS, SATURATED, Rates, Rung, Schedule, Scheduled
 from ..text.lengths import Lengths
-from ..text.terminal import count_text, table, time_text
+from ..text.terminal import count_text, size_text, table, time_text
 
 COLUMNS = ("batch", "runs", "part", "cached", "tokens", "member")
 
@@ -32,9 +32,9 @@ def schedule_text(found: Schedule, rungs: Sequence[Rung]) -> str:
     if found.context_threshold is not None:
         origin = "" if job.context_threshold else ", found"
         lines.append(f"  contexts   in parts that share {found.context_threshold:,} tokens at least{origin}")
-    held, capacity = found.held_bytes / 1e9, job.hardware.hbm_bytes / 1e9
+    held, capacity = size_text(found.held_bytes), size_text(job.hardware.hbm_bytes)
     lines += [
-        f"  memory     about {held:.1f} GB of {capacity:.1f} GB",
+        f"  memory     about {held} of {capacity}",
         "",
         f"  All of it takes {time_text(best.total_s)}: {count_text(requests / best.total_s)} requests a second.",
         *_waiting(found),
@@ -105,7 +105,7 @@ def _rates(rates: Rates) -> Iterator[str]:
     for length, row in zip(rates.lengths, rates.flops_per_s, strict=True):
         rows.append((f"{length:,}", *(f"{rate / 1e12:.1f}" for rate in row)))
     yield from table(rows, 1)
-    yield f"  The threshold of a batch is where {SATURATED:.0%} of the best are reached."
+    yield f"  {SATURATED:.0%} of the best are reached by {rates.busy_tokens:,} tokens; thresholds are multiples of it."
 
 
 def _rungs(rungs: Sequence[Rung]) -> Iterator[tuple[str, ...]]:
@@ -142,6 +142,7 @@ def schedule_data(found: Schedule, rungs: Sequence[Rung], lengths: Lengths) -> s
             "lengths": list(found.rates.lengths),
             "batches": list(found.rates.batches),
             "flops_per_s": found.rates.flops_per_s.tolist(),
+            "busy_tokens": found.rates.busy_tokens,
         }
     if rungs:
         data["ladder"] = [{"name": rung.name, **_figures(rung.scheduled)} for rung in rungs]

@@ -1,14 +1,14 @@
 """Requests scheduled: the thresholds of their batches, the batches, and what these take in the stages of a pipeline.
 
-A threshold is a count of tokens from which a batch keeps the chips busy. Where none is given, that of a batch is read
-off the plan: the least count at which it reaches nearly the flops a second that it ever reaches; and that of the shared
-tokens of a part of the contexts is the multiple of it with which all takes the least time.
+A threshold is a count of tokens from which a batch keeps the chips busy. Where none are given, that of a batch begins
+at what is read off the plan, the least count at which it reaches nearly the flops a second that it ever reaches, and
+is doubled, and with it that of the shared tokens of a part of the contexts, to where all takes the least time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -37,7 +37,8 @@ from ..text.processes import counted
 SATURATED = 0.9  # of the best rate: what a batch at its threshold reaches
 MOST_TOKENS = 1 << 16  # of a batch, in the table of rates
 MOST_LENGTH = 128  # of the sequences by which a threshold is found: it is a multiple of their length
-MULTIPLES = (1, 2, 4, 8, 16)  # of a batch's threshold, that are tried for the contexts of a part
+MULTIPLES = (1, 2, 4, 8, 16)  # of the count from which batches keep the chips busy, that are tried as thresholds
+ALIKE = 0.005  # of the time: less does not tell thresholds apart, of which those with fewest batches are taken then
 PLAIN_CONTEXTS, PLAIN_REQUESTS = 128, 32  # in batches that are divided by their count, to compare with
 
 
@@ -57,11 +58,12 @@ class Job:
 @dataclass(frozen=True)
 class Rates:
     """What batches of `batches` sequences of `lengths` tokens reach: flops a second of a chip,
-    [lengths, batches]."""
+    [lengths, batches]. `busy_tokens`: the least tokens of a batch that reaches nearly the best."""
 
     lengths: tuple[int, ...]
     batches: tuple[int, ...]
     flops_per_s: Floats
+    busy_tokens: int
 
 
 @dataclass(frozen=True)
@@ -142,13 +144,15 @@ def schedule(job: Job) -> Schedule:
     """The best batches of some job. Raises InputError where the model does not fit, or does not run in such stages."""
     lengths = job.requests.lengths
     plan = batch_times(job.program, job.mesh, job.stages, job.hardware, round(sum(lengths) / len(lengths)))
-    rates, threshold = None, job.threshold
-    if threshold is None:
+    rates = None
+    trials = _Trials(job, plan)
+    if job.threshold is not None:
+        found = trials.with_contexts(job.threshold, job.threshold)
+    else:
         rates = _rates(plan, lengths)
-        threshold = _saturated(plan, lengths)
-    context_threshold, best = _best(job, plan, threshold)
+        found = trials.found(rates.busy_tokens)
     plain = _timed(plan, in_file_order(job.requests, PLAIN_REQUESTS))
-    return Schedule(job, plan, threshold, context_threshold, rates, best, plain)
+    return Schedule(job, plan, *found, rates, trials.at(found), plain)
 
 
 def ladder(found: Schedule) -> tuple[Rung, ...]:
@@ -178,18 +182,69 @@ def ladder(found: Schedule) -> tuple[Rung, ...]:
     return tuple(rungs)
 
 
-def _best(job: Job, plan: BatchTimes, threshold: int) -> tuple[int | None, Scheduled]:
-    """The threshold of contexts, None where none are shared, and the batches."""
-    requests = job.requests
-    if not requests.shared:
-        return None, _timed(plan, whole_requests(requests, by_longest(threshold)))
-    tried = [job.context_threshold] if job.context_threshold else [n * threshold for n in MULTIPLES]
-    found = []
-    for tokens in counted(tried, "scheduling"):
-        batches = _joined(requests, by_shortest(tokens), by_longest(threshold), threshold)
-        found.append((tokens, _timed(plan, batches)))
-    capacity = job.hardware.room_bytes
-    return min(found, key=lambda each: (_held_bytes(plan, each[1].batches) > capacity, each[1].total_s))
+Thresholds = tuple[int, int | None]  # tokens of a batch, and of the contexts of a part, None where none are shared
+
+
+@dataclass
+class _Trials:
+    """What some job takes with the thresholds that have been tried, for those with which it takes least."""
+
+    job: Job
+    plan: BatchTimes
+    tried: dict[Thresholds, Scheduled] = field(default_factory=dict)
+
+    def found(self, busy: int) -> Thresholds:
+        """The best of the multiples of `busy` tokens, which fill the chips; of less where none of them fits."""
+        while busy > 1 and not self.fits(self.pair(busy, busy)):
+            busy //= 2
+        found, shared = [], busy
+        for tokens in counted([n * busy for n in MULTIPLES], "scheduling"):
+            found.append(self.with_contexts(tokens, max(tokens, shared)))
+            shared = found[-1][1] or shared
+        return self.fewest(found)
+
+    def fewest(self, found: Sequence[Thresholds]) -> Thresholds:
+        """The best of some that fit. Of those that take about as long that is the one with fewest batches: it is least
+        sure what small ones take."""
+        fitting = [each for each in found if self.fits(each)] or [min(found, key=self.held_bytes)]
+        least_s = min(self.at(each).total_s for each in fitting)
+        alike = [each for each in fitting if self.at(each).total_s <= least_s * (1 + ALIKE)]
+        return min(alike, key=lambda each: (len(self.at(each).batches), self.at(each).total_s))
+
+    def with_contexts(self, tokens: int, shared: int) -> Thresholds:
+        """A threshold of batches, with the best one of contexts: `shared` tokens, doubled while that helps."""
+        best, most = self.pair(tokens, shared), sum(self.job.requests.contexts)
+        while shared < most:
+            shared *= 2
+            following = self.pair(tokens, shared)
+            if not self.fits(following) or self.at(following).total_s >= self.at(best).total_s:
+                break
+            best = following
+        return best
+
+    def pair(self, tokens: int, shared: int) -> Thresholds:
+        """Thresholds: of contexts the one that is given, if one is."""
+        return tokens, (self.job.context_threshold or shared) if self.job.requests.shared else None
+
+    def at(self, thresholds: Thresholds) -> Scheduled:
+        """The batches that there are with some thresholds."""
+        if thresholds not in self.tried:
+            requests, (tokens, shared) = self.job.requests, thresholds
+            divide = by_longest(tokens)
+            if shared is None:
+                batches = whole_requests(requests, divide)
+            else:
+                batches = _joined(requests, by_shortest(shared), divide, tokens)
+            self.tried[thresholds] = _timed(self.plan, batches)
+        return self.tried[thresholds]
+
+    def held_bytes(self, thresholds: Thresholds) -> float:
+        """About the most that a chip holds."""
+        return _held_bytes(self.plan, self.at(thresholds).batches)
+
+    def fits(self, thresholds: Thresholds) -> bool:
+        """Whether a chip has room for that."""
+        return self.held_bytes(thresholds) <= self.job.hardware.room_bytes
 
 
 def _joined(requests: Requests, contexts: Divide, endings: Divide, mini_tokens: int | None) -> tuple[Batch, ...]:
@@ -232,7 +287,7 @@ def _rates(plan: BatchTimes, lengths: Sequence[int]) -> Rates:
     some = tuple(sorted({int(n) for n in np.quantile(np.array(lengths), (0.25, 0.5, 0.75), method="nearest")}))
     batches = tuple(1 << power for power in range((MOST_TOKENS // some[0]).bit_length() or 1))
     rows = [_rate(plan, np.array(batches, dtype=np.float64), np.full(len(batches), float(n))) for n in some]
-    return Rates(some, batches, np.array(rows))
+    return Rates(some, batches, np.array(rows), _saturated(plan, lengths))
 
 
 def _saturated(plan: BatchTimes, lengths: Sequence[int]) -> int:

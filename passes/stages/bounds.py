@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import product
 
 from ...cost.stages import Rounds
-from ...cost.streams import least_fetched_s
+from ...cost.streams import least_fetched_s, least_stored_bytes
 from ...ir.dataflow import appends
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
@@ -91,6 +91,16 @@ class Bounds:
             every.append([(phase, rounds_of(self.program, phase, asked.get(phase, m))) for m in counts])
         return [Split(rounds) for rounds in dict.fromkeys(product(*every))]
 
+    def may_hold(self, split: Split) -> bool:
+        """Whether what is stored may fit into the chips, each tensor split as far as axes divide it: some stage has
+        the mean of it."""
+        return self.stores(self.timed(self.program, split.rounds), self.ways)
+
+    def stores(self, program: Program, stages: int = 1) -> bool:
+        """Whether chips have room for what a program stores at the least, evenly in so many stages."""
+        room = min(self.options.capacity, self.options.stored_bytes)
+        return all(least_stored_bytes(program, phase, self.inner) <= stages * room for phase in self.phases)
+
     def timed(self, program: Program, rounds: Sequence[tuple[str, Rounds]]) -> Program:
         """A program in micro-batches, its phases weighted as a pipeline of even stages weights them."""
         found = {phase: (each.micro_batches, each.weight(self.ways)) for phase, each in rounds}
@@ -130,7 +140,7 @@ class Bounds:
     def fetched_s(self, program: Program) -> float:
         """What a micro-batch waits at the least for weights that come to the chips of one stage at a time."""
         host = self.options.hardware.host
-        return least_fetched_s(program, self.inner.chips, host) if host is not None else 0.0
+        return least_fetched_s(program, self.inner, host) if host is not None else 0.0
 
     def fetching_s(self, split: Split) -> float:
         """What a pipeline takes at the least for its weights to come: some stage has the mean of them."""

@@ -154,13 +154,15 @@ class _Search(Bounds):
 
         Each way has a bound: of the layers of each phase, then of those of all phases, then of the stages as they
         would be by themselves, and of what has to come from the host. The one with the least is looked at more closely,
-        until that is a pipeline.
+        until that is a pipeline. Ways that store too much, whatever the layouts, are not looked at, but for one that
+        says so where all of them do.
         """
+        some = [n for n, split in enumerate(splits) if self.may_hold(split)] or [0]
         fetching = [self.fetching_s(split) for split in splits]
-        computing = [*map(self.computing_s, splits)]
+        computing = [self.computing_s(split) if n in some else math.inf for n, split in enumerate(splits)]
         queue: list[tuple[float, int, int, StagedPlan | None]] = []
-        for n, least in enumerate(map(max, computing, fetching)):
-            heappush(queue, (least, n, 0, None))
+        for n in some:
+            heappush(queue, (max(computing[n], fetching[n]), n, 0, None))
         best: StagedPlan | None = None
         refused: list[NoPlan] = []
         bound = math.inf
@@ -216,14 +218,18 @@ class _Search(Bounds):
 
     def of_all(self, split: Split) -> tuple[StagedPlan, float]:
         """The best of all divisions, with the least bound of any, and the least that counts what comes from the host.
-        Those that take at the least what another takes are not planned."""
+        Those that take at the least what another takes are not planned, nor those that store too much in any layouts,
+        but for one that says so."""
         best: StagedPlan | None = None
         refused: list[NoPlan] = []
         bound, waiting = math.inf, math.inf
         cuts = combinations(range(1, self.layers), self.ways - 1)
         every = [tuple(end - start for start, end in pairwise((0, *each, self.layers))) for each in cuts]
         bounds = {layers: self.division_s(split, layers) for layers in every}
-        for layers in sorted(every, key=lambda one: bounds[one][1]):
+        every.sort(key=lambda layers: bounds[layers][1])
+        timed = self.timed(self.program, split.rounds)
+        held = [layers for layers in every if all(self.stores(part.program) for part in divide(timed, layers))]
+        for layers in held or every[:1]:
             computing_s, least_s = bounds[layers]
             if best is not None and least_s >= best.price:
                 bound, waiting = min(bound, computing_s), min(waiting, least_s)

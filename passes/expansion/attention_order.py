@@ -29,8 +29,9 @@ def in_a_row(program: Program, phase: str) -> Program:
 def _region(region: Region[Op], found: Mapping[str, Attention]) -> Region[Op]:
     items: list[Item] = []
     for item in region.items:
-        body = _region(item.body, found) if isinstance(item, Repeat) else None
-        items.append(replace(item, body=body) if isinstance(item, Repeat) and body is not item.body else item)
+        if isinstance(item, Repeat) and (body := _region(item.body, found)) is not item.body:
+            item = replace(item, body=body)
+        items.append(item)
     for one in (found[name] for item in region.items for name in makes(item) if name in found):
         items = _row(items, one)
     same = all(new is old for new, old in zip(items, region.items, strict=True))

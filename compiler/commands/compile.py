@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -20,9 +21,6 @@ from ...passes.choose import Options, choose
 from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..hf_import.weight_map import WeightMap, map_beside
-from ..jax.module_text import module_check_text
-from ..jax.planned import too_large
-from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
 from ..plan.autopad import pad_auto, padding_text
 from ..plan.compiled import Compilation
 from ..plan.offload import Offload
@@ -93,8 +91,9 @@ class _Writing:
         written, where it does not fit or does not send what was planned."""
         for one in compiled.phases:
             module = in_one(Compilation((one,)), self.emit, (), self.detail, self.weights)
-            found = check_tpu(one, module)
-            (note if self.folder is None else say)(module_check_text(one, found))
+            found = _late("jax.tpu").check_tpu(one, module)
+            checked = _late("jax.module_text").module_check_text(one, found)
+            (note if self.folder is None else say)(checked)
             if not found.equal:
                 raise fail(f"The TPU's compiler makes another program of phase {one.phase} than was planned.")
 
@@ -151,9 +150,15 @@ def _refuse_on_tpu(emit: Emit, stages: str | None, meshes: Sequence[Mesh], chip:
         raise fail("`--check tpu` is of a JAX module.", hint="add `--emit jax`")
     if stages is not None:
         raise fail("`--check tpu` does not go with `--stages`.", hint="its compiler takes one slice")
-    require_tpu_compiler()
+    tpu = _late("jax.tpu")
+    tpu.require_tpu_compiler()
     if len(meshes) == 1:  # of several shapes the cheapest is looked at
-        slice_of(meshes[0], chip)
+        tpu.slice_of(meshes[0], chip)
+
+
+def _late(module: str) -> Any:
+    """A module of the compiler that most plans do without."""
+    return import_module(f"..{module}", __package__)
 
 
 @compile_app.command("compile", cls=_Command)
@@ -274,7 +279,7 @@ def compile_command(
         compiled, paddings = CompiledModel(again, compiled.shapes), padding_text(auto)
     _remark(compiled)
     if emit is Emit.JAX:
-        complain([warning for one in compiled.phases for warning in too_large(one)])
+        complain([warning for one in compiled.phases for warning in _late("jax.planned").too_large(one)])
     if on_tpu:
         writing.check_on_tpu(compiled)
     writing.show(compiled, paddings)

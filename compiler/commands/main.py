@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated, Any, ParamSpec
 
 import typer
@@ -113,7 +112,8 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        say(f"escc {version('escc')}\n")
+        metadata = import_module("importlib.metadata")  # takes a fiftieth of a second, for this alone
+        say(f"escc {metadata.version('escc')}\n")
         raise typer.Exit
 
 

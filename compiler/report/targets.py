@@ -6,21 +6,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import StrEnum
 from importlib import import_module
+from typing import Any
 
 from ...ir.diagnostics import fail
-from ..emit.jax_pipeline import StageModule, emit_pipeline
-from ..emit.jax_source import emit_jax
-from ..emit.numpy_source import emit_numpy
-from ..emit.specs import specs_json, specs_module
 from ..hf_import.weight_map import WeightMap
 from ..plan.compiled import Compilation
 from ..plan.shapes import Shape
 from ..plan.staged import Staged
 from ..plan.tries import Try
-from ..simulate.shrink import shrink
 from ..text.files import file_stem
 from .json import json_text
 from .staged_text import staged_data, staged_text, tries_text
@@ -91,7 +86,7 @@ def in_files(
         text = _each(Compilation((one,)), emit, shapes, detail, weights)
         out[name] = f"{text}\n\n{together_text(compiled)}\n" if emit is Emit.TEXT and compiled.together else text
         if emit is Emit.SPECS:
-            out[_beside(name)] = specs_json(one.spmd)
+            out[_beside(name)] = _emitting().specs_json(one.spmd)
     return out
 
 
@@ -104,18 +99,17 @@ def _each(compiled: Compilation, emit: Emit, shapes: Sequence[Shape], detail: De
     match emit:
         case Emit.TEXT:
             return "\n\n".join(report(one, detail) for one in compiled)
-        case Emit.NUMPY:
-            return "\n".join(emit_numpy(one.program, one.spmd) for one in compiled)
-        case Emit.JAX:
-            return "\n".join(
-                emit_jax(one.program, one.spmd, one.estimate, weights, tpu=one.for_tpu) for one in compiled
-            )
-        case Emit.SPECS:
-            return "\n".join(specs_module(one.spmd) for one in compiled)
+        case Emit.NUMPY | Emit.JAX | Emit.SPECS:
+            return "\n".join(_emitting().module_text(one, emit, weights) for one in compiled)
         case Emit.JSON:
             return json_text(compiled, shapes)
         case Emit.HTML:
             return _page(compiled, shapes)
+
+
+def _emitting() -> Any:
+    """What writes modules, which most plans do without."""
+    return import_module(".modules", __package__)
 
 
 def _page(compiled: Compilation, shapes: Sequence[Shape]) -> str:
@@ -161,25 +155,8 @@ def staged_files(staged: Staged, found: Sequence[Try], emit: Emit, detail: Detai
         data = json.dumps(staged_data(staged, found), indent=2) + "\n"
         texts = {f"{stem}{'' if emit is Emit.JSON else f'_{emit}'}.json": data}
     if emit is Emit.JAX:
-        return texts | _modules(staged)
+        modules: dict[str, str] = _emitting().stage_modules(staged)
+        return texts | modules
     for stage in staged.stages:
         texts |= in_files(stage, emit, (), detail)
-    return texts
-
-
-def _modules(staged: Staged) -> dict[str, str]:
-    """A JAX module for each stage and phase, and for each phase the one that runs them, at the same small sizes."""
-    texts: dict[str, str] = {}
-    for n, (phase, _) in enumerate(staged.plan.rounds):
-        stages = [stage[n] for stage in staged.stages]
-        bound = replace(staged.program.phase(phase), sizes=stages[0].spmd.sizes)
-        whole = replace(staged.program, phases=(bound,))
-        smalls = shrink(whole, [one.spmd for one in stages]).spmds
-        modules = []
-        for one, small, planned in zip(stages, smalls, staged.plan.stages, strict=True):
-            file = file_stem(one.program.name, phase) + "_jax"
-            texts[f"{file}.py"] = emit_jax(one.program, one.spmd, one.estimate, small=small, tpu=one.for_tpu)
-            modules.append(StageModule(file, one.spmd, planned.stage.received))
-        name = staged.program.name
-        texts[f"{file_stem(name, 'pipeline', phase)}_jax.py"] = emit_pipeline(name, modules)
     return texts

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from escc.compiler.commands import compile
 from escc.compiler.commands.compile import Solver
 from escc.compiler.commands.main import app
+from escc.compiler.jax import tpu
 from escc.compiler.jax.hlo import ModuleTransfer
 from escc.compiler.jax.module_report import ModuleReport
 from escc.compiler.jax.planned import planned_of
@@ -280,8 +280,8 @@ def test_a_module_that_the_tpu_compiler_changes_is_not_written(tmp_path: Path, m
             slice_of(one.spmd.mesh, one.hardware).topology, sent, found, none, memory, 2.0, (), (), False
         )
 
-    monkeypatch.setattr(compile, "check_tpu", checked)
-    monkeypatch.setattr(compile, "require_tpu_compiler", lambda: None)
+    monkeypatch.setattr(tpu, "check_tpu", checked)
+    monkeypatch.setattr(tpu, "require_tpu_compiler", lambda: None)
     command = (*SMALL, "--emit", "jax", "-o", str(tmp_path), "--check")
     done = invoke(*command, "tpu")
     assert done.exit_code == 0 and "bytes in all, as planned" in done.stdout, done.output
@@ -304,5 +304,5 @@ def test_a_module_that_the_tpu_compiler_changes_is_not_written(tmp_path: Path, m
 def test_what_the_tpu_compiler_could_not_check_is_refused(
     more: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile, "require_tpu_compiler", lambda: None)
+    monkeypatch.setattr(tpu, "require_tpu_compiler", lambda: None)
     assert_refused(invoke(*SMALL, "--check", "tpu", *more), 1, said)

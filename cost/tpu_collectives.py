@@ -10,9 +10,10 @@ nothing of it changes what is sent:
   bits 16 rows of any width. Of the last dimension whole lanes are kept, and nothing of fewer than 8 rows, whose tiles
   are smaller (Kimi K2, decode on v4 4x4x8). Tiles lie in the last two dimensions, so that along one before these any
   part is made of whole ones. As rows, 16 for each chip, it is kept where it would not be; where 16 do not divide what
-  a chip keeps, it is filled up (GPT-3, whose vocabulary is 50,257). That is one more pass over the value, and a copy of
-  it that memory counts (Megatron 530B, prefill on v4 4x4x4: 671 MB of a layer's sum over 1024 places, which is now
-  scattered as it is).
+  a chip keeps, it is filled up (GPT-3, whose vocabulary is 50,257). What is large is cut in three along one axis, in
+  four along two (v4: of 2 MB for each chip, and not of 1; the logits of Gemma 3 27B), and goes as 192. That is one more
+  pass over the value, and a copy of it that memory counts (Megatron 530B, prefill on v4 4x4x4: 671 MB of a layer's sum
+  over 1024 places, which is now scattered as it is).
 - A reduce-scatter over a square of four chips, one that is not the whole slice, becomes an all-reduce where what a chip
   keeps is not made of four times 1,024 elements (v4 and v5p 2x2x2, v4 2x2x4: Gemma 3 27B). One axis after the other it
   is kept.
@@ -39,6 +40,8 @@ from ..ir.mesh import Mesh
 from ..ir.spmd import SpmdValue
 
 WHOLE_ROWS = 16  # of a tile of narrow elements: so many of the first of several dimensions a chip keeps, or a multiple
+LARGE_BYTES = 2**20  # that a chip keeps: more goes in parts, of whole tiles each
+MANY_ROWS = 192  # three parts of four tiles
 LEAST_ROWS = 8  # of a tile: of fewer the compiler makes tiles of these
 LANES = 256  # of two tiles: the last dimension is made of whole pairs, before and after
 SQUARE_ELEMENTS = 4096  # of which a chip of a square of four keeps whole multiples
@@ -102,9 +105,10 @@ class Kept:
         return rows % WHOLE_ROWS != 0 or (not wide and local[-1] % LANES != 0)
 
 
-def filled(elements: int) -> int:
-    """How many elements a reduce-scatter as rows sends where a chip keeps so many."""
-    return -(-elements // WHOLE_ROWS) * WHOLE_ROWS
+def filled(elements: int, bits: int) -> int:
+    """How many elements of so many bits a reduce-scatter as rows sends where a chip keeps so many."""
+    rows = WHOLE_ROWS if elements * bits <= LARGE_BYTES * 8 else MANY_ROWS
+    return -(-elements // rows) * rows
 
 
 def _one_by_one(axes: Sequence[str], mesh: Mesh) -> tuple[tuple[str, ...], ...]:

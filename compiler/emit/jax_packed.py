@@ -174,8 +174,8 @@ class Packed:
 
     def exchanges(self, move: Move) -> bool:
         """Whether a collective is an all-to-all of rows that takes axes, in their order, from a dim of their mask to
-        another one of it."""
-        if not isinstance(move.collective, AllToAll) or not self.sends(move) or self.as_bits(move):
+        another one of it. Rows of one number each are none: a ragged exchange sends whole sublanes of each."""
+        if not isinstance(move.collective, AllToAll) or not self.held(move.operand) or self.as_bits(move):
             return False
         axes, source, target = move.collective.axes, move.collective.source, move.collective.target
         value, entry = self.values[move.operand], self.entry(move.operand)

@@ -259,18 +259,16 @@ def scatter_rows(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:
 
 
 def scatter_blocks(blocks: jax.Array, stages: Sequence[Any]) -> jax.Array:
-    """This chip's row of the sum of [chips, elements], each row as 16, filled up with zeros where it is none."""
-    filled = jnp.pad(blocks, ((0, 0), (0, -blocks.shape[1] % 16)))
-    return scatter_in_stages(filled.reshape(len(blocks) * 16, -1), stages, 0).ravel()[: blocks.shape[1]]
+    """This chip's row of the sum of [chips, elements], each as 16 rows, as 192 where it is large, and filled up."""
+    filled = jnp.pad(blocks, ((0, 0), (0, -blocks.shape[1] % (rows := 16 if blocks[0].nbytes <= 2**20 else 192))))
+    return scatter_in_stages(filled.reshape(len(blocks) * rows, -1), stages, 0).ravel()[: blocks.shape[1]]
 
 
 def gather_together(
     parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str], stages: Sequence[Any] = ()
 ) -> list[jax.Array]:
-    """All-gathers over the same axes as one. A part: what is gathered, its axes in its own order, along what.
-
-    `stages`: those of gather_in_stages, none for one. A row that is not of whole lanes goes as several: see there.
-    """
+    """All-gathers over the same axes as one, in `stages` where there are any. A part: what is gathered, its axes in
+    its own order, along what. A row that is not of whole lanes goes as several: see gather_in_stages."""
     buffer = jnp.concatenate([a.ravel() for a, _, _ in parts])
     rows = math.gcd(buffer.size, 16) if buffer.size % 128 else 1
     received = gather_in_stages(buffer.reshape(rows, -1), stages or [axes], 0).reshape(-1, buffer.size)
@@ -311,10 +309,8 @@ def blocks_together(parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes:
 def scatter_together(
     parts: Sequence[tuple[jax.Array, Sequence[str], int]], axes: Sequence[str], stages: Sequence[Any] = ()
 ) -> list[jax.Array]:
-    """Reduce-scatters over the same axes as one. A part: what is summed, its axes in its own order, along what.
-
-    `stages`: those of scatter_in_stages, none for one.
-    """
+    """Reduce-scatters over the same axes as one, in `stages` where there are any. A part: what is summed, its axes in
+    its own order, along what."""
     blocks = blocks_together(parts, axes)
     return parts_of(scatter_blocks(blocks, stages) if stages else scatter_in_stages(blocks, [axes], 0).ravel(), parts)
 

@@ -419,7 +419,7 @@ def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool, streams: 
     both = "\n    actual = actual, caches" if limited and names.of(Kind.CACHE) else ""
     filled = "".join(f", jnp.int32(SMALL.{names.fields[d]})" for d in names.contexts)
     arrays = f"(*tensors(SMALL, draw){filled})" if filled else "tensors(SMALL, draw)"
-    given, variable = "arrays", "there" if streams.tensors else "places"
+    given = "arrays"
     places = "jax.tree.map(partial(NamedSharding, mesh), SPECS)"
     if streams.tensors:
         given, places, both = "divided(SMALL, *arrays)", "places(mesh, SPECS)", f"{both}\n    actual = whole(actual)"
@@ -443,8 +443,7 @@ def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool, streams: 
     arrays = {arrays}
     expected = jax.jit(partial(dense, SMALL))(*arrays)
     mesh = make_mesh()
-    {variable} = {places}
-    {results} = build(mesh, SMALL)(*jax.device_put({given}, {variable})){both}
+    {results} = build(mesh, SMALL)(*jax.device_put({given}, {places})){both}
     worst = np.max(jax.tree.leaves(jax.tree.map(difference, actual, expected)))
     print(f"largest relative difference on {{mesh.size}} devices: {{worst:.2e}}")
     return 0 if worst <= {TOLERANCE} else 1

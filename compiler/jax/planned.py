@@ -167,7 +167,7 @@ class _Written:
         match first.collective:
             case ReduceScatter(axes, dim) if len(steps) > 1 or self.kept.as_rows(first.operand, dim, axes):
                 elements = self.kept.kept_elements(operands, axes)
-                return Fraction(filled(elements), elements)
+                return Fraction(filled(elements, self.kept.values[first.operand].dtype.bits), elements)
         return Fraction(1)
 
 

@@ -231,17 +231,20 @@ def carried_s(
 
 def least_fetched_s(program: Program, mesh: Mesh, host: Host, phase: str | None = None) -> float:
     """What the weights that a program streams take at the least to come to the chips of a mesh, once for all, and if a
-    `phase` is named its caches to come and go: over the links and from DRAM, in any layouts, of which each chip has as
-    small a part as axes divide."""
+    `phase` is named its caches to come and go: in any layouts, of which each chip has as small a part as axes divide.
+    From NVMe comes what does not fit into DRAM even so."""
     bound, written = program.phase(phase or program.phases[0].name), appends(program)
-    sizes, into, out = dict(bound.sizes), 0.0, 0.0
+    sizes, held, into, out = dict(bound.sizes), 0.0, 0.0, 0.0
     for one in stored_in(program.body, Kind.PARAM, *([Kind.CACHE] if phase else [])):
         if one.streamed is not None:
-            held = one.streamed.count * least_bytes(program, bound.name, one, mesh)
+            size = one.streamed.count * least_bytes(program, bound.name, one, mesh)
             append = written.get(one.value)
-            into += 0.0 if append and is_filled_anew(append, sizes) else held
-            out += held * min(1.0, sizes[append.source] / sizes[append.target]) if append else 0.0
-    return float(max(carried_s(host, min(mesh.chips, host.host_chips), into, out, 0.0)))
+            held += size
+            into += 0.0 if append and is_filled_anew(append, sizes) else size
+            out += size * min(1.0, sizes[append.source] / sizes[append.target]) if append else 0.0
+    held *= mesh.chips / math.ceil(mesh.chips / host.host_chips)
+    from_nvme = max(0.0, 1 - host.dram_bytes / held) if held else 0.0
+    return float(max(carried_s(host, min(mesh.chips, host.host_chips), into, out, from_nvme)))
 
 
 def least_stored_bytes(program: Program, phase: str, mesh: Mesh) -> float:

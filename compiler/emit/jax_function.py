@@ -253,7 +253,8 @@ class FunctionText:
             call = self.streams.call(function, repeat.name, before[:apart], caches, weights, scope.stacked)
             results = [_group(results[:apart]), _group(results[apart:])]
         lost = scope.new(f"{repeat.name}_lost") if inner.lost else "_"
-        scope.lost += [f"{lost}.sum(0)"] if inner.lost else []
+        summed = lost if streaming else f"{lost}.sum(0)"  # what streams has summed already
+        scope.lost += [summed] if inner.lost else []
         made = ", ".join(results) if streaming else _together(results)
         self.lines.line(f"{made}, {lost} = {call}", f"{repeat.count} times")
 

@@ -26,7 +26,7 @@ $(PY) -m pip install --quiet --disable-pip-version-check --no-compile '$(1)'
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo real test test-hf bench bench-jax bench-tpu bench-load validate figures schedules dense format clean
+.PHONY: help demo real test test-hf bench bench-presets bench-jax bench-tpu bench-load validate figures schedules dense format clean
 
 help:
 	@echo "make demo     compile the PaLM 540B block for 4x4x4 chips and print the plan"
@@ -34,6 +34,7 @@ help:
 	@echo "make test-hf  install torch and transformers as well, and compare imported models with theirs"
 	@echo "make real     fetch SmolLM2-135M and let it answer a prompt, planned for a mesh of virtual chips"
 	@echo "make bench    time whole compilations and write benchmarks/results.md"
+	@echo "make bench-presets  plan every shipped model for whole slices and write benchmarks/presets.md; twenty minutes"
 	@echo "make bench-jax  count the bytes that chips send in JAX and write benchmarks/jax_bytes.md"
 	@echo "make bench-tpu  compile modules for TPU slices ahead of time, write benchmarks/tpu_modules.md; an hour"
 	@echo "make bench-load  load checkpoints of 2 GB, measure memory and rate, write benchmarks/loading.md; ten minutes"
@@ -66,6 +67,9 @@ test-hf: $(VENV)/installed-hf
 
 bench: $(VENV)/installed
 	$(PY) benchmarks/run.py
+
+bench-presets: $(VENV)/installed
+	$(PY) benchmarks/presets.py
 
 bench-jax: $(VENV)/installed-test
 	$(PY) benchmarks/jax_bytes.py

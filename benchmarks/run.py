@@ -68,9 +68,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """One process: seconds on the wall, peak MB, and its JSON; or else one line on why it failed."""
+    """One process: seconds on the wall and of CPU, peak MB, and its JSON; or else one line on why it failed."""
 
     wall_s: float
+    cpu_s: float
     peak_mb: float
     report: Mapping[str, object]
     failure: str | None = None
@@ -184,7 +185,8 @@ def run_once(case: Case, limit_s: float) -> Run:
             report = _sweep_report(report)
     if wall_s >= limit_s and failure:
         failure = f"killed after {limit_s:g} s"
-    return Run(wall_s, usage.ru_maxrss * PEAK_UNIT / 1e6, report, failure)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Run(wall_s, cpu_s, usage.ru_maxrss * PEAK_UNIT / 1e6, report, failure)
 
 
 def _written_out(text: str, blocks: int) -> str:

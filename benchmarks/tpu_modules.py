@@ -39,6 +39,19 @@ SLICES = (("tpu-v4", "4x4x4"), ("tpu-v5e", "8x8"), ("tpu-v5p", "4x4x4"), ("tpu-v
 LAYERS = ("ws1d", "ws2d", "wg-x", "wg-xy", "wg-xyz")
 MODELS = ("palm-540b", "palm-540b-plain", "megatron-530b", "llama-3-70b", "qwen3-32b", "gpt-neox-20b", "palm-62b")
 EXPERTS = (("mixtral-8x7b", "2x2x2"), ("gpt-oss-120b", "2x2x4"))
+OTHERS = (
+    ("llama-3-8b", "2x2x1"),
+    ("palm-8b", "2x2x1"),
+    ("llama-2-13b", "2x2x4"),
+    ("gemma-3-27b", "2x2x2"),
+    ("gpt-3-175b", "2x4x4"),
+    ("palm-540b-multihead", "4x4x4"),
+    ("palm-540b-serial", "4x4x4"),
+    ("llama-4-scout", "4x4x4"),
+    ("qwen3-235b-a22b", "4x4x4"),
+    ("deepseek-v3", "4x4x4"),
+    ("kimi-k2", "4x4x8"),
+)
 MEGA, GIGA = 1e6, 1e9
 
 
@@ -62,14 +75,15 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """The feed-forward under five layouts on v4, with loops and without; examples and presets in decode on all slices,
-    and in prefill, which takes long to compile, on v4 and v5e; PaLM with loops; decode with experts on v4."""
+    and in prefill, which takes long to compile, on v4 and v5e; PaLM with loops; decode of the other presets on a slice
+    of v4 that holds them."""
     for overlap in (False, True):
         yield from (Case("feed-forward", "main", *SLICES[0], pins, overlap) for pins in LAYERS)
     for phase in ("decode", "prefill"):
         for chip, chips in SLICES if phase == "decode" else SLICES[:2]:
             yield from (Case(model, phase, chip, chips) for model in MODELS)
     yield Case("palm-540b", "decode", *SLICES[0], overlap=True)
-    yield from (Case(model, "decode", "tpu-v4", chips) for model, chips in EXPERTS)
+    yield from (Case(model, "decode", "tpu-v4", chips) for model, chips in (*EXPERTS, *OTHERS))
 
 
 def planned(case: Case) -> CompiledPhase:

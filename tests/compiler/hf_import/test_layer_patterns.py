@@ -20,6 +20,7 @@ from escc.compiler.hf_import.weight_map import parameters, tensors_of
 from escc.compiler.hf_import.weights import weight_map
 from escc.compiler.hf_import.write import Model, model_text
 from escc.ir.diagnostics import Source
+from escc.ir.dtype import Dtype
 from escc.ir.program import Program, Repeat, walk
 from escc.ir.text.read import parse
 from escc.passes.expansion.expand import expand
@@ -126,6 +127,14 @@ def test_patterns_repeat() -> None:
     body = program_of(described("gemma3")).body
     repeats = [placed.item.count for placed in walk(body) if isinstance(placed.item, Repeat)]
     assert repeats == [3, 5, 2]  # three times five with a window and one without, and two with a window behind
+
+
+def test_queries_that_grow_stay_in_the_type_of_the_model() -> None:
+    config = json.dumps(SIZES | CONFIGS["llama4"] | {"torch_dtype": "bfloat16"})
+    model = read_config(read_json(Source("config.json", config)))
+    assert "hq: bf16 = q * heat" in model_text(model, "small")
+    made = program_of(model).values
+    assert {value.dtype for value in made if value.name.endswith((".s", ".o", ".y"))} == {Dtype.BF16}
 
 
 def test_caches_of_chunks_wrap_as_those_of_windows_do() -> None:

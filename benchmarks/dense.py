@@ -52,8 +52,8 @@ LARGER = "530b", 64, (1, 5)  # a batch with which stages are quicker, and the co
 WAYS = {"tp16": (2, 1), "tp32": (4, 1), "pp3-tp8": (3, 3)}
 PROMPT, GENERATED = 20, 8
 
-# The prompt of GPT-3 with 24 sequences in 2 stages, each a node of A100 (Aminabadi et al. 2022): how many times as quick
-# it is with more micro-batches than a token has, and than tensors split over all chips.
+# The prompt of GPT-3 with 24 sequences in 2 stages, each a node of A100 (Aminabadi et al. 2022): how many times as
+# quick it is with more micro-batches than a token has, and than tensors split over all chips.
 HYBRID = "node=2,gpu=8", 24, 512
 IN_DECODE, PUBLISHED = 2, {"as in decode": 1.18, "tensors over all": 3.06}
 
@@ -173,9 +173,9 @@ def hybrid(micro_batches: int, seconds: Mapping[str, float]) -> str:
             f"A prompt of GPT-3 of {batch} sequences of {length} tokens on 2 nodes of 8 A100 of 40 GB takes "
             f"{time_text(seconds['in stages'])} in 2 stages with {micro_batches} micro-batches, as found. With "
             f"{IN_DECODE}, as of a token, it takes {gain['as in decode']:.2f} times as long "
-            f"({PUBLISHED['as in decode']} was published: Aminabadi et al. 2022); with tensors split over both nodes as "
-            f"Megatron does {gain['tensors over all']:.2f} times, and in the best layouts {gain['in any layout']:.2f} "
-            f"times ({PUBLISHED['tensors over all']} was published; nothing between the nodes is as slow here).",
+            f"({PUBLISHED['as in decode']} was published: Aminabadi et al. 2022); with tensors split over both nodes "
+            f"as Megatron does {gain['tensors over all']:.2f} times, and in the best layouts "
+            f"{gain['in any layout']:.2f} times ({PUBLISHED['tensors over all']} was published; nothing between the nodes is as slow here).",
             "",
         )
     )

@@ -175,7 +175,8 @@ def hybrid(micro_batches: int, seconds: Mapping[str, float]) -> str:
             f"{IN_DECODE}, as of a token, it takes {gain['as in decode']:.2f} times as long "
             f"({PUBLISHED['as in decode']} was published: Aminabadi et al. 2022); with tensors split over both nodes "
             f"as Megatron does {gain['tensors over all']:.2f} times, and in the best layouts "
-            f"{gain['in any layout']:.2f} times ({PUBLISHED['tensors over all']} was published; nothing between the nodes is as slow here).",
+            f"{gain['in any layout']:.2f} times ({PUBLISHED['tensors over all']} was published; nothing between "
+            "the nodes is as slow here).",
             "",
         )
     )

@@ -52,6 +52,11 @@ LARGER = "530b", 64, (1, 5)  # a batch with which stages are quicker, and the co
 WAYS = {"tp16": (2, 1), "tp32": (4, 1), "pp3-tp8": (3, 3)}
 PROMPT, GENERATED = 20, 8
 
+# The prompt of GPT-3 with 24 sequences in 2 stages, each a node of A100 (Aminabadi et al. 2022): how many times as
+# quick it is with more micro-batches than a token has, and than tensors split over all chips.
+HYBRID = "node=2,gpu=8", 24, 512
+IN_DECODE, PUBLISHED = 2, {"as in decode": 1.18, "tensors over all": 3.06}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -136,6 +141,47 @@ def document(found: Mapping[str, Sequence[Row]], larger: Sequence[Row] = ()) -> 
     return "\n".join(lines)
 
 
+def hybrid_s(micro_batches: int | None = None) -> tuple[int, dict[str, float]]:
+    """The micro-batches that are found for the prompt of `HYBRID`, if none are given, and what it takes: with those,
+    with as many as there are of a token, and with tensors split over all chips, in the layouts of Megatron and in the
+    best ones."""
+    text, batch, length = HYBRID
+    program, mesh = load("gpt-3-175b", {"B": batch, "L": length, "M": length}, phase="prefill"), Mesh.parse(text)
+    options = Options(Hardware.load(CHIP))
+    named = FeedForwardLayout.WS1D, AttentionLayout.HEADS
+    pinned = replace(options, pins=named_pins(program, dict(program.phase("prefill").sizes), mesh, *named))
+    given = {} if micro_batches is None else {"prefill": micro_batches}
+    found = choose_stages(program, ["prefill"], mesh, "node", "B", options, given)
+    few = choose_stages(program, ["prefill"], mesh, "node", "B", options, {"prefill": IN_DECODE})
+    return dict(found.rounds)["prefill"].micro_batches, {
+        "in stages": found.price,
+        "as in decode": few.price,
+        "tensors over all": choose(program, "prefill", mesh, pinned).price,
+        "in any layout": choose(program, "prefill", mesh, options).price,
+    }
+
+
+def hybrid(micro_batches: int, seconds: Mapping[str, float]) -> str:
+    """What many micro-batches in a prompt bring beside few, as Markdown."""
+    _, batch, length = HYBRID
+    gain = {name: each_s / seconds["in stages"] for name, each_s in seconds.items()}
+    return "\n".join(
+        (
+            "",
+            "## Many micro-batches in the prompt",
+            "",
+            f"A prompt of GPT-3 of {batch} sequences of {length} tokens on 2 nodes of 8 A100 of 40 GB takes "
+            f"{time_text(seconds['in stages'])} in 2 stages with {micro_batches} micro-batches, as found. With "
+            f"{IN_DECODE}, as of a token, it takes {gain['as in decode']:.2f} times as long "
+            f"({PUBLISHED['as in decode']} was published: Aminabadi et al. 2022); with tensors split over both nodes "
+            f"as Megatron does {gain['tensors over all']:.2f} times, and in the best layouts "
+            f"{gain['in any layout']:.2f} times ({PUBLISHED['tensors over all']} was published; nothing between "
+            "the nodes is as slow here).",
+            "",
+        )
+    )
+
+
 def published_s() -> dict[int, dict[str, float]]:
     """Seconds of prompt and tokens that FasterTransformer took, by batch and `WAYS`: Pope et al. 2022, table D.2."""
     rows = csv.DictReader(line for line in own_measurements().text.splitlines() if not line.startswith("#"))
@@ -212,7 +258,7 @@ def main() -> int:
     """Write the document."""
     name, batch, counts = LARGER
     larger = [planned(name, batch, count)[0] for count in counts]
-    text = document({name: planned(name) for name in MESHES}, larger)
+    text = document({name: planned(name) for name in MESHES}, larger) + hybrid(*hybrid_s())
     published = published_s()
     text += compared(published, {batch: {way: predicted_s(batch, way) for way in WAYS} for batch in published})
     DOCUMENT.write_text(text, encoding="utf-8")

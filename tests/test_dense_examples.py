@@ -64,6 +64,13 @@ def test_a_row_says_what_is_quickest(dense: ModuleType) -> None:
     assert line.endswith("| 16 | 2.000 s | 2 | 8 | 8, 2 | 1.000 s | 2 stages |")
 
 
+def test_many_micro_batches_in_the_prompt_are_quicker_than_few_and_than_tensors_over_nodes(dense: ModuleType) -> None:
+    micro_batches, found = dense.hybrid_s(8)
+    assert found["in stages"] < found["in any layout"] <= found["tensors over all"]
+    assert found["as in decode"] / found["in stages"] > dense.PUBLISHED["as in decode"]
+    assert dense.hybrid(micro_batches, found) in dense.DOCUMENT.read_text()
+
+
 def test_splits_and_stages_of_fastertransformer_are_near_what_was_measured(dense: ModuleType) -> None:
     published = dense.published_s()
     assert sorted(published) == [1 << n for n in range(9)]

@@ -295,7 +295,7 @@ class Prover:
         few = np.count_nonzero(program.model.upper) < MANY_LIVE
         if few:
             answer = self._by_scip(program, FEW_NODES, most)
-            if answer.none or (answer.x is not None and self._is_settled(answer, program.model, gap)):
+            if answer.none or self._is_settled(answer, program.model, gap or 2 * settings.gap):
                 return answer
         levels = np.zeros(len(program.model.cost), dtype=bool)
         levels[program.levels] = True
@@ -314,10 +314,9 @@ class Prover:
         self.solve_s += answer.seconds
         return answer
 
-    def _is_settled(self, answer: Answer, model: Model, gap: float | None) -> bool:
-        """Whether a solution is near enough to its bound; any is, where no gap is given."""
-        assert answer.x is not None, "it is asked of a solution"
-        return gap is None or float(model.cost @ answer.x) * (1 - gap) <= answer.bound
+    def _is_settled(self, answer: Answer, model: Model, gap: float) -> bool:
+        """Whether there is a solution, and as near to its bound."""
+        return answer.x is not None and float(model.cost @ answer.x) * (1 - gap) <= answer.bound
 
     def _by_bytes(self, model: Model, reduced: Reduced, limits: Limited) -> Answer:
         """What a solver says of a program, with the bytes that values take branched on first: where collectives run
@@ -328,8 +327,7 @@ class Prover:
             return self._solve(model, NODES)
         program = level_program(model, reduced.program.choice, reduced.loads)
         answer = self._by_scip(program, FEW_NODES)
-        gap = 2 * self.problem.settings.gap
-        settled = answer.x is not None and self._is_settled(answer, program.model, gap)
+        settled = self._is_settled(answer, program.model, 2 * self.problem.settings.gap)
         return answer if answer.none or settled else self._solve(model, NODES)
 
     def plainest(

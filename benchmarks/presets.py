@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Plan all, and write the file; with `--models` some, onto standard output."""
     parser = argparse.ArgumentParser(description="Plan every shipped model for whole slices.")
     parser.add_argument("--models", nargs="+", choices=models(), metavar="MODEL", help="only these")
-    parser.add_argument("--limit", type=float, default=150.0, metavar="SECONDS", help="longest plan allowed (150)")
+    parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS", help="longest plan allowed (300)")
     given = parser.parse_args(arguments)
     if not ESCC.exists():
         parser.error(f"escc is not installed beside this Python ({ESCC} is missing): use `make bench-presets`")

@@ -20,7 +20,7 @@ from .quantised import read_quantised
 
 Reader = Callable[[Fields], Stack]
 
-LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2")
+LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "kimi_k2")
 READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class of the whole model
     "llama": ("LlamaForCausalLM", llama.llama),
     "mistral": ("MistralForCausalLM", llama.mistral),
@@ -40,7 +40,8 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "qwen2_vl_text": ("Qwen2VLForConditionalGeneration", llama.qwen2),
     "qwen2_5_vl_text": ("Qwen2_5_VLForConditionalGeneration", llama.qwen2),
     "qwen3_vl_text": ("Qwen3VLForConditionalGeneration", llama.qwen3),
-    "qwen3_vl_moe_text": ("Qwen3VLMoeForConditionalGeneration", experts.qwen3_moe),
+    "qwen3_omni_moe_text": ("Qwen3OmniMoeForConditionalGeneration", experts.qwen3_omni_moe),
+    "qwen3_vl_moe_text": ("Qwen3VLMoeForConditionalGeneration", experts.qwen3_vl_moe),
     "ministral": ("MinistralForCausalLM", kin.ministral),
     "phi3": ("Phi3ForCausalLM", kin.phi3),
     "olmo2": ("Olmo2ForCausalLM", kin.olmo2),
@@ -51,6 +52,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "cohere": ("CohereForCausalLM", kin.cohere),
     "cohere2": ("Cohere2ForCausalLM", kin.cohere2),
     "exaone4": ("Exaone4ForCausalLM", kin.exaone4),
+    "helium": ("HeliumForCausalLM", kin.helium),
     "seed_oss": ("SeedOssForCausalLM", kin.seed_oss),
     "ernie4_5": ("Ernie4_5ForCausalLM", kin.ernie4_5),
     "glm": ("GlmForCausalLM", kin.glm),
@@ -64,7 +66,9 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "qwen2_moe": ("Qwen2MoeForCausalLM", experts.qwen2_moe),
     "qwen3_moe": ("Qwen3MoeForCausalLM", experts.qwen3_moe),
     "glm4_moe": ("Glm4MoeForCausalLM", experts.glm4_moe),
+    "solar_open": ("SolarOpenForCausalLM", experts.solar_open),
     "olmoe": ("OlmoeForCausalLM", experts.olmoe),
+    "flex_olmo": ("FlexOlmoForCausalLM", experts.flex_olmo),
     "dots1": ("Dots1ForCausalLM", experts.dots1),
     "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", experts.ernie4_5_moe),
     "minimax_m2": ("MiniMaxM2ForCausalLM", experts.minimax_m2),
@@ -74,6 +78,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "deepseek_v3": ("DeepseekV3ForCausalLM", latent.deepseek_v3),
     "deepseek_v32": ("DeepseekV32ForCausalLM", latent.deepseek_v32),
     "glm_moe_dsa": ("GlmMoeDsaForCausalLM", latent.glm_moe_dsa),
+    "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", latent.glm4_moe_lite),
     "kimi_k2": ("DeepseekV3ForCausalLM", latent.deepseek_v3),
 }
 TOWERS = {  # models with a part for text, by what that is where it does not say
@@ -87,8 +92,26 @@ TOWERS = {  # models with a part for text, by what that is where it does not say
     "mistral3": "mistral",
     "llava": "llama",
     "llava_next": "llama",
+    "llava_next_video": "llama",
+    "llava_onevision": "qwen2",
+    "internvl": "qwen2",
+    "idefics3": "llama",
+    "smolvlm": "llama",
+    "aya_vision": "cohere2",
+    "cohere2_vision": "cohere2",
+    "qwen2_audio": "qwen2",
+    "qwen3_omni_moe": "qwen3_omni_moe_text",
     "kimi_k25": "deepseek_v3",
 }
+FLAT = ("qwen2_vl", "qwen2_5_vl")  # of which the part for text may stand in the config itself
+BESIDE_TEXT = (
+    "vision_config",
+    "vision_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+    "image_token_id",
+    "video_token_id",
+)
 OF_EXPERTS = (
     "mixtral",
     "granitemoe",
@@ -97,12 +120,15 @@ OF_EXPERTS = (
     "qwen3_moe",
     "glm4_moe",
     "olmoe",
+    "flex_olmo",
+    "solar_open",
     "dots1",
     "ernie4_5_moe",
     "minimax_m2",
     "gpt_oss",
     "llama4_text",
     "gemma4_text",
+    "qwen3_omni_moe_text",
     "qwen3_vl_moe_text",
     *LATENT,
 )
@@ -161,6 +187,11 @@ def _text_part(whole: Fields) -> tuple[Fields, str]:
     """The fields of the part of a model that reads and writes text, and its architecture."""
     node = whole.get("model_type")
     part = whole.part("text_config") if node is not None and node.value in TOWERS else None
+    if part is None and node is not None and node.value in TOWERS and (thinker := whole.part("thinker_config")):
+        part = thinker.part("text_config")  # beside what hears, sees and speaks
+    if part is None and node is not None and node.value in FLAT:
+        whole.inert(BESIDE_TEXT)
+        return whole, TOWERS[str(node.value)]
     if part is None:
         return whole, _architecture(whole)
     part.inert(["model_type"])
@@ -181,7 +212,7 @@ def _architecture(fields: Fields) -> str:
     experts = _experts(fields)
     if not isinstance(name, str):
         fields.refuse("model_type", "`model_type` names no architecture.", known)
-    elif name not in READERS and (message := _recurrent(fields, name)) is not None:
+    elif name not in READERS and (message := _recurrent(fields.part("text_config") or fields, name)) is not None:
         fields.refuse("model_type", message)
     elif experts is not None and name not in OF_EXPERTS:
         message = f"`{name[:60]}` is a mixture of experts (`{experts}`) that is not understood."

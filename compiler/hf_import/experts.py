@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .common import CHUNK, FULL, WINDOW, Defaults, Sizes, kinds_of, read_activation, read_kinds, read_sizes
-from .description import Attention, Experts, FeedForward, Latent, Layer, Norm, QueryNorm, Router, Stack
+from .description import Attention, Experts, FeedForward, Latent, Layer, Norm, Norms, QueryNorm, Router, Stack
 from .fields import Fields
 from .kin import multiplied
 from .llama import biased_heads, by_kind, heads_of, normed, read_window, stacked
@@ -90,16 +90,29 @@ def minimax_m2(fields: Fields) -> Stack:
 
 def olmoe(fields: Fields) -> Stack:
     """OLMoE: norms over all heads of queries and keys."""
+    sizes, layer = _olmoe_layer(fields, 64, 8, 2048)
+    return stacked(fields, sizes, layer, epsilon=1e-5)
+
+
+def flex_olmo(fields: Fields) -> Stack:
+    """FlexOlmo: the same with norms behind attention and experts."""
+    sizes, layer = _olmoe_layer(fields, 7, 5, 11008, base=5e5)
+    return stacked(fields, sizes, replace(layer, norms=Norms.AFTER))
+
+
+def _olmoe_layer(fields: Fields, count: int, kept: int, width: int, base: float = 10000.0) -> tuple[Sizes, Layer]:
+    """Sizes, and a layer of experts, where the config does not say so many, of that width, with rope of that base."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
     fields.must_be("clip_qkv", [], "queries, keys and values that are cut off are not known")
-    attention = biased_heads(fields, sizes, QueryNorm.ALL)
+    bias, turned = fields.flag("attention_bias", False), rope(fields, sizes, default_base=base)
+    plain = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
+    attention = replace(plain, query_norm=QueryNorm.ALL)
     name = "num_experts" if "num_experts" in fields.entries else "num_local_experts"
-    count, kept = fields.count(name, 64), fields.count("num_experts_per_tok", 8)
+    count, kept = fields.count(name, count), fields.count("num_experts_per_tok", kept)
     check_counts(fields, ("num_local_experts",), "num_experts_per_tok", count, kept)
-    width, activation = fields.count("intermediate_size", 2048), read_activation(fields, "hidden_act", "silu")
+    width, activation = fields.count("intermediate_size", width), read_activation(fields, "hidden_act", "silu")
     router = Router("softmax", normalised=fields.flag("norm_topk_prob", False))
-    experts = Experts(count, kept, width, activation, router)
-    return stacked(fields, sizes, Layer(attention, experts), epsilon=1e-5)
+    return sizes, Layer(attention, Experts(count, kept, width, activation, router))
 
 
 def qwen2_moe(fields: Fields) -> Stack:
@@ -118,15 +131,38 @@ def qwen3_moe(fields: Fields) -> Stack:
     return _sparse(fields, sizes, attention, _qwen_experts(fields, 128, 8, 768))
 
 
-def _qwen_experts(fields: Fields, count: int, kept: int, width: int) -> Experts:
-    """Experts weighed by their softmax, where the config does not say so many, of that width."""
+def qwen3_omni_moe(fields: Fields) -> Stack:
+    """The text of Qwen 3 Omni: Qwen 3 MoE, whose weights add to 1 where the config does not say."""
+    return _qwen3_text(fields, Defaults(kv_heads=4, head_dim=None, context=32768), 1e6, (128, 8, 768))
+
+
+def qwen3_vl_moe(fields: Fields) -> Stack:
+    """The text of Qwen 3 VL: Qwen 3 MoE, whose weights add to 1 whatever the config says."""
+    return _qwen3_text(fields, Defaults(kv_heads=16, head_dim=None, context=128000), 5e5, (60, 4, 1408), always=True)
+
+
+def _qwen3_text(
+    fields: Fields, defaults: Defaults, base: float, experts: tuple[int, int, int], always: bool = False
+) -> Stack:
+    """Where the config does not say: rope of that `base`, and so many `experts`, of which a token takes so many, of
+    that width, by weights that add to 1; `always`: that they do where it says otherwise, too."""
+    sizes = read_sizes(fields, defaults)
+    attention = replace(biased_heads(fields, sizes, QueryNorm.HEAD), rope=rope(fields, sizes, default_base=base))
+    found = _qwen_experts(fields, *experts, normalised=True)
+    router = replace(found.router, normalised=found.router.normalised or always)
+    return _sparse(fields, sizes, attention, replace(found, router=router))
+
+
+def _qwen_experts(fields: Fields, count: int, kept: int, width: int, normalised: bool = False) -> Experts:
+    """Experts weighed by their softmax; where the config does not say, so many, of that width, with weights that are
+    made to add to 1 or not."""
     fields.must_be("use_sliding_window", [False], "windows are not known here")
     fields.inert(["sliding_window", "max_window_layers"])
     name = "num_experts" if "num_experts" in fields.entries else "num_local_experts"
     count, kept = fields.count(name, count), fields.count("num_experts_per_tok", kept)
     check_counts(fields, ("num_local_experts",), "num_experts_per_tok", count, kept)
     activation = read_activation(fields, "hidden_act", "silu")
-    router = Router("softmax", normalised=fields.flag("norm_topk_prob", False))
+    router = Router("softmax", normalised=fields.flag("norm_topk_prob", normalised))
     return Experts(count, kept, fields.count("moe_intermediate_size", width), activation, router)
 
 
@@ -149,6 +185,16 @@ def glm4_moe(fields: Fields) -> Stack:
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, query_norm=norm)
     experts = corrected(fields, (128, 8, 1408), 1.0, (1, 1))
     return after_dense(fields, sizes, [attention] * sizes.layers, experts, 1, epsilon=1e-5)
+
+
+def solar_open(fields: Fields) -> Stack:
+    """Solar Open: GLM-4 MoE without dense layers and norms of heads."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=128, context=131072))
+    bias, turned = fields.flag("attention_bias", False), rope(fields, sizes, default_base=1e6)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias)
+    fields.must_be("partial_rotary_factor", [1.0], "rope that turns a part of a head is not known here")
+    fields.inert(["intermediate_size", "first_k_dense_replace", "use_qk_norm"])  # which it does not read
+    return stacked(fields, sizes, Layer(attention, corrected(fields, (128, 8, 1280), 1.0, (1, 1))), epsilon=1e-5)
 
 
 def dots1(fields: Fields) -> Stack:

@@ -55,6 +55,15 @@ def olmo3(fields: Fields) -> Stack:
     return stacked(fields, sizes, layers, epsilon=1e-5)
 
 
+def helium(fields: Fields) -> Stack:
+    """Helium: Llama with rope that turns neighbours."""
+    sizes = read_sizes(fields, Defaults(kv_heads=20, head_dim=128, context=4096))
+    bias, turned = fields.flag("attention_bias", False), replace(rope(fields, sizes, default_base=1e5), halves=False)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias)
+    forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
+    return stacked(fields, sizes, Layer(attention, forward), epsilon=1e-8)
+
+
 def exaone4(fields: Fields) -> Stack:
     """EXAONE 4: norms behind attention and feed-forward, and of each head; of the larger ones three layers of four look
     through a window, and the others have no positions."""

@@ -21,6 +21,17 @@ def deepseek_v3(fields: Fields) -> Stack:
     return after_dense(fields, sizes, [latent] * sizes.layers, experts, 3)
 
 
+def glm4_moe_lite(fields: Fields) -> Stack:
+    """GLM-4.7-Flash: DeepSeek V3 with other sizes."""
+    sizes = _sizes(fields, 202752)
+    interleaved = fields.flag("rope_interleave", True)
+    latent = _latent(fields, sizes, 768, interleaved=interleaved, mscale=True, dims=(192, 256))
+    fields.must_be("partial_rotary_factor", [1.0], "rope that turns a part of a head is not known here")
+    fields.must_be("first_k_dense_replace", [1], "the first layer alone is dense, or `mlp_layer_types` says which")
+    experts = corrected(fields, (64, 4, 1536), 1.8, (1, 1))
+    return after_dense(fields, sizes, [latent] * sizes.layers, experts, 1, epsilon=1e-5)
+
+
 def deepseek_v32(fields: Fields) -> Stack:
     """DeepSeek V3.2: an indexer chooses the tokens that each one sees."""
     sizes = _sizes(fields, 163840)
@@ -90,19 +101,26 @@ def _sizes(fields: Fields, context: int) -> Sizes:
     )
 
 
-def _latent(fields: Fields, sizes: Sizes, query_rank: int, interleaved: bool, mscale: bool) -> Latent:
+def _latent(
+    fields: Fields,
+    sizes: Sizes,
+    query_rank: int,
+    interleaved: bool,
+    mscale: bool,
+    dims: tuple[int, int] = (128, 128),
+) -> Latent:
     """Latent attention. `interleaved`: whether rope turns neighbours in the checkpoint; `mscale`: whether a scaled
-    rope also scales the scores."""
+    rope also scales the scores; `dims`: of a head, without rope and of values, where the config does not say."""
     fields.must_be("attention_bias", [False], "biases of latent attention are not known")
     turned = rope(fields, sizes)
-    head_dim, rank = fields.count("qk_nope_head_dim", 128), fields.count("kv_lora_rank", 512)
+    head_dim, rank = fields.count("qk_nope_head_dim", dims[0]), fields.count("kv_lora_rank", 512)
     scale = (head_dim + sizes.head_dim) ** -0.5
     return Latent(
         heads=sizes.heads,
         query_rank=None if _none(fields, "q_lora_rank") else fields.count("q_lora_rank", query_rank),
         rank=rank,
         head_dim=head_dim,
-        value_dim=fields.count("v_head_dim", 128),
+        value_dim=fields.count("v_head_dim", dims[1]),
         rope=replace(turned, halves=not interleaved),
         scale=scale * _magnified(fields) ** 2 if mscale else scale,
         epsilon=NARROW_EPSILON,

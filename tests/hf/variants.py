@@ -97,6 +97,12 @@ STARCODER2: Config = SIZES | {"model_type": "starcoder2"}
 COHERE: Config = SIZES | {"model_type": "cohere"}
 EXAONE4: Config = SIZES | {"model_type": "exaone4", "num_key_value_heads": 2, "sliding_window": 5}
 SEED_OSS: Config = SIZES | {"model_type": "seed_oss", "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+GLM_LITE: Config = {k: v for k, v in DEEPSEEK.items() if k not in ("first_k_dense_replace", "topk_method")} | {
+    "model_type": "glm4_moe_lite"
+}
+SOLAR: Config = {k: v for k, v in GLM4_MOE.items() if k != "intermediate_size"} | {"model_type": "solar_open"}
+FLEX_OLMO: Config = MOE | {"model_type": "flex_olmo", "num_experts": 5, "pad_token_id": 0}
+HELIUM: Config = SIZES | {"model_type": "helium", "num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0}
 ERNIE: Config = SIZES | {"model_type": "ernie4_5", "num_key_value_heads": 2, "head_dim": 8}
 GLM: Config = SIZES | {"model_type": "glm", "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
 OLMOE: Config = MOE | {"model_type": "olmoe", "num_experts": 5, "pad_token_id": 0}
@@ -313,6 +319,15 @@ VARIANTS: Mapping[str, Config] = {
     "cohere2, least": COHERE | {"model_type": "cohere2", "sliding_window": 4, "num_hidden_layers": 5},
     "cohere2, other pattern": COHERE | {"model_type": "cohere2", "sliding_window": 4, "sliding_window_pattern": 2},
     "cohere2, no window": COHERE | {"model_type": "cohere2", "sliding_window": 64, "num_key_value_heads": 3},
+    "glm4_moe_lite, least": GLM_LITE,
+    "glm4_moe_lite, layers named, halves": GLM_LITE
+    | {"mlp_layer_types": ["sparse", "dense", "sparse"], "rope_interleave": False, "num_hidden_layers": 3},
+    "solar_open, least": SOLAR,
+    "solar_open, biases, groups": SOLAR | {"attention_bias": True, "n_group": 3, "topk_group": 2},
+    "flex_olmo, least": FLEX_OLMO,
+    "flex_olmo, weights add to 1": FLEX_OLMO | {"norm_topk_prob": True, "attention_bias": True},
+    "helium, least": HELIUM,
+    "helium, biases, tied": HELIUM | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     "exaone4, least": EXAONE4 | {"num_hidden_layers": 5},
     "exaone4, one kind": EXAONE4 | {"sliding_window": None, "layer_types": ["full_attention"] * 2, "rope_theta": 50.0},
     "exaone4, layers named": EXAONE4

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from escc.compiler.hf_import.architectures import OF_EXPERTS, READERS, read_config
-from escc.compiler.hf_import.description import Attention, FeedForward, Transformer
+from escc.compiler.hf_import.architectures import FLAT, OF_EXPERTS, READERS, TOWERS, read_config
+from escc.compiler.hf_import.description import Attention, Experts, FeedForward, Transformer
 from escc.compiler.hf_import.json_text import read_json
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
@@ -33,6 +33,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said besi
     "gpt_neox": {"hidden_act": "gelu_new", "rotary_pct": 1.0},
     "phi": {"partial_rotary_factor": 1.0},
     "glm4_moe": {"partial_rotary_factor": 1.0},
+    "helium": {"num_key_value_heads": 8},
     "glm": {"partial_rotary_factor": 1.0},
     "glm4": {"partial_rotary_factor": 1.0},
     "dots1": {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1, "max_window_layers": 3},
@@ -68,6 +69,13 @@ def forward(text: str) -> FeedForward:
     """Its feed-forward, likewise."""
     (found,) = {layer.forward for layer in read(text).layers}
     assert isinstance(found, FeedForward)
+    return found
+
+
+def experts(text: str) -> Experts:
+    """Its experts, likewise."""
+    (found,) = {layer.forward for layer in read(text).layers}
+    assert isinstance(found, Experts)
     return found
 
 
@@ -214,6 +222,41 @@ def test_no_architecture_is_taken_for_another(name: str) -> None:
         read(config(name))
     assert "did you mean" not in str(raised.value)
     assert "known are llama, mistral, " in str(raised.value)
+
+
+@pytest.mark.parametrize("whole", sorted(TOWERS))
+def test_a_part_for_text_is_read_as_it_would_be_alone(whole: str) -> None:
+    kind = TOWERS[whole]
+    alone = json.loads(config(kind))
+    own = {name: value for name, value in alone.items() if name != "model_type"}
+    nested: dict[str, Any] = {"model_type": whole, "vision_config": {}, "text_config": own}
+    assert read(json.dumps(nested)) == read(json.dumps(alone))
+    assert read(json.dumps(nested | {"text_config": alone})) == read(json.dumps(alone))
+    thinking = {"model_type": whole, "thinker_config": {"audio_config": {}, "text_config": alone}, "talker_config": {}}
+    assert read(json.dumps(thinking)) == read(json.dumps(alone))
+
+
+@pytest.mark.parametrize("whole", FLAT)
+def test_a_part_for_text_may_stand_in_the_config_itself(whole: str) -> None:
+    alone = json.loads(config(TOWERS[whole]))
+    beside = {"vision_config": {"depth": 32}, "image_token_id": 1, "video_token_id": 2, "vision_start_token_id": 3}
+    assert read(json.dumps(alone | beside | {"model_type": whole})) == read(json.dumps(alone))
+
+
+@pytest.mark.parametrize(("kind", "said"), [("qwen3_moe", (False, False)), ("qwen3_omni_moe_text", (True, False))])
+def test_weights_of_experts_add_to_1_as_the_config_says_or_as_of_the_architecture(
+    kind: str, said: tuple[bool, bool]
+) -> None:
+    missing = [experts(config(kind)), experts(config(kind, norm_topk_prob=False))]
+    assert tuple(one.router.normalised for one in missing) == said
+    assert experts(config(kind, norm_topk_prob=True)).router.normalised
+    assert experts(config("qwen3_vl_moe_text", norm_topk_prob=False)).router.normalised  # which `transformers` ignores
+
+
+def test_a_part_for_text_that_keeps_a_state_says_so() -> None:
+    text = {"model_type": "qwen3_5_text", "linear_conv_kernel_dim": 4}
+    with pytest.raises(InputError, match="`qwen3_5` has layers of linear attention"):
+        read(json.dumps({"model_type": "qwen3_5", "text_config": text}))
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,6 @@ nothing of it changes what is sent:
   is kept.
 - Several gathers that go as one row become an all-reduce where the row is not made of whole lanes (DeepSeek-V3). As
   several rows they are kept.
-- A gather of what a reduce-scatter has just made becomes an all-reduce with it, of as many bytes. With a barrier
-  between them both are kept.
 - A gather of much is made again for each of the steps that read it where memory is short: what is gathered is taken
   for something cheap to make twice (libtpu 0.0.42, PaLM 62B, prefill on v4 2x2x2: 26 GB sent for 7 that are planned).
   Behind a barrier it is made once.

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from ...cost.attention import Attention
 from ...cost.tpu_collectives import Kept
-from ...ir.collective import ReduceScatter
-from ...ir.dataflow import moves, ops_in
+from ...ir.dataflow import ops_in
 from ...ir.expr import context_dims, operands
 from ...ir.inert import literal
 from ...ir.layout import Layout, format_layout
@@ -56,8 +55,7 @@ class FunctionText:
         self.lines = Lines(self.notes is not None)
         self.ops = Ops(self.values, self.sizes, self.names, self.spmd.mesh)
         kept = Kept(self.spmd.mesh, self.values, self.sizes) if self.tpu else None
-        scattered = frozenset(m.result for m in moves(self.spmd) if isinstance(m.collective, ReduceScatter))
-        self.moves = Moves(self.values, lambda name: self.ops.kept(self.values[name].dims), kept, scattered=scattered)
+        self.moves = Moves(self.values, lambda name: self.ops.kept(self.values[name].dims), kept)
         base, note = self.names.base, self._note
         self.rows = Rows(self.packed, self.values, self.names, self.ops, self.lines, base, kept)
         self.loops = Loops(self.values, self.ops, self.moves, self.lines, base, note, self.both_ways)

@@ -16,13 +16,12 @@ from .jax_text import axes_text
 @dataclass(frozen=True)
 class Moves:
     """Writes the collectives of a program. `held`: the dims of a value's local array; `kept`: what the TPU's compiler
-    keeps, where the program is for one; `boxed`: values are boxes of rows; `scattered`: what reduce-scatters make."""
+    keeps, where the program is for one; `boxed`: values are boxes of rows."""
 
     values: Mapping[str, SpmdValue]
     held: Callable[[str], Sequence[str]]
     kept: Kept | None
     boxed: bool = False
-    scattered: frozenset[str] = frozenset()
 
     def axis(self, operand: str, dim: int) -> int:
         """Where dimension `dim` of a value stands in its local array."""
@@ -36,8 +35,6 @@ class Moves:
             case AllGather(axes, dim):
                 # `invarying`: what is gathered is the same on all these chips, and JAX checks it.
                 at, stages = self.axis(operand, dim), self._stages(axes)
-                if self.kept and operand in self.scattered:
-                    a = f"lax.optimization_barrier({a})"
                 text = f'lax.all_gather({a}, {axes_text(axes)}, axis={at}, tiled=True, to="invarying")'
                 if len(stages) > 1:
                     text = f"gather_in_stages({a}, {stages_text(stages)}, {at})"

@@ -15,6 +15,7 @@ from subprocess import run
 from typing import Any
 
 import pytest
+from helpers_exec import Build
 
 from escc.compiler.jax import tpu
 from escc.compiler.jax.hlo import ModuleTransfer, collectives_of
@@ -26,10 +27,12 @@ from escc.compiler.jax.tpu import require_tpu_compiler, slice_of
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load, parse
 from escc.cost.attention import blocks_of
+from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
-from escc.ir.collective import CollectiveKind
+from escc.ir.collective import AllGather, CollectiveKind, ReduceScatter
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
+from escc.ir.program import Kind
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -359,6 +362,25 @@ def test_the_module_of_a_feed_forward_is_checked_without_a_tpu():
     assert data["kinds"]["all-gather"] == dict.fromkeys(("planned_bytes", "module_bytes"), 7_077_888)
     assert 0.5 < found.peak_bytes / found.planned_bytes < 1.05
     assert "14,155,776 bytes in all, as planned" in module_check_text(one, found)
+
+
+@needs_libtpu
+def test_sums_of_odd_shapes_and_their_gathers_stay_what_they_are():
+    """A sum over a square of four chips, and one of few rows of wide numbers, which is gathered at once."""
+    b = Build("2x2x2", B=64, C=4, D=1280, E=2688, F=1024)
+    stored = {"a": "BF_xy", "w": "F_xyE", "c": "CF_z", "v": "F_zD"}
+    for name, layout in stored.items():
+        b.stored(name, layout, Kind.INPUT)
+    b.einsum("s", "BF,FE->BE", "a", "w", layout="BE partialsum-xy")
+    b.move("t", "s", ReduceScatter(("x", "y"), 0), "B_xyE")
+    b.einsum("n", "CF,FD->CD", "c", "v", layout="CD partialsum-z", dtype="f32")
+    b.move("m", "n", ReduceScatter(("z",), 1), "CD_z")
+    b.move("o", "m", AllGather(("z",), 1), "CD")
+    hardware, spmd = Hardware.load("tpu-v4"), b.spmd("t", "o")
+    made = {"program": b.program("t", "o"), "spmd": spmd, "estimate": estimate(spmd, hardware)}
+    one = replace(feed_forward(), hardware=hardware, **made)
+    found = tpu.check_tpu(one)
+    assert found.equal and not found.small, module_check_text(one, found)
 
 
 @pytest.mark.parametrize(("peak", "short", "found"), [(1.04, 1.0, None), (1.06, 1.02, 1.02), (1.06, None, None)])

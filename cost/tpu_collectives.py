@@ -1,7 +1,7 @@
 """How collectives are written so that the TPU's compiler keeps them, and does not make others of them.
 
 All of it was measured by compiling modules ahead of time (libtpu 0.0.42 and 0.0.52, slices of v4, v5e and v5p), and
-nothing of it changes what is sent:
+nothing of it changes what is sent, but for a few elements with which rows are filled up:
 
 - A gather or reduce-scatter over all chips becomes an all-reduce, of twice the bytes. In two stages it stays what it
   is: a gather along the minor axes, then along the major one, a reduce-scatter the other way round.

@@ -276,7 +276,7 @@ class Prover:
             if near >= price * unit:
                 break
             left = fixed(reduced.model, relaxed, near)
-            answer = self._branch(left, reduced, near, gap)
+            answer = self._branch(left, reduced, unit, near, gap)
             floor = near if answer.none else max(floor, min(near, answer.bound))
             plan = self._plan(answer, reduced)
             if plan is not None and plan.price * unit <= (near if gap else near * (1 + ANY)):
@@ -284,10 +284,10 @@ class Prover:
         left = fixed(reduced.model, relaxed, price * unit * (1 + 1e-9))
         none = price * unit * (1 - (gap or 0.0))
         most = None if gap is None else none
-        answer = self._branch(left, reduced, most, gap)
+        answer = self._branch(left, reduced, unit, most, gap)
         return answer, (none if answer.none else min(none, max(floor, answer.bound))) / unit
 
-    def _branch(self, left: Model, reduced: Reduced, most: float | None, gap: float | None) -> Answer:
+    def _branch(self, left: Model, reduced: Reduced, unit: float, most: float | None, gap: float | None) -> Answer:
         """What a solver says of what is `left` of a program, by levels, of solutions that cost at `most` so much, and
         within a gap if one is given. SCIP, told where to branch, settles most programs of few columns in a few nodes.
         Where it does not, HiGHS is asked of levels alone: that says as much, if no other choice is mixed."""
@@ -302,10 +302,17 @@ class Prover:
         least = replace(settings, gap=gap or settings.gap)
         answer = solve(replace(program.model, integer=levels), least, NODES, first=program.levels)
         self.solve_s += answer.seconds
-        if few and not answer.none and self._plan(answer, reduced) is None:
-            full = self._by_scip(program, NODES, most)
-            return full if full.none else replace(full, bound=max(full.bound, answer.bound))
-        return answer
+        if not few or answer.none:
+            return answer
+        beyond = np.inf if most is None else most
+        if answer.bound >= beyond:
+            return replace(answer, x=None, none=True)
+        plan = self._plan(answer, reduced)
+        price = np.inf if plan is None else plan.price * unit
+        if price <= beyond and price * (1 - (gap or 2 * settings.gap)) <= answer.bound:
+            return answer
+        full = self._by_scip(program, NODES, most)
+        return full if full.none else replace(full, bound=max(full.bound, answer.bound))
 
     def _by_scip(self, program: LevelProgram, nodes: int, most: float | None = None) -> Answer:
         """What SCIP says of a program by levels within so many nodes."""

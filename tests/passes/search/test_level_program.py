@@ -66,12 +66,15 @@ def asked(problem: Problem, limits: Rooms, price: float, gap: float | None = Non
     return answer.plan, answer.bound
 
 
-@pytest.mark.parametrize("live", [0, 10**6], ids=["levels alone", "levels first"])
+@pytest.mark.parametrize(
+    ("live", "few"), [(0, 200), (10**6, 200), (10**6, 1)], ids=["levels alone", "levels first", "both in turn"]
+)
 @pytest.mark.parametrize("seed", [0, 3, 7, 11, 16, 23, 31, 42])
 def test_by_levels_the_optimum_is_that_of_rows_over_all_choices(
-    seed: int, live: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, live: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exact, "MANY_LIVE", live)
+    monkeypatch.setattr(exact, "FEW_NODES", few)
     problem = problem_of(seed, SQUARE, LINKS)
     problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
     limits = rooms(problem, seed)

@@ -16,7 +16,7 @@ from functools import cached_property
 from ...cost.streams import NO_HOST, host_of_stages
 from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Program
+from ...ir.program import Program, stored_in
 from ...passes.choose import Options
 from ...passes.plan import PROVEN
 from ...passes.stages.bounds import Bounds, KnownLayers, Split
@@ -39,7 +39,8 @@ def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
 
 @dataclass
 class _Pipelines(Family[Staged]):
-    """Pipelines along an axis that stream tensors of some kinds."""
+    """Pipelines along an axis that stream tensors of some kinds; `below`: of those that stream nothing only such are of
+    interest that take less."""
 
     phases: Sequence[str]
     mesh: Mesh
@@ -47,10 +48,13 @@ class _Pipelines(Family[Staged]):
     options: Options
     micro_batches: Mapping[str, int] | None
     layers_known: KnownLayers
+    below: float
 
     def planned(self, program: Program) -> Staged:
         """The pipeline of a program. Raises as `compile_staged` does."""
-        given = self.phases, self.mesh, self.axis, self.options, self.micro_batches
+        streams = any(one.streamed for one in stored_in(program.body))
+        options = self.options if streams else replace(self.options, below=self.below)
+        given = self.phases, self.mesh, self.axis, options, self.micro_batches
         return compile_staged(program, *given, known=self.layers_known)
 
     @property
@@ -152,13 +156,13 @@ def compile_streamed_stages(
     The bound is of all pipelines that stream any of their layers, or none: with each count of them none computes
     quicker than one that keeps the least, nor fetches less than so many layers. Raises as `compile_staged` does,
     InputError where stages cannot stream or the host cannot hold them, and Cutoff where bounds show before any is
-    planned that none takes less than `below`.
+    found that none takes less than `below`.
     """
     own = with_hosts(mesh, axis, options)
     unstreamed: dict[int, Staged | InputError] = {}
     given = phases, mesh, axis, own, micro_batches
     known: KnownLayers = {}
-    every = [_Pipelines(program, kinds, ahead, unstreamed, *given, known) for kinds in FAMILIES[offload]]
+    every = [_Pipelines(program, kinds, ahead, unstreamed, *given, known, below) for kinds in FAMILIES[offload]]
     best = quickest(every, below)
     found = best.found
     if run:  # again, with what is run of it

@@ -185,7 +185,11 @@ def quickest(families: Sequence[Family[Found]], below: float = math.inf) -> Quic
     refused: list[InputError] = []
     bounds: list[float] = []
     if families[0].fewest == 0:
-        _add_unstreamed(families[0], found, refused, bounds)
+        least_s = families[0].least_s(0)
+        if least_s >= below:
+            bounds.append(least_s)
+        else:
+            _add_unstreamed(families[0], found, refused, bounds)
 
     def floor_s(family: Family[Found]) -> float:
         computing_s = (one.known_s for one in families if family.kinds <= one.kinds)
@@ -218,6 +222,9 @@ def _add_unstreamed(
     """Add what there is with nothing streamed."""
     try:
         family.at(0)
+    except Cutoff as cut:
+        bounds.append(cut.bound)
+        return
     except NoPlan as error:
         refused.append(error)
         if error.outcome is Outcome.UNPROVEN:

@@ -1,8 +1,10 @@
 """What comes from a host: the time of layers beside a simulation, the bytes of a fetch, and what a host may be."""
 
+import math
 import random
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from programs import TINY_DECODER
@@ -15,6 +17,7 @@ from escc.cost.memory import memory
 from escc.cost.simulate.streams import play
 from escc.cost.streams import Carrier, carried_s, host_of_stages, streamed_s
 from escc.ir.diagnostics import InputError, Source
+from escc.ir.layout import most_ways
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind
 from escc.ir.text.read_spmd import parse_spmd
@@ -179,3 +182,16 @@ def test_a_host_without_rates_is_refused():
         "The field `nvme_bytes_per_s` is missing from `[host]`.",
     ]
     assert all(one.hint and one.span for one in caught.value.diagnostics)
+
+
+def test_the_most_parts_are_those_of_the_best_way_to_give_axes_to_dims():
+    rng = random.Random(1)
+    for _ in range(200):
+        shape = [rng.choice([1, 2, 3, 4, 6, 12, 20]) for _ in range(rng.randint(0, 3))]
+        ways = [rng.choice([1, 2, 3, 4]) for _ in range(rng.randint(1, 3))]
+        best = 1
+        for given in product([*range(len(shape)), None], repeat=len(ways)):
+            split = [math.prod(w for w, at in zip(ways, given, strict=True) if at == n) for n in range(len(shape))]
+            if all(size % w == 0 for size, w in zip(shape, split, strict=True)):
+                best = max(best, math.prod(split))
+        assert most_ways(shape, Mesh(tuple(zip("xyz", ways, strict=False)))) == best

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 from programs import TINY_DECODER
 
+from escc.compiler.plan import offload
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.offload import Offload, Offloaded, compile_offloaded, on_meshes
 from escc.compiler.plan.pipeline import compile_phases, load, model_source, parse
 from escc.compiler.plan.streamed_layers import streaming
+from escc.compiler.plan.tries import tries
 from escc.compiler.report.offload_text import chip_flops_per_s
 from escc.cost.hardware import Hardware, Host
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
-from escc.ir.program import Kind
+from escc.ir.program import Kind, stored_in
 from escc.passes.choose import Options
 from escc.passes.plan import NoPlan
 from escc.passes.stages.divide import layers_of
@@ -98,6 +100,50 @@ def test_the_choice_is_as_good_as_any_count_or_within_its_gap(share: float):
     assert all(float(one.memory.total_bytes) <= options.capacity for one in found.compiled)
     if share > 1:
         assert found.streamed == 0 or found.price <= whole.price
+
+
+def slow(rate: float) -> Hardware:
+    """The tiny chip with a host that sends so many bytes a second to each."""
+    return replace(TINY_CHIP, host=replace(HOST, link_bytes_per_s=rate))
+
+
+def test_what_cannot_be_quicker_is_not_planned(monkeypatch: pytest.MonkeyPatch):
+    """Where all fits, and one layer takes longer to come than all of them compute, nothing else is planned; where not
+    all fits, neither are more layers than have to come."""
+    planned = []
+
+    def counted(program, *given):
+        planned.append({one.streamed.count for one in stored_in(program.body) if one.streamed} or {0})
+        return compile_phases(program, *given)
+
+    monkeypatch.setattr(offload, "compile_phases", counted)
+    program, mesh = parse(TINY_DECODER), Mesh.parse("1")
+    found = compile_offloaded(program, ["decode"], mesh, Options(slow(1e6)), Offload.AUTO)
+    assert planned == [{0}] and found.streamed == 0 and found.gap < 1e-9
+    planned.clear()
+    whole = float(found.compiled[0].memory.total_bytes)
+    found = compile_offloaded(program, ["decode"], mesh, Options(slow(1e6), capacity_bytes=0.8 * whole), Offload.AUTO)
+    assert 0 < found.streamed < layers_of(program) and found.gap < 0.01
+    assert len(planned) < 3 * layers_of(program) / 2  # of three kinds and all counts
+
+
+def test_bounds_count_the_parts_that_axes_divide():
+    """Of what a layer has 3 chips divide nothing, and 2 all of it."""
+    program, chip = parse(TINY_DECODER), slow(1e7)
+    for chips, share in (("2", 0.5), ("3", 0.7)):
+        [whole] = compile_phases(program, ["decode"], Mesh.parse(chips), Options(chip))
+        options = Options(chip, capacity_bytes=share * float(whole.memory.total_bytes))
+        found = compile_offloaded(program, ["decode"], Mesh.parse(chips), options, Offload.WEIGHTS)
+        assert found.streamed and found.gap < 0.02
+
+
+def test_axes_of_stages_that_stream_are_left_when_a_bound_says_so():
+    program, mesh = parse(TINY_DECODER), Mesh.parse("2x2")
+    found = tries(program, ["decode"], [mesh], Options(slow(1e6)), None, offload=Offload.AUTO)
+    every = tries(program, ["decode"], [mesh], Options(slow(1e6)), None, offload=Offload.AUTO, every=True)
+    assert found[0].axis is None and any(one.beaten for one in found) and not any(one.beaten for one in every)
+    assert found[0].price == min(one.price for one in every)
+    assert min(one.bound for one in found) <= min(one.price for one in every)
 
 
 def test_the_best_batch_is_the_best_of_those_that_fit():

@@ -33,6 +33,7 @@ MOST_AMONG = 250_000  # columns of a program among images; larger ones take minu
 MOST_STORED = 800_000  # columns of the program of plans that store what one stores, whose relaxation is easy
 MOST_SPELLED, MOST_ARCS = 40_000, 150_000  # columns of the programs that spell a plan out: over its arcs, and all
 TIGHTER = (0.5, 1.1, 1.1, 1.1)  # how much less room there is said to be, by what is taken too much spelled out, in turn
+UNKNOWN = 0.02  # taken too much by a plan none of whose images keeps to the limits
 LITTLE = 1e-6  # and less than that plan takes at the least, so that another is found
 
 
@@ -69,9 +70,10 @@ class ImageSearch:
             if cheapest is None:
                 break
             found, wrong = self._spelled(cheapest, whole, below)
-            if found is not None or wrong is None:
+            if found is not None:
                 break
-            less = limits.share * (1 - beyond * self.limits.excess(wrong))
+            excess = UNKNOWN if wrong is None else self.limits.excess(wrong)
+            less = limits.share * (1 - beyond * excess)
             limits = replace(limits, share=min(less, limits.taken(cheapest) * (1 - LITTLE)))
             cheapest, _ = small.any(limits, max(least, low), below)
         if found is not None and bound < found.price * (1 - ROUGH):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.image_program import Among, ImageSearch
 from escc.passes.search.images import Images, images
-from escc.passes.search.problem import Problem
+from escc.passes.search.problem import Candidate, Problem
 from escc.passes.search.rename_axes import layout_on
 
 PAPER, LINKS = Hardware.of_paper("tpu-v4"), Hardware.load("tpu-v4")
@@ -178,3 +179,38 @@ def test_the_search_by_images_finds_what_the_search_without_finds(monkeypatch: p
             assert seen
         assert found.price == pytest.approx(plain.price, rel=1e-9)
         assert found.bound <= plain.price * (1 + 1e-9)
+
+
+def test_where_no_image_of_the_cheapest_plan_keeps_to_the_limits_less_room_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spelled, asked = ImageSearch._spelled, list[Candidate]()
+
+    def none_of_the_first(self: ImageSearch, plan: Candidate, *others: Any) -> Any:
+        asked.append(plan)
+        return spelled(self, plan, *others) if len(asked) > 1 else (None, None)
+
+    source = Source("layer.esti", LAYER)
+    program = expand(parse(source), source, {})
+    options = Options(LINKS, capacity_bytes=math.inf, stored_bytes=0.6 * 2 * 256 * 1024 * 2 + 1)
+    plain = choose(program, "main", CUBE, options)
+    searched_by_images(monkeypatch)
+    shown = found_by_images(monkeypatch)
+    monkeypatch.setattr(ImageSearch, "_spelled", none_of_the_first)
+    found = choose(program, "main", CUBE, options)
+    assert len(asked) > 1 and asked[1].chosen != asked[0].chosen
+    assert shown[0] is not None and shown[0].price >= plain.price * (1 - 1e-9)
+    assert found.price == pytest.approx(plain.price, rel=1e-9)
+
+
+def found_by_images(monkeypatch: pytest.MonkeyPatch) -> list[Candidate | None]:
+    """What plans the search by images has found, from here on."""
+    run, shown = ImageSearch.run, list[Candidate | None]()
+
+    def noted(self: ImageSearch, least: float, below: float) -> Among:
+        among = run(self, least, below)
+        shown.append(among.found)
+        return among
+
+    monkeypatch.setattr(ImageSearch, "run", noted)
+    return shown

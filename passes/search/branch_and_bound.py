@@ -142,8 +142,8 @@ class _Cut:
 
 class Boxes:
     """Of one side the boxes that are left, the best plan so far, and the bound of what was given up. `below`: what a
-    plan must cost less than, and `elsewhere` whether another side has one that costs as much. `ascent` has settled on
-    the side without limits. `floor`: a bound of all of its plans."""
+    plan must cost less than, and `elsewhere` whether another side has one that costs as much, or one was known before.
+    `ascent` has settled on the side without limits. `floor`: a bound of all of its plans."""
 
     def __init__(self, side: Side, ascent: DualAscent, prover: Prover, below: float):
         self.side, self.ascent = side, ascent

@@ -120,15 +120,13 @@ def searched_by_images(monkeypatch: pytest.MonkeyPatch) -> list[Images]:
     return seen
 
 
-def bounds_shown(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What images show of each side that is looked at by them."""
-    shown: list[float] = []
-    run = ImageSearch.run
+def shown_by_images(monkeypatch: pytest.MonkeyPatch) -> list[Among]:
+    """What the search by images comes to, from here on."""
+    run, shown = ImageSearch.run, list[Among]()
 
-    def noted(search: ImageSearch, least: float, below: float) -> Among:
-        among = run(search, least, below)
-        shown.append(among.bound)
-        return among
+    def noted(self: ImageSearch, least: float, below: float) -> Among:
+        shown.append(run(self, least, below))
+        return shown[-1]
 
     monkeypatch.setattr(ImageSearch, "run", noted)
     return shown
@@ -137,7 +135,7 @@ def bounds_shown(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.mark.parametrize("seed", range(200, 240, 2))
 def test_within_a_capacity_the_bound_holds_and_the_plan_is_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the exact judge has it, whose programs are small: on them all is looked at by images first."""
-    seen, shown = searched_by_images(monkeypatch), bounds_shown(monkeypatch)
+    seen, shown = searched_by_images(monkeypatch), shown_by_images(monkeypatch)
     case = dataclasses.replace(generate(seed), mesh=SQUARE)
     free = choose(case.program, "main", SQUARE, Options(PAPER, capacity_bytes=math.inf))
     assert not seen
@@ -152,7 +150,9 @@ def test_within_a_capacity_the_bound_holds_and_the_plan_is_one(seed: int, monkey
         assert least == math.inf
         return
     assert free.price <= plan.price * (1 + 1e-9)
-    assert min(shown, default=0.0) <= least * (1 + 1e-9), "of all sides, whatever else the search shows"
+    assert min((among.bound for among in shown), default=0.0) <= least * (1 + 1e-9), (
+        "of all sides, whatever else the search shows"
+    )
     assert plan.bound <= least * (1 + 1e-9) and plan.price >= least * (1 - 1e-9)
     assert plan.price <= least * (1 + boxes.NEARLY)
 
@@ -195,22 +195,10 @@ def test_where_no_image_of_the_cheapest_plan_keeps_to_the_limits_less_room_is_as
     options = Options(LINKS, capacity_bytes=math.inf, stored_bytes=0.6 * 2 * 256 * 1024 * 2 + 1)
     plain = choose(program, "main", CUBE, options)
     searched_by_images(monkeypatch)
-    shown = found_by_images(monkeypatch)
+    shown = shown_by_images(monkeypatch)
     monkeypatch.setattr(ImageSearch, "_spelled", none_of_the_first)
     found = choose(program, "main", CUBE, options)
     assert len(asked) > 1 and asked[1].chosen != asked[0].chosen
-    assert shown[0] is not None and shown[0].price >= plain.price * (1 - 1e-9)
+    by_images = shown[0].found
+    assert by_images is not None and by_images.price >= plain.price * (1 - 1e-9)
     assert found.price == pytest.approx(plain.price, rel=1e-9)
-
-
-def found_by_images(monkeypatch: pytest.MonkeyPatch) -> list[Candidate | None]:
-    """What plans the search by images has found, from here on."""
-    run, shown = ImageSearch.run, list[Candidate | None]()
-
-    def noted(self: ImageSearch, least: float, below: float) -> Among:
-        among = run(self, least, below)
-        shown.append(among.found)
-        return among
-
-    monkeypatch.setattr(ImageSearch, "run", noted)
-    return shown

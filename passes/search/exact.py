@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from .dual_ascent import DualAscent
 from .graph import restrict
 from .integer_program import choice_program
 from .level_program import LevelProgram, level_program
+from .limits import Limited
 from .memory_bounds import Load
 from .problem import Candidate, Problem, tie_of
 from .reduced_program import INTEGRAL, Left, Reduced, fixed, left_of
@@ -53,24 +53,6 @@ class ByLevels:
     plan: Candidate | None
     bound: float
     relaxed: float
-
-
-class Limited(Protocol):
-    """What a plan may take: whether one keeps to that, and what all that is allowed takes at the least.
-    `combined`: only plans that run some collectives as one are of interest."""
-
-    @property
-    def combined(self) -> bool:
-        """Whether only plans that run some collectives as one are of interest."""
-        ...
-
-    def fits(self, plan: Candidate) -> bool:
-        """Whether a plan keeps to what it may take."""
-        ...
-
-    def loads(self, allowed: Sequence[Mask]) -> list[Load]:
-        """What all plans of the `allowed` choices of each node take at the least."""
-        ...
 
 
 @dataclass
@@ -245,12 +227,30 @@ class Prover:
         fitting = [p for p in (polished, plan) if p is not None and limits.fits(p)]
         return min(fitting, key=lambda p: p.price, default=None), None if fitting else plan
 
+    def near(self, ascent: DualAscent, known: Candidate, limits: Limited) -> Left | None:
+        """The choices that plans which keep to `limits` and cost no more than `known` may have, by the reduced costs of
+        a linear relaxation; None where that shows that there is none."""
+        alive, arcs = self._alive(ascent, known)
+        if not all(mask.any() for mask in alive):
+            return None
+        reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
+        unit = _unit(known.price)
+        relaxed = self._relax(reduced, ascent, unit)
+        return None if relaxed.none else left_of(ascent, known.price, reduced, relaxed, unit)
+
     def by_levels(
-        self, ascent: DualAscent, known: Candidate, limits: Limited, most_columns: int, gap: float | None = None
+        self,
+        ascent: DualAscent,
+        known: Candidate,
+        limits: Limited,
+        most_columns: int,
+        gap: float | None = None,
+        less: bool = False,
     ) -> ByLevels | None:
-        """The cheapest plan of those that take no more than the `loads` of limits, if one costs less than `known`,
-        which need be no plan; and a bound of all of these. A plan that costs more may be found as well, unless plans
-        that cost less than `known` by a `gap` are asked for. None where the program has more than `most_columns`."""
+        """The cheapest plan, within a `gap` if one is given, of those that take no more than the `loads` of limits, if
+        one costs less than `known`, which need be no plan; and a bound of all of these. A plan that costs more may be
+        found as well, unless plans that cost `less` by that gap are asked for. None where the program has more than
+        `most_columns`."""
         alive, arcs = self._alive(ascent, known)
         if not all(mask.any() for mask in alive):
             return ByLevels(None, known.price, known.price)
@@ -261,16 +261,18 @@ class Prover:
         relaxed = self._relax(reduced, ascent, unit)
         if relaxed.none or relaxed.bound >= most * unit:
             return ByLevels(None, known.price, max(known.price, relaxed.bound / unit))
-        answer, bound = self._near_levels(reduced, relaxed, known.price, gap)
+        answer, bound = self._near_levels(reduced, relaxed, known.price, gap, less)
         plan = self._plan(answer, reduced)
         if plan is None and answer.x is not None:
             plan = self._mixed(answer, reduced, ascent, known, limits)
         return ByLevels(plan, bound, relaxed.bound / unit)
 
-    def _near_levels(self, reduced: Reduced, relaxed: Answer, price: float, gap: float | None) -> tuple[Answer, float]:
+    def _near_levels(
+        self, reduced: Reduced, relaxed: Answer, price: float, gap: float | None, less: bool
+    ) -> tuple[Answer, float]:
         """What a solver says of a program by levels, and a bound in seconds of plans that cost less than a `price` (by
-        a gap if that is given). It is asked for plans near the relaxation first: most often there is one, and few
-        columns are left."""
+        the gap if `less` is asked for). It is asked for plans near the relaxation first: most often there is one, and
+        few columns are left."""
         unit, floor = _unit(price), relaxed.bound
         for near in (relaxed.bound * (1 + share) for share in NEAR_LEVELS):
             if near >= price * unit:
@@ -279,12 +281,11 @@ class Prover:
             answer = self._branch(left, reduced, unit, near, gap)
             floor = near if answer.none else max(floor, min(near, answer.bound))
             plan = self._plan(answer, reduced)
-            if plan is not None and plan.price * unit <= (near if gap else near * (1 + ANY)):
+            if plan is not None and plan.price * unit <= (near if less else near * (1 + ANY)):
                 return answer, floor / unit
         left = fixed(reduced.model, relaxed, price * unit * (1 + 1e-9))
-        none = price * unit * (1 - (gap or 0.0))
-        most = None if gap is None else none
-        answer = self._branch(left, reduced, unit, most, gap)
+        none = price * unit * (1 - (gap if less and gap else 0.0))
+        answer = self._branch(left, reduced, unit, none if less else None, gap)
         return answer, (none if answer.none else min(none, max(floor, answer.bound))) / unit
 
     def _branch(self, left: Model, reduced: Reduced, unit: float, most: float | None, gap: float | None) -> Answer:

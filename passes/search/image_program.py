@@ -69,13 +69,13 @@ class ImageSearch:
         for beyond in TIGHTER:
             if cheapest is None:
                 break
-            found, wrong = self._spelled(cheapest, whole, below)
+            found, wrong = self._spelled(cheapest, small, limits, whole, below)
             if found is not None:
                 break
             excess = UNKNOWN if wrong is None else self.limits.excess(wrong)
             less = limits.share * (1 - beyond * excess)
             limits = replace(limits, share=min(less, limits.taken(cheapest) * (1 - LITTLE)))
-            cheapest, _ = small.any(limits, max(least, low), below)
+            cheapest, _ = small.any(limits, max(least, low), below, ROUGH)
         if found is not None and bound < found.price * (1 - ROUGH):
             found = self._stored_alike(found, whole) or found
         self.prover.solve_s += small.prover.solve_s
@@ -98,9 +98,31 @@ class ImageSearch:
             return start, problem.found(start.round()), start.bound()
         return pressed.ascent, pressed.plan, pressed.bound
 
-    def _spelled(self, plan: Candidate, whole: DualAscent, below: float) -> tuple[Candidate | None, Candidate | None]:
-        """The cheapest plan among the images of what a plan takes that costs less than `below` and keeps to the limits,
-        or one that does not keep to them."""
+    def _spelled(
+        self, plan: Candidate, small: _Small, limits: ImageLimits, whole: DualAscent, below: float
+    ) -> tuple[Candidate | None, Candidate | None]:
+        """A plan that costs less than `below`, keeps to the limits and is as near as may be to a plan among images: of
+        the images of what that takes, or where none of these is near of all plans that store images of what it stores.
+        Or one that does not keep to them."""
+        own = self._images_of(plan, whole)
+        arcs = self.images.arcs(self.prover.problem, plan)
+        for share in NEAR_PLAN:
+            price = min(below, plan.price * (1 + share))
+            gap = self.prover.problem.settings.gap if self.images.problem.columns < MANY_IMAGES else share * FINE
+            known = Candidate(tuple(own.round()), price, own.bound())
+            for among, most_columns in ((arcs, MOST_SPELLED), (None, MOST_ARCS)):
+                answer = self.prover.near_relaxed(own, known, self.limits, most_columns, gap, among)
+                if answer is not None and answer != (None, None):
+                    return answer
+            answer = self._as_stored(plan, small, limits, price, share * FINE)
+            if answer is not None and answer != (None, None):
+                return answer
+            if price == below:
+                break
+        return None, None
+
+    def _images_of(self, plan: Candidate, whole: DualAscent) -> DualAscent:
+        """An ascent that has settled on the images of what a plan among images takes."""
         own = whole.copy()
         charged = 0.0  # for memory; as much in all images
         for n, (of, choice) in enumerate(zip(self.images.of, plan.chosen, strict=True)):
@@ -110,18 +132,28 @@ class ImageSearch:
         own.refund = charged
         for _ in range(SWEEPS):
             own.sweep()
-        start = Candidate(tuple(own.round()), math.inf, own.bound())
-        arcs = self.images.arcs(self.prover.problem, plan)
-        for share in NEAR_PLAN:
-            most = start.at_most(min(below, plan.price * (1 + share)))
-            gap = self.prover.problem.settings.gap if self.images.problem.columns < MANY_IMAGES else share * FINE
-            for among, most_columns in ((arcs, MOST_SPELLED), (None, MOST_ARCS)):
-                answer = self.prover.near_relaxed(own, most, self.limits, most_columns, gap, among)
-                if answer is not None and answer != (None, None):
-                    return answer
-            if most.price == below:
-                break
-        return None, None
+        return own
+
+    def _as_stored(
+        self, plan: Candidate, small: _Small, limits: ImageLimits, price: float, gap: float
+    ) -> tuple[Candidate | None, Candidate | None] | None:
+        """As `_spelled`, of plans that store images of what a plan among images stores, and cost less than a `price`.
+        A linear program among images says which choices these may have."""
+        near = small.ascent.copy()
+        for n, node in enumerate(self.images.problem.graph.nodes):
+            if node.stored is not None:
+                near.allow(n, np.arange(len(near.prices[n])) == plan.chosen[n])
+        for _ in range(SETTLED):
+            near.sweep()
+        left = small.prover.near(near, replace(plan, price=price, bound=near.bound()), limits)
+        if left is None:
+            return None, None
+        own = self.images.whole(self.ascent, near)
+        for n, mask in enumerate(self.images.all(left.masks)):
+            own.allow(n, mask)
+        known = Candidate(tuple(own.round()), price, own.bound())
+        among = self.images.between(self.prover.problem, left.arcs)
+        return self.prover.near_relaxed(own, known, self.limits, MOST_ARCS, gap, among)
 
     def _stored_alike(self, plan: Candidate, whole: DualAscent) -> Candidate | None:
         """A cheaper plan that stores what a plan stores: with that settled, much of how axes stand to each other is."""
@@ -152,7 +184,7 @@ class _Small:
                 return None, bound
         price = below if best is None else best.price
         while bound < price * (1 - self._gap):
-            answer = self.prover.by_levels(self.ascent, self._at_most(price), limits, MOST_AMONG, self._gap)
+            answer = self.prover.by_levels(self.ascent, self._at_most(price), limits, MOST_AMONG, self._gap, less=True)
             if answer is None:
                 break
             bound = max(bound, answer.bound)
@@ -161,12 +193,15 @@ class _Small:
             best, price = answer.plan, answer.plan.price
         return best, bound
 
-    def any(self, limits: ImageLimits, bound: float, below: float) -> tuple[Candidate | None, float]:
-        """A good plan within limits, if one costs less than `below`: the cheapest of few choices. And a bound."""
+    def any(
+        self, limits: ImageLimits, bound: float, below: float, gap: float | None = None
+    ) -> tuple[Candidate | None, float]:
+        """A good plan within limits, if one costs less than `below`: the cheapest of few choices, within a `gap` if one
+        is given. And a bound."""
         near = bound
         for share in NEAR_BOUND:
             most = min(below, near * (1 + share))
-            answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_AMONG)
+            answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_AMONG, gap)
             if answer is None:
                 break
             # A relaxation of the choices that are near may be far above that of all.

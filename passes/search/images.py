@@ -9,7 +9,7 @@ of what it takes (see `image_program`). Bytes are those of all images, and so wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -70,6 +70,18 @@ class Images:
             used[small.arcs.source[taken]] = used[small.arcs.target[taken]] = True
             rows = self.rows[t]
             out[t] = used[rows[near.arcs.source]] & used[rows[near.arcs.target]]
+        return out
+
+    def between(self, problem: Problem, arcs: Mapping[int, Mask]) -> dict[int, Mask]:
+        """For each tensor the arcs of the whole problem that `arcs` here stand for, and those between images."""
+        out = {}
+        for t, mask in arcs.items():
+            near, small, rows = problem.distances[t], self.problem.distances[t], self.rows[t]
+            assert near is not None and small is not None, "what has arcs has prices for them"
+            layouts = len(self.problem.graph.tensors[t].space)
+            kept = small.arcs.source[mask] * layouts + small.arcs.target[mask]
+            source, target = rows[near.arcs.source], rows[near.arcs.target]
+            out[t] = (source == target) | np.isin(source * layouts + target, kept)
         return out
 
     def all(self, masks: Sequence[Mask]) -> list[Mask]:

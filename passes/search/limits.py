@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +23,24 @@ from .memory_bounds import Demand, Load, MemoryBounds
 from .problem import Candidate
 
 _Key = tuple[tuple[int, ...], frozenset[int], bool, tuple[tuple[int, tuple[int, ...]], ...], bool]
+
+
+class Limited(Protocol):
+    """What a plan may take: whether one keeps to that, and what all that is allowed takes at the least.
+    `combined`: only plans that run some collectives as one are of interest."""
+
+    @property
+    def combined(self) -> bool:
+        """Whether only plans that run some collectives as one are of interest."""
+        ...
+
+    def fits(self, plan: Candidate) -> bool:
+        """Whether a plan keeps to what it may take."""
+        ...
+
+    def loads(self, allowed: Sequence[Mask]) -> list[Load]:
+        """What all plans of the `allowed` choices of each node take at the least."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from escc.passes.layouts.strategies import StrategyTable
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent
+from escc.passes.search.exact import Prover
 from escc.passes.search.image_program import Among, ImageSearch
 from escc.passes.search.images import Images, images
 from escc.passes.search.problem import Candidate, Problem
@@ -202,3 +203,52 @@ def test_where_no_image_of_the_cheapest_plan_keeps_to_the_limits_less_room_is_as
     by_images = shown[0].found
     assert by_images is not None and by_images.price >= plain.price * (1 - 1e-9)
     assert found.price == pytest.approx(plain.price, rel=1e-9)
+
+
+def test_where_images_of_all_that_a_plan_takes_are_dear_those_of_what_it_stores_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    near, as_stored = Prover.near_relaxed, ImageSearch._as_stored
+    told = list[tuple[ImageSearch, Candidate, Candidate]]()
+    inside = list[None]()
+
+    def only_as_stored(self: Prover, *others: Any) -> Any:
+        return near(self, *others) if inside else (None, None)
+
+    def noted(self: ImageSearch, plan: Candidate, *others: Any) -> Any:
+        inside.append(None)
+        answer = as_stored(self, plan, *others)
+        inside.pop()
+        if answer is not None and answer[0] is not None:
+            told.append((self, plan, answer[0]))
+        return answer
+
+    source = Source("layer.esti", LAYER)
+    program = expand(parse(source), source, {})
+    options = Options(LINKS, capacity_bytes=math.inf, stored_bytes=0.6 * 2 * 256 * 1024 * 2 + 1)
+    plain = choose(program, "main", CUBE, options)
+    searched_by_images(monkeypatch)
+    monkeypatch.setattr(Prover, "near_relaxed", only_as_stored)
+    monkeypatch.setattr(ImageSearch, "_as_stored", noted)
+    assert choose(program, "main", CUBE, options).price == pytest.approx(plain.price, rel=1e-9)
+    (search, plan, found) = told[0]
+    stored = [n for n, node in enumerate(search.prover.problem.graph.nodes) if node.stored is not None]
+    assert stored and all(int(search.images.of[n][found.chosen[n]]) == plan.chosen[n] for n in stored)
+    assert plan.price <= found.price * (1 + 1e-9)
+
+
+def test_arcs_of_the_whole_stand_for_arcs_among_images_and_lead_from_image_to_image() -> None:
+    whole = problem_of(3, SQUARE, LINKS)
+    small = images(whole)
+    assert small is not None
+    for t, (near, own) in enumerate(zip(whole.distances, small.problem.distances, strict=True)):
+        if near is None or own is None or not len(own.arcs):
+            continue
+        none, one, every = (np.zeros(len(own.arcs), dtype=bool) for _ in range(3))
+        one[0], every[:] = True, True
+        rows = small.rows[t]
+        source, target = rows[near.arcs.source], rows[near.arcs.target]
+        assert (small.between(whole, {t: none})[t] == (source == target)).all()
+        assert small.between(whole, {t: every})[t].all(), "each arc stands for one, or leads to an image"
+        ends = (source == own.arcs.source[0]) & (target == own.arcs.target[0])
+        assert ends.any() and (small.between(whole, {t: one})[t] == (ends | (source == target))).all()

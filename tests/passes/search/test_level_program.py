@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -55,12 +55,14 @@ def optimum(problem: Problem, limits: Rooms) -> float:
     return np.inf if answer.x is None else answer.bound / 1e9
 
 
-def asked(problem: Problem, limits: Rooms, price: float, gap: float | None = None) -> tuple[Candidate | None, float]:
+def asked(
+    problem: Problem, limits: Rooms, price: float, gap: float | None = None, less: bool = False
+) -> tuple[Candidate | None, float]:
     ascent: DualAscent = ascent_of(problem)
     for _ in range(2):
         ascent.sweep()
     known = Candidate(tuple(0 for _ in problem.prices), price, ascent.bound())
-    answer = Prover(problem).by_levels(ascent, known, limits, 10**6, gap)
+    answer = Prover(problem).by_levels(ascent, known, limits, 10**6, gap, less)
     assert answer is not None
     assert answer.relaxed <= max(answer.bound, price) * (1 + 1e-6), "a relaxation is no dearer than what it relaxes"
     return answer.plan, answer.bound
@@ -85,9 +87,12 @@ def test_by_levels_the_optimum_is_that_of_rows_over_all_choices(
     far = 1e-6 if live else 1.01 * exact.ANY  # of levels alone an answer may mix collectives, and a plan cost more
     assert least * (1 - 1e-6) <= plan.price <= least * (1 + far)
     assert least / (1 + far) <= bound <= least * (1 + 1e-6)
-    plan, bound = asked(problem, limits, 1.05 * least, gap=1e-2)
+    plan, bound = asked(problem, limits, 1.05 * least, gap=1e-2, less=True)
     assert plan is not None and plan.price <= least * (1 + 2e-2) and bound <= least * (1 + 1e-6)
-    none, bound = asked(problem, limits, least * (1 + 1e-4), gap=1e-2)
+    plan, bound = asked(problem, limits, least * (1 + 1e-4), gap=1e-2)
+    assert plan is not None or live == 0, "it need not be cheaper by as much"
+    assert least * (1 - 2e-2) <= bound <= least * (1 + 1e-4)
+    none, bound = asked(problem, limits, least * (1 + 1e-4), gap=1e-2, less=True)
     assert none is None or live == 0, "none is cheaper by the gap"
     assert least * (1 - 2e-2) <= bound <= least * (1 + 1e-4)
     assert asked(problem, limits, least * 0.5) == (None, least * 0.5)
@@ -121,6 +126,23 @@ def test_levels_of_more_bytes_have_higher_ranks() -> None:
     program = choice_program(problem.graph, problem.prices, flows, None, [load])
     made = level_program(program.model, program.choice, [load])
     assert made.ranks.tolist() == list(range(len(size) - 1)), "each step is larger than the one before"
+
+
+@pytest.mark.parametrize("seed", [0, 3, 7, 11, 16, 23, 31])
+def test_what_is_near_a_relaxation_has_all_that_the_cheapest_plan_takes_and_not_all_that_there_is(seed: int) -> None:
+    problem = problem_of(seed, SQUARE, LINKS)
+    problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+    limits = rooms(problem, seed)
+    least, ascent = optimum(problem, limits), ascent_of(problem)
+    plan, _ = asked(problem, limits, 1.5 * least)
+    assert plan is not None
+    left = Prover(problem).near(ascent, replace(plan, price=plan.price * (1 + 1e-6), bound=ascent.bound()), limits)
+    assert left is not None and all(mask[c] for mask, c in zip(left.masks, plan.chosen, strict=True))
+    taken = problem.trees.bill(plan.chosen, plan.shared).arcs
+    assert all(left.arcs[t][list(arcs)].all() for t, arcs in enumerate(taken) if arcs)
+    every = [*left.masks, *left.arcs.values()]
+    assert sum(int(mask.sum()) for mask in every) < sum(len(mask) for mask in every)
+    assert Prover(problem).near(ascent, replace(plan, price=0.5 * least, bound=ascent.bound()), limits) is None
 
 
 @pytest.mark.parametrize("seed", [0, 3, 7, 11, 16, 23, 31, 42])

@@ -59,13 +59,23 @@ class Rope:
 
 
 @dataclass(frozen=True)
+class Heat:
+    """How queries grow with their place: by `grows` times the logarithm of 1 more than how often `after` is in it.
+    `first`: the number of the first place."""
+
+    grows: float
+    after: float
+    first: int
+
+
+@dataclass(frozen=True)
 class Attention:
     """Heads with keys and values of their own, or of groups of them. `kv_heads` divides `heads`. `bias`: of queries,
     keys and values; `output_bias`: of what comes out. `window`: how many tokens back a query sees, itself among them;
     `chunk`: how long the pieces are in which tokens see each other. `scale`: what scores are multiplied by, None for
     1 over the root of `head_dim`. `cap`: between what and its negative they are pressed. `sinks`: whether each head
-    has a score that nothing is behind. `heated`: by how much queries grow, and after how many places each, where
-    they do. `value_norm`: whether values are normed, without a scale; `shared_value`: whether they are made by the
+    has a score that nothing is behind. `heated`: how queries grow with their place, where they do. `value_norm`:
+    whether values are normed, without a scale; `shared_value`: whether they are made by the
     projection of keys."""
 
     heads: int
@@ -80,7 +90,7 @@ class Attention:
     scale: float | None = None
     cap: float | None = None
     sinks: bool = False
-    heated: tuple[float, float] | None = None
+    heated: Heat | None = None
     value_norm: bool = False
     shared_value: bool = False
 

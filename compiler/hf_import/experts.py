@@ -6,19 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .common import CHUNK, FULL, WINDOW, Defaults, Sizes, kinds_of, read_activation, read_kinds, read_sizes
-from .description import Attention, Experts, FeedForward, Latent, Layer, Norm, Norms, QueryNorm, Router, Stack
+from .description import Attention, Experts, FeedForward, Heat, Latent, Layer, Norm, Norms, QueryNorm, Router, Stack
 from .fields import Fields
 from .kin import multiplied
 from .llama import biased_heads, by_kind, heads_of, normed, read_window, stacked
 from .rotary import rope
 
 TRAINING = ("router_jitter_noise", "router_aux_loss_coef", "output_router_logits", "aux_loss_alpha", "seq_aux")
-DRAFTS = ("num_nextn_predict_layers", "num_mtp_layers", "use_mtp", "mtp_transformer_layers", "num_mtp_modules")
+# What MiniMax-M2 has from the model before it, and does not read.
+FORMER = (
+    *("layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta"),
+    *("mlp_intermediate_size", "shared_moe_mode", "max_model_len"),
+)
 
 
 def check_counts(fields: Fields, names: Sequence[str], chosen: str, count: int, kept: int) -> None:
     """Note more experts of a token than there are, and names of one number that differ. `names`: of their count."""
-    fields.inert((*TRAINING, *DRAFTS, "ep_size"))  # what follows the model to guess tokens is none of it
+    fields.inert((*TRAINING, "ep_size"))
     for name in names:
         if fields.get(name) is not None and fields.count(name) != count:
             fields.refuse(name, f"`{name}` is another count of experts than {count:,}.")
@@ -77,6 +81,9 @@ def minimax_m2(fields: Fields) -> Stack:
     fields.must_be("scoring_func", ["sigmoid"], "only sigmoid scores are known")
     fields.must_be("use_routing_bias", [True], "only scores with a correction are known")
     fields.must_be("shared_intermediate_size", [0], "no expert that all tokens take is known here")
+    if not all(fields.flags("attn_type_list", sizes.layers) or [True]):
+        fields.refuse("attn_type_list", "`attn_type_list` names layers of linear attention, which are not understood.")
+    fields.inert((*FORMER, "sliding_window"))  # which it does not read
     node = fields.get("rotary_dim")
     share = 1.0 if node is None else fields.count("rotary_dim") / sizes.head_dim
     turned = rope(fields, sizes, share=("partial_rotary_factor", share), default_base=5e6)
@@ -158,6 +165,7 @@ def _qwen_experts(fields: Fields, count: int, kept: int, width: int, normalised:
     made to add to 1 or not."""
     fields.must_be("use_sliding_window", [False], "windows are not known here")
     fields.inert(["sliding_window", "max_window_layers"])
+    fields.must_be("use_qk_norm", [True], "only models with norms on queries and keys are known here")
     name = "num_experts" if "num_experts" in fields.entries else "num_local_experts"
     count, kept = fields.count(name, count), fields.count("num_experts_per_tok", kept)
     check_counts(fields, ("num_local_experts",), "num_experts_per_tok", count, kept)
@@ -183,6 +191,16 @@ def glm4_moe(fields: Fields) -> Stack:
     norm = QueryNorm.HEAD if fields.flag("use_qk_norm", False) else QueryNorm.NONE
     bias = fields.flag("attention_bias", False)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, query_norm=norm)
+    experts = corrected(fields, (128, 8, 1408), 1.0, (1, 1))
+    return after_dense(fields, sizes, [attention] * sizes.layers, experts, 1, epsilon=1e-5)
+
+
+def glm4v_moe(fields: Fields) -> Stack:
+    """The text of GLM-4.5V: GLM-4.5 Air with biases, where the config does not say, and without norms of heads."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=65536))
+    turned = rope(fields, sizes, share=("partial_rotary_factor", 0.5))
+    fields.inert(["use_qk_norm"])  # which it does not read
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=fields.flag("attention_bias", True))
     experts = corrected(fields, (128, 8, 1408), 1.0, (1, 1))
     return after_dense(fields, sizes, [attention] * sizes.layers, experts, 1, epsilon=1e-5)
 
@@ -343,7 +361,7 @@ def llama4(fields: Fields) -> Stack:
     kinds = read_kinds(fields, sizes.layers, (FULL, CHUNK)) or [CHUNK if one else FULL for one in ropes]
     bias = fields.flag("attention_bias", False)
     grows = fields.flag("attn_temperature_tuning", True)
-    heated = (fields.number("attn_scale", 0.1), fields.number("floor_scale", 8192.0))
+    heated = Heat(fields.number("attn_scale", 0.1), fields.number("floor_scale", 8192.0), first=1)
     norm = QueryNorm.PLAIN if fields.flag("use_qk_norm", True) else QueryNorm.NONE
     turned = replace(rope(fields, sizes, default_base=500000.0), halves=False)
     chunk = fields.count("attention_chunk_size", 8192, null=sizes.context)

@@ -46,7 +46,8 @@ class Fields:
 
     A reader of a wrong field notes a finding and returns something of the right type, so that all
     findings come at once, from `finish`. `complete` says whether that has not happened yet: only then
-    do fields that must fit each other tell anything.
+    do fields that must fit each other tell anything. `meant`: the numbers that missing fields mean where no reader says
+    another.
     """
 
     source: Source
@@ -55,6 +56,7 @@ class Fields:
     findings: list[Diagnostic] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
     complete: bool = True
+    meant: Mapping[str, int] = field(default_factory=dict)
 
     def get(self, name: str) -> Node | None:
         """The value of a field as it stands; None where it is missing or null."""
@@ -70,6 +72,7 @@ class Fields:
     def count(self, name: str, default: int | None = None, null: int | Never = NEVER, most: int = MAX_SIZE) -> int:
         """A whole number from 1 to `most`. `default`: what it means that it is missing; `null`: that it is null."""
         wanted = f"a whole number from 1 to {most:,}"
+        default = self.meant.get(name) if default is None else default
         return self._read(name, default, null, lambda value: _count(value, most), wanted, 1)
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -175,6 +178,12 @@ class Fields:
     def with_entry(self, name: str, entry: Entry) -> Fields:
         """The same fields and one more; findings are shared."""
         return replace(self, entries={**self.entries, name: entry})
+
+    def renamed(self, names: Mapping[str, str]) -> Fields:
+        """The same fields, of which some are asked for by other names than they have. `names`: their own, by these."""
+        found = {wanted: self.entries[own] for wanted, own in names.items() if own in self.entries}
+        self.known.update(names.values())
+        return replace(self, entries={**self.entries, **found})
 
     def refuse_unknown(self) -> None:
         """Note the fields that have not been read, of very many the first. Null says nothing in an unknown field."""

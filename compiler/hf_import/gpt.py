@@ -89,7 +89,6 @@ def opt(fields: Fields) -> Stack:
     fields.must_be("_remove_final_layer_norm", [False], why)
     fields.must_be("layer_norm_elementwise_affine", [True], "norms without a scale are not known here")
     fields.must_be("word_embed_proj_dim", [sizes.model_dim], "embeddings of another width are not known here")
-    fields.inert(["dropout", "activation_dropout", "layerdrop", "init_std"])  # of training
     bias = fields.flag("enable_bias", True)
     attention = Attention(sizes.heads, sizes.heads, sizes.head_dim, bias=bias, output_bias=bias)
     layer = Layer(attention, plain_forward(fields, "relu", bias, "ffn_dim", "activation_function"))
@@ -132,6 +131,7 @@ def falcon(fields: Fields) -> Stack:
     divided(fields, "num_kv_heads", heads, groups, "kv-heads")
     sizes = replace(sizes, kv_heads=groups)
     bias, width = fields.flag("bias", False), 4 * sizes.model_dim
+    fields.inert(["ff_factor"])  # by which `ffn_hidden_size` came to be
     attention = Attention(heads, groups, sizes.head_dim, rope(fields, sizes), bias=bias, output_bias=bias)
     width = fields.count("ffn_hidden_size", width, null=width, most=MAX_SIZE)
     forward = FeedForward(width, read_activation(fields, "activation", "gelu_exact"), gated=False, bias=bias)
@@ -159,6 +159,7 @@ def stablelm(fields: Fields) -> Stack:
     side by side."""
     sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=4096))
     fields.must_be("rotary_scaling_factor", [1, 1.0], "rope is scaled by `rope_scaling`")
+    fields.inert(["norm_eps", "rope_pct"])  # older names of fields that stand beside them
     turned = rope(fields, sizes, share=("partial_rotary_factor", 0.25))
     bias = fields.flag("use_qkv_bias", False)
     norm = QueryNorm.OWN if fields.flag("qk_layernorm", False) else QueryNorm.NONE
@@ -185,4 +186,5 @@ def nemotron(fields: Fields) -> Stack:
     bias = fields.flag("attention_bias", False)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
     layer = Layer(attention, plain_forward(fields, "relu2", fields.flag("mlp_bias", False)))
+    fields.inert(["kv_channels", "layer_norm_eps", "rope_percent"])  # names of other programs for the same
     return normed(fields, sizes, layer, _norm(fields, "norm_eps", offset=True), tied=False)

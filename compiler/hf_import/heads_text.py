@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .description import Attention, Norm, QueryNorm
+from .description import Attention, Heat, Norm, QueryNorm
 from .dims import Dims
 from .expert_text import Tensor
 from .rotary import number_text, rope_text
@@ -120,11 +120,11 @@ def head_lines(a: Attention, d: HeadDims, norm: Norm, n: str, dtype: str) -> Ite
     yield f"a[B,L,E] = o[B,L,{d.heads},{d.head}] * Wo[{d.heads},{d.head},E]"
 
 
-def _heated(heated: tuple[float, float], final: dict[str, str], d: HeadDims, dtype: str) -> Iterator[str]:
+def _heated(heat: Heat, final: dict[str, str], d: HeadDims, dtype: str) -> Iterator[str]:
     """Queries that grow with the place at which they stand, from a place on, in the type of the model."""
-    grows, after = map(number_text, heated)
+    place = f"(at + {heat.first})" if heat.first else "at"
     yield "at: f32 = positions(L into M)"
-    yield f"heat = log(floor((at + 1) / {after}) + 1) * {grows} + 1"
+    yield f"heat = log(floor({place} / {number_text(heat.after)}) + 1) * {number_text(heat.grows)} + 1"
     for part in d.parts:
         name = f"q{part.suffix}"
         yield f"h{name}: {dtype} = {final[name]} * heat"

@@ -9,7 +9,10 @@ from .common import FULL, WINDOW, Defaults, Sizes, kinds_of, read_kinds, read_si
 from .description import Attention, Block, Experts, FeedForward, Layer, Norm, Norms, QueryNorm, Stack
 from .fields import Fields
 from .llama import biased_heads, by_kind, feed_forward, heads_of, normed, plain_forward, read_window, stacked
-from .rotary import number_text, rope, ropes_by_kind
+from .rotary import heated, number_text, rope, ropes_by_kind
+
+# What the configs of Phi-3 and Phi-4 that see or hear have beside the text, which the adapters of their weights leave.
+BESIDE_PHI3 = ("embd_layer", "img_processor", "audio_processor", "vision_lora", "speech_lora")
 
 
 def ministral(fields: Fields) -> Stack:
@@ -21,8 +24,18 @@ def ministral(fields: Fields) -> Stack:
     return stacked(fields, sizes, layers)
 
 
+def ministral3(fields: Fields) -> Stack:
+    """Ministral 3: queries grow with their place, from what the model was first trained for on."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=128, context=262144))
+    attention = replace(heads_of(fields, sizes), window=read_window(fields, sizes, None), heated=heated(fields))
+    return stacked(fields, sizes, Layer(attention, feed_forward(fields)), epsilon=1e-5)
+
+
 def phi3(fields: Fields) -> Stack:
     """Phi-3 and Phi-4: rope on a part of each head, scaled pair by pair where it is; fused projections."""
+    fields.inert(BESIDE_PHI3)
+    fields.must_be("full_attn_mod", [1], "layers that see but some tokens are not known here")
+    fields.must_be("interpolate_factor", [1], "positions that are interpolated are not known here")
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=4096))
     original = fields.count("original_max_position_embeddings", 4096)
     turned = rope(fields, sizes, share=("partial_rotary_factor", 1.0), original=original)
@@ -112,6 +125,14 @@ def glm4(fields: Fields) -> Stack:
     return stacked(fields, sizes, replace(layer, norms=Norms.BOTH), epsilon=1.5625e-7)
 
 
+def glm4v(fields: Fields) -> Stack:
+    """The text of GLM-4.1V: GLM-4 of 2025, always with biases."""
+    fields.inert(["attention_bias"])  # which it does not read
+    sizes, layer = _glm_layer(fields)
+    attention = replace(layer.attention, bias=True)
+    return stacked(fields, sizes, replace(layer, attention=attention, norms=Norms.BOTH), epsilon=1e-5)
+
+
 def _glm_layer(fields: Fields) -> tuple[Sizes, Layer]:
     sizes = read_sizes(fields, Defaults(kv_heads=2, head_dim=128, context=131072))
     turned = replace(rope(fields, sizes, share=("partial_rotary_factor", 0.5)), halves=False)
@@ -190,12 +211,16 @@ def cohere2(fields: Fields) -> Stack:
     turned = replace(rope(fields, sizes), halves=False)
     plain = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, bias=bias, output_bias=bias)
     near = replace(plain, rope=turned, window=window)
-    fields.inert(["cache_implementation", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct"])
+    fields.inert(["cache_implementation", "order_of_interleaved_layers", "rotary_pct", "layer_switch"])
+    fields.inert(["_sliding_window_pattern"])  # what `layer_types` came from
     return _parallel(fields, sizes, [near if k == WINDOW else plain for k in kinds])
 
 
 def _parallel(fields: Fields, sizes: Sizes, attentions: Sequence[Attention]) -> Stack:
     forward = feed_forward(fields)
+    fields.must_be("position_embedding_type", ["rope_gptj"], "only rope that turns neighbours is known here")
+    for name in ("use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding"):
+        fields.must_be(name, [True], "that is always so here")
     layers = tuple(Layer(attention, forward, Block.PARALLEL) for attention in attentions)
     norm = Norm("layernorm", fields.number("layer_norm_eps", 1e-5))
     model = normed(fields, sizes, layers, norm, tied=True)

@@ -67,6 +67,8 @@ def _indexer(fields: Fields, layers: int, turned: Rope, heads: int, halves: bool
 def deepseek_v2(fields: Fields) -> Stack:
     """DeepSeek V2: experts weighed by their softmax, those of the best groups or all."""
     sizes = _sizes(fields, 2048)
+    for name, alone in (("use_mla", True), ("lm_head", True), ("rm_head", False)):  # of DeepSeek-VL2
+        fields.must_be(name, [alone], f"only models where it is {str(alone).lower()} are known")
     latent = _latent(fields, sizes, 1536, interleaved=True, mscale=False)
     fields.must_be("scoring_func", ["softmax"], "only softmax scores are known")
     fields.must_be("norm_topk_prob", [False], "here weights are not made to add to 1")

@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .common import Sizes
-from .description import Rope
+from .description import Heat, Rope
 from .fields import Fields
 
-KINDS = ("default", "linear", "llama3", "yarn", "longrope")
-SECTIONS = ("mrope_section", "mrope_interleaved")  # how positions in time and space share a head; text has but one
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+YARN = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+SECTIONS = (
+    "mrope_section",
+    "mrope_interleaved",
+    "interleaved",
+)  # how positions in time and space share a head; text has but one
 
 
 def ropes_by_kind(fields: Fields, sizes: Sizes, bases: Mapping[str, tuple[str, float]], scaled: str) -> dict[str, Rope]:
@@ -90,7 +95,9 @@ def _said(part: Fields, plain: _Said, sizes: Sizes, original: int | None = None,
     """What an object says, and of what it says nothing what stands beside it."""
     scaling = _scaling(part, sizes.context, original, magnitude)
     base, share = part.number("rope_theta", plain.base), part.number("partial_rotary_factor", plain.share)
-    part.inert(SECTIONS)
+    if "alpha" in part.known & part.entries.keys():  # Hunyuan's, which makes the base larger for all contexts
+        base *= part.number("alpha") ** (sizes.head_dim / max(1, sizes.head_dim - 2))
+    part.inert((*SECTIONS, "llama_4_scaling_beta"))  # the latter is of queries, and read by `heated`
     part.refuse_unknown()
     return _Said(base, share, scaling)
 
@@ -99,6 +106,17 @@ def _check_echo(fields: Fields, name: str, number: float) -> None:
     """A field that some versions of `transformers` write beside the one that counts must agree with it."""
     if name not in fields.known and fields.get(name) is not None and fields.number(name) != number:
         fields.refuse(name, f"`{name}` is another than {number:g}, which counts here.", "remove it, or make them agree")
+
+
+def heated(fields: Fields) -> Heat | None:
+    """How queries grow with their place, where a scaling of rope says so."""
+    for name in ("rope_parameters", "rope_scaling"):
+        part = fields.part(name)
+        said = part.get("llama_4_scaling_beta") if part is not None else None
+        if part is not None and said is not None and said.value != 0:
+            after = part.number("original_max_position_embeddings")
+            return Heat(part.number("llama_4_scaling_beta"), after, first=0)
+    return None
 
 
 def number_text(number: float) -> str:
@@ -135,6 +153,10 @@ def _scaling(fields: Fields, context: int, original: int | None, magnitude: str 
         fields.refuse("type", "`type` and `rope_type` differ.")
     match kind:
         case "default" | "mrope":
+            return None
+        case "dynamic":  # which changes contexts alone that are longer than the model has
+            fields.optional("factor")
+            fields.inert(["original_max_position_embeddings", "alpha", *YARN])
             return None
         case "linear":
             fields.inert(["original_max_position_embeddings"])

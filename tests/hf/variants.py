@@ -88,6 +88,22 @@ GEMMA2: Config = SIZES | {"model_type": "gemma2", "num_key_value_heads": 2, "hea
 GEMMA3: Config = GEMMA2 | {"model_type": "gemma3_text", "num_hidden_layers": 7}
 GPT_OSS: Config = MOE | {"model_type": "gpt_oss", "head_dim": 8, "num_local_experts": 5, "sliding_window": 5}
 MINISTRAL: Config = SIZES | {"model_type": "ministral", "num_key_value_heads": 2, "head_dim": 4, "sliding_window": 5}
+MINISTRAL3: Config = SIZES | {
+    "model_type": "ministral3",
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "factor": 16.0,
+        "original_max_position_embeddings": 4,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.3,
+    },
+}
 PHI3: Config = SIZES | {"model_type": "phi3", "pad_token_id": 0}
 OLMO2: Config = SIZES | {"model_type": "olmo2"}
 OLMO3: Config = SIZES | {"model_type": "olmo3", "sliding_window": 5, "num_hidden_layers": 5}
@@ -283,6 +299,11 @@ VARIANTS: Mapping[str, Config] = {
     "ministral, least": MINISTRAL,
     "ministral, wide window": MINISTRAL | {"sliding_window": 64},
     "ministral, layers named": MINISTRAL | {"layer_types": ["sliding_attention", "full_attention"]},
+    "ministral3, least": MINISTRAL3,
+    "ministral3, window": MINISTRAL3 | {"sliding_window": 5, "tie_word_embeddings": True},
+    "ministral3, cool": MINISTRAL3
+    | {"rope_parameters": {**MINISTRAL3["rope_parameters"], "llama_4_scaling_beta": 0}, "num_key_value_heads": 6},
+    "llama, dynamic": LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
     "phi3, least": PHI3,
     "phi3, part of a head, window": PHI3
     | {"partial_rotary_factor": 0.5, "sliding_window": 4, "num_key_value_heads": 2},
@@ -320,13 +341,17 @@ VARIANTS: Mapping[str, Config] = {
     "cohere2, other pattern": COHERE | {"model_type": "cohere2", "sliding_window": 4, "sliding_window_pattern": 2},
     "cohere2, no window": COHERE | {"model_type": "cohere2", "sliding_window": 64, "num_key_value_heads": 3},
     "glm4_moe_lite, least": GLM_LITE,
+    "glm4_moe_lite, whole queries": GLM_LITE | {"q_lora_rank": None, "n_shared_experts": 2},
     "glm4_moe_lite, layers named, halves": GLM_LITE
     | {"mlp_layer_types": ["sparse", "dense", "sparse"], "rope_interleave": False, "num_hidden_layers": 3},
     "solar_open, least": SOLAR,
+    "solar_open, two shared, tied": SOLAR | {"n_shared_experts": 2, "tie_word_embeddings": True},
     "solar_open, biases, groups": SOLAR | {"attention_bias": True, "n_group": 3, "topk_group": 2},
     "flex_olmo, least": FLEX_OLMO,
+    "flex_olmo, tied, one expert": FLEX_OLMO | {"tie_word_embeddings": True, "num_experts_per_tok": 1},
     "flex_olmo, weights add to 1": FLEX_OLMO | {"norm_topk_prob": True, "attention_bias": True},
     "helium, least": HELIUM,
+    "helium, one kv-head": HELIUM | {"num_key_value_heads": 1, "rope_theta": 50.0},
     "helium, biases, tied": HELIUM | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     "exaone4, least": EXAONE4 | {"num_hidden_layers": 5},
     "exaone4, one kind": EXAONE4 | {"sliding_window": None, "layer_types": ["full_attention"] * 2, "rope_theta": 50.0},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from escc.compiler.hf_import.architectures import FLAT, OF_EXPERTS, READERS, TOWERS, read_config
-from escc.compiler.hf_import.description import Attention, Experts, FeedForward, Transformer
+from escc.compiler.hf_import.description import Attention, Experts, FeedForward, Heat, Transformer
 from escc.compiler.hf_import.json_text import read_json
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
@@ -36,6 +36,8 @@ OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said besi
     "helium": {"num_key_value_heads": 8},
     "glm": {"partial_rotary_factor": 1.0},
     "glm4": {"partial_rotary_factor": 1.0},
+    "glm4v_text": {"partial_rotary_factor": 1.0},
+    "glm4v_moe_text": {"partial_rotary_factor": 1.0},
     "dots1": {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1, "max_window_layers": 3},
     "gemma4_text": {"hidden_size_per_layer_input": 0},
 }
@@ -215,7 +217,7 @@ def test_null_is_not_what_a_missing_switch_means_where_that_is_true(kind: str) -
 
 
 @pytest.mark.parametrize(
-    "name", ["llama4", "mllama", "lama", "mistral3", "qwen3_next", "gemma3n", "gemma3", "gpt_neo", "jetmoe", "olmo"]
+    "name", ["llama4", "lama", "mistral3", "gemma3n", "gemma3", "jetmoe", "phi3small", "minicpm5", "internvl_chat"]
 )
 def test_no_architecture_is_taken_for_another(name: str) -> None:
     with pytest.raises(InputError) as raised:
@@ -241,6 +243,54 @@ def test_a_part_for_text_may_stand_in_the_config_itself(whole: str) -> None:
     alone = json.loads(config(TOWERS[whole]))
     beside = {"vision_config": {"depth": 32}, "image_token_id": 1, "video_token_id": 2, "vision_start_token_id": 3}
     assert read(json.dumps(alone | beside | {"model_type": whole})) == read(json.dumps(alone))
+
+
+@pytest.mark.parametrize("name", ["text_config", "llm_config", "language_config"])
+def test_a_part_for_text_of_a_known_architecture_is_read_whatever_sees_beside_it(name: str) -> None:
+    alone = json.loads(config("qwen3", auto_map={"AutoModelForCausalLM": "code.Qwen3ForCausalLM"}))
+    assert read(json.dumps({"model_type": "sees", "eyes": 2, name: alone})) == read(config("qwen3"))
+    with pytest.raises(InputError, match="Architecture `sees` is not understood"):
+        read(json.dumps({"model_type": "sees", name: alone | {"model_type": "other"}}))
+
+
+def test_sizes_that_a_part_for_text_does_not_say() -> None:
+    """As of gemma-3-4b-it, which says these alone."""
+    said = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    model = read(json.dumps({"model_type": "gemma3", "text_config": said}))
+    attention = model.layers[0].attention
+    assert isinstance(attention, Attention)
+    assert (attention.heads, attention.kv_heads, attention.head_dim, model.vocabulary) == (8, 4, 256, 262208)
+    with pytest.raises(InputError, match="`num_attention_heads` is missing"):
+        read(json.dumps(said))
+
+
+@pytest.mark.parametrize(("version", "kind"), [(2.6, "qwen2"), ("2.5", "llama"), (4.5, "qwen3")])
+def test_versions_of_a_model_have_texts_of_other_architectures(version: object, kind: str) -> None:
+    alone = json.loads(config(kind))
+    beside = {"model_type": "minicpmv", "version": version, "slice_mode": True, "auto_map": {"AutoModel": "code.V"}}
+    assert read(json.dumps(alone | beside)) == read(config(kind))
+    with pytest.raises(InputError, match=r"is known in the versions 2\.5, 2\.6"):
+        read(json.dumps(alone | beside | {"version": 3}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ({"model_type": "mllama"}, "`mllama` has layers that attend to what an encoder makes"),
+        ({"model_type": "qwen3_next"}, "`qwen3_next` has layers of linear attention"),
+        ({"model_type": "new", "conv_L_cache": 3}, "`new` has recurrent layers (`conv_L_cache`)"),
+    ],
+)
+def test_what_has_no_place_in_the_language_says_so_by_its_own_name(kind: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read(config("", **kind))
+    assert said in str(refused.value)
+
+
+def test_queries_of_ministral_3_grow_where_the_config_says_so() -> None:
+    yarn = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1}
+    assert heads(config("ministral3", rope_parameters=yarn)).heated == Heat(0.1, 16384, first=0)
+    assert heads(config("ministral3", rope_parameters=yarn | {"llama_4_scaling_beta": 0})).heated is None
 
 
 @pytest.mark.parametrize(("kind", "said"), [("qwen3_moe", (False, False)), ("qwen3_omni_moe_text", (True, False))])

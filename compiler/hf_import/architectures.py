@@ -16,7 +16,7 @@ from .description import Transformer
 from .fields import Fields
 from .json_text import Document
 from .quantised import read_quantised
-from .readers import BESIDE_TEXT, FLAT, OF_EXPERTS, OTHERS, PART_SIZES, READERS, TEXT_PARTS, TOWERS, VERSIONS
+from .readers import BESIDE_TEXT, CLASSES, FLAT, OF_EXPERTS, OTHERS, PART_SIZES, READERS, TEXT_PARTS, TOWERS, VERSIONS
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_OF_A_TOKEN = "num_experts_per_tok"
@@ -115,7 +115,9 @@ def _architecture(fields: Fields) -> str:
     elif name not in READERS:
         fields.refuse("model_type", f"Architecture `{name[:60]}` is not understood.", known)
     fields.finish()
-    return str(name)
+    classes = fields.get("architectures")
+    named = [item.value for item in classes.value] if classes is not None and isinstance(classes.value, tuple) else []
+    return next((CLASSES[one] for one in named if isinstance(one, str) and one in CLASSES), str(name))
 
 
 def _recurrent(fields: Fields, name: str) -> str | None:

@@ -42,11 +42,17 @@ class Dims:
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """The declarations, a line for each note: products behind their factors, on lines of their own."""
+        known, waiting = set[str](), list[tuple[str, str, str]]()
         for note, dims in self.declared.items():
             plain = [f"{name} = {size}" for name, size in dims.items() if "*" not in size]
-            products = [f"{name} = {size}" for name, size in dims.items() if "*" in size]
-            for text in ([", ".join(plain)] if plain else []) + products:
-                yield f"dim {text}", note
+            if plain:
+                yield f"dim {', '.join(plain)}", note
+            known |= {name for name, size in dims.items() if "*" not in size}
+            waiting += [(name, size, note) for name, size in dims.items() if "*" in size]
+            for product in [one for one in waiting if known.issuperset(one[1].split(" * "))]:
+                name, size, own = product
+                yield f"dim {name} = {size}", own
+                waiting.remove(product)
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,10 @@ class ForwardDims:
     shared: str = ""
 
 
-def forward_dims(forward: FeedForward | Experts, dims: Dims) -> ForwardDims:
+def forward_dims(forward: FeedForward | Experts | None, dims: Dims) -> ForwardDims | None:
     """The dims of a feed-forward, declared."""
+    if forward is None:
+        return None
     if isinstance(forward, FeedForward):
         return ForwardDims(dims.name("F", forward.width))
     groups, note = forward.router.groups[0], f"experts, of which each token takes {forward.chosen}"

@@ -266,7 +266,8 @@ def corrected(
     if "scoring_func" not in fields.known:
         fields.must_be("scoring_func", ["sigmoid"], "only sigmoid scores are known")
     fields.must_be("topk_method", ["noaux_tc"], "only scores with a correction are known")
-    fields.must_be("moe_layer_freq", [1], "only experts in each layer after the first dense ones are known")
+    if "moe_layer_freq" not in fields.known:
+        fields.must_be("moe_layer_freq", [1], "only experts in each layer after the first dense ones are known")
     count, kept = fields.count("n_routed_experts", sizes[0]), fields.count("num_experts_per_tok", sizes[1])
     check_counts(fields, ("num_local_experts", "num_experts"), "num_experts_per_tok", count, kept)
     activation = read_activation(fields, "hidden_act", "silu")
@@ -274,11 +275,11 @@ def corrected(
     router = Router(
         "sigmoid",
         normalised=fields.flag("norm_topk_prob", normalised),
-        factor=fields.number("routed_scaling_factor", factor),
+        factor=fields.optional("routed_scaling_factor", factor) or 1.0,
         correction=True,
         groups=read_groups(fields, count, kept, groups),
     )
-    beside = width * fields.count("n_shared_experts", shared)
+    beside = width * (fields.count("n_shared_experts") if shared is None else fields.whole("n_shared_experts", shared))
     return Experts(count, kept, width, activation, router, shared=beside)
 
 

@@ -78,8 +78,16 @@ def helium(fields: Fields) -> Stack:
 
 
 def exaone4(fields: Fields) -> Stack:
-    """EXAONE 4: norms behind attention and feed-forward, and of each head; of the larger ones three layers of four look
-    through a window, and the others have no positions."""
+    """EXAONE 4: norms behind attention and feed-forward, and of each head."""
+    sizes, attention = exaone_heads(fields)
+    forward = feed_forward(fields)
+    layers = tuple(Layer(own, forward, norms=Norms.AFTER) for own in attention)
+    return stacked(fields, sizes, layers, epsilon=1e-5)
+
+
+def exaone_heads(fields: Fields) -> tuple[Sizes, list[Attention]]:
+    """The sizes and the attention of each layer of EXAONE 4: of the larger ones three layers of four look through a
+    window, and the others have no positions."""
     sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=2048), kinds=None)
     window, kinds = read_window(fields, sizes, 4096), read_kinds(fields, sizes.layers, (FULL, WINDOW))
     fields.inert(["reorder_and_qk_norm"])  # which it always does
@@ -90,9 +98,62 @@ def exaone4(fields: Fields) -> Stack:
     fields.inert(["sliding_window_pattern"])
     near = replace(heads_of(fields, sizes), query_norm=QueryNorm.HEAD)
     attention = {WINDOW: replace(near, window=window), FULL: replace(near, rope=None) if hybrid else near}
-    forward = feed_forward(fields)
-    layers = tuple(Layer(attention[kind], forward, norms=Norms.AFTER) for kind in kinds)
-    return stacked(fields, sizes, layers, epsilon=1e-5)
+    return sizes, [attention[kind] for kind in kinds]
+
+
+def apertus(fields: Fields) -> Stack:
+    """Apertus: norms of each head, and a feed-forward without a gate by xIELU."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=65536))
+    fields.must_be("qk_norm", [True], "only models with norms on queries and keys are known here")
+    fields.must_be("post_norm", [False], "only norms before attention and feed-forward are known here")
+    fields.must_be("mlp_bias", [False], "biases of feed-forwards are not known here")
+    turned = rope(fields, sizes, default_base=1.2e7, default_scaling="llama3(8, 1, 4, 8192)")
+    bias = fields.flag("attention_bias", False)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
+    activation = fields.choice("hidden_act", {"xielu": "xielu"}, "xielu")
+    forward = FeedForward(fields.count("intermediate_size", 14336), activation, gated=False)
+    return stacked(fields, sizes, Layer(replace(attention, query_norm=QueryNorm.HEAD), forward), epsilon=1e-5)
+
+
+OF_HUNYUAN = (  # what its configs have of tokens, and of models that classify or have experts
+    *("add_classification_head", "class_num", "dense_list", "pool_type", "eod_token_id", "im_start_id", "im_end_id"),
+    *("mask_init_id", "org_vocab_size", "pad_id", "text_start_id", "text_end_id", "cla_share_factor", "moe_topk"),
+    *("anyres_pooling_size", "anyres_vit_max_image_size", "anyres_vit_two_views", "capacity_factor"),
+    *("moe_drop_tokens", "moe_random_routing_dropped_token", "vision_start_id", "vision_end_id", "video_start_id"),
+    *("video_end_id", "num_media_embeds", "skip_cls_token", "max_image_size", "min_image_size", "image_token_id"),
+    *("mask_attn",),
+)
+
+
+def hunyuan_dense(fields: Fields) -> Stack:
+    """Hunyuan of 0.5B to 7B: norms of each head behind rope."""
+    fields.must_be("num_experts", [0, 1], "experts are not known here")
+    fields.must_be("use_mixed_mlp_moe", [False], "experts are not known here")
+    sizes, attention = hunyuan_heads(fields)
+    return stacked(fields, sizes, Layer(attention, feed_forward(fields)), epsilon=1e-5)
+
+
+def hunyuan_heads(fields: Fields) -> tuple[Sizes, Attention]:
+    """The sizes and the attention of Hunyuan, with experts or without."""
+    fields.inert(OF_HUNYUAN)
+    for name in ("use_qk_norm", "use_rotary_pos_emb"):
+        fields.must_be(name, [True], "only models that have that are known")
+    for name in ("use_cla", "use_mla", "position_embedding_xdrope", "mlp_bias"):
+        fields.must_be(name, [False], "only models without that are known")
+    fields.must_be("norm_type", ["rms"], "only rmsnorm is known here")
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
+    fields.must_be("attention_head_dim", [sizes.head_dim], "it is another than `head_dim`")
+    bias = fields.flag("attention_bias", False)
+    attention = replace(heads_of(fields, sizes), bias=bias, output_bias=bias, query_norm=QueryNorm.TURNED)
+    return sizes, attention
+
+
+def olmo(fields: Fields) -> Stack:
+    """OLMo, the first: layernorm without a scale, and maybe queries, keys and values that are cut off."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
+    attention = replace(biased_heads(fields, sizes), clip=fields.optional("clip_qkv"))
+    norm = Norm("layernorm", 1e-5, scaled=False)
+    return normed(fields, sizes, Layer(attention, feed_forward(fields)), norm, tied=False)
 
 
 def seed_oss(fields: Fields) -> Stack:
@@ -128,15 +189,15 @@ def glm4(fields: Fields) -> Stack:
 def glm4v(fields: Fields) -> Stack:
     """The text of GLM-4.1V: GLM-4 of 2025, always with biases."""
     fields.inert(["attention_bias"])  # which it does not read
-    sizes, layer = _glm_layer(fields)
-    attention = replace(layer.attention, bias=True)
-    return stacked(fields, sizes, replace(layer, attention=attention, norms=Norms.BOTH), epsilon=1e-5)
+    sizes, layer = _glm_layer(fields, always=True)
+    return stacked(fields, sizes, replace(layer, norms=Norms.BOTH), epsilon=1e-5)
 
 
-def _glm_layer(fields: Fields) -> tuple[Sizes, Layer]:
+def _glm_layer(fields: Fields, always: bool = False) -> tuple[Sizes, Layer]:
+    """Sizes, and a layer, `always` with biases on queries, keys and values, or as the config says."""
     sizes = read_sizes(fields, Defaults(kv_heads=2, head_dim=128, context=131072))
     turned = replace(rope(fields, sizes, share=("partial_rotary_factor", 0.5)), halves=False)
-    bias = fields.flag("attention_bias", True)
+    bias = always or fields.flag("attention_bias", True)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias)
     return sizes, Layer(attention, feed_forward(fields))
 
@@ -147,11 +208,14 @@ def granite(fields: Fields) -> Stack:
     return multiplied(fields, forward)
 
 
-def multiplied(fields: Fields, forward: FeedForward | Experts) -> Stack:
-    """A model as Granite is, of any feed-forward."""
-    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
-    attention = biased_heads(fields, sizes)
-    attention = replace(attention, scale=fields.number("attention_multiplier", 1.0))
+def multiplied(
+    fields: Fields, forward: FeedForward | Experts, turned: bool = True, kinds: Sequence[str] | None = (FULL,)
+) -> Stack:
+    """A model as Granite is, of any feed-forward. `turned`: whether it has rope. `kinds`: of layers that may be
+    named."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048), kinds)
+    attention = replace(biased_heads(fields, sizes), scale=fields.number("attention_multiplier", 1.0))
+    attention = attention if turned else replace(attention, rope=None)
     layer = Layer(attention, forward, residual=fields.number("residual_multiplier", 1.0))
     model = stacked(fields, sizes, layer)
     factor = fields.number("embedding_multiplier", 1.0)

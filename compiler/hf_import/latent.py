@@ -15,17 +15,17 @@ NARROW_EPSILON = 1e-6  # of the norms of the narrow values, whatever that of the
 
 def deepseek_v3(fields: Fields) -> Stack:
     """DeepSeek V3 and R1, Kimi-K2: experts chosen in groups by sigmoid scores with a correction."""
-    sizes = _sizes(fields, 4096)
-    latent = _latent(fields, sizes, 1536, interleaved=fields.flag("rope_interleave", True), mscale=True)
+    sizes = latent_sizes(fields, 4096)
+    latent = read_latent(fields, sizes, 1536, interleaved=fields.flag("rope_interleave", True), mscale=True)
     experts = corrected(fields, (256, 8, 2048), 2.5, (8, 4))
     return after_dense(fields, sizes, [latent] * sizes.layers, experts, 3)
 
 
 def glm4_moe_lite(fields: Fields) -> Stack:
     """GLM-4.7-Flash: DeepSeek V3 with other sizes."""
-    sizes = _sizes(fields, 202752)
+    sizes = latent_sizes(fields, 202752)
     interleaved = fields.flag("rope_interleave", True)
-    latent = _latent(fields, sizes, 768, interleaved=interleaved, mscale=True, dims=(192, 256))
+    latent = read_latent(fields, sizes, 768, interleaved=interleaved, mscale=True, dims=(192, 256))
     fields.must_be("partial_rotary_factor", [1.0], "rope that turns a part of a head is not known here")
     fields.must_be("first_k_dense_replace", [1], "the first layer alone is dense, or `mlp_layer_types` says which")
     experts = corrected(fields, (64, 4, 1536), 1.8, (1, 1))
@@ -34,8 +34,8 @@ def glm4_moe_lite(fields: Fields) -> Stack:
 
 def deepseek_v32(fields: Fields) -> Stack:
     """DeepSeek V3.2: an indexer chooses the tokens that each one sees."""
-    sizes = _sizes(fields, 163840)
-    latent = _latent(fields, sizes, 1536, interleaved=True, mscale=True)
+    sizes = latent_sizes(fields, 163840)
+    latent = read_latent(fields, sizes, 1536, interleaved=True, mscale=True)
     latent = replace(latent, indexer=_indexer(fields, sizes.layers, latent.rope, 64, halves=True))
     experts = corrected(fields, (256, 8, 2048), 2.5, (8, 4))
     return after_dense(fields, sizes, [latent] * sizes.layers, experts, 3)
@@ -43,8 +43,8 @@ def deepseek_v32(fields: Fields) -> Stack:
 
 def glm_moe_dsa(fields: Fields) -> Stack:
     """GLM-5: DeepSeek V3.2 with other sizes, every layer of which chooses the tokens that it sees."""
-    sizes = _sizes(fields, 202752)
-    latent = _latent(fields, sizes, 2048, interleaved=True, mscale=True)
+    sizes = latent_sizes(fields, 202752)
+    latent = read_latent(fields, sizes, 2048, interleaved=True, mscale=True)
     fields.must_be("rope_interleave", [True], "only pairs that stand side by side are known here")
     fields.must_be("indexer_rope_interleave", [True], "only pairs that stand side by side are known here")
     latent = replace(latent, indexer=_indexer(fields, sizes.layers, latent.rope, 32, halves=False))
@@ -66,10 +66,10 @@ def _indexer(fields: Fields, layers: int, turned: Rope, heads: int, halves: bool
 
 def deepseek_v2(fields: Fields) -> Stack:
     """DeepSeek V2: experts weighed by their softmax, those of the best groups or all."""
-    sizes = _sizes(fields, 2048)
+    sizes = latent_sizes(fields, 2048)
     for name, alone in (("use_mla", True), ("lm_head", True), ("rm_head", False)):  # of DeepSeek-VL2
         fields.must_be(name, [alone], f"only models where it is {str(alone).lower()} are known")
-    latent = _latent(fields, sizes, 1536, interleaved=True, mscale=False)
+    latent = read_latent(fields, sizes, 1536, interleaved=True, mscale=False)
     fields.must_be("scoring_func", ["softmax"], "only softmax scores are known")
     fields.must_be("norm_topk_prob", [False], "here weights are not made to add to 1")
     fields.must_be("moe_layer_freq", [1], "only experts in each layer after the first dense ones are known")
@@ -86,9 +86,9 @@ def deepseek_v2(fields: Fields) -> Stack:
     return after_dense(fields, sizes, [latent] * sizes.layers, experts, 0)
 
 
-def _sizes(fields: Fields, context: int) -> Sizes:
-    """The sizes; `head_dim`: of what rope turns, as these models have it."""
-    heads, turned = fields.count("num_attention_heads"), fields.count("qk_rope_head_dim", 64)
+def latent_sizes(fields: Fields, context: int, turned: int = 64) -> Sizes:
+    """The sizes; `head_dim`: of what rope turns, as these models have it, `turned` where the config does not say."""
+    heads, turned = fields.count("num_attention_heads"), fields.count("qk_rope_head_dim", turned)
     fields.inert(["num_key_value_heads", "head_dim", "qk_head_dim"])  # all heads have keys of their own
     layers = fields.count("num_hidden_layers", most=2**20)
     read_kinds(fields, layers, ("full_attention", "indexed_attention"))
@@ -103,19 +103,21 @@ def _sizes(fields: Fields, context: int) -> Sizes:
     )
 
 
-def _latent(
+def read_latent(
     fields: Fields,
     sizes: Sizes,
     query_rank: int,
     interleaved: bool,
     mscale: bool,
     dims: tuple[int, int] = (128, 128),
+    rank: int = 512,
 ) -> Latent:
     """Latent attention. `interleaved`: whether rope turns neighbours in the checkpoint; `mscale`: whether a scaled
-    rope also scales the scores; `dims`: of a head, without rope and of values, where the config does not say."""
+    rope also scales the scores; `dims`: of a head, without rope and of values, and `rank`: of what keys and values are
+    made of, where the config does not say."""
     fields.must_be("attention_bias", [False], "biases of latent attention are not known")
     turned = rope(fields, sizes)
-    head_dim, rank = fields.count("qk_nope_head_dim", dims[0]), fields.count("kv_lora_rank", 512)
+    head_dim, rank = fields.count("qk_nope_head_dim", dims[0]), fields.count("kv_lora_rank", rank)
     scale = (head_dim + sizes.head_dim) ** -0.5
     return Latent(
         heads=sizes.heads,

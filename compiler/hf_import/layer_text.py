@@ -34,8 +34,10 @@ class LatentDims:
     index_rest: str = ""
 
 
-def attention_dims(attention: Attention | Latent, dims: Dims) -> HeadDims | LatentDims:
+def attention_dims(attention: Attention | Latent | None, dims: Dims) -> HeadDims | LatentDims | None:
     """The dims of attention, declared."""
+    if attention is None:
+        return None
     if isinstance(attention, Latent):
         a, rope = attention, attention.rope
         return LatentDims(
@@ -56,7 +58,9 @@ def attention_dims(attention: Attention | Latent, dims: Dims) -> HeadDims | Late
     else:
         heads = dims.name("H", attention.heads, HEADS)
         kv = "" if attention.kv_heads == 1 else heads
-    return HeadDims(heads, kv, head, head_parts(attention, head, dims), dims.kept(attention.window or attention.chunk))
+    value = head if attention.value_dim in (None, attention.head_dim) else dims.name("U", attention.value_dim or 0)
+    kept = dims.kept(attention.window or attention.chunk)
+    return HeadDims(heads, kv, head, value, head_parts(attention, head, dims), kept)
 
 
 def _index_dims(indexer: Indexer | None, dims: Dims) -> tuple[str, ...]:
@@ -77,7 +81,7 @@ def declarations(kind: str, tensors: Iterable[Tensor], dtype: Dtype) -> Iterator
 
 def norm_tensors(norm: Norm, number: str) -> list[Tensor]:
     """The parameters of the norm that bears a number."""
-    return [(f"scale{number}", "E"), *([(f"bias{number}", "E")] if norm.bias else [])]
+    return [(f"scale{number}", "E")] * norm.scaled + [(f"bias{number}", "E")] * norm.bias
 
 
 def norm_text(norm: Norm, value: str, number: str) -> str:
@@ -92,9 +96,9 @@ class LayerText:
     layer: Layer
     norm: Norm
     dtype: Dtype
-    attention: HeadDims | LatentDims
-    forward: ForwardDims
-    beside: ForwardDims
+    attention: HeadDims | LatentDims | None
+    forward: ForwardDims | None
+    beside: ForwardDims | None
     quantised: Quantised | None = None
 
     def block(self, name: str) -> Iterator[str]:
@@ -131,13 +135,7 @@ class LayerText:
         attention, forward = self._attention_sum(), self._forward_sum()
         match layer.norms:
             case Norms.BEFORE:
-                yield f"n1 = {norm_text(self.norm, 'x', '1')}"
-                yield from self._attention("n1")
-                yield f"y = x + {self._scaled(attention)}"
-                yield ""
-                yield f"n2 = {norm_text(self.norm, 'y', '2')}"
-                yield from self._forward("n2")
-                yield f"return y + {self._scaled(forward)}"
+                yield from self._normed_before(attention, forward)
             case Norms.AFTER:
                 yield from self._attention("x")
                 yield f"y = x + {norm_text(self.norm, attention, '1')}"
@@ -157,8 +155,34 @@ class LayerText:
                 whole = f"y + {norm_text(self.norm, forward, '4')}"
                 yield f"return ({whole}) * factor" if layer.scaled else f"return {whole}"
 
+    def _normed_before(self, attention: str, forward: str) -> Iterator[str]:
+        """The lines of a layer with norms before its parts, which add to what it is given."""
+        layer, y = self.layer, "x"
+        if layer.attention is not None:
+            yield f"n1 = {norm_text(self.norm, 'x', '1')}"
+            yield from self._attention("n1")
+            y = f"x + {self._scaled(attention)}"
+        if layer.forward is None:
+            yield f"return {y}"
+            return
+        if layer.attention is not None:
+            yield f"y = {y}"
+            yield ""
+            y = "y"
+        yield f"n2 = {norm_text(self.norm, y, '2')}"
+        yield from self._forward("n2")
+        y = f"{y} + {self._scaled(forward)}"
+        if layer.beside is not None and self.beside is not None:
+            yield ""
+            yield f"n3 = {norm_text(self.norm, 'x', '3')}"
+            yield from router_lines(layer.beside.router, layer.beside.chosen, self.beside, "n3", self.dtype.value)
+            yield from expert_lines(layer.beside, self.beside, "n3", "x")
+            y = f"{y} + e"
+        yield f"return {y}"
+
     def _beside(self, experts: Experts, forward: str) -> Iterator[str]:
         """Experts beside the feed-forward, with norms of their own."""
+        assert self.beside is not None
         yield f"f1 = {norm_text(self.norm, forward, '5')}"
         yield ""
         yield f"n6 = {norm_text(self.norm, 'y', '6')}"
@@ -194,7 +218,7 @@ class LayerText:
         if isinstance(forward, Experts):
             shared = " + sdw" if forward.shared_gate else " + sd" if forward.shared else ""
             return ("e + eb" if forward.bias else "e") + shared
-        return "d + bd" if forward.bias else "d"
+        return "d + bd" if forward is not None and forward.bias else "d"
 
     def _attention_tensors(self) -> Iterator[Tensor]:
         match self.layer.attention, self.attention:
@@ -210,7 +234,7 @@ class LayerText:
             case HeadDims() as d:
                 for part in d.parts:
                     yield f"keys{part.suffix}", f"B,{d.slots},{d.key(part.dim)}"
-                yield "values", f"B,{d.slots},{d.key(d.head)}"
+                yield "values", f"B,{d.slots},{d.key(d.value)}"
             case LatentDims() as d:
                 yield "latents", f"B,M,{d.narrow}"
                 yield "keys", f"B,M,{d.turned}"
@@ -226,23 +250,23 @@ class LayerText:
                 yield from _latent_lines(a, d, n)
 
     def _forward_tensors(self) -> Iterator[Tensor]:
-        match self.layer.forward:
-            case FeedForward() as forward:
-                yield from _feed_forward_tensors(forward, self.forward.width)
-            case Experts() as experts:
-                yield from expert_tensors(experts, self.forward)
-        if self.layer.beside is not None:
+        match self.layer.forward, self.forward:
+            case FeedForward() as forward, ForwardDims() as d:
+                yield from _feed_forward_tensors(forward, d.width)
+            case Experts() as experts, ForwardDims() as d:
+                yield from expert_tensors(experts, d)
+        if self.layer.beside is not None and self.beside is not None:
             yield from expert_tensors(self.layer.beside, self.beside, "x")
         if self.layer.scaled:
             yield "factor", ""
 
     def _forward(self, n: str) -> Iterator[str]:
-        match self.layer.forward:
-            case FeedForward() as forward:
-                yield from _feed_forward_lines(forward, self.forward.width, n)
-            case Experts() as experts:
-                yield from router_lines(experts.router, experts.chosen, self.forward, n, self.dtype.value)
-                yield from expert_lines(experts, self.forward, n)
+        match self.layer.forward, self.forward:
+            case FeedForward() as forward, ForwardDims() as d:
+                yield from _feed_forward_lines(forward, d.width, n)
+            case Experts() as experts, ForwardDims() as d:
+                yield from router_lines(experts.router, experts.chosen, d, n, self.dtype.value)
+                yield from expert_lines(experts, d, n)
 
 
 def _indented(lines: Iterable[str]) -> Iterator[str]:
@@ -297,6 +321,8 @@ def _feed_forward_tensors(forward: FeedForward, width: str) -> Iterator[Tensor]:
     if forward.bias:
         yield from ((f"b{name}", width) for name in names)
         yield "bd", "E"
+    if forward.activation == "xielu":
+        yield from ((name, "") for name in ("alpha_p", "alpha_n"))
 
 
 def _feed_forward_lines(forward: FeedForward, width: str, n: str) -> Iterator[str]:
@@ -304,18 +330,30 @@ def _feed_forward_lines(forward: FeedForward, width: str, n: str) -> Iterator[st
     for name, weight in names.items():
         yield f"{name}[B,L,{width}] = {n}[B,L,E] * W{weight}[E,{width}]"
     u, g = ((f"{name} + b{weight}" if forward.bias else name) for name, weight in (("u", "i"), ("g", "g")))
-    if forward.gated:
+    if forward.activation == "xielu":
+        yield from _xielu_lines(u)
+    elif forward.gated:
         yield f"h = {activated(forward.activation, g)} * {f'({u})' if forward.bias else u}"
     else:
         yield f"h = {activated(forward.activation, u)}"
     yield f"d[B,L,E] = h[B,L,{width}] * Wd[{width},E]"
 
 
+def _xielu_lines(u: str) -> Iterator[str]:
+    """xIELU (arXiv:2411.13010, equation 11): what is above 0 is squared, what is below grows as exp does. Code for it
+    takes what lies within 1e-6 below 0 as if it were -1e-6, against slopes that are rounded; that is left out here."""
+    for name in ("alpha_p", "alpha_n"):
+        yield f"s{name} = maximum({name}, 0) + log(1 + exp(-abs({name})))"
+    yield f"below = minimum({u}, 0)"
+    yield f"above = maximum({u}, 0)"
+    yield f"h = salpha_p * above * above + (salpha_n + 0.5) * (exp(below) - 1 - below) + 0.5 * ({u})"
+
+
 def text_of(layer: Layer, model: Transformer, dims: Dims) -> LayerText:
     """A layer of a model, with its dims declared."""
     forward = forward_dims(layer.forward, dims)
     attention = attention_dims(layer.attention, dims)
-    beside = forward if layer.beside is None else forward_dims(layer.beside, dims)
+    beside = forward_dims(layer.beside, dims)
     return LayerText(layer, model.norm, model.dtype, attention, forward, beside, model.quantised)
 
 

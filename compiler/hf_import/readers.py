@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from . import experts, gemma, gpt, kin, latent, llama
+from . import alibi, experts, gemma, gpt, kin, latent, llama, own_code, sparse
 from .description import Stack
 from .fields import Fields
 
@@ -76,7 +76,42 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "glm_moe_dsa": ("GlmMoeDsaForCausalLM", latent.glm_moe_dsa),
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", latent.glm4_moe_lite),
     "kimi_k2": ("DeepseekV3ForCausalLM", latent.deepseek_v3),
+    "bloom": ("BloomForCausalLM", alibi.bloom),
+    "mpt": ("MptForCausalLM", alibi.mpt),
+    "jais": ("JAISLMHeadModel", alibi.jais),
+    "gpt_bigcode": ("GPTBigCodeForCausalLM", gpt.gpt_bigcode),
+    "gpt_neo": ("GPTNeoForCausalLM", gpt.gpt_neo),
+    "vaultgemma": ("VaultGemmaForCausalLM", gemma.vaultgemma),
+    "apertus": ("ApertusForCausalLM", kin.apertus),
+    "hunyuan_v1_dense": ("HunYuanDenseV1ForCausalLM", kin.hunyuan_dense),
+    "olmo": ("OlmoForCausalLM", kin.olmo),
+    "hunyuan_v1_moe": ("HunYuanMoEV1ForCausalLM", sparse.hunyuan_moe),
+    "afmoe": ("AfmoeForCausalLM", sparse.afmoe),
+    "exaone_moe": ("ExaoneMoeForCausalLM", sparse.exaone_moe),
+    "mimo_v2_flash": ("MiMoV2FlashForCausalLM", sparse.mimo_v2),
+    "granitemoehybrid": ("GraniteMoeHybridForCausalLM", sparse.granite_hybrid),
+    "granitemoeshared": ("GraniteMoeSharedForCausalLM", sparse.granite_shared),
+    "dbrx": ("DbrxForCausalLM", sparse.dbrx),
+    "arctic": ("ArcticForCausalLM", sparse.arctic),
+    "grok-1": ("Grok1ModelForCausalLM", sparse.grok),
+    "deepseek": ("DeepseekForCausalLM", sparse.deepseek_moe),
+    "bailing_moe": ("BailingMoeForCausalLM", sparse.bailing),
+    "bailing_moe_v2": ("BailingMoeV2ForCausalLM", sparse.bailing_v2),
+    "minicpm3": ("MiniCPM3ForCausalLM", own_code.minicpm3),
+    "minicpm": ("MiniCPMForCausalLM", own_code.minicpm),
+    "internlm": ("InternLMForCausalLM", own_code.internlm),
+    "internlm2": ("InternLM2ForCausalLM", own_code.internlm2),
+    "internlm3": ("InternLM3ForCausalLM", own_code.internlm3),
+    "baichuan": ("BaichuanForCausalLM", own_code.baichuan),
+    "chatglm": ("ChatGLMForConditionalGeneration", own_code.chatglm),
+    "exaone": ("ExaoneForCausalLM", own_code.exaone),
+    "qwen": ("QWenLMHeadModel", own_code.qwen),
+    "mimo": ("MiMoForCausalLM", own_code.mimo),
+    "orion": ("OrionForCausalLM", own_code.orion),
+    "xverse": ("XverseForCausalLM", llama.llama),
+    "aquila": ("AquilaForCausalLM", llama.llama),
 }
+CLASSES = {"BailingMoeV2ForCausalLM": "bailing_moe_v2"}  # architectures that classes name, and model types do not
 TOWERS = {  # models with a part for text, by what that is where it does not say
     "llama4": "llama4_text",
     "gemma3": "gemma3_text",
@@ -177,6 +212,18 @@ OF_EXPERTS = (
     "qwen3_omni_moe_text",
     "qwen3_vl_moe_text",
     "glm4v_moe_text",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
+    "afmoe",
+    "exaone_moe",
+    "mimo_v2_flash",
+    "granitemoehybrid",
+    "granitemoeshared",
+    "arctic",
+    "grok-1",
+    "deepseek",
+    "bailing_moe",
+    "bailing_moe_v2",
     *LATENT,
 )
 # What is not understood: what it is, the fields that say so, its names among `layer_types`, architectures.

@@ -19,10 +19,13 @@ SECTIONS = (
 )  # how positions in time and space share a head; text has but one
 
 
-def ropes_by_kind(fields: Fields, sizes: Sizes, bases: Mapping[str, tuple[str, float]], scaled: str) -> dict[str, Rope]:
+def ropes_by_kind(
+    fields: Fields, sizes: Sizes, bases: Mapping[str, tuple[str, float]], scaled: str, share: float = 1.0
+) -> dict[str, Rope]:
     """The rotary positions of layers of several kinds. `bases`: by kind the field with the base of the frequencies,
-    empty for none, and the base where it is missing. `scaled`: the kind to which an older `rope_scaling` belongs."""
-    plain = {kind: _Said(fields.number(name, base) if name else base, 1.0) for kind, (name, base) in bases.items()}
+    empty for none, and the base where it is missing. `scaled`: the kind to which an older `rope_scaling` belongs.
+    `share`: of a head that is turned, where an object does not say it."""
+    plain = {kind: _Said(fields.number(name, base) if name else base, share) for kind, (name, base) in bases.items()}
     newer, older = fields.part("rope_parameters"), fields.part("rope_scaling")
     found = dict(plain)
     if older is not None and older.entries:

@@ -14,6 +14,7 @@ from .description import (
     Block,
     Experts,
     FeedForward,
+    Gate,
     Indexer,
     Latent,
     Layer,
@@ -53,6 +54,8 @@ def _ends(model: Transformer, style: Style) -> Iterator[tuple[str, Made]]:
     if model.places:
         cut = ("transpose", f"after {style.first_place}", "transpose") if style.first_place else ()
         yield "places", Made(f"{style.places}.weight", cut)
+    if model.embedding_norm:
+        yield from _norm(model.norm, "0", style.table_norm)
     if not model.tied:
         yield "Wu", Made(f"{style.head}.weight", ("transpose",))
     if model.head_bias:
@@ -61,7 +64,8 @@ def _ends(model: Transformer, style: Style) -> Iterator[tuple[str, Made]]:
 
 
 def _norm(norm: Norm, number: str, module: str) -> Iterator[tuple[str, Made]]:
-    yield f"scale{number}", Made(f"{module}.weight")
+    if norm.scaled:
+        yield f"scale{number}", Made(f"{module}.weight")
     if norm.bias:
         yield f"bias{number}", Made(f"{module}.bias")
 
@@ -72,8 +76,8 @@ def _layer(layer: Layer, norm: Norm, style: Style, repeats: int) -> Iterator[tup
     modules = style.norms if layer.norms is Norms.BEFORE else style.other_norms[layer.norms]
     if layer.block is Block.PARALLEL_TWO_NORMS and style.two_norms:
         modules = style.two_norms
-    for number, module in zip(layer.scales, modules, strict=False):
-        yield from _norm(norm, number, module)
+    for number in layer.scales:
+        yield from _norm(norm, number, modules[max(0, int(number or 1) - 1)])
     match layer.attention:
         case Attention() as attention:
             yield from _attention(attention, style, repeats)
@@ -99,6 +103,8 @@ def _attention(a: Attention, style: Style, repeats: int) -> Iterator[tuple[str, 
     if a.sinks:
         yield "sinks", Made(f"{style.sinks}")
     matrix: tuple[str, ...] = () if style.from_to else ("transpose",)
+    if a.gate is not Gate.NONE:
+        yield "Wz", Made(f"{style.attention_gate}.weight", matrix)
     if a.shared_value and _pairs(a, style):  # values lie as keys do
         matrix = (f"heads {a.heads}", *_pairs(a, style), "roll")
     yield "Wo", Made(f"{style.output}.weight", matrix)
@@ -219,6 +225,8 @@ def _feed_forward(forward: FeedForward, style: Style) -> Iterator[tuple[str, Mad
                 yield f"W{name}", Made(f"{names[name]}.weight", matrix)
             else:
                 yield f"b{name}", Made(f"{names[name]}.bias")
+    if forward.activation == "xielu":
+        yield from ((name, Made(f"{style.activation}.{name}", ("first 1",))) for name in ("alpha_p", "alpha_n"))
 
 
 def _experts(experts: Experts, style: ExpertStyle, repeats: int, tag: str = "") -> Iterator[tuple[str, Made]]:
@@ -236,17 +244,24 @@ def _experts(experts: Experts, style: ExpertStyle, repeats: int, tag: str = "") 
     names = {"i": style.up, "g": style.gate, "d": style.down}
     for name in "igd":
         if style.fused:
-            yield f"W{tag}{name}", style.fused[f"W{name}"]
+            yield f"W{tag}{name}", _of_experts(style.fused[f"W{name}"], experts)
         else:
             yield f"W{tag}{name}", Made(f"{style.each.replace('{}', at)}.{names[name]}.weight", ("transpose",))
     if experts.bias:
         yield from ((f"b{name}", style.fused[f"b{name}"]) for name in "igd")
-    if experts.shared:
+    if experts.shared and "Wsi" in style.fused:
+        yield from ((name, style.fused[name]) for name in ("Wsi", "Wsg", "Wsd"))
+    elif experts.shared:
         yield "Wsi", Made(f"{style.shared}.up_proj.weight", ("transpose",))
         yield "Wsg", Made(f"{style.shared}.gate_proj.weight", ("transpose",))
         yield "Wsd", Made(f"{style.shared}.down_proj.weight", ("transpose",))
         if experts.shared_gate:
             yield "Ws", Made(f"{style.shared_gate}.weight")
+
+
+def _of_experts(one: Made, experts: Experts) -> Made:
+    """What is made of a tensor of all experts, whose number its steps may ask for."""
+    return Made(one.tensor, tuple(step.replace("{experts}", str(experts.count)) for step in one.steps))
 
 
 def _expert_index(experts: Experts, repeats: int) -> str:

@@ -6,6 +6,7 @@ The weights go the way of a user's: transformers saves them, the weight map says
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,7 +43,9 @@ def float64(kind: str) -> Iterator[None]:
     Without this, norms, rotary angles and softmax are float32 there, whatever the weights are.
     """
     module = kind.removesuffix("_text")
-    importlib.import_module(f"transformers.models.{module}.modeling_{module}")  # read only when first wanted, otherwise
+    own = f"transformers.models.{module}.modeling_{module}"
+    found = importlib.util.find_spec(own) is not None  # of InternLM 3 it is that of Llama
+    importlib.import_module(own if found else "transformers.models.llama.modeling_llama")  # else read when first wanted
     before, wide = torch.get_default_dtype(), _Wide()
     torch.set_default_dtype(torch.float64)
     with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
@@ -61,8 +64,10 @@ def float64(kind: str) -> Iterator[None]:
 def random_model(config: Mapping[str, Any], seed: int) -> PreTrainedModel:
     """A model of that config, as transformers reads it from a file; to be made and run within `float64`."""
     known = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+    # Falcon adds slopes twice where attention is "eager".
+    attention = "sdpa" if config.get("alibi") else "eager"
     model = AutoModelForCausalLM.from_config(
-        known, attn_implementation="eager", experts_implementation="eager", dtype=torch.float64
+        known, attn_implementation=attention, experts_implementation="eager", dtype=torch.float64
     ).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -140,6 +140,98 @@ LLAMA4: Config = MOE | {
     "attention_chunk_size": 5,
     "num_experts_per_tok": 1,
 }
+BLOOM: Config = {
+    "model_type": "bloom",
+    "vocab_size": 29,
+    "hidden_size": 24,
+    "n_layer": 2,
+    "n_head": 6,
+    "seq_length": 64,
+}
+MPT: Config = {"model_type": "mpt", "vocab_size": 29, "d_model": 24, "n_layers": 2, "n_heads": 6, "max_seq_len": 64}
+BIGCODE: Config = {k: v for k, v in GPT2.items() if k != "model_type"} | {"model_type": "gpt_bigcode"}
+GPT_NEO: Config = {
+    "model_type": "gpt_neo",
+    "vocab_size": 29,
+    "hidden_size": 24,
+    "num_layers": 2,
+    "num_heads": 6,
+    "max_position_embeddings": 64,
+    "attention_types": [[["global", "local"], 1]],
+    "attention_layers": ["global", "local"],
+    "window_size": 5,
+}
+VAULT_GEMMA: Config = GEMMA2 | {"model_type": "vaultgemma"}
+APERTUS: Config = SIZES | {"model_type": "apertus", "num_key_value_heads": 2}
+HUNYUAN: Config = SIZES | {"model_type": "hunyuan_v1_dense", "num_key_value_heads": 2, "head_dim": 8}
+ALPHA: Config = {"type": "dynamic", "factor": 1.0, "alpha": 100.0}
+HUNYUAN_MOE: Config = {k: v for k, v in MOE.items() if k != "num_experts_per_tok"} | {
+    "model_type": "hunyuan_v1_moe",
+    "num_experts": 5,
+    "moe_topk": 2,
+    "head_dim": 8,
+}
+OLMO: Config = SIZES | {"model_type": "olmo"}
+AFMOE: Config = MOE | {
+    "model_type": "afmoe",
+    "head_dim": 8,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 10,
+    "num_hidden_layers": 4,
+    "sliding_window": 5,
+}
+EXAONE_MOE: Config = MOE | {
+    "model_type": "exaone_moe",
+    "num_experts": 6,
+    "moe_intermediate_size": 10,
+    "num_hidden_layers": 4,
+    "sliding_window": 5,
+}
+MIMO_V2: Config = MOE | {
+    "model_type": "mimo_v2_flash",
+    "num_key_value_heads": 1,
+    "head_dim": 12,
+    "v_head_dim": 6,
+    "n_routed_experts": 6,
+    "moe_intermediate_size": 10,
+    "num_hidden_layers": 7,
+    "sliding_window": 5,
+}
+GRANITE_SHARED: Config = MOE | {
+    "model_type": "granitemoeshared",
+    "num_local_experts": 5,
+    "shared_intermediate_size": 14,
+}
+GRANITE_HYBRID: Config = GRANITE_SHARED | {
+    "model_type": "granitemoehybrid",
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+    "layer_types": ["attention"] * 2,
+    "position_embedding_type": "rope",
+    "mamba_n_heads": 6,
+    "mamba_d_head": 8,
+}
+DBRX: Config = {
+    "model_type": "dbrx",
+    "vocab_size": 29,
+    "d_model": 24,
+    "n_layers": 2,
+    "n_heads": 6,
+    "max_seq_len": 64,
+    "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8},
+    "ffn_config": {"ffn_hidden_size": 14, "moe_num_experts": 5, "moe_top_k": 2},
+}
+INTERNLM3: Config = SIZES | {"model_type": "internlm3", "num_key_value_heads": 2, "head_dim": 8}
+MINICPM3: Config = SIZES | {
+    "model_type": "minicpm3",
+    "num_key_value_heads": 6,
+    "q_lora_rank": 10,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "dim_model_base": 12,
+}
 
 # What a config says beside its sizes, from none of it to all of it; the first of each says as little as may be.
 VARIANTS: Mapping[str, Config] = {
@@ -380,6 +472,71 @@ VARIANTS: Mapping[str, Config] = {
     "dots1, groups": DOTS1
     | {"n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "first_k_dense_replace": 1},
     "dots1, windows": DOTS1 | {"sliding_window": 5, "max_window_layers": 1, "first_k_dense_replace": 2},
+    "falcon, alibi": FALCON | {"alibi": True, "num_attention_heads": 4, "bias": True, "parallel_attn": False},
+    "bloom, least": BLOOM,
+    "bloom, a power of two of heads": BLOOM | {"n_head": 8, "layer_norm_epsilon": 1e-2},
+    "bloom, untied": BLOOM | {"n_head": 3, "tie_word_embeddings": False},
+    "mpt, least": MPT,
+    "mpt, cut off": MPT | {"attn_config": {"alibi": True, "clip_qkv": 0.5, "alibi_bias_max": 8}},
+    "mpt, own scale, a power of two of heads": MPT
+    | {"n_heads": 4, "attn_config": {"alibi": True, "softmax_scale": 0.2}, "layer_norm_epsilon": 1e-2},
+    "gpt_bigcode, least": BIGCODE,
+    "gpt_bigcode, exact gelu": BIGCODE | {"activation_function": "gelu", "n_inner": 20},
+    "gpt_bigcode, untied": BIGCODE | {"tie_word_embeddings": False, "multi_query": True},
+    "gpt_neo, least": GPT_NEO,
+    "gpt_neo, without windows": GPT_NEO
+    | {"attention_types": [[["global"], 2]], "attention_layers": ["global", "global"], "intermediate_size": 20},
+    "gpt_neo, untied": GPT_NEO | {"tie_word_embeddings": False, "activation_function": "relu"},
+    "vaultgemma, least": VAULT_GEMMA,
+    "vaultgemma, uncapped": VAULT_GEMMA | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    "vaultgemma, one kind": VAULT_GEMMA | {"layer_types": ["full_attention"] * 2, "query_pre_attn_scalar": 9},
+    "apertus, least": APERTUS,
+    "apertus, tied": APERTUS | {"tie_word_embeddings": True, "num_key_value_heads": 6},
+    "apertus, plain rope": APERTUS | {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}},
+    "hunyuan_v1_dense, least": HUNYUAN,
+    "hunyuan_v1_dense, a larger base, tied": HUNYUAN | {"rope_scaling": ALPHA, "tie_word_embeddings": True},
+    "hunyuan_v1_dense, biases": HUNYUAN | {"attention_bias": True, "rope_theta": 50.0},
+    "hunyuan_v1_moe, least": HUNYUAN_MOE,
+    "hunyuan_v1_moe, a larger base, tied": HUNYUAN_MOE | {"rope_scaling": ALPHA, "tie_word_embeddings": True},
+    "hunyuan_v1_moe, one expert": HUNYUAN_MOE | {"moe_topk": 1, "attention_bias": True},
+    "olmo, least": OLMO,
+    "olmo, cut off": OLMO | {"clip_qkv": 0.5, "num_key_value_heads": 2},
+    "olmo, tied": OLMO | {"tie_word_embeddings": True, "attention_bias": True},
+    "afmoe, least": AFMOE,
+    "afmoe, scaled": AFMOE | {"mup_enabled": True, "route_scale": 2.5, "num_shared_experts": 1, "num_dense_layers": 2},
+    "afmoe, layers named": AFMOE
+    | {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_dense_layers": 0, "tie_word_embeddings": True},
+    "exaone_moe, least": EXAONE_MOE,
+    "exaone_moe, groups": EXAONE_MOE | {"n_group": 3, "topk_group": 2, "num_shared_experts": 2},
+    "exaone_moe, layers named": EXAONE_MOE
+    | {"mlp_layer_types": ["dense", "sparse"] * 2, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "mimo_v2_flash, least": MIMO_V2,
+    "mimo_v2_flash, biases": MIMO_V2 | {"attention_bias": True, "attention_value_scale": 0.3},
+    "mimo_v2_flash, groups": MIMO_V2
+    | {"n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5, "num_key_value_heads": 3},
+    "granitemoeshared, least": GRANITE_SHARED,
+    "granitemoeshared, multipliers": GRANITE_SHARED
+    | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 2.0},
+    "granitemoeshared, tied": GRANITE_SHARED | {"tie_word_embeddings": True, "num_key_value_heads": 6},
+    "granitemoehybrid, least": GRANITE_HYBRID,
+    "granitemoehybrid, no positions, tied": GRANITE_HYBRID
+    | {"position_embedding_type": None, "tie_word_embeddings": True, "attention_bias": True},
+    "granitemoehybrid, experts": GRANITE_HYBRID
+    | {"num_local_experts": 5, "num_experts_per_tok": 2, "residual_multiplier": 0.22},
+    "dbrx, least": DBRX,
+    "dbrx, cut off": DBRX | {"attn_config": {"kv_n_heads": 3, "clip_qkv": 0.5, "rope_theta": 1e4}},
+    "dbrx, one expert": DBRX
+    | {
+        "attn_config": {"kv_n_heads": 6, "clip_qkv": 2.0, "rope_theta": 1e4},
+        "ffn_config": {"ffn_hidden_size": 12, "moe_num_experts": 3, "ffn_act_fn": {"name": "gelu"}},
+    },
+    "internlm3, least": INTERNLM3,
+    "internlm3, biases": INTERNLM3 | {"qkv_bias": True, "bias": True},
+    "internlm3, dynamic rope, tied": INTERNLM3
+    | {"rope_scaling": {"rope_type": "dynamic", "factor": 6.0}, "tie_word_embeddings": True},
+    "minicpm3, least": MINICPM3,
+    "minicpm3, whole queries, untied": MINICPM3 | {"q_lora_rank": None, "tie_word_embeddings": False},
+    "minicpm3, own scales": MINICPM3 | {"scale_emb": 3, "scale_depth": 2.5, "v_head_dim": 5, "rope_theta": 50.0},
     "starcoder2, published fields": STARCODER2 | {"norm_type": "layer_norm", "mlp_type": "default"},
     "gemma2, published fields": GEMMA2
     | {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "cache_implementation": "hybrid"},

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
-from escc.compiler.hf_import.architectures import READERS
+from escc.compiler.hf_import.readers import READERS
 from escc.compiler.plan.pipeline import load
 
 SMALL: Mapping[str, Any] = {

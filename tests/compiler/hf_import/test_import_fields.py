@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from escc.compiler.hf_import.architectures import FLAT, OF_EXPERTS, READERS, TOWERS, read_config
+from escc.compiler.hf_import.architectures import read_config
 from escc.compiler.hf_import.description import Attention, Experts, FeedForward, Heat, Transformer
 from escc.compiler.hf_import.json_text import read_json
+from escc.compiler.hf_import.readers import FLAT, OF_EXPERTS, READERS, TOWERS
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 
@@ -40,7 +41,27 @@ OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said besi
     "glm4v_moe_text": {"partial_rotary_factor": 1.0},
     "dots1": {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1, "max_window_layers": 3},
     "gemma4_text": {"hidden_size_per_layer_input": 0},
+    "bloom": {"hidden_size": 64, "n_layer": 3, "n_head": 32},
+    "mpt": {"d_model": 64, "n_layers": 3, "n_heads": 32},
+    "jais": {"n_embd": 64, "n_layer": 3, "n_head": 32},
+    "gpt_bigcode": {"n_embd": 64, "n_layer": 3, "n_head": 32},
+    "gpt_neo": {"hidden_size": 64, "num_layers": 3, "num_heads": 32},
+    "dbrx": {"d_model": 64, "n_layers": 3, "n_heads": 32},
+    "chatglm": {
+        "hidden_size": 64,
+        "num_layers": 3,
+        "num_attention_heads": 4,
+        "kv_channels": 16,
+        "ffn_hidden_size": 160,
+        "padded_vocab_size": 96,
+    },
+    "exaone": {"hidden_size": 64, "intermediate_size": 160, "num_layers": 3, "num_attention_heads": 32},
+    "granitemoehybrid": {"layer_types": ["attention"] * 3},
+    "deepseek": {"n_routed_experts": 6, "num_experts_per_tok": 2},
+    "bailing_moe": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+    "bailing_moe_v2": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
 }
+ALONE = ("gpt2", "gptj", "bloom", "mpt", "jais", "gpt_bigcode", "gpt_neo", "dbrx", "chatglm", "exaone")  # other names
 
 
 PATTERNED = (
@@ -53,6 +74,10 @@ PATTERNED = (
     "cohere2",
     "exaone4",
     "ministral",
+    "afmoe",
+    "exaone_moe",
+    "mimo_v2_flash",
+    "granitemoehybrid",
 )  # have kinds of layers
 
 
@@ -84,8 +109,8 @@ def experts(text: str) -> Experts:
 def config(kind: str, **changes: Any) -> str:
     """A config with changes; a change to `...` takes the field out."""
     own = {**SIZES, **OWN.get(kind, {})}
-    if kind in ("gpt2", "gptj"):
-        own = {name: value for name, value in own.items() if name in ("vocab_size", "rotary_dim") or name[:2] == "n_"}
+    if kind in ALONE:
+        own = {name: value for name, value in own.items() if name == "vocab_size" or name in OWN[kind]}
     if kind in ("falcon", "opt"):  # call the width of their feed-forward otherwise
         own.pop("intermediate_size")
     fields = {"model_type": kind, **own, **changes}
@@ -157,7 +182,6 @@ def test_a_feed_forward_that_a_config_does_not_say() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"alibi": True}, "positions that are added to scores"),
         ({"num_ln_in_parallel_attn": 2}, "Blocks with 2 norms"),
         ({"new_decoder_architecture": True, "parallel_attn": False}, "stand side by side"),
         ({"multi_query": False, "num_kv_heads": 2}, "have a key each"),

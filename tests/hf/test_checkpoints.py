@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from hf.variants import (
+from hf.small_configs import (
     AFMOE,
     APERTUS,
     ARCEE,

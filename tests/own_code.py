@@ -72,15 +72,22 @@ def rope(x: Array, base: float = 1e4, turned: int | None = None, neighbours: boo
 
 
 def attend(
-    q: Array, k: Array, v: Array, scale: float | None = None, bias: Array | None = None, cap: float | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float | None = None,
+    bias: Array | None = None,
+    cap: float | None = None,
+    window: int | None = None,
 ) -> Array:
-    """What heads see of all tokens up to their own. `bias`: [heads, keys], added to scores."""
+    """What heads see of all tokens up to their own, or of so many of them. `bias`: [heads, keys], added to scores."""
     group, places = q.shape[2] // k.shape[2], np.arange(q.shape[1])
     k, v = np.repeat(k, group, 2), np.repeat(v, group, 2)
     scores = np.einsum("blhd,bmhd->bhlm", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
     scores = scores if bias is None else scores + bias[None, :, None, :]
     scores = scores if cap is None else cap * np.tanh(scores / cap)
-    scores = np.where(places[None, :] > places[:, None], -np.inf, scores)
+    back = places[:, None] - places[None, :]
+    scores = np.where((back < 0) | (back >= (window or len(places))), -np.inf, scores)
     return np.einsum("bhlm,bmhd->blhd", softmax(scores), v).reshape(*q.shape[:2], -1)
 
 
@@ -379,3 +386,63 @@ def jais(t: Tensors, c: Config, ids: Array) -> Array:
         hidden = conv(f"{at}.mlp.c_fc", n, width) * silu(conv(f"{at}.mlp.c_fc2", n, width))
         x = x + conv(f"{at}.mlp.c_proj", hidden, WIDTH)
     return t.layer_norm("transformer.ln_f", x, eps) @ table.T * c["width_scale"]
+
+
+def step3p5(t: Tensors, c: Config, ids: Array) -> Array:
+    x, eps, d = t("model.embed_tokens.weight", VOCABULARY, WIDTH)[ids], c["rms_norm_eps"], c["head_dim"]
+
+    def norm(name: str, x: Array) -> Array:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * (1 + t(f"{name}.weight", x.shape[-1]))
+
+    def clamped(gate: Array, up: Array, limit: float | None) -> Array:
+        limit = limit or np.inf
+        return np.minimum(silu(gate), limit) * np.clip(up, -limit, limit)
+
+    def forward(at: str, n: Array, width: int, limit: float | None) -> Array:
+        both = clamped(t.linear(f"{at}.gate_proj", n, width), t.linear(f"{at}.up_proj", n, width), limit)
+        return t.linear(f"{at}.down_proj", both, WIDTH)
+
+    for i in range(c["num_hidden_layers"]):
+        at, near = f"model.layers.{i}", c["layer_types"][i] == "sliding_attention"
+        h = c["attention_other_setting"]["num_attention_heads"] if near else c["num_attention_heads"]
+        own = c | {"num_attention_heads": h, "num_key_value_heads": c["num_attention_groups"]}
+        n = norm(f"{at}.input_layernorm", x)
+        q, k, v = separate(t, f"{at}.self_attn", n, own)
+        base, turned = c["rope_theta"][i], int(d * c["partial_rotary_factors"][i])
+        q, k = norm(f"{at}.self_attn.q_norm", q), norm(f"{at}.self_attn.k_norm", k)
+        a = heads(
+            attend(rope(q, base, turned), rope(k, base, turned), v, window=c["sliding_window"] if near else None), h
+        )
+        a = a / (1 + np.exp(-t.linear(f"{at}.self_attn.g_proj", n, h)))[..., None]
+        x = x + t.linear(f"{at}.self_attn.o_proj", a.reshape(*n.shape[:2], -1), WIDTH)
+        n = norm(f"{at}.post_attention_layernorm", x)
+        if str(i) not in c["moe_layers_enum"].split(","):
+            x = x + forward(f"{at}.mlp", n, c["intermediate_size"], c["swiglu_limits_shared"][i])
+            continue
+        count, width = c["moe_num_experts"], c["moe_intermediate_size"]
+        scores = 1 / (1 + np.exp(-t.linear(f"{at}.moe.gate", n, count)))
+        picked = best(scores + t(f"{at}.moe.router_bias", count), c["moe_top_k"])
+        weights = kept(scores, picked)
+        weights = weights / weights.sum(-1, keepdims=True) * c["moe_router_scaling_factor"]
+        gate, up = (t(f"{at}.moe.{name}_proj.weight", count, width, WIDTH) for name in ("gate", "up"))
+        down = t(f"{at}.moe.down_proj.weight", count, WIDTH, width)
+        for e in range(count):
+            made = clamped(n @ gate[e].T, n @ up[e].T, c["swiglu_limits"][i]) @ down[e].T
+            x = x + weights[..., e : e + 1] * made
+        x = x + forward(f"{at}.share_expert", n, c["share_expert_dim"], c["swiglu_limits_shared"][i])
+    return t.head("lm_head", norm("model.norm", x))
+
+
+def nemotron_nas(t: Tensors, c: Config, ids: Array) -> Array:
+    x, eps, h = t("model.embed_tokens.weight", VOCABULARY, WIDTH)[ids], c["rms_norm_eps"], c["num_attention_heads"]
+    for i, block in enumerate(c["block_configs"]):
+        at, attention, forward = f"model.layers.{i}", block["attention"], block["ffn"]
+        if not attention["no_op"]:
+            own = c | {"num_key_value_heads": h // attention["n_heads_in_group"]}
+            q, k, v = separate(t, f"{at}.self_attn", t.rms(f"{at}.input_layernorm", x, eps), own)
+            x = x + t.linear(f"{at}.self_attn.o_proj", attend(rope(q), rope(k), v), WIDTH)
+        if not forward["no_op"]:
+            width = math.ceil(int(2 * forward["ffn_mult"] * WIDTH / 3) / 256) * 256
+            n = t.rms(f"{at}.post_attention_layernorm", x, eps)
+            x = x + gated(t, n, width, llama_names(f"{at}.mlp"))
+    return t.head("lm_head", t.rms("model.norm", x, eps))

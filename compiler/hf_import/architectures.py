@@ -107,7 +107,7 @@ def _architecture(fields: Fields) -> str:
     experts = _experts(fields)
     if not isinstance(name, str):
         fields.refuse("model_type", "`model_type` names no architecture.", known)
-    elif name not in READERS and (message := _recurrent(fields.part("text_config") or fields, name)) is not None:
+    elif name not in READERS and (message := _other(fields, name)) is not None:
         fields.refuse("model_type", message)
     elif experts is not None and name not in OF_EXPERTS:
         message = f"`{name[:60]}` is a mixture of experts (`{experts}`) that is not understood."
@@ -118,6 +118,12 @@ def _architecture(fields: Fields) -> str:
     classes = fields.get("architectures")
     named = [item.value for item in classes.value] if classes is not None and isinstance(classes.value, tuple) else []
     return next((CLASSES[one] for one in named if isinstance(one, str) and one in CLASSES), str(name))
+
+
+def _other(fields: Fields, name: str) -> str | None:
+    """What is said of an architecture, or of its part for text, that has layers of another kind."""
+    parts = [fields.part(one) for one in TEXT_PARTS if fields.get(one) is not None]
+    return next((said for part in (*parts, fields) if part is not None and (said := _recurrent(part, name))), None)
 
 
 def _recurrent(fields: Fields, name: str) -> str | None:

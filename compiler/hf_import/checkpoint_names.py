@@ -119,6 +119,25 @@ BAILING = replace(
     key_norm="attention.key_layernorm",
     experts=ExpertStyle(correction="mlp.gate.expert_bias"),
 )
+FUSED = {
+    "Wi": Made("mlp.experts.gate_up_proj", ("transpose", "part 2 of 2")),
+    "Wg": Made("mlp.experts.gate_up_proj", ("transpose", "part 1 of 2")),
+    "Wd": Made("mlp.experts.down_proj", ("transpose",)),
+}
+STEP = replace(
+    LLAMA,
+    attention_gate="self_attn.g_proj",
+    experts=ExpertStyle(
+        router="moe.gate",
+        correction="moe.router_bias",
+        fused={
+            "Wi": Made("moe.up_proj.weight", ("transpose",)),
+            "Wg": Made("moe.gate_proj.weight", ("transpose",)),
+            "Wd": Made("moe.down_proj.weight", ("transpose",)),
+        },
+        shared="share_expert",
+    ),
+)
 INTERNLM2 = replace(
     LLAMA,
     table="model.tok_embeddings",
@@ -214,6 +233,17 @@ STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "chatglm": CHATGLM,
     "exaone": EXAONE,
     "qwen": QWEN,
+    "step3p5": STEP,
+    "sarvam_moe": BAILING,
+    "mistral4": replace(LLAMA, experts=ExpertStyle(fused=FUSED)),
+    "hyperclovax": replace(
+        LLAMA,
+        other_norms={Norms.BOTH: ("input_layernorm", "post_norm1", "post_attention_layernorm", "post_norm2")},
+    ),
+    "hy_v3": replace(
+        LLAMA,
+        experts=ExpertStyle(router="mlp.router.gate", correction="mlp.expert_bias", shared="mlp.shared_mlp"),
+    ),
     "phi3_v": PHI3,
     "phi4mm": PHI3,
     "glm4v_text": GLM4,

@@ -146,7 +146,7 @@ class Latent:
     `query_rank`: how wide what queries are made of is, None where they are made of the whole; `rank`: what keys and
     values are made of. `head_dim`: of a key, beside the `rope.turned` elements that have a position; `value_dim`: of
     a value. `scale`: what scores are multiplied by. `epsilon`: of the norms of the narrow ones. `indexer`: what chooses
-    the tokens that are seen, None for all.
+    the tokens that are seen, None for all. `heated`: how queries grow with their place, where they do.
     """
 
     heads: int
@@ -158,18 +158,20 @@ class Latent:
     scale: float
     epsilon: float
     indexer: Indexer | None = None
+    heated: Heat | None = None
 
 
 @dataclass(frozen=True)
 class FeedForward:
     """`width`: its own. `activation`: by its name in the language, or `relu2`, the square of relu, or `xielu`, which
     has two numbers of its own (arXiv:2411.13010). `gated`: whether one projection is multiplied by the activation of
-    another."""
+    another. `clamp`: at most what such an activation is, and between what and its negative what it multiplies."""
 
     width: int
     activation: str
     gated: bool = True
     bias: bool = False
+    clamp: float | None = None
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,8 @@ class Experts:
 
     `limit`: gates are at most that, and what they multiply is between it and its negative and 1 more, and `alpha` is
     what a gate is multiplied by in its sigmoid (gpt-oss); None for a plain gate. `before`: whether tokens are weighed
-    before they go through an expert. `shared_gate`: whether the shared one is weighed by a sigmoid.
+    before they go through an expert. `shared_gate`: whether the shared one is weighed by a sigmoid. `clamp`,
+    `shared_clamp`: as of a feed-forward, of all of them and of the shared one.
     """
 
     count: int
@@ -213,6 +216,8 @@ class Experts:
     before: bool = False
     shared: int = 0
     shared_gate: bool = False
+    clamp: float | None = None
+    shared_clamp: float | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,14 @@ def activated(activation: str, value: str) -> str:
     return f"relu({value}) * relu({value})" if activation == "relu2" else f"{activation}({value})"
 
 
+def gated_text(activation: str, g: str, u: str, clamp: float | None) -> str:
+    """What a gate and what it multiplies make; `clamp`: where both are cut off."""
+    if clamp is None:
+        return f"{activated(activation, g)} * {f'({u})' if '+' in u else u}"
+    most = number_text(clamp)
+    return f"minimum({activated(activation, g)}, {most}) * maximum(minimum({u}, {most}), -{most})"
+
+
 def expert_tensors(experts: Experts, d: ForwardDims, tag: str = "") -> Iterator[Tensor]:
     """The parameters of experts; `tag` begins the names of their matrices."""
     x, t = d.experts, d.width
@@ -99,7 +107,7 @@ def expert_lines(experts: Experts, d: ForwardDims, n: str, tag: str = "") -> Ite
             yield f"{name}b[B,L,{x},{t}] = m[B,L,{x}] * b{weight}[{x},{t}]"
     u, g = ("u + ub", "g + gb") if experts.bias else (f"{tag}u", f"{tag}g")
     if experts.limit is None:
-        yield f"{tag}h = {activated(experts.activation, g)} * {f'({u})' if experts.bias else u}"
+        yield f"{tag}h = {gated_text(experts.activation, g, u, experts.clamp)}"
     else:
         most = number_text(experts.limit)
         yield f"gl = minimum({g}, {most})"
@@ -115,7 +123,7 @@ def expert_lines(experts: Experts, d: ForwardDims, n: str, tag: str = "") -> Ite
         s = d.shared
         yield f"su[B,L,{s}] = {n}[B,L,E] * Wsi[E,{s}]"
         yield f"sg[B,L,{s}] = {n}[B,L,E] * Wsg[E,{s}]"
-        yield f"sh = {activated(experts.activation, 'sg')} * su"
+        yield f"sh = {gated_text(experts.activation, 'sg', 'su', experts.shared_clamp)}"
         yield f"sd[B,L,E] = sh[B,L,{s}] * Wsd[{s},E]"
         if experts.shared_gate:
             yield f"sw[B,L] = {n}[B,L,E] * Ws[E]"

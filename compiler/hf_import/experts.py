@@ -384,3 +384,17 @@ def llama4(fields: Fields) -> Stack:
     dense = FeedForward(fields.count("intermediate_size_mlp", 16384), activation)
     layers = tuple(Layer(attention(at), experts if at in sparse else dense) for at in range(sizes.layers))
     return stacked(fields, sizes, layers, epsilon=1e-5)
+
+
+def deepseek_moe(fields: Fields) -> Stack:
+    """DeepSeekMoE 16B: attention as of Llama, experts weighed by their softmax, and some that all tokens take."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
+    fields.must_be("scoring_func", ["softmax"], "only softmax scores are known")
+    fields.must_be("moe_layer_freq", [1], "only experts in each layer after the first dense ones are known")
+    count, kept = fields.count("n_routed_experts"), fields.count("num_experts_per_tok")
+    check_counts(fields, ("num_local_experts", "num_experts"), "num_experts_per_tok", count, kept)
+    width, activation = fields.count("moe_intermediate_size", 1407), read_activation(fields, "hidden_act", "silu")
+    router = Router("softmax", normalised=fields.flag("norm_topk_prob", False))
+    shared = width * fields.whole("n_shared_experts", 0)
+    experts = Experts(count, kept, width, activation, router, shared=shared)
+    return after_dense(fields, sizes, [heads_of(fields, sizes)] * sizes.layers, experts, 0)

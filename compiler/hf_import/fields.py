@@ -185,6 +185,18 @@ class Fields:
         self.known.update(names.values())
         return replace(self, entries={**self.entries, **found})
 
+    def objects(self, name: str) -> list[Fields]:
+        """The objects that a field lists; their findings join these."""
+        node = self.get(name)
+        values = node.value if node is not None and isinstance(node.value, tuple) else ()
+        found = [
+            Fields(self.source, one.value, one.span, self.findings) for one in values if isinstance(one.value, Mapping)
+        ]
+        if not found or len(found) != len(values):
+            self.refuse(name, f"`{name}` must be a list of objects.")
+            self.complete = False
+        return found
+
     def refuse_unknown(self) -> None:
         """Note the fields that have not been read, of very many the first. Null says nothing in an unknown field."""
         unknown = [n for n, entry in self.entries.items() if n not in self.known and entry.node.value is not None]

@@ -154,11 +154,16 @@ def _slope_lines(heads: int, d: HeadDims) -> Iterator[str]:
     yield f"far[{d.heads},{d.slots}] = slope[{d.heads}] * place[{d.slots}]"
 
 
-def _heated(heat: Heat, final: dict[str, str], d: HeadDims, dtype: str) -> Iterator[str]:
-    """Queries that grow with the place at which they stand, from a place on, in the type of the model."""
+def heat_lines(heat: Heat) -> Iterator[str]:
+    """What queries are multiplied by, `heat`, where they stand."""
     place = f"(at + {heat.first})" if heat.first else "at"
     yield "at: f32 = positions(L into M)"
     yield f"heat = log(floor({place} / {number_text(heat.after)}) + 1) * {number_text(heat.grows)} + 1"
+
+
+def _heated(heat: Heat, final: dict[str, str], d: HeadDims, dtype: str) -> Iterator[str]:
+    """Queries that grow with the place at which they stand, from a place on, in the type of the model."""
+    yield from heat_lines(heat)
     for part in d.parts:
         name = f"q{part.suffix}"
         yield f"h{name}: {dtype} = {final[name]} * heat"

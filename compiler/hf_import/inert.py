@@ -116,6 +116,7 @@ UNREAD = (  # that configs carry from other programs, and no architecture here r
     "unsloth_version",
     "neftune_noise_alpha",
     "is_composition",
+    "num_image_tokens",
     "perceiver_config",
     "pixel_shuffle_factor",
     "use_resampler",

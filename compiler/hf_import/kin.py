@@ -214,7 +214,7 @@ def multiplied(
     """A model as Granite is, of any feed-forward. `turned`: whether it has rope. `kinds`: of layers that may be
     named."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048), kinds)
-    attention = replace(biased_heads(fields, sizes), scale=fields.number("attention_multiplier", 1.0))
+    attention = replace(biased_heads(fields, sizes), scale=fields.optional("attention_multiplier", 1.0) or 1.0)
     attention = attention if turned else replace(attention, rope=None)
     layer = Layer(attention, forward, residual=fields.number("residual_multiplier", 1.0))
     model = stacked(fields, sizes, layer)
@@ -242,6 +242,47 @@ def smollm3(fields: Fields) -> Stack:
         for one, k in zip(ropes, kinds, strict=True)
     )
     return stacked(fields, sizes, layers, tied=True)
+
+
+def cwm(fields: Fields) -> Stack:
+    """Code World Model: Llama 3, three layers of four of which look through a window."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=128, context=131072), kinds=None)
+    turned = rope(fields, sizes, default_base=1e6, default_scaling="llama3(16, 1, 4, 8192)")
+    kinds = read_kinds(fields, sizes.layers, (FULL, WINDOW))
+    kinds = kinds or [WINDOW if at % 4 else FULL for at in range(sizes.layers)]
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned)
+    forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
+    layers = by_kind(attention, forward, kinds, read_window(fields, sizes, 8192))
+    return stacked(fields, sizes, layers, epsilon=1e-5)
+
+
+def iquestcoder(fields: Fields) -> Stack:
+    """IQuest-Coder: Llama with other sizes, where the config does not say."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=128, context=131072))
+    fields.must_be("clip_qkv", [], "queries, keys and values that are cut off are not known here")
+    attention = biased_heads(fields, sizes)
+    forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
+    return stacked(fields, sizes, Layer(attention, forward), epsilon=1e-5)
+
+
+def hyperclovax(fields: Fields) -> Stack:
+    """HyperCLOVA X: Granite with norms on both sides, whose logits are multiplied and not divided."""
+    after = fields.flag("use_post_norm", True)
+    heads, width = fields.count("num_attention_heads"), fields.count("hidden_size")
+    said = fields.get("attention_multiplier") is not None
+    forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
+    model = multiplied(fields, forward)
+    scale = fields.number("attention_multiplier") if said else (width // max(1, heads)) ** -0.5
+    layers = tuple(
+        replace(layer, norms=Norms.BOTH if after else Norms.BEFORE, attention=_with_scale(layer, scale))
+        for layer in model.layers
+    )
+    return replace(model, layers=layers, logit_scale=fields.number("logits_scaling", 1.0))
+
+
+def _with_scale(layer: Layer, scale: float) -> Attention:
+    assert isinstance(layer.attention, Attention)
+    return replace(layer.attention, scale=scale)
 
 
 def starcoder2(fields: Fields) -> Stack:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .common import Sizes, read_activation, read_kinds
-from .description import Experts, Indexer, Latent, Rope, Router, Stack
-from .experts import after_dense, check_counts, corrected, read_groups
+from .description import Experts, Indexer, Latent, Layer, Rope, Router, Stack
+from .experts import after_dense, check_counts, corrected, deepseek_moe, read_groups
 from .fields import Fields
-from .rotary import magnified, rope
+from .llama import feed_forward, stacked
+from .rotary import heated, magnified, rope
 
+SARVAM = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+NARROW = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 NARROW_EPSILON = 1e-6  # of the norms of the narrow values, whatever that of the others is
 
 
@@ -53,6 +56,60 @@ def glm_moe_dsa(fields: Fields) -> Stack:
     return after_dense(fields, sizes, [latent] * sizes.layers, experts, 3, epsilon=1e-5)
 
 
+def sarvam(fields: Fields) -> Stack:
+    """Sarvam 105B: DeepSeek V3, whose experts have other names."""
+    own = fields.renamed(
+        {ours: theirs for ours, theirs in SARVAM.items() if theirs in fields.entries and ours not in fields.entries}
+    )
+    fields.inert(["q_head_dim"])  # the sum of its parts
+    sizes = latent_sizes(own, 4096)
+    interleaved = own.flag("rope_interleave", True)
+    said = "q_lora_rank" in own.entries
+    latent = read_latent(own, sizes, 1536, interleaved=interleaved, mscale=True)
+    latent = latent if said else replace(latent, query_rank=None)
+    own.must_be("moe_router_enable_expert_bias", [True], "only scores with a correction are known")
+    own.must_be("score_function", ["sigmoid"], "only sigmoid scores are known")
+    experts = corrected(own, (128, 8, 2048), 2.5, (1, 1))
+    return after_dense(own, sizes, [latent] * sizes.layers, experts, 1)
+
+
+def mistral4(fields: Fields) -> Stack:
+    """Mistral Small 4: DeepSeek V3 with softmax scores, and queries that grow with their place."""
+    sizes = latent_sizes(fields, 1048576)
+    whole = fields.count("qk_nope_head_dim", 64) + sizes.head_dim
+    latent = read_latent(
+        fields,
+        sizes,
+        1024,
+        interleaved=fields.flag("rope_interleave", True),
+        mscale=True,
+        dims=(64, 128),
+        rank=256,
+        share_of=whole,
+    )
+    for name in ("n_group", "topk_group"):
+        fields.must_be(name, [1], "groups of experts are not known here")
+    count, kept = fields.count("n_routed_experts", 128), fields.count("num_experts_per_tok", 4)
+    check_counts(fields, ("num_local_experts", "num_experts"), "num_experts_per_tok", count, kept)
+    activation, width = read_activation(fields, "hidden_act", "silu"), fields.count("moe_intermediate_size", 2048)
+    factor = fields.optional("routed_scaling_factor", 1.0) or 1.0
+    router = Router("softmax", normalised=fields.flag("norm_topk_prob", True), factor=factor)
+    shared = width * fields.whole("n_shared_experts", 1)
+    experts = Experts(count, kept, width, activation, router, shared=shared)
+    latent = replace(latent, heated=heated(fields))
+    return after_dense(fields, sizes, [latent] * sizes.layers, experts, 0)
+
+
+def youtu(fields: Fields) -> Stack:
+    """Youtu: latent attention without experts."""
+    sizes = latent_sizes(fields, 131072)
+    interleaved = fields.flag("rope_interleave", True)
+    latent = read_latent(fields, sizes, 1536, interleaved=interleaved, mscale=True)
+    fields.inert(["embedding_initializer_range"])
+    fields.must_be("mlp_bias", [False], "biases of feed-forwards are not known here")
+    return stacked(fields, sizes, Layer(latent, feed_forward(fields)), tied=True)
+
+
 def _indexer(fields: Fields, layers: int, turned: Rope, heads: int, halves: bool) -> Indexer:
     """What chooses the tokens. `heads`: where the config does not say. `halves`: as of rope."""
     for name in ("index_topk_freq", "index_skip_topk_offset"):
@@ -65,7 +122,12 @@ def _indexer(fields: Fields, layers: int, turned: Rope, heads: int, halves: bool
 
 
 def deepseek_v2(fields: Fields) -> Stack:
-    """DeepSeek V2: experts weighed by their softmax, those of the best groups or all."""
+    """DeepSeek V2: experts weighed by their softmax, those of the best groups or all; in DeepSeek-OCR and the smallest
+    VL2 with attention as of Llama."""
+    plain = fields.get("use_mla")
+    if plain is not None and plain.value is False:
+        fields.inert([*NARROW, "lm_head", "rm_head", "use_mla", "topk_method", "n_group", "topk_group"])
+        return deepseek_moe(fields)
     sizes = latent_sizes(fields, 2048)
     for name, alone in (("use_mla", True), ("lm_head", True), ("rm_head", False)):  # of DeepSeek-VL2
         fields.must_be(name, [alone], f"only models where it is {str(alone).lower()} are known")
@@ -111,12 +173,15 @@ def read_latent(
     mscale: bool,
     dims: tuple[int, int] = (128, 128),
     rank: int = 512,
+    share_of: int | None = None,
 ) -> Latent:
     """Latent attention. `interleaved`: whether rope turns neighbours in the checkpoint; `mscale`: whether a scaled
     rope also scales the scores; `dims`: of a head, without rope and of values, and `rank`: of what keys and values are
-    made of, where the config does not say."""
+    made of, where the config does not say. `share_of`: how wide the whole head is of which the config says the share
+    that rope turns."""
     fields.must_be("attention_bias", [False], "biases of latent attention are not known")
-    turned = rope(fields, sizes)
+    share = None if share_of is None else ("partial_rotary_factor", sizes.head_dim / share_of)
+    turned = rope(fields, sizes, share=share, share_of=share_of)
     head_dim, rank = fields.count("qk_nope_head_dim", dims[0]), fields.count("kv_lora_rank", rank)
     scale = (head_dim + sizes.head_dim) ** -0.5
     return Latent(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ...ir.dtype import Dtype
 from .description import Attention, Block, Experts, FeedForward, Indexer, Latent, Layer, Norm, Norms, Transformer
 from .dims import Dims, ForwardDims, forward_dims
-from .expert_text import Tensor, activated, expert_lines, expert_tensors, router_lines
-from .heads_text import HeadDims, head_lines, head_parts, head_tensors, norm_call
+from .expert_text import Tensor, activated, expert_lines, expert_tensors, gated_text, router_lines
+from .heads_text import HeadDims, head_lines, head_parts, head_tensors, heat_lines, norm_call
 from .quantised import Quantised
 from .rotary import number_text, rope_text
 
@@ -145,14 +145,14 @@ class LayerText:
             case Norms.BOTH:
                 yield f"n1 = {norm_text(self.norm, 'x', '1')}"
                 yield from self._attention("n1")
-                yield f"y = x + {norm_text(self.norm, attention, '2')}"
+                yield f"y = x + {self._scaled(norm_text(self.norm, attention, '2'))}"
                 yield ""
                 yield f"n3 = {norm_text(self.norm, 'y', '3')}"
                 yield from self._forward("n3")
                 if layer.beside is not None:
                     yield from self._beside(layer.beside, forward)
                     forward = "f1 + f2"
-                whole = f"y + {norm_text(self.norm, forward, '4')}"
+                whole = f"y + {self._scaled(norm_text(self.norm, forward, '4'))}"
                 yield f"return ({whole}) * factor" if layer.scaled else f"return {whole}"
 
     def _normed_before(self, attention: str, forward: str) -> Iterator[str]:
@@ -247,7 +247,7 @@ class LayerText:
             case Attention() as a, HeadDims() as d:
                 yield from head_lines(a, d, self.norm, n, self.dtype.value)
             case Latent() as a, LatentDims() as d:
-                yield from _latent_lines(a, d, n)
+                yield from _latent_lines(a, d, n, self.dtype.value)
 
     def _forward_tensors(self) -> Iterator[Tensor]:
         match self.layer.forward, self.forward:
@@ -288,7 +288,7 @@ def _latent_tensors(d: LatentDims) -> Iterator[Tensor]:
     yield "Wo", f"{d.heads},{d.value},E"
 
 
-def _latent_lines(a: Latent, d: LatentDims, n: str) -> Iterator[str]:
+def _latent_lines(a: Latent, d: LatentDims, n: str, dtype: str) -> Iterator[str]:
     plain, h = Norm("rmsnorm", a.epsilon), d.heads
     of, wide = (n, "E") if not d.query else ("na", d.query)
     if d.query:
@@ -306,9 +306,13 @@ def _latent_lines(a: Latent, d: LatentDims, n: str) -> Iterator[str]:
     if a.indexer is not None:
         yield from index_lines(a.indexer, (of, wide), n, d.turned, d.index_heads, d.index_rest)
         mask, among = "mi[B,L,M] * ", ", among=mi"
-    key = f"Wk[{d.narrow},{h},{d.key}]"
-    yield f"sn[B,L,{h},M] = {mask}q[B,L,{h},{d.key}] * {key} * cs[B,M,{d.narrow}]"
-    yield f"sr[B,L,{h},M] = {mask}rqr[B,L,{h},{d.turned}] * krs[B,M,{d.turned}]"
+    key, q, rqr = f"Wk[{d.narrow},{h},{d.key}]", "q", "rqr"
+    if a.heated is not None:
+        yield from heat_lines(a.heated)
+        yield from (f"h{name}: {dtype} = {name} * heat" for name in (q, rqr))
+        q, rqr = "hq", "hrqr"
+    yield f"sn[B,L,{h},M] = {mask}{q}[B,L,{h},{d.key}] * {key} * cs[B,M,{d.narrow}]"
+    yield f"sr[B,L,{h},M] = {mask}{rqr}[B,L,{h},{d.turned}] * krs[B,M,{d.turned}]"
     yield f"p = softmax((sn + sr) * {number_text(a.scale)}, over=M, mask=causal(L, M){among})"
     yield f"o[B,L,{h},{d.value}] = p[B,L,{h},M] * cs[B,M,{d.narrow}] * Wv[{d.narrow},{h},{d.value}]"
     yield f"a[B,L,E] = o[B,L,{h},{d.value}] * Wo[{h},{d.value},E]"
@@ -333,7 +337,7 @@ def _feed_forward_lines(forward: FeedForward, width: str, n: str) -> Iterator[st
     if forward.activation == "xielu":
         yield from _xielu_lines(u)
     elif forward.gated:
-        yield f"h = {activated(forward.activation, g)} * {f'({u})' if forward.bias else u}"
+        yield f"h = {gated_text(forward.activation, g, u, forward.clamp)}"
     else:
         yield f"h = {activated(forward.activation, u)}"
     yield f"d[B,L,E] = h[B,L,{width}] * Wd[{width},E]"

@@ -38,6 +38,7 @@ def mistral(fields: Fields) -> Stack:
 def qwen2(fields: Fields) -> Stack:
     """Qwen 2 and 2.5: biases on queries, keys and values."""
     sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=32768), kinds=None)
+    fields.inert(["attention_bias"])  # which it does not read: these always have biases
     attention = replace(heads_of(fields, sizes), bias=True)
     return windowed(fields, sizes, attention)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from . import alibi, experts, gemma, gpt, kin, latent, llama, own_code, sparse
+from . import alibi, by_layer, experts, gemma, gpt, kin, latent, llama, own_code, sparse
 from .description import Stack
 from .fields import Fields
 
@@ -94,7 +94,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "dbrx": ("DbrxForCausalLM", sparse.dbrx),
     "arctic": ("ArcticForCausalLM", sparse.arctic),
     "grok-1": ("Grok1ModelForCausalLM", sparse.grok),
-    "deepseek": ("DeepseekForCausalLM", sparse.deepseek_moe),
+    "deepseek": ("DeepseekForCausalLM", experts.deepseek_moe),
     "bailing_moe": ("BailingMoeForCausalLM", sparse.bailing),
     "bailing_moe_v2": ("BailingMoeV2ForCausalLM", sparse.bailing_v2),
     "minicpm3": ("MiniCPM3ForCausalLM", own_code.minicpm3),
@@ -108,6 +108,17 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "qwen": ("QWenLMHeadModel", own_code.qwen),
     "mimo": ("MiMoForCausalLM", own_code.mimo),
     "orion": ("OrionForCausalLM", own_code.orion),
+    "step3p5": ("Step3p5ForCausalLM", by_layer.step3p5),
+    "nemotron-nas": ("DeciLMForCausalLM", by_layer.nemotron_nas),
+    "cwm": ("CwmForCausalLM", kin.cwm),
+    "hyperclovax": ("HyperCLOVAXForCausalLM", kin.hyperclovax),
+    "hy_v3": ("HYV3ForCausalLM", sparse.hy_v3),
+    "mistral4": ("Mistral4ForCausalLM", latent.mistral4),
+    "youtu": ("YoutuForCausalLM", latent.youtu),
+    "iquestcoder": ("IQuestCoderForCausalLM", kin.iquestcoder),
+    "sarvam_moe": ("SarvamMoEForCausalLM", sparse.sarvam_moe),
+    "sarvam_mla": ("SarvamMLAForCausalLM", latent.sarvam),
+    "Yi": ("YiForCausalLM", llama.llama),
     "xverse": ("XverseForCausalLM", llama.llama),
     "aquila": ("AquilaForCausalLM", llama.llama),
 }
@@ -146,6 +157,9 @@ FLAT = ("qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe")  # of which it may stand
 VERSIONS: Mapping[str, Mapping[str, str]] = {  # likewise, and by its version of another architecture
     "minicpmv": {"2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"},
     "minicpmo": {"2.6": "qwen2"},
+    "dots_ocr": {"": "qwen2"},
+    "Keye": {"": "qwen3"},
+    "KeyeVL1_5": {"": "qwen3"},
 }
 BESIDE_TEXT = (  # what then stands beside it
     "vision_config",
@@ -224,6 +238,11 @@ OF_EXPERTS = (
     "deepseek",
     "bailing_moe",
     "bailing_moe_v2",
+    "step3p5",
+    "hy_v3",
+    "mistral4",
+    "sarvam_moe",
+    "sarvam_mla",
     *LATENT,
 )
 # What is not understood: what it is, the fields that say so, its names among `layer_types`, architectures.

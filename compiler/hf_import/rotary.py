@@ -100,7 +100,7 @@ def _said(part: Fields, plain: _Said, sizes: Sizes, original: int | None = None,
     base, share = part.number("rope_theta", plain.base), part.number("partial_rotary_factor", plain.share)
     if "alpha" in part.known & part.entries.keys():  # Hunyuan's, which makes the base larger for all contexts
         base *= part.number("alpha") ** (sizes.head_dim / max(1, sizes.head_dim - 2))
-    part.inert((*SECTIONS, "llama_4_scaling_beta"))  # the latter is of queries, and read by `heated`
+    part.inert((*SECTIONS, "llama_4_scaling_beta", "max_position_embeddings"))  # of queries, read by `heated`
     part.refuse_unknown()
     return _Said(base, share, scaling)
 
@@ -173,7 +173,7 @@ def _scaling(fields: Fields, context: int, original: int | None, magnitude: str 
             if numbers[1] == numbers[2]:  # between the two nothing turns
                 numbers[2] = math.nextafter(numbers[2], math.inf)
             return f"llama3({', '.join(map(number_text, numbers))})"
-        case "yarn":
+        case "yarn" | "deepseek_yarn":
             return _yarn(fields, context)
         case "longrope" | "su":
             return _longrope(fields, context, original, magnitude)

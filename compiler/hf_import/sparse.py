@@ -133,20 +133,6 @@ def _window(fields: Fields, sizes: Sizes) -> int | None:
     return read_window(fields, sizes, 129)
 
 
-def deepseek_moe(fields: Fields) -> Stack:
-    """DeepSeekMoE 16B: attention as of Llama, experts weighed by their softmax, and some that all tokens take."""
-    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
-    fields.must_be("scoring_func", ["softmax"], "only softmax scores are known")
-    fields.must_be("moe_layer_freq", [1], "only experts in each layer after the first dense ones are known")
-    count, kept = fields.count("n_routed_experts"), fields.count("num_experts_per_tok")
-    check_counts(fields, ("num_local_experts", "num_experts"), "num_experts_per_tok", count, kept)
-    width, activation = fields.count("moe_intermediate_size", 1407), read_activation(fields, "hidden_act", "silu")
-    router = Router("softmax", normalised=fields.flag("norm_topk_prob", False))
-    shared = width * fields.whole("n_shared_experts", 0)
-    experts = Experts(count, kept, width, activation, router, shared=shared)
-    return after_dense(fields, sizes, [heads_of(fields, sizes)] * sizes.layers, experts, 0)
-
-
 OF_BAILING = ("num_shared_experts", "norm_softmax", "multi_gate", "max_window_layers", "sliding_window", "rotary_dim")
 
 
@@ -300,3 +286,32 @@ def grok(fields: Fields) -> Stack:
     model = stacked(fields, sizes, Layer(attention, experts, norms=Norms.BOTH), tied=True, epsilon=1e-5)
     embedding = number_text(fields.number("embedding_multiplier_scale", 1.0))
     return replace(model, embedding=embedding, logit_scale=fields.number("output_multiplier_scale", 1.0))
+
+
+def sarvam_moe(fields: Fields) -> Stack:
+    """Sarvam 30B: norms of each head, and experts as of DeepSeek-V3, by the names of Ling."""
+    named = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+    named |= {"attention_bias": "use_qkv_bias"}
+    own = fields.renamed({a: b for a, b in named.items() if b in fields.entries and a not in fields.entries})
+    sizes = read_sizes(own, Defaults(kv_heads=4, head_dim=64, context=131072))
+    own.must_be("moe_router_enable_expert_bias", [True], "only scores with a correction are known")
+    own.must_be("score_function", ["sigmoid"], "only sigmoid scores are known")
+    turned = rope(own, sizes, share=("partial_rotary_factor", 1.0), default_base=8e6)
+    norm = QueryNorm.HEAD if own.flag("use_qk_norm", True) else QueryNorm.NONE
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=own.flag("attention_bias", False))
+    experts = corrected(own, (128, 6, 1024), 2.5, (1, 1))
+    return after_dense(own, sizes, [replace(attention, query_norm=norm)] * sizes.layers, experts, 1)
+
+
+def hy_v3(fields: Fields) -> Stack:
+    """Hunyuan 3: norms of each head, and experts chosen by sigmoid scores with a correction."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=128, context=131072))
+    fields.must_be("mlp_bias", [False], "biases of feed-forwards are not known here")
+    fields.inert(["enable_moe_fp32_combine"])  # it moves roundings only
+    bias, turned = fields.flag("attention_bias", False), rope(fields, sizes, default_base=11158840.0)
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
+    attention = replace(attention, query_norm=QueryNorm.HEAD)
+    named = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+    own = fields.renamed(named | {"routed_scaling_factor": "router_scaling_factor"})
+    experts = corrected(own, (192, 8, 1536), 2.826, (1, 1))
+    return after_dense(fields, sizes, [attention] * sizes.layers, experts, 1, epsilon=1e-5)

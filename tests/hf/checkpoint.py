@@ -23,6 +23,7 @@ from escc.compiler.hf_import.checkpoint import map_of, open_checkpoint
 from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
 from escc.compiler.hf_import.description import Transformer
 from escc.compiler.hf_import.parameter_parts import parameter_parts
+from escc.compiler.hf_import.readers import READERS
 from escc.compiler.hf_import.weight_map import parameters
 from escc.ir.program import Program
 
@@ -44,8 +45,10 @@ def float64(kind: str) -> Iterator[None]:
     """
     module = kind.removesuffix("_text")
     own = f"transformers.models.{module}.modeling_{module}"
-    found = importlib.util.find_spec(own) is not None  # of InternLM 3 it is that of Llama
-    importlib.import_module(own if found else "transformers.models.llama.modeling_llama")  # else read when first wanted
+    if importlib.util.find_spec(own) is not None:
+        importlib.import_module(own)  # read only when first wanted, otherwise
+    else:
+        assert AutoModelForCausalLM._model_mapping[CONFIG_MAPPING[kind]]  # that of another architecture, likewise
     before, wide = torch.get_default_dtype(), _Wide()
     torch.set_default_dtype(torch.float64)
     with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
@@ -66,9 +69,12 @@ def random_model(config: Mapping[str, Any], seed: int) -> PreTrainedModel:
     known = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
     # Falcon adds slopes twice where attention is "eager".
     attention = "sdpa" if config.get("alibi") else "eager"
-    model = AutoModelForCausalLM.from_config(
-        known, attn_implementation=attention, experts_implementation="eager", dtype=torch.float64
-    ).eval()
+    build = AutoModelForCausalLM.from_config
+    if type(known) not in AutoModelForCausalLM._model_mapping:  # of a part of a model that sees
+        kind = config["model_type"]
+        module = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+        build = getattr(module, READERS[kind][0])._from_config
+    model = build(known, attn_implementation=attention, experts_implementation="eager", dtype=torch.float64).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -232,3 +232,43 @@ MINICPM3: Config = SIZES | {
     "qk_rope_head_dim": 4,
     "dim_model_base": 12,
 }
+CWM: Config = SIZES | {
+    "model_type": "cwm",
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "sliding_window": 5,
+    "num_hidden_layers": 5,
+}
+HYPER_CLOVA: Config = SIZES | {"model_type": "hyperclovax", "num_key_value_heads": 2}
+HY_V3: Config = MOE | {
+    "model_type": "hy_v3",
+    "head_dim": 8,
+    "num_experts": 6,
+    "moe_intermediate_size": 10,
+    "num_hidden_layers": 3,
+}
+MISTRAL4: Config = {
+    name: value
+    for name, value in DEEPSEEK.items()
+    if name not in ("n_group", "topk_group", "first_k_dense_replace", "topk_method")
+} | {
+    "model_type": "mistral4",
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "factor": 16.0,
+        "original_max_position_embeddings": 4,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.3,
+        "partial_rotary_factor": 0.4,
+    },
+}
+YOUTU: Config = {name: value for name, value in MINICPM3.items() if name not in ("dim_model_base", "model_type")} | {
+    "model_type": "youtu",
+    "v_head_dim": 5,
+}
+SARVAM: Config = GLM4_MOE | {"model_type": "sarvam_moe", "head_dim": 8}
+SARVAM_MLA: Config = {name: value for name, value in DEEPSEEK.items() if name not in ("n_group", "topk_group")} | {
+    "model_type": "sarvam_mla"
+}

@@ -12,6 +12,7 @@ from hf.small_configs import (
     BIGCODE,
     BLOOM,
     COHERE,
+    CWM,
     DBRX,
     DEEPSEEK,
     DEEPSEEK_V2,
@@ -43,6 +44,8 @@ from hf.small_configs import (
     HELIUM,
     HUNYUAN,
     HUNYUAN_MOE,
+    HY_V3,
+    HYPER_CLOVA,
     INTERNLM3,
     LINEAR,
     LLAMA,
@@ -54,6 +57,7 @@ from hf.small_configs import (
     MINISTRAL,
     MINISTRAL3,
     MISTRAL,
+    MISTRAL4,
     MIXTRAL,
     MPT,
     NEMOTRON,
@@ -71,6 +75,8 @@ from hf.small_configs import (
     QWEN2_MOE,
     QWEN3,
     QWEN3_MOE,
+    SARVAM,
+    SARVAM_MLA,
     SEED_OSS,
     SIZES,
     SMOLLM3,
@@ -79,6 +85,7 @@ from hf.small_configs import (
     STARCODER2,
     VAULT_GEMMA,
     YARN,
+    YOUTU,
     Config,
 )
 
@@ -386,6 +393,36 @@ VARIANTS: Mapping[str, Config] = {
     "minicpm3, least": MINICPM3,
     "minicpm3, whole queries, untied": MINICPM3 | {"q_lora_rank": None, "tie_word_embeddings": False},
     "minicpm3, own scales": MINICPM3 | {"scale_emb": 3, "scale_depth": 2.5, "v_head_dim": 5, "rope_theta": 50.0},
+    "cwm, least": CWM,
+    "cwm, layers named": CWM | {"layer_types": ["sliding_attention"] * 4 + ["full_attention"]},
+    "cwm, plain rope, tied": CWM
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}, "tie_word_embeddings": True},
+    "hyperclovax, least": HYPER_CLOVA,
+    "hyperclovax, multipliers": HYPER_CLOVA
+    | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 0.3},
+    "hyperclovax, norms before alone": HYPER_CLOVA
+    | {"use_post_norm": False, "attention_bias": True, "tie_word_embeddings": True},
+    "hy_v3, least": HY_V3,
+    "hy_v3, layers named": HY_V3 | {"mlp_layer_types": ["sparse", "dense", "sparse"], "num_shared_experts": 2},
+    "hy_v3, own factor": HY_V3 | {"router_scaling_factor": 1.5, "attention_bias": True, "tie_word_embeddings": True},
+    "mistral4, least": MISTRAL4,
+    "mistral4, dense layers, halves": MISTRAL4 | {"first_k_dense_replace": 1, "rope_interleave": False},
+    "mistral4, weights as they are": MISTRAL4
+    | {"norm_topk_prob": False, "routed_scaling_factor": 2.5, "q_lora_rank": None},
+    "youtu, least": YOUTU,
+    "youtu, halves, untied": YOUTU | {"rope_interleave": False, "tie_word_embeddings": False},
+    "youtu, whole queries": YOUTU | {"q_lora_rank": None, "rope_theta": 50.0},
+    "sarvam_moe, least": SARVAM,
+    "sarvam_moe, groups": SARVAM | {"n_group": 3, "topk_group": 2, "n_shared_experts": 2},
+    "sarvam_moe, biases, without norms": SARVAM
+    | {"attention_bias": True, "use_qk_norm": False, "tie_word_embeddings": True, "rope_theta": 50.0},
+    "sarvam_mla, least": SARVAM_MLA,
+    "sarvam_mla, groups, narrow queries": SARVAM_MLA | {"n_group": 4, "topk_group": 2, "q_lora_rank": 12},
+    "sarvam_mla, yarn, halves": SARVAM_MLA
+    | {"rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}, "rope_interleave": False},
+    "iquestcoder, least": INTERNLM3 | {"model_type": "iquestcoder"},
+    "iquestcoder, biases": INTERNLM3 | {"model_type": "iquestcoder", "attention_bias": True, "mlp_bias": True},
+    "iquestcoder, tied": INTERNLM3 | {"model_type": "iquestcoder", "tie_word_embeddings": True, "rope_theta": 50.0},
     "starcoder2, published fields": STARCODER2 | {"norm_type": "layer_norm", "mlp_type": "default"},
     "gemma2, published fields": GEMMA2
     | {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "cache_implementation": "hybrid"},

@@ -56,6 +56,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said besi
         "padded_vocab_size": 96,
     },
     "exaone": {"hidden_size": 64, "intermediate_size": 160, "num_layers": 3, "num_attention_heads": 32},
+    "nemotron-nas": {"block_configs": [{"attention": {"n_heads_in_group": 1}, "ffn": {"ffn_mult": 1.0}}] * 3},
     "granitemoehybrid": {"layer_types": ["attention"] * 3},
     "deepseek": {"n_routed_experts": 6, "num_experts_per_tok": 2},
     "bailing_moe": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
@@ -303,6 +304,7 @@ def test_versions_of_a_model_have_texts_of_other_architectures(version: object, 
         ({"model_type": "mllama"}, "`mllama` has layers that attend to what an encoder makes"),
         ({"model_type": "qwen3_next"}, "`qwen3_next` has layers of linear attention"),
         ({"model_type": "new", "conv_L_cache": 3}, "`new` has recurrent layers (`conv_L_cache`)"),
+        ({"model_type": "sees", "llm_config": {"mamba_num_heads": 8}}, "`sees` has state-space layers"),
     ],
 )
 def test_what_has_no_place_in_the_language_says_so_by_its_own_name(kind: Mapping[str, Any], said: str) -> None:

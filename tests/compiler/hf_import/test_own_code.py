@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,8 +29,10 @@ from own_code import (
     internlm2,
     jais,
     minicpm,
+    nemotron_nas,
     orion,
     qwen,
+    step3p5,
 )
 from saved_llama import save
 
@@ -188,6 +191,68 @@ CASES: dict[str, tuple[Callable[[Tensors, Config, Array], Array], Config]] = {
         },
     ),
 }
+SIZES_OF_VL2: Config = {"use_mla": False, "kv_lora_rank": None, "q_lora_rank": None, "qk_nope_head_dim": 0}
+CASES["deepseek_v2 without latents"] = (
+    deepseek,
+    {**CASES["deepseek"][1], "model_type": "deepseek_v2", "topk_method": "greedy", **SIZES_OF_VL2},
+)
+CASES["step3p5"] = (
+    step3p5,
+    {
+        "model_type": "step3p5",
+        "hidden_size": WIDTH,
+        "intermediate_size": 20,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_attention_groups": 2,
+        "head_dim": 8,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-3,
+        "num_nextn_predict_layers": 1,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention", "full_attention"],
+        "rope_theta": [50.0, 30.0, 30.0, 50.0, 50.0],
+        "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5, 0.5],
+        "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 6},
+        "sliding_window": 4,
+        "moe_layers_enum": "1,3,4",
+        "moe_num_experts": 6,
+        "moe_top_k": 2,
+        "moe_intermediate_size": 10,
+        "share_expert_dim": 14,
+        "moe_router_scaling_factor": 3.0,
+        "swiglu_limits": [0.0, 0.0, 0.0, 0.2, 0],
+        "swiglu_limits_shared": [0.0, 0.0, 0.1, 0.3, 0],
+    },
+)
+
+
+def block(group: int | None, mult: float | None) -> dict[str, Any]:
+    """What Nemotron says of a layer: how many heads share a key, and how wide its feed-forward is; None for none."""
+    return {
+        "attention": {"n_heads_in_group": group, "no_op": group is None, "window_length": None},
+        "ffn": {"ffn_mult": mult, "no_op": mult is None, "sparsify": None},
+    }
+
+
+CASES["nemotron-nas"] = (
+    nemotron_nas,
+    {
+        "model_type": "nemotron-nas",
+        "hidden_size": WIDTH,
+        "intermediate_size": None,
+        "num_attention_heads": 6,
+        "num_hidden_layers": 7,
+        "num_key_value_heads": None,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-3,
+        "block_configs": [
+            *(block(3, 1.0), block(3, 1.0), block(None, 1.0), block(6, None)),
+            *(block(None, 20.0), block(1, 20.0), block(2, 1.0)),
+        ],
+    },
+)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -58,7 +58,8 @@ def _text_part(whole: Fields) -> tuple[Fields, str, str | None]:
     where that is known."""
     node = whole.get("model_type")
     name = node.value if node is not None and isinstance(node.value, str) else ""
-    part = None if name in READERS else _part(whole, name)
+    refused = any(name in names for _, _, _, names in OTHERS)
+    part = None if refused or name in READERS else _part(whole, name)
     if part is None and (name in FLAT or name in VERSIONS):
         whole.inert((*BESIDE_TEXT, *(["auto_map"] if name in VERSIONS else [])))
         kind = _version(whole, name) if name in VERSIONS else TOWERS[name]
@@ -86,7 +87,8 @@ def _part(whole: Fields, name: str) -> Fields | None:
     found += [thinker.part("text_config")] if thinker is not None else []  # beside what hears, sees and speaks
     part = next((one for one in found if one is not None), None)
     own = part.get("model_type") if part is not None else None
-    return part if name in TOWERS or (own is not None and own.value in READERS) else None
+    known = own is not None and isinstance(own.value, str) and own.value in READERS
+    return part if known or name in TOWERS else None
 
 
 def _version(whole: Fields, name: str) -> str:

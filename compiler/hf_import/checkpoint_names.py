@@ -200,6 +200,8 @@ STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "phimoe": MIXTRAL,
     "qwen2_moe": QWEN2_MOE,
     "ernie4_5_moe": ERNIE,
+    "ernie4_5_moe_vl": ERNIE,
+    "ernie4_5_vl_moe_text": ERNIE,
     "phi3": PHI3,
     "starcoder2": replace(LLAMA, up="mlp.c_fc", gate="", down="mlp.c_proj"),
     "cohere": replace(LLAMA, norms=("input_layernorm",)),

@@ -130,10 +130,10 @@ def read_kinds(fields: Fields, layers: int, known: Sequence[str], name: str = "n
     if any(kind not in known for kind in kinds):
         listed = " or ".join(f"`{kind}`" for kind in known)
         fields.refuse("layer_types", f"`layer_types` names layers that are not {listed}.")
-    elif fields.complete and len(kinds) != layers:
-        fields.refuse("layer_types", f"`layer_types` has {len(kinds):,} layers, and `{name}` says {layers:,}.")
-    else:
+    elif len(kinds) == layers:
         return [str(kind) for kind in kinds]
+    elif fields.complete:
+        fields.refuse("layer_types", f"`layer_types` has {len(kinds):,} layers, and `{name}` says {layers:,}.")
     return None
 
 

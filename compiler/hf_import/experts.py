@@ -248,9 +248,25 @@ def ernie4_5_moe(fields: Fields) -> Stack:
     last = sizes.layers - 1 if node is None or node.value == -1 else fields.whole("moe_layer_end_index", 0)
     dense = FeedForward(fields.count("intermediate_size"), activation)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned)
-    sparse = (first <= at <= last and (at + 1) % step == 0 for at in range(sizes.layers))
+    words = fields.words("mlp_layer_types", ("dense", "sparse"), sizes.layers)
+    sparse = [first <= at <= last and (at + 1) % step == 0 for at in range(sizes.layers)]
+    sparse = [word == "sparse" for word in words] if words else sparse
     layers = tuple(Layer(attention, experts if one else dense) for one in sparse)
     return stacked(fields, sizes, layers, tied=True, epsilon=1e-5)
+
+
+OF_ERNIE_VL = (  # what it has beside the text, and of training
+    *("freq_allocation", "im_patch_id", "spatial_conv_size", "temporal_conv_size", "pixel_hidden_size", "rope_3d"),
+    *("moe_multimodal_dispatch_use_allgather", "moe_use_hard_gate", "moe_group", "moe_aux_loss_lambda"),
+    *("moe_orthogonal_loss_lambda", "moe_z_loss_lambda", "modality_detach", "compression_ratio", "vision_config"),
+)
+
+
+def ernie4_5_vl_moe(fields: Fields) -> Stack:
+    """The text of ERNIE 4.5 VL: of the experts those that text takes, which lists name first."""
+    fields.inert(OF_ERNIE_VL)
+    names = ("moe_num_experts", "moe_intermediate_size", "moe_layer_start_index", "moe_layer_end_index")
+    return ernie4_5_moe(fields.first_of(names))
 
 
 def corrected(

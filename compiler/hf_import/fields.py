@@ -112,8 +112,7 @@ class Fields:
         found = self._numbers(name, "a list of 0 and 1", lambda n: n in (0, 1))
         if found and self.complete and len(found) != count:
             self.refuse(name, f"`{name}` has {len(found):,} layers, and there are {count:,}.")
-            return None
-        return [n == 1 for n in found] if found else None
+        return [n == 1 for n in found] if found and len(found) == count else None
 
     def words(self, name: str, known: Sequence[str], count: int) -> list[str] | None:
         """One of the `known` words for each of `count` layers; None where the field is missing or null."""
@@ -122,7 +121,7 @@ class Fields:
             return None
         values = [item.value for item in node.value] if isinstance(node.value, tuple) else [node.value]
         if all(value in known for value in values) and (len(values) == count or not self.complete):
-            return [str(value) for value in values]
+            return [str(value) for value in values] if len(values) == count else None
         listed = " or ".join(f"`{word}`" for word in known)
         self.refuse(name, f"`{name}` must say {listed} for each of the {count:,} layers.")
         return None
@@ -184,6 +183,15 @@ class Fields:
         found = {wanted: self.entries[own] for wanted, own in names.items() if own in self.entries}
         self.known.update(names.values())
         return replace(self, entries={**self.entries, **found})
+
+    def first_of(self, names: Iterable[str]) -> Fields:
+        """The same fields, of which some may list numbers, the first of which counts."""
+        found = dict(self.entries)
+        for name in names:
+            node = found[name].node if name in found else None
+            if node is not None and isinstance(node.value, tuple) and node.value:
+                found[name] = replace(found[name], node=node.value[0])
+        return replace(self, entries=found)
 
     def objects(self, name: str) -> list[Fields]:
         """The objects that a field lists; their findings join these."""

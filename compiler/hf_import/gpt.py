@@ -170,6 +170,8 @@ def falcon(fields: Fields) -> Stack:
     bias, width = fields.flag("bias", False), 4 * sizes.model_dim
     fields.inert(["ff_factor"])  # by which `ffn_hidden_size` came to be
     slopes = Slopes(inside=True) if fields.flag("alibi", False) else None
+    if slopes and 1 < groups < heads:
+        fields.refuse("alibi", "Slopes of heads in groups are not known.")
     turned = rope(fields, sizes)
     attention = Attention(heads, groups, sizes.head_dim, None if slopes else turned, bias=bias, output_bias=bias)
     attention = replace(attention, slopes=slopes)

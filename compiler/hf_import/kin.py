@@ -272,7 +272,7 @@ def hyperclovax(fields: Fields) -> Stack:
     said = fields.get("attention_multiplier") is not None
     forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
     model = multiplied(fields, forward)
-    scale = fields.number("attention_multiplier") if said else (width // max(1, heads)) ** -0.5
+    scale = fields.number("attention_multiplier") if said else max(1, width // max(1, heads)) ** -0.5
     layers = tuple(
         replace(layer, norms=Norms.BOTH if after else Norms.BEFORE, attention=_with_scale(layer, scale))
         for layer in model.layers

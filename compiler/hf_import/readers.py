@@ -67,6 +67,8 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "flex_olmo": ("FlexOlmoForCausalLM", experts.flex_olmo),
     "dots1": ("Dots1ForCausalLM", experts.dots1),
     "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", experts.ernie4_5_moe),
+    "ernie4_5_moe_vl": ("Ernie4_5_VLMoeForConditionalGeneration", experts.ernie4_5_vl_moe),
+    "ernie4_5_vl_moe_text": ("Ernie4_5_VLMoeForConditionalGeneration", experts.ernie4_5_vl_moe),
     "minimax_m2": ("MiniMaxM2ForCausalLM", experts.minimax_m2),
     "gpt_oss": ("GptOssForCausalLM", experts.gpt_oss),
     "llama4_text": ("Llama4ForCausalLM", experts.llama4),
@@ -150,7 +152,6 @@ TOWERS = {  # models with a part for text, by what that is where it does not say
     "qwen2_5_omni": "qwen2_5_omni_text",
     "internvl_chat": "qwen2",
     "deepseek_vl_v2": "deepseek_v2",
-    "paligemma": "gemma",
 }
 TEXT_PARTS = ("text_config", "llm_config", "language_config")  # where the part for text stands
 FLAT = ("qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe")  # of which it may stand in the config itself
@@ -219,6 +220,8 @@ OF_EXPERTS = (
     "solar_open",
     "dots1",
     "ernie4_5_moe",
+    "ernie4_5_moe_vl",
+    "ernie4_5_vl_moe_text",
     "minimax_m2",
     "gpt_oss",
     "llama4_text",
@@ -282,5 +285,11 @@ OTHERS = (
         ("cross_attention_layers", "cross_attention_frequency", "encoder_layers"),
         (),
         ("mllama", "t5", "mt5", "umt5", "t5gemma", "bart", "mbart", "pegasus", "marian", "whisper", "florence2"),
+    ),
+    (
+        "tokens that see some after them",
+        (),
+        (),
+        ("paligemma", "llada", "llada_moe", "dream", "diffusion_gemma", "sdar", "sdar_moe"),
     ),
 )

@@ -100,7 +100,9 @@ def _said(part: Fields, plain: _Said, sizes: Sizes, original: int | None = None,
     base, share = part.number("rope_theta", plain.base), part.number("partial_rotary_factor", plain.share)
     if "alpha" in part.known & part.entries.keys():  # Hunyuan's, which makes the base larger for all contexts
         base *= part.number("alpha") ** (sizes.head_dim / max(1, sizes.head_dim - 2))
-    part.inert((*SECTIONS, "llama_4_scaling_beta", "max_position_embeddings"))  # of queries, read by `heated`
+    part.inert(
+        (*SECTIONS, "llama_4_scaling_beta", "max_position_embeddings", "finetuned")
+    )  # of queries, read by `heated`
     part.refuse_unknown()
     return _Said(base, share, scaling)
 
@@ -188,6 +190,8 @@ def _yarn(fields: Fields, context: int) -> str:
     factor = fields.number("factor")
     fast, slow = fields.optional("beta_fast") or 32.0, fields.optional("beta_slow") or 1.0
     original = fields.number("original_max_position_embeddings", float(context))
+    for name in ("attn_factor", "extrapolation_factor"):
+        fields.must_be(name, [1, 1.0], "only YaRN without it is known")
     numbers = [factor, fast, slow, original]
     attention = fields.optional("attention_factor")
     scale, all_dims = fields.optional("mscale"), fields.optional("mscale_all_dim")
@@ -212,5 +216,5 @@ def _longrope(fields: Fields, context: int, known: int | None, magnitude: str | 
         fields.inert(["long_mscale"])  # of longer contexts, as their factors are
     attention = fields.number(magnitude) if magnitude else fields.optional("attention_factor")
     if attention is None:
-        attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+        attention = 1.0 if factor <= 1 or original <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     return f"longrope({number_text(attention)}, [{', '.join(map(number_text, short))}])"

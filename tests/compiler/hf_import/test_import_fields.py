@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -303,6 +304,10 @@ def test_versions_of_a_model_have_texts_of_other_architectures(version: object, 
     [
         ({"model_type": "mllama"}, "`mllama` has layers that attend to what an encoder makes"),
         ({"model_type": "qwen3_next"}, "`qwen3_next` has layers of linear attention"),
+        (
+            {"model_type": "paligemma", "text_config": {"model_type": "gemma"}},
+            "`paligemma` has tokens that see some after them",
+        ),
         ({"model_type": "new", "conv_L_cache": 3}, "`new` has recurrent layers (`conv_L_cache`)"),
         ({"model_type": "sees", "llm_config": {"mamba_num_heads": 8}}, "`sees` has state-space layers"),
     ],
@@ -311,6 +316,14 @@ def test_what_has_no_place_in_the_language_says_so_by_its_own_name(kind: Mapping
     with pytest.raises(InputError) as refused:
         read(config("", **kind))
     assert said in str(refused.value)
+
+
+def test_experts_of_texts_are_those_that_lists_name_first() -> None:
+    said = {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 48, "moe_layer_start_index": 1}
+    alone = read(config("ernie4_5_moe", **said))
+    lists = {name: [value, 7] for name, value in said.items() if name != "moe_k"}
+    found = read(config("ernie4_5_moe_vl", moe_k=2, rope_3d=True, vision_config={}, **lists))
+    assert found == replace(alone, architecture="ernie4_5_moe_vl")
 
 
 def test_queries_of_ministral_3_grow_where_the_config_says_so() -> None:

@@ -371,7 +371,9 @@ def grok(t: Tensors, c: Config, ids: Array) -> Array:
 def jais(t: Tensors, c: Config, ids: Array) -> Array:
     h, eps, width = c["n_head"], c["layer_norm_epsilon"], c["n_inner"]
     table = t("transformer.wte.weight", VOCABULARY, WIDTH)
-    x = table[ids] * c["embeddings_scale"]
+    later = "mup_width_scale" in c
+    x = table[ids] * c["mup_embeddings_scale" if later else "embeddings_scale"]
+    by_dim = c["mup_scale_qk_dot_by_d" if later else "scale_qk_dot_by_d"]
 
     def conv(name: str, x: Array, out: int) -> Array:
         return x @ t(f"{name}.weight", x.shape[-1], out) + t(f"{name}.bias", out)
@@ -380,12 +382,16 @@ def jais(t: Tensors, c: Config, ids: Array) -> Array:
         at = f"transformer.h.{i}"
         whole = conv(f"{at}.attn.c_attn", t.layer_norm(f"{at}.ln_1", x, eps), 3 * WIDTH)
         q, k, v = (heads(one, h) for one in np.split(whole, 3, -1))
-        a = attend(q, k, v, scale=h / WIDTH if c["scale_qk_dot_by_d"] else None, bias=alibi(h, ids.shape[1]))
+        a = attend(q, k, v, scale=h / WIDTH if by_dim else None, bias=alibi(h, ids.shape[1]))
         x = x + conv(f"{at}.attn.c_proj", a, WIDTH)
         n = t.layer_norm(f"{at}.ln_2", x, eps)
         hidden = conv(f"{at}.mlp.c_fc", n, width) * silu(conv(f"{at}.mlp.c_fc2", n, width))
         x = x + conv(f"{at}.mlp.c_proj", hidden, WIDTH)
-    return t.layer_norm("transformer.ln_f", x, eps) @ table.T * c["width_scale"]
+    return (
+        t.layer_norm("transformer.ln_f", x, eps)
+        @ table.T
+        * (c["mup_output_alpha"] * c["mup_width_scale"] if later else c["width_scale"])
+    )
 
 
 def step3p5(t: Tensors, c: Config, ids: Array) -> Array:

@@ -91,7 +91,8 @@ def jais(fields: Fields) -> Stack:
     fields.must_be("position_embedding_type", ["alibi"], "only scores that fall with distance are known here")
     fields.must_be("scale_attn_weights", [True], "scores are always scaled")
     fields.must_be("alibi_scaling", [], "slopes that change with the length are not known here")
-    whole = fields.flag("scale_qk_dot_by_d", False)
+    older = "width_scale" in fields.entries  # later ones have names that begin with `mup`
+    whole = fields.flag("scale_qk_dot_by_d" if older else "mup_scale_qk_dot_by_d", False)
     attention = Attention(
         sizes.heads,
         sizes.heads,
@@ -105,6 +106,7 @@ def jais(fields: Fields) -> Stack:
     forward = FeedForward(width, kind, gated=gated, bias=True)
     norm = Norm("layernorm", fields.number("layer_norm_epsilon", 1e-5), bias=True)
     model = normed(fields, sizes, Layer(attention, forward), norm, tied=True)
-    scale = fields.number("mup_embeddings_scale" if "mup_embeddings_scale" in fields.entries else "embeddings_scale", 1)
-    logits = fields.number("mup_width_scale" if "mup_width_scale" in fields.entries else "width_scale", 1)
+    scale = fields.number("embeddings_scale" if older else "mup_embeddings_scale", 1.0)
+    logits = fields.number("width_scale" if older else "mup_width_scale", 1.0)
+    logits *= 1.0 if older else fields.number("mup_output_alpha", 1.0)
     return replace(model, embedding="" if scale == 1 else number_text(scale), logit_scale=logits)

@@ -318,6 +318,15 @@ def test_what_has_no_place_in_the_language_says_so_by_its_own_name(kind: Mapping
     assert said in str(refused.value)
 
 
+def test_dynamic_rope_is_plain_up_to_the_context_of_a_model_but_where_it_has_a_larger_base() -> None:
+    """The latter is Hunyuan's: base * alpha^(d / (d - 2)) for heads of d elements."""
+    plain = heads(config("llama", head_dim=8)).rope
+    assert heads(config("llama", head_dim=8, rope_scaling={"type": "dynamic", "factor": 4.0})).rope == plain
+    scaling = {"type": "dynamic", "factor": 1.0, "alpha": 1000.0, "mscale": 1.0, "beta_fast": 32}
+    turned = heads(config("hunyuan_v1_dense", head_dim=8, rope_scaling=scaling)).rope
+    assert turned is not None and turned.scaling is None and turned.base == pytest.approx(1e4 * 1000 ** (8 / 6))
+
+
 def test_experts_of_texts_are_those_that_lists_name_first() -> None:
     said = {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 48, "moe_layer_start_index": 1}
     alone = read(config("ernie4_5_moe", **said))

@@ -191,6 +191,11 @@ CASES: dict[str, tuple[Callable[[Tensors, Config, Array], Array], Config]] = {
         },
     ),
 }
+CASES["jais, later names"] = (
+    jais,
+    {name: value for name, value in CASES["jais"][1].items() if not name.endswith(("_scale", "_by_d"))}
+    | {"mup_embeddings_scale": 9.0, "mup_width_scale": 0.4, "mup_output_alpha": 0.5, "mup_scale_qk_dot_by_d": True},
+)
 SIZES_OF_VL2: Config = {"use_mla": False, "kv_lora_rank": None, "q_lora_rank": None, "qk_nope_head_dim": 0}
 CASES["deepseek_v2 without latents"] = (
     deepseek,

@@ -145,6 +145,7 @@ def exaone(fields: Fields) -> Stack:
 OF_QWEN = (
     *("bf16", "fp16", "fp32", "onnx_safe", "softmax_in_fp32", "use_cache_quantization", "use_cache_kernel"),
     *("use_dynamic_ntk", "use_logn_attn", "max_position_embeddings"),  # of contexts longer than trained on
+    "visual",  # of Qwen-VL
 )
 
 

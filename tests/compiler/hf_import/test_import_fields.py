@@ -327,6 +327,15 @@ def test_dynamic_rope_is_plain_up_to_the_context_of_a_model_but_where_it_has_a_l
     assert turned is not None and turned.scaling is None and turned.base == pytest.approx(1e4 * 1000 ** (8 / 6))
 
 
+def test_yarn_may_say_what_it_always_does() -> None:
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    plain = heads(config("llama", head_dim=8, rope_scaling=yarn)).rope
+    assert heads(config("llama", head_dim=8, rope_scaling=yarn | {"finetuned": True, "attn_factor": 1.0})).rope == plain
+    assert heads(config("llama", head_dim=8, rope_scaling=yarn | {"type": "deepseek_yarn"})).rope == plain
+    with pytest.raises(InputError, match="`attn_factor` is set"):
+        read(config("llama", head_dim=8, rope_scaling=yarn | {"attn_factor": 2.0}))
+
+
 def test_experts_of_texts_are_those_that_lists_name_first() -> None:
     said = {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 48, "moe_layer_start_index": 1}
     alone = read(config("ernie4_5_moe", **said))

@@ -124,6 +124,15 @@ FUSED = {
     "Wg": Made("mlp.experts.gate_up_proj", ("transpose", "part 1 of 2")),
     "Wd": Made("mlp.experts.down_proj", ("transpose",)),
 }
+LONGCAT = replace(
+    LLAMA,
+    norms=("input_layernorm.0", "post_attention_layernorm.0"),
+    latent="self_attn.0.",
+    up="mlps.0.up_proj",
+    gate="mlps.0.gate_proj",
+    down="mlps.0.down_proj",
+    experts=ExpertStyle(router="mlp.router.classifier", correction="mlp.router.e_score_correction_bias"),
+)
 STEP = replace(
     LLAMA,
     attention_gate="self_attn.g_proj",
@@ -236,6 +245,7 @@ STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "exaone": EXAONE,
     "qwen": QWEN,
     "step3p5": STEP,
+    "longcat_flash": LONGCAT,
     "sarvam_moe": BAILING,
     "mistral4": replace(LLAMA, experts=ExpertStyle(fused=FUSED)),
     "hyperclovax": replace(

@@ -67,6 +67,7 @@ class Style:
     halves: bool = True
     other_norms: Mapping[Norms, tuple[str, ...]] = field(default_factory=lambda: OTHER_NORMS)
     sinks: str = "self_attn.sinks"
+    latent: str = "self_attn."  # what the names of latent attention begin with
     attention_gate: str = "self_attn.gate_proj"
     activation: str = "mlp.act_fn"  # what its own numbers stand in
     experts: ExpertStyle = ExpertStyle()

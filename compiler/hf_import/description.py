@@ -146,7 +146,8 @@ class Latent:
     `query_rank`: how wide what queries are made of is, None where they are made of the whole; `rank`: what keys and
     values are made of. `head_dim`: of a key, beside the `rope.turned` elements that have a position; `value_dim`: of
     a value. `scale`: what scores are multiplied by. `epsilon`: of the norms of the narrow ones. `indexer`: what chooses
-    the tokens that are seen, None for all. `heated`: how queries grow with their place, where they do.
+    the tokens that are seen, None for all. `heated`: how queries grow with their place, where they do. `grown`: by how
+    much the narrow values are multiplied of which queries, and of which keys and values are made.
     """
 
     heads: int
@@ -159,6 +160,7 @@ class Latent:
     epsilon: float
     indexer: Indexer | None = None
     heated: Heat | None = None
+    grown: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,8 @@ class Experts:
     `limit`: gates are at most that, and what they multiply is between it and its negative and 1 more, and `alpha` is
     what a gate is multiplied by in its sigmoid (gpt-oss); None for a plain gate. `before`: whether tokens are weighed
     before they go through an expert. `shared_gate`: whether the shared one is weighed by a sigmoid. `clamp`,
-    `shared_clamp`: as of a feed-forward, of all of them and of the shared one.
+    `shared_clamp`: as of a feed-forward, of all of them and of the shared one. `idle`: how many there are besides that
+    leave a token as it is, and are chosen like others.
     """
 
     count: int
@@ -218,13 +221,16 @@ class Experts:
     shared_gate: bool = False
     clamp: float | None = None
     shared_clamp: float | None = None
+    idle: int = 0
 
 
 @dataclass(frozen=True)
 class Layer:
     """One layer; either of its two parts may be missing where norms stand before them. `residual`: what they are
     multiplied by before they are added. `beside`: experts beside the feed-forward, each with norms of their own, or
-    where norms stand before, of what the layer is given. `scaled`: whether the whole is multiplied by a number."""
+    where norms stand before, of what the layer is given. `second`: a layer that follows within it, before what the
+    experts beside add, which then read what the feed-forward does (a shortcut, arXiv:2404.05019). `scaled`: whether the
+    whole is multiplied by a number."""
 
     attention: Attention | Latent | None
     forward: FeedForward | Experts | None
@@ -232,6 +238,7 @@ class Layer:
     norms: Norms = Norms.BEFORE
     residual: float = 1.0
     beside: Experts | None = None
+    second: Layer | None = None
     scaled: bool = False
 
     @property
@@ -241,7 +248,7 @@ class Layer:
             return ("",)
         if self.norms is Norms.BOTH:
             return ("1", "2", "3", "4", *(("5", "6", "7") if self.beside is not None else ()))
-        parts = {"1": self.attention, "2": self.forward, "3": self.beside}
+        parts = {"1": self.attention, "2": self.forward, "3": None if self.second else self.beside}
         return tuple(number for number, part in parts.items() if part is not None)
 
 

@@ -58,7 +58,8 @@ class Dims:
 @dataclass(frozen=True)
 class ForwardDims:
     """The dims of a feed-forward: its width; of experts their number, and as groups with so many in each, of which
-    the best ones, or those of all, count; and the width of the shared one."""
+    the best ones, or those of all, count; and the width of the shared one. `whole`: of experts, and of those that do
+    nothing, together."""
 
     width: str
     experts: str = ""
@@ -66,6 +67,7 @@ class ForwardDims:
     each: str = ""
     best: str = ""
     shared: str = ""
+    whole: str = ""
 
 
 def forward_dims(forward: FeedForward | Experts | None, dims: Dims) -> ForwardDims | None:
@@ -79,7 +81,10 @@ def forward_dims(forward: FeedForward | Experts | None, dims: Dims) -> ForwardDi
     shared = dims.name("S", forward.shared, "the width of the expert that all tokens take") if forward.shared else ""
     if groups == 1:
         pair = dims.name("J", 2, "the best two experts of a token") if forward.router.near is not None else ""
-        return ForwardDims(width, dims.name("X", forward.count, note), best=pair, shared=shared)
+        own = dims.name("X", forward.count, note)
+        idle = "experts, and those that leave a token as it is"
+        whole = dims.name("Y", forward.count + forward.idle, idle) if forward.idle else ""
+        return ForwardDims(width, own, best=pair, shared=shared, whole=whole)
     grouped = "groups of experts, and how many are in each"
     group, each = dims.name("Z", groups, grouped), dims.name("Y", forward.count // groups, grouped)
     best = dims.name("J", 2, "the experts by which a group is chosen") if forward.router.correction else ""

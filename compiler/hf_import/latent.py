@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .common import Sizes, read_activation, read_kinds
-from .description import Experts, Indexer, Latent, Layer, Rope, Router, Stack
+from .description import Experts, FeedForward, Indexer, Latent, Layer, Rope, Router, Stack
 from .experts import after_dense, check_counts, corrected, deepseek_moe, read_groups
 from .fields import Fields
 from .llama import feed_forward, stacked
@@ -100,6 +100,31 @@ def mistral4(fields: Fields) -> Stack:
     return after_dense(fields, sizes, [latent] * sizes.layers, experts, 0)
 
 
+def longcat(fields: Fields) -> Stack:
+    """LongCat-Flash: layers of two, beside the first of which experts add to what the second makes; some that a token
+    may choose leave it as it is (arXiv:2509.01322, sections 2.1 and 2.2). Plans take all that are chosen for experts
+    that do something, and so are an upper bound."""
+    own = fields.renamed({"num_hidden_layers": "num_layers"} if "num_layers" in fields.entries else {})
+    sizes = latent_sizes(own, 131072)
+    fields.must_be("attention_method", ["MLA"], "only latent attention is known here")
+    for name in ("mla_scale_q_lora", "mla_scale_kv_lora"):
+        fields.must_be(name, [True], "narrow values are always scaled")
+    fields.must_be("zero_expert_type", ["identity"], "only experts that leave a token as it is are known")
+    latent = read_latent(own, sizes, 1536, interleaved=True, mscale=True, base=1e7)
+    rank = latent.query_rank or sizes.model_dim
+    latent = replace(latent, grown=((sizes.model_dim / rank) ** 0.5, (sizes.model_dim / latent.rank) ** 0.5))
+    count, kept = fields.count("n_routed_experts", 512), fields.count("moe_topk", 12)
+    check_counts(fields, ("num_local_experts", "num_experts"), "moe_topk", count, kept)
+    fields.must_be("num_experts_per_tok", [kept], f"`moe_topk` is {kept}")
+    activation, width = read_activation(fields, "hidden_act", "silu"), fields.count("expert_ffn_hidden_size", 2048)
+    fields.must_be("router_bias", [False], "scores with a bias are not known here")
+    router = Router("softmax", False, factor=fields.number("routed_scaling_factor", 6.0), correction=True)
+    experts = Experts(count, kept, width, activation, router, idle=fields.whole("zero_expert_num", 256))
+    dense = FeedForward(fields.count("ffn_hidden_size", 12288), activation)
+    layer = Layer(latent, dense, beside=experts, second=Layer(latent, dense))
+    return stacked(own, sizes, layer, epsilon=1e-5)
+
+
 def youtu(fields: Fields) -> Stack:
     """Youtu: latent attention without experts."""
     sizes = latent_sizes(fields, 131072)
@@ -174,14 +199,15 @@ def read_latent(
     dims: tuple[int, int] = (128, 128),
     rank: int = 512,
     share_of: int | None = None,
+    base: float = 10000.0,
 ) -> Latent:
     """Latent attention. `interleaved`: whether rope turns neighbours in the checkpoint; `mscale`: whether a scaled
-    rope also scales the scores; `dims`: of a head, without rope and of values, and `rank`: of what keys and values are
-    made of, where the config does not say. `share_of`: how wide the whole head is of which the config says the share
-    that rope turns."""
+    rope also scales the scores; `dims`: of a head, without rope and of values, `rank`: of what keys and values are made
+    of, and `base`: of rope, where the config does not say. `share_of`: how wide the whole head is of which the config
+    says the share that rope turns."""
     fields.must_be("attention_bias", [False], "biases of latent attention are not known")
     share = None if share_of is None else ("partial_rotary_factor", sizes.head_dim / share_of)
-    turned = rope(fields, sizes, share=share, share_of=share_of)
+    turned = rope(fields, sizes, share=share, share_of=share_of, default_base=base)
     head_dim, rank = fields.count("qk_nope_head_dim", dims[0]), fields.count("kv_lora_rank", rank)
     scale = (head_dim + sizes.head_dim) ** -0.5
     return Latent(

@@ -4,6 +4,7 @@ tokens that are seen; a feed-forward or experts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -100,6 +101,7 @@ class LayerText:
     forward: ForwardDims | None
     beside: ForwardDims | None
     quantised: Quantised | None = None
+    second: LayerText | None = None
 
     def block(self, name: str) -> Iterator[str]:
         """The lines of the layer as a block."""
@@ -118,7 +120,8 @@ class LayerText:
     def parameters(self) -> list[Tensor]:
         """The parameters of the layer, in the order in which they are declared."""
         norms = [tensor for number in self.layer.scales for tensor in norm_tensors(self.norm, number)]
-        return [*norms, *self._attention_tensors(), *self._forward_tensors()]
+        further = [] if self.second is None else [(f"{name}_2", dims) for name, dims in self.second.parameters()]
+        return [*norms, *self._attention_tensors(), *self._forward_tensors(), *further]
 
     def _stored_as(self, name: str) -> Dtype:
         """The type of a parameter: matrices may be stored in few bits, but for those that choose experts."""
@@ -172,6 +175,15 @@ class LayerText:
         yield f"n2 = {norm_text(self.norm, y, '2')}"
         yield from self._forward("n2")
         y = f"{y} + {self._scaled(forward)}"
+        if layer.beside is not None and self.beside is not None and self.second is not None:
+            yield ""
+            yield from router_lines(layer.beside.router, layer.beside.chosen, self.beside, "n2", self.dtype.value)
+            yield from expert_lines(layer.beside, self.beside, "n2", "x")
+            yield ""
+            yield f"z = {y}"
+            idle = " + idle * n2" if layer.beside.idle else ""
+            yield from (f"{line}{f' + e{idle}' if line.startswith('return ') else ''}" for line in self._follow())
+            return
         if layer.beside is not None and self.beside is not None:
             yield ""
             yield f"n3 = {norm_text(self.norm, 'x', '3')}"
@@ -179,6 +191,15 @@ class LayerText:
             yield from expert_lines(layer.beside, self.beside, "n3", "x")
             y = f"{y} + e"
         yield f"return {y}"
+
+    def _follow(self) -> Iterator[str]:
+        """The lines of the layer that follows within this one, of `z`, its names with a number behind them."""
+        assert self.second is not None
+        lines = list(self.second._serial())
+        made = {found[1] for line in lines if (found := re.match(r"(\w+)(?:\[.*?\]|: \w+(?:\[.*?\])?)? = ", line))}
+        made |= {name for name, _ in (*self.second.parameters(), *self.second._caches())}
+        names = re.compile(rf"\b({'|'.join(sorted(made | {'x'}))})\b")
+        yield from (names.sub(lambda found: "z" if found[1] == "x" else f"{found[1]}_2", line) for line in lines)
 
     def _beside(self, experts: Experts, forward: str) -> Iterator[str]:
         """Experts beside the feed-forward, with norms of their own."""
@@ -241,6 +262,8 @@ class LayerText:
                 if d.index_heads:
                     yield "index_r", f"B,M,{d.turned}"
                     yield "index_n", f"B,M,{d.index_rest}"
+        if self.second is not None:
+            yield from ((f"{name}_2", dims) for name, dims in self.second._caches())
 
     def _attention(self, n: str) -> Iterator[str]:
         match self.layer.attention, self.attention:
@@ -293,14 +316,14 @@ def _latent_lines(a: Latent, d: LatentDims, n: str, dtype: str) -> Iterator[str]
     of, wide = (n, "E") if not d.query else ("na", d.query)
     if d.query:
         yield f"ca[B,L,{wide}] = {n}[B,L,E] * Wa[E,{wide}]"
-        yield f"na = {norm_call(plain, 'ca', 'scale_a', wide)}"
+        yield f"na = {_grown(norm_call(plain, 'ca', 'scale_a', wide), a.grown[0])}"
     yield f"q[B,L,{h},{d.key}] = {of}[B,L,{wide}] * Wq[{wide},{h},{d.key}]"
     yield f"qr[B,L,{h},{d.turned}] = {of}[B,L,{wide}] * Wqr[{wide},{h},{d.turned}]"
     yield f"c[B,L,{d.narrow}] = {n}[B,L,E] * Wc[E,{d.narrow}]"
     yield f"kr[B,L,{d.turned}] = {n}[B,L,E] * Wkr[E,{d.turned}]"
     yield f"rqr = {rope_text(a.rope, 'qr', d.turned)}"
     yield f"rkr = {rope_text(a.rope, 'kr', d.turned)}"
-    yield f"cs = append(latents, {norm_call(plain, 'c', 'scale_c', d.narrow)}, L into M)"
+    yield f"cs = append(latents, {_grown(norm_call(plain, 'c', 'scale_c', d.narrow), a.grown[1])}, L into M)"
     yield "krs = append(keys, rkr, L into M)"
     mask, among = "", ""
     if a.indexer is not None:
@@ -316,6 +339,10 @@ def _latent_lines(a: Latent, d: LatentDims, n: str, dtype: str) -> Iterator[str]
     yield f"p = softmax((sn + sr) * {number_text(a.scale)}, over=M, mask=causal(L, M){among})"
     yield f"o[B,L,{h},{d.value}] = p[B,L,{h},M] * cs[B,M,{d.narrow}] * Wv[{d.narrow},{h},{d.value}]"
     yield f"a[B,L,E] = o[B,L,{h},{d.value}] * Wo[{h},{d.value},E]"
+
+
+def _grown(text: str, by: float) -> str:
+    return text if by == 1 else f"{text} * {number_text(by)}"
 
 
 def _feed_forward_tensors(forward: FeedForward, width: str) -> Iterator[Tensor]:
@@ -358,7 +385,8 @@ def text_of(layer: Layer, model: Transformer, dims: Dims) -> LayerText:
     forward = forward_dims(layer.forward, dims)
     attention = attention_dims(layer.attention, dims)
     beside = forward_dims(layer.beside, dims)
-    return LayerText(layer, model.norm, model.dtype, attention, forward, beside, model.quantised)
+    second = None if layer.second is None else text_of(layer.second, model, dims)
+    return LayerText(layer, model.norm, model.dtype, attention, forward, beside, model.quantised, second)
 
 
 def index_tensors(wide: str, turned: str, heads: str, rest: str) -> Iterator[Tensor]:

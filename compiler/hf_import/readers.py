@@ -118,6 +118,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "mistral4": ("Mistral4ForCausalLM", latent.mistral4),
     "youtu": ("YoutuForCausalLM", latent.youtu),
     "iquestcoder": ("IQuestCoderForCausalLM", kin.iquestcoder),
+    "longcat_flash": ("LongcatFlashForCausalLM", latent.longcat),
     "sarvam_moe": ("SarvamMoEForCausalLM", sparse.sarvam_moe),
     "sarvam_mla": ("SarvamMLAForCausalLM", latent.sarvam),
     "Yi": ("YiForCausalLM", llama.llama),
@@ -245,6 +246,7 @@ OF_EXPERTS = (
     "hy_v3",
     "mistral4",
     "sarvam_moe",
+    "longcat_flash",
     "sarvam_mla",
     *LATENT,
 )

@@ -82,7 +82,7 @@ def _layer(layer: Layer, norm: Norm, style: Style, repeats: int) -> Iterator[tup
         case Attention() as attention:
             yield from _attention(attention, style, repeats)
         case Latent() as latent:
-            yield from _latent(latent)
+            yield from ((name, Made(f"{style.latent}{one.tensor}", one.steps)) for name, one in _latent(latent))
     match layer.forward:
         case FeedForward() as forward:
             yield from _feed_forward(forward, style)
@@ -90,8 +90,15 @@ def _layer(layer: Layer, norm: Norm, style: Style, repeats: int) -> Iterator[tup
             yield from _experts(experts, style.experts, repeats)
     if layer.beside is not None:
         yield from _experts(layer.beside, style.experts, repeats, "x")
+    if layer.second is not None:
+        yield from ((f"{name}_2", _second(one)) for name, one in _layer(layer.second, norm, style, repeats))
     if layer.scaled:
         yield "factor", Made("layer_scalar")
+
+
+def _second(one: Made) -> Made:
+    """What is made of the second of two modules of a layer, whose names are those of the first but for their number."""
+    return Made(one.tensor.replace(".0.", ".1.", 1), one.steps)
 
 
 def _attention(a: Attention, style: Style, repeats: int) -> Iterator[tuple[str, Made]]:
@@ -180,27 +187,27 @@ def _projection(
 def _latent(a: Latent) -> Iterator[tuple[str, Made]]:
     """Latent attention, as DeepSeek keeps it."""
     heads, pairs = f"heads {a.heads}", ("pairs",) if a.rope.halves else ()
-    query = "self_attn.q_proj" if a.query_rank is None else "self_attn.q_b_proj"
-    both = "self_attn.kv_a_proj_with_mqa.weight"
+    query = "q_proj" if a.query_rank is None else "q_b_proj"
+    both = "kv_a_proj_with_mqa.weight"
     if a.query_rank is not None:
-        yield "Wa", Made("self_attn.q_a_proj.weight", ("transpose",))
-        yield "scale_a", Made("self_attn.q_a_layernorm.weight")
+        yield "Wa", Made("q_a_proj.weight", ("transpose",))
+        yield "scale_a", Made("q_a_layernorm.weight")
     yield "Wq", Made(f"{query}.weight", ("transpose", heads, f"first {a.head_dim}"))
     yield "Wqr", Made(f"{query}.weight", ("transpose", heads, f"after {a.head_dim}", *pairs))
     yield "Wc", Made(both, ("transpose", f"first {a.rank}"))
     yield "Wkr", Made(both, ("transpose", f"after {a.rank}", *pairs))
-    yield "scale_c", Made("self_attn.kv_a_layernorm.weight")
-    yield "Wk", Made("self_attn.kv_b_proj.weight", ("transpose", heads, f"first {a.head_dim}"))
-    yield "Wv", Made("self_attn.kv_b_proj.weight", ("transpose", heads, f"after {a.head_dim}"))
+    yield "scale_c", Made("kv_a_layernorm.weight")
+    yield "Wk", Made("kv_b_proj.weight", ("transpose", heads, f"first {a.head_dim}"))
+    yield "Wv", Made("kv_b_proj.weight", ("transpose", heads, f"after {a.head_dim}"))
     if a.indexer is not None:
         yield from _indexer(a.indexer)
-    yield "Wo", Made("self_attn.o_proj.weight", ("transpose",))
+    yield "Wo", Made("o_proj.weight", ("transpose",))
 
 
 def _indexer(indexer: Indexer) -> Iterator[tuple[str, Made]]:
     heads, turned = f"heads {indexer.heads}", f"first {indexer.rope.turned}"
     rest, pairs = f"after {indexer.rope.turned}", ("pairs",) if indexer.rope.halves else ()
-    module = "self_attn.indexer"
+    module = "indexer"
     yield "Wiqr", Made(f"{module}.wq_b.weight", ("transpose", heads, turned, *pairs))
     yield "Wiqn", Made(f"{module}.wq_b.weight", ("transpose", heads, rest))
     yield "Wikr", Made(f"{module}.wk.weight", ("transpose", turned, *pairs))

@@ -75,6 +75,9 @@ def random_model(config: Mapping[str, Any], seed: int) -> PreTrainedModel:
         module = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
         build = getattr(module, READERS[kind][0])._from_config
     model = build(known, attn_implementation=attention, experts_implementation="eager", dtype=torch.float64).eval()
+    for module in model.modules():
+        if getattr(module, "zero_expert_num", 0):  # those that do nothing have weights here, as in no checkpoint
+            module.gate_up_proj = torch.nn.Parameter(module.gate_up_proj[: module.num_routed_experts].detach())
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -272,3 +272,23 @@ SARVAM: Config = GLM4_MOE | {"model_type": "sarvam_moe", "head_dim": 8}
 SARVAM_MLA: Config = {name: value for name, value in DEEPSEEK.items() if name not in ("n_group", "topk_group")} | {
     "model_type": "sarvam_mla"
 }
+LONGCAT: Config = {
+    "model_type": "longcat_flash",
+    "hidden_size": 24,
+    "ffn_hidden_size": 20,
+    "num_layers": 2,
+    "num_attention_heads": 6,
+    "vocab_size": 23,
+    "max_position_embeddings": 64,
+    "q_lora_rank": 10,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "head_dim": 4,
+    "v_head_dim": 5,
+    "n_routed_experts": 6,
+    "zero_expert_num": 3,
+    "moe_topk": 4,
+    "expert_ffn_hidden_size": 10,
+    "routed_scaling_factor": 2.5,
+}

@@ -51,6 +51,7 @@ from hf.small_configs import (
     LLAMA,
     LLAMA3,
     LLAMA4,
+    LONGCAT,
     MIMO_V2,
     MINICPM3,
     MINIMAX,
@@ -420,6 +421,10 @@ VARIANTS: Mapping[str, Config] = {
     "sarvam_mla, groups, narrow queries": SARVAM_MLA | {"n_group": 4, "topk_group": 2, "q_lora_rank": 12},
     "sarvam_mla, yarn, halves": SARVAM_MLA
     | {"rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}, "rope_interleave": False},
+    "longcat_flash, least": LONGCAT,
+    "longcat_flash, none idle": LONGCAT | {"zero_expert_num": 0, "routed_scaling_factor": 1.0},
+    "longcat_flash, many idle, tied": LONGCAT
+    | {"zero_expert_num": 9, "moe_topk": 2, "tie_word_embeddings": True, "rope_theta": 50.0},
     "iquestcoder, least": INTERNLM3 | {"model_type": "iquestcoder"},
     "iquestcoder, biases": INTERNLM3 | {"model_type": "iquestcoder", "attention_bias": True, "mlp_bias": True},
     "iquestcoder, tied": INTERNLM3 | {"model_type": "iquestcoder", "tie_word_embeddings": True, "rope_theta": 50.0},

@@ -57,13 +57,26 @@ OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said besi
         "padded_vocab_size": 96,
     },
     "exaone": {"hidden_size": 64, "intermediate_size": 160, "num_layers": 3, "num_attention_heads": 32},
+    "longcat_flash": {"hidden_size": 64, "num_layers": 3, "num_attention_heads": 4},
     "nemotron-nas": {"block_configs": [{"attention": {"n_heads_in_group": 1}, "ffn": {"ffn_mult": 1.0}}] * 3},
     "granitemoehybrid": {"layer_types": ["attention"] * 3},
     "deepseek": {"n_routed_experts": 6, "num_experts_per_tok": 2},
     "bailing_moe": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
     "bailing_moe_v2": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
 }
-ALONE = ("gpt2", "gptj", "bloom", "mpt", "jais", "gpt_bigcode", "gpt_neo", "dbrx", "chatglm", "exaone")  # other names
+ALONE = (
+    "gpt2",
+    "gptj",
+    "bloom",
+    "mpt",
+    "jais",
+    "gpt_bigcode",
+    "gpt_neo",
+    "dbrx",
+    "chatglm",
+    "exaone",
+    "longcat_flash",
+)  # other names
 
 
 PATTERNED = (

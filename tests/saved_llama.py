@@ -14,6 +14,7 @@ import numpy as np
 Array = np.ndarray
 LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, FORWARD, KNOWN = 2, 24, 6, 2, 8, 20, 23
 KINDS = {
+    "float64": "F64",
     "float32": "F32",
     "float16": "F16",
     "float8_e4m3fn": "F8_E4M3",

@@ -26,7 +26,7 @@ from ..hf_import.checkpoint import (
     open_checkpoint,
     plain_type,
 )
-from ..hf_import.checkpoint_styles import style_of
+from ..hf_import.checkpoint_names import style_of
 from ..hf_import.coded import coded, kept_by_config
 from ..hf_import.json_text import MOST_BYTES, read_json
 from ..hf_import.weight_map import ENDING, map_text

@@ -6,148 +6,18 @@ What a missing field means, or null in a field, is what it means to the library 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ...ir.diagnostics import Diagnostic, InputError, Span, fail
 from ...ir.dtype import Dtype
-from . import experts, gemma, gpt, kin, latent, llama
 from .common import check_at_rest, check_common, read_dtype
-from .description import Stack, Transformer
+from .description import Transformer
 from .fields import Fields
 from .json_text import Document
 from .quantised import read_quantised
+from .readers import BESIDE_TEXT, CLASSES, FLAT, OF_EXPERTS, OTHERS, PART_SIZES, READERS, TEXT_PARTS, TOWERS, VERSIONS
 
-Reader = Callable[[Fields], Stack]
-
-LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "kimi_k2")
-READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class of the whole model
-    "llama": ("LlamaForCausalLM", llama.llama),
-    "mistral": ("MistralForCausalLM", llama.mistral),
-    "qwen2": ("Qwen2ForCausalLM", llama.qwen2),
-    "qwen3": ("Qwen3ForCausalLM", llama.qwen3),
-    "gemma": ("GemmaForCausalLM", gemma.gemma),
-    "gpt2": ("GPT2LMHeadModel", gpt.gpt2),
-    "gptj": ("GPTJForCausalLM", gpt.gptj),
-    "opt": ("OPTForCausalLM", gpt.opt),
-    "stablelm": ("StableLmForCausalLM", gpt.stablelm),
-    "persimmon": ("PersimmonForCausalLM", gpt.persimmon),
-    "nemotron": ("NemotronForCausalLM", gpt.nemotron),
-    "arcee": ("ArceeForCausalLM", llama.arcee),
-    "gpt_neox": ("GPTNeoXForCausalLM", gpt.gpt_neox),
-    "phi": ("PhiForCausalLM", gpt.phi),
-    "falcon": ("FalconForCausalLM", gpt.falcon),
-    "qwen2_vl_text": ("Qwen2VLForConditionalGeneration", llama.qwen2),
-    "qwen2_5_vl_text": ("Qwen2_5_VLForConditionalGeneration", llama.qwen2),
-    "qwen3_vl_text": ("Qwen3VLForConditionalGeneration", llama.qwen3),
-    "qwen3_omni_moe_text": ("Qwen3OmniMoeForConditionalGeneration", experts.qwen3_omni_moe),
-    "qwen3_vl_moe_text": ("Qwen3VLMoeForConditionalGeneration", experts.qwen3_vl_moe),
-    "ministral": ("MinistralForCausalLM", kin.ministral),
-    "phi3": ("Phi3ForCausalLM", kin.phi3),
-    "olmo2": ("Olmo2ForCausalLM", kin.olmo2),
-    "olmo3": ("Olmo3ForCausalLM", kin.olmo3),
-    "granite": ("GraniteForCausalLM", kin.granite),
-    "smollm3": ("SmolLM3ForCausalLM", kin.smollm3),
-    "starcoder2": ("Starcoder2ForCausalLM", kin.starcoder2),
-    "cohere": ("CohereForCausalLM", kin.cohere),
-    "cohere2": ("Cohere2ForCausalLM", kin.cohere2),
-    "exaone4": ("Exaone4ForCausalLM", kin.exaone4),
-    "helium": ("HeliumForCausalLM", kin.helium),
-    "seed_oss": ("SeedOssForCausalLM", kin.seed_oss),
-    "ernie4_5": ("Ernie4_5ForCausalLM", kin.ernie4_5),
-    "glm": ("GlmForCausalLM", kin.glm),
-    "glm4": ("Glm4ForCausalLM", kin.glm4),
-    "gemma2": ("Gemma2ForCausalLM", gemma.gemma2),
-    "gemma3_text": ("Gemma3ForCausalLM", gemma.gemma3),
-    "gemma4_text": ("Gemma4ForCausalLM", gemma.gemma4),
-    "mixtral": ("MixtralForCausalLM", experts.mixtral),
-    "phimoe": ("PhimoeForCausalLM", experts.phimoe),
-    "granitemoe": ("GraniteMoeForCausalLM", experts.granitemoe),
-    "qwen2_moe": ("Qwen2MoeForCausalLM", experts.qwen2_moe),
-    "qwen3_moe": ("Qwen3MoeForCausalLM", experts.qwen3_moe),
-    "glm4_moe": ("Glm4MoeForCausalLM", experts.glm4_moe),
-    "solar_open": ("SolarOpenForCausalLM", experts.solar_open),
-    "olmoe": ("OlmoeForCausalLM", experts.olmoe),
-    "flex_olmo": ("FlexOlmoForCausalLM", experts.flex_olmo),
-    "dots1": ("Dots1ForCausalLM", experts.dots1),
-    "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", experts.ernie4_5_moe),
-    "minimax_m2": ("MiniMaxM2ForCausalLM", experts.minimax_m2),
-    "gpt_oss": ("GptOssForCausalLM", experts.gpt_oss),
-    "llama4_text": ("Llama4ForCausalLM", experts.llama4),
-    "deepseek_v2": ("DeepseekV2ForCausalLM", latent.deepseek_v2),
-    "deepseek_v3": ("DeepseekV3ForCausalLM", latent.deepseek_v3),
-    "deepseek_v32": ("DeepseekV32ForCausalLM", latent.deepseek_v32),
-    "glm_moe_dsa": ("GlmMoeDsaForCausalLM", latent.glm_moe_dsa),
-    "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", latent.glm4_moe_lite),
-    "kimi_k2": ("DeepseekV3ForCausalLM", latent.deepseek_v3),
-}
-TOWERS = {  # models with a part for text, by what that is where it does not say
-    "llama4": "llama4_text",
-    "gemma3": "gemma3_text",
-    "gemma4": "gemma4_text",
-    "qwen2_vl": "qwen2_vl_text",
-    "qwen2_5_vl": "qwen2_5_vl_text",
-    "qwen3_vl": "qwen3_vl_text",
-    "qwen3_vl_moe": "qwen3_vl_moe_text",
-    "mistral3": "mistral",
-    "llava": "llama",
-    "llava_next": "llama",
-    "llava_next_video": "llama",
-    "llava_onevision": "qwen2",
-    "internvl": "qwen2",
-    "idefics3": "llama",
-    "smolvlm": "llama",
-    "aya_vision": "cohere2",
-    "cohere2_vision": "cohere2",
-    "qwen2_audio": "qwen2",
-    "qwen3_omni_moe": "qwen3_omni_moe_text",
-    "kimi_k25": "deepseek_v3",
-}
-FLAT = ("qwen2_vl", "qwen2_5_vl")  # of which the part for text may stand in the config itself
-BESIDE_TEXT = (
-    "vision_config",
-    "vision_token_id",
-    "vision_start_token_id",
-    "vision_end_token_id",
-    "image_token_id",
-    "video_token_id",
-)
-OF_EXPERTS = (
-    "mixtral",
-    "granitemoe",
-    "phimoe",
-    "qwen2_moe",
-    "qwen3_moe",
-    "glm4_moe",
-    "olmoe",
-    "flex_olmo",
-    "solar_open",
-    "dots1",
-    "ernie4_5_moe",
-    "minimax_m2",
-    "gpt_oss",
-    "llama4_text",
-    "gemma4_text",
-    "qwen3_omni_moe_text",
-    "qwen3_vl_moe_text",
-    *LATENT,
-)
-# Layers that are not understood: what they are, the fields that say so, their names among `layer_types`, architectures.
-RECURRENT = (
-    (
-        "layers of linear attention",
-        ("linear_conv_kernel_dim", "linear_attn_config", "attn_type_list", "attention_hidden_size"),
-        ("linear_attention",),
-        ("rwkv", "rwkv7"),
-    ),
-    (
-        "state-space layers",
-        ("mamba_d_state", "mamba_num_heads", "mamba_n_heads", "ssm_state_size", "hybrid_override_pattern"),
-        ("mamba", "mamba2", "hybrid"),
-        ("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "falcon_h1", "nemotron_h", "zamba", "zamba2"),
-    ),
-    ("recurrent layers", ("lru_width", "block_types"), ("recurrent", "conv"), ("recurrent_gemma", "lfm2")),
-)
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_OF_A_TOKEN = "num_experts_per_tok"
 
@@ -161,9 +31,9 @@ def read_config(document: Document, dtype: Dtype | None = None, kept: Dtype | No
     Raises InputError with every field that is wrong, missing, or not understood.
     """
     whole = Fields(document.source, document.entries, Span(1, 1))
-    fields, kind = _text_part(whole)
-    head, read = READERS[kind]
-    check_common(fields, head if fields is whole else None)
+    fields, kind, head = _text_part(whole)
+    read = READERS[kind][1]
+    check_common(fields, head)
     quantised = read_quantised(fields) or (None if fields is whole else read_quantised(whole))
     default = kept or (Dtype.F32 if quantised is None else Dtype.BF16)
     named = read_dtype(fields, dtype, default)
@@ -183,25 +53,52 @@ def read_config(document: Document, dtype: Dtype | None = None, kept: Dtype | No
     return model
 
 
-def _text_part(whole: Fields) -> tuple[Fields, str]:
-    """The fields of the part of a model that reads and writes text, and its architecture."""
+def _text_part(whole: Fields) -> tuple[Fields, str, str | None]:
+    """The fields of the part of a model that reads and writes text, its architecture, and the class of the whole model
+    where that is known."""
     node = whole.get("model_type")
-    part = whole.part("text_config") if node is not None and node.value in TOWERS else None
-    if part is None and node is not None and node.value in TOWERS and (thinker := whole.part("thinker_config")):
-        part = thinker.part("text_config")  # beside what hears, sees and speaks
-    if part is None and node is not None and node.value in FLAT:
-        whole.inert(BESIDE_TEXT)
-        return whole, TOWERS[str(node.value)]
+    name = node.value if node is not None and isinstance(node.value, str) else ""
+    refused = any(name in names for _, _, _, names in OTHERS)
+    part = None if refused or name in READERS else _part(whole, name)
+    if part is None and (name in FLAT or name in VERSIONS):
+        whole.inert((*BESIDE_TEXT, *(["auto_map"] if name in VERSIONS else [])))
+        kind = _version(whole, name) if name in VERSIONS else TOWERS[name]
+        return whole, kind, READERS[kind][0] if name in FLAT else None
     if part is None:
-        return whole, _architecture(whole)
-    part.inert(["model_type"])
+        kind = _architecture(whole)
+        return whole, kind, READERS[kind][0]
     own = part.get("model_type")
-    kind = str(own.value) if own is not None else TOWERS[str(node.value) if node is not None else ""]
+    kind = str(own.value) if own is not None else TOWERS.get(name, "")
+    if kind not in READERS and name not in TOWERS:
+        _architecture(whole)
+    part.inert(["model_type", "auto_map"])  # it is the code of the whole model that is named
     if kind not in READERS:
         message = _recurrent(part, kind) or f"Architecture `{kind[:60]}` is not understood."
         part.refuse("model_type", message, f"known are {', '.join(READERS)}")
         part.finish()
-    return part, kind
+    return replace(part, meant=PART_SIZES.get(kind, {})), kind, None
+
+
+def _part(whole: Fields, name: str) -> Fields | None:
+    """The part for text of a model that has one: where it stands apart, and is of an architecture that is understood
+    or belongs to a model that is known to have one."""
+    found = [whole.part(one) for one in TEXT_PARTS if whole.get(one) is not None]
+    thinker = whole.part("thinker_config") if whole.get("thinker_config") is not None else None
+    found += [thinker.part("text_config")] if thinker is not None else []  # beside what hears, sees and speaks
+    part = next((one for one in found if one is not None), None)
+    own = part.get("model_type") if part is not None else None
+    known = own is not None and isinstance(own.value, str) and own.value in READERS
+    return part if known or name in TOWERS else None
+
+
+def _version(whole: Fields, name: str) -> str:
+    """The architecture of the text of a model whose versions have different ones."""
+    node = whole.get("version")
+    kind = VERSIONS[name].get(str(node.value) if node is not None else "")
+    if kind is None:
+        whole.refuse("version", f"`{name}` is known in the versions {', '.join(filter(None, VERSIONS[name]))}.")
+        whole.finish()
+    return str(kind)
 
 
 def _architecture(fields: Fields) -> str:
@@ -212,7 +109,7 @@ def _architecture(fields: Fields) -> str:
     experts = _experts(fields)
     if not isinstance(name, str):
         fields.refuse("model_type", "`model_type` names no architecture.", known)
-    elif name not in READERS and (message := _recurrent(fields.part("text_config") or fields, name)) is not None:
+    elif name not in READERS and (message := _other(fields, name)) is not None:
         fields.refuse("model_type", message)
     elif experts is not None and name not in OF_EXPERTS:
         message = f"`{name[:60]}` is a mixture of experts (`{experts}`) that is not understood."
@@ -220,12 +117,20 @@ def _architecture(fields: Fields) -> str:
     elif name not in READERS:
         fields.refuse("model_type", f"Architecture `{name[:60]}` is not understood.", known)
     fields.finish()
-    return str(name)
+    classes = fields.get("architectures")
+    named = [item.value for item in classes.value] if classes is not None and isinstance(classes.value, tuple) else []
+    return next((CLASSES[one] for one in named if isinstance(one, str) and one in CLASSES), str(name))
+
+
+def _other(fields: Fields, name: str) -> str | None:
+    """What is said of an architecture, or of its part for text, that has layers of another kind."""
+    parts = [fields.part(one) for one in TEXT_PARTS if fields.get(one) is not None]
+    return next((said for part in (*parts, fields) if part is not None and (said := _recurrent(part, name))), None)
 
 
 def _recurrent(fields: Fields, name: str) -> str | None:
     """What is said of an architecture with layers that keep a state in the place of a cache; None of others."""
-    for what, said, kinds, names in RECURRENT:
+    for what, said, kinds, names in OTHERS:
         field = next((one for one in said if fields.get(one) is not None), None)
         node = fields.get("layer_types")
         listed = node.value if node is not None and isinstance(node.value, tuple) else ()

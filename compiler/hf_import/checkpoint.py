@@ -17,7 +17,8 @@ from ...ir.diagnostics import Diagnostic, InputError, Source, fail
 from ...ir.dtype import Dtype
 from ...ir.program import Program
 from .checkpoint_files import checkpoint_tensors, gguf_reader
-from .checkpoint_styles import GGUF, style_of
+from .checkpoint_names import style_of
+from .checkpoint_styles import GGUF
 from .coded import codes_of
 from .description import Transformer
 from .parameter_parts import tensor_called
@@ -34,6 +35,9 @@ UNUSED = (  # ends of names of what a checkpoint may have besides weights, made 
     ".attn.masked_bias",
     ".attention.bias",
     ".attention.masked_bias",
+    ".act_fn.beta",
+    ".act_fn.eps",
+    ".relative_pe.slopes",
     ".input_scale",  # of activations and caches, which are not quantised here
     ".k_scale",
     ".v_scale",

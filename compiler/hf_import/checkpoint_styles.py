@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from .description import Norms, Transformer
+from .description import Norms
 from .weight_map import Made
 
 
@@ -55,6 +55,7 @@ class Style:
     down: str
     places: str = ""
     first_place: int = 0
+    table_norm: str = ""
     query_norm: str = ""
     key_norm: str = ""
     fused: str | None = None
@@ -66,6 +67,9 @@ class Style:
     halves: bool = True
     other_norms: Mapping[Norms, tuple[str, ...]] = field(default_factory=lambda: OTHER_NORMS)
     sinks: str = "self_attn.sinks"
+    latent: str = "self_attn."  # what the names of latent attention begin with
+    attention_gate: str = "self_attn.gate_proj"
+    activation: str = "mlp.act_fn"  # what its own numbers stand in
     experts: ExpertStyle = ExpertStyle()
 
 
@@ -264,34 +268,3 @@ GEMMA4 = replace(
         },
     ),
 )
-GLM4_NORMS = ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
-STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
-    "phi": PHI,
-    "gpt_neox": NEOX,
-    "falcon": FALCON,
-    "gpt2": GPT2,
-    "gptj": GPTJ,
-    "opt": OPT,
-    "stablelm": STABLELM,
-    "persimmon": PERSIMMON,
-    "granitemoe": GRANITE_MOE,
-    "mixtral": MIXTRAL,
-    "minimax_m2": MIXTRAL,
-    "phimoe": MIXTRAL,
-    "qwen2_moe": QWEN2_MOE,
-    "ernie4_5_moe": ERNIE,
-    "phi3": replace(LLAMA, stacked="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),
-    "starcoder2": replace(LLAMA, up="mlp.c_fc", gate="", down="mlp.c_proj"),
-    "cohere": replace(LLAMA, norms=("input_layernorm",)),
-    "cohere2": replace(LLAMA, norms=("input_layernorm",)),
-    "glm": replace(LLAMA, gate_up="mlp.gate_up_proj"),
-    "glm4": replace(LLAMA, gate_up="mlp.gate_up_proj", other_norms={Norms.BOTH: GLM4_NORMS}),
-    "gpt_oss": GPT_OSS,
-    "llama4_text": LLAMA4,
-    "gemma4_text": GEMMA4,
-}
-
-
-def style_of(model: Transformer) -> Style:
-    """How folders of safetensors files keep a model."""
-    return STYLES.get(model.architecture, LLAMA)

@@ -26,7 +26,14 @@ ACTIVATIONS: Mapping[str, str] = {
 }
 
 
-EARLIER = {"PhiMoEForCausalLM": "PhimoeForCausalLM"}  # classes as they were called before `transformers` had them
+EARLIER = {  # classes as they were called before `transformers` had them, or beside the class that generates
+    "PhiMoEForCausalLM": "PhimoeForCausalLM",
+    "MPTForCausalLM": "MptForCausalLM",
+    "ExaoneMoEForCausalLM": "ExaoneMoeForCausalLM",
+    "BaiChuanForCausalLM": "BaichuanForCausalLM",
+    "ChatGLMModel": "ChatGLMForConditionalGeneration",
+    "ChatGLMForCausalLM": "ChatGLMForConditionalGeneration",
+}
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,15 @@ def check_common(fields: Fields, head: str | None) -> None:
         fields.flag("is_causal", True)
         fields.must_be("is_causal", [True], "only models in which a token sees none after it are understood")
     fields.must_be("pruned_heads", [{}], "pruned heads are not understood")
+
+
+def nested(fields: Fields, name: str) -> Fields:
+    """The object in a field that is a config of its own, of a part of the model; an empty one where there is none."""
+    found = fields.part(name) or Fields(fields.source, {}, fields.place, fields.findings)
+    found.inert((*INERT, "model_type", "dtype", "torch_dtype", "tie_word_embeddings", "architectures", "pruned_heads"))
+    for other in ("is_encoder_decoder", "add_cross_attention"):
+        found.must_be(other, [False], "only a decoder that stands alone is understood")
+    return found
 
 
 def _check_code(fields: Fields, head: str) -> None:
@@ -114,10 +130,10 @@ def read_kinds(fields: Fields, layers: int, known: Sequence[str], name: str = "n
     if any(kind not in known for kind in kinds):
         listed = " or ".join(f"`{kind}`" for kind in known)
         fields.refuse("layer_types", f"`layer_types` names layers that are not {listed}.")
-    elif fields.complete and len(kinds) != layers:
-        fields.refuse("layer_types", f"`layer_types` has {len(kinds):,} layers, and `{name}` says {layers:,}.")
-    else:
+    elif len(kinds) == layers:
         return [str(kind) for kind in kinds]
+    elif fields.complete:
+        fields.refuse("layer_types", f"`layer_types` has {len(kinds):,} layers, and `{name}` says {layers:,}.")
     return None
 
 

@@ -35,16 +35,27 @@ class QueryNorm(Enum):
     LAYER = "layer"  # head by head with their means taken off, all by the same scale and shift
     OWN = "own"  # head by head with their means taken off, each by a scale of its own
     PLAIN = "plain"  # head by head, without a scale, after rope has turned them
+    TURNED = "turned"  # head by head, all by the same scale, after rope has turned them
+
+
+class Gate(Enum):
+    """What is multiplied into what heads make, by a sigmoid."""
+
+    NONE = "none"
+    HEAD = "head"  # a number for each head
+    ELEMENT = "element"  # a number for each element of it
 
 
 @dataclass(frozen=True)
 class Norm:
-    """`function`: rmsnorm or layernorm. `bias`: whether it adds one. `offset`: its scale is stored less 1."""
+    """`function`: rmsnorm or layernorm. `bias`: whether it adds one. `offset`: its scale is stored less 1. `scaled`:
+    whether it has one."""
 
     function: str
     epsilon: float
     bias: bool = False
     offset: bool = False
+    scaled: bool = True
 
 
 @dataclass(frozen=True)
@@ -59,14 +70,35 @@ class Rope:
 
 
 @dataclass(frozen=True)
+class Heat:
+    """How queries grow with their place: by `grows` times the logarithm of 1 more than how often `after` is in it.
+    `first`: the number of the first place."""
+
+    grows: float
+    after: float
+    first: int
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """By what scores fall with how far back a key stands (ALiBi, arXiv:2108.12409): of N heads, a power of two, those
+    of head n by 2^(-8 n / N), and of more heads, but not twice as many, those of further ones by the powers that lie
+    halfway between. `inside`: whether that is scaled as scores are."""
+
+    inside: bool = False
+
+
+@dataclass(frozen=True)
 class Attention:
     """Heads with keys and values of their own, or of groups of them. `kv_heads` divides `heads`. `bias`: of queries,
     keys and values; `output_bias`: of what comes out. `window`: how many tokens back a query sees, itself among them;
     `chunk`: how long the pieces are in which tokens see each other. `scale`: what scores are multiplied by, None for
     1 over the root of `head_dim`. `cap`: between what and its negative they are pressed. `sinks`: whether each head
-    has a score that nothing is behind. `heated`: by how much queries grow, and after how many places each, where
-    they do. `value_norm`: whether values are normed, without a scale; `shared_value`: whether they are made by the
-    projection of keys."""
+    has a score that nothing is behind. `heated`: how queries grow with their place, where they do. `value_norm`:
+    whether values are normed, without a scale; `shared_value`: whether they are made by the projection of keys;
+    `value_dim`: how wide they are, None for as wide as keys; `value_scale`: what they are multiplied by. `clip`:
+    between what and its negative queries, keys and values are cut off. `gate`: what is multiplied into what heads make;
+    `slopes`: by what scores fall with distance."""
 
     heads: int
     kv_heads: int
@@ -80,9 +112,14 @@ class Attention:
     scale: float | None = None
     cap: float | None = None
     sinks: bool = False
-    heated: tuple[float, float] | None = None
+    heated: Heat | None = None
     value_norm: bool = False
     shared_value: bool = False
+    value_dim: int | None = None
+    value_scale: float = 1.0
+    clip: float | None = None
+    gate: Gate = Gate.NONE
+    slopes: Slopes | None = None
 
     @property
     def grouped(self) -> bool:
@@ -109,7 +146,8 @@ class Latent:
     `query_rank`: how wide what queries are made of is, None where they are made of the whole; `rank`: what keys and
     values are made of. `head_dim`: of a key, beside the `rope.turned` elements that have a position; `value_dim`: of
     a value. `scale`: what scores are multiplied by. `epsilon`: of the norms of the narrow ones. `indexer`: what chooses
-    the tokens that are seen, None for all.
+    the tokens that are seen, None for all. `heated`: how queries grow with their place, where they do. `grown`: by how
+    much the narrow values are multiplied of which queries, and of which keys and values are made.
     """
 
     heads: int
@@ -121,17 +159,21 @@ class Latent:
     scale: float
     epsilon: float
     indexer: Indexer | None = None
+    heated: Heat | None = None
+    grown: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class FeedForward:
-    """`width`: its own. `activation`: by its name in the language, or `relu2`, the square of relu. `gated`: whether one
-    projection is multiplied by the activation of another."""
+    """`width`: its own. `activation`: by its name in the language, or `relu2`, the square of relu, or `xielu`, which
+    has two numbers of its own (arXiv:2411.13010). `gated`: whether one projection is multiplied by the activation of
+    another. `clamp`: at most what such an activation is, and between what and its negative what it multiplies."""
 
     width: int
     activation: str
     gated: bool = True
     bias: bool = False
+    clamp: float | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +203,9 @@ class Experts:
 
     `limit`: gates are at most that, and what they multiply is between it and its negative and 1 more, and `alpha` is
     what a gate is multiplied by in its sigmoid (gpt-oss); None for a plain gate. `before`: whether tokens are weighed
-    before they go through an expert. `shared_gate`: whether the shared one is weighed by a sigmoid.
+    before they go through an expert. `shared_gate`: whether the shared one is weighed by a sigmoid. `clamp`,
+    `shared_clamp`: as of a feed-forward, of all of them and of the shared one. `idle`: how many there are besides that
+    leave a token as it is, and are chosen like others.
     """
 
     count: int
@@ -175,19 +219,26 @@ class Experts:
     before: bool = False
     shared: int = 0
     shared_gate: bool = False
+    clamp: float | None = None
+    shared_clamp: float | None = None
+    idle: int = 0
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer. `residual`: what its two parts are multiplied by before they are added. `beside`: experts beside the
-    feed-forward, each with norms of their own. `scaled`: whether the whole is multiplied by a number."""
+    """One layer; either of its two parts may be missing where norms stand before them. `residual`: what they are
+    multiplied by before they are added. `beside`: experts beside the feed-forward, each with norms of their own, or
+    where norms stand before, of what the layer is given. `second`: a layer that follows within it, before what the
+    experts beside add, which then read what the feed-forward does (a shortcut, arXiv:2404.05019). `scaled`: whether the
+    whole is multiplied by a number."""
 
-    attention: Attention | Latent
-    forward: FeedForward | Experts
+    attention: Attention | Latent | None
+    forward: FeedForward | Experts | None
     block: Block = Block.SERIAL
     norms: Norms = Norms.BEFORE
     residual: float = 1.0
     beside: Experts | None = None
+    second: Layer | None = None
     scaled: bool = False
 
     @property
@@ -195,17 +246,20 @@ class Layer:
         """The numbers that its norms bear, in the order in which they stand."""
         if self.block is Block.PARALLEL:
             return ("",)
-        more = ("5", "6", "7") if self.beside is not None else ()
-        return ("1", "2", "3", "4", *more) if self.norms is Norms.BOTH else ("1", "2")
+        if self.norms is Norms.BOTH:
+            return ("1", "2", "3", "4", *(("5", "6", "7") if self.beside is not None else ()))
+        parts = {"1": self.attention, "2": self.forward, "3": None if self.second else self.beside}
+        return tuple(number for number, part in parts.items() if part is not None)
 
 
 @dataclass(frozen=True)
 class Stack:
     """What a model computes. `context`: the most tokens that it was made for. `norm`: what all its norms are like.
     `layers`: each of them, from the first. `tied`: one table embeds and scores. `places`: how many positions are
-    learned, 0 for none. `embedding`: what embeddings are multiplied by, as the language writes it. `head_bias`: whether
-    scores have one. `logit_scale`: what they are multiplied by; `logit_cap`: between what and its negative they are
-    pressed."""
+    learned, 0 for none. `embedding_norm`: whether there is a norm behind the table. `embedding`: what embeddings are
+    multiplied by, as the language writes it. `head_bias`: whether scores have one; `head_norm`: whether the columns
+    that make them are divided by their lengths. `logit_scale`: what they are multiplied by; `logit_cap`: between what
+    and its negative they are pressed."""
 
     model_dim: int
     vocabulary: int
@@ -214,8 +268,10 @@ class Stack:
     layers: tuple[Layer, ...]
     tied: bool
     places: int = 0
+    embedding_norm: bool = False
     embedding: str = ""
     head_bias: bool = False
+    head_norm: bool = False
     logit_scale: float = 1.0
     logit_cap: float | None = None
 

@@ -42,17 +42,24 @@ class Dims:
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """The declarations, a line for each note: products behind their factors, on lines of their own."""
+        known, waiting = set[str](), list[tuple[str, str, str]]()
         for note, dims in self.declared.items():
             plain = [f"{name} = {size}" for name, size in dims.items() if "*" not in size]
-            products = [f"{name} = {size}" for name, size in dims.items() if "*" in size]
-            for text in ([", ".join(plain)] if plain else []) + products:
-                yield f"dim {text}", note
+            if plain:
+                yield f"dim {', '.join(plain)}", note
+            known |= {name for name, size in dims.items() if "*" not in size}
+            waiting += [(name, size, note) for name, size in dims.items() if "*" in size]
+            for product in [one for one in waiting if known.issuperset(one[1].split(" * "))]:
+                name, size, own = product
+                yield f"dim {name} = {size}", own
+                waiting.remove(product)
 
 
 @dataclass(frozen=True)
 class ForwardDims:
     """The dims of a feed-forward: its width; of experts their number, and as groups with so many in each, of which
-    the best ones, or those of all, count; and the width of the shared one."""
+    the best ones, or those of all, count; and the width of the shared one. `whole`: of experts, and of those that do
+    nothing, together."""
 
     width: str
     experts: str = ""
@@ -60,10 +67,13 @@ class ForwardDims:
     each: str = ""
     best: str = ""
     shared: str = ""
+    whole: str = ""
 
 
-def forward_dims(forward: FeedForward | Experts, dims: Dims) -> ForwardDims:
+def forward_dims(forward: FeedForward | Experts | None, dims: Dims) -> ForwardDims | None:
     """The dims of a feed-forward, declared."""
+    if forward is None:
+        return None
     if isinstance(forward, FeedForward):
         return ForwardDims(dims.name("F", forward.width))
     groups, note = forward.router.groups[0], f"experts, of which each token takes {forward.chosen}"
@@ -71,7 +81,10 @@ def forward_dims(forward: FeedForward | Experts, dims: Dims) -> ForwardDims:
     shared = dims.name("S", forward.shared, "the width of the expert that all tokens take") if forward.shared else ""
     if groups == 1:
         pair = dims.name("J", 2, "the best two experts of a token") if forward.router.near is not None else ""
-        return ForwardDims(width, dims.name("X", forward.count, note), best=pair, shared=shared)
+        own = dims.name("X", forward.count, note)
+        idle = "experts, and those that leave a token as it is"
+        whole = dims.name("Y", forward.count + forward.idle, idle) if forward.idle else ""
+        return ForwardDims(width, own, best=pair, shared=shared, whole=whole)
     grouped = "groups of experts, and how many are in each"
     group, each = dims.name("Z", groups, grouped), dims.name("Y", forward.count // groups, grouped)
     best = dims.name("J", 2, "the experts by which a group is chosen") if forward.router.correction else ""

@@ -16,14 +16,22 @@ def activated(activation: str, value: str) -> str:
     return f"relu({value}) * relu({value})" if activation == "relu2" else f"{activation}({value})"
 
 
+def gated_text(activation: str, g: str, u: str, clamp: float | None) -> str:
+    """What a gate and what it multiplies make; `clamp`: where both are cut off."""
+    if clamp is None:
+        return f"{activated(activation, g)} * {f'({u})' if '+' in u else u}"
+    most = number_text(clamp)
+    return f"minimum({activated(activation, g)}, {most}) * maximum(minimum({u}, {most}), -{most})"
+
+
 def expert_tensors(experts: Experts, d: ForwardDims, tag: str = "") -> Iterator[Tensor]:
     """The parameters of experts; `tag` begins the names of their matrices."""
     x, t = d.experts, d.width
-    yield "Wr", f"E,{x}"
+    yield "Wr", f"E,{d.whole or x}"
     if experts.router.bias:
-        yield "br", x
+        yield "br", d.whole or x
     if experts.router.correction:
-        yield "correction", x
+        yield "correction", d.whole or x
     if experts.router.own_norm:
         yield "scale_r", "E"
     if experts.router.per_expert:
@@ -44,6 +52,9 @@ def router_lines(router: Router, chosen: int, d: ForwardDims, n: str, dtype: str
     """The mask `m` of the experts that each token takes, and their weights `w`. Scores are in f32; what they are
     multiplied into has `dtype`, and so have these."""
     x = d.experts
+    if d.whole:
+        yield from _idle_lines(router, chosen, d, n, dtype)
+        return
     yield f"r: f32[B,L,{x}] = {n}[B,L,E] * Wr[E,{x}]"
     if router.near is not None:
         yield from _near_lines(router.near, d, dtype)
@@ -61,6 +72,26 @@ def router_lines(router: Router, chosen: int, d: ForwardDims, n: str, dtype: str
     weights = f"m * rp / sum(m * rp, over={x})" if router.normalised else "m * rp"
     weights += " * scale_x" if router.per_expert else ""
     yield f"w: {dtype} = {weights}" + (f" * {number_text(router.factor)}" if router.factor != 1 else "")
+
+
+def _idle_lines(router: Router, chosen: int, d: ForwardDims, n: str, dtype: str) -> Iterator[str]:
+    """The same where some of those that are chosen leave a token as it is: `idle` is their weight. `same` is 1 at an
+    expert's own number among all, and fewer experts than may be taken have a weight that is not 0."""
+    x, y = d.experts, d.whole
+    keys = "rp + correction" if router.correction else "rp"
+    factor = f" * {number_text(router.factor)}" if router.factor != 1 else ""
+    yield f"r: f32[B,L,{y}] = {n}[B,L,E] * Wr[E,{y}]"
+    yield f"rp = softmax({'r + br' if router.bias else 'r'}, over={y})"
+    yield f"all = choose({keys}, over={y}, keep={chosen}) * rp"
+    for name, dim in (("nx", x), ("ny", y)):
+        yield f"{name}: f32 = positions({dim} into M) - context(M) + size({dim})"
+    yield "one = nx * 0 + 1"
+    yield f"number[{y},{x}] = ny[{y}] * one[{x}]"
+    yield "same = 1 - minimum(abs(number - nx), 1)"
+    yield f"wx[B,L,{x}] = all[B,L,{y}] * same[{y},{x}]"
+    yield f"m: {dtype} = choose(wx, over={x}, keep={chosen})"
+    yield f"w: {dtype} = m * wx{factor}"
+    yield f"idle: {dtype} = (sum(all, over={y}) - sum(wx, over={x})){factor}"
 
 
 def _near_lines(near: float, d: ForwardDims, dtype: str) -> Iterator[str]:
@@ -99,7 +130,7 @@ def expert_lines(experts: Experts, d: ForwardDims, n: str, tag: str = "") -> Ite
             yield f"{name}b[B,L,{x},{t}] = m[B,L,{x}] * b{weight}[{x},{t}]"
     u, g = ("u + ub", "g + gb") if experts.bias else (f"{tag}u", f"{tag}g")
     if experts.limit is None:
-        yield f"{tag}h = {activated(experts.activation, g)} * {f'({u})' if experts.bias else u}"
+        yield f"{tag}h = {gated_text(experts.activation, g, u, experts.clamp)}"
     else:
         most = number_text(experts.limit)
         yield f"gl = minimum({g}, {most})"
@@ -115,7 +146,7 @@ def expert_lines(experts: Experts, d: ForwardDims, n: str, tag: str = "") -> Ite
         s = d.shared
         yield f"su[B,L,{s}] = {n}[B,L,E] * Wsi[E,{s}]"
         yield f"sg[B,L,{s}] = {n}[B,L,E] * Wsg[E,{s}]"
-        yield f"sh = {activated(experts.activation, 'sg')} * su"
+        yield f"sh = {gated_text(experts.activation, 'sg', 'su', experts.shared_clamp)}"
         yield f"sd[B,L,E] = sh[B,L,{s}] * Wsd[{s},E]"
         if experts.shared_gate:
             yield f"sw[B,L] = {n}[B,L,E] * Ws[E]"

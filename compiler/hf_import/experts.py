@@ -6,19 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .common import CHUNK, FULL, WINDOW, Defaults, Sizes, kinds_of, read_activation, read_kinds, read_sizes
-from .description import Attention, Experts, FeedForward, Latent, Layer, Norm, Norms, QueryNorm, Router, Stack
+from .description import Attention, Experts, FeedForward, Heat, Latent, Layer, Norm, Norms, QueryNorm, Router, Stack
 from .fields import Fields
 from .kin import multiplied
 from .llama import biased_heads, by_kind, heads_of, normed, read_window, stacked
 from .rotary import rope
 
 TRAINING = ("router_jitter_noise", "router_aux_loss_coef", "output_router_logits", "aux_loss_alpha", "seq_aux")
-DRAFTS = ("num_nextn_predict_layers", "num_mtp_layers", "use_mtp", "mtp_transformer_layers", "num_mtp_modules")
+# What MiniMax-M2 has from the model before it, and does not read.
+FORMER = (
+    *("layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta"),
+    *("mlp_intermediate_size", "shared_moe_mode", "max_model_len"),
+)
 
 
 def check_counts(fields: Fields, names: Sequence[str], chosen: str, count: int, kept: int) -> None:
     """Note more experts of a token than there are, and names of one number that differ. `names`: of their count."""
-    fields.inert((*TRAINING, *DRAFTS, "ep_size"))  # what follows the model to guess tokens is none of it
+    fields.inert((*TRAINING, "ep_size"))
     for name in names:
         if fields.get(name) is not None and fields.count(name) != count:
             fields.refuse(name, f"`{name}` is another count of experts than {count:,}.")
@@ -77,6 +81,9 @@ def minimax_m2(fields: Fields) -> Stack:
     fields.must_be("scoring_func", ["sigmoid"], "only sigmoid scores are known")
     fields.must_be("use_routing_bias", [True], "only scores with a correction are known")
     fields.must_be("shared_intermediate_size", [0], "no expert that all tokens take is known here")
+    if not all(fields.flags("attn_type_list", sizes.layers) or [True]):
+        fields.refuse("attn_type_list", "`attn_type_list` names layers of linear attention, which are not understood.")
+    fields.inert((*FORMER, "sliding_window"))  # which it does not read
     node = fields.get("rotary_dim")
     share = 1.0 if node is None else fields.count("rotary_dim") / sizes.head_dim
     turned = rope(fields, sizes, share=("partial_rotary_factor", share), default_base=5e6)
@@ -158,6 +165,7 @@ def _qwen_experts(fields: Fields, count: int, kept: int, width: int, normalised:
     made to add to 1 or not."""
     fields.must_be("use_sliding_window", [False], "windows are not known here")
     fields.inert(["sliding_window", "max_window_layers"])
+    fields.must_be("use_qk_norm", [True], "only models with norms on queries and keys are known here")
     name = "num_experts" if "num_experts" in fields.entries else "num_local_experts"
     count, kept = fields.count(name, count), fields.count("num_experts_per_tok", kept)
     check_counts(fields, ("num_local_experts",), "num_experts_per_tok", count, kept)
@@ -183,6 +191,16 @@ def glm4_moe(fields: Fields) -> Stack:
     norm = QueryNorm.HEAD if fields.flag("use_qk_norm", False) else QueryNorm.NONE
     bias = fields.flag("attention_bias", False)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, query_norm=norm)
+    experts = corrected(fields, (128, 8, 1408), 1.0, (1, 1))
+    return after_dense(fields, sizes, [attention] * sizes.layers, experts, 1, epsilon=1e-5)
+
+
+def glm4v_moe(fields: Fields) -> Stack:
+    """The text of GLM-4.5V: GLM-4.5 Air with biases, where the config does not say, and without norms of heads."""
+    sizes = read_sizes(fields, Defaults(kv_heads=8, head_dim=None, context=65536))
+    turned = rope(fields, sizes, share=("partial_rotary_factor", 0.5))
+    fields.inert(["use_qk_norm"])  # which it does not read
+    attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=fields.flag("attention_bias", True))
     experts = corrected(fields, (128, 8, 1408), 1.0, (1, 1))
     return after_dense(fields, sizes, [attention] * sizes.layers, experts, 1, epsilon=1e-5)
 
@@ -230,9 +248,25 @@ def ernie4_5_moe(fields: Fields) -> Stack:
     last = sizes.layers - 1 if node is None or node.value == -1 else fields.whole("moe_layer_end_index", 0)
     dense = FeedForward(fields.count("intermediate_size"), activation)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned)
-    sparse = (first <= at <= last and (at + 1) % step == 0 for at in range(sizes.layers))
+    words = fields.words("mlp_layer_types", ("dense", "sparse"), sizes.layers)
+    sparse = [first <= at <= last and (at + 1) % step == 0 for at in range(sizes.layers)]
+    sparse = [word == "sparse" for word in words] if words else sparse
     layers = tuple(Layer(attention, experts if one else dense) for one in sparse)
     return stacked(fields, sizes, layers, tied=True, epsilon=1e-5)
+
+
+OF_ERNIE_VL = (  # what it has beside the text, and of training
+    *("freq_allocation", "im_patch_id", "spatial_conv_size", "temporal_conv_size", "pixel_hidden_size", "rope_3d"),
+    *("moe_multimodal_dispatch_use_allgather", "moe_use_hard_gate", "moe_group", "moe_aux_loss_lambda"),
+    *("moe_orthogonal_loss_lambda", "moe_z_loss_lambda", "modality_detach", "compression_ratio", "vision_config"),
+)
+
+
+def ernie4_5_vl_moe(fields: Fields) -> Stack:
+    """The text of ERNIE 4.5 VL: of the experts those that text takes, which lists name first."""
+    fields.inert(OF_ERNIE_VL)
+    names = ("moe_num_experts", "moe_intermediate_size", "moe_layer_start_index", "moe_layer_end_index")
+    return ernie4_5_moe(fields.first_of(names))
 
 
 def corrected(
@@ -248,7 +282,8 @@ def corrected(
     if "scoring_func" not in fields.known:
         fields.must_be("scoring_func", ["sigmoid"], "only sigmoid scores are known")
     fields.must_be("topk_method", ["noaux_tc"], "only scores with a correction are known")
-    fields.must_be("moe_layer_freq", [1], "only experts in each layer after the first dense ones are known")
+    if "moe_layer_freq" not in fields.known:
+        fields.must_be("moe_layer_freq", [1], "only experts in each layer after the first dense ones are known")
     count, kept = fields.count("n_routed_experts", sizes[0]), fields.count("num_experts_per_tok", sizes[1])
     check_counts(fields, ("num_local_experts", "num_experts"), "num_experts_per_tok", count, kept)
     activation = read_activation(fields, "hidden_act", "silu")
@@ -256,11 +291,11 @@ def corrected(
     router = Router(
         "sigmoid",
         normalised=fields.flag("norm_topk_prob", normalised),
-        factor=fields.number("routed_scaling_factor", factor),
+        factor=fields.optional("routed_scaling_factor", factor) or 1.0,
         correction=True,
         groups=read_groups(fields, count, kept, groups),
     )
-    beside = width * fields.count("n_shared_experts", shared)
+    beside = width * (fields.count("n_shared_experts") if shared is None else fields.whole("n_shared_experts", shared))
     return Experts(count, kept, width, activation, router, shared=beside)
 
 
@@ -343,7 +378,7 @@ def llama4(fields: Fields) -> Stack:
     kinds = read_kinds(fields, sizes.layers, (FULL, CHUNK)) or [CHUNK if one else FULL for one in ropes]
     bias = fields.flag("attention_bias", False)
     grows = fields.flag("attn_temperature_tuning", True)
-    heated = (fields.number("attn_scale", 0.1), fields.number("floor_scale", 8192.0))
+    heated = Heat(fields.number("attn_scale", 0.1), fields.number("floor_scale", 8192.0), first=1)
     norm = QueryNorm.PLAIN if fields.flag("use_qk_norm", True) else QueryNorm.NONE
     turned = replace(rope(fields, sizes, default_base=500000.0), halves=False)
     chunk = fields.count("attention_chunk_size", 8192, null=sizes.context)
@@ -365,3 +400,17 @@ def llama4(fields: Fields) -> Stack:
     dense = FeedForward(fields.count("intermediate_size_mlp", 16384), activation)
     layers = tuple(Layer(attention(at), experts if at in sparse else dense) for at in range(sizes.layers))
     return stacked(fields, sizes, layers, epsilon=1e-5)
+
+
+def deepseek_moe(fields: Fields) -> Stack:
+    """DeepSeekMoE 16B: attention as of Llama, experts weighed by their softmax, and some that all tokens take."""
+    sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
+    fields.must_be("scoring_func", ["softmax"], "only softmax scores are known")
+    fields.must_be("moe_layer_freq", [1], "only experts in each layer after the first dense ones are known")
+    count, kept = fields.count("n_routed_experts"), fields.count("num_experts_per_tok")
+    check_counts(fields, ("num_local_experts", "num_experts"), "num_experts_per_tok", count, kept)
+    width, activation = fields.count("moe_intermediate_size", 1407), read_activation(fields, "hidden_act", "silu")
+    router = Router("softmax", normalised=fields.flag("norm_topk_prob", False))
+    shared = width * fields.whole("n_shared_experts", 0)
+    experts = Experts(count, kept, width, activation, router, shared=shared)
+    return after_dense(fields, sizes, [heads_of(fields, sizes)] * sizes.layers, experts, 0)

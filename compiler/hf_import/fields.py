@@ -46,7 +46,8 @@ class Fields:
 
     A reader of a wrong field notes a finding and returns something of the right type, so that all
     findings come at once, from `finish`. `complete` says whether that has not happened yet: only then
-    do fields that must fit each other tell anything.
+    do fields that must fit each other tell anything. `meant`: the numbers that missing fields mean where no reader says
+    another.
     """
 
     source: Source
@@ -55,6 +56,7 @@ class Fields:
     findings: list[Diagnostic] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
     complete: bool = True
+    meant: Mapping[str, int] = field(default_factory=dict)
 
     def get(self, name: str) -> Node | None:
         """The value of a field as it stands; None where it is missing or null."""
@@ -70,6 +72,7 @@ class Fields:
     def count(self, name: str, default: int | None = None, null: int | Never = NEVER, most: int = MAX_SIZE) -> int:
         """A whole number from 1 to `most`. `default`: what it means that it is missing; `null`: that it is null."""
         wanted = f"a whole number from 1 to {most:,}"
+        default = self.meant.get(name) if default is None else default
         return self._read(name, default, null, lambda value: _count(value, most), wanted, 1)
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -109,8 +112,7 @@ class Fields:
         found = self._numbers(name, "a list of 0 and 1", lambda n: n in (0, 1))
         if found and self.complete and len(found) != count:
             self.refuse(name, f"`{name}` has {len(found):,} layers, and there are {count:,}.")
-            return None
-        return [n == 1 for n in found] if found else None
+        return [n == 1 for n in found] if found and len(found) == count else None
 
     def words(self, name: str, known: Sequence[str], count: int) -> list[str] | None:
         """One of the `known` words for each of `count` layers; None where the field is missing or null."""
@@ -119,7 +121,7 @@ class Fields:
             return None
         values = [item.value for item in node.value] if isinstance(node.value, tuple) else [node.value]
         if all(value in known for value in values) and (len(values) == count or not self.complete):
-            return [str(value) for value in values]
+            return [str(value) for value in values] if len(values) == count else None
         listed = " or ".join(f"`{word}`" for word in known)
         self.refuse(name, f"`{name}` must say {listed} for each of the {count:,} layers.")
         return None
@@ -175,6 +177,33 @@ class Fields:
     def with_entry(self, name: str, entry: Entry) -> Fields:
         """The same fields and one more; findings are shared."""
         return replace(self, entries={**self.entries, name: entry})
+
+    def renamed(self, names: Mapping[str, str]) -> Fields:
+        """The same fields, of which some are asked for by other names than they have. `names`: their own, by these."""
+        found = {wanted: self.entries[own] for wanted, own in names.items() if own in self.entries}
+        self.known.update(names.values())
+        return replace(self, entries={**self.entries, **found})
+
+    def first_of(self, names: Iterable[str]) -> Fields:
+        """The same fields, of which some may list numbers, the first of which counts."""
+        found = dict(self.entries)
+        for name in names:
+            node = found[name].node if name in found else None
+            if node is not None and isinstance(node.value, tuple) and node.value:
+                found[name] = replace(found[name], node=node.value[0])
+        return replace(self, entries=found)
+
+    def objects(self, name: str) -> list[Fields]:
+        """The objects that a field lists; their findings join these."""
+        node = self.get(name)
+        values = node.value if node is not None and isinstance(node.value, tuple) else ()
+        found = [
+            Fields(self.source, one.value, one.span, self.findings) for one in values if isinstance(one.value, Mapping)
+        ]
+        if not found or len(found) != len(values):
+            self.refuse(name, f"`{name}` must be a list of objects.")
+            self.complete = False
+        return found
 
     def refuse_unknown(self) -> None:
         """Note the fields that have not been read, of very many the first. Null says nothing in an unknown field."""

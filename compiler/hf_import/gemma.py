@@ -31,6 +31,12 @@ def gemma2(fields: Fields) -> Stack:
     return _sandwiched(fields, sizes, {FULL: turned, WINDOW: turned}, 2, QueryNorm.NONE, (50.0, 30.0))
 
 
+def vaultgemma(fields: Fields) -> Stack:
+    """VaultGemma: Gemma 2 without norms behind attention and feed-forward."""
+    model = gemma2(fields)
+    return replace(model, layers=tuple(replace(layer, norms=Norms.BEFORE) for layer in model.layers))
+
+
 def gemma3(fields: Fields) -> Stack:
     """The text of Gemma 3: norms on queries and keys, five layers of six look through a window with a rope of their
     own."""

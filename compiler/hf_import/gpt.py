@@ -6,12 +6,16 @@ from dataclasses import replace
 
 from ...passes.expansion.dims import MAX_SIZE
 from .common import Defaults, Sizes, divided, even_sizes, read_activation, read_layers, read_sizes
-from .description import Attention, Block, FeedForward, Layer, Norm, QueryNorm, Rope, Stack
+from .description import Attention, Block, FeedForward, Layer, Norm, QueryNorm, Rope, Slopes, Stack
 from .fields import Fields
 from .llama import feed_forward, normed, plain_forward
 from .rotary import rope
 
 LAYER_NORM = Norm("layernorm", 1e-5, bias=True)  # as PyTorch has it
+OF_RUNNERS = (  # how an engine for StarCoder computes the same
+    *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner", "max_batch_size"),
+    *("max_sequence_length", "pad_key_length", "pre_allocate_kv_cache", "validate_runner_input"),
+)
 GPT2_NAMES = {
     "hidden_size": "n_embd",
     "max_position_embeddings": "n_positions",
@@ -53,14 +57,50 @@ def gptj(fields: Fields) -> Stack:
     return replace(model, head_bias=True)
 
 
+def gpt_bigcode(fields: Fields) -> Stack:
+    """StarCoder and SantaCoder: GPT-2 all of whose heads share a key and a value."""
+    sizes, forward = _gpt_sizes(fields, 1024)
+    fields.inert(OF_RUNNERS)
+    fields.must_be("scale_attn_weights", [True], "scores are always scaled")
+    fields.must_be("multi_query", [True], "only heads that share a key and a value are known here")
+    fields.must_be("num_key_value_heads", [1], "only heads that share a key and a value are known here")
+    attention = Attention(sizes.heads, 1, sizes.head_dim, bias=True, output_bias=True)
+    norm = _norm(fields, "layer_norm_epsilon")
+    model = normed(fields, replace(sizes, kv_heads=1), Layer(attention, forward), norm, tied=True)
+    return replace(model, places=sizes.context)
+
+
+def gpt_neo(fields: Fields) -> Stack:
+    """GPT-Neo: GPT-2 with scores that are not scaled, and windows on some layers."""
+    named = {"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
+    sizes = even_sizes(fields.renamed(named), 2048)
+    window = fields.count("window_size", 256)
+    kinds = fields.words("attention_layers", ("global", "local"), sizes.layers) or ["global"] * sizes.layers
+    fields.inert(["attention_types"])  # which says the same
+    width = fields.count("intermediate_size", 4 * sizes.model_dim, null=4 * sizes.model_dim)
+    forward = FeedForward(width, read_activation(fields, "activation_function", "gelu"), gated=False, bias=True)
+    attention = Attention(sizes.heads, sizes.heads, sizes.head_dim, output_bias=True, scale=1.0)
+    near = replace(attention, window=window if window < sizes.context else None)
+    layers = tuple(Layer(near if kind == "local" else attention, forward) for kind in kinds)
+    model = normed(fields, sizes, layers, _norm(fields, "layer_norm_epsilon"), tied=True)
+    return replace(model, places=sizes.context)
+
+
 def _norm(fields: Fields, epsilon: str = "layer_norm_eps", offset: bool = False) -> Norm:
     """Layernorm with a shift; `epsilon`: the field that has its epsilon."""
     return Norm("layernorm", fields.number(epsilon, 1e-5), bias=True, offset=offset)
 
 
-def _gpt_sizes(fields: Fields, context: int) -> tuple[Sizes, FeedForward]:
-    """The sizes of a model, and its feed-forward, under the names that GPT-2 gave them. `context`: where the
-    config does not say."""
+def _gpt_sizes(fields: Fields, context: int, activation: str = "gelu") -> tuple[Sizes, FeedForward]:
+    """The sizes of a model, and its feed-forward, under the names that GPT-2 gave them. `context`, `activation`: where
+    the config does not say."""
+    sizes, width = gpt_sizes(fields, context)
+    found = read_activation(fields, "activation_function", activation)
+    return sizes, FeedForward(width, found, gated=False, bias=True)
+
+
+def gpt_sizes(fields: Fields, context: int) -> tuple[Sizes, int]:
+    """The sizes of a model, and how wide its feed-forward is, by the same names."""
     model_dim = fields.count("n_embd", most=MAX_SIZE // 4)  # the feed-forward is 4 times as wide
     heads = fields.count("n_head")
     fields.inert(["n_ctx"])  # an older name of n_positions, no longer read
@@ -76,9 +116,7 @@ def _gpt_sizes(fields: Fields, context: int) -> tuple[Sizes, FeedForward]:
         vocabulary=fields.count("vocab_size"),
         context=fields.count("n_positions", context),
     )
-    width = fields.count("n_inner", 4 * model_dim, null=4 * model_dim)
-    forward = FeedForward(width, read_activation(fields, "activation_function", "gelu"), gated=False, bias=True)
-    return sizes, forward
+    return sizes, fields.count("n_inner", 4 * model_dim, null=4 * model_dim)
 
 
 def opt(fields: Fields) -> Stack:
@@ -89,7 +127,6 @@ def opt(fields: Fields) -> Stack:
     fields.must_be("_remove_final_layer_norm", [False], why)
     fields.must_be("layer_norm_elementwise_affine", [True], "norms without a scale are not known here")
     fields.must_be("word_embed_proj_dim", [sizes.model_dim], "embeddings of another width are not known here")
-    fields.inert(["dropout", "activation_dropout", "layerdrop", "init_std"])  # of training
     bias = fields.flag("enable_bias", True)
     attention = Attention(sizes.heads, sizes.heads, sizes.head_dim, bias=bias, output_bias=bias)
     layer = Layer(attention, plain_forward(fields, "relu", bias, "ffn_dim", "activation_function"))
@@ -117,7 +154,6 @@ def falcon(fields: Fields) -> Stack:
     sizes = even_sizes(fields, 2048)
     heads = sizes.heads
     newer, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
-    fields.must_be("alibi", [False], "positions that are added to scores are not supported")
     fields.must_be("apply_residual_connection_post_layernorm", [False], "what norms make is not added to")
     single, norms = fields.flag("multi_query", True), fields.count("num_ln_in_parallel_attn", 1 + newer, 1 + newer)
     if norms != 1 and not (newer and norms == 2):
@@ -132,7 +168,13 @@ def falcon(fields: Fields) -> Stack:
     divided(fields, "num_kv_heads", heads, groups, "kv-heads")
     sizes = replace(sizes, kv_heads=groups)
     bias, width = fields.flag("bias", False), 4 * sizes.model_dim
-    attention = Attention(heads, groups, sizes.head_dim, rope(fields, sizes), bias=bias, output_bias=bias)
+    fields.inert(["ff_factor"])  # by which `ffn_hidden_size` came to be
+    slopes = Slopes(inside=True) if fields.flag("alibi", False) else None
+    if slopes and 1 < groups < heads:
+        fields.refuse("alibi", "Slopes of heads in groups are not known.")
+    turned = rope(fields, sizes)
+    attention = Attention(heads, groups, sizes.head_dim, None if slopes else turned, bias=bias, output_bias=bias)
+    attention = replace(attention, slopes=slopes)
     width = fields.count("ffn_hidden_size", width, null=width, most=MAX_SIZE)
     forward = FeedForward(width, read_activation(fields, "activation", "gelu_exact"), gated=False, bias=bias)
     block = (Block.PARALLEL_TWO_NORMS if norms == 2 else Block.PARALLEL) if parallel else Block.SERIAL
@@ -159,6 +201,7 @@ def stablelm(fields: Fields) -> Stack:
     side by side."""
     sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=4096))
     fields.must_be("rotary_scaling_factor", [1, 1.0], "rope is scaled by `rope_scaling`")
+    fields.inert(["norm_eps", "rope_pct"])  # older names of fields that stand beside them
     turned = rope(fields, sizes, share=("partial_rotary_factor", 0.25))
     bias = fields.flag("use_qkv_bias", False)
     norm = QueryNorm.OWN if fields.flag("qk_layernorm", False) else QueryNorm.NONE
@@ -185,4 +228,5 @@ def nemotron(fields: Fields) -> Stack:
     bias = fields.flag("attention_bias", False)
     attention = Attention(sizes.heads, sizes.kv_heads, sizes.head_dim, turned, bias=bias, output_bias=bias)
     layer = Layer(attention, plain_forward(fields, "relu2", fields.flag("mlp_bias", False)))
+    fields.inert(["kv_channels", "layer_norm_eps", "rope_percent"])  # names of other programs for the same
     return normed(fields, sizes, layer, _norm(fields, "norm_eps", offset=True), tied=False)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .description import Attention, Norm, QueryNorm
+from .description import Attention, Gate, Heat, Norm, QueryNorm
 from .dims import Dims
 from .expert_text import Tensor
 from .rotary import number_text, rope_text
 
 CENTRED = (QueryNorm.LAYER, QueryNorm.OWN)  # norms that take the mean off
 SCALED = (QueryNorm.HEAD, QueryNorm.ALL, *CENTRED)  # norms that stand before rope
+SHARED = (QueryNorm.HEAD, QueryNorm.TURNED, QueryNorm.LAYER)  # that all heads share
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,12 @@ class Part:
 @dataclass(frozen=True)
 class HeadDims:
     """The dims of attention with heads: `heads`, those of keys and values (empty where all heads share one), of a
-    head, the parts of queries and keys, and how much of the context caches keep."""
+    head, of a value, the parts of queries and keys, and how much of the context caches keep."""
 
     heads: str
     kv: str
     head: str
+    value: str
     parts: tuple[Part, ...]
     slots: str
 
@@ -46,7 +48,7 @@ class HeadDims:
 
 def norm_call(norm: Norm, value: str, scale: str, dim: str, bias: str = "") -> str:
     """A norm of a value over a dim, with a scale by its name, or 1."""
-    scale = f"1 + {scale}" if norm.offset and scale != "1" else scale
+    scale = "1" if not norm.scaled else f"1 + {scale}" if norm.offset and scale != "1" else scale
     return f"{norm.function}({value}, {scale}{bias}, over={dim}, eps={number_text(norm.epsilon)})"
 
 
@@ -65,7 +67,7 @@ def _columns(a: Attention, d: HeadDims) -> list[Tensor]:
     return [
         *((f"q{part.suffix}", f"{d.heads},{part.dim}") for part in d.parts),
         *((f"k{part.suffix}", d.key(part.dim)) for part in d.parts),
-        *([] if a.shared_value else [("v", d.key(d.head))]),
+        *([] if a.shared_value else [("v", d.key(d.value))]),
     ]
 
 
@@ -74,7 +76,7 @@ def head_tensors(a: Attention, d: HeadDims) -> Iterator[Tensor]:
     yield from ((f"W{name}", f"E,{dims}") for name, dims in _columns(a, d))
     if a.bias:
         yield from ((f"b{name}", dims) for name, dims in _columns(a, d))
-    if a.query_norm in (QueryNorm.HEAD, QueryNorm.LAYER):
+    if a.query_norm in SHARED:
         yield from ((f"scale_{name}{part.suffix}", part.dim) for part in d.parts for name in "qk")
     if a.query_norm is QueryNorm.LAYER:
         yield from ((f"bias_{name}{part.suffix}", part.dim) for part in d.parts for name in "qk")
@@ -83,7 +85,9 @@ def head_tensors(a: Attention, d: HeadDims) -> Iterator[Tensor]:
             yield from ((f"scale_q{part.suffix}", f"{d.heads},{part.dim}"), (f"scale_k{part.suffix}", d.key(part.dim)))
     if a.sinks:
         yield "sinks", d.heads
-    yield "Wo", f"{d.heads},{d.head},E"
+    if a.gate is not Gate.NONE:
+        yield "Wz", f"E,{d.heads},{d.value}" if a.gate is Gate.ELEMENT else f"E,{d.heads}"
+    yield "Wo", f"{d.heads},{d.value},E"
     if a.output_bias:
         yield "bo", "E"
 
@@ -96,7 +100,7 @@ def head_lines(a: Attention, d: HeadDims, norm: Norm, n: str, dtype: str) -> Ite
             yield f"{name}[B,L,{dims}] = {n}[B,L,E] * W{name}[E,{dims}]"
             made[name] = _positioned(a, d, norm, name, part)
     if not a.shared_value:
-        yield f"v[B,L,{d.key(d.head)}] = {n}[B,L,E] * Wv[E,{d.key(d.head)}]"
+        yield f"v[B,L,{d.key(d.value)}] = {n}[B,L,E] * Wv[E,{d.key(d.value)}]"
     if a.query_norm in SCALED and len(d.parts) > 1:
         yield from _normed_parts(a, d, norm)
     final = {name: name if expression == name else f"r{name}" for name, expression in made.items()}
@@ -109,22 +113,57 @@ def head_lines(a: Attention, d: HeadDims, norm: Norm, n: str, dtype: str) -> Ite
         yield f"k{part.suffix}s = append(keys{part.suffix}, {final[f'k{part.suffix}']}, {d.into})"
     value = "k" if a.shared_value else "v"
     value += f" + b{value}" if a.bias else ""
-    value = norm_call(norm, value, "1", d.head) if a.value_norm else value
+    value = _clipped(norm_call(norm, value, "1", d.head) if a.value_norm else value, a.clip)
+    if a.value_scale != 1:
+        value = f"{f'({value})' if '+' in value else value} * {number_text(a.value_scale)}"
     yield f"vs = append(values, {value}, {d.into})"
     for part in d.parts:
         keys = f"k{part.suffix}s[B,{d.slots},{d.key(part.dim)}]"
         yield f"s{part.suffix}[B,L,{d.heads},{d.slots}] = {final[f'q{part.suffix}']}[B,L,{d.heads},{part.dim}] * {keys}"
+    if a.slopes is not None:
+        yield from _slope_lines(a.heads, d)
     scores = " + ".join(f"s{part.suffix}" for part in d.parts)
     yield f"p = softmax({_scored(a, d, scores)}, over={d.slots}, mask={_mask(a, d)}{', sink=sinks' if a.sinks else ''})"
-    yield f"o[B,L,{d.heads},{d.head}] = p[B,L,{d.heads},{d.slots}] * vs[B,{d.slots},{d.key(d.head)}]"
-    yield f"a[B,L,E] = o[B,L,{d.heads},{d.head}] * Wo[{d.heads},{d.head},E]"
+    yield f"o[B,L,{d.heads},{d.value}] = p[B,L,{d.heads},{d.slots}] * vs[B,{d.slots},{d.key(d.value)}]"
+    out = "o"
+    if a.gate is not Gate.NONE:
+        gated = f"{d.heads},{d.value}" if a.gate is Gate.ELEMENT else d.heads
+        yield f"z[B,L,{gated}] = {n}[B,L,E] * Wz[E,{gated}]"
+        yield "zo = o * sigmoid(z)"
+        out = "zo"
+    yield f"a[B,L,E] = {out}[B,L,{d.heads},{d.value}] * Wo[{d.heads},{d.value},E]"
 
 
-def _heated(heated: tuple[float, float], final: dict[str, str], d: HeadDims, dtype: str) -> Iterator[str]:
-    """Queries that grow with the place at which they stand, from a place on, in the type of the model."""
-    grows, after = map(number_text, heated)
+def _clipped(text: str, clip: float | None) -> str:
+    """What is left of a value that is cut off."""
+    return text if clip is None else f"maximum(minimum({text}, {number_text(clip)}), -{number_text(clip)})"
+
+
+def _slope_lines(heads: int, d: HeadDims) -> Iterator[str]:
+    """What is added to scores. How far back a key stands is counted from the end of the cache: what that adds to all
+    scores of a query is nothing to their softmax."""
+    even = 1 << (heads.bit_length() - 1)  # the power of two of heads that there are at least
+    power = f"(nth + 1) * {number_text(8 / even)}"
+    yield f"nth: f32 = positions({d.heads} into {d.slots}) - context({d.slots}) + size({d.heads})"
+    if even < heads:
+        yield f"further = minimum(maximum(nth - {even - 1}, 0), 1)"
+        between = f"((nth - {even}) * 2 + 1) * {number_text(4 / even)}"
+        power = f"(1 - further) * ({power}) + further * ({between})"
+    yield f"slope = power(2, -({power}))"
+    yield f"place: f32 = positions({d.slots} into {d.slots})"
+    yield f"far[{d.heads},{d.slots}] = slope[{d.heads}] * place[{d.slots}]"
+
+
+def heat_lines(heat: Heat) -> Iterator[str]:
+    """What queries are multiplied by, `heat`, where they stand."""
+    place = f"(at + {heat.first})" if heat.first else "at"
     yield "at: f32 = positions(L into M)"
-    yield f"heat = log(floor((at + 1) / {after}) + 1) * {grows} + 1"
+    yield f"heat = log(floor({place} / {number_text(heat.after)}) + 1) * {number_text(heat.grows)} + 1"
+
+
+def _heated(heat: Heat, final: dict[str, str], d: HeadDims, dtype: str) -> Iterator[str]:
+    """Queries that grow with the place at which they stand, from a place on, in the type of the model."""
+    yield from heat_lines(heat)
     for part in d.parts:
         name = f"q{part.suffix}"
         yield f"h{name}: {dtype} = {final[name]} * heat"
@@ -138,13 +177,16 @@ def _mask(a: Attention, d: HeadDims) -> str:
 
 def _scored(a: Attention, d: HeadDims, scores: str) -> str:
     """Scores as they go into the softmax."""
-    text = f"({scores})" if len(d.parts) > 1 else scores
+    inside = a.slopes is not None and a.slopes.inside
+    scores = f"{scores} + far" if inside else scores
+    text = f"({scores})" if "+" in scores else scores
     if a.scale is None:
         text = f"{text} / sqrt(size({d.head}))"
     elif a.scale != 1:
         text = f"{text} * {number_text(a.scale)}"
     else:
         text = scores
+    text = f"{text} + far" if a.slopes is not None and not inside else text
     return text if a.cap is None else f"tanh(({text}) / {number_text(a.cap)}) * {number_text(a.cap)}"
 
 
@@ -161,10 +203,13 @@ def _positioned(a: Attention, d: HeadDims, norm: Norm, name: str, part: Part) ->
     elif a.query_norm is QueryNorm.ALL:
         over = f"{d.heads},{part.dim}" if name[0] == "q" else d.key(part.dim)
         text = norm_call(norm, text, f"scale_{name}", f"[{over}]" if "," in over else over)
+    text = _clipped(text, a.clip)
     if a.rope is not None and part.turned:
         text = rope_text(a.rope, text, part.dim)
     if a.query_norm is QueryNorm.PLAIN:
         text = norm_call(Norm("rmsnorm", norm.epsilon), text, "1", part.dim)
+    elif a.query_norm is QueryNorm.TURNED:
+        text = norm_call(norm, text, f"scale_{name}", part.dim)
     return text
 
 

@@ -75,6 +75,17 @@ TRAINING = (
     "hidden_dropout_prob",
     "router_aux_loss_coef",
     "output_router_logits",
+    "embed_dropout",
+    "emb_pdrop",
+    "resid_dropout",
+    "emb_dropout",
+    "emb_dropout_prob",
+    "attn_dropout_prob",
+    "output_dropout",
+    "dropout",
+    "init_std",
+    "layerdrop",
+    "activation_dropout",
 )
 OTHER_HEADS = (
     "task_specific_params",
@@ -92,9 +103,49 @@ OTHER_HEADS = (
     "summary_type",
     "summary_use_proj",
 )
+DRAFTS = (  # what follows a model to guess tokens is none of it
+    *("num_nextn_predict_layers", "num_mtp_layers", "use_mtp", "mtp_transformer_layers", "num_mtp_modules"),
+    *("mtp_loss_scaling_factor", "mtp_num_layers", "num_draft_layers"),
+)
+UNREAD = (  # that configs carry from other programs, and no architecture here reads
+    "_attn_implementation_autoset",
+    "_flash_attn_2_enabled",
+    "_from_model_config",
+    "for_llm_compressor",
+    "unsloth_fixed",
+    "unsloth_version",
+    "neftune_noise_alpha",
+    "is_composition",
+    "num_image_tokens",
+    "perceiver_config",
+    "pixel_shuffle_factor",
+    "use_resampler",
+    "use_flash_attn",
+    "use_flash_attention",
+    "use_reentrant_checkpointing",
+    "max_tokenizer_truncation",
+    "unk_token_id",
+    "mask_token_id",
+    "image_token_id",
+    "video_token_id",
+    "image_start_token_id",
+    "image_end_token_id",
+    "video_start_token_id",
+    "video_end_token_id",
+    "vision_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+    "audio_token_id",
+    "torch_compile",
+    "seq_aux",
+    "kv_cache_dtype",
+    "router_dtype",
+    "dual_chunk_attention_config",  # of contexts longer than trained on, by an engine that has it
+    "z_loss_weight",
+)
 ROUNDING = ("pretraining_tp", "reorder_and_upcast_attn")  # they move roundings only
 
-INERT = frozenset((*LIBRARY, *OUTPUTS, *TOKENS, *SAMPLING, *TRAINING, *OTHER_HEADS, *ROUNDING))
+INERT = frozenset((*LIBRARY, *OUTPUTS, *TOKENS, *SAMPLING, *TRAINING, *OTHER_HEADS, *DRAFTS, *UNREAD, *ROUNDING))
 
 # Switches of some architectures that configs of others carry, with the values at which they say nothing there.
 AT_REST: Mapping[str, tuple[bool | int | float, ...]] = {
@@ -108,4 +159,13 @@ AT_REST: Mapping[str, tuple[bool | int | float, ...]] = {
     "use_bidirectional_attention": (False,),
     "scale_attn_by_inverse_layer_idx": (False,),
     "partial_rotary_factor": (1.0, 1),
+    "bias": (False,),
+    "use_bias": (False,),
+    "qkv_bias": (False,),
+    "use_qkv_bias": (False,),
+    "lm_head_bias": (False,),
+    "qk_layer_norms": (False,),
+    "shared_expert_intermediate_size": (0,),
+    "rope_ratio": (1, 1.0),
+    "use_qk_layernorm": (False,),
 }

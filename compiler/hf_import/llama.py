@@ -15,6 +15,7 @@ def llama(fields: Fields) -> Stack:
     """Llama 2 and 3, and what is built like them."""
     sizes = read_sizes(fields, Defaults(kv_heads=None, head_dim=None, context=2048))
     attention = biased_heads(fields, sizes)
+    fields.must_be("activation", ["swiglu"], "its feed-forward has a gate")  # as Falcon 3 says beside `hidden_act`
     forward = replace(feed_forward(fields), bias=fields.flag("mlp_bias", False))
     return stacked(fields, sizes, Layer(attention, forward))
 
@@ -37,6 +38,7 @@ def mistral(fields: Fields) -> Stack:
 def qwen2(fields: Fields) -> Stack:
     """Qwen 2 and 2.5: biases on queries, keys and values."""
     sizes = read_sizes(fields, Defaults(kv_heads=32, head_dim=None, context=32768), kinds=None)
+    fields.inert(["attention_bias"])  # which it does not read: these always have biases
     attention = replace(heads_of(fields, sizes), bias=True)
     return windowed(fields, sizes, attention)
 

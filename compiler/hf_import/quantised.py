@@ -26,6 +26,18 @@ ALGORITHMS: Mapping[str, Dtype] = {  # of ModelOpt
     "INT8_SQ": Dtype.INT8,
     "W8A16": Dtype.INT8,
 }
+QUARK: Mapping[str, Dtype] = {  # by AMD's names of types
+    "fp8_e4m3": Dtype.FP8,
+    "int8": Dtype.INT8,
+    "int4": Dtype.INT4,
+    "uint4": Dtype.INT4,
+    "fp4": Dtype.FP4,
+}
+TORCHAO: Mapping[str, Dtype] = {  # by what the names of torchao's configs begin with
+    "int4": Dtype.INT4,
+    "int8": Dtype.INT8,
+    "float8": Dtype.FP8,
+}
 EXCLUSIONS = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules")
 
 
@@ -60,7 +72,9 @@ def _quantised(fields: Fields, name: str, part: Fields) -> Quantised | None:
     dtype = _dtype(part, method)
     if dtype is None:
         shown = f"`{method[:40]}`" if isinstance(method, str) else "of this kind"
-        known = "fp8, fbgemm_fp8, mxfp4, gptq, awq, compressed-tensors, modelopt, bitsandbytes"
+        known = (
+            "fp8, fbgemm_fp8, mxfp4, gptq, awq, auto-round, compressed-tensors, modelopt, bitsandbytes, quark, torchao"
+        )
         fields.refuse(name, f"`{name}` is {shown}, which is not understood.", f"known are {known}")
         return None
     left_out = [text for one in EXCLUSIONS for text in _texts(part.get(one))]
@@ -94,8 +108,14 @@ def _blocks(part: Fields, method: Value, dtype: Dtype) -> tuple[tuple[int, int],
             return (1, 0), Dtype.F32
         case "mxfp4":
             return (1, 32), Dtype.E8M0
-        case "gptq" | "awq":
+        case "gptq" | "awq" | "auto-round" | "intel/auto-round":
             return (1, group or 0), Dtype.F16
+        case "quark":
+            return _quark_blocks(part, dtype)
+        case "torchao":
+            inner = _torchao(part)[1]
+            size = _count(inner.get("group_size")) if inner is not None else None
+            return (1, size or (128 if dtype is Dtype.INT4 else 0)), Dtype.BF16
         case "compressed-tensors":
             return _group_blocks(part, dtype)
         case "bitsandbytes":
@@ -111,6 +131,39 @@ def _blocks(part: Fields, method: Value, dtype: Dtype) -> tuple[tuple[int, int],
         case "INT8_SQ" | "W8A16":
             return (1, 0), Dtype.F32
     return (0, 0), Dtype.F32
+
+
+def _quark_weight(part: Fields) -> Fields | None:
+    """What Quark says of the weights of all layers."""
+    every = part.part("global_quant_config")
+    return every.part("weight") if every is not None else None
+
+
+def _quark_blocks(part: Fields, dtype: Dtype) -> tuple[tuple[int, int], Dtype]:
+    """How many outputs by inputs share a scale, and its type."""
+    weight = _quark_weight(part)
+    scheme = weight.get("qscheme") if weight is not None else None
+    group = _count(weight.get("group_size")) if weight is not None else None
+    match scheme.value if scheme is not None else None:
+        case "per_group":
+            return (1, group or 32), Dtype.E8M0 if dtype is Dtype.FP4 else Dtype.F32
+        case "per_channel":
+            return (1, 0), Dtype.F32
+    return (0, 0), Dtype.F32
+
+
+def _torchao(part: Fields) -> tuple[Dtype | None, Fields | None]:
+    """The type that torchao stores weights in, and what else it says of it: older configs name a function, newer ones
+    have an object with the name of a class."""
+    node, inner = part.get("quant_type"), part.part("quant_type_kwargs")
+    name = node.value if node is not None and isinstance(node.value, str) else ""
+    if not name and node is not None:
+        whole = part.part("quant_type")
+        default = whole.part("default") if whole is not None else None
+        kind = default.get("_type") if default is not None else None
+        name = kind.value if kind is not None and isinstance(kind.value, str) else ""
+        inner = default.part("_data") if default is not None else None
+    return next((dtype for start, dtype in TORCHAO.items() if name.lower().startswith(start)), None), inner
 
 
 def _group_blocks(part: Fields, dtype: Dtype) -> tuple[tuple[int, int], Dtype]:
@@ -148,11 +201,17 @@ def _dtype(part: Fields, method: Value) -> Dtype | None:
             return Dtype.FP8
         case "mxfp4":
             return Dtype.FP4
-        case "gptq" | "awq":
+        case "gptq" | "awq" | "auto-round" | "intel/auto-round":
             bits = part.get("bits") or part.get("w_bit")
             return BITS.get(("int", bits.value)) if bits is not None and isinstance(bits.value, int) else None
         case "compressed-tensors":
             return _of_groups(part)
+        case "quark":
+            weight = _quark_weight(part)
+            named = weight.get("dtype") if weight is not None else None
+            return QUARK.get(str(named.value)) if named is not None else None
+        case "torchao":
+            return _torchao(part)[0]
         case "bitsandbytes":
             four = part.get("load_in_4bit")
             return Dtype.INT4 if four is not None and four.value is True else Dtype.INT8

@@ -7,17 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .common import Sizes
-from .description import Rope
+from .description import Heat, Rope
 from .fields import Fields
 
-KINDS = ("default", "linear", "llama3", "yarn", "longrope")
-SECTIONS = ("mrope_section", "mrope_interleaved")  # how positions in time and space share a head; text has but one
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+YARN = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+SECTIONS = (
+    "mrope_section",
+    "mrope_interleaved",
+    "interleaved",
+)  # how positions in time and space share a head; text has but one
 
 
-def ropes_by_kind(fields: Fields, sizes: Sizes, bases: Mapping[str, tuple[str, float]], scaled: str) -> dict[str, Rope]:
+def ropes_by_kind(
+    fields: Fields, sizes: Sizes, bases: Mapping[str, tuple[str, float]], scaled: str, share: float = 1.0
+) -> dict[str, Rope]:
     """The rotary positions of layers of several kinds. `bases`: by kind the field with the base of the frequencies,
-    empty for none, and the base where it is missing. `scaled`: the kind to which an older `rope_scaling` belongs."""
-    plain = {kind: _Said(fields.number(name, base) if name else base, 1.0) for kind, (name, base) in bases.items()}
+    empty for none, and the base where it is missing. `scaled`: the kind to which an older `rope_scaling` belongs.
+    `share`: of a head that is turned, where an object does not say it."""
+    plain = {kind: _Said(fields.number(name, base) if name else base, share) for kind, (name, base) in bases.items()}
     newer, older = fields.part("rope_parameters"), fields.part("rope_scaling")
     found = dict(plain)
     if older is not None and older.entries:
@@ -90,7 +98,11 @@ def _said(part: Fields, plain: _Said, sizes: Sizes, original: int | None = None,
     """What an object says, and of what it says nothing what stands beside it."""
     scaling = _scaling(part, sizes.context, original, magnitude)
     base, share = part.number("rope_theta", plain.base), part.number("partial_rotary_factor", plain.share)
-    part.inert(SECTIONS)
+    if "alpha" in part.known & part.entries.keys():  # Hunyuan's, which makes the base larger for all contexts
+        base *= part.number("alpha") ** (sizes.head_dim / max(1, sizes.head_dim - 2))
+    part.inert(
+        (*SECTIONS, "llama_4_scaling_beta", "max_position_embeddings", "finetuned")
+    )  # of queries, read by `heated`
     part.refuse_unknown()
     return _Said(base, share, scaling)
 
@@ -99,6 +111,17 @@ def _check_echo(fields: Fields, name: str, number: float) -> None:
     """A field that some versions of `transformers` write beside the one that counts must agree with it."""
     if name not in fields.known and fields.get(name) is not None and fields.number(name) != number:
         fields.refuse(name, f"`{name}` is another than {number:g}, which counts here.", "remove it, or make them agree")
+
+
+def heated(fields: Fields) -> Heat | None:
+    """How queries grow with their place, where a scaling of rope says so."""
+    for name in ("rope_parameters", "rope_scaling"):
+        part = fields.part(name)
+        said = part.get("llama_4_scaling_beta") if part is not None else None
+        if part is not None and said is not None and said.value != 0:
+            after = part.number("original_max_position_embeddings")
+            return Heat(part.number("llama_4_scaling_beta"), after, first=0)
+    return None
 
 
 def number_text(number: float) -> str:
@@ -136,6 +159,10 @@ def _scaling(fields: Fields, context: int, original: int | None, magnitude: str 
     match kind:
         case "default" | "mrope":
             return None
+        case "dynamic":  # which changes contexts alone that are longer than the model has
+            fields.optional("factor")
+            fields.inert(["original_max_position_embeddings", "alpha", *YARN])
+            return None
         case "linear":
             fields.inert(["original_max_position_embeddings"])
             return f"linear({number_text(fields.number('factor'))})"
@@ -148,7 +175,7 @@ def _scaling(fields: Fields, context: int, original: int | None, magnitude: str 
             if numbers[1] == numbers[2]:  # between the two nothing turns
                 numbers[2] = math.nextafter(numbers[2], math.inf)
             return f"llama3({', '.join(map(number_text, numbers))})"
-        case "yarn":
+        case "yarn" | "deepseek_yarn":
             return _yarn(fields, context)
         case "longrope" | "su":
             return _longrope(fields, context, original, magnitude)
@@ -163,6 +190,8 @@ def _yarn(fields: Fields, context: int) -> str:
     factor = fields.number("factor")
     fast, slow = fields.optional("beta_fast") or 32.0, fields.optional("beta_slow") or 1.0
     original = fields.number("original_max_position_embeddings", float(context))
+    for name in ("attn_factor", "extrapolation_factor"):
+        fields.must_be(name, [1, 1.0], "only YaRN without it is known")
     numbers = [factor, fast, slow, original]
     attention = fields.optional("attention_factor")
     scale, all_dims = fields.optional("mscale"), fields.optional("mscale_all_dim")
@@ -187,5 +216,5 @@ def _longrope(fields: Fields, context: int, known: int | None, magnitude: str | 
         fields.inert(["long_mscale"])  # of longer contexts, as their factors are
     attention = fields.number(magnitude) if magnitude else fields.optional("attention_factor")
     if attention is None:
-        attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+        attention = 1.0 if factor <= 1 or original <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     return f"longrope({number_text(attention)}, [{', '.join(map(number_text, short))}])"

@@ -14,6 +14,7 @@ from .description import (
     Block,
     Experts,
     FeedForward,
+    Gate,
     Indexer,
     Latent,
     Layer,
@@ -53,6 +54,8 @@ def _ends(model: Transformer, style: Style) -> Iterator[tuple[str, Made]]:
     if model.places:
         cut = ("transpose", f"after {style.first_place}", "transpose") if style.first_place else ()
         yield "places", Made(f"{style.places}.weight", cut)
+    if model.embedding_norm:
+        yield from _norm(model.norm, "0", style.table_norm)
     if not model.tied:
         yield "Wu", Made(f"{style.head}.weight", ("transpose",))
     if model.head_bias:
@@ -61,7 +64,8 @@ def _ends(model: Transformer, style: Style) -> Iterator[tuple[str, Made]]:
 
 
 def _norm(norm: Norm, number: str, module: str) -> Iterator[tuple[str, Made]]:
-    yield f"scale{number}", Made(f"{module}.weight")
+    if norm.scaled:
+        yield f"scale{number}", Made(f"{module}.weight")
     if norm.bias:
         yield f"bias{number}", Made(f"{module}.bias")
 
@@ -72,13 +76,13 @@ def _layer(layer: Layer, norm: Norm, style: Style, repeats: int) -> Iterator[tup
     modules = style.norms if layer.norms is Norms.BEFORE else style.other_norms[layer.norms]
     if layer.block is Block.PARALLEL_TWO_NORMS and style.two_norms:
         modules = style.two_norms
-    for number, module in zip(layer.scales, modules, strict=False):
-        yield from _norm(norm, number, module)
+    for number in layer.scales:
+        yield from _norm(norm, number, modules[max(0, int(number or 1) - 1)])
     match layer.attention:
         case Attention() as attention:
             yield from _attention(attention, style, repeats)
         case Latent() as latent:
-            yield from _latent(latent)
+            yield from ((name, Made(f"{style.latent}{one.tensor}", one.steps)) for name, one in _latent(latent))
     match layer.forward:
         case FeedForward() as forward:
             yield from _feed_forward(forward, style)
@@ -86,8 +90,15 @@ def _layer(layer: Layer, norm: Norm, style: Style, repeats: int) -> Iterator[tup
             yield from _experts(experts, style.experts, repeats)
     if layer.beside is not None:
         yield from _experts(layer.beside, style.experts, repeats, "x")
+    if layer.second is not None:
+        yield from ((f"{name}_2", _second(one)) for name, one in _layer(layer.second, norm, style, repeats))
     if layer.scaled:
         yield "factor", Made("layer_scalar")
+
+
+def _second(one: Made) -> Made:
+    """What is made of the second of two modules of a layer, whose names are those of the first but for their number."""
+    return Made(one.tensor.replace(".0.", ".1.", 1), one.steps)
 
 
 def _attention(a: Attention, style: Style, repeats: int) -> Iterator[tuple[str, Made]]:
@@ -99,6 +110,8 @@ def _attention(a: Attention, style: Style, repeats: int) -> Iterator[tuple[str, 
     if a.sinks:
         yield "sinks", Made(f"{style.sinks}")
     matrix: tuple[str, ...] = () if style.from_to else ("transpose",)
+    if a.gate is not Gate.NONE:
+        yield "Wz", Made(f"{style.attention_gate}.weight", matrix)
     if a.shared_value and _pairs(a, style):  # values lie as keys do
         matrix = (f"heads {a.heads}", *_pairs(a, style), "roll")
     yield "Wo", Made(f"{style.output}.weight", matrix)
@@ -174,27 +187,27 @@ def _projection(
 def _latent(a: Latent) -> Iterator[tuple[str, Made]]:
     """Latent attention, as DeepSeek keeps it."""
     heads, pairs = f"heads {a.heads}", ("pairs",) if a.rope.halves else ()
-    query = "self_attn.q_proj" if a.query_rank is None else "self_attn.q_b_proj"
-    both = "self_attn.kv_a_proj_with_mqa.weight"
+    query = "q_proj" if a.query_rank is None else "q_b_proj"
+    both = "kv_a_proj_with_mqa.weight"
     if a.query_rank is not None:
-        yield "Wa", Made("self_attn.q_a_proj.weight", ("transpose",))
-        yield "scale_a", Made("self_attn.q_a_layernorm.weight")
+        yield "Wa", Made("q_a_proj.weight", ("transpose",))
+        yield "scale_a", Made("q_a_layernorm.weight")
     yield "Wq", Made(f"{query}.weight", ("transpose", heads, f"first {a.head_dim}"))
     yield "Wqr", Made(f"{query}.weight", ("transpose", heads, f"after {a.head_dim}", *pairs))
     yield "Wc", Made(both, ("transpose", f"first {a.rank}"))
     yield "Wkr", Made(both, ("transpose", f"after {a.rank}", *pairs))
-    yield "scale_c", Made("self_attn.kv_a_layernorm.weight")
-    yield "Wk", Made("self_attn.kv_b_proj.weight", ("transpose", heads, f"first {a.head_dim}"))
-    yield "Wv", Made("self_attn.kv_b_proj.weight", ("transpose", heads, f"after {a.head_dim}"))
+    yield "scale_c", Made("kv_a_layernorm.weight")
+    yield "Wk", Made("kv_b_proj.weight", ("transpose", heads, f"first {a.head_dim}"))
+    yield "Wv", Made("kv_b_proj.weight", ("transpose", heads, f"after {a.head_dim}"))
     if a.indexer is not None:
         yield from _indexer(a.indexer)
-    yield "Wo", Made("self_attn.o_proj.weight", ("transpose",))
+    yield "Wo", Made("o_proj.weight", ("transpose",))
 
 
 def _indexer(indexer: Indexer) -> Iterator[tuple[str, Made]]:
     heads, turned = f"heads {indexer.heads}", f"first {indexer.rope.turned}"
     rest, pairs = f"after {indexer.rope.turned}", ("pairs",) if indexer.rope.halves else ()
-    module = "self_attn.indexer"
+    module = "indexer"
     yield "Wiqr", Made(f"{module}.wq_b.weight", ("transpose", heads, turned, *pairs))
     yield "Wiqn", Made(f"{module}.wq_b.weight", ("transpose", heads, rest))
     yield "Wikr", Made(f"{module}.wk.weight", ("transpose", turned, *pairs))
@@ -219,6 +232,8 @@ def _feed_forward(forward: FeedForward, style: Style) -> Iterator[tuple[str, Mad
                 yield f"W{name}", Made(f"{names[name]}.weight", matrix)
             else:
                 yield f"b{name}", Made(f"{names[name]}.bias")
+    if forward.activation == "xielu":
+        yield from ((name, Made(f"{style.activation}.{name}", ("first 1",))) for name in ("alpha_p", "alpha_n"))
 
 
 def _experts(experts: Experts, style: ExpertStyle, repeats: int, tag: str = "") -> Iterator[tuple[str, Made]]:
@@ -236,17 +251,24 @@ def _experts(experts: Experts, style: ExpertStyle, repeats: int, tag: str = "") 
     names = {"i": style.up, "g": style.gate, "d": style.down}
     for name in "igd":
         if style.fused:
-            yield f"W{tag}{name}", style.fused[f"W{name}"]
+            yield f"W{tag}{name}", _of_experts(style.fused[f"W{name}"], experts)
         else:
             yield f"W{tag}{name}", Made(f"{style.each.replace('{}', at)}.{names[name]}.weight", ("transpose",))
     if experts.bias:
         yield from ((f"b{name}", style.fused[f"b{name}"]) for name in "igd")
-    if experts.shared:
+    if experts.shared and "Wsi" in style.fused:
+        yield from ((name, style.fused[name]) for name in ("Wsi", "Wsg", "Wsd"))
+    elif experts.shared:
         yield "Wsi", Made(f"{style.shared}.up_proj.weight", ("transpose",))
         yield "Wsg", Made(f"{style.shared}.gate_proj.weight", ("transpose",))
         yield "Wsd", Made(f"{style.shared}.down_proj.weight", ("transpose",))
         if experts.shared_gate:
             yield "Ws", Made(f"{style.shared_gate}.weight")
+
+
+def _of_experts(one: Made, experts: Experts) -> Made:
+    """What is made of a tensor of all experts, whose number its steps may ask for."""
+    return Made(one.tensor, tuple(step.replace("{experts}", str(experts.count)) for step in one.steps))
 
 
 def _expert_index(experts: Experts, repeats: int) -> str:

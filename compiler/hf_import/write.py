@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .description import Attention, Experts, Latent, Layer, Run, Transformer, runs_of
+from .description import Attention, Experts, FeedForward, Latent, Layer, Run, Transformer, runs_of
 from .dims import Dims
 from .layer_text import HEADS, LayerText, declarations, norm_tensors, norm_text, text_of
 from .rotary import number_text
@@ -98,8 +98,8 @@ class Model:
     def _head(self, title: str) -> Iterator[str]:
         model = self.model
         yield f"# Imported from a Hugging Face config of architecture {model.architecture}."
-        ropes = [layer.attention.rope for layer in model.kinds if layer.attention.rope is not None]
-        if any(rope.halves for rope in ropes):
+        ropes = [layer.attention.rope for layer in model.kinds if layer.attention is not None]
+        if any(rope is not None and rope.halves for rope in ropes):
             yield "# Rope turns neighbours (2i, 2i+1) of a head; the checkpoint keeps such a pair half a head apart."
         if model.quantised is not None:
             yield "# Matrices are stored as codes with scales, as in the checkpoint."
@@ -126,13 +126,18 @@ class Model:
     def _main(self) -> Iterator[str]:
         model = self.model
         yield "main(tokens: i32[B,L]) {"
-        yield from (f"  {line}" for line in declarations("param", norm_tensors(model.norm, ""), model.dtype))
+        first = norm_tensors(model.norm, "0") if model.embedding_norm else []
+        norms = [*first, *norm_tensors(model.norm, "")]
+        yield from (f"  {line}" for line in declarations("param", norms, model.dtype))
         yield ""
         if model.places:
             yield "  at = positions(L into M)"
         x = "take(table, tokens, over=V)"
         x += f" * {model.embedding}" if model.embedding else ""
         x += " + take(places, at, over=P)" if model.places else ""
+        if model.embedding_norm:
+            yield f"  t0 = {x}"
+            x = norm_text(model.norm, "t0", "0")
         yield f"  x = {x}"
         yield from self._calls(runs_of(model.layers), "x", "y")
         yield "  " + _noted("z = last(y, over=L)", "its next token is wanted", 30)
@@ -143,10 +148,13 @@ class Model:
     def _scores(self) -> Iterator[str]:
         model = self.model
         weight = "table[V,E]" if model.tied else "Wu[E,V]"
-        plain = not model.head_bias and model.logit_scale == 1 and model.logit_cap is None
+        plain = not (model.head_bias or model.head_norm) and model.logit_scale == 1 and model.logit_cap is None
         yield f"  {'logits' if plain else 't'}[B,V] = n[B,E] * {weight}"
         if not plain:
             scores = "t + bu" if model.head_bias else "t"
+            if model.head_norm:
+                yield "  squares = sum(Wu * Wu, over=E)"
+                scores = "t * rsqrt(maximum(squares, 1e-24))"
             scores += f" * {number_text(model.logit_scale)}" if model.logit_scale != 1 else ""
             cap = None if model.logit_cap is None else number_text(model.logit_cap)
             yield f"  logits = {scores if cap is None else f'tanh(({scores}) / {cap}) * {cap}'}"
@@ -175,14 +183,22 @@ def names_of(kinds: Sequence[Layer]) -> dict[Layer, str]:
     taken: Counter[str] = Counter()
     for kind in kinds:
         words = [_attention_word(kind.attention)] if len(attentions) > 1 else []
-        words += ["experts" if isinstance(kind.forward, Experts) else "dense"] if len(forwards) > 1 else []
+        words += [_forward_word(kind.forward)] if len(forwards) > 1 else []
         word = "_".join(words) or "layer"
         taken[word] += 1
         found[kind] = word if taken[word] == 1 else f"{word}{taken[word]}"
     return found
 
 
-def _attention_word(attention: Attention | Latent) -> str:
+def _forward_word(forward: FeedForward | Experts | None) -> str:
+    if forward is None:
+        return "alone"
+    return "experts" if isinstance(forward, Experts) else "dense"
+
+
+def _attention_word(attention: Attention | Latent | None) -> str:
+    if attention is None:
+        return "unmixed"
     if isinstance(attention, Latent):
         return "latent"
     if attention.window is not None:

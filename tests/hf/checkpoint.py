@@ -6,6 +6,7 @@ The weights go the way of a user's: transformers saves them, the weight map says
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from escc.compiler.hf_import.checkpoint import map_of, open_checkpoint
 from escc.compiler.hf_import.checkpoint_files import checkpoint_tensors
 from escc.compiler.hf_import.description import Transformer
 from escc.compiler.hf_import.parameter_parts import parameter_parts
+from escc.compiler.hf_import.readers import READERS
 from escc.compiler.hf_import.weight_map import parameters
 from escc.ir.program import Program
 
@@ -42,7 +44,11 @@ def float64(kind: str) -> Iterator[None]:
     Without this, norms, rotary angles and softmax are float32 there, whatever the weights are.
     """
     module = kind.removesuffix("_text")
-    importlib.import_module(f"transformers.models.{module}.modeling_{module}")  # read only when first wanted, otherwise
+    own = f"transformers.models.{module}.modeling_{module}"
+    if importlib.util.find_spec(own) is not None:
+        importlib.import_module(own)  # read only when first wanted, otherwise
+    else:
+        assert AutoModelForCausalLM._model_mapping[CONFIG_MAPPING[kind]]  # that of another architecture, likewise
     before, wide = torch.get_default_dtype(), _Wide()
     torch.set_default_dtype(torch.float64)
     with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
@@ -61,9 +67,17 @@ def float64(kind: str) -> Iterator[None]:
 def random_model(config: Mapping[str, Any], seed: int) -> PreTrainedModel:
     """A model of that config, as transformers reads it from a file; to be made and run within `float64`."""
     known = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
-    model = AutoModelForCausalLM.from_config(
-        known, attn_implementation="eager", experts_implementation="eager", dtype=torch.float64
-    ).eval()
+    # Falcon adds slopes twice where attention is "eager".
+    attention = "sdpa" if config.get("alibi") else "eager"
+    build = AutoModelForCausalLM.from_config
+    if type(known) not in AutoModelForCausalLM._model_mapping:  # of a part of a model that sees
+        kind = config["model_type"]
+        module = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+        build = getattr(module, READERS[kind][0])._from_config
+    model = build(known, attn_implementation=attention, experts_implementation="eager", dtype=torch.float64).eval()
+    for module in model.modules():
+        if getattr(module, "zero_expert_num", 0):  # those that do nothing have weights here, as in no checkpoint
+            module.gate_up_proj = torch.nn.Parameter(module.gate_up_proj[: module.num_routed_experts].detach())
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -28,6 +28,7 @@ from escc.passes.expansion.expand import expand
 Array = np.ndarray
 BATCH, PROMPT, DECODED = 3, 9, 4
 SMALLEST = 1e-10
+ROUNDED = {"bloom": 1e-8}  # it takes the root of 2/pi to eight digits
 
 
 def imported(config: str) -> str:
@@ -99,7 +100,8 @@ def difference(config: Mapping[str, Any], folder: Path) -> float:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_scores_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    assert difference(VARIANTS[name], tmp_path) < SMALLEST
+    most = ROUNDED.get(VARIANTS[name]["model_type"], SMALLEST)
+    assert difference(VARIANTS[name], tmp_path) < most
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -12,15 +12,21 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from hf.variants import (
+from hf.small_configs import (
+    AFMOE,
+    APERTUS,
     ARCEE,
+    BIGCODE,
+    BLOOM,
     COHERE,
+    DBRX,
     DEEPSEEK,
     DEEPSEEK_V32,
     DOTS1,
     ERNIE,
     ERNIE_MOE,
     EXAONE4,
+    EXAONE_MOE,
     FALCON,
     FALCON_40B,
     GEMMA,
@@ -28,16 +34,25 @@ from hf.variants import (
     GEMMA4,
     GLM,
     GPT2,
+    GPT_NEO,
     GPT_OSS,
     GPTJ,
+    GRANITE_HYBRID,
     GRANITE_MOE,
+    HUNYUAN,
+    HUNYUAN_MOE,
     LLAMA,
     LLAMA4,
+    MIMO_V2,
+    MINICPM3,
     MINIMAX,
+    MINISTRAL3,
     MISTRAL,
     MIXTRAL,
+    MPT,
     NEMOTRON,
     NEOX,
+    OLMO,
     OLMOE,
     OPT,
     PERSIMMON,
@@ -53,7 +68,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from typer.testing import CliRunner
 
-from escc.compiler.commands.import_ import app
+from escc.compiler.commands.main import app
 from escc.compiler.plan.pipeline import load
 from escc.compiler.run.answer import Answered, Asked, answer, plan_for, weights_of
 from escc.cost.hardware import Hardware
@@ -125,6 +140,21 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "ernie4_5_moe": ERNIE_MOE,
     "olmoe": OLMOE,
     "dots1": DOTS1,
+    "bloom": BLOOM,
+    "mpt": MPT,
+    "gpt_bigcode": BIGCODE,
+    "gpt_neo": GPT_NEO,
+    "apertus": APERTUS,
+    "hunyuan_v1_dense": HUNYUAN,
+    "hunyuan_v1_moe": HUNYUAN_MOE,
+    "olmo": OLMO | {"clip_qkv": 0.5},
+    "afmoe": AFMOE,
+    "exaone_moe": EXAONE_MOE,
+    "mimo_v2_flash": MIMO_V2,
+    "granitemoehybrid, experts": GRANITE_HYBRID | {"num_local_experts": 5, "num_experts_per_tok": 2},
+    "dbrx": DBRX,
+    "minicpm3": MINICPM3,
+    "ministral3": MINISTRAL3,
     "deepseek_v3": DEEPSEEK,
     "deepseek_v32": DEEPSEEK_V32,
 }
@@ -144,7 +174,7 @@ def saved(config: Mapping[str, Any], folder: Path, dtype: torch.dtype, most: str
 
 
 def imported(checkpoint: Path, folder: Path) -> Path:
-    done = CliRunner().invoke(app, [str(checkpoint), "-o", str(folder / "model.esti"), "--dtype", "f32"])
+    done = CliRunner().invoke(app, ["import", str(checkpoint), "-o", str(folder / "model.esti"), "--dtype", "f32"])
     assert done.exit_code == 0, done.output
     return folder / "model.esti"
 

@@ -1,129 +1,94 @@
-"""Configs small enough to run, of every architecture that is imported: what is compared with transformers."""
+"""What configs of small models say beside their sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-Config = Mapping[str, Any]
-
-SIZES: Config = {
-    "hidden_size": 24,
-    "intermediate_size": 20,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "vocab_size": 23,
-    "max_position_embeddings": 64,
-}
-LLAMA3: Config = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 20,
-}
-LINEAR: Config = {"rope_type": "linear", "factor": 2.5}
-LLAMA: Config = SIZES | {"model_type": "llama", "num_key_value_heads": 2, "head_dim": 8}
-MISTRAL: Config = SIZES | {"model_type": "mistral", "num_key_value_heads": 3, "sliding_window": None}
-QWEN2: Config = SIZES | {"model_type": "qwen2", "num_key_value_heads": 2}
-QWEN3: Config = SIZES | {"model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 6}
-GEMMA: Config = SIZES | {"model_type": "gemma", "num_key_value_heads": 1, "head_dim": 8}
-NEOX: Config = SIZES | {"model_type": "gpt_neox", "num_attention_heads": 3, "hidden_act": "gelu_new"}
-FALCON: Config = {k: v for k, v in SIZES.items() if k != "intermediate_size"} | {"model_type": "falcon"}
-FALCON_40B: Config = FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 20}
-PHI: Config = SIZES | {"model_type": "phi", "num_attention_heads": 3}
-GPT2: Config = {"model_type": "gpt2", "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 32, "vocab_size": 23}
-GPTJ: Config = GPT2 | {"model_type": "gptj", "n_embd": 24, "rotary_dim": 4}
-OPT: Config = {k: v for k, v in SIZES.items() if k != "intermediate_size"} | {"model_type": "opt", "ffn_dim": 20}
-STABLELM: Config = SIZES | {"model_type": "stablelm", "hidden_size": 48, "num_key_value_heads": 2}
-PERSIMMON: Config = SIZES | {"model_type": "persimmon"}
-NEMOTRON: Config = SIZES | {"model_type": "nemotron", "num_key_value_heads": 2, "head_dim": 8}
-ARCEE: Config = SIZES | {"model_type": "arcee", "num_key_value_heads": 2, "head_dim": 8}
-
-MOE: Config = SIZES | {"num_key_value_heads": 2, "num_experts_per_tok": 2}
-MIXTRAL: Config = MOE | {"model_type": "mixtral", "num_local_experts": 4}
-GRANITE_MOE: Config = MOE | {"model_type": "granitemoe", "num_local_experts": 5}
-PHIMOE: Config = MOE | {"model_type": "phimoe", "num_local_experts": 5}
-QWEN3_MOE: Config = MOE | {"model_type": "qwen3_moe", "head_dim": 6, "num_experts": 5, "moe_intermediate_size": 10}
-QWEN2_MOE: Config = MOE | {
-    "model_type": "qwen2_moe",
-    "num_experts": 5,
-    "moe_intermediate_size": 10,
-    "shared_expert_intermediate_size": 14,
-}
-GLM4_MOE: Config = MOE | {
-    "model_type": "glm4_moe",
-    "head_dim": 8,
-    "n_routed_experts": 6,
-    "moe_intermediate_size": 10,
-    "num_hidden_layers": 3,
-}
-MINIMAX: Config = MOE | {"model_type": "minimax_m2", "head_dim": 8, "num_local_experts": 6, "rotary_dim": 4}
-DEEPSEEK: Config = SIZES | {
-    "model_type": "deepseek_v3",
-    "num_key_value_heads": 6,
-    "num_hidden_layers": 3,
-    "first_k_dense_replace": 1,
-    "q_lora_rank": 10,
-    "kv_lora_rank": 8,
-    "qk_nope_head_dim": 6,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 5,
-    "n_routed_experts": 8,
-    "n_group": 4,
-    "topk_group": 2,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 10,
-}
-DEEPSEEK_V2: Config = DEEPSEEK | {"model_type": "deepseek_v2", "n_group": None, "topk_group": None}
-YARN: Config = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
-DEEPSEEK_V32: Config = DEEPSEEK | {
-    "model_type": "deepseek_v32",
-    "index_topk": 4,
-    "index_n_heads": 16,  # of few heads all may score 0, and which of equal ones come first is not said
-    "index_head_dim": 10,
-}
-GLM_DSA: Config = DEEPSEEK_V32 | {"model_type": "glm_moe_dsa", "n_group": 1, "topk_group": 1}
-GEMMA2: Config = SIZES | {"model_type": "gemma2", "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 5}
-GEMMA3: Config = GEMMA2 | {"model_type": "gemma3_text", "num_hidden_layers": 7}
-GPT_OSS: Config = MOE | {"model_type": "gpt_oss", "head_dim": 8, "num_local_experts": 5, "sliding_window": 5}
-MINISTRAL: Config = SIZES | {"model_type": "ministral", "num_key_value_heads": 2, "head_dim": 4, "sliding_window": 5}
-PHI3: Config = SIZES | {"model_type": "phi3", "pad_token_id": 0}
-OLMO2: Config = SIZES | {"model_type": "olmo2"}
-OLMO3: Config = SIZES | {"model_type": "olmo3", "sliding_window": 5, "num_hidden_layers": 5}
-GRANITE: Config = SIZES | {"model_type": "granite", "num_key_value_heads": 2}
-SMOLLM3: Config = SIZES | {"model_type": "smollm3", "num_key_value_heads": 2, "num_hidden_layers": 5, "pad_token_id": 0}
-STARCODER2: Config = SIZES | {"model_type": "starcoder2"}
-COHERE: Config = SIZES | {"model_type": "cohere"}
-EXAONE4: Config = SIZES | {"model_type": "exaone4", "num_key_value_heads": 2, "sliding_window": 5}
-SEED_OSS: Config = SIZES | {"model_type": "seed_oss", "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
-GLM_LITE: Config = {k: v for k, v in DEEPSEEK.items() if k not in ("first_k_dense_replace", "topk_method")} | {
-    "model_type": "glm4_moe_lite"
-}
-SOLAR: Config = {k: v for k, v in GLM4_MOE.items() if k != "intermediate_size"} | {"model_type": "solar_open"}
-FLEX_OLMO: Config = MOE | {"model_type": "flex_olmo", "num_experts": 5, "pad_token_id": 0}
-HELIUM: Config = SIZES | {"model_type": "helium", "num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0}
-ERNIE: Config = SIZES | {"model_type": "ernie4_5", "num_key_value_heads": 2, "head_dim": 8}
-GLM: Config = SIZES | {"model_type": "glm", "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
-OLMOE: Config = MOE | {"model_type": "olmoe", "num_experts": 5, "pad_token_id": 0}
-DOTS1: Config = GLM4_MOE | {"model_type": "dots1", "n_shared_experts": 2, "max_window_layers": 3}
-ERNIE_MOE: Config = {k: v for k, v in MOE.items() if k != "num_experts_per_tok"} | {
-    "model_type": "ernie4_5_moe",
-    "num_hidden_layers": 3,
-    "moe_num_experts": 5,
-    "moe_k": 2,
-    "moe_intermediate_size": 10,
-}
-GEMMA4: Config = GEMMA2 | {"model_type": "gemma4_text", "global_head_dim": 8, "hidden_size_per_layer_input": 0}
-LLAMA4: Config = MOE | {
-    "model_type": "llama4_text",
-    "head_dim": 8,
-    "num_local_experts": 4,
-    "num_hidden_layers": 4,
-    "intermediate_size_mlp": 14,
-    "attention_chunk_size": 5,
-    "num_experts_per_tok": 1,
-}
+from hf.small_configs import (
+    AFMOE,
+    ALPHA,
+    APERTUS,
+    ARCEE,
+    BIGCODE,
+    BLOOM,
+    COHERE,
+    CWM,
+    DBRX,
+    DEEPSEEK,
+    DEEPSEEK_V2,
+    DEEPSEEK_V32,
+    DOTS1,
+    ERNIE,
+    ERNIE_MOE,
+    EXAONE4,
+    EXAONE_MOE,
+    FALCON,
+    FALCON_40B,
+    FLEX_OLMO,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    GEMMA4,
+    GLM,
+    GLM4_MOE,
+    GLM_DSA,
+    GLM_LITE,
+    GPT2,
+    GPT_NEO,
+    GPT_OSS,
+    GPTJ,
+    GRANITE,
+    GRANITE_HYBRID,
+    GRANITE_MOE,
+    GRANITE_SHARED,
+    HELIUM,
+    HUNYUAN,
+    HUNYUAN_MOE,
+    HY_V3,
+    HYPER_CLOVA,
+    INTERNLM3,
+    LINEAR,
+    LLAMA,
+    LLAMA3,
+    LLAMA4,
+    LONGCAT,
+    MIMO_V2,
+    MINICPM3,
+    MINIMAX,
+    MINISTRAL,
+    MINISTRAL3,
+    MISTRAL,
+    MISTRAL4,
+    MIXTRAL,
+    MPT,
+    NEMOTRON,
+    NEOX,
+    OLMO,
+    OLMO2,
+    OLMO3,
+    OLMOE,
+    OPT,
+    PERSIMMON,
+    PHI,
+    PHI3,
+    PHIMOE,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN3,
+    QWEN3_MOE,
+    SARVAM,
+    SARVAM_MLA,
+    SEED_OSS,
+    SIZES,
+    SMOLLM3,
+    SOLAR,
+    STABLELM,
+    STARCODER2,
+    VAULT_GEMMA,
+    YARN,
+    YOUTU,
+    Config,
+)
 
 # What a config says beside its sizes, from none of it to all of it; the first of each says as little as may be.
 VARIANTS: Mapping[str, Config] = {
@@ -283,6 +248,11 @@ VARIANTS: Mapping[str, Config] = {
     "ministral, least": MINISTRAL,
     "ministral, wide window": MINISTRAL | {"sliding_window": 64},
     "ministral, layers named": MINISTRAL | {"layer_types": ["sliding_attention", "full_attention"]},
+    "ministral3, least": MINISTRAL3,
+    "ministral3, window": MINISTRAL3 | {"sliding_window": 5, "tie_word_embeddings": True},
+    "ministral3, cool": MINISTRAL3
+    | {"rope_parameters": {**MINISTRAL3["rope_parameters"], "llama_4_scaling_beta": 0}, "num_key_value_heads": 6},
+    "llama, dynamic": LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
     "phi3, least": PHI3,
     "phi3, part of a head, window": PHI3
     | {"partial_rotary_factor": 0.5, "sliding_window": 4, "num_key_value_heads": 2},
@@ -320,13 +290,17 @@ VARIANTS: Mapping[str, Config] = {
     "cohere2, other pattern": COHERE | {"model_type": "cohere2", "sliding_window": 4, "sliding_window_pattern": 2},
     "cohere2, no window": COHERE | {"model_type": "cohere2", "sliding_window": 64, "num_key_value_heads": 3},
     "glm4_moe_lite, least": GLM_LITE,
+    "glm4_moe_lite, whole queries": GLM_LITE | {"q_lora_rank": None, "n_shared_experts": 2},
     "glm4_moe_lite, layers named, halves": GLM_LITE
     | {"mlp_layer_types": ["sparse", "dense", "sparse"], "rope_interleave": False, "num_hidden_layers": 3},
     "solar_open, least": SOLAR,
+    "solar_open, two shared, tied": SOLAR | {"n_shared_experts": 2, "tie_word_embeddings": True},
     "solar_open, biases, groups": SOLAR | {"attention_bias": True, "n_group": 3, "topk_group": 2},
     "flex_olmo, least": FLEX_OLMO,
+    "flex_olmo, tied, one expert": FLEX_OLMO | {"tie_word_embeddings": True, "num_experts_per_tok": 1},
     "flex_olmo, weights add to 1": FLEX_OLMO | {"norm_topk_prob": True, "attention_bias": True},
     "helium, least": HELIUM,
+    "helium, one kv-head": HELIUM | {"num_key_value_heads": 1, "rope_theta": 50.0},
     "helium, biases, tied": HELIUM | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     "exaone4, least": EXAONE4 | {"num_hidden_layers": 5},
     "exaone4, one kind": EXAONE4 | {"sliding_window": None, "layer_types": ["full_attention"] * 2, "rope_theta": 50.0},
@@ -355,6 +329,105 @@ VARIANTS: Mapping[str, Config] = {
     "dots1, groups": DOTS1
     | {"n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "first_k_dense_replace": 1},
     "dots1, windows": DOTS1 | {"sliding_window": 5, "max_window_layers": 1, "first_k_dense_replace": 2},
+    "falcon, alibi": FALCON | {"alibi": True, "num_attention_heads": 4, "bias": True, "parallel_attn": False},
+    "bloom, least": BLOOM,
+    "bloom, a power of two of heads": BLOOM | {"n_head": 8, "layer_norm_epsilon": 1e-2},
+    "bloom, untied": BLOOM | {"n_head": 3, "tie_word_embeddings": False},
+    "mpt, least": MPT,
+    "mpt, cut off": MPT | {"attn_config": {"alibi": True, "clip_qkv": 0.5, "alibi_bias_max": 8}},
+    "mpt, own scale, a power of two of heads": MPT
+    | {"n_heads": 4, "attn_config": {"alibi": True, "softmax_scale": 0.2}, "layer_norm_epsilon": 1e-2},
+    "gpt_bigcode, least": BIGCODE,
+    "gpt_bigcode, exact gelu": BIGCODE | {"activation_function": "gelu", "n_inner": 20},
+    "gpt_bigcode, untied": BIGCODE | {"tie_word_embeddings": False, "multi_query": True},
+    "gpt_neo, least": GPT_NEO,
+    "gpt_neo, without windows": GPT_NEO
+    | {"attention_types": [[["global"], 2]], "attention_layers": ["global", "global"], "intermediate_size": 20},
+    "gpt_neo, untied": GPT_NEO | {"tie_word_embeddings": False, "activation_function": "relu"},
+    "vaultgemma, least": VAULT_GEMMA,
+    "vaultgemma, uncapped": VAULT_GEMMA | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    "vaultgemma, one kind": VAULT_GEMMA | {"layer_types": ["full_attention"] * 2, "query_pre_attn_scalar": 9},
+    "apertus, least": APERTUS,
+    "apertus, tied": APERTUS | {"tie_word_embeddings": True, "num_key_value_heads": 6},
+    "apertus, plain rope": APERTUS | {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}},
+    "hunyuan_v1_dense, least": HUNYUAN,
+    "hunyuan_v1_dense, a larger base, tied": HUNYUAN | {"rope_scaling": ALPHA, "tie_word_embeddings": True},
+    "hunyuan_v1_dense, biases": HUNYUAN | {"attention_bias": True, "rope_theta": 50.0},
+    "hunyuan_v1_moe, least": HUNYUAN_MOE,
+    "hunyuan_v1_moe, a larger base, tied": HUNYUAN_MOE | {"rope_scaling": ALPHA, "tie_word_embeddings": True},
+    "hunyuan_v1_moe, one expert": HUNYUAN_MOE | {"moe_topk": 1, "attention_bias": True},
+    "olmo, least": OLMO,
+    "olmo, cut off": OLMO | {"clip_qkv": 0.5, "num_key_value_heads": 2},
+    "olmo, tied": OLMO | {"tie_word_embeddings": True, "attention_bias": True},
+    "afmoe, least": AFMOE,
+    "afmoe, scaled": AFMOE | {"mup_enabled": True, "route_scale": 2.5, "num_shared_experts": 1, "num_dense_layers": 2},
+    "afmoe, layers named": AFMOE
+    | {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_dense_layers": 0, "tie_word_embeddings": True},
+    "exaone_moe, least": EXAONE_MOE,
+    "exaone_moe, groups": EXAONE_MOE | {"n_group": 3, "topk_group": 2, "num_shared_experts": 2},
+    "exaone_moe, layers named": EXAONE_MOE
+    | {"mlp_layer_types": ["dense", "sparse"] * 2, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "mimo_v2_flash, least": MIMO_V2,
+    "mimo_v2_flash, biases": MIMO_V2 | {"attention_bias": True, "attention_value_scale": 0.3},
+    "mimo_v2_flash, groups": MIMO_V2
+    | {"n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5, "num_key_value_heads": 3},
+    "granitemoeshared, least": GRANITE_SHARED,
+    "granitemoeshared, multipliers": GRANITE_SHARED
+    | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 2.0},
+    "granitemoeshared, tied": GRANITE_SHARED | {"tie_word_embeddings": True, "num_key_value_heads": 6},
+    "granitemoehybrid, least": GRANITE_HYBRID,
+    "granitemoehybrid, no positions, tied": GRANITE_HYBRID
+    | {"position_embedding_type": None, "tie_word_embeddings": True, "attention_bias": True},
+    "granitemoehybrid, experts": GRANITE_HYBRID
+    | {"num_local_experts": 5, "num_experts_per_tok": 2, "residual_multiplier": 0.22},
+    "dbrx, least": DBRX,
+    "dbrx, cut off": DBRX | {"attn_config": {"kv_n_heads": 3, "clip_qkv": 0.5, "rope_theta": 1e4}},
+    "dbrx, one expert": DBRX
+    | {
+        "attn_config": {"kv_n_heads": 6, "clip_qkv": 2.0, "rope_theta": 1e4},
+        "ffn_config": {"ffn_hidden_size": 12, "moe_num_experts": 3, "ffn_act_fn": {"name": "gelu"}},
+    },
+    "internlm3, least": INTERNLM3,
+    "internlm3, biases": INTERNLM3 | {"qkv_bias": True, "bias": True},
+    "internlm3, dynamic rope, tied": INTERNLM3
+    | {"rope_scaling": {"rope_type": "dynamic", "factor": 6.0}, "tie_word_embeddings": True},
+    "minicpm3, least": MINICPM3,
+    "minicpm3, whole queries, untied": MINICPM3 | {"q_lora_rank": None, "tie_word_embeddings": False},
+    "minicpm3, own scales": MINICPM3 | {"scale_emb": 3, "scale_depth": 2.5, "v_head_dim": 5, "rope_theta": 50.0},
+    "cwm, least": CWM,
+    "cwm, layers named": CWM | {"layer_types": ["sliding_attention"] * 4 + ["full_attention"]},
+    "cwm, plain rope, tied": CWM
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}, "tie_word_embeddings": True},
+    "hyperclovax, least": HYPER_CLOVA,
+    "hyperclovax, multipliers": HYPER_CLOVA
+    | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 0.3},
+    "hyperclovax, norms before alone": HYPER_CLOVA
+    | {"use_post_norm": False, "attention_bias": True, "tie_word_embeddings": True},
+    "hy_v3, least": HY_V3,
+    "hy_v3, layers named": HY_V3 | {"mlp_layer_types": ["sparse", "dense", "sparse"], "num_shared_experts": 2},
+    "hy_v3, own factor": HY_V3 | {"router_scaling_factor": 1.5, "attention_bias": True, "tie_word_embeddings": True},
+    "mistral4, least": MISTRAL4,
+    "mistral4, dense layers, halves": MISTRAL4 | {"first_k_dense_replace": 1, "rope_interleave": False},
+    "mistral4, weights as they are": MISTRAL4
+    | {"norm_topk_prob": False, "routed_scaling_factor": 2.5, "q_lora_rank": None},
+    "youtu, least": YOUTU,
+    "youtu, halves, untied": YOUTU | {"rope_interleave": False, "tie_word_embeddings": False},
+    "youtu, whole queries": YOUTU | {"q_lora_rank": None, "rope_theta": 50.0},
+    "sarvam_moe, least": SARVAM,
+    "sarvam_moe, groups": SARVAM | {"n_group": 3, "topk_group": 2, "n_shared_experts": 2},
+    "sarvam_moe, biases, without norms": SARVAM
+    | {"attention_bias": True, "use_qk_norm": False, "tie_word_embeddings": True, "rope_theta": 50.0},
+    "sarvam_mla, least": SARVAM_MLA,
+    "sarvam_mla, groups, narrow queries": SARVAM_MLA | {"n_group": 4, "topk_group": 2, "q_lora_rank": 12},
+    "sarvam_mla, yarn, halves": SARVAM_MLA
+    | {"rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}, "rope_interleave": False},
+    "longcat_flash, least": LONGCAT,
+    "longcat_flash, none idle": LONGCAT | {"zero_expert_num": 0, "routed_scaling_factor": 1.0},
+    "longcat_flash, many idle, tied": LONGCAT
+    | {"zero_expert_num": 9, "moe_topk": 2, "tie_word_embeddings": True, "rope_theta": 50.0},
+    "iquestcoder, least": INTERNLM3 | {"model_type": "iquestcoder"},
+    "iquestcoder, biases": INTERNLM3 | {"model_type": "iquestcoder", "attention_bias": True, "mlp_bias": True},
+    "iquestcoder, tied": INTERNLM3 | {"model_type": "iquestcoder", "tie_word_embeddings": True, "rope_theta": 50.0},
     "starcoder2, published fields": STARCODER2 | {"norm_type": "layer_norm", "mlp_type": "default"},
     "gemma2, published fields": GEMMA2
     | {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "cache_implementation": "hybrid"},

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
-from escc.compiler.hf_import.architectures import READERS
+from escc.compiler.hf_import.readers import READERS
 from escc.compiler.plan.pipeline import load
 
 SMALL: Mapping[str, Any] = {
@@ -198,7 +198,7 @@ def test_the_type_of_the_weights(tmp_path: Path, named: object, asked: str | Non
         ({"layer_types": ["sliding_attention"]}, "19:3", "names layers that are not `full_attention`"),
         ({"layer_types": ["full_attention"] * 2}, "19:3", "has 2 layers, and `num_hidden_layers` says 3"),
         ({"rope_scaling": 8}, "19:3", "`rope_scaling` must be an object."),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4}}, "20:5", "Rope scaling `dynamic` is not supported."),
+        ({"rope_scaling": {"type": "ntk", "factor": 4}}, "20:5", "Rope scaling `ntk` is not supported."),
         ({"rope_scaling": {"type": "linear", "rope_type": "default"}}, "20:5", "`type` and `rope_type` differ."),
         ({"rope_scaling": {"type": "linear"}}, "19:19", "The field `factor` is missing."),
         ({"rope_scaling": {"type": "linear", "factor": 2, "mscale": 1}}, "22:5", "`mscale` is not understood"),
@@ -229,8 +229,8 @@ def test_a_wrong_field_is_pointed_at(tmp_path: Path, changes: dict[str, Any], pl
 
 
 def test_all_wrong_fields_are_named_in_their_order(tmp_path: Path) -> None:
-    shown = refused(tmp_path, config(hidden_size=-1, vocab_size=0, mup=2, rope_scaling={"type": "dynamic"}))
-    order = ["`hidden_size`", "`vocab_size`", "`mup`", "`dynamic`"]
+    shown = refused(tmp_path, config(hidden_size=-1, vocab_size=0, mup=2, rope_scaling={"type": "ntk"}))
+    order = ["`hidden_size`", "`vocab_size`", "`mup`", "`ntk`"]
     assert sorted(order, key=shown.index) == order
     assert shown.count("error: ") == 4
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from escc.compiler.hf_import.architectures import FLAT, OF_EXPERTS, READERS, TOWERS, read_config
-from escc.compiler.hf_import.description import Attention, Experts, FeedForward, Transformer
+from escc.compiler.hf_import.architectures import read_config
+from escc.compiler.hf_import.description import Attention, Experts, FeedForward, Heat, Transformer
 from escc.compiler.hf_import.json_text import read_json
+from escc.compiler.hf_import.readers import FLAT, OF_EXPERTS, READERS, TOWERS
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 
@@ -36,9 +38,45 @@ OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said besi
     "helium": {"num_key_value_heads": 8},
     "glm": {"partial_rotary_factor": 1.0},
     "glm4": {"partial_rotary_factor": 1.0},
+    "glm4v_text": {"partial_rotary_factor": 1.0},
+    "glm4v_moe_text": {"partial_rotary_factor": 1.0},
     "dots1": {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1, "max_window_layers": 3},
     "gemma4_text": {"hidden_size_per_layer_input": 0},
+    "bloom": {"hidden_size": 64, "n_layer": 3, "n_head": 32},
+    "mpt": {"d_model": 64, "n_layers": 3, "n_heads": 32},
+    "jais": {"n_embd": 64, "n_layer": 3, "n_head": 32},
+    "gpt_bigcode": {"n_embd": 64, "n_layer": 3, "n_head": 32},
+    "gpt_neo": {"hidden_size": 64, "num_layers": 3, "num_heads": 32},
+    "dbrx": {"d_model": 64, "n_layers": 3, "n_heads": 32},
+    "chatglm": {
+        "hidden_size": 64,
+        "num_layers": 3,
+        "num_attention_heads": 4,
+        "kv_channels": 16,
+        "ffn_hidden_size": 160,
+        "padded_vocab_size": 96,
+    },
+    "exaone": {"hidden_size": 64, "intermediate_size": 160, "num_layers": 3, "num_attention_heads": 32},
+    "longcat_flash": {"hidden_size": 64, "num_layers": 3, "num_attention_heads": 4},
+    "nemotron-nas": {"block_configs": [{"attention": {"n_heads_in_group": 1}, "ffn": {"ffn_mult": 1.0}}] * 3},
+    "granitemoehybrid": {"layer_types": ["attention"] * 3},
+    "deepseek": {"n_routed_experts": 6, "num_experts_per_tok": 2},
+    "bailing_moe": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+    "bailing_moe_v2": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
 }
+ALONE = (
+    "gpt2",
+    "gptj",
+    "bloom",
+    "mpt",
+    "jais",
+    "gpt_bigcode",
+    "gpt_neo",
+    "dbrx",
+    "chatglm",
+    "exaone",
+    "longcat_flash",
+)  # other names
 
 
 PATTERNED = (
@@ -51,6 +89,10 @@ PATTERNED = (
     "cohere2",
     "exaone4",
     "ministral",
+    "afmoe",
+    "exaone_moe",
+    "mimo_v2_flash",
+    "granitemoehybrid",
 )  # have kinds of layers
 
 
@@ -82,8 +124,8 @@ def experts(text: str) -> Experts:
 def config(kind: str, **changes: Any) -> str:
     """A config with changes; a change to `...` takes the field out."""
     own = {**SIZES, **OWN.get(kind, {})}
-    if kind in ("gpt2", "gptj"):
-        own = {name: value for name, value in own.items() if name in ("vocab_size", "rotary_dim") or name[:2] == "n_"}
+    if kind in ALONE:
+        own = {name: value for name, value in own.items() if name == "vocab_size" or name in OWN[kind]}
     if kind in ("falcon", "opt"):  # call the width of their feed-forward otherwise
         own.pop("intermediate_size")
     fields = {"model_type": kind, **own, **changes}
@@ -155,7 +197,6 @@ def test_a_feed_forward_that_a_config_does_not_say() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"alibi": True}, "positions that are added to scores"),
         ({"num_ln_in_parallel_attn": 2}, "Blocks with 2 norms"),
         ({"new_decoder_architecture": True, "parallel_attn": False}, "stand side by side"),
         ({"multi_query": False, "num_kv_heads": 2}, "have a key each"),
@@ -215,7 +256,7 @@ def test_null_is_not_what_a_missing_switch_means_where_that_is_true(kind: str) -
 
 
 @pytest.mark.parametrize(
-    "name", ["llama4", "mllama", "lama", "mistral3", "qwen3_next", "gemma3n", "gemma3", "gpt_neo", "jetmoe", "olmo"]
+    "name", ["llama4", "lama", "mistral3", "gemma3n", "gemma3", "jetmoe", "phi3small", "minicpm5", "internvl_chat"]
 )
 def test_no_architecture_is_taken_for_another(name: str) -> None:
     with pytest.raises(InputError) as raised:
@@ -241,6 +282,85 @@ def test_a_part_for_text_may_stand_in_the_config_itself(whole: str) -> None:
     alone = json.loads(config(TOWERS[whole]))
     beside = {"vision_config": {"depth": 32}, "image_token_id": 1, "video_token_id": 2, "vision_start_token_id": 3}
     assert read(json.dumps(alone | beside | {"model_type": whole})) == read(json.dumps(alone))
+
+
+@pytest.mark.parametrize("name", ["text_config", "llm_config", "language_config"])
+def test_a_part_for_text_of_a_known_architecture_is_read_whatever_sees_beside_it(name: str) -> None:
+    alone = json.loads(config("qwen3", auto_map={"AutoModelForCausalLM": "code.Qwen3ForCausalLM"}))
+    assert read(json.dumps({"model_type": "sees", "eyes": 2, name: alone})) == read(config("qwen3"))
+    with pytest.raises(InputError, match="Architecture `sees` is not understood"):
+        read(json.dumps({"model_type": "sees", name: alone | {"model_type": "other"}}))
+
+
+def test_sizes_that_a_part_for_text_does_not_say() -> None:
+    """As of gemma-3-4b-it, which says these alone."""
+    said = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    model = read(json.dumps({"model_type": "gemma3", "text_config": said}))
+    attention = model.layers[0].attention
+    assert isinstance(attention, Attention)
+    assert (attention.heads, attention.kv_heads, attention.head_dim, model.vocabulary) == (8, 4, 256, 262208)
+    with pytest.raises(InputError, match="`num_attention_heads` is missing"):
+        read(json.dumps(said))
+
+
+@pytest.mark.parametrize(("version", "kind"), [(2.6, "qwen2"), ("2.5", "llama"), (4.5, "qwen3")])
+def test_versions_of_a_model_have_texts_of_other_architectures(version: object, kind: str) -> None:
+    alone = json.loads(config(kind))
+    beside = {"model_type": "minicpmv", "version": version, "slice_mode": True, "auto_map": {"AutoModel": "code.V"}}
+    assert read(json.dumps(alone | beside)) == read(config(kind))
+    with pytest.raises(InputError, match=r"is known in the versions 2\.5, 2\.6"):
+        read(json.dumps(alone | beside | {"version": 3}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ({"model_type": "mllama"}, "`mllama` has layers that attend to what an encoder makes"),
+        ({"model_type": "qwen3_next"}, "`qwen3_next` has layers of linear attention"),
+        (
+            {"model_type": "paligemma", "text_config": {"model_type": "gemma"}},
+            "`paligemma` has tokens that see some after them",
+        ),
+        ({"model_type": "new", "conv_L_cache": 3}, "`new` has recurrent layers (`conv_L_cache`)"),
+        ({"model_type": "sees", "llm_config": {"mamba_num_heads": 8}}, "`sees` has state-space layers"),
+    ],
+)
+def test_what_has_no_place_in_the_language_says_so_by_its_own_name(kind: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read(config("", **kind))
+    assert said in str(refused.value)
+
+
+def test_dynamic_rope_is_plain_up_to_the_context_of_a_model_but_where_it_has_a_larger_base() -> None:
+    """The latter is Hunyuan's: base * alpha^(d / (d - 2)) for heads of d elements."""
+    plain = heads(config("llama", head_dim=8)).rope
+    assert heads(config("llama", head_dim=8, rope_scaling={"type": "dynamic", "factor": 4.0})).rope == plain
+    scaling = {"type": "dynamic", "factor": 1.0, "alpha": 1000.0, "mscale": 1.0, "beta_fast": 32}
+    turned = heads(config("hunyuan_v1_dense", head_dim=8, rope_scaling=scaling)).rope
+    assert turned is not None and turned.scaling is None and turned.base == pytest.approx(1e4 * 1000 ** (8 / 6))
+
+
+def test_yarn_may_say_what_it_always_does() -> None:
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    plain = heads(config("llama", head_dim=8, rope_scaling=yarn)).rope
+    assert heads(config("llama", head_dim=8, rope_scaling=yarn | {"finetuned": True, "attn_factor": 1.0})).rope == plain
+    assert heads(config("llama", head_dim=8, rope_scaling=yarn | {"type": "deepseek_yarn"})).rope == plain
+    with pytest.raises(InputError, match="`attn_factor` is set"):
+        read(config("llama", head_dim=8, rope_scaling=yarn | {"attn_factor": 2.0}))
+
+
+def test_experts_of_texts_are_those_that_lists_name_first() -> None:
+    said = {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 48, "moe_layer_start_index": 1}
+    alone = read(config("ernie4_5_moe", **said))
+    lists = {name: [value, 7] for name, value in said.items() if name != "moe_k"}
+    found = read(config("ernie4_5_moe_vl", moe_k=2, rope_3d=True, vision_config={}, **lists))
+    assert found == replace(alone, architecture="ernie4_5_moe_vl")
+
+
+def test_queries_of_ministral_3_grow_where_the_config_says_so() -> None:
+    yarn = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1}
+    assert heads(config("ministral3", rope_parameters=yarn)).heated == Heat(0.1, 16384, first=0)
+    assert heads(config("ministral3", rope_parameters=yarn | {"llama_4_scaling_beta": 0})).heated is None
 
 
 @pytest.mark.parametrize(("kind", "said"), [("qwen3_moe", (False, False)), ("qwen3_omni_moe_text", (True, False))])

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
-from escc.compiler.hf_import.architectures import READERS
+from escc.compiler.hf_import.readers import READERS
 
 ROPES: tuple[Any, ...] = (
     {},

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from escc.compiler.hf_import.architectures import read_config
-from escc.compiler.hf_import.checkpoint_styles import style_of
+from escc.compiler.hf_import.checkpoint_names import style_of
 from escc.compiler.hf_import.description import Attention, FeedForward, Layer, Transformer, runs_of
 from escc.compiler.hf_import.json_text import read_json
 from escc.compiler.hf_import.weight_map import parameters, tensors_of

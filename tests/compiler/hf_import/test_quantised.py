@@ -41,6 +41,11 @@ def text(quantised: dict[str, Any], **more: Any) -> str:
         ({"quant_method": "compressed-tensors", "config_groups": GROUPS}, "int4"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True}, "int4"),
+        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}}}, "fp8"),
+        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "qscheme": "per_group"}}}, "fp4"),
+        ({"quant_method": "torchao", "quant_type": "int4_weight_only", "quant_type_kwargs": {"group_size": 8}}, "int4"),
+        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Float8WeightOnlyConfig"}}}, "fp8"),
     ],
 )
 def test_matrices_of_layers_have_the_type_that_a_config_says(quantised: dict[str, Any], dtype: str) -> None:

@@ -259,8 +259,8 @@ def scatter_rows(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:
 
 
 def scatter_blocks(blocks: jax.Array, stages: Sequence[Any]) -> jax.Array:
-    """This chip's row of the sum of [chips, elements], each as 16 rows, as 192 where it is large, and filled up."""
-    filled = jnp.pad(blocks, ((0, 0), (0, -blocks.shape[1] % (rows := 16 if blocks[0].nbytes <= 2**20 else 192))))
+    """This chip's row of the sum of [chips, elements], each as 16 rows, as 480 where it is large, and filled up."""
+    filled = jnp.pad(blocks, ((0, 0), (0, -blocks.shape[1] % (rows := 16 if blocks[0].nbytes <= 2**20 else 480))))
     return scatter_in_stages(filled.reshape(len(blocks) * rows, -1), stages, 0).ravel()[: blocks.shape[1]]
 
 

@@ -150,7 +150,7 @@ def test_scatters_as_rows_are_filled_up(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("elements", "bits", "sent"),
-    [(1, 16, 16), (32, 16, 32), (2**19, 16, 2**19), (2**19 + 1, 16, 524_352), (2**19, 32, 524_352)],
+    [(1, 16, 16), (32, 16, 32), (2**19, 16, 2**19), (2**19 + 1, 16, 524_640), (2**19, 32, 524_640)],
 )
 def test_large_rows_are_filled_up_to_whole_parts(elements: int, bits: int, sent: int):
     assert filled(elements, bits) == sent

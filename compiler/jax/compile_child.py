@@ -53,7 +53,9 @@ def main(folder: Path) -> None:
         module = load(folder / "step.py")
         mesh = module.make_mesh() if platform else _mesh(wanted)
         lowered = module.build(mesh).lower(*step_arguments(module, mesh))
-        options: dict[str, Any] = {} if room is None else {"xla_tpu_user_reserved_hbm_bytes": int(_hbm_bytes(mesh) - room)}
+        options: dict[str, Any] = {}
+        if room is not None:
+            options["xla_tpu_user_reserved_hbm_bytes"] = int(_hbm_bytes(mesh) - room)
         options |= {"xla_msa_enable": False} if far else {}
         options |= {} if platform else {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_as_text": True}
         compiled = lowered.compile(compiler_options=options)

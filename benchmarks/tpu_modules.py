@@ -52,6 +52,21 @@ OTHERS = (
     ("deepseek-v3", "4x4x4"),
     ("kimi-k2", "4x4x8"),
 )
+PREFILLS = (  # of the models of both lists, on slices that hold them
+    ("mixtral-8x7b", "2x4x4"),
+    ("gpt-oss-120b", "4x4x4"),
+    ("llama-3-8b", "2x2x4"),
+    ("palm-8b", "2x2x2"),
+    ("llama-2-13b", "2x4x4"),
+    ("gemma-3-27b", "2x4x4"),
+    ("gpt-3-175b", "4x4x4"),
+    ("palm-540b-multihead", "4x4x4"),
+    ("palm-540b-serial", "4x4x4"),
+    ("llama-4-scout", "4x4x4"),
+    ("qwen3-235b-a22b", "4x4x4"),
+    ("deepseek-v3", "4x4x4"),
+    ("kimi-k2", "4x4x8"),
+)
 MEGA, GIGA = 1e6, 1e9
 
 
@@ -75,8 +90,8 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """The feed-forward under five layouts on v4, with loops and without; examples and presets in decode on all slices,
-    and in prefill, which takes long to compile, on v4 and v5e; PaLM with loops; decode of the other presets on a slice
-    of v4 that holds them."""
+    and in prefill, which takes long to compile, on v4 and v5e; PaLM with loops; decode and prefill of the other presets
+    on slices of v4 that hold them."""
     for overlap in (False, True):
         yield from (Case("feed-forward", "main", *SLICES[0], pins, overlap) for pins in LAYERS)
     for phase in ("decode", "prefill"):
@@ -84,6 +99,7 @@ def cases() -> Iterator[Case]:
             yield from (Case(model, phase, chip, chips) for model in MODELS)
     yield Case("palm-540b", "decode", *SLICES[0], overlap=True)
     yield from (Case(model, "decode", "tpu-v4", chips) for model, chips in (*EXPERTS, *OTHERS))
+    yield from (Case(model, "prefill", "tpu-v4", chips) for model, chips in PREFILLS)
 
 
 def planned(case: Case) -> CompiledPhase:
@@ -182,14 +198,14 @@ def table(rows: list[str]) -> list[str]:
         "kind of collective sends what was planned. GB are the most that a chip holds by the plan, and three",
         "ratios to it say what the module takes. *Live* is the most that is live at once, in whatever memory,",
         "which is what a plan counts: more where values are fetched ahead into the memory near the arithmetic (134",
-        "MB on v4). *Placed* is what the compiler takes with all of the chip's memory to place it in: more by the",
-        "room that is lost between, and by what it gathers before it is needed, which it does where there is room,",
-        "and less by what lies near the arithmetic. *Far* is the same with nothing there, for modules that take",
-        "less than 1 / 1.05 of the planned. *Short* is the same where the compiler is asked to do with 1.05 times",
-        "the planned, for modules that take more, *refused* where it says no. *Copied* are GB of parameters and",
-        "caches in copies of 16 MB and more, each time; *hidden* how many of the collectives that do not wait have",
-        "a matmul between start and done. Chips as `escc compile` has them, those of the feed-forward as the paper",
-        "has them. Modules with experts have room for what the plan counts.",
+        "MB on v4). *Placed* is what the compiler takes with all of the chip's memory to place it in, by its own",
+        "report: more by the room that is lost between, and by what it gathers before it is needed, which it does",
+        "where there is room, and less by what lies near the arithmetic. *Far* is the same with nothing there, for",
+        "modules that take less than 1 / 1.05 of the planned. *Short* is the same where the compiler is asked to do",
+        "with 1.05 times the planned, for modules that take more, *refused* where it says no. *Copied* are GB of",
+        "parameters and caches in copies of 16 MB and more, each time; *hidden* how many of the collectives that do",
+        "not wait have a matmul between start and done. Chips as `escc compile` has them, those of the feed-forward",
+        "as the paper has them. Modules with experts have room for what the plan counts.",
         "",
         "| program | plan, MB | sent, ratio | kinds equal | plan, GB | live | placed | far | short | copied | hidden |",
         f"|{' --- |' * (COLUMNS + 1)}",

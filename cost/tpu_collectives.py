@@ -11,9 +11,10 @@ nothing of it changes what is sent, but for a few elements with which rows are f
   are smaller (Kimi K2, decode on v4 4x4x8). Tiles lie in the last two dimensions, so that along one before these any
   part is made of whole ones. As rows, 16 for each chip, it is kept where it would not be; where 16 do not divide what
   a chip keeps, it is filled up (GPT-3, whose vocabulary is 50,257). What is large is cut in three along one axis, in
-  four along two (v4: of 2 MB for each chip, and not of 1; the logits of Gemma 3 27B), and goes as 192. That is one more
-  pass over the value, and a copy of it that memory counts (Megatron 530B, prefill on v4 4x4x4: 671 MB of a layer's sum
-  over 1024 places, which is now scattered as it is).
+  four along two (v4: of 2 MB for each chip, and not of 1; the logits of Gemma 3 27B), in five where a chip keeps 8 MB
+  (those of its prefill on 2x4x4), and goes as 192, or as 480 where it is filled up. That is one more pass over the
+  value, and a copy of it that memory counts (Megatron 530B, prefill on v4 4x4x4: 671 MB of a layer's sum over 1024
+  places, which is now scattered as it is).
 - A reduce-scatter over a square of four chips, one that is not the whole slice, becomes an all-reduce where what a chip
   keeps is not made of four times 1,024 elements (v4 and v5p 2x2x2, v4 2x2x4: Gemma 3 27B). One axis after the other it
   is kept.
@@ -39,7 +40,8 @@ from ..ir.spmd import SpmdValue
 
 WHOLE_ROWS = 16  # of a tile of narrow elements: so many of the first of several dimensions a chip keeps, or a multiple
 LARGE_BYTES = 2**20  # that a chip keeps: more goes in parts, of whole tiles each
-MANY_ROWS = 192  # three parts of four tiles
+MANY_ROWS = 192  # two, three or four parts of whole tiles each
+FILLED_ROWS = 480  # two, three or five parts
 LEAST_ROWS = 8  # of a tile: of fewer the compiler makes tiles of these
 LANES = 256  # of two tiles: the last dimension is made of whole pairs, before and after
 SQUARE_ELEMENTS = 4096  # of which a chip of a square of four keeps whole multiples
@@ -105,7 +107,8 @@ class Kept:
 
 def filled(elements: int, bits: int) -> int:
     """How many elements of so many bits a reduce-scatter as rows sends where a chip keeps so many."""
-    rows = WHOLE_ROWS if elements * bits <= LARGE_BYTES * 8 else MANY_ROWS
+    many = FILLED_ROWS if elements % MANY_ROWS else MANY_ROWS
+    rows = WHOLE_ROWS if elements * bits <= LARGE_BYTES * 8 else many
     return -(-elements // rows) * rows
 
 

@@ -99,9 +99,9 @@ class Ops:
 
     def ungrouped(self, name: str, indices: Sequence[str], text: str) -> str:
         """The text of an operand of an einsum: of groups of places along an index, what it has for each for each
-        place."""
+        place. Along the last dimension first, while there is little: a TPU lays all of that out anew, twice."""
         dims = dict(zip(indices, self.values[name].dims, strict=True))
-        for at, index in enumerate(self.indices(name, indices)):
+        for at, index in reversed([*enumerate(self.indices(name, indices))]):
             if self.sizes.get(index, 0) > self.sizes[dims[index]]:
                 text = f"jnp.repeat({text}, {self.size_text(index)} // {self.size_text(dims[index])}, {at})"
         return text

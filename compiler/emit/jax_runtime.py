@@ -258,10 +258,10 @@ def scatter_rows(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:
     return scatter_blocks(blocks.reshape(ways, -1), stages).reshape(blocks.shape[1:])
 
 
-def scatter_blocks(blocks: jax.Array, stages: Sequence[Any]) -> jax.Array:
-    """This chip's row of the sum of [chips, elements], each as 16 rows, as 192 where it is large, and filled up."""
-    filled = jnp.pad(blocks, ((0, 0), (0, -blocks.shape[1] % (rows := 16 if blocks[0].nbytes <= 2**20 else 192))))
-    return scatter_in_stages(filled.reshape(len(blocks) * rows, -1), stages, 0).ravel()[: blocks.shape[1]]
+def scatter_blocks(a: jax.Array, stages: Sequence[Any]) -> jax.Array:
+    """This chip's row of the sum of [chips, elements], as 16 rows, as 192 if large, as 480 if these are filled up."""
+    n, rows = a.shape[1], 16 if a[0].nbytes <= 2**20 else 480 if a.shape[1] % 192 else 192
+    return scatter_in_stages(jnp.pad(a, ((0, 0), (0, -n % rows))).reshape(len(a) * rows, -1), stages, 0).ravel()[:n]
 
 
 def gather_together(

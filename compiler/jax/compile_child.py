@@ -17,6 +17,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,55 +39,69 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 from .check_child import load, step_arguments  # noqa: E402
 
 MEMORY = ("argument", "output", "alias", "temp", "generated_code")
+PLACED = re.compile(r"\(color=0\)\nTotal bytes: (\d+) ")  # in HBM, the arguments with what is temporary
 
 
 def main(folder: Path) -> None:
     """Compile the step in `folder` for its slice."""
     wanted = json.loads((folder / "slice.json").read_text())
     room, far = wanted.get("room_bytes"), wanted.get("far", False)
+    shutil.rmtree(folder / "dump", ignore_errors=True)  # of the same step, compiled otherwise
     if (platform := wanted.get("platform")) and not _are_here(platform, math.prod(wanted["sizes"]), folder):
         return
     try:
         module = load(folder / "step.py")
         mesh = module.make_mesh() if platform else _mesh(wanted)
         lowered = module.build(mesh).lower(*step_arguments(module, mesh))
-        options = {} if room is None else {"xla_tpu_user_reserved_hbm_bytes": int(_hbm_bytes(mesh) - room)}
+        options: dict[str, Any] = {}
+        if room is not None:
+            options["xla_tpu_user_reserved_hbm_bytes"] = int(_hbm_bytes(mesh) - room)
         options |= {"xla_msa_enable": False} if far else {}
+        options |= {} if platform else {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_as_text": True}
         compiled = lowered.compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as error:
         (folder / "refused.txt").write_text(str(error))
         return
     found = compiled.memory_analysis()
     memory = {name: getattr(found, f"{name}_size_in_bytes") for name in MEMORY}
+    if (temp := _temporaries(memory, folder / "dump")) is not None:
+        memory["temp"] = temp
     (folder / "memory.json").write_text(json.dumps({**memory, "live": found.peak_memory_in_bytes}))
     if room is not None or far:
         return
     try:
-        (folder / "final.txt").write_text(_text(lowered, compiled, folder / "dump"))
+        (folder / "final.txt").write_text(_text(compiled, folder / "dump"))
     except jax.errors.JaxRuntimeError as error:
         (folder / "unreadable.txt").write_text(str(error))
 
 
-def _text(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, folder: Path) -> str:
-    """The module as text. Where JAX does not get it (of some versions for v5p), the compiler is asked to write it as it
-    compiles once more."""
+def _text(compiled: jax.stages.Compiled, folder: Path) -> str:
+    """The module as text. Where JAX does not get it (of some versions for v5p), that which the compiler wrote."""
     try:
         text: str = compiled.as_text()
         return text
     except jax.errors.JaxRuntimeError:
-        lowered.compile(compiler_options={"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True})
         for written in folder.glob("*.after_optimizations.txt"):
             return written.read_text()
         raise
 
 
+def _temporaries(memory: dict[str, int], folder: Path) -> int | None:
+    """What temporaries take by the compiler's own report of what it placed in HBM, which is there for TPUs; None where
+    it says nothing of that. JAX's figure has the room that is lost between them twice."""
+    every = "".join(written.read_text() for written in folder.glob("*-memory-usage-report.txt"))
+    found = PLACED.search(every)
+    return int(found[1]) - memory["argument"] - memory["output"] + memory["alias"] if found else None
+
+
 def _hbm_bytes(mesh: Mesh) -> float:
-    """What a program may use of the HBM of a chip, by what the compiler says of one that takes a terabyte."""
-    one = jax.ShapeDtypeStruct((2**40,), jnp.int8, sharding=NamedSharding(mesh, PartitionSpec()))
+    """What a program may use of the HBM of a chip, by what the compiler says of one that takes a terabyte. It does in
+    parts: of one array of that size libtpu 0.0.40 says nothing for v5p and v6e."""
+    one = jax.ShapeDtypeStruct((2**36,), jnp.int8, sharding=NamedSharding(mesh, PartitionSpec()))
     try:
-        jax.jit(jnp.negative).lower(one).compile()
+        jax.jit(lambda *parts: [jnp.negative(part) for part in parts]).lower(*[one] * 8).compile()
     except jax.errors.JaxRuntimeError as error:
-        if found := re.search(r"available HBM \(([\d.]+)G\)", str(error)):
+        if found := re.search(r"available HBM \(([\d.]+)G\)", str(error)) or re.search(r"of ([\d.]+)G hbm", str(error)):
             return float(found[1]) * 2**30
     raise jax.errors.JaxRuntimeError("the compiler does not say how much HBM there is")
 

@@ -18,7 +18,7 @@ from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.hf_import.parameter_parts import parameter_parts
 from escc.compiler.hf_import.weight_map import Made, ordered_map
 from escc.compiler.jax.planned import planned, sent_bytes
-from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.plan.pipeline import compile_phase, load, parse
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.cost.tpu_collectives import Kept, filled, stages_of
@@ -150,10 +150,36 @@ def test_scatters_as_rows_are_filled_up(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("elements", "bits", "sent"),
-    [(1, 16, 16), (32, 16, 32), (2**19, 16, 2**19), (2**19 + 1, 16, 524_352), (2**19, 32, 524_352)],
+    [
+        (1, 16, 16),
+        (32, 16, 32),
+        (2**19, 16, 2**19),
+        (2**19 + 1, 16, 524_640),
+        (2**19, 32, 524_640),
+        (2**16 * 9, 16, 2**16 * 9),
+    ],
 )
 def test_large_rows_are_filled_up_to_whole_parts(elements: int, bits: int, sent: int):
     assert filled(elements, bits) == sent
+
+
+IN_BLOCKS = """
+dim B = 2, E = 6, F = 8, E3 = E / 3, F4 = F / 4
+main(x: bf16[B,F]) {
+  param W: fp8[F,E] * f32[F4,E3]
+  y[B,E] = x[B,F] * W[F,E]
+  return y
+}
+"""
+
+
+def test_scales_of_blocks_are_repeated_along_the_last_dimension_while_they_are_few(tmp_path: Path):
+    """Afterwards a TPU would lay out anew, in 32 bits, as many as there are codes (DeepSeek-V3's experts)."""
+    one = compile_phase(parse(IN_BLOCKS), "main", Mesh.parse("1"), Options(HARDWARE))
+    text = emit_jax(one.program, one.spmd, one.estimate, tpu=True)
+    along = 'jnp.repeat(jnp.repeat(params["W.scale"], cfg.E // cfg.E3, 1), cfg.F // cfg.F4, 0)'
+    assert " ".join(text.split()).count(along) == 2  # on a chip, and unsharded
+    assert run_files({"blocks": text}, tmp_path) == {"blocks": "0"}
 
 
 def test_chips_stand_where_their_coordinates_say_where_jax_does_not_place_them():

@@ -31,7 +31,7 @@ from .layouts.mesh_order import mesh_order
 from .layouts.space import Order
 from .layouts.strategies import live_axes
 from .lower.insert import insert
-from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
+from .plan import PROVEN, Cutoff, NoPlan, Objective, Outcome, Plan, Timing
 from .search.branch_and_bound import Side
 from .search.derive_memory_bounds import moments, needs
 from .search.detours import Detours
@@ -129,6 +129,18 @@ def _in_any_order(program: Program, phases: str | Sequence[str], plan: Plan, opt
         return replace(choose_on(again, phases, plan.mesh, pinned), in_mesh_order=True)
     except (InputError, Cutoff):
         return plan
+
+
+def least_live_bytes(program: Program, phase: str, mesh: Mesh, options: Options) -> float:
+    """What every plan of a phase holds on a chip at the least, beside what is stored, where it holds most; 0 where its
+    products may be in several orders, or tokens go once to groups of experts: it is not looked at then."""
+    orders = Orders(program)
+    ordered = orders.ordered(phase)
+    if orders.choices(phase) or sent_once(ordered, phase) is not None:
+        return 0.0
+    graph = build_graph(ordered, phase, mesh, options.hardware)
+    every = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
+    return needs(ordered, phase, mesh, graph, ordered=False).worst(every)[1]
 
 
 def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
@@ -350,6 +362,8 @@ def _planned(task: _Task, below: float) -> Plan:
     plan = reader.plan(found, apart)
     total = time.perf_counter() - started
     timed = replace(plan, timing=Timing(total - prover.solve_s, prover.solve_s))
+    if options.settings.gap > PROVEN:  # plans that are nearer to each other were not told apart
+        timed = timed.bounded(min(timed.bound, timed.price * (1 - options.settings.gap)))
     return replace(timed, in_mesh_order=True) if task.order else with_plainest_axes(timed, task.alike)
 
 

@@ -13,7 +13,7 @@ from ...ir.program import Kind, Program
 from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
 from ...passes.choose import Options
-from ...passes.stages.bounds import KnownLayers
+from ...passes.stages.bounds import Known
 from ...passes.stages.choose_stages import StagedPlan, choose_stages
 from ...passes.stages.divide import Stage
 from ..simulate.check import ERROR_TOLERANCE
@@ -88,7 +88,7 @@ def compile_staged(
     options: Options,
     micro_batches: Mapping[str, int] | None = None,
     run: bool = False,
-    known: KnownLayers | None = None,
+    known: Known | None = None,
 ) -> Staged:
     """The pipeline along an axis; `known` as `choose_stages` has it. Raises as that and `compile_plan` do."""
     if options.overlap:

@@ -31,7 +31,7 @@ from .layouts.mesh_order import mesh_order
 from .layouts.space import Order
 from .layouts.strategies import live_axes
 from .lower.insert import insert
-from .plan import PROVEN, Cutoff, NoPlan, Objective, Outcome, Plan, Timing
+from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
 from .search.branch_and_bound import Side
 from .search.derive_memory_bounds import moments, needs
 from .search.detours import Detours
@@ -362,8 +362,6 @@ def _planned(task: _Task, below: float) -> Plan:
     plan = reader.plan(found, apart)
     total = time.perf_counter() - started
     timed = replace(plan, timing=Timing(total - prover.solve_s, prover.solve_s))
-    if options.settings.gap > PROVEN:  # plans that are nearer to each other were not told apart
-        timed = timed.bounded(min(timed.bound, timed.price * (1 - options.settings.gap)))
     return replace(timed, in_mesh_order=True) if task.order else with_plainest_axes(timed, task.alike)
 
 

@@ -26,8 +26,9 @@ from ...passes.choose import Options, choose
 from ...passes.plan import Cutoff, Objective, relative_gap
 from ...passes.stages.choose_stages import MOST_LEFT, STREAMED_NEAR
 from ...passes.stages.divide import layers_of, without_layers
+from ...passes.stages.streaming import choose_streaming
 from .compiled import Compilation
-from .pipeline import compile_phases
+from .pipeline import compile_phases, compile_plan
 from .serving import serving
 from .streamed_layers import Family, is_infeasible, quickest
 
@@ -139,12 +140,14 @@ class _Plans(Family[Compilation]):
     free: Compilation | None
 
     def planned(self, streamed: int, below: float) -> Compilation:
-        """The plans of all phases. Raises as `compile_phases` does, and Cutoff."""
+        """The plans of all phases. Raises as `choose_streaming` does."""
         if not streamed and self.free is not None and self._free_fits(0):
             return self.free
         settings = replace(self.options.settings, gap=self._gap(streamed))
         options = replace(self.options, settings=settings, below=below)
-        return compile_phases(self.streaming(streamed), self.phases, self.mesh, options)
+        program = self.streaming(streamed)
+        plan, _ = choose_streaming(program, self.phases, self.mesh, options)
+        return Compilation(compile_plan(program, plan, options))
 
     def _gap(self, streamed: int) -> float:
         """That of the search. Where more time goes by until all has come than is computed it is of that time."""

@@ -20,7 +20,7 @@ from ...ir.program import Kind, Program
 from ...passes.choose import Options
 from ...passes.plan import Cutoff
 from ...passes.stages.bounds import Bounds, Known, Split
-from ...passes.stages.choose_stages import NoPipeline, SlowPipelines, StagedPlan
+from ...passes.stages.choose_stages import NEAR, NoPipeline, SlowPipelines, StagedPlan
 from .offload import FAMILIES, Offload
 from .serving import serving
 from .staged import Staged, compile_staged
@@ -142,6 +142,7 @@ def compile_streamed_stages(
     found that none takes less than `below`.
     """
     own = with_hosts(mesh, axis, options)
+    own = replace(own, settings=replace(own.settings, gap=max(own.settings.gap, NEAR)))
     tried: dict[tuple[frozenset[Kind], int], Staged | EsccError] = {}
     given = phases, mesh, axis, own, micro_batches
     known = Known()

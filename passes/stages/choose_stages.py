@@ -18,7 +18,6 @@ from functools import cached_property
 from heapq import heappop, heappush
 from itertools import product
 
-from ...cost.estimate import estimate
 from ...cost.network import Network
 from ...cost.stages import Passing, Rounds
 from ...ir.diagnostics import fail
@@ -31,6 +30,7 @@ from ..lower.insert import insert
 from ..plan import PROVEN, Cutoff, NoPlan, Objective, Outcome, Plan, relative_gap
 from .bounds import Bounds, Known, Split
 from .divide import Stage, divide, layers_of
+from .streaming import choose_streaming
 
 MOST_BOUNDARIES = 16  # ways for values to lie between stages, of which all are tried
 MOST_SPLITS = 12  # ways to divide batches that are looked at closely once one has a pipeline
@@ -370,13 +370,13 @@ class _Search(Bounds):
             passing = replace(self.passing, values=frozenset(stage.passed))
             options = replace(self.options, pins=pins, passing=passing, settings=self.settings(split))
             try:
-                plan = choose(stage.program, self.phases, self.inner, replace(options, below=below))
+                plan, waiting_s = self.chosen(stage.program, replace(options, below=below))
             except Cutoff as cut:
                 if cut.bound == math.inf:  # which says that none fits, but not why
                     return self.stage(split, stage, before, after)
                 self.slow[key] = max(cut.bound, self.slow.get(key, 0.0))
                 raise
-            self.plans[key] = PlannedStage(stage, plan, options, self._waiting_s(plan))
+            self.plans[key] = PlannedStage(stage, plan, options, tuple(waiting_s))
         return self.plans[key]
 
     def settings(self, split: Split) -> Settings:
@@ -392,14 +392,14 @@ class _Search(Bounds):
             for phase, each in split.rounds
         )
         times = fetched_s / layers_s if layers_s else 0.0
-        return replace(settings, gap=max(NEAR, min(MOST_LEFT, STREAMED_NEAR * times)))
+        return replace(settings, gap=max(settings.gap, NEAR, min(MOST_LEFT, STREAMED_NEAR * times)))
 
-    def _waiting_s(self, plan: Plan) -> tuple[float, ...]:
-        """How long each phase of a plan waits for what comes from the host. Raises InputError where that cannot hold
-        it."""
-        if not self.streams:
-            return (0.0,) * len(plan.phases)
-        return tuple(estimate(spmd, self.options.hardware).totals().waiting_s for spmd in insert(plan))
+    def chosen(self, program: Program, options: Options) -> tuple[Plan, Sequence[float]]:
+        """The plan of a stage, and how long each phase waits for what comes from the host. Raises HostFull where that
+        cannot hold it."""
+        if self.streams:
+            return choose_streaming(program, self.phases, self.inner, options)
+        return choose(program, self.phases, self.inner, options), [0.0] * len(self.phases)
 
     def aligned(self, split: Split, plan: StagedPlan, most: float) -> StagedPlan:
         """The plan with stages that hand on values as the next ones take them: alike at all boundaries, then at each

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -138,6 +138,8 @@ class _Plans(Family[Compilation]):
     mesh: Mesh
     options: Options
     free: Compilation | None
+    _fetched: dict[int, float] = field(default_factory=dict, init=False)
+    _stored: dict[int, float] = field(default_factory=dict, init=False)
 
     def planned(self, streamed: int, below: float) -> Compilation:
         """The plans of all phases. Raises as `choose_streaming` does."""
@@ -166,9 +168,24 @@ class _Plans(Family[Compilation]):
         return min(self.layers, bisect_left(range(self.layers + 1), True, key=self._may_hold))
 
     def _may_hold(self, count: int) -> bool:
-        program = self.streaming(count)
-        stored = (least_stored_bytes(program, phase, self.mesh) for phase in self.phases)
-        return max(stored) <= min(self.options.capacity, self.options.stored_bytes)
+        return self._stored_bytes(count) <= min(self.options.capacity, self.options.stored_bytes)
+
+    def _stored_bytes(self, count: int) -> float:
+        """What a chip stores at the least with so many layers streamed."""
+        if count not in self._stored:
+            program = self.streaming(count)
+            self._stored[count] = max(least_stored_bytes(program, phase, self.mesh) for phase in self.phases)
+        return self._stored[count]
+
+    def left(self) -> list[int]:
+        """So many layers that others are left more room than with none."""
+        return [k for k in super().left() if k == self._as_full_as(k)]
+
+    def _as_full_as(self, streamed: int) -> int:
+        """A count of layers that leaves as much room: none, for as few as are on their way at once."""
+        if self.program.on_host or self._stored_bytes(streamed) < self._stored_bytes(0):
+            return streamed
+        return 0
 
     def rank(self, streamed: int) -> float:
         """Where there is room for the quickest plan of all the fewest layers come first; where there is none the most,
@@ -212,9 +229,16 @@ class _Plans(Family[Compilation]):
     def least_s(self, streamed: int) -> float:
         """What comes takes, and what runs outside of layers, or what is computed, whichever is longer; or both, where
         nothing is fetched ahead."""
+        return self._takes_s(streamed, _computing_s)
+
+    def expected_s(self, streamed: int) -> float:
+        """The same, if none with as much room computes quicker than what was found."""
+        return self._takes_s(streamed, _computed_s)
+
+    def _takes_s(self, streamed: int, computing: Callable[[Compilation | EsccError], float]) -> float:
         if self.full(streamed):
             return math.inf
-        computing_s = max([self._free_s, *map(_computing_s, self.freer(streamed))])
+        computing_s = max([self._free_s, *map(computing, self.freer(self._as_full_as(streamed)))])
         fetched_s = self._fetched_s(streamed)
         if not self.ahead or not fetched_s:
             return fetched_s + computing_s
@@ -230,10 +254,6 @@ class _Plans(Family[Compilation]):
             self._fetched[streamed] = math.fsum(self._calls(phase) * each_s for phase, each_s in every.items())
         return self._fetched[streamed]
 
-    @cached_property
-    def _fetched(self) -> dict[int, float]:
-        return {}
-
     def price(self, found: Compilation) -> float:
         """Seconds of all calls of all phases, or of one call of one."""
         return found.price
@@ -244,6 +264,14 @@ def _computing_s(tried: Compilation | EsccError) -> float:
     if isinstance(tried, EsccError):
         return tried.bound if isinstance(tried, Cutoff) else math.inf if is_infeasible(tried) else 0.0
     return _least_s(tried)
+
+
+def _computed_s(tried: Compilation | EsccError) -> float:
+    """The same, if nothing computes quicker than the plan that was found."""
+    if isinstance(tried, EsccError):
+        return _computing_s(tried)
+    several = len(tried) > 1
+    return tried.price - math.fsum((one.calls if several else 1) * one.beside_s for one in tried)
 
 
 def _least_s(compiled: Compilation) -> float:

@@ -97,6 +97,10 @@ class Family(ABC, Generic[Found]):
         """What all with so many layers streamed take at the least, by all that has been found; infinite where it was
         shown that none fits."""
 
+    def expected_s(self, streamed: int) -> float:
+        """As `least_s`, if there is no quicker plan of what was tried than the one that was found."""
+        return self.least_s(streamed)
+
     @abstractmethod
     def rank(self, streamed: int) -> float:
         """Of counts that take as little at the least that with the lowest is planned first."""
@@ -147,10 +151,10 @@ class Family(ABC, Generic[Found]):
         few do not fit is mostly said sooner than a plan is found that just does. Where some fit and more may be
         quicker it is the most that may be: what it computes bounds all others.
         """
-        worth = [k for k in self.left() if self.least_s(k) * (1 + WORTH) < most]
+        worth = [k for k in self.left() if self.expected_s(k) * (1 + WORTH) < most]
         if not worth:
             return None
-        least_s, rank, best = min((self.least_s(k), self.rank(k), k) for k in worth)
+        least_s, rank, best = min((self.expected_s(k), self.rank(k), k) for k in worth)
         own = {k: one for (kinds, k), one in self.tried.items() if k and kinds == self.kinds}
         refused = [k for k, one in own.items() if isinstance(one, NoPlan)]
         above = [k for k in own if k > best and k not in refused]

@@ -20,7 +20,7 @@ from ...ir.program import Kind, Program
 from ...passes.choose import Options
 from ...passes.plan import Cutoff
 from ...passes.stages.bounds import Bounds, Known, Split
-from ...passes.stages.choose_stages import NEAR, NoPipeline, SlowPipelines, StagedPlan
+from ...passes.stages.choose_stages import NEAR, NoPipeline, SlowPipelines, StagedPlan, refuse_division
 from .offload import FAMILIES, Offload
 from .serving import serving
 from .staged import Staged, compile_staged
@@ -141,6 +141,7 @@ def compile_streamed_stages(
     InputError where stages cannot stream or the host cannot hold them, and Cutoff where bounds show before any is
     found that none takes less than `below`.
     """
+    refuse_division(program, mesh.size(axis), axis)
     own = with_hosts(mesh, axis, options)
     own = replace(own, settings=replace(own.settings, gap=max(own.settings.gap, NEAR)))
     tried: dict[tuple[frozenset[Kind], int], Staged | EsccError] = {}

@@ -138,17 +138,22 @@ def choose_stages(
     division fits into the chips; SlowPipelines where bounds show before a pipeline is found that none takes less than
     `options.below`.
     """
-    ways, count = mesh.size(axis), layers_of(program)
-    if not count:
-        raise fail("The model has no layers to divide: no block of it is repeated.", hint="leave out `--stages`")
-    if count < ways:
-        layers = "one layer" if count == 1 else f"{count} layers"
-        raise fail(f"{ways} stages along `{axis}` are more than the model's {layers}.", hint="take fewer stages")
+    refuse_division(program, mesh.size(axis), axis)
     if options.objective is not Objective.TIME:
         raise fail(f"Stages are chosen by time, and `{options.objective}` is asked for.")
     own = replace(options, below=math.inf)  # of layers and stages, which take less than all of them
     search = _Search(program, tuple(phases), mesh, axis, batch, own, Known() if known is None else known)
     return search.best(search.splits(micro_batches or {}), options.below)
+
+
+def refuse_division(program: Program, ways: int, axis: str) -> None:
+    """Raise InputError where a program has fewer layers than there are stages along an axis, or none."""
+    count = layers_of(program)
+    if not count:
+        raise fail("The model has no layers to divide: no block of it is repeated.", hint="leave out `--stages`")
+    if count < ways:
+        layers = "one layer" if count == 1 else f"{count} layers"
+        raise fail(f"{ways} stages along `{axis}` are more than the model's {layers}.", hint="take fewer stages")
 
 
 Boundary = tuple[tuple[str, tuple[Layout, ...]], ...]  # for each phase the layouts of what is passed on

@@ -25,7 +25,7 @@ import numpy as np
 
 from ..ir.collective import CollectiveKind
 from ..ir.dataflow import appends
-from ..ir.diagnostics import fail
+from ..ir.diagnostics import Diagnostic, InputError, fail
 from ..ir.layout import most_ways
 from ..ir.mesh import Mesh
 from ..ir.program import Kind, Program, Repeat, Stored, stored_in
@@ -41,6 +41,10 @@ Larger = Callable[[Any, Any], Any]
 def larger(first: Any, second: Any) -> Any:
     """The larger of two numbers."""
     return max(first, second)
+
+
+class HostFull(InputError):
+    """Hosts cannot hold what is streamed from them."""
 
 
 class Carrier(StrEnum):
@@ -144,7 +148,7 @@ def fetch_costs(
 ) -> tuple[FetchCost, ...]:
     """The fetches of each outermost repeat that has any; `own_s`: what one repetition of it takes when all is there.
 
-    Raises InputError where the hardware has no host, or where that cannot hold what is streamed.
+    Raises InputError where the hardware has no host, HostFull where that cannot hold what is streamed.
     """
     if not host_tensors(spmd):
         return ()
@@ -154,10 +158,10 @@ def fetch_costs(
     held = host_bytes(spmd, host, local)
     room = host.dram_bytes + host.nvme_bytes
     if held > room:
-        raise fail(
-            f"What is streamed takes {held / 1e9:.4g} GB of each host of {hardware.name}, which has {room / 1e9:.4g}.",
-            hint="take more hosts, fewer bits, or a smaller batch",
+        message = (
+            f"What is streamed takes {held / 1e9:.4g} GB of each host of {hardware.name}, which has {room / 1e9:.4g}."
         )
+        raise HostFull([Diagnostic(message, hint="take more hosts, fewer bits, or a smaller batch")])
     network, from_nvme = Network(hardware, spmd.mesh), nvme_share(spmd, host, local)
     found = []
     for repeat, most, tensors in streamed_repeats(spmd):

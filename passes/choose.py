@@ -131,6 +131,18 @@ def _in_any_order(program: Program, phases: str | Sequence[str], plan: Plan, opt
         return plan
 
 
+def least_live_bytes(program: Program, phase: str, mesh: Mesh, options: Options) -> float:
+    """What every plan of a phase holds on a chip at the least, beside what is stored, where it holds most; 0 where its
+    products may be in several orders, or tokens go once to groups of experts: it is not looked at then."""
+    orders = Orders(program)
+    ordered = orders.ordered(phase)
+    if orders.choices(phase) or sent_once(ordered, phase) is not None:
+        return 0.0
+    graph = build_graph(ordered, phase, mesh, options.hardware)
+    every = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
+    return needs(ordered, phase, mesh, graph, ordered=False).worst(every)[1]
+
+
 def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
     """The proven cheapest plan of one phase, or of several together, on the axes of the mesh as they are.
 

@@ -1,10 +1,10 @@
 """The choice of what chips keep of a model's layers, and what their host does.
 
-Layers are alike, so it is how many of them are streamed that is chosen: none or all where no plan is quicker; or as few
-as leave a plan that fits, about as many as come while others compute, which makes room for quicker layouts, or all.
-For each the search lays out the program as ever, with room for what stays; what it minimises leaves waiting out. The
-bound counts it: no plan computes quicker than one that keeps the least, nor fetches less than the fewest layers that
-have to be streamed, of which each chip takes as small a part in any layout as the axes divide.
+Layers are alike, so it is how many of them are streamed that is chosen: none where no plan is quicker; or as few as
+leave room for the quickest layouts, or for any that fit. For each count that is tried the search lays out the program
+as ever, with room for what stays; what it minimises leaves waiting out. The bound counts it: no plan computes quicker
+than one that keeps less, nor fetches less than so many layers, of which each chip takes as small a part in any layout
+as the axes divide.
 """
 
 from __future__ import annotations
@@ -12,22 +12,25 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Generic, TypeVar
 
 from ...cost.streams import NO_HOST, least_fetched_s, least_stored_bytes
-from ...ir.diagnostics import InputError, fail
+from ...ir.diagnostics import EsccError, InputError, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Kind, Program
-from ...passes.choose import Options
-from ...passes.plan import Objective, relative_gap
-from ...passes.stages.divide import layers_of
+from ...ir.program import Kind, Program, stored_in
+from ...ir.streams import copies_held
+from ...passes.choose import Options, choose
+from ...passes.plan import Cutoff, Objective, relative_gap
+from ...passes.stages.choose_stages import MOST_LEFT, STREAMED_NEAR
+from ...passes.stages.divide import layers_of, without_layers
+from ...passes.stages.streaming import choose_streaming
 from .compiled import Compilation
-from .pipeline import compile_phases
+from .pipeline import compile_phases, compile_plan
 from .serving import serving
-from .streamed_layers import Family, Quickest, quickest, streaming
+from .streamed_layers import Family, is_infeasible, quickest
 
 Found = TypeVar("Found")  # what a batch is planned as: streams from the host, or ways to have stages
 MOST_SEQUENCES = 1 << 20  # of a batch that is looked for
@@ -117,23 +120,44 @@ def compile_offloaded(
         raise fail("The model has no layers to stream: no block of it is repeated.", hint="leave out `--offload`")
     placed = program.on_host
     families = dict.fromkeys((*FAMILIES[offload], *(FAMILIES[Offload.NONE] if placed else ())))
-    unstreamed: dict[int, Compilation | InputError] = {}
-    every = [_Plans(program, kinds, ahead, unstreamed, phases, mesh, options) for kinds in families]
+    free: Compilation | None = None
+    if not placed:
+        free = compile_phases(program, phases, mesh, replace(options, capacity_bytes=math.inf, stored_bytes=math.inf))
+    tried: dict[tuple[frozenset[Kind], int], Compilation | EsccError] = {}
+    every = [_Plans(program, kinds, ahead, tried, phases, mesh, options, free) for kinds in families]
     best = quickest(every)
     return Offloaded(best.found, best.kinds, best.streamed, layers_of(program), ahead, best.bound, placed)
 
 
 @dataclass
 class _Plans(Family[Compilation]):
-    """Plans of phases that stream tensors of some kinds."""
+    """Plans of phases that stream tensors of some kinds. `free`: the plans that there are with room for all on the
+    chips, which compute as quickly as any; None where some tensors have their place with the host."""
 
     phases: Sequence[str]
     mesh: Mesh
     options: Options
+    free: Compilation | None
+    _fetched: dict[int, float] = field(default_factory=dict, init=False)
+    _stored: dict[int, float] = field(default_factory=dict, init=False)
 
-    def planned(self, program: Program) -> Compilation:
-        """The plans of all phases. Raises as `compile_phases` does."""
-        return compile_phases(program, self.phases, self.mesh, self.options)
+    def planned(self, streamed: int, below: float) -> Compilation:
+        """The plans of all phases. Raises as `choose_streaming` does."""
+        if not streamed and self.free is not None and self._free_fits(0):
+            return self.free
+        settings = replace(self.options.settings, gap=self._gap(streamed))
+        options = replace(self.options, settings=settings, below=below)
+        program = self.streaming(streamed)
+        plan, _ = choose_streaming(program, self.phases, self.mesh, options)
+        return Compilation(compile_plan(program, plan, options))
+
+    def _gap(self, streamed: int) -> float:
+        """That of the search. Where more time goes by until all has come than is computed it is of that time."""
+        own, computing_s = self.options.settings.gap, self._free_s
+        fetched_s = self._fetched_s(streamed)
+        if not computing_s or fetched_s <= computing_s or self._free_fits(streamed):
+            return own
+        return max(own, min(MOST_LEFT, STREAMED_NEAR * fetched_s / computing_s))
 
     @cached_property
     def fewest(self) -> int:
@@ -144,69 +168,116 @@ class _Plans(Family[Compilation]):
         return min(self.layers, bisect_left(range(self.layers + 1), True, key=self._may_hold))
 
     def _may_hold(self, count: int) -> bool:
-        program = streaming(self.program, self.kinds, count, self.ahead)
-        stored = (least_stored_bytes(program, phase, self.mesh) for phase in self.phases)
-        return max(stored) <= min(self.options.capacity, self.options.stored_bytes)
+        return self._stored_bytes(count) <= min(self.options.capacity, self.options.stored_bytes)
 
-    def least_s(self, streamed: int) -> float:
-        """What so many layers take to come."""
-        host = self.options.hardware.host
-        assert host is not None, "`compile_offloaded` refuses hardware without one"
-        program = streaming(self.program, self.kinds, streamed, self.ahead)
-        calls = (self.program.phase(phase).calls if len(self.phases) > 1 else 1 for phase in self.phases)
-        fetched_s = (least_fetched_s(program, self.mesh, host, phase) for phase in self.phases)
-        return math.fsum(count * each_s for count, each_s in zip(calls, fetched_s, strict=True))
+    def _stored_bytes(self, count: int) -> float:
+        """What a chip stores at the least with so many layers streamed."""
+        if count not in self._stored:
+            program = self.streaming(count)
+            self._stored[count] = max(least_stored_bytes(program, phase, self.mesh) for phase in self.phases)
+        return self._stored[count]
 
-    def price(self, streamed: int) -> float:
-        """Seconds of all calls of all phases, or of one call of one."""
-        return self.at(streamed).price
+    def left(self) -> list[int]:
+        """So many layers that others are left more room than with none."""
+        return [k for k in super().left() if k == self._as_full_as(k)]
 
-    def bound(self, streamed: int) -> float:
-        """What those plans take at the least if nothing waits."""
-        found = self.at(streamed)
-        apart = len(found) > 1 and not found.together
-        return math.fsum(plan.least * (found[n].calls if apart else 1) for n, plan in enumerate(found.plans))
+    def _as_full_as(self, streamed: int) -> int:
+        """A count of layers that leaves as much room: none, for as few as are on their way at once."""
+        if self.program.on_host or self._stored_bytes(streamed) < self._stored_bytes(0):
+            return streamed
+        return 0
 
-    @property
-    def computing_s(self) -> float:
-        """What every plan of the family, or of one with fewer kinds, takes at the least if nothing waits."""
-        self.known_s = self.bound(self.freest)
-        return self.known_s
+    def rank(self, streamed: int) -> float:
+        """Where there is room for the quickest plan of all the fewest layers come first; where there is none the most,
+        which leave most room."""
+        return streamed if self._free_fits(streamed) else 2 * self.layers - streamed
+
+    def _free_fits(self, streamed: int) -> bool:
+        """Whether the plans for any room have it with so many layers streamed."""
+        if self.free is None:
+            return False
+        every = stored_in(self.streaming(streamed).body)
+        for one in self.free:
+            turns = self.program.phase(one.phase).micro_batches
+            held = {each.value: copies_held(each, placed.repeats, turns) for each, placed in every.items()}
+            alone = {e.value: copies_held(replace(e, streamed=None), p.repeats, turns) for e, p in every.items()}
+            use = one.memory
+            stored = sum(size * held[name] / alone[name] for name, size in (*use.stored, *use.shared))
+            if stored > self.options.stored_bytes or stored + use.worst.bytes > self.options.capacity:
+                return False
+        return True
 
     @cached_property
-    def freest(self) -> int:
-        """The count that leaves most room on the chips: all layers, or the fewest where the host cannot hold them."""
-        try:
-            self.at(self.layers)
-        except InputError:
-            return self.high or self.layers
-        return self.layers
+    def _free_s(self) -> float:
+        """What all plans take at the least to compute."""
+        return 0.0 if self.free is None else _least_s(self.free)
 
-    def most_room(self) -> Compilation:
-        """The phases of the freest plan."""
-        return self.at(self.freest)
+    @cached_property
+    def _around_s(self) -> float:
+        """What runs outside of layers takes at the least."""
+        outside = without_layers(self.program)
+        if outside is None:
+            return 0.0
+        free = replace(self.options, capacity_bytes=math.inf, stored_bytes=math.inf, pins=())
+        every = (choose(outside, [phase], self.mesh, free).least for phase in self.phases)
+        return math.fsum(self._calls(phase) * least_s for phase, least_s in zip(self.phases, every, strict=True))
 
-    def best(self) -> Quickest[Compilation]:
-        """The fewest that have to be streamed; or, where they may be quicker, as many as are hidden, or all."""
-        assert self.high is not None, "the fewest that fit are known"
-        least, fetching_s = self.high, self.least_s(min(self.layers, self.shown))
-        prices, own_s = {least: self.price(least)}, _computing_s(self.at(least))
-        if least < self.layers and self.least_s(least + 1) < prices[least] and self.computing_s < own_s:
-            for count in (self.layers, max(least, self.hidden())):
-                if self.least_s(count) < min(prices.values()):
-                    prices[count] = self.price(count)
-        price, count = min((price, count) for count, price in prices.items())
-        if not self.ahead:
-            bound = fetching_s + self.computing_s
-        else:  # what comes is known, and where that takes longer nothing else has to be
-            bound = fetching_s if fetching_s >= own_s else max(fetching_s, self.computing_s)
-        return Quickest(self.at(count), self.kinds, count, price, min(price, bound))
+    def _calls(self, phase: str) -> int:
+        """How often a phase counts."""
+        return self.program.phase(phase).calls if len(self.phases) > 1 else 1
+
+    def least_s(self, streamed: int) -> float:
+        """What comes takes, and what runs outside of layers, or what is computed, whichever is longer; or both, where
+        nothing is fetched ahead."""
+        return self._takes_s(streamed, _computing_s)
+
+    def expected_s(self, streamed: int) -> float:
+        """The same, if none with as much room computes quicker than what was found."""
+        return self._takes_s(streamed, _computed_s)
+
+    def _takes_s(self, streamed: int, computing: Callable[[Compilation | EsccError], float]) -> float:
+        if self.full(streamed):
+            return math.inf
+        computing_s = max([self._free_s, *map(computing, self.freer(self._as_full_as(streamed)))])
+        fetched_s = self._fetched_s(streamed)
+        if not self.ahead or not fetched_s:
+            return fetched_s + computing_s
+        return max(fetched_s + self._around_s, computing_s)
+
+    def _fetched_s(self, streamed: int) -> float:
+        """What so many layers take to come at the least."""
+        if streamed not in self._fetched:
+            host = self.options.hardware.host
+            assert host is not None, "`compile_offloaded` refuses hardware without one"
+            program = self.streaming(streamed)
+            every = {phase: least_fetched_s(program, self.mesh, host, phase) for phase in self.phases}
+            self._fetched[streamed] = math.fsum(self._calls(phase) * each_s for phase, each_s in every.items())
+        return self._fetched[streamed]
+
+    def price(self, found: Compilation) -> float:
+        """Seconds of all calls of all phases, or of one call of one."""
+        return found.price
 
 
-def _computing_s(compiled: Compilation) -> float:
-    """The price of a compilation without waiting."""
-    several = len(compiled) > 1
-    return compiled.price - math.fsum((one.calls if several else 1) * one.beside_s for one in compiled)
+def _computing_s(tried: Compilation | EsccError) -> float:
+    """What all plans with as little room as those that were tried, or with less, take at the least to compute."""
+    if isinstance(tried, EsccError):
+        return tried.bound if isinstance(tried, Cutoff) else math.inf if is_infeasible(tried) else 0.0
+    return _least_s(tried)
+
+
+def _computed_s(tried: Compilation | EsccError) -> float:
+    """The same, if nothing computes quicker than the plan that was found."""
+    if isinstance(tried, EsccError):
+        return _computing_s(tried)
+    several = len(tried) > 1
+    return tried.price - math.fsum((one.calls if several else 1) * one.beside_s for one in tried)
+
+
+def _least_s(compiled: Compilation) -> float:
+    """The bound of a compilation, of all calls of its phases or of one of one."""
+    apart = len(compiled) > 1 and not compiled.together
+    return math.fsum(plan.least * (compiled[n].calls if apart else 1) for n, plan in enumerate(compiled.plans))
 
 
 def most_sequences(

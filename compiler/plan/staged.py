@@ -13,7 +13,7 @@ from ...ir.program import Kind, Program
 from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
 from ...passes.choose import Options
-from ...passes.stages.bounds import KnownLayers
+from ...passes.stages.bounds import Known
 from ...passes.stages.choose_stages import StagedPlan, choose_stages
 from ...passes.stages.divide import Stage
 from ..simulate.check import ERROR_TOLERANCE
@@ -70,14 +70,19 @@ class Staged:
     @property
     def streamed_what(self) -> str:
         """What any stage streams, in words."""
-        kinds = {one.kind for stage in self.stages for one in host_tensors(stage[0].spmd).values()}
-        return " and ".join(word for kind, word in STREAMED.items() if kind in kinds)
+        return streamed_what([stage[0].spmd for stage in self.stages])
 
     def passed_bytes(self, stage: int, phase: str) -> float:
         """What a chip of a stage hands to the next one, of a micro-batch."""
         one = next(one for one in self.stages[stage] if one.phase == phase)
         planned = self.plan.stages[stage]
         return math.fsum(passed_bytes(one.spmd, planned.stage.program.results, planned.options.passing))
+
+
+def streamed_what(spmds: Sequence[SpmdProgram]) -> str:
+    """What any of some programs streams, in words."""
+    kinds = {one.kind for spmd in spmds for one in host_tensors(spmd).values()}
+    return " and ".join(word for kind, word in STREAMED.items() if kind in kinds)
 
 
 def compile_staged(
@@ -88,7 +93,7 @@ def compile_staged(
     options: Options,
     micro_batches: Mapping[str, int] | None = None,
     run: bool = False,
-    known: KnownLayers | None = None,
+    known: Known | None = None,
 ) -> Staged:
     """The pipeline along an axis; `known` as `choose_stages` has it. Raises as that and `compile_plan` do."""
     if options.overlap:

@@ -1,8 +1,8 @@
 """A pipeline whose stages stream weights, caches or both from hosts of their own, or from shares of one.
 
 How many layers are streamed is chosen around the choice of the pipeline, as it is around that of a plan without stages:
-the fewest that have to be, about as many as come while others compute, or all, whichever is quickest; counts that
-cannot be quicker than what is found are not planned. A stage streams its part of them, for every micro-batch again.
+counts that cannot be quicker than what was found are not planned. A stage streams its part of them, for every
+micro-batch again.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...cost.streams import NO_HOST, host_of_stages
-from ...ir.diagnostics import InputError, fail
+from ...ir.diagnostics import EsccError, fail
 from ...ir.mesh import Mesh
-from ...ir.program import Program, stored_in
+from ...ir.program import Kind, Program
 from ...passes.choose import Options
-from ...passes.plan import PROVEN
-from ...passes.stages.bounds import Bounds, KnownLayers, Split
-from ...passes.stages.choose_stages import NoPipeline
-from .compiled import CompiledPhase
+from ...passes.plan import Cutoff
+from ...passes.stages.bounds import Bounds, Known, Split
+from ...passes.stages.choose_stages import NEAR, NoPipeline, SlowPipelines, StagedPlan, refuse_division
 from .offload import FAMILIES, Offload
 from .serving import serving
 from .staged import Staged, compile_staged
-from .streamed_layers import Family, Quickest, quickest, streaming
+from .streamed_layers import Family, quickest, streaming
 
 
 def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
@@ -39,68 +38,39 @@ def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
 
 @dataclass
 class _Pipelines(Family[Staged]):
-    """Pipelines along an axis that stream tensors of some kinds; `below`: of those that stream nothing only such are of
-    interest that take less."""
+    """Pipelines along an axis that stream tensors of some kinds. `below`: others that take so much are known."""
 
     phases: Sequence[str]
     mesh: Mesh
     axis: str
     options: Options
     micro_batches: Mapping[str, int] | None
-    layers_known: KnownLayers
+    known: Known
     below: float
+    _bounds: dict[int, Bounds] = field(default_factory=dict, init=False)
+    _fetching: dict[int, list[float]] = field(default_factory=dict, init=False)
 
-    def planned(self, program: Program) -> Staged:
+    def planned(self, streamed: int, below: float) -> Staged:
         """The pipeline of a program. Raises as `compile_staged` does."""
-        streams = any(one.streamed for one in stored_in(program.body))
-        options = self.options if streams else replace(self.options, below=self.below)
-        given = self.phases, self.mesh, self.axis, options, self.micro_batches
-        return compile_staged(program, *given, known=self.layers_known)
+        given = self.phases, self.mesh, self.axis, replace(self.options, below=below), self.micro_batches
+        return compile_staged(self.streaming(streamed), *given, known=self.known)
 
-    @property
-    def computing_s(self) -> float:
-        """The bound of the pipeline that streams all, where it has been planned: others leave less room. Or else of
-        layers by themselves."""
-        if self.layers in self.some:
-            self.known_s = self.at(self.layers).plan.computing_s
-            return self.known_s
-        return min(self.layers_s)
-
-    def most_room(self) -> list[CompiledPhase]:
-        """All phases of all its stages."""
-        return [one for stage in self.at(self.layers).stages for one in stage]
-
-    def price(self, streamed: int) -> float:
+    def price(self, found: Staged) -> float:
         """Seconds of all calls of all phases."""
-        return self.at(streamed).plan.price
+        return found.plan.price
 
-    def bound(self, streamed: int) -> float:
-        """What those pipelines take at the least."""
-        return self.at(streamed).plan.bound
-
-    def best(self) -> Quickest[Staged]:
-        """The fewest that have to be streamed; and, where they may be quicker, as many as are hidden, and all."""
-        assert self.high is not None, "the fewest that fit are known"
-        fewest = self.high
-        prices = {fewest: self.price(fewest)}
-
-        def worth(count: int) -> bool:
-            return self.least_s(count) * (1 + PROVEN) < min(prices.values())
-
-        if fewest < self.layers and worth(fewest + 1):
-            for count in (max(fewest, self.hidden()), self.layers):
-                if count not in prices and worth(count):
-                    prices[count] = self.price(count)
-        price, count = min((price, count) for count, price in prices.items())
-        bound = min(self.least_s(count) for count in range(min(self.shown, self.layers), self.layers + 1))
-        return Quickest(self.at(count), self.kinds, count, price, min(price, bound))
+    def rank(self, streamed: int) -> float:
+        """None first, and then the most, which leave most room; where something else is known to take no more, none
+        last: that what has most room takes more says it of others, too."""
+        return self.layers - streamed if streamed or self.below < math.inf else -1
 
     def bounds(self, count: int) -> Bounds:
         """Bounds of pipelines with so many layers streamed."""
-        program = streaming(self.program, self.kinds, count, self.ahead)
-        batch = serving(program).batch
-        given = tuple(self.phases), self.mesh, self.axis, batch, self.options, self.layers_known
-        return Bounds(program, *given)
+        if count not in self._bounds:
+            program = self.streaming(count)
+            given = tuple(self.phases), self.mesh, self.axis, serving(program).batch, self.options, self.known
+            self._bounds[count] = Bounds(program, *given)
+        return self._bounds[count]
 
     @cached_property
     def splits(self) -> list[Split]:
@@ -112,21 +82,27 @@ class _Pipelines(Family[Staged]):
         """What every pipeline takes at the least for its layers, with batches divided in each way."""
         return [*map(self.bounds(self.layers).computing_s, self.splits)]
 
-    def least_s(self, count: int) -> float:
-        """What every pipeline with so many layers streamed takes at the least, by all that has been found: of some way
-        to divide batches, to compute what that takes with most room, and for the layers to come; more where it has been
-        planned, no end where it was shown that none fits with as many."""
-        tried = {}
-        for k, one in {**self.unstreamed, **self.some}.items():
-            if isinstance(one, Staged | NoPipeline):
-                tried[k] = one.plan.splits if isinstance(one, Staged) else one.splits
-        bounds, every = self.bounds(count), []
-        for n, split in enumerate(self.splits):
-            full = any(splits[n].computing_s == math.inf for k, splits in tried.items() if k >= count)
-            freest_s = tried[self.layers][n].computing_s if self.layers in tried else self.layers_s[n]
-            every.append(math.inf if full else max(freest_s, bounds.fetching_s(split)))
-        planned = (self.some if count else self.unstreamed).get(count)
-        return max(min(every), planned.plan.bound if isinstance(planned, Staged) else 0.0)
+    def least_s(self, streamed: int) -> float:
+        """Of some way to divide batches what it takes to compute, with as much room or more, or for layers to come,
+        whichever is longer; more where it has been planned."""
+        if self.full(streamed):
+            return math.inf
+        freer = [one.splits for one in map(_splits_of, self.freer(streamed)) if one is not None]
+        bounds = self.bounds(streamed)
+        if streamed not in self._fetching:
+            holds = (bounds.may_hold(split) for split in self.splits)
+            every = zip(self.splits, holds, strict=True)
+            self._fetching[streamed] = [bounds.fetching_s(split) if held else math.inf for split, held in every]
+        known = ([one.computing_s for one in splits] for splits in freer)
+        computing_s: list[float] = [*map(max, zip(self.layers_s, *known, strict=True))]
+        least_s = min(map(max, computing_s, self._fetching[streamed]))
+        match self.tried.get(self.key(streamed)):
+            case Staged() as planned:
+                return max(least_s, planned.plan.bound)
+            case Cutoff() as cut:
+                return max(least_s, cut.bound)
+            case _:
+                return least_s
 
     @cached_property
     def fewest(self) -> int:
@@ -136,6 +112,13 @@ class _Pipelines(Family[Staged]):
     def _may_hold(self, count: int) -> bool:
         bounds = self.bounds(count)
         return any(map(bounds.may_hold, self.splits))
+
+
+def _splits_of(tried: Staged | EsccError) -> StagedPlan | NoPipeline | SlowPipelines | None:
+    """What says what is known of each way to divide batches; None where nothing is."""
+    if isinstance(tried, Staged):
+        return tried.plan
+    return tried if isinstance(tried, NoPipeline | SlowPipelines) else None
 
 
 def compile_streamed_stages(
@@ -158,11 +141,13 @@ def compile_streamed_stages(
     InputError where stages cannot stream or the host cannot hold them, and Cutoff where bounds show before any is
     found that none takes less than `below`.
     """
+    refuse_division(program, mesh.size(axis), axis)
     own = with_hosts(mesh, axis, options)
-    unstreamed: dict[int, Staged | InputError] = {}
+    own = replace(own, settings=replace(own.settings, gap=max(own.settings.gap, NEAR)))
+    tried: dict[tuple[frozenset[Kind], int], Staged | EsccError] = {}
     given = phases, mesh, axis, own, micro_batches
-    known: KnownLayers = {}
-    every = [_Pipelines(program, kinds, ahead, unstreamed, *given, known, below) for kinds in FAMILIES[offload]]
+    known = Known()
+    every = [_Pipelines(program, kinds, ahead, tried, *given, known, below) for kinds in FAMILIES[offload]]
     best = quickest(every, below)
     found = best.found
     if run:  # again, with what is run of it

@@ -1,20 +1,26 @@
-"""Programs of which some layers come from the host, and the count of them that is quickest."""
+"""Programs of which some layers come from the host, and the count of them that is quickest.
+
+Of every count of layers, and of all kinds of tensors, it is known what they take at the least: to compute, with as much
+room as they leave or more, and for what has to come. The one with the least is planned next, from which more is known
+of others, until none may be quicker than the quickest that was found, but for so little that is not worth a plan.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from ...ir.diagnostics import InputError
+from ...cost.streams import HostFull
+from ...ir.diagnostics import EsccError, InputError
 from ...ir.program import Kind, Op, Place, Program, Region, Repeat, Streamed
-from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome
+from ...passes.plan import Cutoff, NoPlan, Outcome
 from ...passes.stages.divide import layers_of
-from .compiled import CompiledPhase
 
 Found = TypeVar("Found")  # what is planned with some layers streamed: a compilation, or a pipeline
+WORTH = 1e-3  # of the time: less is not worth another plan
 
 
 def streaming(program: Program, kinds: Set[Kind], layers: int, ahead: int) -> Program:
@@ -70,22 +76,13 @@ class Quickest(Generic[Found]):
 @dataclass
 class Family(ABC, Generic[Found]):
     """What a program is planned as with tensors of some `kinds` in some of its layers streamed, `ahead` layers before
-    they are needed; each count of layers is planned once. `unstreamed`: that with none, which all kinds share.
-
-    The fewest that fit are looked for from below, in growing steps and then by halves: that too few do not fit is
-    mostly said sooner than a plan is found that just does. `low` are known not to, of `high` there is a plan.
-    `known_s`: what the family, or one with fewer kinds, takes at the least if nothing waits, once that is known.
-    """
+    they are needed. `tried`: by kinds and count, what was planned, or why nothing was; all families share it, and what
+    streams none is of no kinds. More layers, or kinds, leave at least as much room."""
 
     program: Program
     kinds: frozenset[Kind]
     ahead: int
-    unstreamed: dict[int, Found | InputError]
-    some: dict[int, Found | InputError] = field(default_factory=dict, init=False)
-    low: int = field(default=0, init=False)
-    high: int | None = field(default=None, init=False)
-    step: int = field(default=1, init=False)
-    known_s: float = field(default=0.0, init=False)
+    tried: dict[tuple[frozenset[Kind], int], Found | EsccError] = field(repr=False)
 
     def __post_init__(self) -> None:
         self.layers = layers_of(self.program)
@@ -95,140 +92,121 @@ class Family(ABC, Generic[Found]):
     def fewest(self) -> int:
         """So many layers have to be streamed at the least, as far as that is known before any are planned."""
 
-    @property
-    @abstractmethod
-    def computing_s(self) -> float:
-        """What all of the family, or with fewer kinds, take at the least if nothing waits. Raises InputError where none
-        fits."""
-
     @abstractmethod
     def least_s(self, streamed: int) -> float:
-        """What so many layers, or more, take at the least, by what is known before they are planned."""
+        """What all with so many layers streamed take at the least, by all that has been found; infinite where it was
+        shown that none fits."""
+
+    def expected_s(self, streamed: int) -> float:
+        """As `least_s`, if there is no quicker plan of what was tried than the one that was found."""
+        return self.least_s(streamed)
 
     @abstractmethod
-    def best(self) -> Quickest[Found]:
-        """The quickest of a few counts of streamed layers, once the fewest that fit are known."""
+    def rank(self, streamed: int) -> float:
+        """Of counts that take as little at the least that with the lowest is planned first."""
 
     @abstractmethod
-    def planned(self, program: Program) -> Found:
-        """What a program that streams is planned as. Raises InputError where it cannot be."""
+    def planned(self, streamed: int, below: float) -> Found:
+        """What is planned with so many layers streamed, if that takes less than `below`. Raises InputError where there
+        is nothing, Cutoff where bounds show that it takes no less."""
 
     @abstractmethod
-    def price(self, streamed: int) -> float:
-        """Seconds with waiting of what is planned with so many layers streamed."""
+    def price(self, found: Found) -> float:
+        """Seconds with waiting of what was planned."""
 
-    @abstractmethod
-    def bound(self, streamed: int) -> float:
-        """What all with so many layers streamed take at the least to compute, by what was planned."""
+    def streaming(self, streamed: int) -> Program:
+        """The program with so many layers streamed."""
+        return streaming(self.program, self.kinds, streamed, self.ahead)
 
-    @abstractmethod
-    def most_room(self) -> Iterable[CompiledPhase]:
-        """The phases of what has most room on the chips."""
+    def key(self, streamed: int) -> tuple[frozenset[Kind], int]:
+        """As `tried` has it."""
+        return (self.kinds if streamed else frozenset(), streamed)
 
-    @property
-    def shown(self) -> int:
-        """So many layers have to be streamed at the least, as was shown by now."""
-        known = {**self.unstreamed, **self.some}
-        refused = [k for k, one in known.items() if isinstance(one, NoPlan) and one.outcome is Outcome.INFEASIBLE]
-        return max([1, self.fewest, *(k + 1 for k in refused)])
+    def freer(self, streamed: int) -> Iterator[Found | EsccError]:
+        """What was tried with so many layers streamed, or with more layers or kinds."""
+        kinds, count = self.key(streamed)
+        return (one for (others, k), one in self.tried.items() if kinds <= others and count <= k)
 
-    @property
-    def settled(self) -> bool:
-        """Whether the fewest that fit are known."""
-        return self.high is not None and self.high - self.low <= 1
+    def full(self, streamed: int) -> bool:
+        """Whether hosts were full with no more streamed."""
+        kinds, count = self.key(streamed)
+        fewer = (one for (others, k), one in self.tried.items() if others <= kinds and k <= count)
+        return any(isinstance(one, HostFull) for one in fewer)
 
-    def settle(self) -> None:
-        """Plan one more count, to know more of the fewest that fit. Raises InputError where all layers are too few."""
-        self.low = max(self.low, min(self.shown, self.layers) - 1)
-        if self.high is None:
-            count = min(self.low + self.step, self.layers)
-            self.step *= 2
-        else:
-            count = (self.low + self.high) // 2
-        try:
-            self.at(count)
-        except NoPlan:
-            if count == self.layers:
-                raise
-            self.low = count
-        else:
-            self.high = count
+    def left(self) -> list[int]:
+        """Counts of layers that may be planned: none was refused with more room."""
+        return [
+            k
+            for k in range(self.fewest, self.layers + 1)
+            if self.key(k) not in self.tried
+            and not self.full(k)
+            and not any(isinstance(one, NoPlan) for one in self.freer(k))
+        ]
 
-    def at(self, streamed: int) -> Found:
-        """What is planned with so many layers streamed. Raises InputError where there is nothing."""
-        known = self.some if streamed else self.unstreamed
-        if streamed not in known:
+    def next(self, most: float) -> tuple[float, float, int] | None:
+        """What the best count takes at the least that may take less than `most`, its rank, and which to plan to know
+        more of it.
+
+        Too few layers do not fit: they are looked for from below, in growing steps and then by halves, for that too
+        few do not fit is mostly said sooner than a plan is found that just does. Where some fit and more may be
+        quicker it is the most that may be: what it computes bounds all others.
+        """
+        worth = [k for k in self.left() if self.expected_s(k) * (1 + WORTH) < most]
+        if not worth:
+            return None
+        least_s, rank, best = min((self.expected_s(k), self.rank(k), k) for k in worth)
+        own = {k: one for (kinds, k), one in self.tried.items() if k and kinds == self.kinds}
+        refused = [k for k, one in own.items() if isinstance(one, NoPlan)]
+        above = [k for k in own if k > best and k not in refused]
+        if refused and above:
+            best = (best + min(above)) // 2
+        elif refused:
+            best = min(best + 2 ** (len(refused) - 1) - 1, worth[-1])
+        elif own and not above:
+            best = worth[-1]
+        return least_s, rank, min(worth, key=lambda k: abs(k - best))
+
+    def plan(self, streamed: int, below: float) -> Found | EsccError:
+        """What came of planning with so many layers streamed. Raises what is wrong whatever is streamed."""
+        key = self.key(streamed)
+        if key not in self.tried:
             try:
-                known[streamed] = self.planned(streaming(self.program, self.kinds, streamed, self.ahead))
-            except InputError as error:
-                known[streamed] = error
-        found = known[streamed]
-        if isinstance(found, InputError):
-            raise found
-        return found
+                self.tried[key] = self.planned(streamed, below)
+            except (NoPlan, HostFull, Cutoff) as error:
+                self.tried[key] = error
+        return self.tried[key]
 
-    def hidden(self) -> int:
-        """About the most layers that come while the others compute."""
-        every = (each for one in self.most_room() for each in one.estimate.fetches)
-        spare = [each.step_s / each.fetch.seconds for each in every if each.fetch.seconds]
-        return min(self.layers, int(self.layers * min(spare, default=1.0))) if self.ahead else 0
+
+def is_infeasible(tried: object) -> bool:
+    """Whether it was shown that nothing fits."""
+    return isinstance(tried, NoPlan) and tried.outcome is Outcome.INFEASIBLE
 
 
 def quickest(families: Sequence[Family[Found]], below: float = math.inf) -> Quickest[Found]:
-    """The quickest of all families: with nothing streamed, which all share, or with the fewest layers that fit or more.
+    """The quickest of all families, of equals that with the fewest layers streamed.
 
-    Of the family that may be quickest, by what it takes at the least, more is planned, as long as it may be quicker
-    than what was found; of equals of the one that is given first, which should leave most room. Raises the InputError
-    of the first where none has a plan, or Cutoff where bounds show that all take `below` at the least.
+    Raises the InputError of the first family where none has a plan, with as much room as may be; or Cutoff where bounds
+    show that all take `below` at the least.
     """
-    found: list[Quickest[Found]] = []
-    refused: list[InputError] = []
-    bounds: list[float] = []
-    if families[0].fewest == 0:
-        least_s = families[0].least_s(0)
-        if least_s >= below:
-            bounds.append(least_s)
-        else:
-            _add_unstreamed(families[0], found, refused, bounds)
-
-    def floor_s(family: Family[Found]) -> float:
-        computing_s = (one.known_s for one in families if family.kinds <= one.kinds)
-        return max(family.least_s(min(family.layers, family.shown)), *computing_s)
-
-    left = list(families)
-    while left:
-        family = min(left, key=floor_s)
-        if floor_s(family) * (1 + PROVEN) >= min([below, *(one.price for one in found)]):
-            bounds += map(floor_s, left)
+    best: Quickest[Found] | None = None
+    while True:
+        most = below if best is None else min(below, best.price)
+        every = [(*turn, n) for n, one in enumerate(families) if (turn := one.next(most)) is not None]
+        if not every:
             break
-        try:
-            if not family.settled:
-                family.settle()
-                continue
-            found.append(family.best())
-            bounds.append(found[-1].bound)
-        except InputError as error:
-            refused.append(error)
-        left.remove(family)
-    if not found:
-        raise refused[0] if refused and not left else Cutoff(min(bounds))
-    best = min(found, key=lambda one: (one.price, one.streamed))
-    return replace(best, bound=min([best.price, *bounds]))
-
-
-def _add_unstreamed(
-    family: Family[Found], found: list[Quickest[Found]], refused: list[InputError], bounds: list[float]
-) -> None:
-    """Add what there is with nothing streamed."""
-    try:
-        family.at(0)
-    except Cutoff as cut:
-        bounds.append(cut.bound)
-        return
-    except NoPlan as error:
-        refused.append(error)
-        if error.outcome is Outcome.UNPROVEN:
-            bounds.append(0.0)
-        return
-    bounds.append(family.bound(0))
-    found.append(Quickest(family.at(0), family.kinds, 0, family.price(0), bounds[0]))
+        *_, count, n = min(every)
+        found = families[n].plan(count, most)
+        if not isinstance(found, EsccError):
+            price = families[n].price(found)
+            if best is None or (price, count) < (best.price, best.streamed):
+                best = Quickest(found, families[n].kinds, count, price, 0.0)
+    bound = min(one.least_s(k) for one in families for k in range(one.fewest, one.layers + 1))
+    if best is not None:
+        return replace(best, bound=min(best.price, bound))
+    if bound < math.inf and below < math.inf:
+        raise Cutoff(bound)
+    first = families[0]
+    refusals = [*filter(None, (first.tried.get(first.key(k)) for k in reversed(range(first.layers + 1))))]
+    refused = refusals[0] if refusals else first.plan(first.layers, math.inf)
+    assert isinstance(refused, InputError), "what may be planned was planned"
+    raise refused

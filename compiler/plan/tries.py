@@ -56,7 +56,8 @@ def tries(
     Raises InputError where no mesh has such an axis, or with what the first says where none has a plan.
     """
     if program.on_host:
-        raise fail(f"`{program.on_host[0]}` is placed with the host, from where stages do not stream.")
+        hint = "leave out `place ... host` and give `--offload`, by which stages stream, or leave out `--stages`"
+        raise fail(f"`{program.on_host[0]}` is placed with the host, from where stages do not stream.", hint=hint)
     if options.objective is not Objective.TIME:
         raise fail(f"Stages are chosen by time, and `{options.objective}` is asked for.")
     alike = program, options.hardware, offload is not Offload.NONE

@@ -32,12 +32,10 @@ def grid(
 ) -> Sweep:
     """The sweep of a model on each hardware over lists of chips, batches, contexts (None: as the phase has it) and
     types of weights, and of caches (None: as the model has them); each point with streams from the host (`offload`,
-    `ahead`), or in `stages`, 0 for as many as are quickest. Costs are in dollars where each chip has a price.
+    `ahead`), in `stages`, 0 for as many as are quickest, or both. Costs are in dollars where each chip has a price.
 
     Raises InputError with all that is wrong in the lists, and where the model cannot be swept.
     """
-    if offload is not Offload.NONE and stages is not None:
-        raise fail("`--stages` does not go with `--offload`.", hint="leave one of them out")
     chip_kinds = _comparable(hardware)
     for chip in chip_kinds:
         if offload is not Offload.NONE and chip.host is None:

@@ -1,4 +1,4 @@
-"""The ways to plan a point on a mesh: as it is, with streams from the host, or as a pipeline."""
+"""The ways to plan a point on a mesh: as it is, with streams from the host, as a pipeline, or as one that streams."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ...passes.choose import Options
 from ...passes.layouts.mesh_order import FEW_AXES
 from ...passes.layouts.strategies import live_axes
 from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome, relative_gap
+from ...passes.stages.divide import layers_of
 from ..plan.compiled import CompiledPhase
 from ..plan.offload import Offload, compile_offloaded
 from ..plan.pipeline import compile_phase
 from ..plan.shapes import mesh_name
-from ..plan.staged import Staged
+from ..plan.staged import Staged, streamed_what
 from ..plan.tries import tries
 from .points import BEATEN, IN_MESH_ORDER, Point, Status, Sweep, Tried
 
@@ -47,10 +48,10 @@ def ways(sweep: Sweep, program: Program, point: Point, mesh: Mesh, below: float)
     """What comes of planning on a mesh in the ways of a sweep; a plain plan is wanted only below some seconds."""
     options, phase = replace(options_of(sweep, point), below=below), point.phase
     try:
-        if sweep.offload is not Offload.NONE:
-            yield _streamed(sweep, program, phase, mesh, replace(options, below=math.inf))
-        elif sweep.stages is not None:
+        if sweep.stages is not None:
             yield from _staged(sweep, program, phase, mesh, replace(options, below=math.inf))
+        elif sweep.offload is not Offload.NONE:
+            yield _streamed(sweep, program, phase, mesh, replace(options, below=math.inf))
         else:
             found = compile_phase(program, phase, mesh, options)
             plan = found.plan
@@ -80,14 +81,16 @@ def options_of(sweep: Sweep, point: Point) -> Options:
 def _streamed(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: Options) -> Found:
     """The quickest plan with streams."""
     found = compile_offloaded(program, [phase], mesh, options, sweep.offload, sweep.ahead)
-    way = f"{found.what} of {found.streamed} of {found.layers} layers streamed" if found.streamed else None
+    way = streams_text(found.what, found.streamed, program) or None
     status = Status(Outcome.of(found.gap))
     return Found(mesh, status, found.price, found.bound, found.compiled[0].prediction, way)
 
 
 def _staged(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: Options) -> Iterator[Found | Tried]:
-    """Each pipeline, and the plan without stages where they are not asked for by count; all by one call."""
-    for one in tries(program, [phase], [mesh], options, sweep.stages or None):
+    """Each pipeline, and the plan without stages where they are not asked for by count; all by one call. Each streams
+    what may be streamed, where that is quicker."""
+    given = program, [phase], [mesh], options, sweep.stages or None
+    for one in tries(*given, offload=sweep.offload, ahead=sweep.ahead):
         if one.beaten:
             yield Tried(mesh_name(mesh), BEATEN, bound_s=one.bound / program.phase(phase).calls)
             continue
@@ -103,10 +106,20 @@ def _staged(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: Opt
         if isinstance(one.found, Staged):
             count, (_, rounds) = len(one.found.stages), one.found.plan.rounds[0]
             plural = "" if rounds.micro_batches == 1 else "es"
-            way = f"{count} stages along {one.axis}, {rounds.micro_batches} micro-batch{plural}"
+            streamed = streams_text(one.found.streamed_what, sum(one.found.streamed_layers), program)
+            stages = f"{count} stages along {one.axis}, {rounds.micro_batches} micro-batch{plural}"
+            way = f"{stages}, {streamed}" if streamed else stages
             yield Found(mesh, status, price, bound, pipelined(one.found, phase), way)
         else:
-            yield Found(mesh, status, price, bound, one.found[0].prediction)
+            whole = one.found[0]
+            count = sum(fetch.streamed for fetch in whole.estimate.fetches)
+            streamed = streams_text(streamed_what([whole.spmd]), count, program)
+            yield Found(mesh, status, price, bound, whole.prediction, streamed or None)
+
+
+def streams_text(what: str, streamed: int, program: Program) -> str:
+    """What is streamed, and of how many layers of a program; nothing where that is none."""
+    return f"{what} of {streamed} of {layers_of(program)} layers streamed" if streamed else ""
 
 
 def pipelined(staged: Staged, phase: str) -> Prediction:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..layouts.space import too_large
-from ..plan import Cutoff
+from ..plan import PROVEN, Cutoff
 from .branch_and_bound import MANY_COLUMNS, Boxes, Side, branch_and_bound, enter, share
 from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
@@ -172,7 +172,10 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     prover.solve_s += sum(side.prover.solve_s for side in every if side.prover is not prover)
     if best is None:
         raise Cutoff(max(least, min(bounds)))
-    return replace(best, bound=min(best.price, max(least, min(bounds))))
+    bound, gap = min(best.price, *bounds), prover.problem.settings.gap
+    if gap > PROVEN:  # plans that are nearer to each other were not told apart
+        bound = min(bound, best.price * (1 - gap))
+    return replace(best, bound=min(best.price, max(least, bound)))
 
 
 def _boxes(side: Side, prover: Prover, ascent: DualAscent, below: float) -> Boxes:

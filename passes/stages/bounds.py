@@ -1,30 +1,43 @@
 """What a pipeline takes at the least, before its stages are planned: by its layers, and by what comes from the host.
 
 A layer is planned by itself, which is quick; a pipeline is no quicker than its layers one by one, evenly divided, and
-than the weights that come to its chips.
+than what comes to its chips. Nor does a stage fit that has no room for what it stores and for what one of its layers
+holds beside that, each as small as axes divide it: which a phase with so many micro-batches says by itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import combinations, pairwise, product
 
 from ...cost.stages import Rounds
 from ...cost.streams import least_fetched_s, least_stored_bytes
 from ...ir.dataflow import appends
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
-from ...ir.program import Program, stored_in
-from ..choose import Options, choose
+from ...ir.program import Program, Repeat, stored_in
+from ..choose import Options, choose, least_live_bytes
 from ..plan import NoPlan
-from .divide import divide, layer_programs, layers_of, turns
+from .divide import Stage, divide, layer_programs, layers_of, turns, without_layers
 
+ROUNDING = 1e-9  # relative: of sums of bytes
 FEW_DIVISIONS = 8  # of layers over stages, of which all are tried
 EachLayer = tuple[tuple[int, float], ...]  # how many layers of a kind there are, and what one takes at the least
-KnownLayers = dict[tuple[tuple[tuple[str, Rounds], ...], float], EachLayer]  # by rounds, and what one may store
+Turns = tuple[str, int]  # a phase, and its micro-batches
+
+
+@dataclass
+class Known:
+    """What was found of layers, and of what stands around them, which programs that stream other layers share.
+    `layers`: what they take, by rounds and what one may store; `live`: the bytes that one of each repeat holds beside
+    what is stored; `around`: seconds of what runs outside of repeats, by its program."""
+
+    layers: dict[tuple[tuple[tuple[str, Rounds], ...], float], EachLayer] = field(default_factory=dict)
+    live: dict[Turns, dict[str, float]] = field(default_factory=dict)
+    around: dict[tuple[Turns, Program], float] = field(default_factory=dict)
 
 
 def rounds_of(program: Program, phase: str, micro_batches: int) -> Rounds:
@@ -49,8 +62,7 @@ class Split:
 
 @dataclass
 class Bounds:
-    """Bounds of the pipelines of a program along an axis. `batch`: the dim that micro-batches divide. `known`: what
-    layers take, which programs that stream other layers share."""
+    """Bounds of the pipelines of a program along an axis. `batch`: the dim that micro-batches divide."""
 
     program: Program
     phases: tuple[str, ...]
@@ -58,7 +70,9 @@ class Bounds:
     axis: str
     batch: str
     options: Options
-    known: KnownLayers = field(default_factory=dict)
+    known: Known = field(default_factory=Known)
+    _fits: dict[tuple[tuple[int, ...], Turns], bool] = field(default_factory=dict, init=False)
+    _fetched: dict[tuple[Program, Turns], float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.ways = self.mesh.size(self.axis)
@@ -73,9 +87,13 @@ class Bounds:
         return layer_programs(self.program)
 
     @cached_property
-    def all_fetched_s(self) -> float:
-        """What all layers together wait at the least, of a micro-batch."""
-        return self.fetched_s(self.program)
+    def divisions(self) -> dict[tuple[int, ...], tuple[Stage, ...]]:
+        """The ways to divide few layers over stages; none of many."""
+        if not self.few:
+            return {}
+        cuts = combinations(range(1, self.layers), self.ways - 1)
+        every = [tuple(end - start for start, end in pairwise((0, *each, self.layers))) for each in cuts]
+        return {layers: divide(self.program, layers) for layers in every}
 
     def splits(self, asked: Mapping[str, int]) -> list[Split]:
         """The ways to divide the batches. Raises InputError where one does not divide as asked."""
@@ -92,14 +110,63 @@ class Bounds:
         return [Split(rounds) for rounds in dict.fromkeys(product(*every))]
 
     def may_hold(self, split: Split) -> bool:
-        """Whether what is stored may fit into the chips, each tensor split as far as axes divide it: some stage has
-        the mean of it."""
-        return self.stores(self.timed(self.program, split.rounds), self.ways)
+        """Whether some division may fit into the chips."""
+        if self.few:
+            return any(self.division_may_hold(split, layers) for layers in self.divisions)
+        return all(self._even_may_hold((phase, each.micro_batches)) for phase, each in split.rounds)
 
-    def stores(self, program: Program, stages: int = 1) -> bool:
-        """Whether chips have room for what a program stores at the least, evenly in so many stages."""
-        room = min(self.options.capacity, self.options.stored_bytes)
-        return all(least_stored_bytes(program, phase, self.inner) <= stages * room for phase in self.phases)
+    def division_may_hold(self, split: Split, layers: tuple[int, ...]) -> bool:
+        """Whether stages of so many layers may fit into the chips; of few layers."""
+        return all(self._division_may_hold((phase, each.micro_batches), layers) for phase, each in split.rounds)
+
+    def _division_may_hold(self, turns: Turns, layers: tuple[int, ...]) -> bool:
+        if (layers, turns) not in self._fits:
+            stages = self.divisions[layers]
+            self._fits[layers, turns] = all(self._may_hold(one.program, turns, 1, max) for one in stages)
+        return self._fits[layers, turns]
+
+    def _even_may_hold(self, turns: Turns) -> bool:
+        """Some stage stores the mean of all of them, and has one of the layers."""
+        if ((), turns) not in self._fits:
+            self._fits[(), turns] = self._may_hold(self.program, turns, self.ways, min)
+        return self._fits[(), turns]
+
+    def _may_hold(self, program: Program, turns: Turns, stages: int, most: Callable[[list[float]], float]) -> bool:
+        """Whether chips have room for what a program stores at the least, evenly in so many stages, and beside it for
+        what `most` says of the least that one of each of its layers holds."""
+        stored = least_stored_bytes(self._in_turns(program, turns), turns[0], self.inner) / stages
+        live = most([self.live(turns)[item.name] for item in program.body.items if isinstance(item, Repeat)])
+        return stored <= self.options.stored_bytes and stored + live <= self.options.capacity * (1 + ROUNDING)
+
+    def live(self, turns: Turns) -> dict[str, float]:
+        """What one layer of each repeat holds at the least beside what is stored, where most is held."""
+        if turns not in self.known.live:
+            self.known.live[turns] = {
+                name: least_live_bytes(self._in_turns(layer, turns), turns[0], self.inner, self.options)
+                for name, (_, layer) in zip(self.repeats, self.parts, strict=True)
+            }
+        return self.known.live[turns]
+
+    @cached_property
+    def repeats(self) -> tuple[str, ...]:
+        """The names of the repeats that are divided, those of `parts`."""
+        return tuple(item.name for item in self.program.body.items if isinstance(item, Repeat))
+
+    def around_s(self, program: Program, turns: Turns) -> float:
+        """What a micro-batch takes at the least for what a program runs outside of its repeats."""
+        outside = without_layers(program)
+        if outside is None:
+            return 0.0
+        if (turns, outside) not in self.known.around:
+            free = replace(self.options, capacity_bytes=math.inf, stored_bytes=math.inf, pins=())
+            plan = choose(self._in_turns(outside, turns), [turns[0]], self.inner, free)
+            self.known.around[turns, outside] = plan.least
+        return self.known.around[turns, outside]
+
+    def _in_turns(self, program: Program, of: Turns) -> Program:
+        """A program with one phase, in micro-batches, called once."""
+        phase, parts = of
+        return turns(program, self.batch, {phase: (parts, 1)})
 
     def timed(self, program: Program, rounds: Sequence[tuple[str, Rounds]]) -> Program:
         """A program in micro-batches, its phases weighted as a pipeline of even stages weights them."""
@@ -124,7 +191,7 @@ class Bounds:
         parts = self.parts
         fewest = 1 if self.few else self.layers // self.ways
         part = self.options.capacity / fewest if len(parts) == 1 and not self.streams else math.inf
-        if (rounds, part) not in self.known:
+        if (rounds, part) not in self.known.layers:
             found = []
             for count, layer in parts:
                 free = replace(self.options, capacity_bytes=math.inf, pins=())
@@ -134,27 +201,43 @@ class Bounds:
                 except NoPlan:  # so many layers fit nowhere; which stage is too large is said of the stage
                     plan = choose(timed, names, self.inner, free)
                 found.append((count, plan.least))
-            self.known[rounds, part] = tuple(found)
-        return self.known[rounds, part]
+            self.known.layers[rounds, part] = tuple(found)
+        return self.known.layers[rounds, part]
 
-    def fetched_s(self, program: Program) -> float:
-        """What a micro-batch waits at the least for weights that come to the chips of one stage at a time."""
+    def fetched_s(self, program: Program, of: Turns) -> float:
+        """What a micro-batch waits at the least for what comes to the chips of one stage at a time, and goes back."""
         host = self.options.hardware.host
-        return least_fetched_s(program, self.inner, host) if host is not None else 0.0
+        if host is None or not self.streams:
+            return 0.0
+        if (program, of) not in self._fetched:
+            timed = self._in_turns(program, of)
+            self._fetched[program, of] = least_fetched_s(timed, self.inner, host, of[0])
+        return self._fetched[program, of]
 
     def fetching_s(self, split: Split) -> float:
-        """What a pipeline takes at the least for its weights to come: some stage has the mean of them."""
-        return split.seconds({phase: [self.all_fetched_s / self.ways] * self.ways for phase in self.phases})
+        """What a pipeline takes at the least for what has to come, and for what runs beside layers: some stage has the
+        mean of it."""
+        every = {}
+        for phase, each in split.rounds:
+            of = phase, each.micro_batches
+            fetched_s = self.fetched_s(self.program, of)
+            together = fetched_s + self.around_s(self.program, of) if fetched_s else 0.0
+            every[phase] = [together / self.ways] * self.ways
+        return split.seconds(every)
 
     def division_s(self, split: Split, layers: tuple[int, ...]) -> tuple[float, float]:
         """What a division of layers takes at the least to compute, and with what comes from the host: in each stage
-        whichever is longer."""
-        fetched_s = [self.fetched_s(part.program) if self.streams else 0.0 for part in divide(self.program, layers)]
+        whichever is longer, and what runs beside layers."""
+        stages = self.divisions.get(layers) or divide(self.program, layers)
         computed, waiting = {}, {}
-        for one in split.rounds:
-            least_s = min(seconds for _, seconds in self.each_layer((one,)))
-            computed[one[0]] = [count * least_s for count in layers]
-            waiting[one[0]] = [*map(max, computed[one[0]], fetched_s)]
+        for phase, each in split.rounds:
+            of = phase, each.micro_batches
+            least_s = min(seconds for _, seconds in self.each_layer(((phase, each),)))
+            around_s = [self.around_s(one.program, of) if self.streams else 0.0 for one in stages]
+            layers_s = [count * least_s for count in layers]
+            fetched_s = [self.fetched_s(one.program, of) for one in stages]
+            computed[phase] = [*map(sum, zip(around_s, layers_s, strict=True))]
+            waiting[phase] = [a + max(b, c) for a, b, c in zip(around_s, layers_s, fetched_s, strict=True)]
         return split.seconds(computed), split.seconds(waiting)
 
     def computing_s(self, split: Split) -> float:

@@ -16,9 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
-from itertools import combinations, pairwise, product
+from itertools import product
 
-from ...cost.estimate import estimate
 from ...cost.network import Network
 from ...cost.stages import Passing, Rounds
 from ...ir.diagnostics import fail
@@ -29,8 +28,9 @@ from ..choose import Options, choose
 from ..ilp.solver import Settings
 from ..lower.insert import insert
 from ..plan import PROVEN, Cutoff, NoPlan, Objective, Outcome, Plan, relative_gap
-from .bounds import Bounds, KnownLayers, Split
+from .bounds import Bounds, Known, Split
 from .divide import Stage, divide, layers_of
+from .streaming import choose_streaming
 
 MOST_BOUNDARIES = 16  # ways for values to lie between stages, of which all are tried
 MOST_SPLITS = 12  # ways to divide batches that are looked at closely once one has a pipeline
@@ -103,6 +103,23 @@ class NoPipeline(NoPlan):
         self.splits = splits
 
 
+class _Slow(Cutoff):
+    """Stages take no less than was asked for: in all ways that were to be looked at `bound` if nothing waits for the
+    host, and `waiting_s` with what comes from there."""
+
+    def __init__(self, bound: float, waiting_s: float = 0.0):
+        super().__init__(bound)
+        self.waiting_s = waiting_s
+
+
+class SlowPipelines(Cutoff):
+    """None takes less than was asked for. `splits`: as NoPipeline has them."""
+
+    def __init__(self, bound: float, splits: tuple[SplitBound, ...]):
+        super().__init__(bound)
+        self.splits = splits
+
+
 def choose_stages(
     program: Program,
     phases: Sequence[str],
@@ -111,27 +128,32 @@ def choose_stages(
     batch: str,
     options: Options,
     micro_batches: Mapping[str, int] | None = None,
-    known: KnownLayers | None = None,
+    known: Known | None = None,
 ) -> StagedPlan:
     """The cheapest pipeline along `axis` that is found, with a bound. `batch`: the dim that counts sequences, which
     micro-batches divide; `micro_batches`: how many are asked for, by phase; others are chosen. `known`: what layers
     take, found before of a program that streams others of them.
 
     Raises InputError where there are fewer layers than stages, or a batch does not divide as asked; NoPipeline where no
-    division fits into the chips; Cutoff where bounds show before a pipeline is found that none takes less than
+    division fits into the chips; SlowPipelines where bounds show before a pipeline is found that none takes less than
     `options.below`.
     """
-    ways, count = mesh.size(axis), layers_of(program)
+    refuse_division(program, mesh.size(axis), axis)
+    if options.objective is not Objective.TIME:
+        raise fail(f"Stages are chosen by time, and `{options.objective}` is asked for.")
+    own = replace(options, below=math.inf)  # of layers and stages, which take less than all of them
+    search = _Search(program, tuple(phases), mesh, axis, batch, own, Known() if known is None else known)
+    return search.best(search.splits(micro_batches or {}), options.below)
+
+
+def refuse_division(program: Program, ways: int, axis: str) -> None:
+    """Raise InputError where a program has fewer layers than there are stages along an axis, or none."""
+    count = layers_of(program)
     if not count:
         raise fail("The model has no layers to divide: no block of it is repeated.", hint="leave out `--stages`")
     if count < ways:
         layers = "one layer" if count == 1 else f"{count} layers"
         raise fail(f"{ways} stages along `{axis}` are more than the model's {layers}.", hint="take fewer stages")
-    if options.objective is not Objective.TIME:
-        raise fail(f"Stages are chosen by time, and `{options.objective}` is asked for.")
-    own = replace(options, below=math.inf)  # of layers and stages, which take less than all of them
-    search = _Search(program, tuple(phases), mesh, axis, batch, own, {} if known is None else known)
-    return search.best(search.splits(micro_batches or {}), options.below)
 
 
 Boundary = tuple[tuple[str, tuple[Layout, ...]], ...]  # for each phase the layouts of what is passed on
@@ -140,6 +162,7 @@ Boundary = tuple[tuple[str, tuple[Layout, ...]], ...]  # for each phase the layo
 @dataclass
 class _Search(Bounds):
     plans: dict[tuple[Program, Boundary | None, Boundary | None], PlannedStage] = field(default_factory=dict)
+    slow: dict[tuple[Program, Boundary | None, Boundary | None], float] = field(default_factory=dict)  # their bounds
 
     @cached_property
     def passing(self) -> Passing:
@@ -149,8 +172,8 @@ class _Search(Bounds):
         return Passing(frozenset(), float(network.start_s + network.hop_s(self.axis)), float(1 / rate))
 
     def best(self, splits: Sequence[Split], below: float = math.inf) -> StagedPlan:
-        """The best pipeline of some ways to divide batches. Raises NoPipeline where none fits, Cutoff where none was
-        found before it was shown that none takes less than `below`.
+        """The best pipeline of some ways to divide batches. Raises NoPipeline where none fits, SlowPipelines where it
+        was shown before any was found that none takes less than `below`.
 
         Each way has a bound: of the layers of each phase, then of those of all phases, then of the stages as they
         would be by themselves, and of what has to come from the host. The one with the least is looked at more closely,
@@ -167,8 +190,10 @@ class _Search(Bounds):
         refused: list[NoPlan] = []
         bound = math.inf
         looked = 0
+        slow = False
         while queue and queue[0][0] < (below if best is None else best.price) and looked < MOST_SPLITS:
             least, n, looks, plan = heappop(queue)
+            most = below if best is None else best.price
             looked += looks == 1 and best is not None
             try:
                 match looks:
@@ -176,14 +201,19 @@ class _Search(Bounds):
                         computing[n] = max(computing[n], self.layers_s(splits[n].rounds))
                         heappush(queue, (max(least, computing[n]), n, 1, None))
                     case 1:
-                        plan, waiting = self.divided(splits[n])
+                        plan, waiting = self.divided(splits[n], most)
                         computing[n] = max(computing[n], plan.bound)
                         heappush(queue, (max(least, plan.bound, waiting), n, 2, plan))
                     case _:
                         assert plan is not None
-                        found = self.aligned(splits[n], plan)
                         bound = min(bound, least)
+                        found = self.aligned(splits[n], plan, most)
                         best = found if best is None or found.price < best.price else best
+            except _Slow as cut:
+                slow = True
+                if looks == 1:
+                    computing[n] = max(computing[n], cut.bound)
+                    bound = min(bound, max(least, cut.bound, cut.waiting_s))
             except NoPlan as error:
                 if looks == 2:  # there may be one that hands values on in other layouts
                     error = NoPlan(error.diagnostics, Outcome.UNPROVEN)
@@ -193,49 +223,50 @@ class _Search(Bounds):
                 else:
                     computing[n] = math.inf
         known = tuple(map(SplitBound, computing, fetching))
-        if best is None and queue:
-            raise Cutoff(min(bound, queue[0][0]))
+        bound = min([bound, *(least for least, *_ in queue)])
+        if best is None and (queue or slow):
+            raise SlowPipelines(bound, known)
         if best is None:
             raise NoPipeline(_refusal(refused), known)
-        bound = min([bound, best.price, *(least for least, *_ in queue)])
+        bound = min(bound, best.price)
         return replace(best, bound=bound, splits=known)
 
-    def divided(self, split: Split) -> tuple[StagedPlan, float]:
+    def divided(self, split: Split, most: float) -> tuple[StagedPlan, float]:
         """The best division of layers that is found for some micro-batches, values passed on in any layouts, with a
         bound of that division; and a bound that counts what comes from the host, 0 where there is none of all divisions
-        that may be looked at. Raises NoPlan where none fits."""
-        most, more = divmod(self.layers, self.ways)
+        that may be looked at. Raises NoPlan where none fits, _Slow where none takes less than `most`."""
+        each, more = divmod(self.layers, self.ways)
         inner_first = sorted(range(self.ways), key=lambda n: (n in (0, self.ways - 1), n))
-        layers = [most + (inner_first.index(n) < more) for n in range(self.ways)]
+        layers = [each + (inner_first.index(n) < more) for n in range(self.ways)]
         if self.few:
-            return self.of_all(split)
-        best = self.at(split, tuple(layers))
+            return self.of_all(split, most)
+        best = self.at(split, tuple(layers), most=most)
         while True:
             moved = self.moved(split, best)
             if moved is None or moved.price >= best.price:
                 return best, 0.0
             best = moved
 
-    def of_all(self, split: Split) -> tuple[StagedPlan, float]:
+    def of_all(self, split: Split, most: float) -> tuple[StagedPlan, float]:
         """The best of all divisions, with the least bound of any, and the least that counts what comes from the host.
-        Those that take at the least what another takes are not planned, nor those that store too much in any layouts,
-        but for one that says so."""
+        Those that take at the least what another takes, or `most`, are not planned, nor those that store too much in
+        any layouts, but for one that says so."""
         best: StagedPlan | None = None
         refused: list[NoPlan] = []
         bound, waiting = math.inf, math.inf
-        cuts = combinations(range(1, self.layers), self.ways - 1)
-        every = [tuple(end - start for start, end in pairwise((0, *each, self.layers))) for each in cuts]
-        bounds = {layers: self.division_s(split, layers) for layers in every}
-        every.sort(key=lambda layers: bounds[layers][1])
-        timed = self.timed(self.program, split.rounds)
-        held = [layers for layers in every if all(self.stores(part.program) for part in divide(timed, layers))]
-        for layers in held or every[:1]:
+        held = [layers for layers in self.divisions if self.division_may_hold(split, layers)]
+        bounds = {layers: self.division_s(split, layers) for layers in held or [*self.divisions][:1]}
+        for layers in sorted(bounds, key=lambda layers: bounds[layers][1]):
             computing_s, least_s = bounds[layers]
-            if best is not None and least_s >= best.price:
+            worth = most if best is None else min(most, best.price)
+            if least_s >= worth:
                 bound, waiting = min(bound, computing_s), min(waiting, least_s)
                 continue
             try:
-                found = self.at(split, layers)
+                found = self.at(split, layers, most=worth)
+            except _Slow as cut:
+                bound, waiting = min(bound, cut.bound), min(waiting, max(cut.bound, least_s))
+                continue
             except NoPlan as error:
                 refused.append(error)
                 if error.outcome is Outcome.UNPROVEN:
@@ -243,6 +274,8 @@ class _Search(Bounds):
                 continue
             bound, waiting = min(bound, found.bound), min(waiting, max(found.bound, least_s))
             best = found if best is None or found.price < best.price else best
+        if best is None and bound < math.inf and all(one.outcome is Outcome.INFEASIBLE for one in refused):
+            raise _Slow(bound, waiting)
         if best is None:
             raise _refusal(refused)
         return replace(best, bound=bound), min(waiting, best.price)
@@ -264,47 +297,76 @@ class _Search(Bounds):
             return None
         layers[slow], layers[quick] = layers[slow] - 1, layers[quick] + 1
         try:
-            return self.at(split, tuple(layers))
-        except NoPlan:
+            return self.at(split, tuple(layers), most=plan.price)
+        except (NoPlan, _Slow):
             return None
 
-    def at(self, split: Split, layers: tuple[int, ...], boundaries: Sequence[Boundary] = ()) -> StagedPlan:
+    def at(
+        self, split: Split, layers: tuple[int, ...], boundaries: Sequence[Boundary] = (), most: float = math.inf
+    ) -> StagedPlan:
         """A division of layers with the plans of its stages, whose `boundaries` are free where they are not given.
+        Raises NoPlan where a stage has none, _Slow where they take `most` at the least.
 
         Stages are planned by what phases count for in even ones. Of several phases that are not so, they are planned
         again by what each counts for here: the cheaper pipeline, with the higher bound.
         """
         parts = divide(self.timed(self.program, split.rounds), layers)
-        even = self.planned(split, parts, boundaries)
+        each_s = math.fsum(count * seconds for count, seconds in self.each_layer(split.rounds)) / self.layers
+        least = {n: one.layers * each_s * (len(self.parts) == 1) for n, one in enumerate(parts)}
+        alone = len(split.rounds) == 1
+        even = self.planned(split, parts, boundaries, least, math.inf if alone else most * self.ways)
         bound = math.fsum(one.plan.least for one in even.stages) / self.ways  # by the mean of the stages
-        if len(split.rounds) == 1:
+        if alone:
             bound = split.seconds({self.phases[0]: [one.plan.least for one in even.stages]})
         even = replace(even, bound=min(bound, even.price))
-        if len(split.rounds) == 1 or even.outcome is Outcome.OPTIMAL:
+        if alone or even.outcome is Outcome.OPTIMAL or bound >= most:
             return even
         counts = {phase: each.counts([one.seconds(phase) for one in even.stages]) for phase, each in split.rounds}
         weighted = [
             replace(part, program=_called(part.program, {phase: each[n] for phase, each in counts.items()}))
             for n, part in enumerate(parts)
         ]
-        own = self.planned(split, weighted, boundaries)
+        try:
+            own = self.planned(split, weighted, boundaries, {}, most)
+        except _Slow as cut:
+            return replace(even, bound=min(max(bound, cut.bound * self.ways), even.price))
         bound = max(bound, math.fsum(one.plan.least for one in own.stages))
         best = min(even, own, key=lambda one: one.price)
         return replace(best, bound=min(bound, best.price))
 
-    def planned(self, split: Split, parts: Sequence[Stage], boundaries: Sequence[Boundary]) -> StagedPlan:
-        """The stages of a pipeline, each planned by itself; its bound is not known."""
+    def planned(
+        self,
+        split: Split,
+        parts: Sequence[Stage],
+        boundaries: Sequence[Boundary],
+        least: Mapping[int, float],
+        most: float,
+    ) -> StagedPlan:
+        """The stages of a pipeline, each planned by itself; its bound is not known. `least`: what each takes at the
+        least. Raises _Slow, with the mean of the stages, where that shows that all of them take `most`."""
         between: Sequence[Boundary | None] = boundaries or [None] * (self.ways - 1)
         cuts = (None, *between, None)
         fullest_first = sorted(range(self.ways), key=lambda n: -parts[n].layers)  # where none fits it soonest says so
-        made = {n: self.stage(split, parts[n], cuts[n], cuts[n + 1]) for n in fullest_first}
+        made = {}
+        known = {n: least.get(n, 0.0) for n in fullest_first}
+        for n in fullest_first:
+            try:
+                made[n] = self.stage(split, parts[n], cuts[n], cuts[n + 1], most - math.fsum(known.values()) + known[n])
+                known[n] = max(known[n], made[n].plan.least)
+            except Cutoff as cut:
+                known[n] = max(known[n], cut.bound)
+                raise _Slow(math.fsum(known.values()) / self.ways) from None
         stages = tuple(made[n] for n in range(self.ways))
         price = split.seconds({phase: [one.seconds(phase) for one in stages] for phase in self.phases})
         return StagedPlan(self.mesh, self.axis, split.rounds, stages, price, 0.0)
 
-    def stage(self, split: Split, stage: Stage, before: Boundary | None, after: Boundary | None) -> PlannedStage:
-        """The plan of a stage; those of equal ones are made once."""
+    def stage(
+        self, split: Split, stage: Stage, before: Boundary | None, after: Boundary | None, below: float = math.inf
+    ) -> PlannedStage:
+        """The plan of a stage; those of equal ones are made once. Raises Cutoff where it takes `below` at the least."""
         key = stage.program, before, after
+        if self.slow.get(key, -math.inf) >= below:
+            raise Cutoff(self.slow[key])
         if key not in self.plans:
             pins = tuple(pin for pin in self.options.pins if _about(pin, stage.program))
             for names, boundary in ((stage.received, before), (stage.passed, after)):
@@ -312,10 +374,14 @@ class _Search(Bounds):
                     pins += tuple(_pin(stage.program, n, one, phase) for n, one in zip(names, layouts, strict=True))
             passing = replace(self.passing, values=frozenset(stage.passed))
             options = replace(self.options, pins=pins, passing=passing, settings=self.settings(split))
-            plan = choose(stage.program, self.phases, self.inner, options)
-            if self.streams:  # the search tells no plans apart that are nearer than its gap
-                plan = plan.bounded(plan.bound * (1 - options.settings.gap))
-            self.plans[key] = PlannedStage(stage, plan, options, self._waiting_s(plan))
+            try:
+                plan, waiting_s = self.chosen(stage.program, replace(options, below=below))
+            except Cutoff as cut:
+                if cut.bound == math.inf:  # which says that none fits, but not why
+                    return self.stage(split, stage, before, after)
+                self.slow[key] = max(cut.bound, self.slow.get(key, 0.0))
+                raise
+            self.plans[key] = PlannedStage(stage, plan, options, tuple(waiting_s))
         return self.plans[key]
 
     def settings(self, split: Split) -> Settings:
@@ -325,31 +391,36 @@ class _Search(Bounds):
         if not self.streams:
             return settings
         layers_s = math.fsum(count * seconds for count, seconds in self.each_layer(split.rounds))
-        weights = sum(each.weight(self.ways) for _, each in split.rounds) if len(split.rounds) > 1 else 1
-        times = weights * self.all_fetched_s / layers_s if layers_s else 0.0
-        return replace(settings, gap=max(NEAR, min(MOST_LEFT, STREAMED_NEAR * times)))
+        several = len(split.rounds) > 1
+        fetched_s = math.fsum(
+            (each.weight(self.ways) if several else 1) * self.fetched_s(self.program, (phase, each.micro_batches))
+            for phase, each in split.rounds
+        )
+        times = fetched_s / layers_s if layers_s else 0.0
+        return replace(settings, gap=max(settings.gap, NEAR, min(MOST_LEFT, STREAMED_NEAR * times)))
 
-    def _waiting_s(self, plan: Plan) -> tuple[float, ...]:
-        """How long each phase of a plan waits for what comes from the host. Raises InputError where that cannot hold
-        it."""
-        if not self.streams:
-            return (0.0,) * len(plan.phases)
-        return tuple(estimate(spmd, self.options.hardware).totals().waiting_s for spmd in insert(plan))
+    def chosen(self, program: Program, options: Options) -> tuple[Plan, Sequence[float]]:
+        """The plan of a stage, and how long each phase waits for what comes from the host. Raises HostFull where that
+        cannot hold it."""
+        if self.streams:
+            return choose_streaming(program, self.phases, self.inner, options)
+        return choose(program, self.phases, self.inner, options), [0.0] * len(self.phases)
 
-    def aligned(self, split: Split, plan: StagedPlan) -> StagedPlan:
+    def aligned(self, split: Split, plan: StagedPlan, most: float) -> StagedPlan:
         """The plan with stages that hand on values as the next ones take them: alike at all boundaries, then at each
-        by itself as long as that helps, and may help by more than NEAR."""
+        by itself as long as that helps, and may help by more than NEAR. Raises NoPlan where none is found, _Slow where
+        those that are tried take `most`."""
         layers = tuple(one.stage.layers for one in plan.stages)
         tried = self._boundaries(plan)
         best: tuple[StagedPlan, list[Boundary]] | None = None
-        refused: NoPlan | None = None
+        refused: NoPlan | _Slow | None = None
 
         def attempt(boundaries: list[Boundary]) -> None:
             nonlocal best, refused
             try:
-                found = self.at(split, layers, boundaries)
-            except NoPlan as error:
-                refused = refused or error
+                found = self.at(split, layers, boundaries, most if best is None else min(most, best[0].price))
+            except (NoPlan, _Slow) as error:
+                refused = error if refused is None or isinstance(error, _Slow) else refused
                 return
             if best is None or found.price < best[0].price:
                 best = found, boundaries

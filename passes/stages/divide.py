@@ -164,6 +164,18 @@ def layer_programs(program: Program) -> tuple[tuple[int, Program], ...]:
     return tuple(found)
 
 
+def without_layers(program: Program) -> Program | None:
+    """What a program runs outside of repeats, which reads what they make; None where that is nothing."""
+    items: Items = tuple(item for item in program.body.items if not isinstance(item, Repeat))
+    layers = (item for item in program.body.items if isinstance(item, Repeat))
+    stored = {one.value: one for one in program.body.stored}
+    inputs = tuple(stored.get(name, Stored(name, Kind.INPUT)) for name in dict.fromkeys(_reads(items)))
+    made = [name for item in items for name in makes(item)]
+    wanted = {*program.results, *_reads(layers)}
+    body: Region[Op] = Region(inputs, items)
+    return _program(program, body, tuple(name for name in made if name in wanted), program.table()) if items else None
+
+
 def _program(program: Program, body: Region[Op], results: tuple[str, ...], table: Mapping[str, Value]) -> Program:
     """The program of a stage, with the pins that are about it."""
     there = set(defined(body))

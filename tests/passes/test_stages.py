@@ -231,6 +231,23 @@ def test_ways_to_divide_batches_that_do_not_fit_bound_no_pipeline():
     assert len(prices) == 2 and found.bound <= found.price == min(prices)
 
 
+def test_divisions_that_are_not_planned_since_a_layer_has_no_room_do_not_fit():
+    program, said = parse(TINY), {True: 0, False: 0}
+    for capacity_bytes in (280e3, 310e3, 330e3, 345e3, 360e3):
+        options = Options(Hardware.load("h100"), capacity_bytes=capacity_bytes)
+        search = _Search(program, ("prefill",), Mesh.parse("2x1"), "x", "B", options)
+        for split, layers in product(search.splits({}), search.divisions):
+            try:
+                search.at(split, layers)
+                fits = True
+            except NoPlan:
+                fits = False
+            held = search.division_may_hold(split, layers)
+            assert held or not fits
+            said[held] += 1
+    assert min(said.values()) > 5
+
+
 def test_the_bound_of_layers_alone_is_below_every_pipeline_where_they_do_not_divide():
     program = parse(TINY)
     search = _Search(program, ("decode",), Mesh.parse("2x1"), "x", "B", Options(Hardware.load("h100")))

@@ -122,6 +122,7 @@ def test_places_that_are_none_are_said_all_at_once(compiled):
     Path("places.pins").write_text("place layer.Wd host\n")
     staged = compiled("--pin", "places.pins", "--stages", "auto")
     assert staged.exit_code == 1 and "from where stages do not stream" in staged.output
+    assert "give `--offload`" in staged.output
 
 
 def test_explain_has_what_comes_from_the_host_as_formulas(compiled):

@@ -11,6 +11,7 @@ from escc.compiler.plan import offload
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.offload import Offload, Offloaded, compile_offloaded, on_meshes
 from escc.compiler.plan.pipeline import compile_phases, load, model_source, parse
+from escc.compiler.plan.staged_offload import compile_streamed_stages
 from escc.compiler.plan.streamed_layers import streaming
 from escc.compiler.plan.tries import tries
 from escc.compiler.report.offload_text import chip_flops_per_s
@@ -169,3 +170,8 @@ def test_what_cannot_be_streamed_is_refused():
     flat = parse("dim E\nmain(x: bf16[E]) {\n  y = exp(x)\n  return y\n}\nphase p { E = 8 }\n")
     with pytest.raises(InputError, match="no layers to stream"):
         compile_offloaded(flat, ["p"], mesh, Options(TINY_CHIP), Offload.AUTO)
+    pair = Mesh.parse("2")
+    with pytest.raises(InputError, match="no layers to divide"):
+        compile_streamed_stages(flat, ["p"], pair, "x", Options(TINY_CHIP), Offload.AUTO)
+    with pytest.raises(InputError, match="8 stages along `x` are more than the model's 5 layers"):
+        compile_streamed_stages(program, ["decode"], Mesh.parse("8"), "x", Options(TINY_CHIP), Offload.AUTO)

@@ -13,6 +13,7 @@ from escc.compiler.commands.main import app
 from escc.compiler.plan.offload import Offload, compile_offloaded
 from escc.compiler.plan.pipeline import parse, read_model
 from escc.compiler.plan.staged import compile_staged
+from escc.compiler.plan.tries import tries
 from escc.compiler.sweep.grid import grid
 from escc.compiler.sweep.points import Asked, Sweep, record_of
 from escc.compiler.sweep.solve import solve
@@ -69,9 +70,25 @@ def test_a_point_in_stages_is_the_pipeline(model: Path) -> None:
     assert (found.mfu or 0.0) * found.seconds * found.chips == pytest.approx(sum(flops) * rounds.micro_batches)
 
 
+def test_a_point_in_stages_that_stream_is_the_quickest_of_all_ways(model: Path) -> None:
+    model.write_text(TINY_DECODER.replace("repeat 5", "repeat 8"))
+    program, hardware = (
+        parse(model.read_text()),
+        replace(SMALL, hbm_bytes=340e3, host=replace(SMALL.host, host_chips=1)),
+    )
+    for stages, way in ((0, "weights of "), (2, "2 stages along x, ")):
+        sweep = swept(model, hardware, "2", offload=Offload.WEIGHTS, stages=stages)
+        [record] = (solve(sweep, point) for point in sweep.points)
+        given = program, ["decode"], [Mesh.parse("2")], Options(hardware), stages or None
+        found = tries(*given, offload=Offload.WEIGHTS)
+        assert record.latency_s == pytest.approx(found[0].price / program.phase("decode").calls)
+        assert len(record.tried) == len(found) == (2 if stages == 0 else 1)
+        assert record.way is not None and record.way.startswith(way) and record.way.endswith(" of 8 layers streamed")
+        assert record_of(record.data()) == record
+        assert sweep.header()["offload"] == "weights" and sweep.header()["stages"] == stages
+
+
 def test_what_does_not_go_together_is_refused(model: Path) -> None:
-    with pytest.raises(InputError, match="does not go with"):
-        swept(model, SMALL, "1", offload=Offload.AUTO, stages=2)
     with pytest.raises(InputError, match="has no host"):
         swept(model, H100, "1", offload=Offload.AUTO)
     stream = ["--input", "8", "--output", "8", "--hardware", "h100", "--stages", "2"]

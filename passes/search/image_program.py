@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .branch_and_bound import press
+from .branch_and_bound import NEARLY, press
 from .dual_ascent import DualAscent
 from .exact import Prover
 from .images import ImageLimits, Images
@@ -27,6 +27,7 @@ JUMP = 0.03  # what a step may begin above the end of the one before
 MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough where there are so many
 FAR = 0.15  # above a bound: a price below which plans are many
 NEAR_PLAN = (2e-3, 0.01, 0.02, 0.05)  # above the price of a plan among images, what it may cost spelled out
+NEAR_STORED = NEAR_PLAN[:3]  # and one that stores as much
 FINE = 0.2  # of that, how near to the cheapest is near enough where there are many images
 SWEEPS = 3  # of the ascent among the images of a plan
 MOST_AMONG = 250_000  # columns of a program among images; larger ones take minutes
@@ -66,20 +67,55 @@ class ImageSearch:
         small = _Small(Prover(self.images.problem), ascent, plan)
         cheapest, bound = small.cheapest(limits, max(least, low), below)
         whole, found = self.images.whole(self.ascent, ascent), None
-        for beyond in TIGHTER:
-            if cheapest is None:
-                break
-            found, wrong = self._spelled(cheapest, small, limits, whole, below)
-            if found is not None:
-                break
-            excess = UNKNOWN if wrong is None else self.limits.excess(wrong)
-            less = limits.share * (1 - beyond * excess)
-            limits = replace(limits, share=min(less, limits.taken(cheapest) * (1 - LITTLE)))
-            cheapest, _ = small.any(limits, max(least, low), below, ROUGH)
-        if found is not None and bound < found.price * (1 - ROUGH):
-            found = self._stored_alike(found, whole) or found
+        if cheapest is not None:
+            found = self._nearest(cheapest, small, limits, max(least, low), whole, below)
+            if found is not None and bound < found.price * (1 - ROUGH):
+                found = self._stored_alike(found, whole) or found
+            price = below if found is None else found.price
+            if bound < price * (1 - NEARLY):  # seldom is there none that is much nearer
+                found = self._nearest_as_stored(cheapest, small, limits, max(least, low), price) or found
         self.prover.solve_s += small.prover.solve_s
         return Among(bound, found, whole)
+
+    def _nearest(
+        self, plan: Candidate, small: _Small, limits: ImageLimits, low: float, whole: DualAscent, below: float
+    ) -> Candidate | None:
+        """A plan that costs less than `below`, of the images of all that a plan among images takes; where none keeps to
+        the limits, of one that takes less. `low`: a bound of all plans."""
+        for beyond in TIGHTER:
+            found, wrong = self._spelled(plan, whole, below)
+            if found is not None:
+                return found
+            limits = self._with_less_room(limits, plan, wrong, beyond)
+            less, _ = small.any(limits, low, below)
+            if less is None:
+                break
+            plan = less
+        return None
+
+    def _nearest_as_stored(
+        self, plan: Candidate, small: _Small, limits: ImageLimits, low: float, below: float
+    ) -> Candidate | None:
+        """As `_nearest`, of the images of what a plan among images stores, as long as some are near it."""
+        for beyond in TIGHTER:
+            found, wrong = self._as_stored(plan, small, limits, below)
+            if found is not None or wrong is None:
+                return found
+            limits = self._with_less_room(limits, plan, wrong, beyond)
+            less, _ = small.any(limits, low, below, ROUGH)
+            if less is None:
+                break
+            plan = less
+        return None
+
+    def _with_less_room(
+        self, limits: ImageLimits, plan: Candidate, wrong: Candidate | None, beyond: float
+    ) -> ImageLimits:
+        """Limits that a plan among images does not keep to, by so much `beyond` what it takes too much as it is spelled
+        out `wrong`; None where none of its images is a plan."""
+        excess = UNKNOWN if wrong is None else self.limits.excess(wrong)
+        less = limits.share * (1 - beyond * excess)
+        return replace(limits, share=min(less, limits.taken(plan) * (1 - LITTLE)))
 
     def _settled(self, limits: ImageLimits) -> tuple[DualAscent, Candidate, float] | None:
         """An ascent among images that has settled on charges for memory, a plan and a bound; None where no plan keeps
@@ -98,12 +134,9 @@ class ImageSearch:
             return start, problem.found(start.round()), start.bound()
         return pressed.ascent, pressed.plan, pressed.bound
 
-    def _spelled(
-        self, plan: Candidate, small: _Small, limits: ImageLimits, whole: DualAscent, below: float
-    ) -> tuple[Candidate | None, Candidate | None]:
-        """A plan that costs less than `below`, keeps to the limits and is as near as may be to a plan among images: of
-        the images of what that takes, or where none of these is near of all plans that store images of what it stores.
-        Or one that does not keep to them."""
+    def _spelled(self, plan: Candidate, whole: DualAscent, below: float) -> tuple[Candidate | None, Candidate | None]:
+        """The cheapest plan among the images of what a plan takes that costs less than `below` and keeps to the limits,
+        or one that does not keep to them."""
         own = self._images_of(plan, whole)
         arcs = self.images.arcs(self.prover.problem, plan)
         for share in NEAR_PLAN:
@@ -114,9 +147,6 @@ class ImageSearch:
                 answer = self.prover.near_relaxed(own, known, self.limits, most_columns, gap, among)
                 if answer is not None and answer != (None, None):
                     return answer
-            answer = self._as_stored(plan, small, limits, price, share * FINE)
-            if answer is not None and answer != (None, None):
-                return answer
             if price == below:
                 break
         return None, None
@@ -135,25 +165,32 @@ class ImageSearch:
         return own
 
     def _as_stored(
-        self, plan: Candidate, small: _Small, limits: ImageLimits, price: float, gap: float
-    ) -> tuple[Candidate | None, Candidate | None] | None:
-        """As `_spelled`, of plans that store images of what a plan among images stores, and cost less than a `price`.
-        A linear program among images says which choices these may have."""
+        self, plan: Candidate, small: _Small, limits: ImageLimits, below: float
+    ) -> tuple[Candidate | None, Candidate | None]:
+        """As `_spelled`, of plans that store images of what a plan among images stores. A linear program among images
+        says which choices those near it may have."""
         near = small.ascent.copy()
         for n, node in enumerate(self.images.problem.graph.nodes):
             if node.stored is not None:
                 near.allow(n, np.arange(len(near.prices[n])) == plan.chosen[n])
         for _ in range(SETTLED):
             near.sweep()
-        left = small.prover.near(near, replace(plan, price=price, bound=near.bound()), limits)
-        if left is None:
-            return None, None
-        own = self.images.whole(self.ascent, near)
-        for n, mask in enumerate(self.images.all(left.masks)):
-            own.allow(n, mask)
-        known = Candidate(tuple(own.round()), price, own.bound())
-        among = self.images.between(self.prover.problem, left.arcs)
-        return self.prover.near_relaxed(own, known, self.limits, MOST_ARCS, gap, among)
+        for share in NEAR_STORED:
+            price = min(below, plan.price * (1 + share))
+            left = small.prover.near(near, replace(plan, price=price, bound=near.bound()), limits)
+            if left is None:
+                continue
+            own = self.images.whole(self.ascent, near)
+            for n, mask in enumerate(self.images.all(left.masks)):
+                own.allow(n, mask)
+            known = Candidate(tuple(own.round()), price, own.bound())
+            among = self.images.between(self.prover.problem, left.arcs)
+            answer = self.prover.near_relaxed(own, known, self.limits, MOST_ARCS, share * FINE, among)
+            if answer is None or answer != (None, None):
+                return answer or (None, None)
+            if price == below:
+                break
+        return None, None
 
     def _stored_alike(self, plan: Candidate, whole: DualAscent) -> Candidate | None:
         """A cheaper plan that stores what a plan stores: with that settled, much of how axes stand to each other is."""

@@ -24,7 +24,6 @@ from escc.passes.layouts.strategies import StrategyTable
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent
-from escc.passes.search.exact import Prover
 from escc.passes.search.image_program import Among, ImageSearch
 from escc.passes.search.images import Images, images
 from escc.passes.search.problem import Candidate, Problem
@@ -208,18 +207,11 @@ def test_where_no_image_of_the_cheapest_plan_keeps_to_the_limits_less_room_is_as
 def test_where_images_of_all_that_a_plan_takes_are_dear_those_of_what_it_stores_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    near, as_stored = Prover.near_relaxed, ImageSearch._as_stored
-    told = list[tuple[ImageSearch, Candidate, Candidate]]()
-    inside = list[None]()
-
-    def only_as_stored(self: Prover, *others: Any) -> Any:
-        return near(self, *others) if inside else (None, None)
+    as_stored, told = ImageSearch._as_stored, list[tuple[ImageSearch, Candidate, Candidate]]()
 
     def noted(self: ImageSearch, plan: Candidate, *others: Any) -> Any:
-        inside.append(None)
         answer = as_stored(self, plan, *others)
-        inside.pop()
-        if answer is not None and answer[0] is not None:
+        if answer[0] is not None:
             told.append((self, plan, answer[0]))
         return answer
 
@@ -228,10 +220,10 @@ def test_where_images_of_all_that_a_plan_takes_are_dear_those_of_what_it_stores_
     options = Options(LINKS, capacity_bytes=math.inf, stored_bytes=0.6 * 2 * 256 * 1024 * 2 + 1)
     plain = choose(program, "main", CUBE, options)
     searched_by_images(monkeypatch)
-    monkeypatch.setattr(Prover, "near_relaxed", only_as_stored)
+    monkeypatch.setattr(ImageSearch, "_spelled", lambda *_: (None, None))
     monkeypatch.setattr(ImageSearch, "_as_stored", noted)
     assert choose(program, "main", CUBE, options).price == pytest.approx(plain.price, rel=1e-9)
-    (search, plan, found) = told[0]
+    search, plan, found = told[0]
     stored = [n for n, node in enumerate(search.prover.problem.graph.nodes) if node.stored is not None]
     assert stored and all(int(search.images.of[n][found.chosen[n]]) == plan.chosen[n] for n in stored)
     assert plan.price <= found.price * (1 + 1e-9)

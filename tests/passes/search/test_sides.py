@@ -23,7 +23,7 @@ def side(price: float, prover: Any) -> Any:
 
 @pytest.mark.parametrize("prices", [(1.0, 2.0), (2.0, 1.0), (3.0, 1.0, 2.0)])
 def test_the_cheapest_of_all_sides_is_taken(prices: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    prover: Any = SimpleNamespace(solve_s=0.0)
+    prover: Any = SimpleNamespace(solve_s=0.0, problem=SimpleNamespace(settings=SimpleNamespace(gap=1e-9)))
     monkeypatch.setattr(search, "branch_and_bound", lambda sides: None)
     found = search._sides([side(price, prover) for price in prices], prover, 0.0, math.inf)
     assert found.price == min(prices) and found.bound == 1.0

@@ -152,9 +152,7 @@ def fetch_costs(
     """
     if not host_tensors(spmd):
         return ()
-    host = hardware.host
-    if host is None:
-        raise fail(f"{hardware.name} has no host to store parameters or caches in.", hint=NO_HOST)
+    host = host_of(hardware)
     held = host_bytes(spmd, host, local)
     room = host.dram_bytes + host.nvme_bytes
     if held > room:
@@ -171,7 +169,14 @@ def fetch_costs(
     return tuple(found)
 
 
-NO_HOST = "give its file a table `[host]`, with dram_bytes, dram_bytes_per_s, link_bytes_per_s and host_chips"
+def host_of(hardware: Hardware) -> Host:
+    """The machine that chips are plugged into. Raises InputError where hardware has none."""
+    if hardware.host is None:
+        raise fail(
+            f"{hardware.name} has no host to store parameters or caches in.",
+            hint="give its file a table `[host]`, with dram_bytes, dram_bytes_per_s, link_bytes_per_s and host_chips",
+        )
+    return hardware.host
 
 
 def nvme_share(spmd: SpmdProgram, host: Host, local: LocalBytes) -> float:

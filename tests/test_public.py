@@ -166,6 +166,7 @@ def test_a_sweep_is_a_table() -> None:
         (lambda: escc.compile(escc.load(EXAMPLE), "2", offload="all"), "no kind of tensors to offload"),
         (lambda: escc.compile(escc.load(EXAMPLE), "2", offload="auto"), "has no host"),
         (lambda: escc.compile(escc.load(EXAMPLE), "2", offload="auto", stages=2), "no layers to divide"),
+        (lambda: escc.compile("palm-8b", "2", phases="decode", offload="auto", stages=2), "has no host to store"),
         (lambda: escc.compile(None, "2"), "it takes Program or str or Path"),
         (lambda: escc.load(3), "`file` of `escc.load`"),
         (lambda: escc.load(EXAMPLE, {"B": "8"}), "Mapping of str to int"),

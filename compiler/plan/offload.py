@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from ...cost.streams import NO_HOST, least_fetched_s, least_stored_bytes
+from ...cost.streams import host_of, least_fetched_s, least_stored_bytes
 from ...ir.diagnostics import EsccError, InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program, stored_in
@@ -110,8 +110,7 @@ def compile_offloaded(
     streamed; NoPlan where the model does not fit even so.
     """
     hardware = options.hardware
-    if hardware.host is None:
-        raise fail(f"{hardware.name} has no host to store parameters or caches in.", hint=NO_HOST)
+    host_of(hardware)
     if options.objective is not Objective.TIME:
         raise fail(f"What is streamed is chosen by time, and `{options.objective}` is asked for.")
     if options.overlap:

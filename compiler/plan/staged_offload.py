@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ...cost.streams import NO_HOST, host_of_stages
-from ...ir.diagnostics import EsccError, fail
+from ...cost.streams import host_of, host_of_stages
+from ...ir.diagnostics import EsccError
 from ...ir.mesh import Mesh
 from ...ir.program import Kind, Program
 from ...passes.choose import Options
@@ -31,9 +31,7 @@ def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:
     """The options for stages along an axis, each with its hosts or its share of one. Raises InputError where stages
     cannot stream."""
     hardware = options.hardware
-    if hardware.host is None:
-        raise fail(f"{hardware.name} has no host to store parameters or caches in.", hint=NO_HOST)
-    return replace(options, hardware=replace(hardware, host=host_of_stages(hardware.host, mesh, axis)))
+    return replace(options, hardware=replace(hardware, host=host_of_stages(host_of(hardware), mesh, axis)))
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...cost.hardware import Hardware
-from ...cost.streams import NO_HOST
+from ...cost.streams import host_of
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
@@ -38,8 +38,8 @@ def grid(
     """
     chip_kinds = _comparable(hardware)
     for chip in chip_kinds:
-        if offload is not Offload.NONE and chip.host is None:
-            raise fail(f"{chip.name} has no host to store parameters or caches in.", hint=NO_HOST)
+        if offload is not Offload.NONE:
+            host_of(chip)
     program = asked.program(phase)
     phases, dims = select_phases(program, phase), serving(program)
     chips, batch, context, weights, caches = lists

@@ -70,7 +70,7 @@ class Attentions:
             taken.append(own)
             cut.append((self._kept(part.labels, self.values[part.value].dims), text))
         self.lines.blank()
-        self.lines.line(f"def {function}({', '.join(taken)}):")
+        self.lines.definition(function, taken)
         self.lines.depth += 1
         for op in one.scores:
             text, note = self.ops.text(op, inner.texts), self.note(op.result)

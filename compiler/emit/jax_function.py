@@ -6,6 +6,7 @@ no chips in particular, without collectives, is written by the same rules.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from ...ir.dataflow import ops_in
 from ...ir.expr import context_dims, operands
 from ...ir.inert import literal
 from ...ir.layout import Layout, format_layout
-from ...ir.program import Append, Choose, Kind, Map, Reduce, Region, Repeat
+from ...ir.program import Append, Choose, Kind, Map, Reduce, Region, Repeat, Take, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import loop_of, runs, together
 from .jax_attention import Attentions
@@ -53,7 +54,7 @@ class FunctionText:
     def __post_init__(self) -> None:
         self.values, self.sizes = self.spmd.table(), dict(self.spmd.sizes)
         self.lines = Lines(self.notes is not None)
-        self.ops = Ops(self.values, self.sizes, self.names, self.spmd.mesh)
+        self.ops = Ops(self.values, self.sizes, self.names, self.spmd.mesh, self._beyond())
         kept = Kept(self.spmd.mesh, self.values, self.sizes) if self.tpu else None
         self.moves = Moves(self.values, lambda name: self.ops.kept(self.values[name].dims), kept)
         base, note = self.names.base, self._note
@@ -88,6 +89,19 @@ class FunctionText:
             returned = f"({returned})"
         self.lines.line(f"return {', '.join([returned, *beside])}")
         return list(self.lines.text())
+
+    def _beyond(self) -> frozenset[str]:
+        """The results of lookups whose ids may name rows that their table does not have: those of a longer one."""
+        takes = [op for op in ops_in(self.spmd.body) if isinstance(op, Take)]
+        moved = {m.item.result: m.item.operand for m in walk(self.spmd.body) if isinstance(m.item, Move)}
+        rows = {take.result: math.prod(self.sizes[d] for d in take.over) for take in takes}
+        ids, longest = {}, dict[str, int]()
+        for take in takes:
+            ids[take.result] = take.ids
+            while ids[take.result] in moved:
+                ids[take.result] = moved[ids[take.result]]
+            longest[ids[take.result]] = max(rows[take.result], longest.get(ids[take.result], 0))
+        return frozenset(result for result, name in ids.items() if rows[result] < longest[name])
 
     # Stored tensors
 

@@ -44,6 +44,14 @@ class Lines:
         inner = _wrapped(text, WIDTH - len(indent) - 4)
         self.written += [(f"{indent}{part}", "") for part in (head, *(f"    {part}" for part in inner), ")")]
 
+    def definition(self, name: str, arguments: Sequence[str]) -> None:
+        """The head of a function, its arguments on lines of their own where it is too long."""
+        indent, listed = "    " * self.depth, ", ".join(arguments)
+        lines = [f"def {name}({listed}):"]
+        if len(indent) + len(lines[0]) > WIDTH:
+            lines = [f"def {name}(", *(f"    {part}" for part in _wrapped(listed, WIDTH - len(indent) - 4)), "):"]
+        self.written += [(indent + line, "") for line in lines]
+
     def call(self, head: str, arguments: Sequence[tuple[str, str]]) -> None:
         """The call `head(arguments)`, each argument on a line of its own, with the comment beside it."""
         indent = "    " * self.depth

@@ -31,12 +31,14 @@ PACKED = frozenset({Dtype.INT4, Dtype.INT8, Dtype.FP8, Dtype.FP4, Dtype.E8M0})
 
 @dataclass(frozen=True)
 class Ops:
-    """Writes the ops of a program with these values, on a mesh; an Append is no expression, and not among them."""
+    """Writes the ops of a program with these values, on a mesh; an Append is no expression, and not among them.
+    `beyond`: the results of lookups whose ids may name rows that there are not, which are zeros."""
 
     values: Mapping[str, SpmdValue]
     sizes: Mapping[str, int]
     names: Names
     mesh: Mesh
+    beyond: frozenset[str] = frozenset()
 
     def kept(self, dims: Sequence[str]) -> list[str]:
         """The dims that local arrays have."""
@@ -141,7 +143,7 @@ class Ops:
                 kept = [d for d in over if d in found]
                 where, splits = [held[table].index(d) for d in kept], [self.values[table].axes(d) for d in kept]
                 rest = [*held[ids], *(d for d in held[table] if d not in over)]
-                if where == [0] and not splits[0]:
+                if where == [0] and not splits[0] and op.result not in self.beyond:
                     return align_text(f"{texts[table]}[{texts[ids]}]", rest, dims)
                 each = ", ".join(axes_text(split) if split else "()" for split in splits)
                 return align_text(f"take({texts[table]}, {texts[ids]}, {where}, [{each}])", rest, dims)

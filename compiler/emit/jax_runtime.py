@@ -102,7 +102,7 @@ def laid_out(a: jax.Array) -> jax.Array:
 
 
 def take(table: jax.Array, ids: jax.Array, dims: Sequence[int], axes: Sequence[Sequence[str]]) -> jax.Array:
-    """Rows of `table`, each of whose `dims` is split by its `axes`: zeros for rows that lie on other chips.
+    """Rows of `table`, each of whose `dims` is split by its `axes`: zeros for rows that lie on other chips, or nowhere.
 
     Of several dims a row is counted in row-major order.
     """
@@ -114,6 +114,7 @@ def take(table: jax.Array, ids: jax.Array, dims: Sequence[int], axes: Sequence[S
         row = row // (local * ways)
         here = here & (place >= 0) & (place < local)
         places.append(place)
+    here = here & (row == 0)
     taken = rows[tuple(jnp.where(here, place, 0) for place in reversed(places))]
     return jnp.where(here.reshape(*here.shape, *(1 for _ in range(taken.ndim - here.ndim))), taken, 0)
 

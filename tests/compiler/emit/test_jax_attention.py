@@ -3,6 +3,7 @@ is split, and never its scores as a whole."""
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from emitted_files import run_files
 
+from escc.compiler.emit.jax_lines import WIDTH, Lines
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax.check import check_jax
 from escc.compiler.plan.compiled import CompiledPhase
@@ -141,3 +143,15 @@ def test_bytes_are_as_planned_and_narrow_floats_differ_by_their_rounding_alone()
     assert report.module == report.planned
     assert report.narrow is not None
     assert 0 < report.narrow.reference < 0.03
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_the_head_of_a_function_of_many_arguments_is_cut(count: int) -> None:
+    lines = Lines(noted=True)
+    arguments = [f"a_layer_that_lends_its_keys_{n}" for n in range(count)]
+    lines.definition("scores", arguments)
+    lines.line("    return 0")
+    text = list(lines.text())
+    (made,) = ast.parse("if True:\n" + "\n".join(text)).body[0].body  # type: ignore[attr-defined]
+    assert isinstance(made, ast.FunctionDef) and [a.arg for a in made.args.args] == arguments
+    assert max(map(len, text)) <= WIDTH and (len(text) > 2) == (count > 3)

@@ -75,6 +75,10 @@ phase prefill { B = 16, L = 32, M = 32 }
 phase decode  { B = 16, L = 1, M = 64, calls = 32 }
 """
 OPTIONS = Options(Hardware.of_paper("tpu-v4"), capacity_bytes=math.inf)
+SHORTER = (  # a table of fewer rows than tokens that are picked
+    "  x = take(table, tokens, over=V)",
+    "  param few: bf16[V2,E]\n  x = take(table, tokens, over=V) + take(few, tokens, over=V2)",
+)
 SLOTS = ("prefill { B = 16", "prefill { B = 1")
 
 
@@ -107,9 +111,10 @@ def without_caches(one: Prepared) -> np.ndarray:
     [
         ("2", [SLOTS, ("return argmax(logits, over=V)", "return logits")], "BM_xKQ"),
         ("3", [("K = 4", "K = 2 pad 3"), ("V = 512", "V = 510")], "BMK_xQ"),
+        ("2x2", [SHORTER, ("dim V = 512", "dim V = 512, V2 = 100")], "B_xM_yKQ"),
         ("2x2", [("cache keys, values: bf16[B,M,K,Q]", "cache keys, values: int8[B,M,K,Q] * f32[B,M,K]")], "B_xM_yKQ"),
     ],
-    ids=["slots and scores", "padded", "int8"],
+    ids=["slots and scores", "padded", "a shorter table", "int8"],
 )
 def test_it_generates_what_decoding_without_caches_does(mesh: str, changes: list[tuple[str, str]], pins: str) -> None:
     text = MODEL

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -230,11 +231,19 @@ def check_checkpoint(made: WeightMap, program: Program, checkpoint: Checkpoint) 
     if checkpoint.gguf:
         findings += _unread_blocks(checkpoint)
     surplus = [n for n in checkpoint.shapes if n not in used and not n.endswith(UNUSED) and n not in HEADS]
+    surplus = [name for name in surplus if not _borrowed(name, used)]
     findings += [Diagnostic(f"Nothing of the model is made of tensor `{name[:120]}`.") for name in surplus]
     if findings:
         more = len(findings) - MOST_FINDINGS
         last = [Diagnostic(f"{more:,} tensors more are wrong.")] if more > 0 else []
         raise InputError([*findings[:MOST_FINDINGS], *last])
+
+
+def _borrowed(name: str, used: Set[str]) -> bool:
+    """Whether a tensor makes keys or values in a layer that sees those of another one, as published checkpoints have
+    them all the same. `used`: tensors of which the model is made."""
+    found = re.fullmatch(r"(.*self_attn\.)(k_proj|v_proj|k_norm|v_norm)\.weight", name)
+    return found is not None and f"{found[1]}q_proj.weight" in used and f"{found[1]}k_proj.weight" not in used
 
 
 def _wrong_codes(program: Program, name: str, one: Made, checkpoint: Checkpoint) -> list[Diagnostic]:

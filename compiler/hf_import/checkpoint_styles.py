@@ -71,6 +71,9 @@ class Style:
     attention_gate: str = "self_attn.gate_proj"
     activation: str = "mlp.act_fn"  # what its own numbers stand in
     experts: ExpertStyle = ExpertStyle()
+    own_table: str = "model.embed_tokens_per_layer"  # of embeddings that layers have for themselves
+    own_projection: str = "model.per_layer_model_projection"
+    own_norm: str = "model.per_layer_projection_norm"
 
 
 OTHER_NORMS: Mapping[Norms, tuple[str, ...]] = {
@@ -83,6 +86,7 @@ OTHER_NORMS: Mapping[Norms, tuple[str, ...]] = {
         "post_feedforward_layernorm_1",
         "pre_feedforward_layernorm_2",
         "post_feedforward_layernorm_2",
+        "post_per_layer_input_norm",
     ),
 }
 LLAMA = Style(

@@ -59,7 +59,8 @@ def codes_of(one: Made, parameter: Parameter, kept: Mapping[str, Kept]) -> Codes
     shape, said = kept[tensors[0]]
     code, scale, _, *zero = said.split()
     counted = one.counters - len(parameter.counts)
-    each = (*(1 for _ in range(counted)), *runs(shape, said, _plain(one), parameter.shape[counted:]))
+    first = one.at([0] * one.counters)
+    each = (*(1 for _ in range(counted)), *runs(shape, said, _plain(first), parameter.shape[counted:]))
     return Codes(Dtype(code), Dtype(scale), each, Dtype(zero[0]) if zero else None)
 
 

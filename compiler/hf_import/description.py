@@ -46,6 +46,14 @@ class Gate(Enum):
     ELEMENT = "element"  # a number for each element of it
 
 
+class Sharing(Enum):
+    """Whether layers see the same keys and values (arXiv:2405.12981)."""
+
+    NONE = "none"
+    LENT = "lent"  # its own, which later layers of its kind see, too
+    BORROWED = "borrowed"  # those that an earlier layer of its kind lends
+
+
 @dataclass(frozen=True)
 class Norm:
     """`function`: rmsnorm or layernorm. `bias`: whether it adds one. `offset`: its scale is stored less 1. `scaled`:
@@ -98,7 +106,7 @@ class Attention:
     whether values are normed, without a scale; `shared_value`: whether they are made by the projection of keys;
     `value_dim`: how wide they are, None for as wide as keys; `value_scale`: what they are multiplied by. `clip`:
     between what and its negative queries, keys and values are cut off. `gate`: what is multiplied into what heads make;
-    `slopes`: by what scores fall with distance."""
+    `slopes`: by what scores fall with distance. `sharing`: whose keys and values it sees."""
 
     heads: int
     kv_heads: int
@@ -120,6 +128,7 @@ class Attention:
     clip: float | None = None
     gate: Gate = Gate.NONE
     slopes: Slopes | None = None
+    sharing: Sharing = Sharing.NONE
 
     @property
     def grouped(self) -> bool:
@@ -167,13 +176,25 @@ class Latent:
 class FeedForward:
     """`width`: its own. `activation`: by its name in the language, or `relu2`, the square of relu, or `xielu`, which
     has two numbers of its own (arXiv:2411.13010). `gated`: whether one projection is multiplied by the activation of
-    another. `clamp`: at most what such an activation is, and between what and its negative what it multiplies."""
+    another. `clamp`: at most what such an activation is, and between what and its negative what it multiplies. `above`:
+    by how many standard deviations what goes into the activation is more than the mean of a token, where only that
+    much of it counts."""
 
     width: int
     activation: str
     gated: bool = True
     bias: bool = False
     clamp: float | None = None
+    above: float | None = None
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Several streams of values, of which layers work on one (alternating updates, arXiv:2301.13310), and beside its
+    attention a residual of low rank. `count`: of streams; `rank`: of the residual."""
+
+    count: int
+    rank: int
 
 
 @dataclass(frozen=True)
@@ -229,8 +250,9 @@ class Layer:
     """One layer; either of its two parts may be missing where norms stand before them. `residual`: what they are
     multiplied by before they are added. `beside`: experts beside the feed-forward, each with norms of their own, or
     where norms stand before, of what the layer is given. `second`: a layer that follows within it, before what the
-    experts beside add, which then read what the feed-forward does (a shortcut, arXiv:2404.05019). `scaled`: whether the
-    whole is multiplied by a number."""
+    experts beside add, which then read what the feed-forward does (a shortcut, arXiv:2404.05019). `own`: how wide the
+    embeddings are that it has for itself, 0 for none. `streams`: of which it works on one. `scaled`: whether the whole
+    is multiplied by a number."""
 
     attention: Attention | Latent | None
     forward: FeedForward | Experts | None
@@ -239,6 +261,8 @@ class Layer:
     residual: float = 1.0
     beside: Experts | None = None
     second: Layer | None = None
+    own: int = 0
+    streams: Streams | None = None
     scaled: bool = False
 
     @property
@@ -247,7 +271,8 @@ class Layer:
         if self.block is Block.PARALLEL:
             return ("",)
         if self.norms is Norms.BOTH:
-            return ("1", "2", "3", "4", *(("5", "6", "7") if self.beside is not None else ()))
+            own = ("8",) if self.own else ()
+            return ("1", "2", "3", "4", *(("5", "6", "7") if self.beside is not None else ()), *own)
         parts = {"1": self.attention, "2": self.forward, "3": None if self.second else self.beside}
         return tuple(number for number, part in parts.items() if part is not None)
 
@@ -259,7 +284,8 @@ class Stack:
     learned, 0 for none. `embedding_norm`: whether there is a norm behind the table. `embedding`: what embeddings are
     multiplied by, as the language writes it. `head_bias`: whether scores have one; `head_norm`: whether the columns
     that make them are divided by their lengths. `logit_scale`: what they are multiplied by; `logit_cap`: between what
-    and its negative they are pressed."""
+    and its negative they are pressed. `own_vocabulary`: how many tokens the embeddings of single layers have, 0 where
+    there are none."""
 
     model_dim: int
     vocabulary: int
@@ -274,6 +300,7 @@ class Stack:
     head_norm: bool = False
     logit_scale: float = 1.0
     logit_cap: float | None = None
+    own_vocabulary: int = 0
 
     @property
     def kinds(self) -> tuple[Layer, ...]:

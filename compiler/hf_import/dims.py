@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from .description import Experts, FeedForward
 
+HEADS = "heads"  # the line on which they stand, without a note
+
 
 @dataclass
 class Dims:

@@ -102,6 +102,17 @@ class Fields:
 
         return self._read(name, default, 0, accepted, f"a whole number from 0 to {MAX_SIZE:,}", 0)
 
+    def each(self, name: str, count: int, default: int) -> list[int]:
+        """A whole number above 0 for each of `count` layers, of which a config says one for all, or each. `default`:
+        where it does not say."""
+        node = self.get(name)
+        if node is None or not isinstance(node.value, tuple):
+            return [self.count(name, default)] * count
+        found = self._numbers(name, f"a list of whole numbers from 1 to {MAX_SIZE:,}", lambda n: 0 < n <= MAX_SIZE)
+        if found is not None and len(found) != count and self.complete:
+            self.refuse(name, f"`{name}` has {len(found):,} layers, and there are {count:,}.")
+        return found if found is not None and len(found) == count else [1] * count
+
     def places(self, name: str, count: int) -> set[int] | None:
         """Numbers of layers, of which there are `count`, from 0; None where the field is missing or null."""
         found = self._numbers(name, f"a list of layers from 0 to {count - 1:,}", lambda n: 0 <= n < count)

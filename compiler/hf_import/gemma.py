@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .common import FULL, WINDOW, Defaults, Sizes, divided, kinds_of, read_activation, read_sizes
-from .description import Attention, Experts, FeedForward, Layer, Norms, QueryNorm, Rope, Router, Stack
+from .description import Attention, Experts, FeedForward, Layer, Norms, QueryNorm, Rope, Router, Sharing, Stack
 from .experts import check_counts
 from .fields import Fields
 from .llama import biased_heads, feed_forward, stacked
@@ -48,7 +49,8 @@ def gemma3(fields: Fields) -> Stack:
 
 def gemma4(fields: Fields) -> Stack:
     """The text of Gemma 4: layers that see all tokens have wider heads, fewer kv-heads, values that are keys without
-    their norm, and rope on the first pairs; experts may stand beside the feed-forward."""
+    their norm, and rope on the first pairs; experts may stand beside the feed-forward. In small models layers have
+    embeddings of their own, and the later ones see keys and values of earlier ones."""
     sizes = read_sizes(fields, Defaults(kv_heads=4, head_dim=256, context=131072, strict=True), kinds=None)
     _refuse_unread(fields)
     kinds = kinds_of(fields, sizes.layers, 6)
@@ -70,9 +72,43 @@ def gemma4(fields: Fields) -> Stack:
     forward = FeedForward(fields.count("intermediate_size", 9216), activation)
     experts = _experts_beside(fields, activation) if fields.flag("enable_moe_block", False) else None
     fields.inert(["num_experts", "top_k_experts", "moe_intermediate_size"])
-    layers = tuple(Layer(attention[k], forward, norms=Norms.BOTH, beside=experts, scaled=True) for k in kinds)
+    own, wider = fields.whole("hidden_size_per_layer_input", 256), fields.flag("use_double_wide_mlp", False)
+    sharing = read_sharing(fields, kinds, fields.whole("num_kv_shared_layers", 0))
+    layers = tuple(
+        Layer(
+            replace(attention[kind], sharing=shared),
+            replace(forward, width=forward.width * 2) if wider and shared is Sharing.BORROWED else forward,
+            norms=Norms.BOTH,
+            beside=experts,
+            own=own,
+            scaled=True,
+        )
+        for kind, shared in zip(kinds, sharing, strict=True)
+    )
     model = stacked(fields, sizes, layers, tied=True)
+    vocabulary = fields.count("vocab_size_per_layer_input", 262144)
+    if own and fields.complete and vocabulary < sizes.vocabulary:
+        message = f"`vocab_size_per_layer_input` is less than `vocab_size`, {sizes.vocabulary:,}."
+        fields.refuse("vocab_size_per_layer_input", message)
+    model = replace(model, own_vocabulary=vocabulary if own else 0)
     return replace(model, embedding=SCALED, logit_cap=fields.optional("final_logit_softcapping"))
+
+
+def read_sharing(fields: Fields, kinds: Sequence[str], shared: int) -> list[Sharing]:
+    """Whose keys and values each layer sees, where the last `shared` ones see those of the last layers of their kinds
+    before them."""
+    own = len(kinds) - shared
+    if not shared:
+        return [Sharing.NONE] * len(kinds)
+    if not fields.complete:
+        return [Sharing.NONE] * len(kinds)
+    missing = sorted(set(kinds[max(0, own) :]) - set(kinds[: max(0, own)]))
+    if missing:
+        message = f"Of the layers that have keys and values of their own none is of kind `{missing[0]}`."
+        fields.refuse("num_kv_shared_layers", message)
+        return [Sharing.NONE] * len(kinds)
+    lent = {own - 1 - kinds[own - 1 :: -1].index(kind) for kind in set(kinds[own:])}
+    return [Sharing.BORROWED if at >= own else Sharing.LENT if at in lent else Sharing.NONE for at in range(len(kinds))]
 
 
 def _wide_heads(fields: Fields, sizes: Sizes, full: set[str]) -> tuple[int, int]:
@@ -97,12 +133,6 @@ def _wide_heads(fields: Fields, sizes: Sizes, full: set[str]) -> tuple[int, int]
 def _refuse_unread(fields: Fields) -> None:
     """Note the parts of Gemma 4 that are not known."""
     fields.must_be("use_bidirectional_attention", ["vision"], "only texts whose tokens see none after them are known")
-    for name in ("num_kv_shared_layers", "hidden_size_per_layer_input"):
-        fields.must_be(name, [0], "that is not known here")
-        if name not in fields.entries and name == "hidden_size_per_layer_input":
-            fields.refuse(name, f"Without `{name}` each layer has embeddings of its own, which are not known here.")
-    fields.must_be("use_double_wide_mlp", [False], "that is not known here")
-    fields.inert(["vocab_size_per_layer_input"])
 
 
 def _ropes(fields: Fields, sizes: Sizes, wide: int) -> tuple[Rope, Rope]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .description import Attention, Gate, Heat, Norm, QueryNorm
+from .description import Attention, Gate, Heat, Norm, QueryNorm, Sharing
 from .dims import Dims
 from .expert_text import Tensor
 from .rotary import number_text, rope_text
@@ -64,11 +64,17 @@ def head_parts(attention: Attention, head: str, dims: Dims) -> tuple[Part, ...]:
 
 def _columns(a: Attention, d: HeadDims) -> list[Tensor]:
     """The projections into queries, keys and values, with the dims of what each gives."""
-    return [
-        *((f"q{part.suffix}", f"{d.heads},{part.dim}") for part in d.parts),
-        *((f"k{part.suffix}", d.key(part.dim)) for part in d.parts),
-        *([] if a.shared_value else [("v", d.key(d.value))]),
-    ]
+    queries = [(f"q{part.suffix}", f"{d.heads},{part.dim}") for part in d.parts]
+    if a.sharing is Sharing.BORROWED:
+        return queries
+    keys = [(f"k{part.suffix}", d.key(part.dim)) for part in d.parts]
+    return [*queries, *keys, *([] if a.shared_value else [("v", d.key(d.value))])]
+
+
+def seen(d: HeadDims) -> Iterator[Tensor]:
+    """The keys and values that queries meet, those of this step among them, with their dims."""
+    yield from ((f"k{part.suffix}s", f"B,{d.slots},{d.key(part.dim)}") for part in d.parts)
+    yield "vs", f"B,{d.slots},{d.key(d.value)}"
 
 
 def head_tensors(a: Attention, d: HeadDims) -> Iterator[Tensor]:
@@ -77,7 +83,8 @@ def head_tensors(a: Attention, d: HeadDims) -> Iterator[Tensor]:
     if a.bias:
         yield from ((f"b{name}", dims) for name, dims in _columns(a, d))
     if a.query_norm in SHARED:
-        yield from ((f"scale_{name}{part.suffix}", part.dim) for part in d.parts for name in "qk")
+        letters = "q" if a.sharing is Sharing.BORROWED else "qk"
+        yield from ((f"scale_{name}{part.suffix}", part.dim) for part in d.parts for name in letters)
     if a.query_norm is QueryNorm.LAYER:
         yield from ((f"bias_{name}{part.suffix}", part.dim) for part in d.parts for name in "qk")
     elif a.query_norm in (QueryNorm.ALL, QueryNorm.OWN):
@@ -95,11 +102,13 @@ def head_tensors(a: Attention, d: HeadDims) -> Iterator[Tensor]:
 def head_lines(a: Attention, d: HeadDims, norm: Norm, n: str, dtype: str) -> Iterator[str]:
     """What it makes, `a`, of a value of a type by its name, `n`; `norm`: what the norms of the model are like."""
     made: dict[str, str] = {}  # what becomes of a projection, where something does
+    borrowed = a.sharing is Sharing.BORROWED
     for part in d.parts:
-        for name, dims in ((f"q{part.suffix}", f"{d.heads},{part.dim}"), (f"k{part.suffix}", d.key(part.dim))):
+        both = ((f"q{part.suffix}", f"{d.heads},{part.dim}"), (f"k{part.suffix}", d.key(part.dim)))
+        for name, dims in both[:1] if borrowed else both:
             yield f"{name}[B,L,{dims}] = {n}[B,L,E] * W{name}[E,{dims}]"
             made[name] = _positioned(a, d, norm, name, part)
-    if not a.shared_value:
+    if not (a.shared_value or borrowed):
         yield f"v[B,L,{d.key(d.value)}] = {n}[B,L,E] * Wv[E,{d.key(d.value)}]"
     if a.query_norm in SCALED and len(d.parts) > 1:
         yield from _normed_parts(a, d, norm)
@@ -109,14 +118,8 @@ def head_lines(a: Attention, d: HeadDims, norm: Norm, n: str, dtype: str) -> Ite
             yield f"{final[name]} = {expression}"
     if a.heated is not None:
         yield from _heated(a.heated, final, d, dtype)
-    for part in d.parts:
-        yield f"k{part.suffix}s = append(keys{part.suffix}, {final[f'k{part.suffix}']}, {d.into})"
-    value = "k" if a.shared_value else "v"
-    value += f" + b{value}" if a.bias else ""
-    value = _clipped(norm_call(norm, value, "1", d.head) if a.value_norm else value, a.clip)
-    if a.value_scale != 1:
-        value = f"{f'({value})' if '+' in value else value} * {number_text(a.value_scale)}"
-    yield f"vs = append(values, {value}, {d.into})"
+    if not borrowed:
+        yield from _kept(a, d, norm, final)
     for part in d.parts:
         keys = f"k{part.suffix}s[B,{d.slots},{d.key(part.dim)}]"
         yield f"s{part.suffix}[B,L,{d.heads},{d.slots}] = {final[f'q{part.suffix}']}[B,L,{d.heads},{part.dim}] * {keys}"
@@ -132,6 +135,18 @@ def head_lines(a: Attention, d: HeadDims, norm: Norm, n: str, dtype: str) -> Ite
         yield "zo = o * sigmoid(z)"
         out = "zo"
     yield f"a[B,L,E] = {out}[B,L,{d.heads},{d.value}] * Wo[{d.heads},{d.value},E]"
+
+
+def _kept(a: Attention, d: HeadDims, norm: Norm, final: dict[str, str]) -> Iterator[str]:
+    """Keys and values as caches keep them. `final`: what has become of keys."""
+    for part in d.parts:
+        yield f"k{part.suffix}s = append(keys{part.suffix}, {final[f'k{part.suffix}']}, {d.into})"
+    value = "k" if a.shared_value else "v"
+    value += f" + b{value}" if a.bias else ""
+    value = _clipped(norm_call(norm, value, "1", d.head) if a.value_norm else value, a.clip)
+    if a.value_scale != 1:
+        value = f"{f'({value})' if '+' in value else value} * {number_text(a.value_scale)}"
+    yield f"vs = append(values, {value}, {d.into})"
 
 
 def _clipped(text: str, clip: float | None) -> str:

@@ -9,30 +9,28 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
-from .description import Attention, Block, Experts, FeedForward, Indexer, Latent, Layer, Norm, Norms, Transformer
-from .dims import Dims, ForwardDims, forward_dims
+from .description import (
+    Attention,
+    Block,
+    Experts,
+    FeedForward,
+    Latent,
+    Layer,
+    Norm,
+    Norms,
+    Sharing,
+    Transformer,
+)
+from .dims import HEADS, Dims, ForwardDims, forward_dims
 from .expert_text import Tensor, activated, expert_lines, expert_tensors, gated_text, router_lines
-from .heads_text import HeadDims, head_lines, head_parts, head_tensors, heat_lines, norm_call
+from .heads_text import HeadDims, head_lines, head_parts, head_tensors, norm_call, seen
+from .latent_text import LatentDims, latent_dims, latent_lines, latent_tensors
+from .own_text import ARGUMENTS, OwnDims, own_dims, own_lines, own_tensors
 from .quantised import Quantised
-from .rotary import number_text, rope_text
+from .rotary import number_text
+from .streams_text import StreamDims, corrected_lines, low_rank_lines, predicted_lines, stream_dims, stream_tensors
 
-HEADS = "heads"  # the line on which they stand, without a note
 WIDE = ("correction",)  # parameters that stay in f32: a rounding would choose other experts
-
-
-@dataclass(frozen=True)
-class LatentDims:
-    """The dims of latent attention: of heads, of what queries and of what keys and values are made of, of keys beside
-    what is turned, of that, and of values; of an indexer its heads, and what is not turned of them."""
-
-    heads: str
-    query: str
-    narrow: str
-    key: str
-    turned: str
-    value: str
-    index_heads: str = ""
-    index_rest: str = ""
 
 
 def attention_dims(attention: Attention | Latent | None, dims: Dims) -> HeadDims | LatentDims | None:
@@ -40,16 +38,7 @@ def attention_dims(attention: Attention | Latent | None, dims: Dims) -> HeadDims
     if attention is None:
         return None
     if isinstance(attention, Latent):
-        a, rope = attention, attention.rope
-        return LatentDims(
-            dims.name("H", a.heads, HEADS),
-            dims.name("A", a.query_rank, "what queries are made of") if a.query_rank else "",
-            dims.name("C", a.rank, "what keys and values are made of, and kept as"),
-            dims.name("Q", a.head_dim),
-            dims.name("R", rope.turned, "of a query or key: what rope turns, beside Q"),
-            dims.name("U", a.value_dim),
-            *_index_dims(a.indexer, dims),
-        )
+        return latent_dims(attention, dims)
     head = dims.name("Q", attention.head_dim)
     if attention.grouped:
         note = "kv-heads, and the heads of each"
@@ -62,13 +51,6 @@ def attention_dims(attention: Attention | Latent | None, dims: Dims) -> HeadDims
     value = head if attention.value_dim in (None, attention.head_dim) else dims.name("U", attention.value_dim or 0)
     kept = dims.kept(attention.window or attention.chunk)
     return HeadDims(heads, kv, head, value, head_parts(attention, head, dims), kept)
-
-
-def _index_dims(indexer: Indexer | None, dims: Dims) -> tuple[str, ...]:
-    if indexer is None:
-        return ()
-    note = "heads of the indexer, and what rope leaves of them"
-    return dims.name("I", indexer.heads, note), dims.name("N", indexer.head_dim - indexer.rope.turned, note)
 
 
 def declarations(kind: str, tensors: Iterable[Tensor], dtype: Dtype) -> Iterator[str]:
@@ -102,11 +84,14 @@ class LayerText:
     beside: ForwardDims | None
     quantised: Quantised | None = None
     second: LayerText | None = None
+    own: OwnDims | None = None
+    streams: StreamDims | None = None
 
     def block(self, name: str) -> Iterator[str]:
         """The lines of the layer as a block."""
-        layer, dtype = self.layer, self.dtype.value
-        yield f"block {name}(x: {dtype}[B,L,E]) -> {dtype}[B,L,E] {{"
+        layer, carried = self.layer, self.carried()
+        arguments = ", ".join(f"{name}: {kind}" for name, kind in (*carried, *self.arguments()))
+        yield f"block {name}({arguments}) -> {', '.join(kind for _, kind in (*carried, *self.lent()))} {{"
         by_type: dict[Dtype, list[Tensor]] = {self.dtype: []}
         for tensor in self.parameters():
             by_type.setdefault(self._stored_as(tensor[0]), []).append(tensor)
@@ -114,8 +99,29 @@ class LayerText:
             yield from _indented(declarations("param", tensors, stored))
         yield from _indented(declarations("cache", self._caches(), self.dtype))
         yield ""
-        yield from _indented(self._serial() if layer.block is Block.SERIAL else self._parallel())
+        *lines, last = self._serial() if layer.block is Block.SERIAL else self._parallel()
+        yield from _indented((*lines, ", ".join((last, *(name for name, _ in self.lent())))))
         yield "}"
+
+    def carried(self) -> list[Tensor]:
+        """What the layer before it made, and it makes in its place, by names and types."""
+        beside = [] if self.streams is None else [("xs", self.streams.beside)]
+        return [(name, f"{self.dtype.value}[{dims}]") for name, dims in (("x", "B,L,E"), *beside)]
+
+    def arguments(self) -> list[Tensor]:
+        """What it is given beside what the layer before it made, by names and types."""
+        own = ARGUMENTS if self.own is not None else ()
+        return [*((name, kind.format(dtype=self.dtype.value)) for name, kind in own), *self._seen(Sharing.BORROWED)]
+
+    def lent(self) -> list[Tensor]:
+        """What it gives beside what it made: keys and values for later layers, by names and types."""
+        return self._seen(Sharing.LENT)
+
+    def _seen(self, sharing: Sharing) -> list[Tensor]:
+        match self.layer.attention, self.attention:
+            case Attention() as a, HeadDims() as d if a.sharing is sharing:
+                return [(name, f"{self.dtype.value}[{dims}]") for name, dims in seen(d)]
+        return []
 
     def parameters(self) -> list[Tensor]:
         """The parameters of the layer, in the order in which they are declared."""
@@ -136,6 +142,9 @@ class LayerText:
     def _serial(self) -> Iterator[str]:
         layer = self.layer
         attention, forward = self._attention_sum(), self._forward_sum()
+        if self.streams is not None and self.own is not None:
+            yield from self._streamed(self.streams, self.own)
+            return
         match layer.norms:
             case Norms.BEFORE:
                 yield from self._normed_before(attention, forward)
@@ -156,6 +165,11 @@ class LayerText:
                     yield from self._beside(layer.beside, forward)
                     forward = "f1 + f2"
                 whole = f"y + {self._scaled(norm_text(self.norm, forward, '4'))}"
+                if self.own is not None and layer.forward is not None:
+                    yield f"z = {whole}"
+                    yield ""
+                    yield from own_lines(self.own, layer.forward.activation, self.norm, "z")
+                    whole = f"z + {norm_text(self.norm, 'od', '8')}"
                 yield f"return ({whole}) * factor" if layer.scaled else f"return {whole}"
 
     def _normed_before(self, attention: str, forward: str) -> Iterator[str]:
@@ -191,6 +205,25 @@ class LayerText:
             yield from expert_lines(layer.beside, self.beside, "n3", "x")
             y = f"{y} + e"
         yield f"return {y}"
+
+    def _streamed(self, streams: StreamDims, own: OwnDims) -> Iterator[str]:
+        """The lines of a layer that works on one of several streams."""
+        assert isinstance(self.layer.forward, FeedForward)
+        yield from predicted_lines(streams, self.norm)
+        yield ""
+        yield f"n1 = {norm_text(self.norm, 'px', '1')}"
+        yield from low_rank_lines(streams, self.norm, "n1")
+        yield from self._attention("n1")
+        yield f"y = (px + {norm_text(self.norm, self._attention_sum(), '2')} + lx) / sqrt(2)"
+        yield ""
+        yield f"n3 = {norm_text(self.norm, 'y', '3')}"
+        yield from self._forward("n3")
+        yield f"z = y + {norm_text(self.norm, self._forward_sum(), '4')}"
+        yield ""
+        yield from corrected_lines(streams, self.norm, "z")
+        yield ""
+        yield from own_lines(own, self.layer.forward.activation, self.norm, "cz")
+        yield f"return cx, cxs + {norm_text(self.norm, 'od', '8')}"
 
     def _follow(self) -> Iterator[str]:
         """The lines of the layer that follows within this one, of `z`, its names with a number behind them."""
@@ -246,13 +279,11 @@ class LayerText:
             case Attention() as a, HeadDims() as d:
                 yield from head_tensors(a, d)
             case Latent() as latent, LatentDims() as d:
-                yield from _latent_tensors(d)
-                if latent.indexer is not None:
-                    yield from index_tensors(d.query or "E", d.turned, d.index_heads, d.index_rest)
+                yield from latent_tensors(latent, d)
 
     def _caches(self) -> Iterator[Tensor]:
         match self.attention:
-            case HeadDims() as d:
+            case HeadDims() as d if not self._seen(Sharing.BORROWED):
                 for part in d.parts:
                     yield f"keys{part.suffix}", f"B,{d.slots},{d.key(part.dim)}"
                 yield "values", f"B,{d.slots},{d.key(d.value)}"
@@ -270,7 +301,7 @@ class LayerText:
             case Attention() as a, HeadDims() as d:
                 yield from head_lines(a, d, self.norm, n, self.dtype.value)
             case Latent() as a, LatentDims() as d:
-                yield from _latent_lines(a, d, n, self.dtype.value)
+                yield from latent_lines(a, d, n, self.dtype.value)
 
     def _forward_tensors(self) -> Iterator[Tensor]:
         match self.layer.forward, self.forward:
@@ -280,6 +311,10 @@ class LayerText:
                 yield from expert_tensors(experts, d)
         if self.layer.beside is not None and self.beside is not None:
             yield from expert_tensors(self.layer.beside, self.beside, "x")
+        if self.own is not None:
+            yield from own_tensors(self.own)
+        if self.streams is not None:
+            yield from stream_tensors(self.streams)
         if self.layer.scaled:
             yield "factor", ""
 
@@ -294,55 +329,6 @@ class LayerText:
 
 def _indented(lines: Iterable[str]) -> Iterator[str]:
     return (f"  {line}" if line else "" for line in lines)
-
-
-def _latent_tensors(d: LatentDims) -> Iterator[Tensor]:
-    wide = d.query or "E"
-    if d.query:
-        yield "Wa", f"E,{d.query}"
-        yield "scale_a", d.query
-    yield "Wq", f"{wide},{d.heads},{d.key}"
-    yield "Wqr", f"{wide},{d.heads},{d.turned}"
-    yield "Wc", f"E,{d.narrow}"
-    yield "Wkr", f"E,{d.turned}"
-    yield "scale_c", d.narrow
-    yield "Wk", f"{d.narrow},{d.heads},{d.key}"
-    yield "Wv", f"{d.narrow},{d.heads},{d.value}"
-    yield "Wo", f"{d.heads},{d.value},E"
-
-
-def _latent_lines(a: Latent, d: LatentDims, n: str, dtype: str) -> Iterator[str]:
-    plain, h = Norm("rmsnorm", a.epsilon), d.heads
-    of, wide = (n, "E") if not d.query else ("na", d.query)
-    if d.query:
-        yield f"ca[B,L,{wide}] = {n}[B,L,E] * Wa[E,{wide}]"
-        yield f"na = {_grown(norm_call(plain, 'ca', 'scale_a', wide), a.grown[0])}"
-    yield f"q[B,L,{h},{d.key}] = {of}[B,L,{wide}] * Wq[{wide},{h},{d.key}]"
-    yield f"qr[B,L,{h},{d.turned}] = {of}[B,L,{wide}] * Wqr[{wide},{h},{d.turned}]"
-    yield f"c[B,L,{d.narrow}] = {n}[B,L,E] * Wc[E,{d.narrow}]"
-    yield f"kr[B,L,{d.turned}] = {n}[B,L,E] * Wkr[E,{d.turned}]"
-    yield f"rqr = {rope_text(a.rope, 'qr', d.turned)}"
-    yield f"rkr = {rope_text(a.rope, 'kr', d.turned)}"
-    yield f"cs = append(latents, {_grown(norm_call(plain, 'c', 'scale_c', d.narrow), a.grown[1])}, L into M)"
-    yield "krs = append(keys, rkr, L into M)"
-    mask, among = "", ""
-    if a.indexer is not None:
-        yield from index_lines(a.indexer, (of, wide), n, d.turned, d.index_heads, d.index_rest)
-        mask, among = "mi[B,L,M] * ", ", among=mi"
-    key, q, rqr = f"Wk[{d.narrow},{h},{d.key}]", "q", "rqr"
-    if a.heated is not None:
-        yield from heat_lines(a.heated)
-        yield from (f"h{name}: {dtype} = {name} * heat" for name in (q, rqr))
-        q, rqr = "hq", "hrqr"
-    yield f"sn[B,L,{h},M] = {mask}{q}[B,L,{h},{d.key}] * {key} * cs[B,M,{d.narrow}]"
-    yield f"sr[B,L,{h},M] = {mask}{rqr}[B,L,{h},{d.turned}] * krs[B,M,{d.turned}]"
-    yield f"p = softmax((sn + sr) * {number_text(a.scale)}, over=M, mask=causal(L, M){among})"
-    yield f"o[B,L,{h},{d.value}] = p[B,L,{h},M] * cs[B,M,{d.narrow}] * Wv[{d.narrow},{h},{d.value}]"
-    yield f"a[B,L,E] = o[B,L,{h},{d.value}] * Wo[{h},{d.value},E]"
-
-
-def _grown(text: str, by: float) -> str:
-    return text if by == 1 else f"{text} * {number_text(by)}"
 
 
 def _feed_forward_tensors(forward: FeedForward, width: str) -> Iterator[Tensor]:
@@ -361,6 +347,11 @@ def _feed_forward_lines(forward: FeedForward, width: str, n: str) -> Iterator[st
     for name, weight in names.items():
         yield f"{name}[B,L,{width}] = {n}[B,L,E] * W{weight}[E,{width}]"
     u, g = ((f"{name} + b{weight}" if forward.bias else name) for name, weight in (("u", "i"), ("g", "g")))
+    if forward.above is not None:
+        yield f"gm = {g} - mean({g}, over={width})"
+        yield f"gs = sqrt(mean(gm * gm, over={width}))"
+        yield f"ga = relu(gm - gs * {number_text(forward.above)})"
+        g = "ga"
     if forward.activation == "xielu":
         yield from _xielu_lines(u)
     elif forward.gated:
@@ -386,45 +377,6 @@ def text_of(layer: Layer, model: Transformer, dims: Dims) -> LayerText:
     attention = attention_dims(layer.attention, dims)
     beside = forward_dims(layer.beside, dims)
     second = None if layer.second is None else text_of(layer.second, model, dims)
-    return LayerText(layer, model.norm, model.dtype, attention, forward, beside, model.quantised, second)
-
-
-def index_tensors(wide: str, turned: str, heads: str, rest: str) -> Iterator[Tensor]:
-    """Its parameters. `wide`: the dim of what its queries are made of; `turned`, `rest`: what rope turns of a head, and
-    what it leaves; `heads`: their dim."""
-    yield "Wiqr", f"{wide},{heads},{turned}"
-    yield "Wiqn", f"{wide},{heads},{rest}"
-    yield "Wikr", f"E,{turned}"
-    yield "Wikn", f"E,{rest}"
-    yield from ((f"{name}_ikr", turned) for name in ("scale", "bias"))
-    yield from ((f"{name}_ikn", rest) for name in ("scale", "bias"))
-    yield "Wiw", f"E,{heads}"
-
-
-def index_lines(
-    indexer: Indexer, queries: tuple[str, str], n: str, turned: str, heads: str, rest: str
-) -> Iterator[str]:
-    """The mask `mi` of the tokens that a query sees. A key's two parts are normed as one. `queries`: what they are made
-    of, and its dim; `n`: what all else is."""
-    of, wide = queries
-    i, size = heads, indexer.head_dim
-    yield f"iqr[B,L,{i},{turned}] = {of}[B,L,{wide}] * Wiqr[{wide},{i},{turned}]"
-    yield f"iqn[B,L,{i},{rest}] = {of}[B,L,{wide}] * Wiqn[{wide},{i},{rest}]"
-    yield f"ikr[B,L,{turned}] = {n}[B,L,E] * Wikr[E,{turned}]"
-    yield f"ikn[B,L,{rest}] = {n}[B,L,E] * Wikn[E,{rest}]"
-    yield f"im = (sum(ikr, over={turned}) + sum(ikn, over={rest})) / {size}"
-    squares = f"sum(ikr * ikr, over={turned}) + sum(ikn * ikn, over={rest})"
-    yield f"iv = rsqrt(({squares}) / {size} - im * im + {number_text(indexer.epsilon)})"
-    yield "nikr = (ikr - im) * iv * scale_ikr + bias_ikr"
-    yield "nikn = (ikn - im) * iv * scale_ikn + bias_ikn"
-    yield f"riqr = {rope_text(indexer.rope, 'iqr', turned)}"
-    yield f"rikr = {rope_text(indexer.rope, 'nikr', turned)}"
-    yield "ikrs = append(index_r, rikr, L into M)"
-    yield "ikns = append(index_n, nikn, L into M)"
-    yield f"ir[B,L,{i},M] = riqr[B,L,{i},{turned}] * ikrs[B,M,{turned}]"
-    yield f"ip[B,L,{i},M] = iqn[B,L,{i},{rest}] * ikns[B,M,{rest}]"
-    yield f"is = relu((ir + ip) * {number_text(size**-0.5)})"
-    yield f"iw[B,L,{i}] = {n}[B,L,E] * Wiw[E,{i}]"
-    yield f"ws = iw * {number_text(indexer.heads**-0.5)}"
-    yield f"ix: f32[B,L,M] = ws[B,L,{i}] * is[B,L,{i},M]"
-    yield f"mi = choose(ix, over=M, keep={indexer.keep}, mask=causal(L, M))"
+    own = own_dims(layer.own, model.own_vocabulary, model.vocabulary, dims)
+    streams = stream_dims(layer.streams, dims)
+    return LayerText(layer, model.norm, model.dtype, attention, forward, beside, model.quantised, second, own, streams)

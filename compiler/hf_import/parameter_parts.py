@@ -32,13 +32,13 @@ def scaled_tensor(tensor: Any, scale: Any) -> Any:
 
 
 def counters_of(name: str) -> int:
-    """How many counters the name of a tensor has: a `{}` for each, or letters from `a` on."""
+    """How many counters a name or a line of a weight map has: a `{}` for each, or letters from `a` on."""
     letters = [ord(c) - ord("a") + 1 for place in re.findall(r"\{(.*?)\}", name) for c in place if c.isalpha()]
     return max([name.count("{}"), *letters])
 
 
 def tensor_called(name: str, places: Sequence[int]) -> str:
-    """The name of a tensor where its counters stand at `places`: in `{6a+b+3}` the first is `a`."""
+    """A name or a step where its counters stand at `places`: in `{6a+b+3}` the first is `a`."""
     plain = iter(places)
 
     def number(match: re.Match[str]) -> str:
@@ -198,8 +198,8 @@ def fill_parts(
     tensors: Mapping[str, Any], line: str, shape: tuple[int, ...], places: Sequence[Any], parts: list[Any], pool: Any
 ) -> None:
     """Fill the arrays that `parameter_parts` makes, one tensor after the other."""
-    name, *steps = [part.strip() for part in line.split("|")]
-    counts, blocks = shape[: counters_of(name)], list[tuple[Any, Any]]()
+    name, *said = [part.strip() for part in line.split("|")]
+    counts, blocks = shape[: counters_of(line)], list[tuple[Any, Any]]()
     for repetition in itertools.product(*map(range, counts)):
         within = [
             n
@@ -208,7 +208,7 @@ def fill_parts(
         ]
         if not within:
             continue
-        called = tensor_called(name, repetition)
+        called, steps = tensor_called(name, repetition), [tensor_called(step, repetition) for step in said]
         if steps and steps[-1].startswith(("blocks ", "zeros ")):
             tensor, order = kept_scales(tensors[called + "|kept"], steps), None
         else:
@@ -330,7 +330,7 @@ def quantised_parts(
             every[axis : axis + (word == "codes")] = [slice(None)]
         wide.append(every)
     parts = [np.empty([len(range(n)[at]) for n, at in zip(shape, place, strict=True)], dtype) for place in places]
-    first = min([counters_of(plain.split("|")[0]), *axes])
+    first = min([counters_of(plain), *axes])
     for one in itertools.product(*map(range, whole[:first])):
         within = [
             n for n, at in enumerate(places) if all(i in range(s)[p] for i, s, p in zip(one, shape, at, strict=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from . import alibi, by_layer, experts, gemma, gpt, kin, latent, llama, own_code, sparse
+from . import alibi, by_layer, experts, gemma, gemma3n, gpt, kin, latent, llama, own_code, sparse
 from .description import Stack
 from .fields import Fields
 
@@ -55,6 +55,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "glm4": ("Glm4ForCausalLM", kin.glm4),
     "gemma2": ("Gemma2ForCausalLM", gemma.gemma2),
     "gemma3_text": ("Gemma3ForCausalLM", gemma.gemma3),
+    "gemma3n_text": ("Gemma3nForCausalLM", gemma3n.gemma3n),
     "gemma4_text": ("Gemma4ForCausalLM", gemma.gemma4),
     "mixtral": ("MixtralForCausalLM", experts.mixtral),
     "phimoe": ("PhimoeForCausalLM", experts.phimoe),
@@ -129,6 +130,7 @@ CLASSES = {"BailingMoeV2ForCausalLM": "bailing_moe_v2"}  # architectures that cl
 TOWERS = {  # models with a part for text, by what that is where it does not say
     "llama4": "llama4_text",
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "qwen2_vl": "qwen2_vl_text",
     "qwen2_5_vl": "qwen2_5_vl_text",

@@ -4,14 +4,15 @@ A line is `layer.Wq = model.layers.{}.self_attn.q_proj.weight | transpose | head
 repetitions of a block, and the steps change the last dim, but for the first. What comes out is reshaped to the dims
 of the parameter. Where layers come in patterns, the number of one is made of several counters, `{6a+b+3}`: `a` counts
 the repetitions of the outermost block, the next letters those in it, and the letters behind these the first dims of the
-parameter itself, such as experts.
+parameter itself, such as experts. A part of a tensor that all layers share has such a number, too: `part {a+1} of 30`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,14 +35,15 @@ STEPS: Mapping[str, str] = {
     "pairs": "the two halves of the last dim put beside each other, pair by pair, as rope turns them here",
 }
 _NUMBER = r"[1-9]\d{0,8}"
-_STEP = re.compile(
-    rf"kept|scaled _[a-z_]{{1,40}}|transpose|heads {_NUMBER}|part {_NUMBER} of {_NUMBER}|(first|after) {_NUMBER}|"
-    rf"every {_NUMBER} from {_NUMBER}|roll|pairs"
-)
 COUNTERS = "abcdef"
 KEPT = "kept"  # the first step of what stays codes
 _TERM = rf"(?:(?:{_NUMBER})?[{COUNTERS}]|{_NUMBER})"
-_PLACE = rf"\{{(?:{_TERM}(?:\+{_TERM})*)?\}}"
+_SUM = rf"\{{{_TERM}(?:\+{_TERM})*\}}"
+_PLACE = rf"(?:{_SUM}|\{{\}})"
+_STEP = re.compile(
+    rf"kept|scaled _[a-z_]{{1,40}}|transpose|heads {_NUMBER}|part ({_NUMBER}|{_SUM}) of {_NUMBER}|"
+    rf"(first|after) {_NUMBER}|every {_NUMBER} from {_NUMBER}|roll|pairs"
+)
 _TENSOR = re.compile(rf"[A-Za-z0-9_.\-]+({_PLACE}[A-Za-z0-9_.\-]*)*")
 ENDING = ".weights"
 
@@ -56,9 +58,9 @@ class Made:
     def __str__(self) -> str:
         return " | ".join((self.tensor, *self.steps))
 
-    def of(self, places: Sequence[int]) -> str:
-        """The tensor's name where the counters stand so."""
-        return tensor_called(self.tensor, places)
+    def at(self, places: Sequence[int]) -> Made:
+        """The same where the counters stand so."""
+        return Made(tensor_called(self.tensor, places), tuple(tensor_called(step, places) for step in self.steps))
 
     @property
     def scale(self) -> str:
@@ -67,11 +69,11 @@ class Made:
 
     @property
     def counters(self) -> int:
-        """How many counters its name has."""
-        return counters_of(self.tensor)
+        """How many counters its name and its steps have."""
+        return counters_of(str(self))
 
     def shape(self, tensor: Sequence[int]) -> tuple[int, ...] | None:
-        """The shape that comes out of a tensor; None where the steps do not go with it."""
+        """The shape that comes out of a tensor, by steps without counters; None where they do not go with it."""
         shape = tuple(tensor)
         for step in self.steps:
             word, *numbers = (int(w) if w.isdigit() else w for w in re.sub("of |from ", "", step).split())
@@ -85,7 +87,7 @@ class Made:
                     shape = (*shape[:-2], shape[-1], shape[-2])
                 case ["heads", int(n)] if last % n == 0:
                     shape = (*shape[:-1], n, last // n)
-                case ["part", int(i), int(n)] if i <= n and last % n == 0:
+                case ["part", int(i), int(n)] if 1 <= i <= n and last % n == 0:
                     shape = (*shape[:-1], last // n)
                 case ["first", int(n)] if n <= last:
                     shape = (*shape[:-1], n)
@@ -252,7 +254,8 @@ def _objection(
     if name in made:
         return f"`{name}` has a line already.", None
     repeats = len(wanted[name].counts)
-    if not repeats <= counters_of(tensor) <= repeats + len(wanted[name].shape):
+    steps = list(steps)
+    if not repeats <= Made(tensor, tuple(steps)).counters <= repeats + len(wanted[name].shape):
         return f"`{tensor}` needs a `{{}}` for each repeat around `{name}`.", None
     for step in steps:
         if not _STEP.fullmatch(step):
@@ -267,14 +270,16 @@ def check_map(made: WeightMap, program: Program, shapes: Mapping[str, Sequence[i
     wanted = parameters(program)
     for name, one in made.items():
         parameter = wanted[name]
-        for tensor in tensors_of(one, parameter):
+        for place in _places(one, parameter):
+            made_of = one.at(place)
+            tensor = made_of.tensor
             if tensor not in shapes:
                 near = did_you_mean(tensor, shapes)
                 findings.append(
                     Diagnostic(f"`{where}` has no tensor `{tensor}`, of which `{name}` is made.", hint=near)
                 )
             else:
-                shape = one.shape(shapes[tensor])
+                shape = made_of.shape(shapes[tensor])
                 made_here = parameter.shape[one.counters - len(parameter.counts) :]
                 if shape is None or not _splits(shape, made_here):
                     have, want = _listed(shapes[tensor]), _listed(made_here)
@@ -284,12 +289,14 @@ def check_map(made: WeightMap, program: Program, shapes: Mapping[str, Sequence[i
 
 
 def tensors_of(one: Made, parameter: Parameter) -> list[str]:
-    """The tensors that a parameter is made of, one for each repetition, and for each entry along its first dims where
-    its name counts these too."""
-    places: list[tuple[int, ...]] = [()]
-    for count in (*parameter.counts, *parameter.shape)[: one.counters]:
-        places = [(*p, i) for p in places for i in range(count)]
-    return [one.of(p) for p in places]
+    """The tensors that a parameter is made of, for each repetition, and for each entry along its first dims where its
+    name counts these too."""
+    return list(dict.fromkeys(one.at(place).tensor for place in _places(one, parameter)))
+
+
+def _places(one: Made, parameter: Parameter) -> Iterator[tuple[int, ...]]:
+    """Where the counters of a parameter stand, one place after the other."""
+    return itertools.product(*map(range, (*parameter.counts, *parameter.shape)[: one.counters]))
 
 
 def _splits(shape: Sequence[int], finer: Sequence[int]) -> bool:

@@ -21,8 +21,11 @@ from .description import (
     Norm,
     Norms,
     QueryNorm,
+    Sharing,
+    Streams,
     Transformer,
 )
+from .own_text import SHARED
 from .weight_map import COUNTERS, Made, WeightMap
 from .write import Model
 
@@ -32,18 +35,20 @@ def weight_map(model: Transformer, style: Style) -> WeightMap:
     made = dict(_ends(model, style))
     written = Model(model)
     for placed in written.placed():
-        index = _index(placed.first, placed.strides)
+        index = "{}" if (placed.first, placed.strides) == (0, (1,)) else _index(placed.first, placed.strides)
         for name, one in _layer(placed.kind, model.norm, style, len(placed.strides)):
             made[f"{placed.prefix}{name}"] = Made(style.block.replace("{}", index) + one.tensor, one.steps)
+        if placed.kind.own:
+            part = f"part {_index(placed.first + 1, placed.strides)} of {len(model.layers)}"
+            made[f"{placed.prefix}own"] = Made(f"{style.own_table}.weight", (part,))
+            made[f"{placed.prefix}Wop"] = Made(f"{style.own_projection}.weight", ("transpose", part))
     return made
 
 
 def _index(first: int, strides: Sequence[int]) -> str:
-    """The number of a layer by the counters of the repeats around it: `{}`, `{6a+b+3}`, `3`."""
+    """The number of a layer by the counters of the repeats around it: `{a}`, `{6a+b+3}`, `3`."""
     if not strides:
         return str(first)
-    if tuple(strides) == (1,) and first == 0:
-        return "{}"
     terms = [f"{'' if n == 1 else n}{letter}" for n, letter in zip(strides, COUNTERS, strict=False)]
     return "{" + "+".join([*terms, *([str(first)] if first else [])]) + "}"
 
@@ -61,6 +66,11 @@ def _ends(model: Transformer, style: Style) -> Iterator[tuple[str, Made]]:
     if model.head_bias:
         yield "bu", Made(f"{style.head}.bias")
     yield from _norm(model.norm, "", style.norm)
+    if any(layer.streams is not None for layer in model.kinds):
+        yield "Wsx", Made("model.altup_projections.{a}.weight", ("transpose",))
+        yield "Wsy", Made("model.altup_unembed_projections.{a}.weight", ("transpose",))
+    if model.own_vocabulary:
+        yield SHARED, Made(f"{style.own_norm}.weight")
 
 
 def _norm(norm: Norm, number: str, module: str) -> Iterator[tuple[str, Made]]:
@@ -92,8 +102,32 @@ def _layer(layer: Layer, norm: Norm, style: Style, repeats: int) -> Iterator[tup
         yield from _experts(layer.beside, style.experts, repeats, "x")
     if layer.second is not None:
         yield from ((f"{name}_2", _second(one)) for name, one in _layer(layer.second, norm, style, repeats))
+    if layer.own:
+        yield "Wog", Made("per_layer_input_gate.weight", ("transpose",))
+        yield "Wod", Made("per_layer_projection.weight", ("transpose",))
+    if layer.streams is not None:
+        yield from _streams(layer.streams)
     if layer.scaled:
         yield "factor", Made("layer_scalar")
+
+
+def _streams(streams: Streams) -> Iterator[tuple[str, Made]]:
+    """What a layer predicts and corrects streams by. The matrix by which it predicts lies as one row of numbers for
+    each pair, that to which a stream adds first."""
+    predicts, corrects = "altup.prediction_coefs.weight", "altup.correction_coefs.weight"
+    one, others = f"first {streams.count}", (f"after {streams.count}", f"heads {streams.count - 1}")
+    yield "scale_m", Made("altup.router_norm.weight")
+    yield "Wm", Made("altup.modality_router.weight", ("transpose",))
+    yield "Poo", Made(predicts, ("transpose", one, "first 1"))
+    yield "Pof", Made(predicts, ("transpose", one, "after 1"))
+    yield "Pfo", Made(predicts, ("transpose", *others, "first 1"))
+    yield "Pff", Made(predicts, ("transpose", *others, "after 1"))
+    yield "Co", Made(corrects, ("transpose", "first 1"))
+    yield "Cf", Made(corrects, ("transpose", "after 1"))
+    yield "scale_c", Made("altup.correct_output_scale")
+    yield "Wl", Made("laurel.linear_left.weight", ("transpose",))
+    yield "Wlr", Made("laurel.linear_right.weight", ("transpose",))
+    yield "scale_l", Made("laurel.post_laurel_norm.weight")
 
 
 def _second(one: Made) -> Made:
@@ -103,8 +137,9 @@ def _second(one: Made) -> Made:
 
 def _attention(a: Attention, style: Style, repeats: int) -> Iterator[tuple[str, Made]]:
     modules = (("q", style.query, a.heads), ("k", style.key, a.kv_heads), ("v", style.value, a.kv_heads))
+    own = modules[:1] if a.sharing is Sharing.BORROWED else modules[:2] if a.shared_value else modules
     for letter in ("W", "b") if a.bias else ("W",):
-        for at, (name, module, heads) in enumerate(modules[:2] if a.shared_value else modules):
+        for at, (name, module, heads) in enumerate(own):
             yield from _projection(a, style, (letter, name), module, heads, at + 1)
     yield from _query_norms(a, style, repeats)
     if a.sinks:
@@ -124,7 +159,8 @@ def _query_norms(a: Attention, style: Style, repeats: int) -> Iterator[tuple[str
     if a.query_norm in (QueryNorm.NONE, QueryNorm.PLAIN):
         return
     shifts = (("bias", "bias"),) if a.query_norm is QueryNorm.LAYER else ()
-    for name, module, heads in (("q", style.query_norm, a.heads), ("k", style.key_norm, a.kv_heads)):
+    both = (("q", style.query_norm, a.heads), ("k", style.key_norm, a.kv_heads))
+    for name, module, heads in both[:1] if a.sharing is Sharing.BORROWED else both:
         steps = (f"heads {heads}",) if a.query_norm is QueryNorm.ALL else ()
         module = module.replace("{}", _head_index(a, heads, repeats))  # where each head has tensors of its own
         for called, kind in (("scale", "weight"), *shifts):

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .description import Attention, Experts, FeedForward, Latent, Layer, Run, Transformer, runs_of
-from .dims import Dims
-from .layer_text import HEADS, LayerText, declarations, norm_tensors, norm_text, text_of
+from .description import Attention, Experts, FeedForward, Latent, Layer, Run, Sharing, Transformer, runs_of
+from .dims import HEADS, Dims
+from .layer_text import LayerText, declarations, norm_tensors, norm_text, text_of
+from .own_text import ARGUMENTS, SHARED
 from .rotary import number_text
+from .streams_text import end_tensors, parted_lines
 
+FIRST = "first"  # the embedding of the model, where layers are given it
 BATCH, CONTEXT, CALLS = 64, 2048, 64  # what the phases are made for, to be changed at will
 
 
@@ -33,6 +36,7 @@ class Model:
         self.dims = Dims(min(model.context, CONTEXT))
         self.dims.name("E", model.model_dim)
         self.texts: dict[Layer, LayerText] = {kind: text_of(kind, model, self.dims) for kind in model.kinds}
+        self.streams = self.texts[model.layers[0]].streams
         self.dims.name("V", model.vocabulary)
         if model.places:
             self.dims.name("P", model.places, "places that have a learned position")
@@ -80,20 +84,37 @@ class Model:
 
     def _group(self, kinds: Sequence[Layer], name: str) -> Iterator[str]:
         """A pattern of layers as a block."""
-        dtype = self.model.dtype.value
-        yield f"block {name}(x: {dtype}[B,L,E]) -> {dtype}[B,L,E] {{"
-        runs = runs_of(kinds)
-        yield from self._calls(runs, "x", "y")
-        yield "  return y"
+        carried = self.texts[kinds[0]].carried()
+        arguments = ", ".join(f"{one}: {kind}" for one, kind in (*carried, *self._given(kinds).items()))
+        yield f"block {name}({arguments}) -> {', '.join(kind for _, kind in carried)} {{"
+        yield from self._calls(runs_of(kinds), "x", "y")
+        yield f"  return {', '.join(self._streams('y'))}"
         yield "}"
 
-    def _calls(self, runs: Sequence[Run], x: str, last: str) -> Iterator[str]:
-        """The lines that call runs of layers one after the other, the result of the last called `last`."""
+    def _calls(self, runs: Sequence[Run], x: str, last: str, first: str = FIRST) -> Iterator[str]:
+        """The lines that call runs of layers one after the other, the result of the last called `last`. `first`: what
+        the embedding of the model is called."""
         for number, run in enumerate(runs, 1):
             result = last if number == len(runs) else f"y{number}"
             repeat = f"repeat {run.times} " if self._repeats(run) else ""
-            yield f"  {result} = {repeat}{self._called(run)}({x})"
+            given = ", ".join((*self._streams(x), *(first if one == FIRST else one for one in self._given(run.kinds))))
+            lent = [f"{name}_{_reach(kind)}" for kind in run.kinds for name, _ in self.texts[kind].lent()]
+            yield f"  {', '.join((*self._streams(result), *lent))} = {repeat}{self._called(run)}({given})"
             x = result
+
+    def _streams(self, name: str) -> tuple[str, ...]:
+        """What layers carry on, by the name of the one stream: it, and the others where there are some."""
+        return (name,) if self.streams is None else (name, f"{name}s")
+
+    def _given(self, kinds: Sequence[Layer]) -> dict[str, str]:
+        """What layers of these kinds are given beside what the one before them made, with its types: keys and values
+        by the kind of attention that lends them."""
+        passed = {name for name, _ in ARGUMENTS}
+        return {
+            name if name in passed else f"{name}_{_reach(kind)}": type_
+            for kind in kinds
+            for name, type_ in self.texts[kind].arguments()
+        }
 
     def _head(self, title: str) -> Iterator[str]:
         model = self.model
@@ -121,6 +142,8 @@ class Model:
         more = [("places", "P,E")] if model.places else []
         more += [] if model.tied else [("Wu", "E,V")]
         more += [("bu", "V")] if model.head_bias else []
+        more += end_tensors(self.streams) if self.streams is not None else []
+        more += [(SHARED, text.own.width) for text in self.texts.values() if text.own is not None][:1]
         yield from declarations("param", more, model.dtype)
 
     def _main(self) -> Iterator[str]:
@@ -139,9 +162,17 @@ class Model:
             yield f"  t0 = {x}"
             x = norm_text(model.norm, "t0", "0")
         yield f"  x = {x}"
-        yield from self._calls(runs_of(model.layers), "x", "y")
+        if self.streams is not None:
+            yield from (f"  {line}" for line in parted_lines(self.streams, "xs", "x", "x[B,L,E]", "Wsx"))
+        yield from self._calls(runs_of(model.layers), "x", "y", first="x")
         yield "  " + _noted("z = last(y, over=L)", "its next token is wanted", 30)
-        yield f"  n = {norm_text(model.norm, 'z', '')}"
+        z = "z"
+        if self.streams is not None:
+            d = self.streams
+            yield "  zs = last(ys, over=L)"
+            yield from (f"  {line}" for line in parted_lines(d, "us", "z", f"zs[B,{d.others},E]", "Wsy"))
+            z = f"(z + sum(us, over={d.others})) / size({d.every})"
+        yield f"  n = {norm_text(model.norm, z, '')}"
         yield from self._scores()
         yield "}"
 
@@ -201,6 +232,19 @@ def _attention_word(attention: Attention | Latent | None) -> str:
         return "unmixed"
     if isinstance(attention, Latent):
         return "latent"
+    return (
+        _reach_word(attention)
+        if attention.sharing is Sharing.NONE
+        else f"{_reach_word(attention)}_{attention.sharing.value}"
+    )
+
+
+def _reach(kind: Layer) -> str:
+    assert isinstance(kind.attention, Attention)
+    return _reach_word(kind.attention)
+
+
+def _reach_word(attention: Attention) -> str:
     if attention.window is not None:
         return "window"
     if attention.chunk is not None:

@@ -131,6 +131,20 @@ ERNIE_MOE: Config = {k: v for k, v in MOE.items() if k != "num_experts_per_tok"}
     "moe_intermediate_size": 10,
 }
 GEMMA4: Config = GEMMA2 | {"model_type": "gemma4_text", "global_head_dim": 8, "hidden_size_per_layer_input": 0}
+GEMMA4_E: Config = GEMMA4 | {  # as the small ones are
+    "hidden_size_per_layer_input": 6,
+    "vocab_size_per_layer_input": 23,
+    "num_kv_shared_layers": 3,
+    "num_hidden_layers": 7,
+    "layer_types": ["sliding_attention", "full_attention"] * 3 + ["full_attention"],
+}
+GEMMA3N: Config = {k: v for k, v in GEMMA4_E.items() if k != "global_head_dim"} | {
+    "model_type": "gemma3n_text",
+    "laurel_rank": 5,
+    "altup_num_inputs": 4,
+    "activation_sparsity_pattern": [0.95, 0.5, 0.0, 0.0, 0.9, 0.0, 0.0],
+    "intermediate_size": [20, 20, 20, 20, 12, 20, 20],
+}
 LLAMA4: Config = MOE | {
     "model_type": "llama4_text",
     "head_dim": 8,

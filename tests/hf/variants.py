@@ -28,7 +28,9 @@ from hf.small_configs import (
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GEMMA3N,
     GEMMA4,
+    GEMMA4_E,
     GLM,
     GLM4_MOE,
     GLM_DSA,
@@ -442,4 +444,21 @@ VARIANTS: Mapping[str, Config] = {
         "final_logit_softcapping": 3.0,
         "num_hidden_layers": 7,
     },
+    "gemma4_text, embeddings of single layers, shared keys": GEMMA4_E | {"use_double_wide_mlp": True},
+    "gemma4_text, shared keys that are values": GEMMA4_E
+    | {
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+        "num_kv_shared_layers": 4,
+        "num_hidden_layers": 9,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 3,
+    },
+    "gemma3n_text, least": GEMMA3N,
+    "gemma3n_text, three streams, no shared keys": GEMMA3N
+    | {"altup_num_inputs": 3, "num_kv_shared_layers": 0, "intermediate_size": 20, "attention_bias": True},
+    "gemma3n_text, layers as they are unless said otherwise": {k: v for k, v in GEMMA3N.items() if k != "layer_types"}
+    | {"num_hidden_layers": 12, "num_kv_shared_layers": 2, "intermediate_size": 20, "head_dim": 4}
+    | {"activation_sparsity_pattern": None, "vocab_size_per_layer_input": 29, "final_logit_softcapping": 3.0},
+    "gemma4_text, embeddings of single layers": GEMMA4_E
+    | {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": 31, "attention_bias": True},
 }

@@ -41,6 +41,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said besi
     "glm4v_text": {"partial_rotary_factor": 1.0},
     "glm4v_moe_text": {"partial_rotary_factor": 1.0},
     "dots1": {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1, "max_window_layers": 3},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
     "gemma4_text": {"hidden_size_per_layer_input": 0},
     "bloom": {"hidden_size": 64, "n_layer": 3, "n_head": 32},
     "mpt": {"d_model": 64, "n_layers": 3, "n_heads": 32},
@@ -82,6 +83,7 @@ ALONE = (
 PATTERNED = (
     "gemma2",
     "gemma3_text",
+    "gemma3n_text",
     "gemma4_text",
     "gpt_oss",
     "llama4_text",

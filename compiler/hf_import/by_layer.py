@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...passes.expansion.blocks import MAX_COUNT
-from .common import FULL, WINDOW, Defaults, Sizes, divided, read_activation, read_sizes
+from .common import FULL, MOST_LAYERS, WINDOW, Defaults, Sizes, divided, read_activation, read_sizes
 from .description import Attention, Experts, FeedForward, Gate, Layer, Norm, QueryNorm, Rope, Router, Stack
 from .experts import check_counts
 from .fields import Fields
@@ -128,7 +127,7 @@ def _limits(fields: Fields, name: str, layers: int) -> list[float | None]:
 def nemotron_nas(fields: Fields) -> Stack:
     """Nemotron Super and Ultra: Llama whose layers were found by search. Each may lack attention or feed-forward, and
     has kv-heads and a width of its own (Puzzle, arXiv:2411.19146)."""
-    layers = fields.count("num_hidden_layers", most=MAX_COUNT)
+    layers = fields.count("num_hidden_layers", most=MOST_LAYERS)
     fields.inert(["num_key_value_heads", "intermediate_size"])  # which are null
     found = fields.objects("block_configs")
     if fields.complete and len(found) != layers:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.dtype import Dtype
-from ...passes.expansion.blocks import MAX_COUNT
 from .fields import NEVER, Fields, Never
 from .inert import AT_REST, INERT
 
@@ -26,6 +25,7 @@ ACTIVATIONS: Mapping[str, str] = {
 }
 
 
+MOST_LAYERS = 4096  # patterns of more take long to be found, and no model has a quarter of them
 EARLIER = {  # classes as they were called before `transformers` had them, or beside the class that generates
     "PhiMoEForCausalLM": "PhimoeForCausalLM",
     "MPTForCausalLM": "MptForCausalLM",
@@ -116,7 +116,7 @@ FULL, WINDOW, CHUNK = "full_attention", "sliding_attention", "chunked_attention"
 
 def read_layers(fields: Fields, name: str) -> int:
     """How many blocks the model has, each of which attends to all earlier tokens."""
-    layers = fields.count(name, most=MAX_COUNT)
+    layers = fields.count(name, most=MOST_LAYERS)
     read_kinds(fields, layers, (FULL,), name)
     return layers
 
@@ -171,7 +171,7 @@ def read_sizes(fields: Fields, defaults: Defaults, kinds: Sequence[str] | None =
     else:
         head_dim = fields.count("head_dim", defaults.head_dim)
     divided(fields, "num_key_value_heads", heads, groups, "kv-heads")
-    layers = fields.count("num_hidden_layers", most=MAX_COUNT)
+    layers = fields.count("num_hidden_layers", most=MOST_LAYERS)
     if kinds is not None:
         read_kinds(fields, layers, kinds)
     return Sizes(

@@ -106,7 +106,8 @@ class Attention:
     whether values are normed, without a scale; `shared_value`: whether they are made by the projection of keys;
     `value_dim`: how wide they are, None for as wide as keys; `value_scale`: what they are multiplied by. `clip`:
     between what and its negative queries, keys and values are cut off. `gate`: what is multiplied into what heads make;
-    `slopes`: by what scores fall with distance. `sharing`: whose keys and values it sees."""
+    `slopes`: by what scores fall with distance. `sharing`: whose keys and values it sees;
+    `shared_as`: what these are called, by which layers that share them are known."""
 
     heads: int
     kv_heads: int
@@ -129,6 +130,7 @@ class Attention:
     gate: Gate = Gate.NONE
     slopes: Slopes | None = None
     sharing: Sharing = Sharing.NONE
+    shared_as: str = ""
 
     @property
     def grouped(self) -> bool:

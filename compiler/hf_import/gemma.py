@@ -76,7 +76,7 @@ def gemma4(fields: Fields) -> Stack:
     sharing = read_sharing(fields, kinds, fields.whole("num_kv_shared_layers", 0))
     layers = tuple(
         Layer(
-            replace(attention[kind], sharing=shared),
+            shared_attention(attention[kind], kind, shared),
             replace(forward, width=forward.width * 2) if wider and shared is Sharing.BORROWED else forward,
             norms=Norms.BOTH,
             beside=experts,
@@ -92,6 +92,12 @@ def gemma4(fields: Fields) -> Stack:
         fields.refuse("vocab_size_per_layer_input", message)
     model = replace(model, own_vocabulary=vocabulary if own else 0)
     return replace(model, embedding=SCALED, logit_cap=fields.optional("final_logit_softcapping"))
+
+
+def shared_attention(attention: Attention, kind: str, sharing: Sharing) -> Attention:
+    """The same where layers of a kind share keys and values."""
+    name = "" if sharing is Sharing.NONE else {FULL: "full", WINDOW: "window"}[kind]
+    return replace(attention, sharing=sharing, shared_as=name)
 
 
 def read_sharing(fields: Fields, kinds: Sequence[str], shared: int) -> list[Sharing]:
@@ -152,6 +158,8 @@ def _ropes(fields: Fields, sizes: Sizes, wide: int) -> tuple[Rope, Rope]:
             share = own.number("partial_rotary_factor", 1.0)
         own.refuse_unknown()
     pairs = int(share * wide // 2)
+    if fields.complete and not 0 < pairs <= wide // 2:
+        fields.refuse("rope_parameters", f"Rope turns pairs, and here {pairs:,} of the {wide // 2:,} of a head.")
     scaling = None if pairs == wide // 2 else f"first({pairs})"
     return Rope(bases[WINDOW], sizes.head_dim), Rope(bases[FULL], wide, scaling)
 

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from .common import FULL, WINDOW, Defaults, kinds_of, read_activation, read_sizes
 from .description import Attention, FeedForward, Layer, Norms, QueryNorm, Sharing, Stack, Streams
 from .fields import Fields
-from .gemma import SCALED, read_sharing
+from .gemma import SCALED, read_sharing, shared_attention
 from .llama import stacked
 from .rotary import ropes_by_kind
 
@@ -30,7 +30,7 @@ def gemma3n(fields: Fields) -> Stack:
     common = replace(common, query_norm=QueryNorm.HEAD, value_norm=True)
     layers = tuple(
         Layer(
-            replace(common, rope=turned[kind], window=reach[kind], sharing=shared),
+            shared_attention(replace(common, rope=turned[kind], window=reach[kind]), kind, shared),
             forward,
             norms=Norms.BOTH,
             own=own,

@@ -13,6 +13,7 @@ from .rotary import heated, magnified, rope
 
 SARVAM = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
 NARROW = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+MOST_MAGNIFIED = 1e6  # by what scores may be made larger
 NARROW_EPSILON = 1e-6  # of the norms of the narrow values, whatever that of the others is
 
 
@@ -39,7 +40,7 @@ def deepseek_v32(fields: Fields) -> Stack:
     """DeepSeek V3.2: an indexer chooses the tokens that each one sees."""
     sizes = latent_sizes(fields, 163840)
     latent = read_latent(fields, sizes, 1536, interleaved=True, mscale=True)
-    latent = replace(latent, indexer=_indexer(fields, sizes.layers, latent.rope, 64, halves=True))
+    latent = replace(latent, indexer=_indexer(fields, sizes, latent.rope, 64, halves=True))
     experts = corrected(fields, (256, 8, 2048), 2.5, (8, 4))
     return after_dense(fields, sizes, [latent] * sizes.layers, experts, 3)
 
@@ -50,7 +51,7 @@ def glm_moe_dsa(fields: Fields) -> Stack:
     latent = read_latent(fields, sizes, 2048, interleaved=True, mscale=True)
     fields.must_be("rope_interleave", [True], "only pairs that stand side by side are known here")
     fields.must_be("indexer_rope_interleave", [True], "only pairs that stand side by side are known here")
-    latent = replace(latent, indexer=_indexer(fields, sizes.layers, latent.rope, 32, halves=False))
+    latent = replace(latent, indexer=_indexer(fields, sizes, latent.rope, 32, halves=False))
     fields.must_be("mlp_bias", [False], "biases of feed-forwards are not known here")
     experts = corrected(fields, (256, 8, 2048), 2.5, (1, 1))
     return after_dense(fields, sizes, [latent] * sizes.layers, experts, 3, epsilon=1e-5)
@@ -135,15 +136,18 @@ def youtu(fields: Fields) -> Stack:
     return stacked(fields, sizes, Layer(latent, feed_forward(fields)), tied=True)
 
 
-def _indexer(fields: Fields, layers: int, turned: Rope, heads: int, halves: bool) -> Indexer:
+def _indexer(fields: Fields, sizes: Sizes, turned: Rope, heads: int, halves: bool) -> Indexer:
     """What chooses the tokens. `heads`: where the config does not say. `halves`: as of rope."""
+    layers, context = sizes.layers, sizes.context
     for name in ("index_topk_freq", "index_skip_topk_offset"):
         fields.must_be(name, [1] if name == "index_topk_freq" else [2], "layers that share a choice are not known")
     fields.must_be("index_topk_pattern", [], "layers that share a choice are not known")
     fields.words("indexer_types", ("full",), layers)
-    keep = fields.count("index_topk", 2048)
-    own = replace(turned, halves=halves)
-    return Indexer(fields.count("index_n_heads", heads), fields.count("index_head_dim", 128), keep, own)
+    keep = min(fields.count("index_topk", 2048), context)  # of fewer tokens all are seen
+    own, width = replace(turned, halves=halves), fields.count("index_head_dim", 128)
+    if fields.complete and width <= turned.turned:
+        fields.refuse("index_head_dim", f"`index_head_dim` is {width:,}, and rope turns {turned.turned:,} of that.")
+    return Indexer(fields.count("index_n_heads", heads), width, keep, own)
 
 
 def deepseek_v2(fields: Fields) -> Stack:
@@ -235,5 +239,8 @@ def _magnified(fields: Fields) -> float:
             all_dims, factor = said.get("mscale_all_dim"), said.get("factor")
             kind = said.get("rope_type") or said.get("type") or "default"
             if kind != "default" and isinstance(all_dims, int | float) and isinstance(factor, int | float) and all_dims:
-                return magnified(float(factor), float(all_dims))
+                found = magnified(float(factor), float(all_dims))
+                if 0 < found < MOST_MAGNIFIED:
+                    return found
+                fields.refuse(name, "`mscale_all_dim` makes scores larger than numbers can be.")
     return 1.0

@@ -84,6 +84,9 @@ def rope(
     if len(said) == 2 and said[0][1] != said[1][1]:
         fields.refuse(said[0][0], f"`{said[0][0]}` and `{said[1][0]}` say different things.")
     _check_echo(fields, "rope_theta", found.base)
+    if (found.scaling or "").startswith("yarn") and found.base <= 1:
+        name = next((name for name, part in parts if part is not None and "rope_theta" in part.entries), base)
+        fields.refuse(name, "YaRN takes frequencies that fall, and so a base above 1.")
     if share is not None:
         _check_echo(fields, "partial_rotary_factor", found.share)
     elif found.share != 1:
@@ -100,6 +103,8 @@ def _said(part: Fields, plain: _Said, sizes: Sizes, original: int | None = None,
     base, share = part.number("rope_theta", plain.base), part.number("partial_rotary_factor", plain.share)
     if "alpha" in part.known & part.entries.keys():  # Hunyuan's, which makes the base larger for all contexts
         base *= part.number("alpha") ** (sizes.head_dim / max(1, sizes.head_dim - 2))
+        if not base:
+            part.refuse("alpha", "`alpha` makes the base of rope smaller than numbers can be.")
     part.inert(
         (*SECTIONS, "llama_4_scaling_beta", "max_position_embeddings", "finetuned")
     )  # of queries, read by `heated`

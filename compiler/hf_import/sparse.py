@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...passes.expansion.blocks import MAX_COUNT
-from .common import FULL, WINDOW, Defaults, Sizes, divided, kinds_of, nested, read_activation, read_layers, read_sizes
+from .common import (
+    FULL,
+    MOST_LAYERS,
+    WINDOW,
+    Defaults,
+    Sizes,
+    divided,
+    kinds_of,
+    nested,
+    read_activation,
+    read_layers,
+    read_sizes,
+)
 from .description import Attention, Experts, FeedForward, Gate, Layer, Norms, QueryNorm, Router, Stack
 from .experts import after_dense, check_counts, corrected
 from .fields import Fields
@@ -186,7 +197,7 @@ MAMBA = (  # what Granite 4 says of layers that it may have
 def granite_hybrid(fields: Fields) -> Stack:
     """Granite 4 all of whose layers are attention: a feed-forward that all tokens take, and maybe experts beside it."""
     fields.inert((*MAMBA, "layers_block_type"))
-    layers = fields.count("num_hidden_layers", most=MAX_COUNT)
+    layers = fields.count("num_hidden_layers", most=MOST_LAYERS)
     name = "layer_types" if "layer_types" in fields.entries else "layers_block_type"
     kinds = fields.words(name, ("attention", "full_attention", "mamba"), layers)
     if kinds is None or "mamba" in kinds:

@@ -33,7 +33,7 @@ class Model:
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
-        self.dims = Dims(min(model.context, CONTEXT))
+        self.dims = Dims(_context(model))
         self.dims.name("E", model.model_dim)
         self.texts: dict[Layer, LayerText] = {kind: text_of(kind, model, self.dims) for kind in model.kinds}
         self.streams = self.texts[model.layers[0]].streams
@@ -98,7 +98,7 @@ class Model:
             result = last if number == len(runs) else f"y{number}"
             repeat = f"repeat {run.times} " if self._repeats(run) else ""
             given = ", ".join((*self._streams(x), *(first if one == FIRST else one for one in self._given(run.kinds))))
-            lent = [f"{name}_{_reach(kind)}" for kind in run.kinds for name, _ in self.texts[kind].lent()]
+            lent = [f"{name}_{_shared_as(kind)}" for kind in run.kinds for name, _ in self.texts[kind].lent()]
             yield f"  {', '.join((*self._streams(result), *lent))} = {repeat}{self._called(run)}({given})"
             x = result
 
@@ -111,7 +111,7 @@ class Model:
         by the kind of attention that lends them."""
         passed = {name for name, _ in ARGUMENTS}
         return {
-            name if name in passed else f"{name}_{_reach(kind)}": type_
+            name if name in passed else f"{name}_{_shared_as(kind)}": type_
             for kind in kinds
             for name, type_ in self.texts[kind].arguments()
         }
@@ -199,6 +199,17 @@ class Model:
         yield f"phase decode  {{ B = {BATCH}, L = 1, M = {context}{kept}, calls = {CALLS} }}"
 
 
+def _context(model: Transformer) -> int:
+    """How many tokens phases are made for: no more than the model was made for, and as many as an indexer chooses, or
+    as there are heads whose scores fall with distance, or experts some of which do nothing: these are counted along the
+    context."""
+    attentions = [kind.attention for kind in model.kinds]
+    chosen = [a.indexer.keep for a in attentions if isinstance(a, Latent) and a.indexer is not None]
+    sloped = [a.heads for a in attentions if isinstance(a, Attention) and a.slopes is not None]
+    idle = [one.count + one.idle for kind in model.kinds if (one := kind.beside) is not None and one.idle]
+    return max(min(model.context, max(CONTEXT, *chosen, 1)), *sloped, *idle, 1)
+
+
 def model_text(model: Transformer, title: str) -> str:
     """The text of a model called `title`."""
     return Model(model).text(title)
@@ -239,9 +250,9 @@ def _attention_word(attention: Attention | Latent | None) -> str:
     )
 
 
-def _reach(kind: Layer) -> str:
+def _shared_as(kind: Layer) -> str:
     assert isinstance(kind.attention, Attention)
-    return _reach_word(kind.attention)
+    return kind.attention.shared_as
 
 
 def _reach_word(attention: Attention) -> str:

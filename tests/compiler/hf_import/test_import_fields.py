@@ -13,8 +13,11 @@ from escc.compiler.hf_import.architectures import read_config
 from escc.compiler.hf_import.description import Attention, Experts, FeedForward, Heat, Transformer
 from escc.compiler.hf_import.json_text import read_json
 from escc.compiler.hf_import.readers import FLAT, OF_EXPERTS, READERS, TOWERS
+from escc.compiler.hf_import.write import model_text
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
+from escc.ir.text.read import parse
+from escc.passes.expansion.expand import expand
 
 SIZES: Mapping[str, Any] = {
     "hidden_size": 64,
@@ -423,3 +426,27 @@ def test_a_rope_scaling_says_its_own_base() -> None:
     llama3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
     extended = heads(config("llama", rope_scaling=llama3)).rope
     assert extended is not None and extended.scaling == "llama3(8, 1, 4, 128)"
+
+
+def test_an_indexer_chooses_no_more_tokens_than_there_are() -> None:
+    sparse = {"q_lora_rank": 16, "first_k_dense_replace": 1, "n_routed_experts": 8, "n_group": 1, "topk_group": 1}
+    text = model_text(read(config("deepseek_v32", **sparse)), "m")
+    assert "keep=128" in text and "phase decode  { B = 64, L = 1, M = 128," in text
+    long = config("deepseek_v32", **sparse, index_topk=4096, max_position_embeddings=65536)
+    text = model_text(read(long), "m")
+    assert "keep=4096" in text and "phase decode  { B = 64, L = 1, M = 4096," in text
+    source = Source("m.esti", text)
+    assert expand(parse(source), source, {})
+
+
+def test_scores_that_yarn_makes_larger_than_numbers_are_refused() -> None:
+    yarn = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 32}
+    with pytest.raises(InputError, match="`mscale_all_dim` makes scores larger"):
+        read(config("deepseek_v3", rope_scaling=yarn | {"mscale": 1e300, "mscale_all_dim": 1e300}))
+
+
+def test_more_layers_than_patterns_are_looked_for_in_are_refused() -> None:
+    read(config("llama", num_hidden_layers=4096))
+    read(config("smollm3", num_hidden_layers=4096, no_rope_layers=[1] * 4095 + [0]))
+    with pytest.raises(InputError, match="a whole number from 1 to 4,096"):
+        read(config("llama", num_hidden_layers=4097))

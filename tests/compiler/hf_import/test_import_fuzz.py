@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hf.variants import VARIANTS
 from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
+from escc.compiler.hf_import.architectures import read_config
+from escc.compiler.hf_import.json_text import read_json
 from escc.compiler.hf_import.readers import READERS
+from escc.compiler.hf_import.write import model_text
+from escc.ir.diagnostics import InputError, Source
+from escc.ir.text.read import parse
+from escc.passes.expansion.expand import expand
 
 ROPES: tuple[Any, ...] = (
     {},
@@ -83,3 +90,32 @@ def test_a_mutilated_config_gives_a_model_or_a_diagnostic(seed: int, tmp_path: P
         output.unlink(missing_ok=True)
     assert min(codes) > 9
     assert list(tmp_path.iterdir()) == [config]
+
+
+def odd(rng: random.Random) -> dict[str, Any]:
+    """A config of a small model, of which some fields, or those of objects in it, are odd or missing."""
+    config: dict[str, Any] = json.loads(json.dumps(rng.choice(sorted(VARIANTS.items()))[1]))
+    objects = [config, *(part for part in config.values() if isinstance(part, dict) and part)]
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        part = rng.choice(objects)
+        name = rng.choice(sorted(part) or [""])
+        if rng.random() < 0.2:
+            part.pop(name, None)
+        else:
+            part[name] = rng.choice(ODD)
+    return config
+
+
+def test_a_config_with_odd_fields_gives_a_model_that_is_right_or_a_diagnostic(fuzz: int) -> None:
+    rng, found = random.Random(7), [0, 0]
+    for _ in range(max(fuzz, 300)):
+        config = odd(rng)
+        try:
+            text = model_text(read_config(read_json(Source("config.json", json.dumps(config)))), "m")
+        except InputError:
+            found[0] += 1
+            continue
+        source = Source("m.esti", text)
+        assert expand(parse(source), source, {}), config
+        found[1] += 1
+    assert min(found) > 30

@@ -31,7 +31,9 @@ from hf.small_configs import (
     FALCON_40B,
     GEMMA,
     GEMMA3,
+    GEMMA3N,
     GEMMA4,
+    GEMMA4_E,
     GLM,
     GPT2,
     GPT_NEO,
@@ -129,6 +131,8 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "gemma4": GEMMA4
     | {"attention_k_eq_v": True, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2}
     | {"moe_intermediate_size": 10},
+    "gemma4, embeddings of single layers, shared keys": GEMMA4_E | {"use_double_wide_mlp": True},
+    "gemma3n": GEMMA3N,
     "mixtral": MIXTRAL,
     "qwen3_moe, dense layers": QWEN3_MOE | {"num_hidden_layers": 5, "mlp_only_layers": [0, 2, 4]},
     "minimax_m2": MINIMAX,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .checkpoint_styles import (
+    CODEGEN,
     ERNIE,
     FALCON,
     GEMMA4,
@@ -200,6 +201,7 @@ STYLES: Mapping[str, Style] = {  # by architecture; all others are as Llama
     "falcon": FALCON,
     "gpt2": GPT2,
     "gptj": GPTJ,
+    "codegen": CODEGEN,
     "opt": OPT,
     "stablelm": STABLELM,
     "persimmon": PERSIMMON,

@@ -37,7 +37,8 @@ class Style:
     """How a kind of checkpoint calls and keeps things. `block`: what the names of a block's tensors begin with.
     `fused`: the one module of queries, keys and values, None where they stand apart, and `by_head` whether it has
     them kv-head by kv-head, its queries, its key and its value; `stacked`: one that has them one behind the other, of
-    widths of their own. `gate_up`: the one module of both. `from_to`: whether matrices are [from, to]. `halves`:
+    widths of their own; `chips`: for how many chips it has queries, values and keys, those of one chip together.
+    `gate_up`: the one module of both. `from_to`: whether matrices are [from, to]. `halves`:
     whether what rope turns together lies half of that apart. `first_place`: the row of the first token in a table of
     positions."""
 
@@ -62,6 +63,7 @@ class Style:
     by_head: bool = False
     two_norms: tuple[str, ...] = ()  # of blocks that stand side by side, where these are others
     stacked: str | None = None
+    chips: int = 0
     gate_up: str | None = None
     from_to: bool = False
     halves: bool = True
@@ -192,6 +194,8 @@ GPTJ = replace(
     fused=None,
     from_to=False,
 )
+CODEGEN_CHIPS = 4  # that a fused projection was made for
+CODEGEN = replace(GPTJ, fused="attn.qkv_proj", chips=CODEGEN_CHIPS)
 GGUF = Style(
     table="token_embd",
     norm="output_norm",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...passes.expansion.dims import MAX_SIZE
+from .checkpoint_styles import CODEGEN_CHIPS
 from .common import Defaults, Sizes, divided, even_sizes, read_activation, read_layers, read_sizes
 from .description import Attention, Block, FeedForward, Layer, Norm, QueryNorm, Rope, Slopes, Stack
 from .fields import Fields
@@ -55,6 +56,15 @@ def gptj(fields: Fields) -> Stack:
     layer = Layer(attention, forward, Block.PARALLEL)
     model = normed(fields, sizes, layer, _norm(fields, "layer_norm_epsilon"), tied=False)
     return replace(model, head_bias=True)
+
+
+def codegen(fields: Fields) -> Stack:
+    """CodeGen: GPT-J, whose fused projection is made for four chips."""
+    model = gptj(fields)
+    heads = fields.count("n_head")
+    if fields.complete and heads % CODEGEN_CHIPS:
+        fields.refuse("n_head", f"{heads} does not divide into {CODEGEN_CHIPS} parts, as projections are stored.")
+    return model
 
 
 def gpt_bigcode(fields: Fields) -> Stack:

@@ -19,6 +19,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by model type, with the class o
     "gemma": ("GemmaForCausalLM", gemma.gemma),
     "gpt2": ("GPT2LMHeadModel", gpt.gpt2),
     "gptj": ("GPTJForCausalLM", gpt.gptj),
+    "codegen": ("CodeGenForCausalLM", gpt.codegen),
     "opt": ("OPTForCausalLM", gpt.opt),
     "stablelm": ("StableLmForCausalLM", gpt.stablelm),
     "persimmon": ("PersimmonForCausalLM", gpt.persimmon),

@@ -300,9 +300,14 @@ def _places(one: Made, parameter: Parameter) -> Iterator[tuple[int, ...]]:
 
 
 def _splits(shape: Sequence[int], finer: Sequence[int]) -> bool:
-    """Whether `finer` is a shape with dims split, and nothing else."""
-    ends = {math.prod(finer[:n]) for n in range(len(finer) + 1)}
-    return math.prod(shape) == math.prod(finer) and all(math.prod(shape[:n]) in ends for n in range(len(shape)))
+    """Whether `finer` is a shape with dims split, or with neighbours as one, and nothing else."""
+    have, want = ([math.prod(one[:n]) for n in range(len(one) + 1)] for one in (shape, finer))
+    if have[-1] != want[-1]:
+        return False
+    common = sorted({*have} & {*want})
+    return all(
+        not (any(a < n < b for n in have) and any(a < n < b for n in want)) for a, b in itertools.pairwise(common)
+    )
 
 
 def _listed(shape: Sequence[int]) -> str:

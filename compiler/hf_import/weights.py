@@ -203,6 +203,10 @@ def _projection(
         tensor, each = f"{style.stacked}.{kind}", [*steps, *cut, f"heads {heads}"]
     elif style.fused is None:
         tensor, each = f"{module}.{kind}", [*steps, f"heads {heads}"]
+    elif style.chips:
+        place = {"q": 1, "v": 2, "k": 3}[name]
+        each = [*steps, f"heads {style.chips}", f"part {place} of 3", f"heads {heads // style.chips}"]
+        tensor = f"{style.fused}.{kind}"
     elif style.by_head and a.kv_heads < a.heads:
         group = a.heads // a.kv_heads
         before, own = (0, group, group + 1)[part - 1] * a.head_dim, (group if part == 1 else 1) * a.head_dim

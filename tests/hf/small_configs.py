@@ -34,6 +34,7 @@ FALCON_40B: Config = FALCON | {"new_decoder_architecture": True, "num_kv_heads":
 PHI: Config = SIZES | {"model_type": "phi", "num_attention_heads": 3}
 GPT2: Config = {"model_type": "gpt2", "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 32, "vocab_size": 23}
 GPTJ: Config = GPT2 | {"model_type": "gptj", "n_embd": 24, "rotary_dim": 4}
+CODEGEN: Config = GPT2 | {"model_type": "codegen", "n_embd": 24, "n_head": 4, "rotary_dim": 4}
 OPT: Config = {k: v for k, v in SIZES.items() if k != "intermediate_size"} | {"model_type": "opt", "ffn_dim": 20}
 STABLELM: Config = SIZES | {"model_type": "stablelm", "hidden_size": 48, "num_key_value_heads": 2}
 PERSIMMON: Config = SIZES | {"model_type": "persimmon"}

@@ -11,6 +11,7 @@ from hf.small_configs import (
     ARCEE,
     BIGCODE,
     BLOOM,
+    CODEGEN,
     COHERE,
     CWM,
     DBRX,
@@ -154,6 +155,9 @@ VARIANTS: Mapping[str, Config] = {
     "phi, rope scaled": PHI | {"rope_scaling": {**LINEAR, "partial_rotary_factor": 0.25}, "num_key_value_heads": None},
     "phi, norms": PHI | {"qk_layernorm": True, "num_key_value_heads": 1},
     "phi, norms of whole heads": PHI | {"qk_layernorm": True, "partial_rotary_factor": 1.0},
+    "codegen, least": CODEGEN,
+    "codegen, all of a head, tied": CODEGEN | {"rotary_dim": 6, "tie_word_embeddings": True, "n_inner": 20},
+    "codegen, more heads": CODEGEN | {"n_head": 8, "n_embd": 48, "activation_function": "relu"},
     "gptj, least": GPTJ,
     "gptj, all of a head, tied": GPTJ | {"rotary_dim": 8, "tie_word_embeddings": True, "n_inner": 20},
     "gptj, published fields": GPTJ

@@ -76,6 +76,11 @@ PUBLISHED: Mapping[str, tuple[Mapping[str, Any], int]] = {
         | {"attention_layers": ["global", "local"] * 16},
         2_651_307_520,
     ),
+    # Said as 16B in https://arxiv.org/abs/2203.13474; counted as `transformers` makes it of the published config
+    "codegen-16B-mono": (
+        {"model_type": "codegen", "n_embd": 6144, "n_layer": 34, "n_head": 24, "vocab_size": 51200},
+        16_032_155_648,
+    ),
     "dbrx-base": (
         {"model_type": "dbrx", "d_model": 6144, "n_layers": 40, "n_heads": 48, "vocab_size": 100352}
         | {"attn_config": {"kv_n_heads": 8}}

@@ -31,6 +31,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said besi
     "mistral": {"sliding_window": None},
     "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 32},
     "gptj": {"n_embd": 64, "n_layer": 3, "n_head": 32, "rotary_dim": 2},
+    "codegen": {"n_embd": 64, "n_layer": 3, "n_head": 32, "rotary_dim": 2},
     "opt": {"ffn_dim": 160},
     "stablelm": {"partial_rotary_factor": 1.0},
     "persimmon": {"partial_rotary_factor": 1.0},
@@ -71,6 +72,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {  # what an architecture wants said besi
 ALONE = (
     "gpt2",
     "gptj",
+    "codegen",
     "bloom",
     "mpt",
     "jais",
@@ -217,6 +219,7 @@ def test_falcons_that_nothing_computes_are_refused(changes: Mapping[str, Any], s
     ("kind", "changes", "said"),
     [
         ("gptj", {"rotary_dim": 4}, "Rope turns pairs, and here 4 of the 2 elements of a head."),
+        ("codegen", {"n_head": 2, "rotary_dim": 32}, "2 does not divide into 4 parts"),
         ("gptj", {"scale_attn_weights": False}, "scores are always scaled"),
         ("opt", {"do_layer_norm_before": False}, "only blocks with norms before attention and feed-forward"),
         ("opt", {"word_embed_proj_dim": 32}, "embeddings of another width are not known here"),

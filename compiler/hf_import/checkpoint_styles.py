@@ -73,6 +73,8 @@ class Style:
     attention_gate: str = "self_attn.gate_proj"
     activation: str = "mlp.act_fn"  # what its own numbers stand in
     experts: ExpertStyle = ExpertStyle()
+    widened: str = "model.decoder.project_in"  # what makes embeddings as wide as the model, and what it makes narrow
+    narrowed: str = "model.decoder.project_out"
     own_table: str = "model.embed_tokens_per_layer"  # of embeddings that layers have for themselves
     own_projection: str = "model.per_layer_model_projection"
     own_norm: str = "model.per_layer_projection_norm"

@@ -24,6 +24,7 @@ class Norms(Enum):
     BEFORE = "before"  # what they norm goes into attention and feed-forward
     AFTER = "after"  # what comes out of these is normed, and then added
     BOTH = "both"
+    SUM = "sum"  # what comes out of these is added, and then the sum is normed
 
 
 class QueryNorm(Enum):
@@ -283,11 +284,12 @@ class Layer:
 class Stack:
     """What a model computes. `context`: the most tokens that it was made for. `norm`: what all its norms are like.
     `layers`: each of them, from the first. `tied`: one table embeds and scores. `places`: how many positions are
-    learned, 0 for none. `embedding_norm`: whether there is a norm behind the table. `embedding`: what embeddings are
-    multiplied by, as the language writes it. `head_bias`: whether scores have one; `head_norm`: whether the columns
-    that make them are divided by their lengths. `logit_scale`: what they are multiplied by; `logit_cap`: between what
-    and its negative they are pressed. `own_vocabulary`: how many tokens the embeddings of single layers have, 0 where
-    there are none."""
+    learned, 0 for none. `final_norm`: whether there is a norm behind the layers; `embedding_width`: how wide embeddings
+    are that are projected to the model, and back before they score, 0 for as wide. `embedding_norm`: whether there is a
+    norm behind the table. `embedding`: what embeddings are multiplied by, as the language writes it. `head_bias`:
+    whether scores have one; `head_norm`: whether the columns that make them are divided by their lengths.
+    `logit_scale`: what they are multiplied by; `logit_cap`: between what and its negative they are pressed.
+    `own_vocabulary`: how many tokens the embeddings of single layers have, 0 where there are none."""
 
     model_dim: int
     vocabulary: int
@@ -296,6 +298,8 @@ class Stack:
     layers: tuple[Layer, ...]
     tied: bool
     places: int = 0
+    final_norm: bool = True
+    embedding_width: int = 0
     embedding_norm: bool = False
     embedding: str = ""
     head_bias: bool = False

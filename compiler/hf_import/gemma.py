@@ -157,6 +157,9 @@ def _ropes(fields: Fields, sizes: Sizes, wide: int) -> tuple[Rope, Rope]:
         if kind == FULL:
             share = own.number("partial_rotary_factor", 1.0)
         own.refuse_unknown()
+    for size, name in ((sizes.head_dim, "head_dim"), (wide, "global_head_dim")):
+        if fields.complete and size % 2:
+            fields.refuse(name, f"Rope turns pairs, and here heads have {size:,} elements.")
     pairs = int(share * wide // 2)
     if fields.complete and not 0 < pairs <= wide // 2:
         fields.refuse("rope_parameters", f"Rope turns pairs, and here {pairs:,} of the {wide // 2:,} of a head.")

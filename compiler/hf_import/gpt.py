@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...passes.expansion.dims import MAX_SIZE
 from .checkpoint_styles import CODEGEN_CHIPS
 from .common import Defaults, Sizes, divided, even_sizes, read_activation, read_layers, read_sizes
-from .description import Attention, Block, FeedForward, Layer, Norm, QueryNorm, Rope, Slopes, Stack
+from .description import Attention, Block, FeedForward, Layer, Norm, Norms, QueryNorm, Rope, Slopes, Stack
 from .fields import Fields
 from .llama import feed_forward, normed, plain_forward
 from .rotary import rope
@@ -130,18 +130,18 @@ def gpt_sizes(fields: Fields, context: int) -> tuple[Sizes, int]:
 
 
 def opt(fields: Fields) -> Stack:
-    """OPT: serial blocks, relu, learned positions."""
+    """OPT: serial blocks, relu, learned positions; OPT-350m has norms behind sums, and narrow embeddings."""
     sizes = even_sizes(fields, 2048)
-    why = "only blocks with norms before attention and feed-forward, and one behind the last, are known here"
-    fields.must_be("do_layer_norm_before", [True], why)
-    fields.must_be("_remove_final_layer_norm", [False], why)
+    before, last = fields.flag("do_layer_norm_before", True), not fields.flag("_remove_final_layer_norm", False)
     fields.must_be("layer_norm_elementwise_affine", [True], "norms without a scale are not known here")
-    fields.must_be("word_embed_proj_dim", [sizes.model_dim], "embeddings of another width are not known here")
+    narrow = fields.count("word_embed_proj_dim", sizes.model_dim, null=sizes.model_dim)
     bias = fields.flag("enable_bias", True)
     attention = Attention(sizes.heads, sizes.heads, sizes.head_dim, bias=bias, output_bias=bias)
-    layer = Layer(attention, plain_forward(fields, "relu", bias, "ffn_dim", "activation_function"))
+    forward = plain_forward(fields, "relu", bias, "ffn_dim", "activation_function")
+    layer = Layer(attention, forward, norms=Norms.BEFORE if before else Norms.SUM)
     model = normed(fields, sizes, layer, LAYER_NORM, tied=True)
-    return replace(model, places=sizes.context)
+    width = 0 if narrow == sizes.model_dim else narrow
+    return replace(model, places=sizes.context, final_norm=before and last, embedding_width=width)
 
 
 def gpt_neox(fields: Fields) -> Stack:

@@ -154,6 +154,14 @@ class LayerText:
                 yield ""
                 yield from self._forward("y")
                 yield f"return y + {norm_text(self.norm, forward, '2')}"
+            case Norms.SUM:
+                yield from self._attention("x")
+                yield f"y0 = x + {attention}"
+                yield f"y = {norm_text(self.norm, 'y0', '1')}"
+                yield ""
+                yield from self._forward("y")
+                yield f"y1 = y + {forward}"
+                yield f"return {norm_text(self.norm, 'y1', '2')}"
             case Norms.BOTH:
                 yield f"n1 = {norm_text(self.norm, 'x', '1')}"
                 yield from self._attention("n1")

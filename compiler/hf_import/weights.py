@@ -65,7 +65,11 @@ def _ends(model: Transformer, style: Style) -> Iterator[tuple[str, Made]]:
         yield "Wu", Made(f"{style.head}.weight", ("transpose",))
     if model.head_bias:
         yield "bu", Made(f"{style.head}.bias")
-    yield from _norm(model.norm, "", style.norm)
+    if model.embedding_width:
+        yield "We", Made(f"{style.widened}.weight", ("transpose",))
+        yield "Wn", Made(f"{style.narrowed}.weight", ("transpose",))
+    if model.final_norm:
+        yield from _norm(model.norm, "", style.norm)
     if any(layer.streams is not None for layer in model.kinds):
         yield "Wsx", Made("model.altup_projections.{a}.weight", ("transpose",))
         yield "Wsy", Made("model.altup_unembed_projections.{a}.weight", ("transpose",))
@@ -83,7 +87,8 @@ def _norm(norm: Norm, number: str, module: str) -> Iterator[tuple[str, Made]]:
 def _layer(layer: Layer, norm: Norm, style: Style, repeats: int) -> Iterator[tuple[str, Made]]:
     """The parameters of a layer, their tensors without what their names begin with. `repeats`: how many are around
     it."""
-    modules = style.norms if layer.norms is Norms.BEFORE else style.other_norms[layer.norms]
+    same = layer.norms in (Norms.BEFORE, Norms.SUM)
+    modules = style.norms if same else style.other_norms[layer.norms]
     if layer.block is Block.PARALLEL_TWO_NORMS and style.two_norms:
         modules = style.two_norms
     for number in layer.scales:

@@ -37,6 +37,8 @@ class Model:
         self.dims.name("E", model.model_dim)
         self.texts: dict[Layer, LayerText] = {kind: text_of(kind, model, self.dims) for kind in model.kinds}
         self.streams = self.texts[model.layers[0]].streams
+        narrow, note = model.embedding_width, "how wide embeddings are"
+        self.narrow = self.dims.name("C", narrow, note) if narrow else "E"
         self.dims.name("V", model.vocabulary)
         if model.places:
             self.dims.name("P", model.places, "places that have a learned position")
@@ -137,10 +139,11 @@ class Model:
 
     def _shared(self) -> Iterator[str]:
         model = self.model
-        table = f"param table: {model.dtype.value}[V,E]"
+        table = f"param table: {model.dtype.value}[V,{self.narrow}]"
         yield _noted(table, "tied: it embeds tokens, and scores the next ones") if model.tied else table
         more = [("places", "P,E")] if model.places else []
-        more += [] if model.tied else [("Wu", "E,V")]
+        more += [] if model.tied else [("Wu", f"{self.narrow},V")]
+        more += [("We", f"{self.narrow},E"), ("Wn", f"E,{self.narrow}")] if model.embedding_width else []
         more += [("bu", "V")] if model.head_bias else []
         more += end_tensors(self.streams) if self.streams is not None else []
         more += [(SHARED, text.own.width) for text in self.texts.values() if text.own is not None][:1]
@@ -150,12 +153,16 @@ class Model:
         model = self.model
         yield "main(tokens: i32[B,L]) {"
         first = norm_tensors(model.norm, "0") if model.embedding_norm else []
-        norms = [*first, *norm_tensors(model.norm, "")]
+        norms = [*first, *(norm_tensors(model.norm, "") if model.final_norm else [])]
         yield from (f"  {line}" for line in declarations("param", norms, model.dtype))
         yield ""
         if model.places:
             yield "  at = positions(L into M)"
         x = "take(table, tokens, over=V)"
+        if model.embedding_width:
+            yield f"  te = {x}"
+            yield f"  tx[B,L,E] = te[B,L,{self.narrow}] * We[{self.narrow},E]"
+            x = "tx"
         x += f" * {model.embedding}" if model.embedding else ""
         x += " + take(places, at, over=P)" if model.places else ""
         if model.embedding_norm:
@@ -172,19 +179,24 @@ class Model:
             yield "  zs = last(ys, over=L)"
             yield from (f"  {line}" for line in parted_lines(d, "us", "z", f"zs[B,{d.others},E]", "Wsy"))
             z = f"(z + sum(us, over={d.others})) / size({d.every})"
-        yield f"  n = {norm_text(model.norm, z, '')}"
-        yield from self._scores()
+        if model.final_norm:
+            yield f"  n = {norm_text(model.norm, z, '')}"
+        yield from self._scores("n" if model.final_norm else "z")
         yield "}"
 
-    def _scores(self) -> Iterator[str]:
+    def _scores(self, n: str) -> Iterator[str]:
         model = self.model
-        weight = "table[V,E]" if model.tied else "Wu[E,V]"
+        e = self.narrow
+        if model.embedding_width:
+            yield f"  ne[B,{e}] = {n}[B,E] * Wn[E,{e}]"
+            n = "ne"
+        weight = f"table[V,{e}]" if model.tied else f"Wu[{e},V]"
         plain = not (model.head_bias or model.head_norm) and model.logit_scale == 1 and model.logit_cap is None
-        yield f"  {'logits' if plain else 't'}[B,V] = n[B,E] * {weight}"
+        yield f"  {'logits' if plain else 't'}[B,V] = {n}[B,{e}] * {weight}"
         if not plain:
             scores = "t + bu" if model.head_bias else "t"
             if model.head_norm:
-                yield "  squares = sum(Wu * Wu, over=E)"
+                yield f"  squares = sum(Wu * Wu, over={e})"
                 scores = "t * rsqrt(maximum(squares, 1e-24))"
             scores += f" * {number_text(model.logit_scale)}" if model.logit_scale != 1 else ""
             cap = None if model.logit_cap is None else number_text(model.logit_cap)

@@ -164,6 +164,9 @@ VARIANTS: Mapping[str, Config] = {
     | {"activation_function": "gelu", "layer_norm_epsilon": 1e-2, "scale_attn_weights": True, "tokenizer_class": "G"},
     "opt, least": OPT,
     "opt, untied": OPT | {"tie_word_embeddings": False, "activation_function": "gelu"},
+    "opt, norms behind sums, narrow embeddings": OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 16},
+    "opt, no last norm, wide embeddings, untied": OPT
+    | {"_remove_final_layer_norm": True, "word_embed_proj_dim": 32, "tie_word_embeddings": False},
     "opt, no biases": OPT | {"enable_bias": False, "word_embed_proj_dim": 24, "_remove_final_layer_norm": False},
     "stablelm, least": STABLELM | {"num_key_value_heads": 6},
     "stablelm, norms, grouped": STABLELM | {"qk_layernorm": True, "use_qkv_bias": True},

@@ -62,6 +62,12 @@ PUBLISHED: Mapping[str, tuple[Mapping[str, Any], int]] = {
         | {"n_head": 112},
         176_247_271_424,
     ),
+    # As `transformers` makes it of the published config, less two rows of positions that no token has
+    "opt-350m": (
+        {"model_type": "opt", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "ffn_dim": 4096}
+        | {"do_layer_norm_before": False, "word_embed_proj_dim": 512, "vocab_size": 50272},
+        331_194_368,
+    ),
     "mpt-7b": (
         {"model_type": "mpt", "d_model": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 50432},
         6_649_286_656,

@@ -221,8 +221,6 @@ def test_falcons_that_nothing_computes_are_refused(changes: Mapping[str, Any], s
         ("gptj", {"rotary_dim": 4}, "Rope turns pairs, and here 4 of the 2 elements of a head."),
         ("codegen", {"n_head": 2, "rotary_dim": 32}, "2 does not divide into 4 parts"),
         ("gptj", {"scale_attn_weights": False}, "scores are always scaled"),
-        ("opt", {"do_layer_norm_before": False}, "only blocks with norms before attention and feed-forward"),
-        ("opt", {"word_embed_proj_dim": 32}, "embeddings of another width are not known here"),
         ("opt", {"layer_norm_elementwise_affine": False}, "norms without a scale are not known here"),
         ("stablelm", {"rotary_scaling_factor": 2.0}, "rope is scaled by `rope_scaling`"),
         ("phi", {"qk_layernorm": True, "head_dim": 4}, "Norms are of heads that are as wide as divides the model."),

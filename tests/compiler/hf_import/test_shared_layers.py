@@ -180,6 +180,8 @@ def test_keys_that_no_layer_sees_may_stand_in_a_checkpoint(extra: str, message: 
         (GEMMA4 | {"num_kv_shared_layers": 99}, "none is of kind `full_attention`"),
         (GEMMA4 | {"num_kv_shared_layers": -1}, "must be a whole number from 0"),
         (GEMMA4 | {"vocab_size_per_layer_input": 22}, "`vocab_size_per_layer_input` is less than `vocab_size`, 23."),
+        (GEMMA4 | {"head_dim": 3}, "Rope turns pairs, and here heads have 3 elements."),
+        (GEMMA4 | {"global_head_dim": 5}, "Rope turns pairs, and here heads have 5 elements."),
         (GEMMA3N | {"altup_active_idx": 1}, "`altup_active_idx` is set"),
         (GEMMA3N | {"altup_num_inputs": 1}, "Only models of two streams and more"),
         (GEMMA3N | {"altup_correct_scale": False}, "`altup_correct_scale` is set"),

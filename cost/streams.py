@@ -34,6 +34,7 @@ from ..ir.streams import HostTensor, copies_held, host_tensors, is_filled_anew, 
 from .hardware import Hardware, Host
 from .network import Network
 
+ROUNDING = 1e-9  # relative: of sums of bytes
 LocalBytes = Callable[[SpmdValue], Any]
 Larger = Callable[[Any, Any], Any]
 
@@ -238,10 +239,11 @@ def carried_s(
     return link_s, dram_s, both * from_nvme / host.nvme_bytes_per_s if from_nvme else 0.0
 
 
-def least_fetched_s(program: Program, mesh: Mesh, host: Host, phase: str | None = None) -> float:
+def least_fetched_s(program: Program, mesh: Mesh, host: Host, phase: str | None = None, stages: int = 1) -> float:
     """What the weights that a program streams take at the least to come to the chips of a mesh, once for all, and if a
     `phase` is named its caches to come and go: in any layouts, of which each chip has as small a part as axes divide.
-    From NVMe comes what does not fit into DRAM even so."""
+    From NVMe comes what does not fit into DRAM even so; infinite where there is no room for it. `stages`: so many
+    have a mesh and hosts like these, and hold the program together; what comes to them comes one after the other."""
     bound, written = program.phase(phase or program.phases[0].name), appends(program)
     sizes, held, into, out = dict(bound.sizes), 0.0, 0.0, 0.0
     for one in stored_in(program.body, Kind.PARAM, *([Kind.CACHE] if phase else [])):
@@ -252,7 +254,9 @@ def least_fetched_s(program: Program, mesh: Mesh, host: Host, phase: str | None 
             into += 0.0 if append and is_filled_anew(append, sizes) else size
             out += size * min(1.0, sizes[append.source] / sizes[append.target]) if append else 0.0
     held *= mesh.chips / math.ceil(mesh.chips / host.host_chips)
-    from_nvme = max(0.0, 1 - host.dram_bytes / held) if held else 0.0
+    if held > stages * (host.dram_bytes + host.nvme_bytes) * (1 + ROUNDING):
+        return math.inf
+    from_nvme = max(0.0, 1 - stages * host.dram_bytes / held) if held and host.nvme_bytes else 0.0
     return float(max(carried_s(host, min(mesh.chips, host.host_chips), into, out, from_nvme)))
 
 

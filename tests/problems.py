@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from escc.compiler.plan.pipeline import parse
 from escc.cost.hardware import Hardware
 from escc.cost.network import Network
 from escc.ir.mesh import Mesh
 from escc.passes.ilp.solver import Settings
+from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.graph import build_graph
 from escc.passes.search.join_phases import join_phases
 from escc.passes.search.prices import all_moves
@@ -25,3 +30,17 @@ def problem_of(text: str, chips: str, hardware: str = "tpu-v4", phase: str = "ma
         for arcs, s in zip(moves.arcs, moves.seconds, strict=True)
     ]
     return Problem(graph, [node.seconds for node in graph.nodes], near, Settings(), None, moves.groups)
+
+
+def drawn(problem: Problem, seed: int) -> tuple[int, ...]:
+    """Some plan."""
+    rng = np.random.default_rng(seed)
+    prices = [rng.random(len(p)) for p in problem.prices]
+    scale = 10.0 ** rng.integers(-2, 3)
+    scaled = [None if d is None else d.price * scale / d.price.max(initial=1e-30) for d in problem.distances]
+    pairs = zip(problem.distances, scaled, strict=True)
+    near = [None if d is None or p is None else Distances(d.arcs, p) for d, p in pairs]
+    ascent = DualAscent(problem.graph, prices, near)
+    plan = tuple(ascent.round())
+    assert math.isfinite(ascent.price_of(plan))
+    return plan

@@ -83,7 +83,8 @@ def _streamed(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: O
     found = compile_offloaded(program, [phase], mesh, options, sweep.offload, sweep.ahead)
     way = streams_text(found.what, found.streamed, program) or None
     status = Status(Outcome.of(found.gap))
-    return Found(mesh, status, found.price, found.bound, found.compiled[0].prediction, way)
+    ordered = found.compiled[0].plan.in_mesh_order
+    return Found(mesh, status, found.price, found.bound, found.compiled[0].prediction, way, ordered)
 
 
 def _staged(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: Options) -> Iterator[Found | Tried]:
@@ -109,12 +110,13 @@ def _staged(sweep: Sweep, program: Program, phase: str, mesh: Mesh, options: Opt
             streamed = streams_text(one.found.streamed_what, sum(one.found.streamed_layers), program)
             stages = f"{count} stages along {one.axis}, {rounds.micro_batches} micro-batch{plural}"
             way = f"{stages}, {streamed}" if streamed else stages
-            yield Found(mesh, status, price, bound, pipelined(one.found, phase), way)
+            ordered = any(stage.plan.in_mesh_order for stage in one.found.plan.stages)
+            yield Found(mesh, status, price, bound, pipelined(one.found, phase), way, ordered)
         else:
             whole = one.found[0]
             count = sum(fetch.streamed for fetch in whole.estimate.fetches)
             streamed = streams_text(streamed_what([whole.spmd]), count, program)
-            yield Found(mesh, status, price, bound, whole.prediction, streamed or None)
+            yield Found(mesh, status, price, bound, whole.prediction, streamed or None, whole.plan.in_mesh_order)
 
 
 def streams_text(what: str, streamed: int, program: Program) -> str:

@@ -51,6 +51,7 @@ class CopiesProgram:
     flow: dict[Port, int] = field(default_factory=dict)
     shared: dict[int, int] = field(default_factory=dict)
     held: dict[tuple[object, ...], int] = field(default_factory=dict)
+    between: dict[tuple[Port, Port], int] = field(default_factory=dict)
     positions: dict[tuple[object, ...], int] = field(default_factory=dict)
     mixtures: dict[frozenset[Port], int] = field(default_factory=dict)
     joint: dict[tuple[Port, int], int] = field(default_factory=dict)
@@ -174,7 +175,7 @@ class CopiesProgram:
     def copies(self, copies: Copies, ordered: bool) -> int:
         """Columns that say in which layouts a value is held, besides the one in which it is stored."""
         tensor = copies.tensor
-        key = tensor, copies.before, copies.now, copies.after, copies.stored, ordered
+        key = tensor, *(copies.before, copies.now, copies.after, copies.stored, copies.handed, copies.through), ordered
         if key not in self.held:
             layouts = len(tensor.space)
             held = self.held[key] = self.a.add_columns(np.zeros(layouts), 1.0, False)
@@ -189,7 +190,29 @@ class CopiesProgram:
                 row = self.compare(layouts, 0.0, np.inf, [(held, 1.0), (at, -1.0)])
                 if copies.stored:
                     self.layouts_at(tensor.source, row, 1.0)
+            if copies.handed is not None:
+                row = self.compare(layouts, -1.0, np.inf, [(held, 1.0)])
+                self.layouts_at(tensor.source, row, -1.0)
+                self.a.add_entries(row + np.arange(layouts), np.full(layouts, self.moved_on(copies.handed)), -1.0)
+            if copies.through is not None:
+                row = self.compare(layouts, 0.0, np.inf, [(held, 1.0)])
+                self.layouts_at(copies.through.port, row, -1.0)
+                for between in copies.through.scores:
+                    self.a.add_entries(row + np.arange(layouts), np.full(layouts, self.moved_on(between)), 1.0)
         return self.held[key]
+
+    def moved_on(self, between: tuple[Port, Port]) -> int:
+        """A column that is 1 where a value is read in another layout than it is made in, and 0 where it is not."""
+        if between not in self.between:
+            made, read = between
+            column = self.between[between] = self.a.add_columns(np.zeros(1), 1.0, False)
+            layouts = 1 + int(max(made.rows.max(), read.rows.max()))
+            for low, high, sign in ((0.0, np.inf, 1.0), (-np.inf, 2.0, -1.0)):
+                row = self.a.add_rows(layouts, low, high)
+                self.a.add_entries(row + np.arange(layouts), np.full(layouts, column), 1.0)
+                self.layouts_at(made, row, -sign)
+                self.layouts_at(read, row, 1.0)
+        return self.between[between]
 
     def limit(self, limits: Limits) -> None:
         """Rows for all that a phase may hold."""
@@ -225,10 +248,10 @@ class CopiesProgram:
         """Rows for what is held at a point, or as a value moves right before it."""
         entries, most = list(stored), sum(float(size.max()) for _, size in stored)
         for copies in stage.held:
-            if copies.now or copies.after:
+            if copies.most:
                 size = self.bytes(copies.tensor)
                 entries.append((self.copies(copies, ordered) + np.arange(len(size)), size))
-                most += float(size.max()) * (len(copies.now) + len(copies.after))
+                most += float(size.max()) * copies.most
         if stage.moving is not None:
             most += float(self.bytes(stage.moving.tensor).max()) * (1 + len(stage.moving.now) + len(stage.moving.after))
         if most <= ROOM:

@@ -5,7 +5,8 @@ move, and without the scores that may be made in blocks. With moves a plan holds
 op holds the copies that it reads and what it makes, and a value that is needed later lies somewhere, at
 first in the layout in which it is made. Moves run where a value is defined, right before the
 first step that needs what they give: before a repeat, if that step is in it. A move holds what it reads
-and what it makes.
+and what it makes. What goes round gives up its place to what is made last, in the layout in which that goes round: as
+that is made in another one, what came in is there as well.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ...cost.attention import perhaps_in_blocks, scores
 from ...cost.memory import Point, points_without_blocks
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
@@ -24,7 +26,7 @@ from ...ir.program import Carry, Kind, Program, Repeat, Stored, operand_names, s
 from ...ir.spmd import unsharded
 from ..layouts.reshard import worthwhile
 from .graph import Graph, Port, Result, Tensor
-from .memory_bounds import Copies, Demand, MemoryBounds, MovedBytes, PointBound, local_bytes
+from .memory_bounds import Copies, Demand, MemoryBounds, MovedBytes, PointBound, Through, local_bytes
 
 Floats = NDArray[np.float64]
 END = 1 << 60  # later than any node
@@ -60,10 +62,9 @@ class Moment:
 
 def moments(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True) -> tuple[Moment, ...]:
     """What plans of a graph hold, with every copy told apart; the rest as for `needs`."""
-    reader = _Reader(program, graph, ordered)
-    return tuple(
-        stage for point in points_without_blocks(unsharded(program, phase, mesh)) for stage in reader.moments(point)
-    )
+    plain = unsharded(program, phase, mesh)
+    reader = _Reader(program, graph, ordered, scores(plain) - perhaps_in_blocks(plain))
+    return tuple(stage for point in points_without_blocks(plain) for stage in reader.moments(point))
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class _Use:
 class _Live:
     """A value at a point: who has read it, reads it, will read it. `inner`: those that do so in a
     repeat around the point but not around the value, for which it was moved before. `still`: whether
-    the value is sure to be there in the layout in which it was made."""
+    the value is sure to be there in the layout in which it was made. `handed`: of a value whose place is taken by the
+    one that is made, where that is made and how it goes round."""
 
     tensor: Tensor
     before: tuple[Port, ...]
@@ -87,6 +89,8 @@ class _Live:
     after: tuple[Port, ...]
     inner: tuple[Port, ...]
     still: bool
+    handed: tuple[Port, Port] | None = None
+    through: Through | None = None
 
     @property
     def name(self) -> str:
@@ -107,6 +111,10 @@ class _Live:
             return self.with_copies(self.read((*self.now, *self.inner)[0]))
         if self.still:
             return self.with_copies(self.made())
+        if not self.after and self.handed is not None:
+            made, taken = self.handed
+            there = local_bytes(self.tensor, self.tensor.source)
+            return Demand(self.name, taken.node, np.zeros(len(there)), MovedBytes(taken, made, there))
         if not self.after:
             return None  # live for the scores alone that are made of it, and gone where they are moved
         source = self.tensor.source
@@ -116,13 +124,19 @@ class _Live:
     def with_copies(self, term: Demand, stored: bool = False) -> Demand:
         """A term, and all copies that may be there beside what it stands for."""
         copies = self.copies(stored)
-        return term if len(copies.now) < 2 and not self.after else replace(term, copies=copies)
+        alone = len(copies.now) < 2 and not self.after and self.handed is None
+        return term if alone else replace(term, copies=copies)
 
     def copies(self, stored: bool = False) -> Copies:
         """All copies of it, what it was made as among them."""
         source = self.tensor.source
         now = (*self.now, *self.inner, *((source,) if self.still else ()))
-        return Copies(self.tensor, (source, *self.before), now, self.after, stored)
+        return Copies(self.tensor, (source, *self.before), now, self.after, stored, self.handed, self.through)
+
+    @property
+    def unhanded(self) -> _Live:
+        """It before the step is run that makes what takes its place."""
+        return self if self.handed is None else replace(self, still=True, handed=None)
 
     def once(self, done: Container[Port]) -> _Live:
         """It when of where it is read now it has been moved to those that are `done`, and will be to the others."""
@@ -158,11 +172,13 @@ def _neighbours(tensor: Tensor) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """A program and its graph. A node's index is its time, if steps are `ordered`."""
+    """A program and its graph. A node's index is its time, if steps are `ordered`. `scores`: those that attention
+    holds whole, as what they are made of if they are not moved."""
 
     program: Program
     graph: Graph
     ordered: bool
+    scores: frozenset[str] = frozenset()
 
     @cached_property
     def repeats(self) -> dict[int, tuple[str, ...]]:
@@ -263,12 +279,45 @@ class _Reader:
         carry = self.carries.get(name)
         waiting = carry is not None and self.precedes(now, self.tensors[carry.next].source.node)
         fresh = self.ordered and not before and not at and not inner and bool(after)
-        return _Live(tensor, before, at, after, tuple(u.port for u in inner), waiting or fresh)
+        handed = None if carry is None else self.handed(carry, now)
+        return _Live(tensor, before, at, after, tuple(u.port for u in inner), waiting or fresh, handed)
+
+    def handed(self, carry: Carry, now: int) -> tuple[Port, Port] | None:
+        """Where what takes the place of a value that goes round is made and how it goes on, if that is made now."""
+        following, inside = self.tensors[carry.next], self.tensors[carry.inside]
+        taken = [port for port in following.uses if port.node == inside.source.node]
+        return (following.source, taken[0]) if following.source.node == now and len(taken) == 1 else None
+
+    def seen(self, live: _Live, now: int) -> _Live:
+        """A value with the scores for which it is still there, on the shortest way to one that is read now or later."""
+        if live.now or live.after or live.inner or live.still:
+            return live
+        waiting: list[tuple[str, Port, tuple[tuple[Port, Port], ...]]] = [
+            (self.graph.nodes[port.node].name, port, ()) for port in live.before
+        ]
+        for name, port, before in waiting:
+            if name not in self.scores:
+                continue
+            score = self.tensors[name]
+            unmoved = (*before, *((score.source, other) for other in score.uses))
+            uses = list(self.uses(score))
+            if any(use.when == now or self.precedes(now, use.when) for use in uses):
+                return replace(live, through=Through(port, unmoved))
+            waiting += [(self.graph.nodes[use.port.node].name, port, unmoved) for use in uses if use.when != END]
+        return live
+
+    def replaced(self, point: Point, now: int) -> Iterator[_Live]:
+        """What goes round and is not read any more, but gives up its place now."""
+        known = {value.name for value in point.live}
+        for name, carry in self.carries.items():
+            if name not in known and self.tensors[carry.next].source.node == now:
+                yield self.live(name, point.repeats, now)
 
     def need(self, point: Point) -> PointBound:
         """What is held while an op runs, or at the start."""
         now = -1 if point.step is None else self.times[point.step]
         every = [self.live(value.name, point.repeats, now) for value in point.live]
+        every += self.replaced(point, now)
         terms = [live.made() if live.name == point.step else live.term() for live in every]
         stored = (self.live(name, point.repeats, now) for name in self.held_by.get(now, ()))
         gathered = [live.gathered() for live in stored if live.now]
@@ -279,7 +328,8 @@ class _Reader:
         if point.step is None:
             return
         now = self.times[point.step]
-        every = [self.live(v.name, point.repeats, now) for v in point.live if v.name != point.step]
+        every = [self.live(v.name, point.repeats, now).unhanded for v in point.live if v.name != point.step]
+        every += [live.unhanded for live in self.replaced(point, now)]
         item = self.graph.nodes[now].item
         assert not isinstance(item, Stored | Carry | Result)
         order = {name: n for n, name in enumerate(operand_names(item))}
@@ -299,12 +349,14 @@ class _Reader:
     def moments(self, point: Point) -> Iterator[Moment]:
         """What is held while an op runs, or at the start; and while its operands are moved, right before it."""
         now = -1 if point.step is None else self.times[point.step]
-        every = [self.live(v.name, point.repeats, now) for v in point.live if v.name != point.step]
+        every = [self.seen(self.live(v.name, point.repeats, now), now) for v in point.live if v.name != point.step]
+        every += self.replaced(point, now)
         kept = [self.live(name, point.repeats, now) for name in self.held]
         made = [self.tensors[v.name] for v in point.live if v.name == point.step]
         first = [Copies(tensor, (), (tensor.source,), (), False) for tensor in made]
         moved = tuple(self.moved(point.repeats, now))
         yield Moment((*first, *(live.copies(live.name in self.held) for live in (*every, *kept))), moved)
+        every = [live.unhanded for live in every]
         done: tuple[Port, ...] = ()
         for name, port in self.operands(now) if self.ordered else ():
             beside = [live.once(done) for live in (*every, *kept) if live.name != name]

@@ -19,27 +19,53 @@ Floats = NDArray[np.float64]
 ROUNDING = 1e-12  # relative: sums of bytes are exact but for this
 
 
+@dataclass(frozen=True)
+class Through:
+    """A value was read at a port for scores that are used later: it is held until then, if between each two ports of
+    `scores`, where one of these is made and where it is read, none is moved."""
+
+    port: Port
+    scores: tuple[tuple[Port, Port], ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Copies:
     """A value that may be held in several layouts at once. It has been made at the ports `before`, is
     read at `now`, and at `after` later on; what is read later in a layout in which it has been made
-    is held until then. `stored`: whether it is stored at the first port, which takes nothing more."""
+    is held until then. `stored`: whether it is stored at the first port, which takes nothing more. `handed`: where what
+    takes its place is made and how it is handed on: if these are two layouts, it is held as it came as well.
+    `through`: where it was read for scores that are read later, if these are not moved: it is held until then."""
 
     tensor: Tensor
     before: tuple[Port, ...]
     now: tuple[Port, ...]
     after: tuple[Port, ...]
     stored: bool
+    handed: tuple[Port, Port] | None = None
+    through: Through | None = None
+
+    @property
+    def most(self) -> int:
+        """In how many layouts it may be held at the most."""
+        return len(self.now) + len(self.after) + (self.handed is not None) + (self.through is not None)
 
     def certain(self, allowed: Sequence[Mask]) -> float:
         """The bytes of those that are settled."""
         now = {_settled(port, allowed) for port in self.now}
+        if self.handed is not None and self.moved_on(self.handed, allowed):
+            now.add(_settled(self.tensor.source, allowed))
         made = now | {_settled(port, allowed) for port in self.before}
         held = now | (made & {_settled(port, allowed) for port in self.after})
         if self.stored:
             held -= set(self.before[0].rows[allowed[self.before[0].node]].tolist())
         shards = self.tensor.space.space.shards
         return sum(self.tensor.total_bytes / float(shards[row]) for row in held if row is not None)
+
+    @staticmethod
+    def moved_on(handed: tuple[Port, Port], allowed: Sequence[Mask]) -> bool:
+        """Whether what takes the place is sure to be moved for that."""
+        made, taken = (port.rows[allowed[port.node]] for port in handed)
+        return not np.isin(made, taken).any()
 
 
 def _settled(port: Port, allowed: Sequence[Mask]) -> int | None:

@@ -29,9 +29,11 @@ Floats = NDArray[np.float64]
 
 UNIT = 1e6  # the price of a known plan in the solver's unit, as in `exact`
 MOST_ARCS = 8_000  # over all readers of all values, of a problem that is looked at
-NODES = 2_000  # of the solver's search, for each program
-FEW_NODES = 200  # for one with MANY_ARCS, which is seldom settled, however long it is looked at
+NODES = 600  # of the solver's search, of which each program gets half of what is left
+FEW_NODES = 400  # for one with MANY_ARCS, which is seldom settled, however long it is looked at
+LEAST_NODES = 10  # for each program: small ones take less
 ROUNDS = 20  # programs that are solved
+MOST_ROWS = 20_000  # of all these programs: large ones take seconds each, and a row more seldom moves their bound
 SOLVER = "cp-sat"  # all columns are 0 or 1 in plans, and rows of bytes leave a weak relaxation
 SLACK = 1e-6  # relative: a bound that close is that of the answer
 Tree = tuple[int, ...]
@@ -89,9 +91,12 @@ class _Settling:
         nodes = NODES if arcs_of(self.side) <= MANY_ARCS else FEW_NODES
         found: Candidate | None = None
         bound = -math.inf
-        for _ in range(ROUNDS):
+        for n in range(ROUNDS):
             model = program.model()
-            answer = solve(model, replace(settings, solver=SOLVER), nodes)
+            if n * len(model.low) > MOST_ROWS:
+                break
+            nodes //= 2
+            answer = solve(model, replace(settings, solver=SOLVER), max(nodes, LEAST_NODES))
             self.prover.solve_s += answer.seconds
             if answer.none:
                 bound = self.price  # nothing is left that is cheaper

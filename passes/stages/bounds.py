@@ -211,7 +211,8 @@ class Bounds:
             return 0.0
         if (program, of) not in self._fetched:
             timed = self._in_turns(program, of)
-            self._fetched[program, of] = least_fetched_s(timed, self.inner, host, of[0])
+            stages = self.ways if program is self.program else 1
+            self._fetched[program, of] = least_fetched_s(timed, self.inner, host, of[0], stages)
         return self._fetched[program, of]
 
     def fetching_s(self, split: Split) -> float:

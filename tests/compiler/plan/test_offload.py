@@ -1,5 +1,6 @@
 """Models larger than the chips: what is streamed, the bound beside all plans, and published figures."""
 
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from escc.compiler.plan.streamed_layers import streaming
 from escc.compiler.plan.tries import tries
 from escc.compiler.report.offload_text import chip_flops_per_s
 from escc.cost.hardware import Hardware, Host
+from escc.cost.streams import least_fetched_s
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, stored_in
@@ -175,3 +177,32 @@ def test_what_cannot_be_streamed_is_refused():
         compile_streamed_stages(flat, ["p"], pair, "x", Options(TINY_CHIP), Offload.AUTO)
     with pytest.raises(InputError, match="8 stages along `x` are more than the model's 5 layers"):
         compile_streamed_stages(program, ["decode"], Mesh.parse("8"), "x", Options(TINY_CHIP), Offload.AUTO)
+
+
+def test_hosts_without_room_for_all_layers_stream_fewer_or_are_refused():
+    """With stages and without: a host that cannot hold what has to come has no NVMe that it might come from."""
+    program, pair = parse(TINY_DECODER), Mesh.parse("2")
+    small = replace(TINY_CHIP, host=replace(HOST, host_chips=1))
+    [whole] = compile_phases(program, ["decode"], pair, Options(TINY_CHIP))
+    capacity = 0.6 * float(whole.memory.total_bytes)
+    given = program, ["decode"], [pair]
+    for stages in (None, 2):
+        fits = tries(*given, Options(small, capacity_bytes=capacity), stages, offload=Offload.WEIGHTS)[0]
+        holds = 1e5 if stages is None else 2e5  # layers are of 66 kB: room for some of them, not for all
+        short = replace(small, host=replace(small.host, dram_bytes=holds))
+        found = tries(*given, Options(short, capacity_bytes=capacity), stages, offload=Offload.WEIGHTS)[0]
+        assert fits.price <= found.price < math.inf and found.bound <= found.price
+        none = replace(small, host=replace(small.host, dram_bytes=1.0))
+        with pytest.raises(InputError):
+            tries(*given, Options(none, capacity_bytes=capacity / 2), stages, offload=Offload.WEIGHTS)
+
+
+def test_what_stages_hold_together_is_not_held_by_one():
+    program, mesh = streaming(parse(TINY_DECODER), {Kind.PARAM}, 5, 1), Mesh.parse("1")
+    own = replace(HOST, host_chips=1, nvme_bytes=1e9, nvme_bytes_per_s=1e6)
+    alone_s = least_fetched_s(program, mesh, own)
+    small = replace(own, dram_bytes=1.7e5)
+    held = 5 * 2 * (4 * 64 * 64 + 2 * 64 * 128)
+    assert least_fetched_s(program, mesh, small) == pytest.approx((held - 1.7e5) / 1e6)
+    assert least_fetched_s(program, mesh, small, stages=2) == alone_s  # half of it each has in its DRAM
+    assert least_fetched_s(program, mesh, replace(small, nvme_bytes=0.0)) == math.inf

@@ -15,13 +15,14 @@ from escc.compiler.plan.pipeline import parse, read_model
 from escc.compiler.plan.staged import compile_staged
 from escc.compiler.plan.tries import tries
 from escc.compiler.sweep.grid import grid
-from escc.compiler.sweep.points import Asked, Sweep, record_of
+from escc.compiler.sweep.points import IN_MESH_ORDER, Asked, Sweep, record_of
 from escc.compiler.sweep.solve import solve
 from escc.compiler.sweep.ways import pipelined
 from escc.cost.hardware import Hardware, Host
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
+from escc.passes.layouts import mesh_order
 
 H100 = Hardware.load("h100")
 SMALL = replace(H100, hbm_bytes=400e3, host=Host(1e9, 1e11, 1e9, 8))
@@ -94,3 +95,16 @@ def test_what_does_not_go_together_is_refused(model: Path) -> None:
     stream = ["--input", "8", "--output", "8", "--hardware", "h100", "--stages", "2"]
     done = CliRunner().invoke(app, ["sweep", str(model), "--chips", "2", *stream])
     assert done.exit_code == 1 and "`--stages` is of a grid" in done.output
+
+
+@pytest.mark.parametrize(("offload", "stages"), [(Offload.NONE, 0), (Offload.WEIGHTS, None)])
+def test_shapes_of_which_not_all_orders_are_looked_at_leave_no_point_without_a_bound(
+    model: Path, offload: Offload, stages: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a plain sweep: such a shape is one more try, and its missing bound is not the point's."""
+    monkeypatch.setattr(mesh_order, "FEW_AXES", 1)
+    monkeypatch.setattr(mesh_order, "MOST", 0)
+    sweep = swept(model, SMALL, "4", offload=offload, stages=stages)
+    [record] = (solve(sweep, point) for point in sweep.points)
+    assert IN_MESH_ORDER in {one.status for one in record.tried}
+    assert record.bound_s is not None and record.bound_s > 0

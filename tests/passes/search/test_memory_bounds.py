@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judge.generator import generate
+from problems import drawn
 
 from escc.compiler.plan.pipeline import load
 from escc.cost.hardware import Convention, Hardware
@@ -22,7 +23,6 @@ from escc.passes.choose import Options, choose
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.limits import Limits
 from escc.passes.search.problem import Problem
-from escc.passes.search.steiner import Distances
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -43,20 +43,6 @@ def searched(
         patched.setattr(choosing, "search", watched)
         choose(program, phase, mesh, Options(hardware, capacity_bytes=1e18))
     return seen[0]
-
-
-def drawn(problem: Problem, seed: int) -> tuple[int, ...]:
-    """Some plan."""
-    rng = np.random.default_rng(seed)
-    prices = [rng.random(len(p)) for p in problem.prices]
-    scale = 10.0 ** rng.integers(-2, 3)
-    scaled = [None if d is None else d.price * scale / d.price.max(initial=1e-30) for d in problem.distances]
-    pairs = zip(problem.distances, scaled, strict=True)
-    near = [None if d is None or p is None else Distances(d.arcs, p) for d, p in pairs]
-    ascent = DualAscent(problem.graph, prices, near)
-    plan = tuple(ascent.round())
-    assert math.isfinite(ascent.price_of(plan))
-    return plan
 
 
 def alone(plan: Sequence[int], problem: Problem) -> list[Any]:

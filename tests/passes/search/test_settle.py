@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from judge.generator import generate
 from judge.holding import known
+from problems import drawn
+from programs import TINY_DECODER
 
+from escc.compiler.plan.pipeline import parse as parse_model
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.ir.verify.verify import verify
+from escc.passes import choose as choosing
 from escc.passes.choose import Options, choose
+from escc.passes.ilp.model import Model
+from escc.passes.ilp.solver import Answer, Settings, solve
 from escc.passes.lower.insert import insert
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search, settle
+from escc.passes.search.branch_and_bound import Side
 from escc.passes.search.copies_program import CopiesProgram
+from escc.passes.search.exact import Prover
+from escc.passes.search.limits import Limits
+from escc.passes.search.problem import Candidate, Problem
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 
@@ -75,3 +90,66 @@ def test_what_is_too_large_is_left_as_it_is(counted: dict[str, int], monkeypatch
     with pytest.raises(InputError, match="was found"):
         choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=float(memory(spmd).total_bytes) * 0.7))
     assert counted["settle"] == 1 and not counted["forbid"]
+
+
+@pytest.mark.parametrize(("phase", "chips"), [("prefill", "2"), ("decode", "2"), ("prefill", "3")])
+def test_no_row_cuts_off_a_plan_of_layers_with_attention(
+    phase: str, chips: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of plans at random each is a solution in just the memory that it takes; some are none in much less."""
+    seen: list[tuple[Problem, Iterable[Side]]] = []
+    inner = choosing.search
+
+    def watched(problem: Problem, limits: object, prover: Prover, below: float, sides: Callable[[], Any]) -> Candidate:
+        seen.append((problem, tuple(sides())))
+        return inner(problem, None, prover)
+
+    monkeypatch.setattr(choosing, "search", watched)
+    program, mesh = parse_model(TINY_DECODER.replace("repeat 5", "repeat 3")), Mesh.parse(chips)
+    choose(program, phase, mesh, Options(Hardware.load("h100"), capacity_bytes=1e18))
+    [(problem, sides)] = seen
+    [alone] = [side for side in sides if side.problem.groups is None]
+    assert isinstance(alone.limits, Limits)
+    some = {True: 0, False: 0}
+    for seed in range(6):
+        plan = alone.problem.found(drawn(problem, seed))
+        use, _ = alone.limits._spelled(plan, True)
+        allowed = [np.arange(len(p)) == c for p, c in zip(problem.prices, plan.chosen, strict=True)]
+        for share in (1.0, 0.7):
+            copies = CopiesProgram(alone.problem, alone.detours.moves, allowed, 1.0, False)
+            live_bytes = share * float(use.worst.bytes)
+            copies.limit(replace(alone.limits, capacity=float(use.stored_bytes) + live_bytes))
+            answer = solve(copies.model(), Settings(solver=settle.SOLVER), 20)
+            assert share < 1 or not answer.none, (seed, use.worst)
+            some[answer.none] += share < 1
+    assert some[True] >= 2
+
+
+@pytest.mark.parametrize(("share", "most_s"), [(0.95, 78e-6), (0.7, 107e-6)])
+def test_layers_with_attention_are_settled_where_memory_is_tight(share: float, most_s: float) -> None:
+    """What scores are made of is there while they are, and what goes round until it is made in its layout."""
+    program, mesh = parse_model(TINY_DECODER.replace("repeat 5", "repeat 3")), Mesh.parse("2")
+    plan = choose(program, "prefill", mesh, Options(Hardware.load("h100"), capacity_bytes=share * 309504))
+    assert plan.gap <= 1e-9 and plan.price < most_s
+
+
+def test_large_programs_are_few(counted: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is solved where a second has too many rows, however often what holds too much would have to be forbidden."""
+    asked: list[int] = []
+
+    def counting(model: Model, settings: Settings, nodes: int) -> Answer:
+        asked.append(nodes)
+        return solve(model, settings, nodes)
+
+    monkeypatch.setattr(settle, "solve", counting)
+    mesh = Mesh((("x", 2),))
+    for most, several in ((settle.MOST_ROWS, True), (0, False)):
+        monkeypatch.setattr(settle, "MOST_ROWS", most)
+        asked.clear()
+        counted["settle"] = 0
+        for seed in range(0, 60, 2):
+            for capacity, _ in known(seed, mesh):
+                with suppress(InputError):
+                    choose(generate(seed).program, "main", mesh, Options(HARDWARE, capacity_bytes=capacity))
+        assert (len(asked) > counted["settle"]) == several
+        assert sum(asked) <= counted["settle"] * (settle.NODES + settle.ROUNDS * settle.LEAST_NODES)

@@ -193,23 +193,24 @@ def _looked(spmd: SpmdProgram) -> Iterator[_Region]:
         yield _Region(region, spmd, values, sizes, unstored, queries)
 
 
-def blocks(spmd: SpmdProgram, found: Iterable[Attention]) -> dict[str, int]:
-    """How many places of a dim the attentions of a program take at a time, of each dim along which they run in blocks:
-    as many as suit the one with the most scores."""
-    values, most = spmd.table(), dict[str, int]()
-    for one in found:
-        local = local_sizes(values[one.masked], spmd)
-        places, queries = local[one.context], local[one.query] if one.query else 1
-        others = math.prod(local.values()) // (places * queries)
-        room = BLOCK_BYTES * 8 // (values[one.masked].dtype.bits * others)
-        width = CONTEXT_BLOCK
-        while width > LEAST_BLOCK and width > room:
-            width //= 2
-        most[one.context] = min(width, places, most.get(one.context, places))
-        if one.query:
-            height = 1 << max((room // width).bit_length() - 1, 0)
-            most[one.query] = min(height, queries, most.get(one.query, queries))
-    return most
+def block_places(queries: int, context: int, others: int, bits: int) -> tuple[int, int]:
+    """How many queries and places of the context a block has, of as many as a chip has: as many as suit `others`, the
+    sizes of all its other dims multiplied, and scores of so many bits."""
+    room = BLOCK_BYTES * 8 // (bits * others)
+    width = CONTEXT_BLOCK
+    while width > LEAST_BLOCK and width > room:
+        width //= 2
+    return min(1 << max((room // width).bit_length() - 1, 0), queries), min(width, context)
+
+
+def places_at_a_time(one: Attention, spmd: SpmdProgram) -> dict[str, int]:
+    """How many places an attention takes at a time, of each dim along which it runs in blocks."""
+    masked = spmd.table()[one.masked]
+    local = local_sizes(masked, spmd)
+    context, queries = local[one.context], local[one.query] if one.query else 1
+    others = math.prod(local.values()) // (context * queries)
+    height, width = block_places(queries, context, others, masked.dtype.bits)
+    return ({one.query: height} if one.query else {}) | {one.context: width}
 
 
 @dataclass(frozen=True)
@@ -230,12 +231,10 @@ class Block:
 
 def blocks_of(spmd: SpmdProgram) -> tuple[Block, ...]:
     """The attentions of a program that run in blocks, in order, with their blocks."""
-    found, values = attentions(spmd), spmd.table()
-    most = blocks(spmd, found)
-    out = []
-    for one in found:
+    values, out = spmd.table(), []
+    for one in attentions(spmd):
         local = local_sizes(values[one.masked], spmd)
-        places = tuple((dim, min(most[dim], local[dim])) for dim in one.blocked)
+        places = tuple(places_at_a_time(one, spmd).items())
         whole = math.prod(local.values()) * (values[one.masked].dtype.bits + values[one.shares].dtype.bits)
         share = math.prod((Fraction(size, local[dim]) for dim, size in places), start=Fraction(1))
         out.append(Block(one, places, Fraction(whole, 8) * share, Fraction(whole, 8)))

@@ -21,6 +21,7 @@ from ..ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from ..ir.streams import copies_held
 from ..ir.verify.fused import walk_loops
 from .hardware import Hardware
+from .hidden import run_share, shown
 from .kernels import launches
 from .loops import Alone, LoopCost, loop_cost
 from .network import Network, bytes_sent
@@ -116,10 +117,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Scale:
-    """What stands for the size of a dim and for that of an axis: fractions, or symbols."""
+    """What stands for the size of a dim and for that of an axis: fractions, or symbols. `numbers`: the same as numbers,
+    where these are symbols."""
 
     dim: Callable[[str], Any]
     axis: Callable[[str], Any]
+    numbers: Scale | None = None
 
     def local(self, dim: str, axes: tuple[str, ...]) -> Any:
         """The size on a chip of a dim that `axes` split."""
@@ -208,7 +211,7 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
     """What every step of a program does, in program order, in the terms of `scale`."""
     values = spmd.table()
     plain = {name: value.value for name, value in values.items()}
-    launched = launches(spmd)
+    launched, hidden, sized = launches(spmd), shown(spmd), scale.numbers or scale
     for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, which) as stored:
@@ -216,8 +219,10 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
                 yield StoredBytes(name, held, which, scale.local_bytes(values[name]))
             case Compute(op):
                 sig = signature(op, plain)
-                local = {i: scale.local(i, axes) for i, axes in _splits(sig, op.result, values, spmd.mesh).items()}
-                done = work(op, sig, plain, launched[op.result], local.__getitem__, scale.dim)
+                splits = _splits(sig, op.result, values, spmd.mesh)
+                local, numbers = ({i: each.local(i, axes) for i, axes in splits.items()} for each in (scale, sized))
+                share = run_share(hidden.get(op.result), numbers.__getitem__, sized.dim)
+                done = work(op, sig, plain, launched[op.result], local.__getitem__, scale.dim, share)
                 yield OpWork(op.result, placed.times, done)
             case Move(result, operand, collective, joined):
                 axes = axes_of(collective, values[operand].layout)

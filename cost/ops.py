@@ -38,11 +38,19 @@ class Work:
 FP8_KERNELS = 2  # of a matmul in fp8: one before it brings its operand to that type
 
 
-def work(op: Op, signature: Signature, values: Mapping[str, Value], launch: Launch, local: Local, whole: Local) -> Work:
+def work(
+    op: Op,
+    signature: Signature,
+    values: Mapping[str, Value],
+    launch: Launch,
+    local: Local,
+    whole: Local,
+    shown: Any = 1,
+) -> Work:
     """The work of `op` on one chip, of chosen entries on the busiest; `whole` gives the size of a dim on all chips
-    together."""
+    together. `shown`: the share of its scores that no mask hides from it."""
     load = busiest(chosen_of(op, values), local, whole)
-    done = flops(op, signature, local) * held_share(chosen_of(op, values), whole) * load
+    done = flops(op, signature, local) * held_share(chosen_of(op, values), whole) * load * shown
     read = {
         u: _bytes(u.indices, values[u.value], local, whole)
         * _groups(u, values[u.value], whole)

@@ -2,6 +2,7 @@
 
 The call stands where a chip's maximum is made, and gives the chip's maximum, its sum and its weighted values. Where
 these are brought to a maximum and a sum of all chips, or to those with a sink, that is written where they are made.
+What hides scores is said beside them, so that blocks of which it hides all do not run.
 """
 
 from __future__ import annotations
@@ -10,21 +11,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ...cost.attention import Attention, local_sizes
+from ...cost.attention import Attention, Block, local_sizes, places_at_a_time
+from ...cost.hidden import limits
+from ...ir.dtype import Dtype
+from ...ir.expr import Expr, operands
 from ...ir.program import Op
 from ...ir.spmd import SpmdProgram, SpmdValue
 from .jax_lines import Lines, Scope
 from .jax_ops import Ops
-from .jax_text import align_text, dtype_text
+from .jax_text import ExprText, align_text, dtype_text
 from .jax_tree import Names
 from .python_text import letters
 
 
 @dataclass(frozen=True)
 class Attentions:
-    """Writes the attentions that run in blocks, `found`. `made`: the text of each product, as a chip makes it."""
+    """Writes the attentions of a program that run in blocks, `found`. `made`: the text of each product, as a chip makes
+    it."""
 
     found: Sequence[Attention]
+    spmd: SpmdProgram
     values: Mapping[str, SpmdValue]
     names: Names
     ops: Ops
@@ -97,14 +103,30 @@ class Attentions:
         letter = letters(label for each in (*terms, output, *(labels for labels, _ in cut)) for label in each)
         word = {labels: "".join(letter[label] for label in labels) for labels in map(tuple, [*terms, output])}
         parts = [f'("{"".join(letter[label] for label in labels)}", {text})' for labels, text in cut]
-        blocks = ", ".join(f'"{letter[dim]}": cfg.{self.names.blocks[dim]}' for dim in one.blocked)
+        places = places_at_a_time(one, self.spmd)
+        blocks = ", ".join(f'"{letter[dim]}": cfg.{self.names.blocks[dim, n]}' for dim, n in places.items())
         einsum = f'"{word[tuple(terms[0])]},{word[tuple(terms[1])]}->{word[tuple(output)]}"'
         types = ", ".join(dtype_text(self.values[name].dtype) for name in (one.shares, product.result))
         return [
             (f"{function}, [{', '.join(parts)}]", self.note(one.exps)),
             (f"{einsum}, {scope.texts[one.values]}", "" if one.rescaled else self.note(product.result)),
             (f"{{{blocks}}}, {types}", self.note(one.shares)),
+            *self._limits(one, letter, scope),
         ]
+
+    def _limits(self, one: Attention, letter: Mapping[str, str], scope: Scope) -> list[tuple[str, str]]:
+        """The argument that says which blocks are hidden, none where nothing hides scores."""
+
+        def side(expr: Expr) -> str:
+            held = {name: self.ops.kept(self.values[name].dims) for name in operands(expr)}
+            dims = list(dict.fromkeys(dim for each in held.values() for dim in each))
+            dtypes = {name: self.values[name].dtype for name in held}
+            size, context = self.ops.size_text, self.ops.context_text
+            text = ExprText(dims, scope.texts.__getitem__, dtypes, held, size, context, "()").write(expr, Dtype.F32)
+            return f'"{"".join(letter[dim] for dim in dims)}", {text}'
+
+        every = [f"({side(limit.lower)}, {side(limit.upper)})" for limit in limits(one, self.spmd)]
+        return [(f"[{', '.join(every)}]", "")] if every else []
 
     def _sum(self, one: Attention, scope: Scope) -> None:
         """A chip's sum, brought to the maximum that is taken from scores."""
@@ -132,13 +154,13 @@ class Attentions:
         return tuple(label for label, dim in zip(labels, dims, strict=True) if self.ops.sizes[dim] > 1)
 
 
-def small_blocks(found: Sequence[Attention], small: SpmdProgram) -> dict[str, int]:
-    """How many places of each dim are a block at the sizes at which a module is compared: not all, and not a divisor
-    where that can be."""
-    fewest: dict[str, int] = {}
-    for one in found:
-        local = local_sizes(small.table()[one.masked], small)
-        for dim in one.blocked:
+def small_blocks(found: Sequence[Block], small: SpmdProgram) -> dict[tuple[str, int], int]:
+    """How many places are a block at the sizes at which a module is compared, of each dim and number of places of which
+    it is one otherwise: not all, and not a divisor where that can be."""
+    fewest: dict[tuple[str, int], int] = {}
+    for block in found:
+        local = local_sizes(small.table()[block.attention.masked], small)
+        for dim, places in block.places:
             own = max(local[dim] * 2 // 3, 1)
-            fewest[dim] = min(own, fewest.get(dim, own))
+            fewest[dim, places] = min(own, fewest.get((dim, places), own))
     return fewest

@@ -60,7 +60,7 @@ class FunctionText:
         base, note = self.names.base, self._note
         self.rows = Rows(self.packed, self.values, self.names, self.ops, self.lines, base, kept)
         self.loops = Loops(self.values, self.ops, self.moves, self.lines, base, note, self.both_ways)
-        self.blocks = Attentions(self.attentions, self.values, self.names, self.ops, self.lines, note)
+        self.blocks = Attentions(self.attentions, self.spmd, self.values, self.names, self.ops, self.lines, note)
         self.caches = {leaf.value: leaf for leaf in self.names.leaves if leaf.kind is Kind.CACHE}
         self.streams = Streams(self.spmd, self.names)
 

@@ -156,6 +156,7 @@ def attention_along_context(
     block: tuple[str, int],
     weighing: Any,
     dtype: Any,
+    limits: Sequence[tuple[str, jax.Array, str, jax.Array]],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """What `attention_in_blocks` gives for one block of queries; `block`: the context, how many places at a time."""
     weights, held, out = product.replace("->", ",").split(",")
@@ -173,9 +174,20 @@ def attention_along_context(
     def widened(weight: jax.Array, some: jax.Array) -> jax.Array:  # XLA's CPU has no such product of bfloat16
         return jnp.einsum(product, weight.astype(jnp.float32), some.astype(jnp.float32))
 
-    def step(number: Any, before: Any) -> Any:
+    starts = np.minimum(np.arange(0, size, width), size - width)
+
+    def edges(letters: str, a: jax.Array, pick: Any) -> jax.Array:
+        return pick(a[starts[:, None] + np.arange(width)], axis=1) if context in letters else pick(a)
+
+    shown = [edges(left, lower, jnp.min) <= edges(right, upper, jnp.max) for left, lower, right, upper in limits]
+    runs = jnp.ones(len(starts), bool)
+    for some in shown:
+        runs &= some
+    order, count = (jnp.argsort(~runs, stable=True), runs.sum()) if shown else (None, len(starts))
+
+    def step(place: Any, before: Any) -> Any:
         most, total, sums = before
-        first = number * width
+        first = (place if order is None else order[place]) * width
         start = jnp.minimum(first, size - width)
         found = scores(*(block_along(letters, a, context, start, width) for letters, a in parts)).astype(jnp.float32)
         if size % width:  # the last block starts earlier, among those that were counted
@@ -190,7 +202,7 @@ def attention_along_context(
         total = total * shrunk + weight.sum(axis, dtype=jnp.float32)
         return top, total, sums * beside(shrunk) + more
 
-    most, total, sums = lax.fori_loop(1, -(-size // width), step, step(0, (-jnp.inf, 0.0, 0.0)))
+    most, total, sums = lax.fori_loop(1, count, step, step(0, (-jnp.inf, 0.0, 0.0)))
     return (sums / beside(jnp.where(total == 0, 1, total))).astype(dtype), most, total
 
 
@@ -202,6 +214,7 @@ def attention_in_blocks(
     blocks: Mapping[str, int],
     weighing: Any,
     dtype: Any,
+    limits: Sequence[tuple[str, jax.Array, str, jax.Array]] = (),
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Softmax of scores times values, a block of scores at a time: all of them never exist at once.
 
@@ -209,21 +222,25 @@ def attention_in_blocks(
     einsum with `values`, its weights in the type `weighing`. `blocks`: how many places of each letter a block has, of
     queries, where there are several, and then of the context. The result is of type `dtype`; beside it come the
     largest score of each row, and the sum of exp(score - largest), both of this chip's part of the context.
+
+    Each of `limits` is a lower and an upper array, of queries or of the context as their letters say: scores count
+    where the lower is not above the upper. Blocks in which it is nowhere so do not run, all but one for each block of
+    queries, which then is all hidden.
     """
     weights, held, out = product.replace("->", ",").split(",")
     sizes = {letter: n for letters, a in [*parts, (held, values)] for letter, n in zip(letters, a.shape, strict=True)}
     *queries, (context, width) = ((letter, min(n, sizes[letter])) for letter, n in blocks.items())
 
-    def attend(own: Sequence[tuple[str, jax.Array]]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        return attention_along_context(scores, own, product, values, (context, width), weighing, dtype)
+    def attend(cut: Callable[[str, jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        own = [(each, cut(each, a)) for each, a in parts]
+        hides = [(left, cut(left, a), right, cut(right, b)) for left, a, right, b in limits]
+        return attention_along_context(scores, own, product, values, (context, width), weighing, dtype, hides)
 
     if not queries or sizes[queries[0][0]] == queries[0][1]:
-        return attend(parts)
+        return attend(lambda _, a: a)
     [(query, count)] = queries
     starts = np.minimum(np.arange(0, sizes[query], count), sizes[query] - count)
-    made, most, total = lax.map(
-        lambda start: attend([(each, block_along(each, a, query, start, count)) for each, a in parts]), starts
-    )
+    made, most, total = lax.map(lambda start: attend(lambda each, a: block_along(each, a, query, start, count)), starts)
     left = sizes[query] - count * (len(starts) - 1)  # places of the last block that are new
 
     def together(a: jax.Array, at: int) -> jax.Array:

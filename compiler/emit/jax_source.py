@@ -16,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 
-from ...cost.attention import attentions, blocks
+from ...cost.attention import attentions, blocks_of
 from ...cost.estimate import Estimate
 from ...ir.choices import chooses
 from ...ir.dataflow import ops, repeat_counts
@@ -244,12 +244,12 @@ def _notes(cost: Estimate) -> dict[str, str]:
 
 def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed, streams: Streams) -> str:
     counts = repeat_counts(spmd)
-    found = attentions(spmd)
-    at_a_time = blocks(spmd, found).items()
     fields = [f"    {names.fields[d]}: int = {n}" for d, n in spmd.sizes]
     fields += [f"    {names.fields[r]}: int = {n}  # repetitions" for r, n in counts.items()]
     fields += [f"    {field}: int = {n}  # of these from the host" for field, n in streams.layers().items()]
-    fields += [f"    {names.blocks[dim]}: int = {n}  # places that attention takes at a time" for dim, n in at_a_time]
+    fields += [
+        f"    {name}: int = {n}  # places that attention takes at a time" for (_, n), name in names.blocks.items()
+    ]
     keeps, few = (
         {names.keeps[op.result]: op.keep for op in ops(each) if isinstance(op, Choose)} for each in (spmd, small)
     )
@@ -261,7 +261,7 @@ def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed, s
     cut = {**dict(small.sizes), **{r: min(n, 2) for r, n in counts.items()}}
     other = [f"{names.fields[name]}={n}" for name, n in cut.items() if n != {**dict(spmd.sizes), **counts}[name]]
     other += [f"{name}={n}" for name, n in few.items() if n != keeps[name]]
-    other += [f"{names.blocks[dim]}={n}" for dim, n in small_blocks(found, small).items()]
+    other += [f"{names.blocks[each]}={n}" for each, n in small_blocks(blocks_of(spmd), small).items()]
     layers = Streams(small, names).layers()
     other += [f"{field}={layers[field]}" for field, n in streams.layers().items() if n != layers[field]]
     other += ["capacity=math.inf"] if rows.limited else []

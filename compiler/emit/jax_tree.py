@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...cost.attention import attentions
+from ...cost.attention import blocks_of
 from ...ir.dataflow import ops, repeat_counts
 from ...ir.dtype import Dtype
 from ...ir.inert import comment, literal
@@ -52,14 +52,15 @@ class Leaf:
 @dataclass(frozen=True)
 class Names:
     """What things are called. `fields`: dims and repeats as fields of `Config`; `keeps`: how many each mask keeps, as
-    such; `blocks`: how many places of a dim attention takes at a time, as such; `keys`: of repeats in trees;
+    such; `blocks`: how many places of a dim attention takes at a time, as such, by the dim and their number; `keys`: of
+    repeats in trees;
     `contexts`: the arguments that say how much of a dim is filled; `inputs`: those of the inputs;
     `reserved`: names that no value may have, those of inputs left out."""
 
     leaves: tuple[Leaf, ...]
     fields: Mapping[str, str]
     keeps: Mapping[str, str]
-    blocks: Mapping[str, str]
+    blocks: Mapping[tuple[str, int], str]
     keys: Mapping[str, str]
     contexts: Mapping[str, str]
     inputs: Mapping[str, str]
@@ -106,9 +107,10 @@ def names_of(spmd: SpmdProgram, contexts: Sequence[str], reserved: Iterable[str]
         if isinstance(op, Choose):
             base = op.result.rsplit(".", 1)[-1]
             keeps[op.result] = identifier(f"keep_{base}", {*fields.values(), *keeps.values(), *CHOSEN})
-    blocks: dict[str, str] = {}
-    for dim in dict.fromkeys(dim for one in attentions(spmd) for dim in one.blocked):
-        blocks[dim] = identifier(f"{dim}_block", {*fields.values(), *keeps.values(), *blocks.values(), *CHOSEN})
+    blocks: dict[tuple[str, int], str] = {}
+    for dim, places in dict.fromkeys(each for block in blocks_of(spmd) for each in block.places):
+        used = {*fields.values(), *keeps.values(), *blocks.values(), *CHOSEN}
+        blocks[dim, places] = identifier(f"{dim}_block", used)
     stored = stored_in(spmd.body)
     plain = {one.value for one, placed in stored.items() if not placed.repeats}
     keys = {name: name if name not in plain else f"{name}_" for name in repeats}

@@ -31,6 +31,9 @@ BITS = {
     "u64": 64,
 }
 
+# What devices send each other, by the beginning of its opcode.
+SENDS = ("all-", "reduce-scatter", "ragged-all-", "collective-")
+
 # Of collectives that are taken apart: what begins one and what ends it in the fusions that do so.
 STARTS, ENDS = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
 
@@ -92,7 +95,8 @@ class Module:
     def executed(self, fused: bool = True) -> Iterator[tuple[Instruction, int]]:
         """Every instruction that runs, and how often; without `fused` those of fusions count as the fusion alone.
 
-        Raises ModuleError for a loop whose trip count is not to be found.
+        Of a loop whose trip count is not to be found, such as one over the blocks that a mask shows, all counts once.
+        Raises ModuleError where such a loop sends something.
         """
         yield from self._executed(self.entry, 1, fused)
 
@@ -101,9 +105,26 @@ class Module:
             yield instruction, times
             if instruction.opcode == "while":
                 body = instruction.attribute("body") or ""
-                yield from self._executed(body, times * self.trips(instruction), fused)
+                yield from self._executed(body, times * self._counted(instruction, body), fused)
             elif (called := instruction.called) in self.computations and (fused or instruction.opcode != "fusion"):
                 yield from self._executed(called or "", times, fused)
+
+    def _counted(self, loop: Instruction, body: str) -> int:
+        """How often a loop counts."""
+        try:
+            return self.trips(loop)
+        except ModuleError:
+            if self.sends(body):
+                raise
+            return 1
+
+    def sends(self, name: str) -> bool:
+        """Whether devices send each other something in a computation, or in what it runs."""
+        for each in self.computations.get(name, ()):
+            inner = (found for key in ("body", "to_apply", "calls") if (found := each.attribute(key)))
+            if each.opcode.startswith(SENDS) or any(map(self.sends, inner)):
+                return True
+        return False
 
     def trips(self, loop: Instruction) -> int:
         """How often the body of a loop runs: what the compiler says, or else what it counts up to from zero."""

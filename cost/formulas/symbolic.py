@@ -18,7 +18,7 @@ from ...ir.dataflow import readers
 from ...ir.dtype import Dtype
 from ...ir.program import walk
 from ...ir.spmd import Move, SpmdProgram
-from ..estimate import OpWork, Scale, Transfer, local_bytes, step_costs
+from ..estimate import OpWork, Scale, Transfer, concrete_sizes, local_bytes, step_costs
 from ..hardware import Convention, Hardware
 from ..network import Network, Terms, bytes_sent
 from ..streams import FetchCost
@@ -163,7 +163,7 @@ def symbolic(
 
     items = (placed.item for placed in walk(spmd.body))
     joined = {item.result for item in items if isinstance(item, Move) and item.joined}
-    steps = list(step_costs(spmd, Scale(symbols.dims.__getitem__, symbols.axes.__getitem__)))
+    steps = list(step_costs(spmd, Scale(symbols.dims.__getitem__, symbols.axes.__getitem__, concrete_sizes(spmd))))
     sent = [step for step in steps if isinstance(step, Transfer)]
     passed_on = frozenset(name for name, count in readers(spmd).items() if count == 1)  # what one step alone reads
     chains = list(_chains(sent, passed_on, bandwidth))

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.hardware import Hardware
+from ...cost.hidden import Shown, run_share, shown
 from ...cost.kernels import Launch, launches
 from ...cost.ops import work
 from ...cost.stages import NO_PASSING, Passing
@@ -22,6 +23,7 @@ from ...ir.chosen import held_share
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
 from ...ir.program import Append, Carry, Kind, Op, Program, Repeat, Stored, Value, signature, stored_in, walk
+from ...ir.spmd import unsharded
 from ...ir.streams import copies_held
 from ..layouts.partial import PartialAxes, partial_axes
 from ..layouts.space import Array, Mask, Order, TensorSpace, tensor_space, too_large
@@ -155,6 +157,7 @@ class _Builder:
     partial: PartialAxes
     stored: Mapping[str, Stored]
     launches: Mapping[str, Launch]
+    shown: Mapping[str, Shown]
     copies: Mapping[str, int]
     passing: Passing
     order: Order | None
@@ -223,7 +226,9 @@ class _Builder:
         keep = np.flatnonzero(np.stack([*reads, makes]).min(axis=0) >= 0)
         table = table.take(keep)
         local = {i: self.sizes[i] / table.ways[:, s] for s, i in enumerate(sig.indices)}
-        done = work(op, sig, self.values, self.launches[op.result], local.__getitem__, self.sizes.__getitem__)
+        whole = self.sizes.__getitem__
+        share = run_share(self.shown.get(op.result), local.__getitem__, whole)
+        done = work(op, sig, self.values, self.launches[op.result], local.__getitem__, whole, share)
         seconds = times * np.broadcast_to(self.hardware.work_s(done), len(table))
         stored, stored_bytes = None, None
         for k, use in enumerate(sig.uses):
@@ -266,8 +271,11 @@ def build_graph(
     stored = {one.value: one for one in held}
     partial = partial_axes(program, sizes, mesh)
     launched, values = launches(program), program.table()
+    hidden = shown(unsharded(program, phase, mesh))
     copies = {one.value: copies_held(one, placed.repeats, bound.micro_batches) for one, placed in held.items()}
-    builder = _Builder(program, sizes, mesh, hardware, values, partial, stored, launched, copies, passing, order)
+    builder = _Builder(
+        program, sizes, mesh, hardware, values, partial, stored, launched, hidden, copies, passing, order
+    )
     appended = appends(program)
     for placed in walk(program.body):
         match placed.item:

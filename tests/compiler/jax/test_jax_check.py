@@ -126,8 +126,11 @@ def test_what_a_loop_runs_counts_as_often_as_it_does() -> None:
     assert list(collectives_of(module(loop, inner + deep), MESH).values()) == [118 + 118 * 118]
     known = loop + ', backend_config={"known_trip_count":{"n":"7"}}'
     assert list(collectives_of(module(known, LOOP), MESH).values()) == [7]
+    unknown = LOOP.replace("direction=LT", "direction=NE")
     with pytest.raises(ModuleError, match="how often"):
-        collectives_of(module(loop, LOOP.replace("direction=LT", "direction=NE")), MESH)
+        collectives_of(module(loop, unknown), MESH)
+    beside, silent = f"  {GATHER}\n{loop}", unknown.replace(GATHER, "")  # the loop sends nothing
+    assert list(collectives_of(module(beside, silent), MESH).values()) == [1]
 
 
 def test_texts_that_are_no_modules_are_refused() -> None:

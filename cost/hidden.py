@@ -1,0 +1,279 @@
+"""Blocks of scores that a mask hides: which pairs of blocks an attention in blocks leaves out, and what share of its
+scores it makes therefore.
+
+A mask is written as limits: a score counts where `lower <= upper`, both of them numbers of the query's place or of the
+key's alone, into which no tensor enters. What is causal is one, a window or a chunk another, and so are the places of
+the entries of a cache that wraps. A block of queries runs a block of the context where, of each limit, the least
+`lower` of its block is not above the greatest `upper` of its own; one block of the context always runs.
+
+Chips of a mesh cut queries and context as they hold them, so that some have more to do than others: the share is that
+of the chip with most, for which the others wait. It counts the context as filled, as an estimate does.
+
+What is left out is arithmetic. The entries of caches count as read once, whoever reads them.
+
+Ops are found as kernels are (cost.kernels), moved copies read as what they are copies of: so the search and the sharded
+program see the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ir.dataflow import origins
+from ..ir.expr import Call, Const, Context, Expr, Operand, Size, operands, sized_dims
+from ..ir.layout import Layout
+from ..ir.program import Einsum, Iota, Map, Op, Reduce, Region, Repeat, walk, with_operands
+from ..ir.spmd import Compute, SpmdProgram, SpmdValue, Step
+from .attention import WHOLE_BYTES, Attention, block_places, perhaps
+
+Local = Callable[[str], Any]  # the size of an index: a number or an array
+
+PLACES: dict[str, np.ufunc] = {  # what may be done to places: the functions of which limits are made
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "negate": np.negative,
+    "floor": np.floor,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A score counts where `lower <= upper`, which are written with values of the program. `lowest`, `highest`: the
+    same with each value replaced by what makes it; an operand there is the place along the dim of that name."""
+
+    lower: Expr
+    upper: Expr
+    lowest: Expr
+    highest: Expr
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What an op does of the scores of an attention that may run in blocks, in its own indices.
+
+    `scores`: the indices of the scores, `query` (None where there is but one) and `context` those along which it runs
+    in blocks. `summed`: those over which the op makes a sum that scores are: where they are split, it makes scores
+    whole. `bits`: of a score as blocks are cut, `most_bits` the most that one takes. `limits`: the lowest and the
+    highest of each, of places along `dims`, those of queries and of the context.
+    """
+
+    scores: tuple[str, ...]
+    query: str | None
+    context: str
+    summed: tuple[str, ...]
+    bits: int
+    most_bits: int
+    dims: tuple[str | None, str]
+    limits: tuple[tuple[Expr, Expr], ...]
+
+
+def limits(one: Attention, spmd: SpmdProgram) -> tuple[Limit, ...]:
+    """The limits that hide scores of an attention of a program, as the op that masks them has them."""
+    ops, copies, sizes = _ops(spmd), origins(spmd), dict(spmd.sizes)
+    masks, found = ops[one.masked], list[Limit]()
+    for lower, upper in _compared(masks.expr) if isinstance(masks, Map) else ():
+        lowest, highest = (_places_of(side, ops, copies) for side in (lower, upper))
+        if lowest is not None and highest is not None and all(_along(s, one, sizes) for s in (lowest, highest)):
+            found.append(Limit(lower, upper, lowest, highest))
+    return tuple(found)
+
+
+def _compared(expr: Expr) -> Iterator[tuple[Expr, Expr]]:
+    """What has to be at most what for an expression not to be minus infinity."""
+    match expr:
+        case Call("where", (condition, inner, Const(other))) if other == -math.inf:
+            if isinstance(condition, Call) and condition.function == "less_equal":
+                lower, upper = condition.arguments
+                yield lower, upper
+            yield from _compared(inner)
+
+
+def _ops(spmd: SpmdProgram) -> dict[str, Op]:
+    """The ops of a program by what they make."""
+    return {step.item.op.result: step.item.op for step in walk(spmd.body) if isinstance(step.item, Compute)}
+
+
+def _places_of(expr: Expr, ops: Mapping[str, Op], copies: Mapping[str, str]) -> Expr | None:
+    """An expression with each operand replaced by what makes it, those that count places by the name of their dim; None
+    where a tensor enters into it, or something else is done than to count."""
+    match expr:
+        case Const() | Size() | Context():
+            return expr
+        case Operand(name):
+            made = ops.get(copies.get(name, name))
+            if isinstance(made, Iota):
+                return Operand(made.dim)
+            return _places_of(made.expr, ops, copies) if isinstance(made, Map) else None
+        case Call(function, arguments) if function in PLACES:
+            inner = [_places_of(argument, ops, copies) for argument in arguments]
+            known = tuple(each for each in inner if each is not None)
+            return Call(function, known) if len(known) == len(inner) else None
+    return None
+
+
+def _along(places: Expr, one: Attention, sizes: Mapping[str, int]) -> bool:
+    """Whether a side of a limit depends on the query's place or on the key's alone, or on neither."""
+    dims = {dim for dim in operands(places) if sizes[dim] > 1}
+    return len(dims) <= 1 and dims <= set(one.blocked)
+
+
+def shown(spmd: SpmdProgram) -> dict[str, Shown]:
+    """The ops of a program that may leave scores out, by what they make: those of each attention that may run in blocks
+    and of which a limit hides some."""
+    plain = _without_moves(spmd)
+    values, found = plain.table(), dict[str, Shown]()
+    attentions = perhaps(plain)
+    ops = _ops(plain) if attentions else {}
+    for one in attentions:
+        hides = tuple((limit.lowest, limit.highest) for limit in limits(one, plain))
+        if not hides:
+            continue
+        bits, most = values[one.masked].dtype.bits, max(values[name].dtype.bits for name in one.unmade)
+        for name in (*one.unmade, one.largest.result, one.sum.result, one.product.result):
+            dims, indices, summed = _scores(ops[name], one, values)
+            of = dict(zip(dims, indices, strict=True))
+            query = of[one.query] if one.query else None
+            found[name] = Shown(indices, query, of[one.context], summed, bits, most, (one.query, one.context), hides)
+    return found
+
+
+def _scores(
+    op: Op, one: Attention, values: Mapping[str, SpmdValue]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The dims of the scores that an op makes or reads, the indices that it has for them, and those over which it makes
+    a sum that scores are."""
+    dims = values[one.masked].dims
+    match op:
+        case Einsum(_, names, indices, _) if op is one.product:
+            return dims, indices[names.index(one.shares)], ()
+        case Einsum(_, _, indices, _) if op is one.sum:
+            return dims, indices[0], ()
+        case Einsum(result, _, indices, output):
+            summed = {index for each in indices for index in each} - set(output)
+            return values[result].dims, output, tuple(sorted(summed))
+        case Reduce():
+            return dims, dims, ()
+    return values[op.result].dims, values[op.result].dims, ()
+
+
+def _without_moves(spmd: SpmdProgram) -> SpmdProgram:
+    """A program with every value whole, and nothing moved."""
+    copies = origins(spmd)
+    values = tuple(
+        replace(value, layout=Layout(((),) * len(value.dims))) for value in spmd.values if value.name not in copies
+    )
+    results = tuple(copies.get(name, name) for name in spmd.results)
+    return replace(spmd, values=values, body=_region(spmd.body, copies), results=results)
+
+
+def _region(region: Region[Step], copies: Mapping[str, str]) -> Region[Step]:
+    items: list[Step | Repeat[Step]] = []
+    for item in region.items:
+        match item:
+            case Compute(op):
+                items.append(Compute(with_operands(op, copies)))
+            case Repeat(name, count, carries, body):
+                carried = tuple(
+                    replace(c, initial=copies.get(c.initial, c.initial), next=copies.get(c.next, c.next))
+                    for c in carries
+                )
+                items.append(Repeat(name, count, carried, _region(body, copies)))
+    return Region(region.stored, tuple(items))
+
+
+def run_share(one: Shown | None, local: Local, whole: Local) -> Any:
+    """The share of its scores that a chip makes: a fraction, or an array where the sizes of `local` or `whole` are
+    arrays."""
+    if one is None:
+        return 1
+    dims = {d for pair in one.limits for side in pair for d in (*sized_dims(side), *operands(side))}
+    named = sorted(dims | {dim for dim in one.dims if dim})
+    queries, context = local(one.query) if one.query else 1, local(one.context)
+    others = math.prod(map(local, one.scores), start=1) / (queries * context)
+    split: Any = math.prod((whole(index) / local(index) for index in one.summed), start=1)
+    columns = [queries, context, others, split, *map(whole, named)]
+
+    def share(row: Sequence[Any]) -> Fraction:
+        here, sizes = tuple(map(math.ceil, row[:4])), tuple(map(math.ceil, row[4:]))
+        return _share(one, here, tuple(zip(named, sizes, strict=True)))
+
+    if not any(isinstance(each, np.ndarray) for each in columns):
+        return share(columns)
+    rows = np.stack(np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in columns)), axis=-1)
+    codes = np.zeros(len(rows), dtype=np.int64)
+    for column in rows.T:
+        of, code = np.unique(column, return_inverse=True)
+        _, codes = np.unique(codes * len(of) + code.reshape(-1), return_inverse=True)
+    _, first = np.unique(codes, return_index=True)
+    return np.asarray([float(share(row)) for row in rows[first]])[codes.reshape(-1)]
+
+
+@lru_cache(maxsize=2**16)
+def _share(one: Shown, here: tuple[int, ...], sizes: tuple[tuple[str, int], ...]) -> Fraction:
+    """As `run_share`, where a chip has so many queries, places of the context and of other dims, and of sums that
+    scores are one part of so many; `sizes` of whole dims."""
+    queries, context, others, split = here
+    if split > 1 or queries * context * others * one.most_bits <= WHOLE_BYTES * 8:
+        return Fraction(1)
+    return runs(one.limits, one.dims, here[:2], block_places(queries, context, others, one.bits), sizes)
+
+
+@lru_cache(maxsize=2**14)
+def runs(
+    limits: tuple[tuple[Expr, Expr], ...],
+    dims: tuple[str | None, str],
+    local: tuple[int, ...],
+    block: tuple[int, ...],
+    sizes: tuple[tuple[str, int], ...],
+) -> Fraction:
+    """The share of the pairs of blocks of a chip that run, on the chip on which most do. `local`: how many queries and
+    places of the context a chip has; `block`: how many of them a block has; `sizes`: of whole dims."""
+    whole = dict(sizes)
+    places, shape = list[NDArray[np.int64]](), list[int]()
+    for dim, own, count in zip(dims, local, block, strict=True):
+        chips = -(-whole[dim] // own) if dim else 1
+        first = np.minimum(np.arange(0, own, count), own - count)
+        here = np.arange(chips)[:, None, None] * own + first[:, None] + np.arange(count)
+        places.append(np.minimum(here, whole[dim] - 1) if dim else here)
+        shape += here.shape[:2]
+    shown = np.ones(shape, dtype=bool)  # chips by queries, their blocks, chips by context, their blocks
+
+    def edges(side: Expr, pick: np.ufunc) -> Any:
+        """A side where it is least or greatest in each block."""
+        along = next((dim for dim in operands(side) if dim in dims), None)
+        if along is None:
+            return _evaluated(side, whole, np.zeros(1, np.int64))
+        found = pick.reduce(_evaluated(side, whole, places[dims.index(along)]), axis=-1)
+        return found[:, :, None, None] if along == dims[0] else found
+
+    for lower, upper in limits:
+        shown &= edges(lower, np.minimum) <= edges(upper, np.maximum)
+    most = np.maximum(shown.sum(axis=3), 1).sum(axis=1).max()
+    return Fraction(int(most), shape[1] * shape[3])
+
+
+def _evaluated(places: Expr, sizes: Mapping[str, int], here: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A side of a limit at some places of its dim, with all of the context filled."""
+    match places:
+        case Const(value):
+            return np.full(here.shape, value)
+        case Size(dim) | Context(dim):
+            return np.full(here.shape, float(sizes[dim]))
+        case Operand():
+            return here.astype(np.float64)
+        case Call(function, arguments):
+            found: NDArray[np.float64] = PLACES[function](*(_evaluated(each, sizes, here) for each in arguments))
+            return found
+    raise AssertionError(places)

@@ -24,6 +24,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..ir.collective import AllGather, ReduceScatter
 from ..ir.program import Append, Kind, Region, Repeat, Stored, Take, operand_names, walk
@@ -33,6 +37,9 @@ from ..ir.verify.fused import together
 from .attention import Attention, blocks_of, local_sizes, perhaps_in_blocks, scores
 from .estimate import local_bytes
 from .tpu_collectives import Kept
+
+Ints = NDArray[np.int64]
+Size = TypeVar("Size", int, Ints, int | Ints)
 
 
 @dataclass(frozen=True)
@@ -127,10 +134,24 @@ def bytes_by_rows(op: Take, spmd: SpmdProgram, lanes: int) -> Fraction:
     value = spmd.table()[op.table]
     sizes = local_sizes(value, spmd)
     kept = [dim for dim in value.dims if dim not in op.over]
-    if not kept:
+    if not kept or not lies_by_columns(row := sizes[kept[-1]], sizes[op.over[-1]], lanes):
         return Fraction(0)
-    row, column = (Fraction(-(-sizes[dim] // lanes) * lanes, sizes[dim]) for dim in (kept[-1], op.over[-1]))
-    return row * local_bytes(value, spmd) if row > column else Fraction(0)
+    return Fraction(_filled(row, lanes), row) * local_bytes(value, spmd)
+
+
+@overload
+def lies_by_columns(row: int, column: int, lanes: int) -> bool: ...
+@overload
+def lies_by_columns(row: Ints, column: Ints, lanes: int) -> NDArray[np.bool_]: ...
+def lies_by_columns(row: int | Ints, column: int | Ints, lanes: int) -> bool | NDArray[np.bool_]:
+    """Whether a table of rows that are `row` long and columns that are `column` long takes less room with columns in
+    lanes. Of two numbers, or of two arrays of them, pair by pair."""
+    return _filled(row, lanes) * column > _filled(column, lanes) * row
+
+
+def _filled(size: Size, lanes: int) -> Size:
+    """The places of as many lanes as are begun."""
+    return -(-size // lanes) * lanes
 
 
 @dataclass

@@ -140,7 +140,7 @@ def least_live_bytes(program: Program, phase: str, mesh: Mesh, options: Options)
         return 0.0
     graph = build_graph(ordered, phase, mesh, options.hardware)
     every = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
-    return needs(ordered, phase, mesh, graph, ordered=False).worst(every)[1]
+    return needs(ordered, phase, mesh, graph, False, options.hardware.lanes).worst(every)[1]
 
 
 def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
@@ -426,7 +426,7 @@ class _Reader:
                 stored = min(stored, least_bytes(graph) * (1 + 1e-12))
             if min(stored, self.options.capacity) == math.inf:
                 return None
-            least = needs(self.programs[phase.name], phase.name, self.mesh, graph, ordered)
+            least = needs(self.programs[phase.name], phase.name, self.mesh, graph, ordered, lanes)
             told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph)
             spell = _nth(spelled, n)
             parts.append(Limits(self.options.capacity, stored, least, spell, told, phase.name, combined, lanes))

@@ -11,20 +11,21 @@ that is made in another one, what came in is there as well.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.attention import perhaps_in_blocks, scores
-from ...cost.memory import Point, points_without_blocks
+from ...cost.memory import Point, lies_by_columns, points_without_blocks
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
-from ...ir.program import Carry, Kind, Program, Repeat, Stored, operand_names, signature, stored_in, walk
+from ...ir.program import Carry, Kind, Program, Repeat, Stored, Take, operand_names, signature, stored_in, walk
 from ...ir.spmd import unsharded
 from ..layouts.reshard import worthwhile
+from ..layouts.space import Array, Mask
 from .graph import Graph, Port, Result, Tensor
 from .memory_bounds import Copies, Demand, MemoryBounds, MovedBytes, PointBound, Through, local_bytes
 
@@ -32,16 +33,17 @@ Floats = NDArray[np.float64]
 END = 1 << 60  # later than any node
 
 
-def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True) -> MemoryBounds:
+def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True, lanes: int = 1) -> MemoryBounds:
     """What all plans of a graph hold at the least. `graph` is that of `program` in `phase`. Unless
     `ordered` steps may run in any order in which each finds what it reads, as where collectives of
-    several values run as one.
+    several values run as one. `lanes`: those of the chip's memory, as `cost.memory` has them.
     """
-    reader = _Reader(program, graph, ordered)
+    plain = unsharded(program, phase, mesh)
+    reader = _Reader(program, graph, ordered, lanes=lanes, sizes=dict(plain.sizes))
     nodes = enumerate(graph.nodes)
     stored = tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
     found = []
-    for point in points_without_blocks(unsharded(program, phase, mesh)):
+    for point in points_without_blocks(plain):
         found.append(reader.need(point))
         if ordered:
             found += reader.moves(point)
@@ -143,11 +145,13 @@ class _Live:
         left = tuple(port for port in self.now if port not in done)
         return replace(self, now=tuple(port for port in self.now if port in done), after=(*left, *self.after))
 
-    def gathered(self) -> Demand:
-        """A copy of what is stored, unless it is read as it is stored."""
+    def gathered(self, by_rows: Mask | None = None) -> Demand:
+        """A copy of what is stored, unless it is read as it is stored; read in a copy that lies `by_rows` it takes no
+        less."""
         port, source = self.now[0], self.tensor.source
         there = local_bytes(self.tensor, port)
-        term = Demand(self.name, port.node, np.zeros(len(there)), MovedBytes(port, source, there))
+        as_stored = np.zeros(len(there)) if by_rows is None else np.where(by_rows, there, 0.0)
+        term = Demand(self.name, port.node, as_stored, MovedBytes(port, source, there))
         return self.with_copies(term, stored=True)
 
     def moving(self) -> Iterator[Demand]:
@@ -173,12 +177,15 @@ def _neighbours(tensor: Tensor) -> tuple[Floats, Floats]:
 @dataclass(frozen=True)
 class _Reader:
     """A program and its graph. A node's index is its time, if steps are `ordered`. `scores`: those that attention
-    holds whole, as what they are made of if they are not moved."""
+    holds whole, as what they are made of if they are not moved. `lanes`: those of the memory; `sizes`: of the
+    dims."""
 
     program: Program
     graph: Graph
     ordered: bool
     scores: frozenset[str] = frozenset()
+    lanes: int = 1
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def repeats(self) -> dict[int, tuple[str, ...]]:
@@ -320,8 +327,26 @@ class _Reader:
         every += self.replaced(point, now)
         terms = [live.made() if live.name == point.step else live.term() for live in every]
         stored = (self.live(name, point.repeats, now) for name in self.held_by.get(now, ()))
-        gathered = [live.gathered() for live in stored if live.now]
+        gathered = [live.gathered(self.by_rows(live, now)) for live in stored if live.now]
         return PointBound(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
+
+    def local_sizes(self, tensor: Tensor, dim: str) -> Array:
+        """How much of a dim a chip has in each layout."""
+        whole, at = self.sizes[dim], tensor.value.dims.index(dim)
+        slots, ways = tensor.space.dims, tensor.space.space.ways
+        return whole // ways[:, slots.index(at)] if at in slots else np.full(len(ways), whole)
+
+    def by_rows(self, live: _Live, now: int) -> Mask | None:
+        """Under which choices of an op a table has its rows looked up in a copy; None where that is no such table."""
+        match self.graph.nodes[now].item:
+            case Take(_, table, _, over) if table == live.name:
+                tensor, dims = live.tensor, live.tensor.value.dims
+                kept = [dim for dim in dims if dim not in over]
+                if self.lanes == 1 or not kept:
+                    return None
+                row, column = (self.local_sizes(tensor, dim) for dim in (kept[-1], over[-1]))
+                return lies_by_columns(row, column, self.lanes)[live.now[0].rows]
+        return None
 
     def moves(self, point: Point) -> Iterator[PointBound]:
         """What is held while the operands of an op are moved, right before it."""

@@ -13,9 +13,10 @@ import pytest
 from judge.generator import generate
 from problems import drawn
 
-from escc.compiler.plan.pipeline import load
+from escc.compiler.plan.pipeline import load, program_of
 from escc.cost.hardware import Convention, Hardware
 from escc.cost.memory import points
+from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.passes import choose as choosing
@@ -55,7 +56,7 @@ def compare(problem: Problem, limits: Limits, plan: Sequence[int]) -> float:
     step reads."""
     held: dict[str | None, float] = {}
     moved = 0.0
-    for point in points(limits.spell(problem.found(plan), True)):
+    for point in points(limits.spell(problem.found(plan), True), limits.lanes):
         moved = max(moved, float(point.bytes))
         if point.step is None or point.step in {o.name for o in problem.graph.nodes}:
             held[point.step], moved = moved, 0.0
@@ -99,6 +100,22 @@ def test_on_one_chip_all_that_is_held_is_needed(monkeypatch: pytest.MonkeyPatch)
         plan = (0,) * len(problem.prices)
         worst = max(float(point.bytes) for point in points(limits.spell(problem.found(plan), True)))
         assert compare(problem, limits, plan) == pytest.approx(worst, rel=1e-12)
+
+
+@pytest.mark.parametrize(("hidden", "copied"), [(100, 100_000 * 128), (128, 0)])
+def test_a_table_that_lies_by_columns_is_copied(hidden: int, copied: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"""dim V = 100000, E = {hidden}, B = 4
+main(ids: i32[B]) {{
+  param table: int8[V,E]
+  return take(table, ids, over=V)
+}}
+"""
+    problem, limits = searched(
+        program_of(Source("table.esti", text)), "main", Mesh.parse("1"), Hardware.load("tpu-v4"), monkeypatch
+    )
+    needed = compare(problem, limits, (0,) * len(problem.prices))
+    assert needed >= 100_000 * hidden * (copied > 0)
+    assert (needed >= 100_000) == (copied > 0)
 
 
 def test_choices_that_cannot_go_together_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

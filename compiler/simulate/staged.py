@@ -10,7 +10,8 @@ from itertools import accumulate
 import numpy as np
 
 from ...ir.choices import with_choices
-from ...ir.program import Op, Program, Region, Repeat, stored_in
+from ...ir.dataflow import ops_in
+from ...ir.program import Append, Op, Program, Region, Repeat, stored_in
 from ...ir.spmd import SpmdProgram, Step
 from ...passes.stages.divide import Stage
 from .check import largest_difference, refuse_large
@@ -73,8 +74,9 @@ class SmallPhase:
             named = zip(stage.program.results, spmd.results, strict=True)
             made = {**ran.results, **{name: ran.results[copy] for name, copy in named}}
             handed = tuple(made[name] for name in stage.passed)
+            kept = {op.result for op in ops_in(spmd.body) if isinstance(op, Append)}  # and perhaps handed on as well
             for name, array in made.items():
-                if name not in stage.passed:
+                if name not in stage.passed or name in kept:
                     found.setdefault(name, []).append(array)
         whole = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
         return Ran(whole, tuple(sent))

@@ -181,6 +181,60 @@ def test_stages_generate_what_decoding_without_caches_does(
     assert np.array_equal(done.sharded.tokens, tokens) and len(np.unique(tokens)) > 3
 
 
+LENT = """
+model "lent"
+
+dim B, L, M
+dim E = 16, Q = 4, K = 4, V = 48
+
+param table: f32[V,E]
+
+block own(x: f32[B,L,E]) -> f32[B,L,E], f32[B,M,K,Q] {
+  param Wq, Wk: f32[E,K,Q]
+  param Wo: f32[K,Q,E]
+  cache keys: f32[B,M,K,Q]
+  q[B,L,K,Q] = x[B,L,E] * Wq[E,K,Q]
+  k[B,L,K,Q] = x[B,L,E] * Wk[E,K,Q]
+  ks = append(keys, k, L into M)
+  s[B,L,K,M] = q[B,L,K,Q] * ks[B,M,K,Q]
+  p = softmax(s, over=M, mask=causal(L, M))
+  o[B,L,K,Q] = p[B,L,K,M] * ks[B,M,K,Q]
+  a[B,L,E] = o[B,L,K,Q] * Wo[K,Q,E]
+  return x + a, ks
+}
+
+block borrowed(x: f32[B,L,E], ks: f32[B,M,K,Q]) -> f32[B,L,E] {
+  param Wq: f32[E,K,Q]
+  param Wo: f32[K,Q,E]
+  q[B,L,K,Q] = x[B,L,E] * Wq[E,K,Q]
+  s[B,L,K,M] = q[B,L,K,Q] * ks[B,M,K,Q]
+  p = softmax(s, over=M, mask=causal(L, M))
+  o[B,L,K,Q] = p[B,L,K,M] * ks[B,M,K,Q]
+  a[B,L,E] = o[B,L,K,Q] * Wo[K,Q,E]
+  return x + a
+}
+
+main(tokens: i32[B,L]) {
+  x = take(table, tokens, over=V)
+  y, ks = own(x)
+  z = repeat 4 borrowed(y, ks)
+  t = last(z, over=L)
+  logits[B,V] = t[B,E] * table[V,E]
+  return argmax(logits, over=V)
+}
+
+phase prefill { B = 4, L = 8, M = 8 }
+phase decode  { B = 4, L = 1, M = 16, calls = 8 }
+"""
+
+
+def test_keys_that_a_layer_lends_to_later_stages_stay_in_its_cache() -> None:
+    counts = {"prefill": 2, "decode": 2}
+    done = run_prepared(prepare(program(LENT), in_stages(Mesh.parse("2x2"), OPTIONS, 2, counts), 5, seed=3))
+    assert disagreement(done) is None
+    assert len(np.unique(done.sharded.tokens)) > 1
+
+
 QUICK = [
     ("gpt-neox-20b", "2x2", {"turned": "BM_xH_yR", "still": "BM_xH_yN", "values": "BM_xH_yQ"}),
     ("llama-3-70b", "2x2", {"keys": "BMK_xyQ", "values": "BMK_xyQ"}),

@@ -27,6 +27,7 @@ from escc.compiler.hf_import.readers import READERS
 from escc.compiler.hf_import.weight_map import parameters
 from escc.ir.program import Program
 
+torch.set_num_threads(1)  # tests run beside each other, and threads that wait for each other spin
 Array = np.ndarray
 
 

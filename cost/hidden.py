@@ -32,7 +32,8 @@ from ..ir.expr import Call, Const, Context, Expr, Operand, Size, operands, sized
 from ..ir.layout import Layout
 from ..ir.program import Einsum, Iota, Map, Op, Reduce, Region, Repeat, walk, with_operands
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue, Step
-from .attention import WHOLE_BYTES, Attention, block_places, perhaps
+from .attention import Attention, perhaps
+from .scores import WHOLE_BYTES, block_places
 
 Local = Callable[[str], Any]  # the size of an index: a number or an array
 

@@ -2,9 +2,9 @@
 
 A kernel keeps what it makes and reads itself near the arithmetic; what others make or read goes through
 HBM. One kernel is: a matmul with the pointwise ops that follow it; projections of one value by several
-weights; attention, from the scores to the weighted values, with its softmax and masks; a reduction, such
-as a norm's, with the pointwise ops around it. Values that no tensor enters into, such as masks and
-places, are made where they are read.
+weights; attention, from the scores to the weighted values, with its softmax and masks; scores and what
+weighs and sums them; a reduction, such as a norm's, with the pointwise ops around it. Values that no
+tensor enters into, such as masks and places, are made where they are read.
 
 A collective reads and writes what it carries while it is under way, which takes no time of its own: HBM
 is quicker than any network.
@@ -20,7 +20,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..ir.dataflow import origins
-from ..ir.program import Append, Kind, Op, Program, Repeat, Role, Stored, operand_names, signature, walk, with_operands
+from ..ir.program import (
+    Append,
+    Choose,
+    Einsum,
+    Kind,
+    Op,
+    Program,
+    Repeat,
+    Role,
+    Stored,
+    operand_names,
+    signature,
+    walk,
+    with_operands,
+)
 from ..ir.spmd import Compute, SpmdProgram, as_steps
 
 
@@ -180,8 +194,8 @@ class _Kernels:
         return any(name in self.weights for name in self.nodes[n].reads)
 
     def _join_attention(self) -> set[int]:
-        """Matmuls without weights, each with the one before it where a reduction stands between them; and
-        what does."""
+        """Matmuls without weights, each with the one before it where a reduction stands between them, or where it only
+        weighs and sums what that makes; and what stands between."""
         joined: set[int] = set()
         for n, node in enumerate(self.nodes):
             if node.role is not Role.MATMUL or self._weighs(n):
@@ -192,13 +206,14 @@ class _Kernels:
                 for k in sorted(between):
                     if after & set(self._makers(k)):
                         after.add(k)
-                if any(self.nodes[k].role is Role.REDUCTION for k in after):
+                if _only_sums(node.op) or any(self.nodes[k].role is Role.REDUCTION for k in after):
                     self._join([*sorted(after), n])
                     joined |= after | {n}
         return joined
 
     def _between(self, n: int) -> tuple[set[int], list[int]]:
-        """The ops between a matmul and the matmuls before it, and those of these that have no weight."""
+        """The ops between a matmul and the matmuls before it, and those of these that have no weight. What is chosen
+        is known when all keys are, and so comes from elsewhere."""
         between: set[int] = set()
         ends: set[int] = set()
         waiting = self._makers(n)
@@ -206,7 +221,7 @@ class _Kernels:
             m = waiting.pop()
             if self.nodes[m].role is Role.MATMUL:
                 ends.add(m)
-            elif m not in between:
+            elif m not in between and not isinstance(self.nodes[m].op, Choose):
                 between.add(m)
                 waiting += self._makers(m)
         return between, sorted(m for m in ends if not self._weighs(m))
@@ -267,6 +282,13 @@ class _Kernels:
         readers = self.readers.get(node.op.result, ())
         own = self._kernel(n)
         return node.op.result in self.handed_on or any(self._kernel(m) != own for m in readers)
+
+
+def _only_sums(op: Op) -> bool:
+    """Whether a product makes nothing larger than what it reads: one of its operands has all of its indices."""
+    return isinstance(op, Einsum) and any(
+        {*own} >= {index for each in op.indices for index in each} for own in op.indices
+    )
 
 
 def _in_order(nodes: Sequence[_Node]) -> list[_Node]:

@@ -34,8 +34,10 @@ from ..ir.program import Append, Kind, Region, Repeat, Stored, Take, operand_nam
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from ..ir.streams import copies_held
 from ..ir.verify.fused import together
-from .attention import Attention, blocks_of, local_sizes, perhaps_in_blocks, scores
+from .attention import Attention
+from .blocks import blocks_of, perhaps_in_blocks
 from .estimate import local_bytes
+from .scores import local_sizes, scores
 from .tpu_collectives import Kept
 
 Ints = NDArray[np.int64]
@@ -158,10 +160,10 @@ def _filled(size: Size, lanes: int) -> Size:
 class _Liveness:
     """The walk over a program. `held`: stored tensors and cache versions; `copies`: of what a moved
     value is a copy; `made_of`: for each score the values that it is computed from; `sizes`: bytes on a chip, as they
-    are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each
-    holds of scores; `beside`: what steps hold while they run beside what they read and make, by what they make;
-    `unmade`: scores that are never there as values; `whole_scores`: whether those count that may be in blocks;
-    `lanes`: as `memory` has them."""
+    are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each,
+    and each sum of scores in blocks, holds of scores, by what it makes first; `beside`: what steps hold while they run
+    beside what they read and make, by what they make; `unmade`: scores that are never there as values; `whole_scores`:
+    whether those count that may be in blocks; `lanes`: as `memory` has them."""
 
     spmd: SpmdProgram
     whole_scores: bool = True
@@ -192,10 +194,11 @@ class _Liveness:
             if isinstance(placed.item, Compute | Move) and (beside := tuple(self._beside(placed.item, kept))):
                 self.beside[placed.item.result] = beside
         for block in blocks_of(self.spmd) if self.whole_scores else ():
-            one = block.attention
+            one = block.of
             self.unmade |= one.unmade
-            self.steps |= dict.fromkeys((one.largest.result, one.sum.result, one.product.result), one)
-            self.block[one.largest.result] = Live(block.name, block.bytes, None, "block")
+            if isinstance(one, Attention):
+                self.steps |= dict.fromkeys((one.largest.result, one.sum.result, one.product.result), one)
+            self.block[block.step] = Live(block.name, block.bytes, None, "block")
 
     def _beside(self, step: Step, kept: Kept | None) -> Iterator[Live]:
         """The copy in which the rows of a table are looked up or sums are scattered, and first stages."""
@@ -255,7 +258,7 @@ class _Liveness:
         match item:
             case Repeat(_, _, carries, _):
                 return frozenset(carry.result for carry in carries)
-            case _ if item.result in self.block:
+            case _ if item.result in self.block and item.result in self.steps:
                 one = self.steps[item.result]
                 return frozenset([item.result, one.sum.result, one.product.result])
             case _:

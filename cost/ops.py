@@ -48,9 +48,13 @@ def work(
     shown: Any = 1,
 ) -> Work:
     """The work of `op` on one chip, of chosen entries on the busiest; `whole` gives the size of a dim on all chips
-    together. `shown`: the share of its scores that no mask hides from it."""
-    load = busiest(chosen_of(op, values), local, whole)
-    done = flops(op, signature, local) * held_share(chosen_of(op, values), whole) * load * shown
+    together. `shown`: the share of its scores that no mask hides from it; of chosen ones those that are kept lie among
+    them, so that the fewer count."""
+    chosen = chosen_of(op, values)
+    load = busiest(chosen, local, whole)
+    share = held_share(chosen, whole)
+    share = share * shown if not chosen or isinstance(shown, int) else _least(share, shown)
+    done = flops(op, signature, local) * share * load
     read = {
         u: _bytes(u.indices, values[u.value], local, whole)
         * _groups(u, values[u.value], whole)
@@ -130,11 +134,11 @@ def busiest(chosen: Sequence[Chosen], local: Local, whole: Local) -> Any:
     return found
 
 
-def _least(skew: float, ways: Any) -> Any:
+def _least(one: Any, other: Any) -> Any:
     """The lesser of both, which for arrays and formulas is half of what their sum is beyond their difference."""
-    if isinstance(ways, int | float | Fraction):
-        return min(skew, float(ways))
-    return (skew + ways - abs(skew - ways)) / 2
+    if all(isinstance(each, int | float | Fraction) for each in (one, other)):
+        return min(one, other)
+    return (one + other - abs(one - other)) / 2
 
 
 def flops(op: Op, signature: Signature, local: Local) -> Any:

@@ -1,8 +1,9 @@
-"""Attention in blocks as JAX text: a function that makes a block of scores, and a call that goes over all blocks.
+"""Scores in blocks as JAX text: a function that makes a block of them, and a call that goes over all blocks.
 
-The call stands where a chip's maximum is made, and gives the chip's maximum, its sum and its weighted values. Where
-these are brought to a maximum and a sum of all chips, or to those with a sink, that is written where they are made.
-What hides scores is said beside them, so that blocks of which it hides all do not run.
+Sums of scores are made where they stand. The call of attention stands where a chip's maximum is made, and gives the
+chip's maximum, its sum and its weighted values. Where these are brought to a maximum and a sum of all chips, or to
+those with a sink, that is written where they are made. What hides scores is said beside them, so that blocks of which
+it hides all do not run.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ...cost.attention import Attention, Block, local_sizes, places_at_a_time
+from ...cost.attention import Attention
+from ...cost.blocks import Block, InBlocks, cut, places_at_a_time
 from ...cost.hidden import limits
+from ...cost.scores import Part, local_sizes
+from ...cost.summed_scores import SummedScores
 from ...ir.dtype import Dtype
 from ...ir.expr import Expr, operands
 from ...ir.program import Op
@@ -23,13 +27,20 @@ from .jax_text import ExprText, align_text, dtype_text
 from .jax_tree import Names
 from .python_text import letters
 
+Parts = Sequence[tuple[Sequence[str], str]]  # of what blocks are cut from the labels and the text
+
+
+def _parts_text(parts: Parts, letter: Mapping[str, str]) -> str:
+    """What blocks are cut from, with a letter for each label."""
+    return "[" + ", ".join(f'("{"".join(letter[label] for label in labels)}", {text})' for labels, text in parts) + "]"
+
 
 @dataclass(frozen=True)
-class Attentions:
-    """Writes the attentions of a program that run in blocks, `found`. `made`: the text of each product, as a chip makes
+class ScoreBlocks:
+    """Writes what of a program runs in blocks of scores, `found`. `made`: the text of each product, as a chip makes
     it."""
 
-    found: Sequence[Attention]
+    found: Sequence[InBlocks]
     spmd: SpmdProgram
     values: Mapping[str, SpmdValue]
     names: Names
@@ -39,16 +50,20 @@ class Attentions:
     made: dict[str, str] = field(default_factory=dict)
 
     @cached_property
-    def steps(self) -> dict[str, Attention]:
-        """The attention that an op is a step of, by what it makes: its maximum, its sum and its product."""
-        return {name: one for one in self.found for name in (one.largest.result, one.sum.result, one.product.result)}
+    def steps(self) -> dict[str, InBlocks]:
+        """What an op is a step of, by what it makes: the maximum, the sum and the product of an attention."""
+        found: dict[str, InBlocks] = {}
+        for one in self.found:
+            own = (one.largest, one.sum, one.product) if isinstance(one, Attention) else (one.sum,)
+            found |= {op.result: one for op in own}
+        return found
 
     def reads(self, op: Op) -> set[str] | None:
         """What is read where a step is written; None for other ops."""
         one = self.steps.get(op.result)
         if one is None:
             return None
-        if op is one.largest:
+        if isinstance(one, SummedScores) or op is one.largest:
             return set(one.reads)
         if op is one.sum:
             return {one.largest.result, one.top}
@@ -57,7 +72,9 @@ class Attentions:
     def write(self, op: Op, scope: Scope) -> None:
         """Write a step, and note in `scope` what it makes."""
         one = self.steps[op.result]
-        if op is one.largest:
+        if isinstance(one, SummedScores):
+            self._summed(one, scope)
+        elif op is one.largest:
             self._call(one, scope)
         elif op is one.sum:
             self._sum(one, scope)
@@ -65,52 +82,75 @@ class Attentions:
             self._product(one, scope)
 
     def _call(self, one: Attention, scope: Scope) -> None:
-        inner = Scope(dict(scope.texts), scope.stacked, set(scope.used), scope.index, scope.place)
-        function = scope.new(f"{self.names.base(one.shares)} scores")
-        inner.used.add(function)
-        taken, cut = list[str](), list[tuple[Sequence[str], str]]()
-        for part in one.parts:
-            text = scope.texts[part.value]
-            own = text if text.isidentifier() and text not in taken else inner.new(self.names.base(part.value))
-            inner.texts[part.value] = own
-            taken.append(own)
-            cut.append((self._kept(part.labels, self.values[part.value].dims), text))
-        self.lines.blank()
-        self.lines.definition(function, taken)
-        self.lines.depth += 1
-        for op in one.scores:
-            text, note = self.ops.text(op, inner.texts), self.note(op.result)
-            if op.result == one.masked:
-                self.lines.line(f"return {text}", note)
-                continue
-            name = inner.texts[op.result] = inner.new(self.names.base(op.result))
-            self.lines.line(f"{name} = {text}", note)
-        self.lines.depth -= 1
-        self.lines.blank()
+        function, parts = self._function(one.shares, [*one.scores], one.parts, scope)
         results = (one.product.result, one.largest.result, one.sum.result)
         made, largest, total = (scope.new(self.names.base(name)) for name in results)
         scope.texts[one.largest.result], scope.texts[one.sum.result] = largest, total
         self.made[one.product.result] = made
-        self.lines.call(f"{made}, {largest}, {total} = attention_in_blocks", self._arguments(one, function, cut, scope))
+        self.lines.call(
+            f"{made}, {largest}, {total} = attention_in_blocks", self._arguments(one, function, parts, scope)
+        )
 
-    def _arguments(
-        self, one: Attention, function: str, cut: Sequence[tuple[Sequence[str], str]], scope: Scope
-    ) -> list[tuple[str, str]]:
+    def _summed(self, one: SummedScores, scope: Scope) -> None:
+        """A sum of scores, made a block at a time."""
+        result = one.sum.result
+        function, parts = self._function(result, [*one.scores, one.sum], one.parts, scope)
+        output = self._kept(self.values[result].dims, self.values[result].dims)
+        letter = letters(label for each in (output, *(labels for labels, _ in parts)) for label in each)
+        scope.texts[result] = scope.new(self.names.base(result))
+        out, note = "".join(letter[dim] for dim in output), self.note(result)
+        arguments = [
+            (f"{function}, {_parts_text(parts, letter)}", ""),
+            (f'"{out}", {self._blocks(one, letter)}', self.note(one.widest)),
+        ]
+        self.lines.comment(f"{scope.texts[result]}: {note}")
+        self.lines.call(f"{scope.texts[result]} = made_in_blocks", arguments)
+
+    def _function(self, name: str, ops: Sequence[Op], cut_from: Sequence[Part], scope: Scope) -> tuple[str, Parts]:
+        """Write the function that makes a block, of which the last of some ops makes the result: what it is called, and
+        the labels and the text of each part that it takes."""
+        inner = Scope(dict(scope.texts), scope.stacked, set(scope.used), scope.index, scope.place)
+        function = scope.new(f"{self.names.base(name)} scores")
+        inner.used.add(function)
+        taken, parts = list[str](), list[tuple[Sequence[str], str]]()
+        for part in cut_from:
+            text = scope.texts[part.value]
+            own = text if text.isidentifier() and text not in taken else inner.new(self.names.base(part.value))
+            inner.texts[part.value] = own
+            taken.append(own)
+            parts.append((self._kept(part.labels, self.values[part.value].dims), text))
+        self.lines.blank()
+        self.lines.definition(function, taken)
+        self.lines.depth += 1
+        for op in ops:
+            text, note = self.ops.text(op, inner.texts), self.note(op.result)
+            if op is ops[-1]:
+                self.lines.line(f"return {text}", note)
+                continue
+            made = inner.texts[op.result] = inner.new(self.names.base(op.result))
+            self.lines.line(f"{made} = {text}", note)
+        self.lines.depth -= 1
+        self.lines.blank()
+        return function, parts
+
+    def _blocks(self, one: InBlocks, letter: Mapping[str, str]) -> str:
+        """How many places a block has, by the letter of each dim."""
+        places = places_at_a_time(one, self.spmd).items()
+        return "{" + ", ".join(f'"{letter[dim]}": cfg.{self.names.blocks[dim, n]}' for dim, n in places) + "}"
+
+    def _arguments(self, one: Attention, function: str, parts: Parts, scope: Scope) -> list[tuple[str, str]]:
         """What the call is given, each with the comment beside it."""
         product, own = one.product, one.product.operands.index(one.shares)
         terms = [self._kept(product.indices[i], self.values[product.operands[i]].dims) for i in (own, 1 - own)]
         output = self._kept(product.output, self.values[product.result].dims)
-        letter = letters(label for each in (*terms, output, *(labels for labels, _ in cut)) for label in each)
+        letter = letters(label for each in (*terms, output, *(labels for labels, _ in parts)) for label in each)
         word = {labels: "".join(letter[label] for label in labels) for labels in map(tuple, [*terms, output])}
-        parts = [f'("{"".join(letter[label] for label in labels)}", {text})' for labels, text in cut]
-        places = places_at_a_time(one, self.spmd)
-        blocks = ", ".join(f'"{letter[dim]}": cfg.{self.names.blocks[dim, n]}' for dim, n in places.items())
         einsum = f'"{word[tuple(terms[0])]},{word[tuple(terms[1])]}->{word[tuple(output)]}"'
         types = ", ".join(dtype_text(self.values[name].dtype) for name in (one.shares, product.result))
         return [
-            (f"{function}, [{', '.join(parts)}]", self.note(one.exps)),
+            (f"{function}, {_parts_text(parts, letter)}", self.note(one.exps)),
             (f"{einsum}, {scope.texts[one.values]}", "" if one.rescaled else self.note(product.result)),
-            (f"{{{blocks}}}, {types}", self.note(one.shares)),
+            (f"{self._blocks(one, letter)}, {types}", self.note(one.shares)),
             *self._limits(one, letter, scope),
         ]
 
@@ -159,7 +199,7 @@ def small_blocks(found: Sequence[Block], small: SpmdProgram) -> dict[tuple[str, 
     it is one otherwise: not all, and not a divisor where that can be."""
     fewest: dict[tuple[str, int], int] = {}
     for block in found:
-        local = local_sizes(small.table()[block.attention.masked], small)
+        local = local_sizes(small.table()[cut(block.of)], small)
         for dim, places in block.places:
             own = max(local[dim] * 2 // 3, 1)
             fewest[dim, places] = min(own, fewest.get((dim, places), own))

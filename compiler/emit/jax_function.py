@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...cost.attention import Attention
+from ...cost.blocks import InBlocks
 from ...cost.tpu_collectives import Kept
 from ...ir.dataflow import ops_in
 from ...ir.expr import context_dims, operands
@@ -20,7 +20,7 @@ from ...ir.layout import Layout, format_layout
 from ...ir.program import Append, Choose, Kind, Map, Reduce, Region, Repeat, Take, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import loop_of, runs, together
-from .jax_attention import Attentions
+from .jax_attention import ScoreBlocks
 from .jax_lines import Lines, Scope
 from .jax_loops import Loops
 from .jax_moves import Moves
@@ -40,7 +40,7 @@ class FunctionText:
 
     `notes`: what the comment on a value says beside its layout, none where there are no comments.
     `both_ways`: the first results of the loops that pass halves of blocks both ways. `packed`: what is held as rows.
-    `tpu`: collectives are written so that the TPU's compiler keeps them. `attentions`: those that run in blocks.
+    `tpu`: collectives are written so that the TPU's compiler keeps them. `in_blocks`: what runs in blocks of scores.
     """
 
     spmd: SpmdProgram
@@ -49,7 +49,7 @@ class FunctionText:
     packed: Packed
     both_ways: frozenset[str] = frozenset()
     tpu: bool = False
-    attentions: Sequence[Attention] = ()
+    in_blocks: Sequence[InBlocks] = ()
 
     def __post_init__(self) -> None:
         self.values, self.sizes = self.spmd.table(), dict(self.spmd.sizes)
@@ -60,7 +60,7 @@ class FunctionText:
         base, note = self.names.base, self._note
         self.rows = Rows(self.packed, self.values, self.names, self.ops, self.lines, base, kept)
         self.loops = Loops(self.values, self.ops, self.moves, self.lines, base, note, self.both_ways)
-        self.blocks = Attentions(self.attentions, self.spmd, self.values, self.names, self.ops, self.lines, note)
+        self.blocks = ScoreBlocks(self.in_blocks, self.spmd, self.values, self.names, self.ops, self.lines, note)
         self.caches = {leaf.value: leaf for leaf in self.names.leaves if leaf.kind is Kind.CACHE}
         self.streams = Streams(self.spmd, self.names)
 
@@ -240,7 +240,7 @@ class FunctionText:
             every, one = self._stack(repeat, leaves), f"a[{', '.join(inner.index)}]"
             one = f"laid_out({one})" if self.tpu else one
             self.lines.line(f"{inner.weights} = jax.tree.map(lambda a: {one}, {every})")
-        elif not streaming and inner.weights in stored and self.tpu and self.attentions:
+        elif not streaming and inner.weights in stored and self.tpu and self.in_blocks:
             self.lines.line(f"{inner.weights} = jax.tree.map(laid_out, {inner.weights})")
         self._squeeze(caches, inner)
         for leaf in leaves:

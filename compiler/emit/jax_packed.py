@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from ...cost.blocks import in_blocks
 from ...ir.chosen import Chosen
 from ...ir.collective import AllToAll, Embed, Slice
 from ...ir.dataflow import moves
@@ -275,7 +276,7 @@ def _product(
 
 def packed(spmd: SpmdProgram) -> Packed:
     """What of a sharded program is held as rows: the values of each mask that some product with a matrix for each
-    expert is made of, where all that reads or makes them can be written on rows."""
+    expert is made of, where all that reads or makes them can be written on rows, and none is made in blocks."""
     sizes = dict(spmd.sizes)
     capacity = next((one.capacity for value in spmd.values for one in value.chosen), None)
     found = Packed(spmd, {}, capacity)
@@ -285,11 +286,15 @@ def packed(spmd: SpmdProgram) -> Packed:
             found.packings[one.name] = Packing(one, per, over)
     # Blocks of entries first: what is made of single ones does without them, and they not without these.
     found.packings = dict(sorted(found.packings.items(), key=lambda each: -len(each[1].chosen.merged)))
+    unmade = {name for one in in_blocks(spmd) for name in one.unmade}
+    cut = {one.name: one for name in sorted(unmade) for one in found.values[name].chosen}
+    found.packings = {name: packing for name, packing in found.packings.items() if name not in cut}
     reasons: dict[str, str] = {}
     while (refused := next(((n, why) for n in found.packings if (why := _reason(found, n))), None)) is not None:
         reasons |= [refused]
         del found.packings[refused[0]]
-    found.reasons = tuple(_whole(spmd, reasons))
+    said = (f"Blocks are made of all scores, those that `{name}` does not choose included." for name in cut)
+    found.reasons = (*_whole(spmd, reasons), *said)
     for mask, packing in found.packings.items():
         found.packings[mask] = replace(packing, blocks=_blocks(found, mask))
     return found

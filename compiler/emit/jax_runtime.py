@@ -148,6 +148,18 @@ def block_along(letters: str, a: jax.Array, letter: str, start: Any, count: int)
     return a if found < 0 else lax.dynamic_slice_in_dim(a, start, count, found)
 
 
+def side_by_side(blocks: jax.Array, at: int, size: int) -> jax.Array:
+    """Blocks of a dimension of `size`, put along it as dimension `at`. The last ends where all do: of it what no other
+    has is taken."""
+    count, places = len(blocks), blocks.shape[at + 1]
+    whole = jnp.moveaxis(blocks, 0, at).reshape(*blocks.shape[1 : at + 1], -1, *blocks.shape[at + 2 :])
+    left = size - places * (count - 1)
+    if left == places:
+        return whole
+    before, last = jnp.split(whole, [places * (count - 1)], at)
+    return jnp.concatenate([before, lax.slice_in_dim(last, places - left, None, axis=at)], at)
+
+
 def attention_along_context(
     scores: Callable[..., jax.Array],
     parts: Sequence[tuple[str, jax.Array]],
@@ -241,17 +253,30 @@ def attention_in_blocks(
     [(query, count)] = queries
     starts = np.minimum(np.arange(0, sizes[query], count), sizes[query] - count)
     made, most, total = lax.map(lambda start: attend(lambda each, a: block_along(each, a, query, start, count)), starts)
-    left = sizes[query] - count * (len(starts) - 1)  # places of the last block that are new
+    rows, size = weights.replace(context, ""), sizes[query]
+    beside = (side_by_side(a, rows.index(query), size) for a in (most, total))
+    return side_by_side(made, out.index(query), size), *beside
 
-    def together(a: jax.Array, at: int) -> jax.Array:
-        whole = jnp.moveaxis(a, 0, at).reshape(*a.shape[1 : at + 1], -1, *a.shape[at + 2 :])
-        if left == count:
-            return whole
-        before, last = jnp.split(whole, [count * (len(starts) - 1)], at)
-        return jnp.concatenate([before, lax.slice_in_dim(last, count - left, None, axis=at)], at)
 
-    rows = weights.replace(context, "")
-    return together(made, out.index(query)), *(together(a, rows.index(query)) for a in (most, total))
+def made_in_blocks(
+    make: Callable[..., jax.Array], parts: Sequence[tuple[str, jax.Array]], out: str, blocks: Mapping[str, int]
+) -> jax.Array:
+    """What `make` makes of `parts`, a block at a time: what it needs on the way never exists for all at once.
+
+    `parts` and `blocks` are as for `attention_in_blocks`; `out` has a letter for each dimension of the result.
+    """
+    if not blocks:
+        return make(*(a for _, a in parts))
+    (letter, count), *rest = blocks.items()
+    size = next(a.shape[letters.index(letter)] for letters, a in parts if letter in letters)
+    count = min(count, size)
+    starts = np.minimum(np.arange(0, size, count), size - count)
+
+    def at(start: Any) -> jax.Array:
+        cut = [(letters, block_along(letters, a, letter, start, count)) for letters, a in parts]
+        return made_in_blocks(make, cut, out, dict(rest))
+
+    return at(0) if size == count else side_by_side(lax.map(at, starts), out.index(letter), size)
 
 
 def gather_in_stages(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:

@@ -16,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 
-from ...cost.attention import attentions, blocks_of
+from ...cost.blocks import blocks_of, in_blocks
 from ...cost.estimate import Estimate
 from ...ir.choices import chooses
 from ...ir.dataflow import ops, repeat_counts
@@ -85,8 +85,7 @@ def emit_jax(
     small = small or shrink(program, [spmd]).spmds[0]
     rows = packed(spmd)
     both_ways = frozenset(loop.first for loop in cost.loops if loop.halves == 2)
-    found = attentions(spmd)
-    body = FunctionText(spmd, names, _notes(cost), rows, both_ways, tpu, found).write()
+    body = FunctionText(spmd, names, _notes(cost), rows, both_ways, tpu, in_blocks(spmd)).write()
     whole = unsharded(program, spmd.phase, Mesh((("x", 1),)))
     dense = FunctionText(unstreamed(whole), names, None, Packed(whole, {})).write()
     arguments = ", ".join(["cfg", *names.arguments])

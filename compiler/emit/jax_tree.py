@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...cost.attention import blocks_of
+from ...cost.blocks import blocks_of
 from ...ir.dataflow import ops, repeat_counts
 from ...ir.dtype import Dtype
 from ...ir.inert import comment, literal

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sympy import Expr, Symbol
 
-from ...cost.attention import Block, blocks_of
+from ...cost.blocks import Block, blocks_of
 from ...cost.formulas.symbolic import Bandwidth, Form, SymbolicEstimate, symbolic
 from ...cost.hardware import Convention
 from ..plan.compiled import CompiledPhase

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from fractions import Fraction
 
-from ...cost.attention import blocks_of
+from ...cost.blocks import blocks_of
 from ...cost.estimate import MoveCost, OpCost, Totals
 from ...cost.loops import LoopCost
 from ...cost.memory import MemoryUse

@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any
 
-from ...cost.attention import Block, blocks_of
+from ...cost.blocks import Block, blocks_of
 from ...cost.estimate import Estimate, Totals, local_bytes
 from ...cost.hardware import Convention, Engine, Hardware, Rule, presets
 from ...cost.memory import Point

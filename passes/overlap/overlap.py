@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...cost.attention import scores
 from ...cost.estimate import estimate, steps_alone
 from ...cost.hardware import Hardware
 from ...cost.loops import loop_cost
 from ...cost.memory import memory
 from ...cost.network import Network
+from ...cost.scores import scores
 from ...ir.dataflow import defined, makes, readers, reads, regions
 from ...ir.program import Region, Repeat, operand_names
 from ...ir.spmd import SpmdProgram, Step

@@ -18,8 +18,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.attention import perhaps_in_blocks, scores
+from ...cost.blocks import perhaps_in_blocks
 from ...cost.memory import Point, lies_by_columns, points_without_blocks
+from ...cost.scores import scores
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
 from ...ir.program import Carry, Kind, Program, Repeat, Stored, Take, operand_names, signature, stored_in, walk

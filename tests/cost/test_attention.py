@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from escc.cost.attention import attentions, blocks_of, waiting
+from escc.cost.attention import attentions, waiting
+from escc.cost.blocks import blocks_of
 from escc.ir.diagnostics import Source
 from escc.ir.spmd import SpmdProgram
 from escc.ir.text.read_spmd import parse_spmd
@@ -70,6 +71,38 @@ def test_what_is_no_softmax_of_many_scores_alone_stays_whole(name: str) -> None:
     before, after = OTHERS[name]
     assert before in ATTENTION
     assert attentions(parsed(ATTENTION.replace(before, after))) == ()
+
+
+SPARSE = (
+    ATTENTION.replace("input seen: bf16 B_xM", "input seen: bf16 B_xLM")
+    .replace("s  bf16 B_xLHM = q[B,L,H,Q] * ks[B,M,Q]", "n  bf16 B_xLM  = choose(seen, keep=2048, over=M)\nSCORES")
+    .replace("SCORES", "s  bf16 B_xLHM = n[B,L,M] * q[B,L,H,Q] * ks[B,M,Q]")
+    .replace("tanh(s) + seen", "where(n, tanh(s), -inf)")
+    .replace("exp(c - where(equal(m, -inf), 0, m))", "n * exp(c - where(equal(m, -inf), 0, m))")
+)
+
+
+def test_the_mask_of_chosen_tokens_is_cut_into_blocks_as_all_that_scores_are_made_of() -> None:
+    spmd = parsed(SPARSE)
+    [one] = attentions(spmd)
+    assert one.unmade == {"s", "c", "e", "p"} and one.reads == {"q", "ks", "n"}
+    assert {part.value: part.labels for part in one.parts}["n"] == ("B", "L", "M")
+    [block] = blocks_of(spmd)
+    assert block.whole_bytes == 2 * 4096 * 8192 * 4 * (2 + 2)  # as of all scores: blocks have zeros too
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("choose(seen, keep=2048, over=M)", "choose(seen, keep=2048, over=L)"),
+        ("e  bf16 B_xLHM = n *", "e  bf16 B_xLHM = "),  # which is no softmax of what was chosen
+        ("where(n, tanh(s), -inf)", "tanh(s)"),
+    ],
+)
+def test_what_is_chosen_along_another_dim_or_not_masked_by_it_is_whole(before: str, after: str) -> None:
+    assert before in SPARSE
+    found = attentions(parsed(SPARSE.replace(before, after)))
+    assert (found == ()) == (before[0] != "e"), found
 
 
 def test_values_that_come_after_the_maximum_leave_it_whole() -> None:

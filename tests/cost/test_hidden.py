@@ -14,11 +14,12 @@ from emitted_files import run_files
 
 from escc.compiler import emit
 from escc.compiler.plan.pipeline import compile_phases
-from escc.cost import attention, hidden
-from escc.cost.attention import attentions, block_places, local_sizes
+from escc.cost import hidden, scores
+from escc.cost.attention import attentions
 from escc.cost.formulas.symbolic import symbolic
 from escc.cost.hardware import Hardware
 from escc.cost.hidden import Shown, run_share, runs, shown
+from escc.cost.scores import block_places, local_sizes
 from escc.ir.diagnostics import Source
 from escc.ir.expr import Const, Context, Operand, Size
 from escc.ir.mesh import Mesh
@@ -129,11 +130,11 @@ def starts(size: int, block: int) -> list[int]:
 @pytest.mark.parametrize("seed", range(60))
 def test_blocks_that_run_are_those_of_which_a_mask_shows_some(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    for module in (attention, hidden):
+    for module in (scores, hidden):
         monkeypatch.setattr(module, "WHOLE_BYTES", 1)
-    monkeypatch.setattr(attention, "BLOCK_BYTES", 48)
-    monkeypatch.setattr(attention, "CONTEXT_BLOCK", rng.choice([3, 4]))
-    monkeypatch.setattr(attention, "LEAST_BLOCK", 2)
+    monkeypatch.setattr(scores, "BLOCK_BYTES", 48)
+    monkeypatch.setattr(scores, "CONTEXT_BLOCK", rng.choice([3, 4]))
+    monkeypatch.setattr(scores, "LEAST_BLOCK", 2)
     spmd, mask, wraps = program(rng)
     [one] = attentions(spmd)
     sizes, local = dict(spmd.sizes), local_sizes(spmd.table()[one.masked], spmd)

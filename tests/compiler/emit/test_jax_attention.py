@@ -16,8 +16,9 @@ from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax.check import check_jax
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phases
-from escc.cost.attention import attentions, scores
+from escc.cost.blocks import in_blocks
 from escc.cost.hardware import Hardware
+from escc.cost.scores import scores
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
@@ -54,6 +55,13 @@ phase prefill {{ }}
 """
 PRODUCT = "o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,K,Q]"
 SPLIT, ALONE = ("BM_xK_yQ", "BLK_yGM_x"), ("B_xMK_yQ", "B_xLK_yGM")
+INDEXER = """\
+w[B,L,H,M] = r[B,L,H,R] * t[B,M,R]
+  f = relu(w / 2)
+  i: f32[B,L,M] = z[H] * f[B,L,H,M]
+  m = choose(i, over=M, keep=2048, mask=causal(L, M))
+  c[B,L,H,M] = m[B,L,M] * s[B,L,H,M]
+  p = softmax(c, over=M, mask=causal(L, M), among=m)"""
 CASES = {  # what makes shares of scores, and how caches and scores lie
     "a window and a sink over a split context": ("p = softmax(s, over=M, mask=causal(L, M, window=3), sink=z)", SPLIT),
     "a chunk and a cap": (
@@ -68,6 +76,8 @@ CASES = {  # what makes shares of scores, and how caches and scores lie
         "p = softmax(s, over=M)\n  y[B,M,K,Q] @ B_xM_yKQ = vs[B,M,K,Q] * narrow[Q]",
         ALONE,
     ),
+    "tokens that an indexer chooses over a split context": (INDEXER, SPLIT),
+    "tokens that an indexer chooses": (INDEXER, ALONE),
 }
 RAGGED = {"L": 10, "M": 12, "L_block": 4, "M_block": 5}  # blocks divide neither, nor what a chip has of the context
 
@@ -98,6 +108,8 @@ def ragged(name: str) -> str:
 
 
 BROKEN = [
+    ("tokens that an indexer chooses", "places - left, None", "0, left"),
+    ("tokens that an indexer chooses", "lax.map(at, starts)", "lax.map(at, 0 * starts)"),
     ("a chunk and a cap", "sums * beside(shrunk)", "sums"),
     ("a chunk and a cap", "start + jnp.arange(width) >= first", "start + jnp.arange(width) >= 0"),
     ("a window and a sink over a split context", "p_sum * jnp.exp(p_max - ", "p_sum * jnp.exp(0 * p_max - 0 * "),
@@ -117,12 +129,14 @@ def test_every_attention_in_blocks_agrees_with_the_program_unsharded_and_broken_
 @pytest.mark.parametrize("name", CASES)
 def test_scores_are_made_in_the_function_of_a_block_alone(name: str) -> None:
     one = compiled(name)
-    [attention] = attentions(one.spmd)
-    assert attention.unmade == scores(one.spmd)
+    values, unmade = one.spmd.table(), {n for each in in_blocks(one.spmd) for n in each.unmade}
+    assert unmade == {n for n in scores(one.spmd) if "G" in values[n].dims}
     step = emitted(name).partition("\ndef prefill(")[2].partition("\ndef dense(")[0]
-    block, whole = re.search(r"\n    def p_scores.*?\n\n", step, re.DOTALL)[0], step  # type: ignore[index]
-    assert '->BLKGM"' in block and '->BLKGM"' not in whole.replace(block, "")
-    assert [line for line in whole.replace(block, "").splitlines() if "None, None] <= p_pos_k" in line] == []
+    blocks = re.findall(r"\n    def \w+_scores.*?\n\n", step, re.DOTALL)
+    rest = "".join(step.split(blocks[0])) if len(blocks) == 1 else step.replace(blocks[0], "").replace(blocks[1], "")
+    assert len(blocks) == len(in_blocks(one.spmd))
+    assert all('->BLKGM"' in block for block in blocks) and '->BLKGM"' not in rest
+    assert [line for line in rest.splitlines() if "None, None] <= p_pos_k" in line] == []
 
 
 def test_a_step_in_blocks_reads_as_a_person_would_write_it(update_golden: bool) -> None:
@@ -137,8 +151,38 @@ def test_few_scores_stay_whole() -> None:
     assert "attention_in_blocks" not in emitted("a chunk and a cap", new=1)
 
 
-def test_bytes_are_as_planned_and_narrow_floats_differ_by_their_rounding_alone() -> None:
-    report = check_jax(compiled("a window and a sink over a split context"))
+ONE_HEAD = """
+model "attending"
+dim B = 1, L = {new}, M = 16384, Q = 8
+main(q: bf16[B,L,Q], k: bf16[B,L,Q], i: f32[B,L,M]) {{
+  cache keys: bf16[B,M,Q] @ BMQ
+  ks = append(keys, k, L into M)
+  m = choose(i, over=M, keep=2048, mask=causal(L, M))
+  s[B,L,M] = m[B,L,M] * q[B,L,Q] * ks[B,M,Q]
+  p = softmax(s, over=M, mask=causal(L, M), among=m)
+  o[B,L,Q] = p[B,L,M] * ks[B,M,Q]
+  return o
+}}
+"""
+
+
+@pytest.mark.parametrize("new", [16384, 64])
+def test_what_tokens_choose_of_the_context_is_held_as_rows_where_scores_are_few_alone(new: int) -> None:
+    source = Source("a.esti", ONE_HEAD.format(new=new))
+    options = Options(Hardware.of_paper("tpu-v4"))
+    [one] = compile_phases(expand(parse(source), source), ["main"], Mesh.parse("2"), options)
+    module = emit_jax(one.program, one.spmd, one.estimate)
+    assert ("routing(" in module) == (new == 64)
+    assert ("those that `m` does not choose included" in " ".join(module.split())) == (new == 16384)
+    assert ("attention_in_blocks" in module) == (new == 16384)
+    report = check_jax(one)
+    assert report.sound
+    assert report.module == report.planned
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "over a split context" in name])
+def test_bytes_are_as_planned_and_narrow_floats_differ_by_their_rounding_alone(name: str) -> None:
+    report = check_jax(compiled(name))
     assert report.sound
     assert report.module == report.planned
     assert report.narrow is not None

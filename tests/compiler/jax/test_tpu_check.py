@@ -26,7 +26,7 @@ from escc.compiler.jax.module_text import module_check_data, module_check_text
 from escc.compiler.jax.tpu import require_tpu_compiler, slice_of
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load, parse
-from escc.cost.attention import blocks_of
+from escc.cost.blocks import blocks_of
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.ir.collective import AllGather, CollectiveKind, ReduceScatter

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from escc.compiler.simulate.reference import run_reference
-from escc.cost.attention import attentions, perhaps_in_blocks
+from escc.cost.attention import attentions
+from escc.cost.blocks import in_blocks, perhaps_in_blocks
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
@@ -105,7 +106,9 @@ def test_what_an_append_overwrites_keeps_its_place() -> None:
     assert in_a_row(one, "main") is one
 
 
-def test_scores_of_chosen_tokens_are_whole_in_all_layouts() -> None:
-    for rest, some in ((APART, True), (AMONG, False)):
-        spmd = unsharded(in_order(program(rest), "main"), "main", Mesh.parse("1"))
-        assert bool(perhaps_in_blocks(spmd)) == some
+@pytest.mark.parametrize("rest", [APART, AMONG])
+def test_scores_that_may_be_in_blocks_are_those_that_blocks_are_made_of(rest: str) -> None:
+    spmd = unsharded(in_order(program(rest), "main"), "main", Mesh.parse("1"))
+    rows = {"p.max", "p.sum"}
+    assert perhaps_in_blocks(spmd) == {name for one in in_blocks(spmd) for name in one.unmade} | rows
+    assert perhaps_in_blocks(spmd) - rows >= {"s", "p.exp", "p"}

@@ -1,0 +1,104 @@
+"""Which scores are summed in blocks, found in sharded programs by hand, and what that takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from escc.cost.blocks import blocks_of, in_blocks, perhaps_in_blocks
+from escc.cost.kernels import launches
+from escc.cost.memory import points
+from escc.cost.summed_scores import summed_scores
+from escc.ir.diagnostics import Source
+from escc.ir.spmd import SpmdProgram
+from escc.ir.text.read_spmd import parse_spmd
+from escc.ir.verify.verify import verify
+
+INDEXER = """\
+sharded "indexer" main on x=2
+sizes B=4 L=4096 M=8192 I=8 Q=6
+input q: bf16 B_xLIQ
+input k: bf16 B_xLQ
+input w: bf16 B_xLI
+cache keys: bf16 B_xMQ
+ks bf16 B_xMQ  = append(keys, k, L into M)
+s  bf16 B_xLIM = q[B,L,I,Q] * ks[B,M,Q]
+r  bf16 B_xLIM = relu(s)
+t  f32 B_xLM   = w[B,L,I] * r[B,L,I,M]
+n  f32 B_xLM   = choose(t, keep=2048, over=M)
+o  f32 B_xLQ   = n[B,L,M] * ks[B,M,Q]
+return o
+"""
+
+
+def parsed(text: str) -> SpmdProgram:
+    spmd = parse_spmd(Source("t.spmd", text))
+    verify(spmd)
+    return spmd
+
+
+def test_scores_of_an_indexer_are_summed_over_its_heads_in_blocks() -> None:
+    spmd = parsed(INDEXER)
+    [one] = in_blocks(spmd)
+    assert summed_scores(spmd) == (one,)
+    assert one.unmade == {"s", "r"} and one.reads == {"q", "ks", "w"}
+    assert {part.value: part.labels for part in one.parts} == {
+        "q": ("B", "L", "I", "Q"),
+        "ks": ("B", "M", "Q"),
+        "w": ("B", "L", "I"),
+    }
+    [block] = blocks_of(spmd)
+    assert (block.name, block.places) == ("t", (("L", 1024), ("M", 512)))  # 2 of B by 8 heads: 2**23 in bf16
+    assert block.whole_bytes == 2 * 8 * 4096 * 8192 * (2 + 2)
+    assert block.bytes == 2 * 8 * 1024 * 512 * (2 + 2)
+    assert perhaps_in_blocks(spmd) == {"s", "r"}
+
+
+def test_memory_holds_a_block_and_what_it_is_made_of() -> None:
+    whole, cut = parsed(INDEXER.replace("return o", "return o, r")), parsed(INDEXER)
+    [made] = [point for point in points(cut) if point.step == "t"]
+    assert {live.label for live in made.live} == {"q", "w", "t", "t (block)"}
+    assert all("s" not in {live.name for live in point.live} for point in points(cut))
+    assert any("r" in {live.name for live in point.live} for point in points(whole))
+
+
+def test_scores_and_what_weighs_and_sums_them_are_one_kernel() -> None:
+    found = launches(parsed(INDEXER))
+    assert [found[name].kernels for name in ("s", "r", "t")] == [1, 0, 0]
+    assert not found["s"].writes and not found["r"].writes
+    assert found["n"].writes and "n" in found["o"].reads and found["o"].kernels == 1  # once all of it is chosen
+    apart = launches(parsed(INDEXER.replace("w[B,L,I] * r[B,L,I,M]", "q[B,L,I,Q] * r[B,L,I,M]")))  # not a weighing
+    assert apart["t"].kernels == 1 and apart["r"].writes
+
+
+# What is changed of the text, each line for another reason to make scores whole.
+OTHERS = {
+    "few": ("L=4096 M=8192 I=8", "L=64 M=8192 I=8"),
+    "scores that are returned": ("return o", "return o, r"),
+    "scores that others read": ("return o", "z  f32 B_xLI  = r[B,L,I,M]\nreturn o, z"),
+    "scores that are sent": (
+        "t  f32 B_xLM   = w[B,L,I] * r",
+        "g  bf16 BLIM  = all-gather(x) B of r\nt  f32 BLM  = v[B,L,I] * g",
+    ),
+    "scores that are chosen otherwise": ("r  bf16 B_xLIM = relu(s)", "r  bf16 B_xLIM = choose(s, keep=2, over=I)"),
+    "a context that is summed": (
+        "t  f32 B_xLM   = w[B,L,I] * r[B,L,I,M]",
+        "u  f32 B_xLI  = r[B,L,I,M]\nt  f32 B_xLM  = u[B,L,I] * q[B,L,I,Q] * ks[B,M,Q]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_few_read_elsewhere_or_sent_is_made_whole(name: str) -> None:
+    before, after = OTHERS[name]
+    text = (
+        INDEXER.replace("input w: bf16 B_xLI", "input w: bf16 B_xLI\ninput v: bf16 BLI") if "v[" in after else INDEXER
+    )
+    assert before in text
+    text = text.replace(before, after)
+    text = text.replace("n  f32 B_xLM   = choose", "n  f32 BLM  = choose") if "v[" in after else text
+    text = (
+        text.replace("o  f32 B_xLQ   = n[", "n2 f32 B_xLM = slice(x) B of n\no  f32 B_xLQ   = n2[")
+        if "v[" in after
+        else text
+    )
+    assert in_blocks(parsed(text)) == ()

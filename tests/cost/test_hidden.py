@@ -262,3 +262,23 @@ def test_scores_that_are_parts_of_a_sum_are_made_whole() -> None:
     assert run_share(one, sizes.__getitem__, sizes.__getitem__) < 1
     assert run_share(one, (sizes | {"Q": 1}).__getitem__, sizes.__getitem__) == 1
     assert run_share(None, sizes.__getitem__, sizes.__getitem__) == 1
+
+
+@pytest.mark.parametrize(("keep", "share"), [(8192, None), (512, 512 / 8192)])
+def test_of_chosen_scores_those_that_a_mask_shows_count_or_those_that_are_kept(keep: int, share: float | None) -> None:
+    text = MODEL.replace("LAYOUT", "BMK_xyQ").replace(", window=512", "")
+    text = text.replace("  s[B,L,K,M] = ", f"  m = choose(i, over=M, keep={keep})\n  s[B,L,K,M] = m[B,L,M] * ")
+    text = text.replace("x: bf16[B,L,E]", "x: bf16[B,L,E], i: f32[B,L,M]").replace(
+        "causal(L, M))", "causal(L, M), among=m)"
+    )
+    source = Source("a.esti", text)
+    [one] = compile_phases(
+        expand(parse(source), source), ["prefill"], Mesh.parse("2x2"), Options(Hardware.of_paper("tpu-v4"))
+    )
+    [attends] = attentions(one.spmd)
+    local, sizes = local_sizes(one.spmd.table()[attends.masked], one.spmd), dict(one.spmd.sizes)
+    seen = run_share(shown(one.spmd)[attends.masked], local.__getitem__, sizes.__getitem__)
+    assert 0.5 < seen < 1
+    done = {op.result: op for op in one.estimate.ops}[attends.product.result]
+    pairs = local["B"] * local["L"] * local["K"] * local["M"]
+    assert done.flops == pytest.approx(2 * pairs * 8 * float(share or seen))

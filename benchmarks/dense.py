@@ -51,6 +51,7 @@ LARGER = "530b", 64, (1, 5)  # a batch with which stages are quicker, and the co
 # What FasterTransformer splits Megatron-530B over: nodes of 8 chips, and stages. Tensors split over what a stage has.
 WAYS = {"tp16": (2, 1), "tp32": (4, 1), "pp3-tp8": (3, 3)}
 PROMPT, GENERATED = 20, 8
+MOST_TOKENS = 2048  # of a micro-batch
 
 # The prompt of GPT-3 with 24 sequences in 2 stages, each a node of A100 (Aminabadi et al. 2022): how many times as
 # quick it is with more micro-batches than a token has, and than tensors split over all chips.
@@ -197,20 +198,32 @@ def _served() -> Hardware:
     return Hardware.load("a100-80").with_engine(load_engine("fastertransformer"))
 
 
+def micro_batches(batch: int, tokens: int, stages: int) -> int:
+    """Into how many micro-batches FasterTransformer divides a batch of sequences with so many new tokens each: one for
+    each stage where that leaves no sequence over and else one, and both halved while they have more than `MOST_TOKENS`
+    (getLocalBatchSize in nccl_utils.cc of its release 5)."""
+    size = batch // stages if batch % stages == 0 else batch
+    while size * tokens > MOST_TOKENS and size % 2 == 0:
+        size //= 2
+    return batch // size
+
+
 def predicted_s(batch: int, way: str) -> float:
-    """The same in the layouts of Megatron. Stages are nodes, with a micro-batch for each, as even as whole sequences
-    allow."""
+    """The same in the layouts of Megatron. Stages are nodes, with the micro-batches of FasterTransformer."""
     nodes, stages = WAYS[way]
-    program, mesh = _megatron(stages * -(-batch // stages)), Mesh.parse(f"node={nodes},gpu=8")
+    mesh = Mesh.parse(f"node={nodes},gpu=8")
     inner = mesh if stages == 1 else mesh.without("node")
+    layouts = FeedForwardLayout.WS1D, AttentionLayout.HEADS
     total = 0.0
-    for phase in program.phases:
-        layouts = FeedForwardLayout.WS1D, AttentionLayout.HEADS
-        options = Options(_served(), pins=named_pins(program, dict(phase.sizes), inner, *layouts))
+    for phase in _megatron(batch).phases:
+        sizes = dict(phase.sizes)
+        parts = micro_batches(batch, sizes["L"], stages)
+        options = Options(_served(), pins=named_pins(_megatron(batch), sizes, inner, *layouts))
         if stages == 1:
-            total += phase.calls * choose(program, phase.name, mesh, options).price
+            total += parts * phase.calls * choose(_megatron(batch // parts), phase.name, mesh, options).price
         else:
-            total += choose_stages(program, [phase.name], mesh, "node", "B", options, {phase.name: stages}).price
+            given = {phase.name: parts}
+            total += choose_stages(_megatron(batch), [phase.name], mesh, "node", "B", options, given).price
     return total
 
 
@@ -232,7 +245,9 @@ def compared(published: Mapping[int, Mapping[str, float]], found: Mapping[int, M
         "",
         f"Milliseconds of {PROMPT} tokens in and {GENERATED} out on A100 of 80 GB, with tensors split over 16 and 32 "
         "chips, and in 3 stages of 8: predicted with `--engine fastertransformer` (one fitted figure), and as measured "
-        "(Pope et al. 2022, table D.2).",
+        "(Pope et al. 2022, table D.2). FasterTransformer gives each stage a micro-batch only where they divide the "
+        f"batch, which 3 never do here, and halves micro-batches of more than {MOST_TOKENS:,} tokens. So a token has "
+        "one, and so has a prompt, but for 2 at batch 128 and 4 at 256.",
         "",
         f"| batch | {' | '.join(f'{way} | measured | off' for way in WAYS)} | ranked |",
         f"|---:|{'---:|' * 3 * len(WAYS)}---|",

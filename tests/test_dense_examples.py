@@ -71,6 +71,13 @@ def test_many_micro_batches_in_the_prompt_are_quicker_than_few_and_than_tensors_
     assert dense.hybrid(micro_batches, found) in dense.DOCUMENT.read_text()
 
 
+def test_micro_batches_are_those_of_fastertransformer(dense: ModuleType) -> None:
+    assert dense.micro_batches(12, 20, 3) == 3
+    assert [dense.micro_batches(batch, 20, 3) for batch in (1, 64, 128, 256)] == [1, 1, 2, 4]
+    assert [dense.micro_batches(256, tokens, 1) for tokens in (1, 20)] == [1, 4]
+    assert dense.micro_batches(3, 3000, 1) == 1  # odd
+
+
 def test_splits_and_stages_of_fastertransformer_are_near_what_was_measured(dense: ModuleType) -> None:
     published = dense.published_s()
     assert sorted(published) == [1 << n for n in range(9)]

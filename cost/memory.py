@@ -15,6 +15,9 @@ and v5e: of a table of 262,208 rows of 1,344 each a copy of 738 MB beside its 70
 A reduce-scatter that goes as rows there (cost.tpu_collectives) holds what it reads once more, laid out as these. A
 gather or reduce-scatter in two stages holds what the first one makes.
 
+Rows of chosen entries that are added up, such as what a token's experts make, are added in f32: a narrow sum of them
+is there in that type as well while it is made.
+
 Not counted: second buffers for copies that are prefetched. Steps in one loop count as they would one
 after the other, with the values that are passed on in blocks held in whole.
 """
@@ -30,7 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.collective import AllGather, ReduceScatter
-from ..ir.program import Append, Kind, Region, Repeat, Stored, Take, operand_names, walk
+from ..ir.dtype import Dtype
+from ..ir.program import Append, Einsum, Kind, Region, Repeat, Stored, Take, operand_names, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from ..ir.streams import copies_held
 from ..ir.verify.fused import together
@@ -201,8 +205,11 @@ class _Liveness:
             self.block[block.step] = Live(block.name, block.bytes, None, "block")
 
     def _beside(self, step: Step, kept: Kept | None) -> Iterator[Live]:
-        """The copy in which the rows of a table are looked up or sums are scattered, and first stages."""
+        """The copy in which the rows of a table are looked up or sums are scattered, first stages, and sums of rows."""
         match step:
+            case Compute(Einsum() as op) if self.adds_rows(op):
+                value = self.values[op.result]
+                yield Live(op.result, self.bytes_of(op.result) * Fraction(32, value.dtype.bits), None, "in f32")
             case Compute(Take(_, table) as op) if table in self.held:
                 if size := bytes_by_rows(op, self.spmd, self.lanes):
                     yield Live(table, size, table, "rows")
@@ -216,6 +223,12 @@ class _Liveness:
                 size = self.bytes_of(operand) * self.spmd.mesh.size(*stages[-1])
                 copy_of = operand if operand in self.held else self.copies.get(operand)
                 yield Live(operand, size, copy_of, "first stage")
+
+    def adds_rows(self, op: Einsum) -> bool:
+        """Whether an einsum adds rows of chosen entries up to a value that has none, which is narrower than f32."""
+        value = self.values[op.result]
+        rows = any(set(one.over) & set(self.values[n].dims) for n in op.operands for one in self.values[n].chosen)
+        return rows and not value.chosen and value.dtype in (Dtype.BF16, Dtype.F16)
 
     def program(self) -> Iterator[Point]:
         """The start, with all inputs, then the body; results stay to the end."""

@@ -10,6 +10,7 @@ import pytest
 from escc.cost.estimate import estimate, local_bytes, predict
 from escc.cost.formulas.symbolic import symbolic
 from escc.cost.hardware import Hardware
+from escc.cost.memory import points
 from escc.cost.ops import model_flops
 from escc.ir.choices import with_capacity, with_skew
 from escc.ir.diagnostics import Source
@@ -87,6 +88,14 @@ def test_a_chip_holds_and_sends_what_is_kept() -> None:
     assert local_bytes(values["m"], spmd) == copies * 4
     exchanged = copies * E * 4 * (BX - 1) / BX
     assert predict(spmd) == (exchanged, exchanged, 2 * copies * E * 4 * (BY - 1) / BY)
+
+
+@pytest.mark.parametrize(("dtype", "times"), [("bf16", [2]), ("f32", [])])
+def test_a_narrow_sum_of_kept_rows_is_held_in_f32_as_well(dtype: str, times: list[int]) -> None:
+    spmd = parse_spmd(Source("model.spmd", SHARDED.replace("f32", dtype)))
+    [point] = [point for point in points(spmd) if point.step == "y"]
+    held = [live.bytes for live in point.live if live.form == "in f32"]
+    assert held == [each * local_bytes(spmd.table()["y"], spmd) for each in times]
 
 
 def test_flops_are_those_of_what_is_kept() -> None:

@@ -130,10 +130,26 @@ def largest(keys: jax.Array, picked: jax.Array, rank: int, count: int) -> jax.Ar
 
 
 def kept(keys: jax.Array, rank: int, count: int, dtype: Any) -> jax.Array:
-    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept."""
+    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept.
+
+    Those are kept that are above the least of them, and of its equals those that stand no later than the last that is
+    chosen: a few comparisons for each key. As in `lax.top_k`, NaN is the largest, and below all where its sign is set.
+    """
     flat = keys.reshape(*keys.shape[: keys.ndim - rank], -1)
-    _, order = lax.top_k(flat, count)
-    return jax.nn.one_hot(order, flat.shape[-1], dtype=dtype).sum(-2).reshape(keys.shape)
+    flat = flat.astype(jnp.bfloat16) if flat.dtype.itemsize == 1 else flat  # not all floats of a byte have a sign
+    if floats := jnp.issubdtype(flat.dtype, jnp.floating):
+        whole = jnp.dtype(f"int{8 * flat.dtype.itemsize}")
+        bits = lax.bitcast_convert_type(flat, whole)
+        bits = jnp.where(bits == jnp.iinfo(whole).min, 0, bits)  # -0, which top_k has below the 0 that it equals
+        flat = lax.bitcast_convert_type(bits, flat.dtype)
+    chosen, order = lax.top_k(flat, count)
+    if floats:  # as integers in the order of top_k: to compare floats is no order where there is NaN
+        found = (bits, lax.bitcast_convert_type(chosen, whole))
+        flat, chosen = (jnp.where(a < 0, a ^ jnp.iinfo(whole).max, a) for a in found)
+    least = chosen.min(-1, keepdims=True)  # were the last of both cut off instead, XLA would sort all
+    last = jnp.where(chosen == least, order, 0).max(-1, keepdims=True)
+    equals = (flat == least) & (jnp.arange(flat.shape[-1]) <= last)
+    return ((flat > least) | equals).astype(dtype).reshape(keys.shape)
 
 
 def rotate(a: jax.Array, axis: int) -> jax.Array:

@@ -1,0 +1,90 @@
+"""The mask of chosen entries that emitted JAX files make: that of NumPy's, and made in work linear in the entries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emitted_files import run_files
+
+from escc.compiler import emit
+from escc.compiler.simulate.numpy_runtime import choose
+
+INF, NAN = np.inf, np.nan
+WIDE, OTHERS = ["float32", "bfloat16", "float16"], ["int32", "int8", "float8_e4m3fn", "float8_e8m0fnu"]
+SHAPES = [((1,), 1), ((7,), 1), ((7,), 3), ((7,), 7), ((64,), 17), ((3, 5), 4), ((3, 5), 15)]  # chosen over; how many
+LISTED = [  # keys, of which 3 are chosen
+    [2.0, 1.0, 2.0, 0.0, 2.0, 2.0],  # equal to the last that is chosen are more than are
+    [5.0, 1.0, 3.0, 3.0, 3.0, 4.0],
+    [1.0] * 6,
+    [-INF] * 6,
+    [-INF, 1.0, -INF, -INF, 2.0, -INF],  # fewer are shown than are chosen
+    [INF, -INF, INF, INF, INF, 1.0],
+    [-0.0, 0.0, -0.0, 0.0, 0.0, -0.0],  # all are equal
+    [0.0, -1.0, -0.0, -2.0, -0.0, 0.0],
+]
+# NaN, which NumPy sorts to the end whatever its sign: by `lax.top_k` the largest, and the smallest with a sign.
+ORDERED = [
+    ([1.0, NAN, 2.0, -NAN, 3.0, NAN], [0, 1, 0, 0, 1, 1]),
+    ([NAN, 1.0, NAN, NAN, NAN, 2.0], [1, 0, 1, 1, 0, 0]),
+    ([-NAN, -INF, -NAN, -INF, -NAN, -INF], [0, 1, 0, 1, 0, 1]),
+    ([-NAN, -INF, -NAN, 1.0, -NAN, -NAN], [1, 1, 0, 1, 0, 0]),
+]
+SAVED = f"""
+from functools import partial
+inf = np.inf
+random, found = np.random.default_rng(0), dict()
+tiny = {{name: float(jnp.finfo(name).smallest_subnormal) for name in {WIDE!r}}}
+held = {{name: [-inf, -3, -least, -0.0, 0.0, least, 1, 2, inf] for name, least in tiny.items()}}
+held["int32"] = [-5, -1, 0, 1, 2**31 - 1]
+held["int8"] = [-127, -1, 0, 1, 126, 127]
+held["float8_e4m3fn"] = [-448, -3, -(2**-9), -0.0, 0.0, 2**-9, 416, 448]
+held["float8_e8m0fnu"] = [2**-127, 0.25, 1, 2, 2**127]
+for dtype, values in held.items():
+    listed = np.load("PATH/listed.npy")
+    cases = [(random.choice(values[: 2 + n % 9], (50, *shape)), count) for n, (shape, count) in enumerate({SHAPES!r})]
+    for n, (keys, count) in enumerate([*cases, (listed, 3)][: None if dtype in tiny else -1]):
+        keys = np.asarray(keys, float).astype(jnp.dtype(dtype))
+        mask = jax.jit(partial(kept, rank=keys.ndim - 1, count=count, dtype=jnp.bfloat16))(keys)
+        assert mask.dtype == jnp.bfloat16
+        found[f"{{dtype}} {{n}} keys"] = keys.astype(float)
+        found[f"{{dtype}} {{n}} mask"] = np.asarray(mask).astype(float)
+np.savez("PATH/masks.npz", **found)
+raise SystemExit(0)
+"""
+LINEAR = """
+step = jax.jit(lambda keys: kept(keys, 1, 1024, jnp.float32))
+taken = step.lower(jax.ShapeDtypeStruct((2, 8192), jnp.float32)).compile().memory_analysis().temp_size_in_bytes
+assert taken < 2 * 8192 * 4, taken  # not even as much as the keys: nor are all of them sorted
+"""
+
+
+def runtime() -> str:
+    return (Path(emit.__file__).parent / "jax_runtime.py").read_text()
+
+
+@pytest.fixture(scope="module")
+def masks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """Keys and masks by type and case."""
+    folder = tmp_path_factory.mktemp("kept")
+    np.save(folder / "listed.npy", np.array([*LISTED, *(keys for keys, _ in ORDERED)]))
+    texts = {"masks": runtime() + SAVED.replace("PATH", str(folder))}
+    assert run_files(texts, folder) == {"masks": "0"}
+    with np.load(folder / "masks.npz") as found:
+        return dict(found)
+
+
+@pytest.mark.parametrize("dtype", [*WIDE, *OTHERS])
+def test_the_mask_is_that_of_numpy(masks: dict[str, np.ndarray], dtype: str) -> None:
+    for n, (shape, count) in enumerate(SHAPES):
+        keys = masks[f"{dtype} {n} keys"]
+        np.testing.assert_array_equal(masks[f"{dtype} {n} mask"], choose(keys, len(shape), count), f"{shape} {count}")
+    if dtype in WIDE:
+        found = masks[f"{dtype} {len(SHAPES)} mask"]
+        np.testing.assert_array_equal(found[: len(LISTED)], choose(np.array(LISTED), 1, 3))
+        np.testing.assert_array_equal(found[len(LISTED) :], [mask for _, mask in ORDERED])
+
+
+def test_a_mask_takes_less_room_than_its_keys(tmp_path: Path) -> None:
+    assert run_files({"linear": runtime() + LINEAR + "raise SystemExit(0)"}, tmp_path) == {"linear": "0"}

@@ -430,7 +430,8 @@ class _Reader:
             told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph)
             spell = _nth(spelled, n)
             parts.append(Limits(self.options.capacity, stored, least, spell, told, phase.name, combined, lanes))
-        return parts[0] if len(parts) == 1 else JointLimits(tuple(parts))
+        # Of several phases programs with rows for moves as well take a solver minutes, for little higher bounds.
+        return parts[0] if len(parts) == 1 else JointLimits(tuple(parts)).standing
 
     def _calls(self, phase: Phase) -> int:
         """How often a phase counts."""

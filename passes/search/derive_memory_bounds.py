@@ -46,8 +46,7 @@ def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool 
     found = []
     for point in points_without_blocks(plain):
         found.append(reader.need(point))
-        if ordered:
-            found += reader.moves(point)
+        found += reader.moves(point)
     return MemoryBounds(stored, tuple(found))
 
 
@@ -350,7 +349,8 @@ class _Reader:
         return None
 
     def moves(self, point: Point) -> Iterator[PointBound]:
-        """What is held while the operands of an op are moved, right before it."""
+        """What is held while the operands of an op are moved, right before it; where steps may run in any order, at the
+        latest."""
         if point.step is None:
             return
         now = self.times[point.step]
@@ -364,13 +364,20 @@ class _Reader:
                 continue
             others: list[Demand | None] = []
             for other in every:
-                if other.now and order[other.name] > order[live.name]:
+                if not self.ordered:
+                    others.append(other.term() if self.outlasts(other, live) else None)
+                elif other.now and order[other.name] > order[live.name]:
                     others.append(other.made() if not other.before else None)
                 elif other is not live:
                     others.append(other.term())
             beside = tuple(term for term in others if term is not None)
             for term in live.moving():
-                yield PointBound(point.step, (term, *beside))
+                yield PointBound(point.step, (term, *beside), moving=not self.ordered)
+
+    def outlasts(self, other: _Live, live: _Live) -> bool:
+        """Whether a value that is read after a point is there from when another is made that is read at the point."""
+        there = not other.now and not other.inner
+        return there and self.precedes(other.tensor.source.node, live.tensor.source.node)
 
     def moments(self, point: Point) -> Iterator[Moment]:
         """What is held while an op runs, or at the start; and while its operands are moved, right before it."""

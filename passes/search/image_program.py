@@ -112,7 +112,9 @@ class ImageSearch:
         self, limits: ImageLimits, plan: Candidate, wrong: Candidate | None, beyond: float
     ) -> ImageLimits:
         """Limits that a plan among images does not keep to, by so much `beyond` what it takes too much as it is spelled
-        out `wrong`; None where none of its images is a plan."""
+        out `wrong`; None where none of its images is a plan. They leave out what is held as values are moved, which is
+        known well in some points alone: with less room there as well none may be left."""
+        limits = replace(limits, limits=limits.limits.standing)
         excess = UNKNOWN if wrong is None else self.limits.excess(wrong)
         less = limits.share * (1 - beyond * excess)
         return replace(limits, share=min(less, limits.taken(plan) * (1 - LITTLE)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -75,6 +75,11 @@ class Limits:
         use, _ = self._spelled(plan, apart)
         return use.stored_bytes <= self.stored and use.total_bytes <= self.capacity
 
+    @property
+    def standing(self) -> Limits:
+        """These with less known of what plans need: nothing of what is held some time before a step."""
+        return replace(self, needs=self.needs.standing)
+
     def held(self, plan: Candidate) -> list[Held]:
         """What a plan holds at its worst point, besides what is stored."""
         use, spmd = self._spelled(plan, True)
@@ -136,6 +141,11 @@ class JointLimits:
     def fits(self, plan: Candidate, apart: bool = True) -> bool:
         """Whether a plan keeps to the limits."""
         return all(part.fits(plan, apart) for part in self.parts)
+
+    @property
+    def standing(self) -> JointLimits:
+        """These with less known of what plans need, in each phase."""
+        return JointLimits(tuple(part.standing for part in self.parts))
 
     def held(self, plan: Candidate) -> list[Held]:
         """What a plan holds at its worst point, besides what is stored."""

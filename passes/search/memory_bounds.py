@@ -7,7 +7,7 @@ is left out. `derive_memory_bounds` says what is held where.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,10 +109,12 @@ class Demand:
 
 @dataclass(frozen=True)
 class PointBound:
-    """A program point: the step that runs, None for the start, and what is held besides what is stored."""
+    """A program point: the step that runs, None for the start, and what is held besides what is stored. `moving`: not
+    as it runs, but some time before, as a value is moved for it, where steps may run in any order."""
 
     step: str | None
     terms: tuple[Demand, ...]
+    moving: bool = False
 
     def least(self, allowed: Sequence[Mask]) -> float:
         """The least bytes of all that is allowed."""
@@ -137,6 +139,11 @@ class MemoryBounds:
 
     stored: tuple[Demand, ...]
     points: tuple[PointBound, ...]
+
+    @property
+    def standing(self) -> MemoryBounds:
+        """These without what is held some time before a step."""
+        return replace(self, points=tuple(point for point in self.points if not point.moving))
 
     def stored_bytes(self, allowed: Sequence[Mask]) -> float:
         """The least that is stored."""

@@ -53,13 +53,13 @@ def alone(plan: Sequence[int], problem: Problem) -> list[Any]:
 
 def compare(problem: Problem, limits: Limits, plan: Sequence[int]) -> float:
     """The most that is needed at a point; no more than what a plan holds there or as it moves what the
-    step reads."""
+    step reads: right before it, or where collectives may run as one at any time before."""
     held: dict[str | None, float] = {}
     moved = 0.0
     for point in points(limits.spell(problem.found(plan), True), limits.lanes):
         moved = max(moved, float(point.bytes))
         if point.step is None or point.step in {o.name for o in problem.graph.nodes}:
-            held[point.step], moved = moved, 0.0
+            held[point.step], moved = moved, 0.0 if problem.groups is None else moved
     allowed = alone(plan, problem)
     for need in limits.needs.points:
         least = need.least(allowed)
@@ -92,6 +92,21 @@ def test_all_that_a_layer_holds_at_its_worst_is_needed(monkeypatch: pytest.Monke
     plan = tuple(DualAscent(problem.graph, problem.prices, problem.distances).round())
     worst = max(float(point.bytes) for point in points(limits.spell(problem.found(plan), True)))
     assert compare(problem, limits, plan) == pytest.approx(worst, rel=1e-12)
+
+
+def test_where_steps_may_run_in_any_order_what_is_moved_counts_beside_what_it_is_made_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hardware = HARDWARE.with_network(Convention.LINKS)
+    program = load(EXAMPLES / "palm-540b.esti")
+    problem, limits = searched(program, "prefill", Mesh.parse("2x2"), hardware, monkeypatch)
+    assert problem.groups is not None
+    more = 0
+    for draw in range(20):
+        plan = drawn(problem, draw)
+        allowed = alone(plan, problem)
+        more += compare(problem, limits, plan) > limits.standing.needs.worst(allowed)[1]
+    assert more > 0
 
 
 def test_on_one_chip_all_that_is_held_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

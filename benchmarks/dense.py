@@ -201,7 +201,7 @@ def _served() -> Hardware:
 def micro_batches(batch: int, tokens: int, stages: int) -> int:
     """Into how many micro-batches FasterTransformer divides a batch of sequences with so many new tokens each: one for
     each stage where that leaves no sequence over and else one, and both halved while they have more than `MOST_TOKENS`
-    (getLocalBatchSize in nccl_utils.cc of its release 5)."""
+    (getLocalBatchSize in nccl_utils.cc of NVIDIA's repository at 0311bc6a; later versions have another limit)."""
     size = batch // stages if batch % stages == 0 else batch
     while size * tokens > MOST_TOKENS and size % 2 == 0:
         size //= 2

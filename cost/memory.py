@@ -41,7 +41,7 @@ from ..ir.verify.fused import together
 from .attention import Attention
 from .blocks import blocks_of, perhaps_in_blocks
 from .estimate import local_bytes
-from .scores import local_sizes, scores
+from .scores import chosen_along, local_sizes, queries_of, scores
 from .tpu_collectives import Kept
 
 Ints = NDArray[np.int64]
@@ -182,6 +182,7 @@ class _Liveness:
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
+        self.contexts = frozenset(queries_of(self.spmd))
         self.unmade = frozenset() if self.whole_scores else perhaps_in_blocks(self.spmd)
         never_stored = scores(self.spmd) | self.unmade
         kept = Kept(self.spmd.mesh, self.values, dict(self.spmd.sizes)) if self.lanes > 1 else None
@@ -225,10 +226,13 @@ class _Liveness:
                 yield Live(operand, size, copy_of, "first stage")
 
     def adds_rows(self, op: Einsum) -> bool:
-        """Whether an einsum adds rows of chosen entries up to a value that has none, which is narrower than f32."""
+        """Whether an einsum adds rows of chosen entries up to a value that has none, which is narrower than f32. Scores
+        that are chosen along the context are no rows: a product sums them as any others."""
         value = self.values[op.result]
-        rows = any(set(one.over) & set(self.values[n].dims) for n in op.operands for one in self.values[n].chosen)
-        return rows and not value.chosen and value.dtype in (Dtype.BF16, Dtype.F16)
+        every = [self.values[name] for name in op.operands]
+        rows = [each for each in every if not chosen_along(each, self.contexts)]
+        added = any(set(one.over) & {*each.dims} for each in rows for one in each.chosen)
+        return added and not value.chosen and value.dtype in (Dtype.BF16, Dtype.F16)
 
     def program(self) -> Iterator[Point]:
         """The start, with all inputs, then the body; results stay to the end."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from sharded_text import parsed
 
 from escc.cost.attention import attentions, waiting
 from escc.cost.blocks import blocks_of
-from escc.ir.diagnostics import Source
-from escc.ir.spmd import SpmdProgram
-from escc.ir.text.read_spmd import parse_spmd
-from escc.ir.verify.verify import verify
 
 ATTENTION = """\
 sharded "attention" main on x=2
@@ -28,12 +25,6 @@ p  bf16 B_xLHM = e / where(equal(u, 0), 1, u)
 o  bf16 B_xLHQ = p[B,L,H,M] * ks[B,M,Q]
 return o
 """
-
-
-def parsed(text: str) -> SpmdProgram:
-    spmd = parse_spmd(Source("t.spmd", text))
-    verify(spmd)
-    return spmd
 
 
 def test_a_softmax_between_two_products_runs_in_blocks() -> None:

@@ -8,15 +8,14 @@ from fractions import Fraction
 from math import isclose, prod
 
 import pytest
+from sharded_text import parsed
 
 from escc.cost.estimate import Estimate, estimate, predict, scopes
 from escc.cost.hardware import Hardware
 from escc.ir.collective import AllGather
-from escc.ir.diagnostics import InputError, Source
+from escc.ir.diagnostics import InputError
 from escc.ir.program import walk
 from escc.ir.spmd import Move, SpmdProgram
-from escc.ir.text.read_spmd import parse_spmd
-from escc.ir.verify.verify import verify
 
 V4, H100 = (
     Hardware.of_paper("tpu-v4"),
@@ -25,12 +24,6 @@ V4, H100 = (
 LINKS = V4.with_network("links")
 ROUND = replace(V4.calibrated, collective_latency_s=10e-6)
 EXACT = replace(LINKS, calibrated=ROUND, hop_latency_s=1e-6)
-
-
-def parsed(text: str) -> SpmdProgram:
-    spmd = parse_spmd(Source("toy.spmd", text))
-    verify(spmd)
-    return spmd
 
 
 def gathered(mesh: str, batch: int = 512) -> SpmdProgram:

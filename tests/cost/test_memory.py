@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers_exec import Build
+from sharded_text import parsed
 
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
@@ -118,12 +119,6 @@ repeat 4 outer {
 }
 return y
 """
-
-
-def parsed(text: str) -> SpmdProgram:
-    spmd = parse_spmd(Source("t.spmd", text))
-    verify(spmd)
-    return spmd
 
 
 @cache

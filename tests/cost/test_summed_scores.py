@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from sharded_text import parsed
 
 from escc.cost.blocks import blocks_of, in_blocks, perhaps_in_blocks
 from escc.cost.kernels import launches
 from escc.cost.memory import points
 from escc.cost.summed_scores import summed_scores
-from escc.ir.diagnostics import Source
-from escc.ir.spmd import SpmdProgram
-from escc.ir.text.read_spmd import parse_spmd
-from escc.ir.verify.verify import verify
 
 INDEXER = """\
 sharded "indexer" main on x=2
@@ -28,12 +25,6 @@ n  f32 B_xLM   = choose(t, keep=2048, over=M)
 o  f32 B_xLQ   = n[B,L,M] * ks[B,M,Q]
 return o
 """
-
-
-def parsed(text: str) -> SpmdProgram:
-    spmd = parse_spmd(Source("t.spmd", text))
-    verify(spmd)
-    return spmd
 
 
 def test_scores_of_an_indexer_are_summed_over_its_heads_in_blocks() -> None:
@@ -70,35 +61,38 @@ def test_scores_and_what_weighs_and_sums_them_are_one_kernel() -> None:
     assert apart["t"].kernels == 1 and apart["r"].writes
 
 
-# What is changed of the text, each line for another reason to make scores whole.
+def test_what_is_chosen_along_the_context_is_no_row_that_is_added_in_f32() -> None:
+    spmd = parsed(INDEXER.replace("o  f32", "o  bf16"))
+    [made] = [point for point in points(spmd) if point.step == "o"]
+    assert {live.label for live in made.live} == {"n", "o", "q", "w"}
+
+
+# What is changed of the text, each for another reason to make scores whole.
+SUM = "t  f32 B_xLM   = w[B,L,I] * r[B,L,I,M]"
 OTHERS = {
-    "few": ("L=4096 M=8192 I=8", "L=64 M=8192 I=8"),
-    "scores that are returned": ("return o", "return o, r"),
-    "scores that others read": ("return o", "z  f32 B_xLI  = r[B,L,I,M]\nreturn o, z"),
-    "scores that are sent": (
-        "t  f32 B_xLM   = w[B,L,I] * r",
-        "g  bf16 BLIM  = all-gather(x) B of r\nt  f32 BLM  = v[B,L,I] * g",
-    ),
-    "scores that are chosen otherwise": ("r  bf16 B_xLIM = relu(s)", "r  bf16 B_xLIM = choose(s, keep=2, over=I)"),
-    "a context that is summed": (
-        "t  f32 B_xLM   = w[B,L,I] * r[B,L,I,M]",
-        "u  f32 B_xLI  = r[B,L,I,M]\nt  f32 B_xLM  = u[B,L,I] * q[B,L,I,Q] * ks[B,M,Q]",
-    ),
+    "few": [("L=4096 M=8192 I=8", "L=64 M=8192 I=8")],
+    "scores that are returned": [("return o", "return o, r")],
+    "scores that others read": [("return o", "z  f32 B_xLI  = r[B,L,I,M]\nreturn o, z")],
+    "scores that are sent": [
+        ("input w: bf16 B_xLI", "input w: bf16 BLI"),
+        (
+            SUM,
+            "g  bf16 BLIM  = all-gather(x) B of r\n"
+            "u  f32 BLM  = w[B,L,I] * g[B,L,I,M]\n"
+            "t  f32 B_xLM  = slice(x) B of u",
+        ),
+    ],
+    "scores that are chosen otherwise": [("r  bf16 B_xLIM = relu(s)", "r  bf16 B_xLIM = choose(s, keep=2, over=I)")],
+    "a context that is summed": [
+        (SUM, "u  f32 B_xLI  = r[B,L,I,M]\nt  f32 B_xLM  = u[B,L,I] * q[B,L,I,Q] * ks[B,M,Q]"),
+    ],
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_few_read_elsewhere_or_sent_is_made_whole(name: str) -> None:
-    before, after = OTHERS[name]
-    text = (
-        INDEXER.replace("input w: bf16 B_xLI", "input w: bf16 B_xLI\ninput v: bf16 BLI") if "v[" in after else INDEXER
-    )
-    assert before in text
-    text = text.replace(before, after)
-    text = text.replace("n  f32 B_xLM   = choose", "n  f32 BLM  = choose") if "v[" in after else text
-    text = (
-        text.replace("o  f32 B_xLQ   = n[", "n2 f32 B_xLM = slice(x) B of n\no  f32 B_xLQ   = n2[")
-        if "v[" in after
-        else text
-    )
+    text = INDEXER
+    for before, after in OTHERS[name]:
+        assert before in text
+        text = text.replace(before, after)
     assert in_blocks(parsed(text)) == ()

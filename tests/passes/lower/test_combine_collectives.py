@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from escc.ir.diagnostics import Source
+from sharded_text import parsed
+
 from escc.ir.program import Repeat
 from escc.ir.spmd import SpmdProgram
-from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.fused import together
 from escc.ir.verify.verify import verify
 from escc.passes.lower.combine_collectives import join_steps
@@ -45,12 +45,6 @@ h bf16 BG_x             = exp(u)
 r bf16 BG_x             = sum(c', h)
 return r
 """
-
-
-def parsed(text: str) -> SpmdProgram:
-    spmd = parse_spmd(Source("toy.spmd", text))
-    verify(spmd)
-    return spmd
 
 
 def order(spmd: SpmdProgram) -> list[list[str]]:

@@ -430,7 +430,7 @@ class _Reader:
             told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph)
             spell = _nth(spelled, n)
             parts.append(Limits(self.options.capacity, stored, least, spell, told, phase.name, combined, lanes))
-        # Of several phases programs with rows for moves as well take a solver minutes, for little higher bounds.
+        # Of phases together, programs with rows for moves as well take a solver minutes where without it takes seconds.
         return parts[0] if len(parts) == 1 else JointLimits(tuple(parts)).standing
 
     def _calls(self, phase: Phase) -> int:

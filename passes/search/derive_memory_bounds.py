@@ -99,9 +99,9 @@ class _Live:
         """That of the value."""
         return self.tensor.value.name
 
-    def made(self) -> Demand:
-        """It as it was made."""
-        return Demand(self.name, self.tensor.source.node, local_bytes(self.tensor, self.tensor.source))
+    def made(self, times: float = 1.0) -> Demand:
+        """It as it was made, or so many times that, as of a sum in f32 that is made into it."""
+        return Demand(self.name, self.tensor.source.node, times * local_bytes(self.tensor, self.tensor.source))
 
     def read(self, port: Port) -> Demand:
         """It as it is read."""
@@ -323,9 +323,13 @@ class _Reader:
     def need(self, point: Point) -> PointBound:
         """What is held while an op runs, or at the start."""
         now = -1 if point.step is None else self.times[point.step]
-        every = [self.live(value.name, point.repeats, now) for value in point.live]
+        every = [self.live(value.name, point.repeats, now) for value in point.live if value.name != point.step]
         every += self.replaced(point, now)
-        terms = [live.made() if live.name == point.step else live.term() for live in every]
+        terms = [live.term() for live in every]
+        for value in point.live:
+            if value.name == point.step:  # it, and what it is made in beside
+                live = self.live(value.name, point.repeats, now)
+                terms.append(live.made(float(value.bytes) / live.tensor.total_bytes))
         stored = (self.live(name, point.repeats, now) for name in self.held_by.get(now, ()))
         gathered = [live.gathered(self.by_rows(live, now)) for live in stored if live.now]
         return PointBound(point.step, tuple(term for term in (*terms, *gathered) if term is not None))

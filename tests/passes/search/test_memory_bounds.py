@@ -15,7 +15,7 @@ from problems import drawn
 
 from escc.compiler.plan.pipeline import load, program_of
 from escc.cost.hardware import Convention, Hardware
-from escc.cost.memory import points
+from escc.cost.memory import Point, points
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
@@ -115,6 +115,29 @@ def test_on_one_chip_all_that_is_held_is_needed(monkeypatch: pytest.MonkeyPatch)
         plan = (0,) * len(problem.prices)
         worst = max(float(point.bytes) for point in points(limits.spell(problem.found(plan), True)))
         assert compare(problem, limits, plan) == pytest.approx(worst, rel=1e-12)
+
+
+@pytest.mark.parametrize("mesh", ["1", "2x2"])
+def test_what_rows_of_experts_are_added_in_is_needed(mesh: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the sum, which is narrower: on one chip all that is held is known."""
+    program = load(EXAMPLES / "experts.esti")
+    problem, limits = searched(program, "prefill", Mesh.parse(mesh), HARDWARE, monkeypatch)
+    [step] = [point.step for point in points(limits.spell(problem.found(drawn(problem, 0)), True)) if in_f32(point)]
+    for draw in range(4):
+        plan = drawn(problem, draw)
+        allowed = alone(plan, problem)
+        compare(problem, limits, plan)
+        needed = max(need.least(allowed) for need in limits.needs.points if need.step == step)
+        held = [point for point in points(limits.spell(problem.found(plan), True)) if point.step == step]
+        sums = sum(float(live.bytes) for live in held[-1].live if live.name == step)
+        assert needed >= sums
+        if mesh == "1":
+            assert needed == pytest.approx(float(held[-1].bytes), rel=1e-12)
+
+
+def in_f32(point: Point) -> bool:
+    """Whether something is held there that is made in f32 and narrower."""
+    return any(live.form == "in f32" for live in point.live)
 
 
 def looked_up(hidden: int, mesh: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Problem, Limits]:

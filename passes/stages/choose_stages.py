@@ -191,9 +191,9 @@ class _Search(Bounds):
         bound = math.inf
         looked = 0
         slow = False
-        while queue and queue[0][0] < (below if best is None else best.price) and looked < MOST_SPLITS:
+        most = below
+        while queue and queue[0][0] < most and looked < MOST_SPLITS:
             least, n, looks, plan = heappop(queue)
-            most = below if best is None else best.price
             looked += looks == 1 and best is not None
             try:
                 match looks:
@@ -207,8 +207,10 @@ class _Search(Bounds):
                     case _:
                         assert plan is not None
                         bound = min(bound, least)
-                        found = self.aligned(splits[n], plan, most)
-                        best = found if best is None or found.price < best.price else best
+                        if best is None or plan.price < most:  # stages that hand on in one layout take no less
+                            found = self.aligned(splits[n], plan, most)
+                            best = found if best is None or found.price < best.price else best
+                            most = min(below, best.price)
             except _Slow as cut:
                 slow = True
                 if looks == 1:
@@ -242,7 +244,7 @@ class _Search(Bounds):
             return self.of_all(split, most)
         best = self.at(split, tuple(layers), most=most)
         while True:
-            moved = self.moved(split, best)
+            moved = self.moved(split, best, most)
             if moved is None or moved.price >= best.price:
                 return best, 0.0
             best = moved
@@ -280,8 +282,9 @@ class _Search(Bounds):
             raise _refusal(refused)
         return replace(best, bound=bound), min(waiting, best.price)
 
-    def moved(self, split: Split, plan: StagedPlan) -> StagedPlan | None:
-        """The plan with one layer of the slowest stage in the quickest one; None where that is no gain."""
+    def moved(self, split: Split, plan: StagedPlan, most: float) -> StagedPlan | None:
+        """The plan with one layer of the slowest stage in the quickest one; None where that is no gain, or where it is
+        expected to take `most` even so."""
         seconds = {phase: [one.seconds(phase) for one in plan.stages] for phase, _ in split.rounds}
         busy = [
             math.fsum(r.weight(self.ways) * seconds[phase][n] for phase, r in split.rounds) for n in range(self.ways)
@@ -293,7 +296,7 @@ class _Search(Bounds):
         for each in seconds.values():
             layer_s = each[slow] / layers[slow]
             each[slow], each[quick] = each[slow] - layer_s, each[quick] + layer_s
-        if split.seconds(seconds) >= plan.price:
+        if split.seconds(seconds) >= min(plan.price, most):
             return None
         layers[slow], layers[quick] = layers[slow] - 1, layers[quick] + 1
         try:

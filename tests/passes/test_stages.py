@@ -22,7 +22,7 @@ from escc.passes.choose import Options, choose
 from escc.passes.plan import NoPlan
 from escc.passes.search.graph import build_graph
 from escc.passes.stages.bounds import rounds_of
-from escc.passes.stages.choose_stages import _Search, choose_stages
+from escc.passes.stages.choose_stages import StagedPlan, _Search, choose_stages
 from escc.passes.stages.divide import divide, layers_of, turns
 
 
@@ -214,6 +214,21 @@ def test_ways_that_are_left_out_for_what_has_to_come_from_the_host_are_no_quicke
         assert least.fetching_s == search.fetching_s(split) > 0.5 * one.price  # which is why it pays to ask
         for layers in ((1, 2), (2, 1)):
             assert max(search.division_s(split, layers)) <= search.at(split, layers).price
+
+
+def test_one_that_takes_more_than_is_known_is_no_measure_of_others(monkeypatch: pytest.MonkeyPatch):
+    """Though its bound, and what its stages take by themselves, is less."""
+    search = _Search(parse(TINY), ("prefill",), Mesh.parse("2x1"), "x", "B", Options(Hardware.load("h100")))
+    asked: list[float] = []
+
+    def divided(self, split, most):
+        asked.append(most)
+        return StagedPlan(self.mesh, "x", split.rounds, (), 0.9, 0.0), 0.0
+
+    monkeypatch.setattr(_Search, "divided", divided)
+    monkeypatch.setattr(_Search, "aligned", lambda self, split, plan, most: replace(plan, price=1.5))
+    found = search.best(search.splits({}), below=1.0)
+    assert asked == [1.0, 1.0, 1.0] and found.price == 1.5
 
 
 def test_ways_to_divide_batches_that_do_not_fit_bound_no_pipeline():

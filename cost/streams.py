@@ -242,15 +242,16 @@ def carried_s(
 def least_fetched_s(program: Program, mesh: Mesh, host: Host, phase: str | None = None, stages: int = 1) -> float:
     """What the weights that a program streams take at the least to come to the chips of a mesh, once for all, and if a
     `phase` is named its caches to come and go: in any layouts, of which each chip has as small a part as axes divide.
-    From NVMe comes what does not fit into DRAM even so; infinite where there is no room for it. `stages`: so many
-    have a mesh and hosts like these, and hold the program together; what comes to them comes one after the other."""
+    From NVMe comes what does not fit into DRAM even so, of caches as many as there are batches that take turns;
+    infinite where there is no room for it. `stages`: so many have a mesh and hosts like these, and hold the program
+    together; what comes to them comes one after the other."""
     bound, written = program.phase(phase or program.phases[0].name), appends(program)
     sizes, held, into, out = dict(bound.sizes), 0.0, 0.0, 0.0
     for one in stored_in(program.body, Kind.PARAM, *([Kind.CACHE] if phase else [])):
         if one.streamed is not None:
             size = one.streamed.count * least_bytes(program, bound.name, one, mesh)
             append = written.get(one.value)
-            held += size
+            held += size * (bound.micro_batches if one.kind is Kind.CACHE else 1)
             into += 0.0 if append and is_filled_anew(append, sizes) else size
             out += size * min(1.0, sizes[append.source] / sizes[append.target]) if append else 0.0
     held *= mesh.chips / math.ceil(mesh.chips / host.host_chips)

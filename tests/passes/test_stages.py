@@ -22,7 +22,7 @@ from escc.passes.choose import Options, choose
 from escc.passes.plan import NoPlan
 from escc.passes.search.graph import build_graph
 from escc.passes.stages.bounds import rounds_of
-from escc.passes.stages.choose_stages import _Search, choose_stages
+from escc.passes.stages.choose_stages import StagedPlan, _Search, choose_stages
 from escc.passes.stages.divide import divide, layers_of, turns
 
 
@@ -216,6 +216,21 @@ def test_ways_that_are_left_out_for_what_has_to_come_from_the_host_are_no_quicke
             assert max(search.division_s(split, layers)) <= search.at(split, layers).price
 
 
+def test_one_that_takes_more_than_is_known_is_no_measure_of_others(monkeypatch: pytest.MonkeyPatch):
+    """Though its bound, and what its stages take by themselves, is less."""
+    search = _Search(parse(TINY), ("prefill",), Mesh.parse("2x1"), "x", "B", Options(Hardware.load("h100")))
+    asked: list[float] = []
+
+    def divided(self, split, most):
+        asked.append(most)
+        return StagedPlan(self.mesh, "x", split.rounds, (), 0.9, 0.0), 0.0
+
+    monkeypatch.setattr(_Search, "divided", divided)
+    monkeypatch.setattr(_Search, "aligned", lambda self, split, plan, most: replace(plan, price=1.5))
+    found = search.best(search.splits({}), below=1.0)
+    assert asked == [1.0, 1.0, 1.0] and found.price == 1.5
+
+
 def test_ways_to_divide_batches_that_do_not_fit_bound_no_pipeline():
     host = Host(dram_bytes=1e9, dram_bytes_per_s=1e9, link_bytes_per_s=1e8, host_chips=2)
     program = parse(TINY.replace("B = 4", "B = 2"))
@@ -250,10 +265,14 @@ def test_divisions_that_are_not_planned_since_a_layer_has_no_room_do_not_fit():
 
 def test_the_bound_of_layers_alone_is_below_every_pipeline_where_they_do_not_divide():
     program = parse(TINY)
-    search = _Search(program, ("decode",), Mesh.parse("2x1"), "x", "B", Options(Hardware.load("h100")))
-    for split in search.splits({}):
-        bound = search.layers_s(split.rounds)
-        assert all(bound <= search.at(split, (n, 5 - n)).price for n in range(1, 5))
+    for phases in (("decode",), ("prefill", "decode")):
+        search = _Search(program, phases, Mesh.parse("2x1"), "x", "B", Options(Hardware.load("h100")))
+        for split in search.splits({}):
+            bound = search.layers_s(split.rounds)
+            prices = [search.at(split, (n, 5 - n)).price for n in range(1, 5)]
+            assert 0.8 * min(prices) < bound <= min(prices)  # of what runs beside layers, too: without it 0.6
+            for n, price in enumerate(prices, 1):
+                assert max(search.division_s(split, (n, 5 - n))) <= price
 
 
 def test_memory_counts_for_each_stage():

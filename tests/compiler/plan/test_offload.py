@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,13 @@ from escc.compiler.plan.streamed_layers import streaming
 from escc.compiler.plan.tries import tries
 from escc.compiler.report.offload_text import chip_flops_per_s
 from escc.cost.hardware import Hardware, Host
-from escc.cost.streams import least_fetched_s
+from escc.cost.streams import HostFull, least_fetched_s
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, stored_in
 from escc.passes.choose import Options
 from escc.passes.plan import NoPlan
-from escc.passes.stages.divide import layers_of
+from escc.passes.stages.divide import layers_of, turns
 
 FILES = Path(__file__).parents[3] / "examples" / "hardware"
 HOST = Host(dram_bytes=1e9, dram_bytes_per_s=1e11, link_bytes_per_s=2e10, host_chips=2)
@@ -197,6 +198,18 @@ def test_hosts_without_room_for_all_layers_stream_fewer_or_are_refused():
             tries(*given, Options(none, capacity_bytes=capacity / 2), stages, offload=Offload.WEIGHTS)
 
 
+@pytest.mark.parametrize(("layers", "capacity_bytes"), [(5, 260e3), (12, 380e3)])
+def test_hosts_that_cannot_hold_any_way_to_divide_batches_say_so(layers: int, capacity_bytes: float):
+    """That is known of all of them before any is planned, whether all divisions of layers are tried or not."""
+    program, host = parse(TINY_DECODER.replace("repeat 5", f"repeat {layers}")), replace(HOST, host_chips=1)
+    given = program, ["decode"], Mesh.parse("2"), "x"
+    options = Options(replace(TINY_CHIP, host=host), capacity_bytes=capacity_bytes)
+    assert compile_streamed_stages(*given, options, Offload.WEIGHTS).plan.price < math.inf
+    none = replace(options, hardware=replace(TINY_CHIP, host=replace(host, dram_bytes=2e4)))
+    with pytest.raises(HostFull, match="What is streamed takes"):
+        compile_streamed_stages(*given, none, Offload.WEIGHTS)
+
+
 def test_what_stages_hold_together_is_not_held_by_one():
     program, mesh = streaming(parse(TINY_DECODER), {Kind.PARAM}, 5, 1), Mesh.parse("1")
     own = replace(HOST, host_chips=1, nvme_bytes=1e9, nvme_bytes_per_s=1e6)
@@ -206,3 +219,14 @@ def test_what_stages_hold_together_is_not_held_by_one():
     assert least_fetched_s(program, mesh, small) == pytest.approx((held - 1.7e5) / 1e6)
     assert least_fetched_s(program, mesh, small, stages=2) == alone_s  # half of it each has in its DRAM
     assert least_fetched_s(program, mesh, replace(small, nvme_bytes=0.0)) == math.inf
+
+
+def test_hosts_hold_the_caches_of_all_batches_that_take_turns():
+    """What of them is on NVMe bounds what comes from there: as a plan of one micro-batch takes it, exactly."""
+    program, mesh = streaming(parse(TINY_DECODER), {Kind.PARAM, Kind.CACHE}, 5, 1), Mesh.parse("1")
+    host = replace(HOST, host_chips=1, dram_bytes=1e5, nvme_bytes=1e9, nvme_bytes_per_s=1e6)
+    for phase, parts in product(("prefill", "decode"), (1, 2, 4)):
+        timed = turns(program, "B", {phase: (parts, 1)})
+        [one] = compile_phases(timed, [phase], mesh, Options(replace(TINY_CHIP, host=host)))
+        [cost] = one.estimate.fetches
+        assert least_fetched_s(timed, mesh, host, phase) == pytest.approx(5 * cost.fetch.seconds)

@@ -45,7 +45,10 @@ RUNTIME, ROWS_RUNTIME, STREAMS_RUNTIME = (
 )
 CHECKPOINTS = Path(checkpoint_files.__file__), Path(parameter_parts.__file__)
 OLDEST = (0, 10)  # the first JAX whose gathers can say that their result is the same everywhere
-TOLERANCE = 1e-5  # of the largest element, in floats of 32 bits
+# Of the largest element, in floats of 32 bits: how far results may be from those of the unsharded program; and where
+# rounding takes these farther than that from what they were exactly, as over many layers of many norms, twice as far as
+# that, which is not more than the second.
+TOLERANCE, MOST_ROUNDED = 1e-5, 3e-5
 LEAST_SHOWN_US = 0.05
 
 
@@ -435,17 +438,17 @@ def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool, streams: 
 
     def difference(a, b):
         a, b = np.asarray(a, float), np.asarray(b, float)
-        alike = (a == b) | (np.isnan(a) & np.isnan(b))
-        apart = np.abs(np.subtract(a, b, where=~alike, out=np.zeros_like(a)))
+        apart = np.abs(np.subtract(a, b, where=(a != b) & ~(np.isnan(a) & np.isnan(b)), out=np.zeros_like(a)))
         return apart.max() / (np.abs(b[np.isfinite(b)]).max(initial=0) or 1)
 
     arrays = {arrays}
-    expected = jax.jit(partial(dense, SMALL))(*arrays)
+    near = jax.tree.map(lambda a: np.nextafter(a, draw(a.shape, a.dtype)) if a.dtype == np.float32 else a, arrays)
+    expected, other = (unsharded := jax.jit(partial(dense, SMALL)))(*arrays), unsharded(*near)
     mesh = make_mesh()
     {results} = build(mesh, SMALL)(*jax.device_put({given}, {places})){both}
-    worst = np.max(jax.tree.leaves(jax.tree.map(difference, actual, expected)))
+    worst, rounding = (np.max(jax.tree.leaves(jax.tree.map(difference, a, expected))) for a in (actual, other))
     print(f"largest relative difference on {{mesh.size}} devices: {{worst:.2e}}")
-    return 0 if worst <= {TOLERANCE} else 1
+    return 0 if worst <= max({TOLERANCE}, 2 * min(rounding, {MOST_ROUNDED})) else 1
 
 {_run_loaded(spmd, names, streams) if loads else ""}
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str,
     from dim to dim. Groups have two places. Factors are even where pairs must stay together; an append's target is
     longer than its source, a context than the entries whose places are counted, a table than the positions
     that pick its rows, what is picked from than the pick. A sum that is divided by, as a norm's, has FEWEST_TERMS terms
-    and more. A padded dim stays padded. A dim has one size
+    and more, and products that it adds up twice as many. A padded dim stays padded. A dim has one size
     in all the phases in which it is not 1. Repeats run
     twice at most. Of what is chosen two are kept at most, of a multiple of these, and of what chooses one dim has
     enough places on each chip for all to be chosen as often. Phases that are not among `spmds` are dropped. `margins`:
@@ -236,7 +236,8 @@ def _sources(program: Program, classes: Mapping[str, str]) -> dict[str, set[str]
 
 def _least(program: Program, classes: Mapping[str, str]) -> dict[str, int]:
     """For each class over which a sum goes that is divided by, how large it is at the least, for FEWEST_TERMS in all.
-    What such a sum adds up of may be products, which are near 0 together where they themselves have few terms."""
+    Where it adds up products, these are near 0 together if they have few terms, half of which an activation takes: they
+    have twice as many."""
     values = program.table()
     sums = {op.result: op for op in ops(program) if isinstance(op, Einsum)}
     maps = {op.result: operands(op.expr) for op in ops(program) if isinstance(op, Map)}
@@ -244,10 +245,10 @@ def _least(program: Program, classes: Mapping[str, str]) -> dict[str, int]:
     divided = [sums[name] for each in below for name in (each, *maps.get(each, ())) if name in sums]
     least: dict[str, int] = {}
     added = [sums[name] for op in divided for name in op.operands if name in sums]
-    for op in (*divided, *added):
+    for op, terms in (*((op, FEWEST_TERMS) for op in divided), *((op, 2 * FEWEST_TERMS) for op in added)):
         over = signature(op, values).contracted
         for dim in over:
-            each = next(n for n in range(2, FEWEST_TERMS + 1) if n ** len(over) >= FEWEST_TERMS)
+            each = next(n for n in range(2, terms + 1) if n ** len(over) >= terms)
             least[classes[dim]] = max(each, least.get(classes[dim], 0))
     return least
 

@@ -242,9 +242,13 @@ def _least(program: Program, classes: Mapping[str, str]) -> dict[str, int]:
     sums = {op.result: op for op in ops(program) if isinstance(op, Einsum)}
     maps = {op.result: operands(op.expr) for op in ops(program) if isinstance(op, Map)}
     below = {name for op in ops(program) if isinstance(op, Map) for name in divisors(op.expr)}
-    divided = [sums[name] for each in below for name in (each, *maps.get(each, ())) if name in sums]
+
+    def summed(names: Iterable[str]) -> list[Einsum]:
+        return [sums[name] for each in names for name in (each, *maps.get(each, ())) if name in sums]
+
+    divided = summed(below)
     least: dict[str, int] = {}
-    added = [sums[name] for op in divided for name in op.operands if name in sums]
+    added = summed(name for op in divided for name in op.operands)
     for op, terms in (*((op, FEWEST_TERMS) for op in divided), *((op, 2 * FEWEST_TERMS) for op in added)):
         over = signature(op, values).contracted
         for dim in over:

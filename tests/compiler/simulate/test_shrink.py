@@ -82,15 +82,18 @@ def test_a_sum_over_two_dims_has_eight_terms_of_both() -> None:
     assert normed("EKQ") == {"B": 2, "E": 3, "K": 4, "Q": 5}
 
 
-def test_products_that_are_normed_have_sixteen_terms() -> None:
+@pytest.mark.parametrize("between", [False, True])
+def test_products_that_are_normed_have_sixteen_terms(between: bool) -> None:
     """Of fewer, of which an activation takes half, all are near 0 for some token, and so is all that is normed."""
     b = Build("2", B=64, E=64, F=64, G=64)
     b.stored("x", "BF", Kind.INPUT)
     b.stored("W", "FE")
     b.stored("V", "BG", Kind.INPUT)
     b.einsum("d", "BF,FE->BE", "x", "W", layout="BE")
-    b.einsum("squares", "BE,BE->B", "d", "d", layout="B")
-    b.map("y", call("multiply", "d", call("rsqrt", "squares")), "BE")
+    b.map("t", call("tanh", "d"), "BE")
+    normed = "t" if between else "d"
+    b.einsum("squares", "BE,BE->B", normed, normed, layout="B")
+    b.map("y", call("multiply", normed, call("rsqrt", "squares")), "BE")
     assert sizes_of(b, "y") == {"B": 2, "E": 8, "F": 16, "G": 3}
 
 

@@ -32,7 +32,7 @@ from ..simulate.shrink import shrink
 from .jax_attention import small_blocks
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
-from .jax_order import in_memory_order, orders_of, reordered
+from .jax_order import by_rows_text, in_memory_order, orders_of, reordered
 from .jax_packed import Packed, packed
 from .jax_streams import STREAMED_LOAD, Streams
 from .jax_text import CHOSEN, NUMPY, dtype_text, identifier, spec_text
@@ -101,7 +101,8 @@ def emit_jax(
     ]
     streams = Streams(spmd, names)
     divided = [streams.divided()] if streams.tensors else []
-    load = [] if made is None else _load(names, made, streams)
+    tables = by_rows_text(spmd, names) if tpu else []
+    load = [] if made is None else _load(names, made, streams, bool(tables))
     beside = [*functions, *divided, *load[-1:], _main(spmd, names, weights is not None, rows.limited, streams)]
     used = _used(helpers, "\n".join(beside if streams.tensors else functions))
     first = [helper for helper in used if helper.startswith("class Streamed(")]
@@ -114,6 +115,7 @@ def emit_jax(
         *divided,
         "\n".join(functions),
         _build(spmd, names, step),
+        *tables,
         *load,
         _main(spmd, names, weights is not None, rows.limited, streams),
     ]
@@ -182,7 +184,9 @@ def _imports(text: str) -> str:
     typing = [name for name in ("Any", "NamedTuple") if re.search(rf"(: |\[|\(){name}\b", text)]
     lines += [f"from typing import {', '.join(typing)}"] if typing else []
     third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
-    third += ["from jax.experimental.layout import Layout, with_layout_constraint"] if "laid_out(" in text else []
+    layouts = [*(["Format"] if "Format(" in text else []), "Layout"]
+    layouts += ["with_layout_constraint"] if "laid_out(" in text else []
+    third += [f"from jax.experimental.layout import {', '.join(layouts)}"] if len(layouts) > 1 else []
     meshes = ", Mesh" if " Mesh(" in text else ""
     sharding = [
         f"from jax.sharding import AxisType{meshes}, NamedSharding",
@@ -405,7 +409,7 @@ LOAD = '''def load(checkpoint: str, mesh, cfg: Config = FULL, tell: Callable[[st
     return jax.tree.map(placed, WEIGHTS, forms, PARAMS)'''
 
 
-def _load(names: Names, weights: WeightMap, streams: Streams) -> list[str]:
+def _load(names: Names, weights: WeightMap, streams: Streams, by_rows: bool) -> list[str]:
     """What parameters are made of, and the functions that make them."""
     lines = names.tree_lines(Kind.PARAM, lambda leaf: (literal(str(weights[leaf.value])), ""), "")
     lines = [
@@ -413,6 +417,10 @@ def _load(names: Names, weights: WeightMap, streams: Streams) -> list[str]:
         *lines[1:],
     ]
     load = STREAMED_LOAD if streams.tensors else LOAD
+    if by_rows:
+        places = "places(mesh, PARAMS)" if streams.tensors else "jax.tree.map(partial(NamedSharding, mesh), PARAMS)"
+        load = load.replace("    return jax.tree.map(placed,", "    made = jax.tree.map(placed,")
+        load += f"\n    return jax.device_put(made, by_rows({places}))"
     return ["\n".join(lines), *_used(_helpers(*CHECKPOINTS), load), load]
 
 

@@ -10,13 +10,20 @@ there from then on; one that does not holds its scores whole.
 
 A table whose rows do not fill the lanes of tiles lies in a TPU's memory by columns, where that takes less room, unless
 it is handed over otherwise. Its rows are looked up in a copy of it by rows, padded to whole lanes (libtpu 0.0.42, v4
-and v5e: of a table of 262,208 rows of 1,344 each a copy of 738 MB beside its 705).
+and v5e: of a table of 262,208 rows of 1,344 each a copy of 738 MB beside its 705). Where padding adds MOST_PADDING at
+the most, it is handed over by rows, padded, and not copied (the same on v4, gpt-oss-120b's decode on 2x2x4: 201,088
+rows of 2,880 take 1.18 GB for 1.16, and the module 6.29 GB of a chip for 7.17).
 
 A reduce-scatter that goes as rows there (cost.tpu_collectives) holds what it reads once more, laid out as these. A
 gather or reduce-scatter in two stages holds what the first one makes.
 
 Rows of chosen entries that are added up, such as what a token's experts make, are added in f32: a narrow sum of them
-is there in that type as well while it is made.
+is there in that type as well while it is made. A matrix of codes that multiplies rows is decoded before it does (libtpu
+0.0.42: of gpt-oss-120b's decode on v4 2x2x4 two of 133 MB at once, of DeepSeek-V3.2's prefill on v5p 4x4x8 of 0.94 GB).
+
+To choose, rows of SORTED_KEYS keys at the most are sorted at a time: beside the keys there are integers in their order,
+the sorted keys, and where they stood (libtpu 0.0.42, v4: of 2**26 keys in f32 that are sorted at once three times their
+bytes).
 
 Not counted: second buffers for copies that are prefetched. Steps in one loop count as they would one
 after the other, with the values that are passed on in blocks held in whole.
@@ -24,6 +31,7 @@ after the other, with the values that are passed on in blocks held in whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -33,8 +41,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.collective import AllGather, ReduceScatter
+from ..ir.dataflow import ops, regions
 from ..ir.dtype import Dtype
-from ..ir.program import Append, Einsum, Kind, Region, Repeat, Stored, Take, operand_names, walk
+from ..ir.program import Append, Choose, Einsum, Kind, Region, Repeat, Stored, Take, operand_names, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
 from ..ir.streams import copies_held
 from ..ir.verify.fused import together
@@ -44,6 +53,11 @@ from .estimate import local_bytes
 from .scores import chosen_along, local_sizes, queries_of, scores
 from .tpu_collectives import Kept
 
+MOST_PADDING = Fraction(1, 8)  # of a table that is handed over by rows, of what it takes without
+SORTED_KEYS = 2**22  # as many rows as have so many keys are sorted at a time in JAX modules
+
+CODES = (Dtype.FP8, Dtype.FP4, Dtype.INT8, Dtype.INT4)
+
 Ints = NDArray[np.int64]
 Size = TypeVar("Size", int, Ints, int | Ints)
 
@@ -52,7 +66,8 @@ Size = TypeVar("Size", int, Ints, int | Ints)
 class Live:
     """A value that is held at a point, and its bytes on a chip. `copy_of`: the parameter or cache that
     it is a moved copy of, such as gathered weights; None for an intermediate value. `form`: `block`, where it is no
-    more than a block of the value, `rows`, where it is a second copy of it, laid out by rows, `first stage`, where it
+    more than a block of the value, `rows`, where it is a second copy of it, laid out by rows, `sorted`, where it is
+    what rows of it are sorted in, `decoded`, where it is the numbers that its codes stand for, `first stage`, where it
     is what the first of two stages of a collective makes of it; None for it itself."""
 
     name: str
@@ -111,7 +126,7 @@ class MemoryUse:
 def memory(spmd: SpmdProgram, lanes: int = 1) -> MemoryUse:
     """What one chip holds of a sharded program, in bytes. `lanes`: how many places of a value's last dim its memory
     has side by side."""
-    values = spmd.table()
+    values, padded = spmd.table(), handed_by_rows(spmd, lanes)
     stored: list[tuple[str, Fraction]] = []
     shared: list[tuple[str, Fraction]] = []
     for placed in walk(spmd.body):
@@ -119,7 +134,7 @@ def memory(spmd: SpmdProgram, lanes: int = 1) -> MemoryUse:
             case Stored(name, kind) as one if kind is not Kind.INPUT:
                 group = stored if placed.repeats else shared
                 held = copies_held(one, placed.repeats, spmd.micro_batches)
-                group.append((name, held * local_bytes(values[name], spmd)))
+                group.append((name, held * local_bytes(values[name], spmd) * padded.get(name, 1)))
     worst = max(points(spmd, lanes), key=lambda point: point.bytes)  # the first of the largest
     return MemoryUse(tuple(stored), tuple(shared), worst)
 
@@ -131,18 +146,38 @@ def points(spmd: SpmdProgram, lanes: int = 1) -> tuple[Point, ...]:
 
 def points_without_blocks(spmd: SpmdProgram) -> tuple[Point, ...]:
     """The same points of an unsharded program, with nothing of scores that may be made in blocks, nor of their maxima
-    and sums: so much is held at the least, in whatever layouts are chosen."""
+    and sums, nor of what keys are sorted in, which may be few, nor of what is decoded: so much is held at the least, in
+    whatever layouts are chosen."""
     return tuple(_Liveness(spmd, whole_scores=False).program())
+
+
+def handed_by_rows(spmd: SpmdProgram, lanes: int) -> dict[str, Fraction]:
+    """The stored tables that are handed over by rows, since they would lie by columns otherwise, and be copied; and how
+    many times their bytes they take so."""
+    stored = {placed.item.value for placed in walk(spmd.body) if isinstance(placed.item, Stored)}
+    found: dict[str, Fraction] = {}
+    for op in ops(spmd):
+        if isinstance(op, Take) and op.table in stored and (sizes := _row_and_column(op, spmd)):
+            row = sizes[0]
+            if _wants_columns(*sizes, lanes) and not lies_by_columns(*sizes, lanes):
+                found[op.table] = Fraction(_filled(row, lanes), row)
+    return found
 
 
 def bytes_by_rows(op: Take, spmd: SpmdProgram, lanes: int) -> Fraction:
     """What the copy of a stored table takes that its rows are looked up in; nothing where it lies by rows itself."""
+    sizes = _row_and_column(op, spmd)
+    if sizes is None or not lies_by_columns(*sizes, lanes):
+        return Fraction(0)
+    return Fraction(_filled(sizes[0], lanes), sizes[0]) * local_bytes(spmd.table()[op.table], spmd)
+
+
+def _row_and_column(op: Take, spmd: SpmdProgram) -> tuple[int, int] | None:
+    """How long the rows and the columns of a table are on a chip; None where its rows are numbers."""
     value = spmd.table()[op.table]
     sizes = local_sizes(value, spmd)
     kept = [dim for dim in value.dims if dim not in op.over]
-    if not kept or not lies_by_columns(row := sizes[kept[-1]], sizes[op.over[-1]], lanes):
-        return Fraction(0)
-    return Fraction(_filled(row, lanes), row) * local_bytes(value, spmd)
+    return (sizes[kept[-1]], sizes[op.over[-1]]) if kept else None
 
 
 @overload
@@ -150,8 +185,14 @@ def lies_by_columns(row: int, column: int, lanes: int) -> bool: ...
 @overload
 def lies_by_columns(row: Ints, column: Ints, lanes: int) -> NDArray[np.bool_]: ...
 def lies_by_columns(row: int | Ints, column: int | Ints, lanes: int) -> bool | NDArray[np.bool_]:
-    """Whether a table of rows that are `row` long and columns that are `column` long takes less room with columns in
-    lanes. Of two numbers, or of two arrays of them, pair by pair."""
+    """Whether a table of rows that are `row` long and columns that are `column` long lies with columns in lanes: that
+    takes less room, and to pad rows takes much. Of two numbers, or of two arrays of them, pair by pair."""
+    much = _filled(row, lanes) * MOST_PADDING.denominator > row * (MOST_PADDING.numerator + MOST_PADDING.denominator)
+    return _wants_columns(row, column, lanes) & much
+
+
+def _wants_columns(row: int | Ints, column: int | Ints, lanes: int) -> bool | NDArray[np.bool_]:
+    """Whether columns in lanes take less room than rows in lanes."""
     return _filled(row, lanes) * column > _filled(column, lanes) * row
 
 
@@ -167,7 +208,8 @@ class _Liveness:
     are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each,
     and each sum of scores in blocks, holds of scores, by what it makes first; `beside`: what steps hold while they run
     beside what they read and make, by what they make; `unmade`: scores that are never there as values; `whole_scores`:
-    whether those count that may be in blocks; `lanes`: as `memory` has them."""
+    whether those count that may be in blocks, what keys are sorted in and what is decoded; `lanes`: as `memory` has
+    them."""
 
     spmd: SpmdProgram
     whole_scores: bool = True
@@ -198,6 +240,8 @@ class _Liveness:
                     self.made_of[op.result] = self.see_through(operand_names(op))
             if isinstance(placed.item, Compute | Move) and (beside := tuple(self._beside(placed.item, kept))):
                 self.beside[placed.item.result] = beside
+        for region, _ in regions(self.spmd.body):
+            self._decoded_together(region)
         for block in blocks_of(self.spmd) if self.whole_scores else ():
             one = block.of
             self.unmade |= one.unmade
@@ -206,11 +250,17 @@ class _Liveness:
             self.block[block.step] = Live(block.name, block.bytes, None, "block")
 
     def _beside(self, step: Step, kept: Kept | None) -> Iterator[Live]:
-        """The copy in which the rows of a table are looked up or sums are scattered, first stages, and sums of rows."""
+        """The copy in which the rows of a table are looked up or sums are scattered, first stages, sums of rows, and
+        sorted keys."""
         match step:
-            case Compute(Einsum() as op) if self.adds_rows(op):
-                value = self.values[op.result]
-                yield Live(op.result, self.bytes_of(op.result) * Fraction(32, value.dtype.bits), None, "in f32")
+            case Compute(Choose(_, keys, over)) if self.whole_scores:
+                value = self.values[keys]
+                row = math.prod(dict(self.spmd.sizes)[d] for d in over)
+                every = self.bytes_of(keys) * 8 / value.dtype.bits
+                together = min(every, Fraction(max(SORTED_KEYS // row, 1) * row))
+                yield Live(keys, together * Fraction(2 * value.dtype.bits + 32, 8), None, "sorted")
+            case Compute(Einsum() as op):
+                yield from self._of_rows(op)
             case Compute(Take(_, table) as op) if table in self.held:
                 if size := bytes_by_rows(op, self.spmd, self.lanes):
                     yield Live(table, size, table, "rows")
@@ -225,14 +275,35 @@ class _Liveness:
                 copy_of = operand if operand in self.held else self.copies.get(operand)
                 yield Live(operand, size, copy_of, "first stage")
 
-    def adds_rows(self, op: Einsum) -> bool:
-        """Whether an einsum adds rows of chosen entries up to a value that has none, which is narrower than f32. Scores
-        that are chosen along the context are no rows: a product sums them as any others."""
+    def _of_rows(self, op: Einsum) -> Iterator[Live]:
+        """Of an einsum of rows of chosen entries: the sum that it adds them up in, and the matrices that it decodes.
+        Scores that are chosen along the context are no rows: a product sums them as any others."""
         value = self.values[op.result]
         every = [self.values[name] for name in op.operands]
         rows = [each for each in every if not chosen_along(each, self.contexts)]
-        added = any(set(one.over) & {*each.dims} for each in rows for one in each.chosen)
-        return added and not value.chosen and value.dtype in (Dtype.BF16, Dtype.F16)
+        if not any(set(one.over) & {*each.dims} for each in rows for one in each.chosen):
+            return
+        if not value.chosen and value.dtype in (Dtype.BF16, Dtype.F16):
+            yield Live(op.result, self.bytes_of(op.result) * Fraction(32, value.dtype.bits), None, "in f32")
+        for each in every if self.whole_scores else ():
+            if each.dtype in CODES and (matrix := each.name if each.name in self.held else self.copies.get(each.name)):
+                size = self.bytes_of(each.name) * Fraction(value.dtype.bits, each.dtype.bits)
+                yield Live(each.name, size, matrix, "decoded")
+
+    def _decoded_together(self, region: Region[Step]) -> None:
+        """Matrices that multiply the same rows are decoded together: nothing makes one wait for another."""
+        groups: dict[frozenset[str], dict[str, list[Live]]] = {}
+        for item in region.items:
+            match item:
+                case Compute(Einsum(result, names)):
+                    own = [live for live in self.beside.get(result, ()) if live.form == "decoded"]
+                    if own:
+                        rows = frozenset(name for name in names if self.values[name].chosen)
+                        groups.setdefault(rows, {})[result] = own
+        for group in groups.values():
+            for result, own in group.items():
+                others = [live for some in group.values() if some is not own for live in some]
+                self.beside[result] = (*self.beside[result], *others)
 
     def program(self) -> Iterator[Point]:
         """The start, with all inputs, then the body; results stay to the end."""

@@ -77,7 +77,10 @@ def main(told: argparse.Namespace) -> None:
         contexts = (jnp.int32(getattr(cfg, name.removeprefix("filled_"))) for name in filled)
         return (*module.tensors(cfg, lambda shape, dtype, *_: jnp.zeros(shape, dtype)), *contexts)
 
-    arguments = list(jax.jit(zeros, out_shardings=jax.tree.map(partial(NamedSharding, mesh), module.SPECS))())
+    places = jax.tree.map(partial(NamedSharding, mesh), module.SPECS)
+    if hasattr(module, "by_rows"):
+        places = (module.by_rows(places[0]), *places[1:])
+    arguments = list(jax.jit(zeros, out_shardings=places)())
     has_caches = hasattr(module, "CACHES")
 
     def run():

@@ -128,6 +128,21 @@ def rotated_dims(expr: Expr) -> frozenset[str]:
             return frozenset()
 
 
+def divisors(expr: Expr) -> frozenset[str]:
+    """The values that something is divided by, or by the root or another function of which it is."""
+    match expr:
+        case Call("divide", (above, below)):
+            return divisors(above) | frozenset(operands(below))
+        case Call("rsqrt", (inner,)):
+            return frozenset(operands(inner))
+        case Call(_, arguments):
+            return frozenset().union(*(divisors(a) for a in arguments))
+        case Rotate(inner, _):
+            return divisors(inner)
+        case _:
+            return frozenset()
+
+
 def sized_dims(expr: Expr) -> frozenset[str]:
     """The dims whose sizes, or the filled part of them, it takes as numbers."""
     match expr:

@@ -16,6 +16,9 @@ as libtpu 0.0.42 estimates them, v4 4x4x4: LLaMA-3-70B 19.3 to 14.6 million, PaL
 7.8; of prefill of the last two 0.2% and 4% fewer, of the first 3% more). The order is read off the program as it is
 written, so that all phases take parameters in one.
 
+Tables whose rows are looked up: by rows, where padding these takes little (cost.memory says which). JAX would hand them
+over by columns, and each step copy all of them.
+
 Programs are rewritten, so that specs, steps and results all have the one order; what they mean, and what they send, is
 the same.
 """
@@ -27,11 +30,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ...cost.hardware import LANES
+from ...cost.memory import handed_by_rows
 from ...ir.collective import AllGather, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice
 from ...ir.dataflow import appends, ops, rewritten
+from ...ir.inert import docstring, literal
 from ...ir.layout import Layout
 from ...ir.program import Append, Einsum, Kind, Op, Program, Value, operand_names, stored_in, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
+from .jax_tree import TREES, Names
 
 Item = TypeVar("Item", Value, SpmdValue)
 Orders = dict[str, tuple[int, ...]]  # of a value whose dims change places, for each place the one before
@@ -159,3 +165,24 @@ def _collective(collective: Collective, order: tuple[int, ...]) -> Collective:
         case Permute(layout):
             return Permute(_layout(layout, order))
     return collective
+
+
+def by_rows_text(spmd: SpmdProgram, names: Names) -> list[str]:
+    """The function that says how tables are handed over, where that is not as JAX does it by itself."""
+    tables = handed_by_rows(spmd, LANES)
+    lines = []
+    for leaf in names.of(Kind.PARAM):
+        if leaf.value in tables:
+            order = tuple(range(len(leaf.repeats) + len(leaf.dims)))
+            at = names.access(leaf).removeprefix(TREES[Kind.PARAM])
+            lines.append(f"    places = {_within('places', leaf.path, f'Format(Layout({order}), places{at})')}")
+    if not lines:
+        return []
+    says = "Where parameters lie, of a tree of shardings; tables by rows, which are looked up, and copied otherwise."
+    return ["\n".join(["def by_rows(places):", f'    """{docstring(says)}"""', *lines, "    return places"])]
+
+
+def _within(tree: str, path: Sequence[str], text: str) -> str:
+    """The text of a tree with another leaf at a path."""
+    key, *rest = map(literal, path)
+    return f"{{**{tree}, {key}: {_within(f'{tree}[{key}]', path[1:], text) if rest else text}}}"

@@ -129,13 +129,20 @@ def largest(keys: jax.Array, picked: jax.Array, rank: int, count: int) -> jax.Ar
     return jnp.take_along_axis(jnp.broadcast_to(picked, keys.shape).reshape(*rest, -1), order, axis=-1)
 
 
-def kept(keys: jax.Array, rank: int, count: int, dtype: Any) -> jax.Array:
+def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) -> jax.Array:
     """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept.
+
+    Rows of keys are looked at so many at a time that they have no more than `most` keys: to sort these takes three
+    times their room.
 
     Those are kept that are above the least of them, and of its equals those that stand no later than the last that is
     chosen: a few comparisons for each key. As in `lax.top_k`, NaN is the largest, and below all where its sign is set.
     """
     flat = keys.reshape(*keys.shape[: keys.ndim - rank], -1)
+    together = max(most // flat.shape[-1], 1)
+    if flat.size > together * flat.shape[-1]:
+        rows = flat.reshape(-1, flat.shape[-1])
+        return lax.map(lambda row: kept(row, 1, count, dtype), rows, batch_size=together).reshape(keys.shape)
     flat = flat.astype(jnp.bfloat16) if flat.dtype.itemsize == 1 else flat  # not all floats of a byte have a sign
     if floats := jnp.issubdtype(flat.dtype, jnp.floating):
         whole = jnp.dtype(f"int{8 * flat.dtype.itemsize}")

@@ -32,7 +32,7 @@ from ..simulate.shrink import shrink
 from .jax_attention import small_blocks
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
-from .jax_order import in_memory_order, orders_of, reordered
+from .jax_order import by_rows_text, in_memory_order, orders_of, reordered
 from .jax_packed import Packed, packed
 from .jax_streams import STREAMED_LOAD, Streams
 from .jax_text import CHOSEN, NUMPY, dtype_text, identifier, spec_text
@@ -45,7 +45,10 @@ RUNTIME, ROWS_RUNTIME, STREAMS_RUNTIME = (
 )
 CHECKPOINTS = Path(checkpoint_files.__file__), Path(parameter_parts.__file__)
 OLDEST = (0, 10)  # the first JAX whose gathers can say that their result is the same everywhere
-TOLERANCE = 1e-5  # of the largest element, in floats of 32 bits
+# Of the largest element, in floats of 32 bits: how far results may be from those of the unsharded program; and where
+# rounding takes these farther than that from what they were exactly, as over many layers of many norms, twice as far as
+# that, which is not more than the second.
+TOLERANCE, MOST_ROUNDED = 1e-5, 3e-5
 LEAST_SHOWN_US = 0.05
 
 
@@ -98,7 +101,8 @@ def emit_jax(
     ]
     streams = Streams(spmd, names)
     divided = [streams.divided()] if streams.tensors else []
-    load = [] if made is None else _load(names, made, streams)
+    tables = by_rows_text(spmd, names) if tpu else []
+    load = [] if made is None else _load(names, made, streams, bool(tables))
     beside = [*functions, *divided, *load[-1:], _main(spmd, names, weights is not None, rows.limited, streams)]
     used = _used(helpers, "\n".join(beside if streams.tensors else functions))
     first = [helper for helper in used if helper.startswith("class Streamed(")]
@@ -111,6 +115,7 @@ def emit_jax(
         *divided,
         "\n".join(functions),
         _build(spmd, names, step),
+        *tables,
         *load,
         _main(spmd, names, weights is not None, rows.limited, streams),
     ]
@@ -179,7 +184,9 @@ def _imports(text: str) -> str:
     typing = [name for name in ("Any", "NamedTuple") if re.search(rf"(: |\[|\(){name}\b", text)]
     lines += [f"from typing import {', '.join(typing)}"] if typing else []
     third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
-    third += ["from jax.experimental.layout import Layout, with_layout_constraint"] if "laid_out(" in text else []
+    layouts = [*(["Format"] if "Format(" in text else []), "Layout"]
+    layouts += ["with_layout_constraint"] if "laid_out(" in text else []
+    third += [f"from jax.experimental.layout import {', '.join(layouts)}"] if len(layouts) > 1 else []
     meshes = ", Mesh" if " Mesh(" in text else ""
     sharding = [
         f"from jax.sharding import AxisType{meshes}, NamedSharding",
@@ -402,7 +409,7 @@ LOAD = '''def load(checkpoint: str, mesh, cfg: Config = FULL, tell: Callable[[st
     return jax.tree.map(placed, WEIGHTS, forms, PARAMS)'''
 
 
-def _load(names: Names, weights: WeightMap, streams: Streams) -> list[str]:
+def _load(names: Names, weights: WeightMap, streams: Streams, by_rows: bool) -> list[str]:
     """What parameters are made of, and the functions that make them."""
     lines = names.tree_lines(Kind.PARAM, lambda leaf: (literal(str(weights[leaf.value])), ""), "")
     lines = [
@@ -410,6 +417,10 @@ def _load(names: Names, weights: WeightMap, streams: Streams) -> list[str]:
         *lines[1:],
     ]
     load = STREAMED_LOAD if streams.tensors else LOAD
+    if by_rows:
+        places = "places(mesh, PARAMS)" if streams.tensors else "jax.tree.map(partial(NamedSharding, mesh), PARAMS)"
+        load = load.replace("    return jax.tree.map(placed,", "    made = jax.tree.map(placed,")
+        load += f"\n    return jax.device_put(made, by_rows({places}))"
     return ["\n".join(lines), *_used(_helpers(*CHECKPOINTS), load), load]
 
 
@@ -435,17 +446,17 @@ def _main(spmd: SpmdProgram, names: Names, loads: bool, limited: bool, streams: 
 
     def difference(a, b):
         a, b = np.asarray(a, float), np.asarray(b, float)
-        alike = (a == b) | (np.isnan(a) & np.isnan(b))
-        apart = np.abs(np.subtract(a, b, where=~alike, out=np.zeros_like(a)))
+        apart = np.abs(np.subtract(a, b, where=(a != b) & ~(np.isnan(a) & np.isnan(b)), out=np.zeros_like(a)))
         return apart.max() / (np.abs(b[np.isfinite(b)]).max(initial=0) or 1)
 
     arrays = {arrays}
-    expected = jax.jit(partial(dense, SMALL))(*arrays)
+    near = jax.tree.map(lambda a: np.nextafter(a, draw(a.shape, a.dtype)) if a.dtype == np.float32 else a, arrays)
+    expected, other = (unsharded := jax.jit(partial(dense, SMALL)))(*arrays), unsharded(*near)
     mesh = make_mesh()
     {results} = build(mesh, SMALL)(*jax.device_put({given}, {places})){both}
-    worst = np.max(jax.tree.leaves(jax.tree.map(difference, actual, expected)))
+    worst, rounding = (np.max(jax.tree.leaves(jax.tree.map(difference, a, expected))) for a in (actual, other))
     print(f"largest relative difference on {{mesh.size}} devices: {{worst:.2e}}")
-    return 0 if worst <= {TOLERANCE} else 1
+    return 0 if worst <= max({TOLERANCE}, 2 * min(rounding, {MOST_ROUNDED})) else 1
 
 {_run_loaded(spmd, names, streams) if loads else ""}
 if __name__ == "__main__":

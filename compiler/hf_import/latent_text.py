@@ -82,7 +82,7 @@ def latent_lines(a: Latent, d: LatentDims, n: str, dtype: str) -> Iterator[str]:
     yield "krs = append(keys, rkr, L into M)"
     mask, among = "", ""
     if a.indexer is not None:
-        yield from index_lines(a.indexer, (of, wide), n, d.turned, d.index_heads, d.index_rest)
+        yield from index_lines(a.indexer, (of, wide), n, d, dtype)
         mask, among = "mi[B,L,M] * ", ", among=mi"
     key, q, rqr = f"Wk[{d.narrow},{h},{d.key}]", "q", "rqr"
     if a.heated is not None:
@@ -112,13 +112,11 @@ def index_tensors(wide: str, turned: str, heads: str, rest: str) -> Iterator[Ten
     yield "Wiw", f"E,{heads}"
 
 
-def index_lines(
-    indexer: Indexer, queries: tuple[str, str], n: str, turned: str, heads: str, rest: str
-) -> Iterator[str]:
-    """The mask `mi` of the tokens that a query sees. A key's two parts are normed as one. `queries`: what they are made
-    of, and its dim; `n`: what all else is."""
+def index_lines(indexer: Indexer, queries: tuple[str, str], n: str, d: LatentDims, dtype: str) -> Iterator[str]:
+    """The mask `mi` of the tokens that a query sees, of the type of all that it is multiplied with. A key's two parts
+    are normed as one. `queries`: what they are made of, and its dim; `n`: what all else is."""
     of, wide = queries
-    i, size = heads, indexer.head_dim
+    i, size, turned, rest = d.index_heads, indexer.head_dim, d.turned, d.index_rest
     yield f"iqr[B,L,{i},{turned}] = {of}[B,L,{wide}] * Wiqr[{wide},{i},{turned}]"
     yield f"iqn[B,L,{i},{rest}] = {of}[B,L,{wide}] * Wiqn[{wide},{i},{rest}]"
     yield f"ikr[B,L,{turned}] = {n}[B,L,E] * Wikr[E,{turned}]"
@@ -138,4 +136,4 @@ def index_lines(
     yield f"iw[B,L,{i}] = {n}[B,L,E] * Wiw[E,{i}]"
     yield f"ws = iw * {number_text(indexer.heads**-0.5)}"
     yield f"ix: f32[B,L,M] = ws[B,L,{i}] * is[B,L,{i},M]"
-    yield f"mi = choose(ix, over=M, keep={indexer.keep}, mask=causal(L, M))"
+    yield f"mi: {dtype} = choose(ix, over=M, keep={indexer.keep}, mask=causal(L, M))"

@@ -26,7 +26,7 @@ from ...ir.spmd import Compute, SpmdProgram
 from ..emit.jax_function import contexts_of
 from ..emit.jax_order import in_memory_order
 from ..emit.jax_packed import packed
-from ..emit.jax_source import OLDEST, emit_jax
+from ..emit.jax_source import MOST_ROUNDED, OLDEST, TOLERANCE, emit_jax
 from ..emit.jax_tree import Names, names_of
 from ..plan.compiled import CompiledPhase
 from ..simulate.check import incomparable, largest_difference, refuse_large
@@ -42,10 +42,6 @@ from .module_text import collective_rows
 from .planned import kinds_of, masks_of, planned, room_of, sent_bytes
 from .processes import run_processes
 
-WIDE_TOLERANCE = 1e-5  # relative to the largest element, in floats of 32 bits
-DEEP_TOLERANCE = (
-    3e-5  # the most that rounding may add up to in the unsharded program: over 60 layers, say, of many norms
-)
 NARROW_TOLERANCE = 5e-2  # the same as they are declared; integers are not judged, for rounding moves them
 INTEGERS = (Dtype.I32, Dtype.INT8, Dtype.INT4)
 CHILD = f"{__package__}.check_child"
@@ -102,7 +98,7 @@ class JaxReport:
         """Whether the results are those of the reference and of the NumPy backend, up to rounding: up to twice that of
         the unsharded program, where that is more than is common."""
         wide, dense = (max(d.reference, d.numpy, d.whole or 0.0) for d in (self.wide, self.dense))
-        within = dense <= DEEP_TOLERANCE and wide <= max(WIDE_TOLERANCE, 2 * dense)
+        within = dense <= MOST_ROUNDED and wide <= max(TOLERANCE, 2 * dense)
         return within and (
             self.narrow is None or self.chooses or max(self.narrow.reference, self.narrow.numpy) <= NARROW_TOLERANCE
         )

@@ -106,9 +106,10 @@ def step_arguments(module: ModuleType, mesh: Any) -> Any:
     every = (*shapes, *ends)
     if hasattr(module, "divided"):
         every = jax.eval_shape(partial(module.divided, module.FULL), *every)
-    return jax.tree.map(
-        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), every, _places(module, mesh)
-    )
+    places = _places(module, mesh)
+    if hasattr(module, "by_rows"):
+        places = (module.by_rows(places[0]), *places[1:])
+    return jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), every, places)
 
 
 def _compile(module: ModuleType, mesh: Any, folder: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...ir.choices import with_choices, with_sharded_choices
 from ...ir.dataflow import ops
-from ...ir.expr import counted_dims, sized_dims
+from ...ir.expr import counted_dims, divisors, operands, sized_dims
 from ...ir.program import (
     Append,
     Choose,
@@ -37,6 +37,9 @@ from .pointwise import Array
 
 MOST_KEPT = 2  # of what is chosen
 MOST_REPEATS = 2  # enough to show what a repetition hands to the next
+# Terms of a sum that is divided by, at the least. Of one token of thousands the root mean square of two numbers is a
+# hundredth of what is usual, which makes what rounding left of them a hundred times as large; that of eight is of none.
+FEWEST_TERMS = 8
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ def shrink(program: Program, spmds: Sequence[SpmdProgram], margins: Mapping[str,
     blocks into which some layout splits it, times a factor of at least 2, with sizes that differ
     from dim to dim. Groups have two places. Factors are even where pairs must stay together; an append's target is
     longer than its source, a context than the entries whose places are counted, a table than the positions
-    that pick its rows, what is picked from than the pick. A padded dim stays padded. A dim has one size
+    that pick its rows, what is picked from than the pick. A sum that is divided by, as a norm's, has FEWEST_TERMS terms
+    and more, and products that it adds up twice as many. A padded dim stays padded. A dim has one size
     in all the phases in which it is not 1. Repeats run
     twice at most. Of what is chosen two are kept at most, of a multiple of these, and of what chooses one dim has
     enough places on each chip for all to be chosen as often. Phases that are not among `spmds` are dropped. `margins`:
@@ -154,7 +158,7 @@ def _assign(
     true = {classes[dim]: classes[own] for dim, own in program.padding}
     values = program.table()
     pairs = {classes[d] for op in ops(program) for d in signature(op, values).even}
-    sources = _sources(program, classes)
+    sources, least = _sources(program, classes), _least(program, classes)
     rounds, waits = _rounds(program, classes, {c: n for c, n in ways.items() if c in _long(spmds, classes)})
     margin = {name: max(margins.get(d, 0) for d in classes if classes[d] == name) for name in ways}
     work = _work(program, ways, classes)
@@ -171,6 +175,7 @@ def _assign(
         if counts:  # each group has two places
             unit = 2 * math.lcm(unit, *(ways[count] for count in counts))
         longer_than = max((sizes.get(source, 0) for source in sources[name]), default=0) + margin[name]
+        longer_than = max(longer_than, least.get(name, 0) - 1)
         size = -(-2 * ways[name] // unit) * unit
         taken = _with_true(size, ways[name], unit, name in true)
         while taken[-1] <= longer_than or {*taken, *(n // 2 for n in taken if counts)} & {1, *sizes.values()}:
@@ -227,6 +232,29 @@ def _sources(program: Program, classes: Mapping[str, str]) -> dict[str, set[str]
             case TopK(_, _, _, over, keep):
                 sources[classes[over[-1]]].add(classes[keep])
     return {name: longer_than - {name} for name, longer_than in sources.items()}
+
+
+def _least(program: Program, classes: Mapping[str, str]) -> dict[str, int]:
+    """For each class over which a sum goes that is divided by, how large it is at the least, for FEWEST_TERMS in all.
+    Where it adds up products, these are near 0 together if they have few terms, half of which an activation takes: they
+    have twice as many."""
+    values = program.table()
+    sums = {op.result: op for op in ops(program) if isinstance(op, Einsum)}
+    maps = {op.result: operands(op.expr) for op in ops(program) if isinstance(op, Map)}
+    below = {name for op in ops(program) if isinstance(op, Map) for name in divisors(op.expr)}
+
+    def summed(names: Iterable[str]) -> list[Einsum]:
+        return [sums[name] for each in names for name in (each, *maps.get(each, ())) if name in sums]
+
+    divided = summed(below)
+    least: dict[str, int] = {}
+    added = summed(name for op in divided for name in op.operands)
+    for op, terms in (*((op, FEWEST_TERMS) for op in divided), *((op, 2 * FEWEST_TERMS) for op in added)):
+        over = signature(op, values).contracted
+        for dim in over:
+            each = next(n for n in range(2, terms + 1) if n ** len(over) >= terms)
+            least[classes[dim]] = max(each, least.get(classes[dim], 0))
+    return least
 
 
 def _long(spmds: Sequence[SpmdProgram], classes: Mapping[str, str]) -> set[str]:

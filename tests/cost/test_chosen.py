@@ -10,12 +10,13 @@ import pytest
 from escc.cost.estimate import estimate, local_bytes, predict
 from escc.cost.formulas.symbolic import symbolic
 from escc.cost.hardware import Hardware
-from escc.cost.memory import points
+from escc.cost.memory import points, points_without_blocks
 from escc.cost.ops import model_flops
 from escc.ir.choices import with_capacity, with_skew
 from escc.ir.diagnostics import Source
+from escc.ir.mesh import Mesh
 from escc.ir.program import Program
-from escc.ir.spmd import SpmdProgram
+from escc.ir.spmd import SpmdProgram, unsharded
 from escc.ir.text.read import parse
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
@@ -96,6 +97,20 @@ def test_a_narrow_sum_of_kept_rows_is_held_in_f32_as_well(dtype: str, times: lis
     [point] = [point for point in points(spmd) if point.step == "y"]
     held = [live.bytes for live in point.live if live.form == "in f32"]
     assert held == [each * local_bytes(spmd.table()["y"], spmd) for each in times]
+
+
+def test_a_matrix_of_codes_is_decoded_before_it_multiplies_rows() -> None:
+    """Of two that multiply the same rows both are: here the first is read twice, as if there were two."""
+    twice = "  v[B,X,F] = e[B,X,E] * Wi[X,E,F]\n  h = gelu(u) * v\n"
+    text = MODEL.replace("Wi: bf16", "Wi: fp8").replace("  h = gelu(u)\n", twice)
+    source = Source("codes.esti", text)
+    spmd = unsharded(expand(parse(source), source), "main", Mesh.parse("1"))
+    found = {point.step: {v.name: v.bytes for v in point.live if v.form == "decoded"} for point in points(spmd)}
+    assert found["d"] == {"Wd": X * F * E * 4}  # products with a mask in f32 are in f32
+    assert found["u"] == found["v"] == {"Wi": X * E * F * 4}
+    counts = [len([v for v in point.live if v.form == "decoded"]) for point in points(spmd) if point.step in ("u", "v")]
+    assert counts == [2, 2]
+    assert not any(v.form == "decoded" for point in points_without_blocks(spmd) for v in point.live)
 
 
 def test_flops_are_those_of_what_is_kept() -> None:

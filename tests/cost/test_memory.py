@@ -256,6 +256,26 @@ def test_rows_that_do_not_fill_lanes_are_looked_up_in_a_copy(places: int, rows: 
 
 
 @pytest.mark.parametrize(
+    ("places", "row", "held"),
+    [
+        (128, 2 * 1000, 1024),  # on a chip rows of 1,000: padded to whole lanes they are handed over
+        (128, 2 * 896, 896),  # 7 times 128: neither padded nor copied
+        (128, 2 * 912, 1024),  # an eighth more is the most
+        (128, 2 * 908, 908 + 1024),  # of more a copy is made
+        (1, 2 * 1000, 1000),
+    ],
+)
+def test_rows_that_nearly_fill_lanes_are_handed_over_padded(places: int, row: int, held: int) -> None:
+    b = Build("2", B=8, V=4096, E=row)
+    b.stored("ids", "B", Kind.INPUT, "i32")
+    b.stored("table", "VE_x")
+    b.op(Take("found", "table", "ids", ("V",)), "BE_x")
+    spmd = b.spmd("found")
+    beside = sum(value.bytes for value in points(spmd)[-1].live)
+    assert memory(spmd, places).total_bytes - beside == 2 * 4096 * held
+
+
+@pytest.mark.parametrize(
     ("rows", "dtype", "partial", "copied"),
     [
         (64, "bf16", "partialsum-x", 0),  # 16 rows for each chip

@@ -52,6 +52,16 @@ def test_memory_holds_a_block_and_what_it_is_made_of() -> None:
     assert any("r" in {live.name for live in point.live} for point in points(whole))
 
 
+@pytest.mark.parametrize(("queries", "rows"), [(4096, 512), (64, 2 * 64)])
+def test_to_choose_rows_of_keys_are_sorted(queries: int, rows: int) -> None:
+    """Integers in the order of the keys, the sorted keys, and where they stood, of 2**22 keys at the most."""
+    spmd = parsed(INDEXER.replace("L=4096", f"L={queries}"))
+    [chosen] = [point for point in points(spmd) if point.step == "n"]
+    taken = {live.label: live.bytes for live in chosen.live}
+    assert taken["t"] == 2 * queries * 8192 * 4
+    assert taken["t (sorted)"] == rows * 8192 * (4 + 4 + 4)
+
+
 def test_scores_and_what_weighs_and_sums_them_are_one_kernel() -> None:
     found = launches(parsed(INDEXER))
     assert [found[name].kernels for name in ("s", "r", "t")] == [1, 0, 0]

@@ -10,6 +10,7 @@ from emitted_files import run_files
 
 from escc.compiler import emit
 from escc.compiler.simulate.numpy_runtime import choose
+from escc.cost.memory import SORTED_KEYS
 
 INF, NAN = np.inf, np.nan
 WIDE, OTHERS = ["float32", "bfloat16", "float16"], ["int32", "int8", "float8_e4m3fn", "float8_e8m0fnu"]
@@ -46,8 +47,11 @@ for dtype, values in held.items():
     cases = [(random.choice(values[: 2 + n % 9], (50, *shape)), count) for n, (shape, count) in enumerate({SHAPES!r})]
     for n, (keys, count) in enumerate([*cases, (listed, 3)][: None if dtype in tiny else -1]):
         keys = np.asarray(keys, float).astype(jnp.dtype(dtype))
-        mask = jax.jit(partial(kept, rank=keys.ndim - 1, count=count, dtype=jnp.bfloat16))(keys)
+        chosen = partial(kept, rank=keys.ndim - 1, count=count, dtype=jnp.bfloat16)
+        mask = jax.jit(chosen)(keys)
         assert mask.dtype == jnp.bfloat16
+        for most in (1, 7 * keys[0].size):  # one row at a time, and several, of which the last are fewer
+            assert (jax.jit(partial(chosen, most=most))(keys) == mask).all()
         found[f"{{dtype}} {{n}} keys"] = keys.astype(float)
         found[f"{{dtype}} {{n}} mask"] = np.asarray(mask).astype(float)
 np.savez("PATH/masks.npz", **found)
@@ -84,6 +88,10 @@ def test_the_mask_is_that_of_numpy(masks: dict[str, np.ndarray], dtype: str) -> 
         found = masks[f"{dtype} {len(SHAPES)} mask"]
         np.testing.assert_array_equal(found[: len(LISTED)], choose(np.array(LISTED), 1, 3))
         np.testing.assert_array_equal(found[len(LISTED) :], [mask for _, mask in ORDERED])
+
+
+def test_as_many_keys_are_sorted_at_a_time_as_memory_counts() -> None:
+    assert f"dtype: Any, most: int = 2**{SORTED_KEYS.bit_length() - 1})" in runtime() and SORTED_KEYS.bit_count() == 1
 
 
 def test_a_mask_takes_less_room_than_its_keys(tmp_path: Path) -> None:

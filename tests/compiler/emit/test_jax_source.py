@@ -19,9 +19,10 @@ from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.emit.jax_text import identifier
 from escc.compiler.emit.specs import constraints, specs_json, specs_module
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.plan.pipeline import compile_phase, load, parse, with_pins
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
+from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.ir.spmd import SpmdProgram
@@ -71,6 +72,22 @@ def test_broken_files_exit_otherwise(tmp_path: Path) -> None:
         texts[f"{name}: {wrong}"] = before.replace(right, wrong) + marker + rest
     passed = [name for name, code in run_files(texts, tmp_path).items() if code == "0"]
     assert passed == []
+
+
+def magnified(times: int) -> str:
+    """The file of a program that adds what rounding left of a sum so many times to it."""
+    body = f"s = sum(x, over=E)\n t = sum(3 * x, over=E)\n return s + (t - 3 * s) * {times}"
+    program = parse(f"dim B, E = 64\nmain(x: f32[B,E]) {{ {body} }}\nphase run {{ B = 64 }}")
+    pinned = with_pins(program, Source("pins", "stored x BE_x\n"))
+    one = compile_phase(pinned, "run", Mesh.parse("16"), Options(HARDWARE))
+    return emit_jax(one.program, one.spmd, one.estimate)
+
+
+def test_a_difference_is_no_mistake_where_rounding_makes_the_unsharded_program_differ(tmp_path: Path) -> None:
+    """Beyond 1e-5 by as much as rounding explains, but not where that hides all: there nothing is said to agree."""
+    strict = [magnified(times).replace("rounding, 3e-05", "rounding, 0") for times in (1, 50)]
+    texts = {"1, strict": strict[0], "50, strict": strict[1], "50": magnified(50), "100000": magnified(100000)}
+    assert run_files(texts, tmp_path) == {"1, strict": "0", "50, strict": "1", "50": "0", "100000": "1"}
 
 
 def test_all_files_pass_the_linter_and_fit_the_width(tmp_path: Path) -> None:

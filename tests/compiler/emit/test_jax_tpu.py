@@ -24,7 +24,7 @@ from escc.cost.hardware import Hardware
 from escc.cost.tpu_collectives import Kept, filled, stages_of
 from escc.ir.collective import AllGather, CollectiveKind, ReduceScatter
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Einsum, Kind, Program
+from escc.ir.program import Append, Einsum, Kind, Program, Take
 from escc.ir.spmd import SpmdProgram
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options
@@ -315,3 +315,28 @@ def test_parameters_are_loaded_in_the_order_in_which_they_stand():
         for each, shape in ((codes, (6, 2, 4)), (f"{codes} | order 1 2 0", (2, 4, 6)))
     )
     assert np.array_equal(ordered, plain.transpose(1, 2, 0)) and plain.any()
+
+
+def looked_up(row: int) -> str:
+    """The file of a lookup in a table of such rows, of which a chip has half."""
+    b = Build("2", B=8, V=4096, E=row)
+    b.stored("ids", "B", Kind.INPUT, "i32")
+    b.stored("table", "VE_x")
+    b.op(Take("found", "table", "ids", ("V",)), "BE_x")
+    program, spmd = b.program("found"), b.spmd("found")
+    return emit_jax(program, spmd, estimate(spmd, HARDWARE), tpu=True)
+
+
+HANDED = """
+places = by_rows(jax.tree.map(partial(NamedSharding, make_mesh()), PARAMS))
+held = jax.device_put({"table": np.zeros((4096, 2000), np.float32)}, places)
+assert held["table"].format.layout.major_to_minor == (0, 1) and held["table"].sharding.spec == PARAMS["table"]
+
+
+def main("""
+
+
+def test_a_table_that_is_handed_over_by_rows_says_so(tmp_path: Path):
+    """Which of them are is said by cost.memory: those whose rows nearly fill lanes."""
+    assert [row for row in (200, 2000, 2048) if "def by_rows(places):" in looked_up(row)] == [2000]
+    assert run_files({"2000": looked_up(2000).replace("\ndef main(", HANDED)}, tmp_path) == {"2000": "0"}

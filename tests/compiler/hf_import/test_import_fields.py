@@ -433,11 +433,13 @@ def test_an_indexer_chooses_no_more_tokens_than_there_are() -> None:
     sparse = {"q_lora_rank": 16, "first_k_dense_replace": 1, "n_routed_experts": 8, "n_group": 1, "topk_group": 1}
     text = model_text(read(config("deepseek_v32", **sparse)), "m")
     assert "keep=128" in text and "phase decode  { B = 64, L = 1, M = 128," in text
-    long = config("deepseek_v32", **sparse, index_topk=4096, max_position_embeddings=65536)
+    long = config("deepseek_v32", **sparse, index_topk=4096, max_position_embeddings=65536, dtype="bfloat16")
     text = model_text(read(long), "m")
     assert "keep=4096" in text and "phase decode  { B = 64, L = 1, M = 4096," in text
     source = Source("m.esti", text)
-    assert expand(parse(source), source, {})
+    values = expand(parse(source), source, {}).table()
+    made = {values[f"{block}.{name}"].dtype for block in ("dense", "experts") for name in ("mi", "sn", "p", "o", "y")}
+    assert made == {Dtype.BF16}  # as without an indexer, whose scores are f32
 
 
 def test_scores_that_yarn_makes_larger_than_numbers_are_refused() -> None:

@@ -32,7 +32,7 @@ from escc.cost.hardware import Hardware
 from escc.ir.collective import AllGather, CollectiveKind, ReduceScatter
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
-from escc.ir.program import Kind
+from escc.ir.program import Kind, Take
 from escc.passes.choose import Options
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -418,6 +418,20 @@ def test_sums_of_many_megabytes_stay_what_they_are():
     made = {"program": b.program("t"), "spmd": spmd, "estimate": estimate(spmd, hardware)}
     found = tpu.check_tpu(replace(feed_forward(), hardware=hardware, **made))
     assert found.equal, module_check_text(feed_forward(), found)
+
+
+@needs_libtpu
+def test_a_table_whose_rows_nearly_fill_lanes_is_not_copied():
+    """It is handed over by rows, padded."""
+    b = Build("2x2", B=64, V=100_000, E=1000)
+    b.stored("ids", "B", Kind.INPUT, "i32")
+    b.stored("table", "VE")
+    b.op(Take("found", "table", "ids", ("V",)), "BE")
+    hardware, spmd = Hardware.load("tpu-v4"), b.spmd("found")
+    made = {"program": b.program("found"), "spmd": spmd, "estimate": estimate(spmd, hardware)}
+    found = tpu.check_tpu(replace(feed_forward(), hardware=hardware, **made))
+    assert not found.copies
+    assert found.memory["live"] / found.planned_bytes == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize(("peak", "short", "found"), [(1.04, 1.0, None), (1.06, 1.02, 1.02), (1.06, None, None)])

@@ -61,6 +61,60 @@ def test_the_largest_op_gets_the_smallest_sizes() -> None:
     assert sizes_of(b, "y") == {"B": 4, "F": 6, "E": 2, "Q": 3}
 
 
+def normed(over: str, divided: bool = True) -> dict[str, int]:
+    """The sizes of a program that sums squares over some dims, and then divides by the root of the mean, or by none."""
+    b = Build("2", B=64, E=64, K=64, Q=64)
+    b.stored("x", "BEKQ", Kind.INPUT)
+    rest = "".join(d for d in "BEKQ" if d not in over)
+    b.einsum("squares", f"BEKQ,BEKQ->{rest}", "x", "x", layout=rest)
+    b.map("mean", call("divide", "squares", Size(over[0])), rest)
+    b.map("y", call("multiply", "x", call("rsqrt", "mean") if divided else "mean"), "BEKQ")
+    return sizes_of(b, "y")
+
+
+def test_a_sum_that_is_divided_by_has_eight_terms() -> None:
+    assert normed("E") == {"B": 2, "E": 8, "K": 3, "Q": 4}
+    assert normed("E", divided=False) == {"B": 2, "E": 3, "K": 4, "Q": 5}
+
+
+def test_a_sum_over_two_dims_has_eight_terms_of_both() -> None:
+    assert normed("EK") == {"B": 2, "E": 3, "K": 4, "Q": 5}
+    assert normed("EKQ") == {"B": 2, "E": 3, "K": 4, "Q": 5}
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_products_that_are_normed_have_sixteen_terms(between: bool) -> None:
+    """Of fewer, of which an activation takes half, all are near 0 for some token, and so is all that is normed."""
+    b = Build("2", B=64, E=64, F=64, G=64)
+    b.stored("x", "BF", Kind.INPUT)
+    b.stored("W", "FE")
+    b.stored("V", "BG", Kind.INPUT)
+    b.einsum("d", "BF,FE->BE", "x", "W", layout="BE")
+    b.map("t", call("tanh", "d"), "BE")
+    normed = "t" if between else "d"
+    b.einsum("squares", "BE,BE->B", normed, normed, layout="B")
+    b.map("y", call("multiply", normed, call("rsqrt", "squares")), "BE")
+    assert sizes_of(b, "y") == {"B": 2, "E": 8, "F": 16, "G": 3}
+
+
+NORMED = """
+dim B, E = 6 pad 8
+main(x: bf16[B,E]) {
+  param scale: bf16[E]
+  return rmsnorm(x, scale, over=E)
+}
+phase run { B = 8 }
+"""
+
+
+def test_a_padded_dim_has_eight_true_terms() -> None:
+    pins = with_pins(parse(NORMED), Source("p", "stored x BE_x\n"))
+    one = compile_phase(pins, "run", Mesh.parse("4"), Options(Hardware.load("h100")))
+    [cut] = shrink(one.program, [one.spmd]).spmds
+    sizes = dict(cut.sizes)
+    assert sizes["E"] % 4 == 0 and sizes["E"] > one.program.true_sizes(sizes)["E"] >= 8
+
+
 def test_pairs_stay_together() -> None:
     b = Build("3x2", Q=48, E=64)
     b.stored("q", "Q_xE", Kind.INPUT)

@@ -178,6 +178,7 @@ def bailing_v2(fields: Fields) -> Stack:
     attention = replace(attention, rope=turned, query_norm=norm)
     fields.must_be("moe_router_enable_expert_bias", [True], "only scores with a correction are known")
     fields.must_be("score_function", ["sigmoid"], "only sigmoid scores are known")
+    fields.must_be("norm_head", [False], "only models without that are known")
     width = fields.count("moe_intermediate_size")
     factor = fields.number("routed_scaling_factor", fields.number("moe_router_topk_scaling_factor", 1.0))
     own = fields.renamed({"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"})

@@ -434,6 +434,14 @@ def test_a_rope_scaling_says_its_own_base() -> None:
 SPARSE = {"q_lora_rank": 16, "first_k_dense_replace": 1, "n_routed_experts": 8, "n_group": 1, "topk_group": 1}
 
 
+def test_which_ids_tokens_have_is_no_matter() -> None:
+    ids = {"im_newline_id": 11, "audio_bos_token_id": [3, 4], "stop_token_ids": [5]}
+    assert read(config("llama", **ids)) == read(config("llama"))
+    for name, value in (("im_newline_id", 1.5), ("layer_id", [1]), ("stop_token_ids", ["a"]), ("cut_id", True)):
+        with pytest.raises(InputError, match=f"The field `{name}` is not understood"):
+            read(config("llama", **{name: value}))
+
+
 def test_an_indexer_chooses_no_more_tokens_than_there_are() -> None:
     text = model_text(read(config("deepseek_v32", **SPARSE)), "m")
     assert "keep=128" in text and "phase decode  { B = 64, L = 1, M = 128," in text

@@ -71,7 +71,7 @@ def afmoe(fields: Fields) -> Stack:
         fields.must_be(name, [1], "groups of experts are not known here")
     fields.must_be("score_func", ["sigmoid"], "only sigmoid scores are known")
     fields.must_be("route_norm", [True], "weights add to 1 here")
-    fields.inert(["load_balance_coeff", "use_grouped_mm"])  # of training, and of how it is computed
+    fields.inert(["load_balance_coeff"])  # of training
     count, kept = fields.count("num_experts", 64), fields.count("num_experts_per_tok", 6)
     check_counts(fields, ("num_local_experts",), "num_experts_per_tok", count, kept)
     width, activation = fields.count("moe_intermediate_size", 1408), read_activation(fields, "hidden_act", "silu")

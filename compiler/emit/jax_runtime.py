@@ -130,26 +130,41 @@ def largest(keys: jax.Array, picked: jax.Array, rank: int, count: int) -> jax.Ar
 
 
 def kept(keys: jax.Array, rank: int, count: int, dtype: Any) -> jax.Array:
-    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept.
+    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept. As in
+    `lax.top_k`, NaN is the largest, and below all where its sign is set.
 
-    Those are kept that are above the least of them, and of its equals those that stand no later than the last that is
-    chosen: a few comparisons for each key. As in `lax.top_k`, NaN is the largest, and below all where its sign is set.
+    They stand where `lax.top_k` says. Keys that are compared with those that it gives may not be the same: XLA makes
+    them again in the kernel that compares, with other roundings, and what is chosen last is then lost. A TPU, on which
+    placing elements one by one takes long, compares places where few are kept, and bits where many are: those of a
+    context, which come of a product and are not made again.
     """
     flat = keys.reshape(*keys.shape[: keys.ndim - rank], -1)
     flat = flat.astype(jnp.bfloat16) if flat.dtype.itemsize == 1 else flat  # not all floats of a byte have a sign
+    whole = jnp.dtype(f"int{8 * flat.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(flat, whole)
     if floats := jnp.issubdtype(flat.dtype, jnp.floating):
-        whole = jnp.dtype(f"int{8 * flat.dtype.itemsize}")
-        bits = lax.bitcast_convert_type(flat, whole)
         bits = jnp.where(bits == jnp.iinfo(whole).min, 0, bits)  # -0, which top_k has below the 0 that it equals
         flat = lax.bitcast_convert_type(bits, flat.dtype)
     chosen, order = lax.top_k(flat, count)
-    if floats:  # as integers in the order of top_k: to compare floats is no order where there is NaN
+
+    def placed(_: jax.Array, __: jax.Array, order: jax.Array) -> jax.Array:
+        rows = order.reshape(-1, count)
+        none = jnp.zeros((len(rows), flat.shape[-1]), dtype)
+        return none.at[jnp.arange(len(rows))[:, None], rows].set(1, unique_indices=True).reshape(keys.shape)
+
+    def compared(bits: jax.Array, chosen: jax.Array, order: jax.Array) -> jax.Array:
+        places = jnp.arange(flat.shape[-1])
+        if count <= 64:
+            return (order[..., None] == places).any(-2).astype(dtype).reshape(keys.shape)
         found = (bits, lax.bitcast_convert_type(chosen, whole))
-        flat, chosen = (jnp.where(a < 0, a ^ jnp.iinfo(whole).max, a) for a in found)
-    least = chosen.min(-1, keepdims=True)  # were the last of both cut off instead, XLA would sort all
-    last = jnp.where(chosen == least, order, 0).max(-1, keepdims=True)
-    equals = (flat == least) & (jnp.arange(flat.shape[-1]) <= last)
-    return ((flat > least) | equals).astype(dtype).reshape(keys.shape)
+        if floats:  # as integers in the order of top_k: to compare floats is no order where there is NaN
+            found = tuple(jnp.where(a < 0, a ^ jnp.iinfo(whole).max, a) for a in found)
+        own, best = found
+        least = best.min(-1, keepdims=True)  # were the last of both cut off instead, XLA would sort all
+        last = jnp.where(best == least, order, 0).max(-1, keepdims=True)
+        return ((own > least) | (own == least) & (places <= last)).astype(dtype).reshape(keys.shape)
+
+    return lax.platform_dependent(bits, chosen, order, tpu=compared, default=placed)
 
 
 def rotate(a: jax.Array, axis: int) -> jax.Array:

@@ -54,15 +54,15 @@ class Attention:
         return frozenset([*(op.result for op in self.scores), self.exps, self.shares])
 
     @property
+    def ends(self) -> tuple[str, ...]:
+        """What is left of the scores: what the ops make that read them last."""
+        return self.largest.result, self.sum.result, self.product.result
+
+    @property
     def reads(self) -> frozenset[str]:
         """What it reads where it runs, which is where its maximum stands."""
         made = {op.result for op in self.scores}
         return frozenset(name for op in self.scores for name in operand_names(op)) - made | {self.values}
-
-    @property
-    def blocked(self) -> tuple[str, ...]:
-        """The dims along which it runs in blocks, that of the context last."""
-        return (self.query, self.context) if self.query else (self.context,)
 
     @property
     def rescaled(self) -> bool:

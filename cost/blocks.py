@@ -17,7 +17,15 @@ InBlocks = Attention | SummedScores
 
 def in_blocks(spmd: SpmdProgram) -> tuple[InBlocks, ...]:
     """What of a program runs in blocks: its attentions in order, then the sums of scores that stand in none of them."""
-    found = attentions(spmd)
+    return _with_sums(attentions(spmd), spmd)
+
+
+def perhaps(spmd: SpmdProgram) -> tuple[InBlocks, ...]:
+    """What of an unsharded program may run in blocks once it is sharded, as `in_blocks` has it."""
+    return _with_sums(attention.perhaps(spmd), spmd)
+
+
+def _with_sums(found: tuple[Attention, ...], spmd: SpmdProgram) -> tuple[InBlocks, ...]:
     inner = {name for one in found for name in one.unmade}
     return (*found, *(one for one in summed_scores.summed_scores(spmd) if one.sum.result not in inner))
 

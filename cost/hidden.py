@@ -6,6 +6,9 @@ key's alone, into which no tensor enters. What is causal is one, a window or a c
 the entries of a cache that wraps. A block of queries runs a block of the context where, of each limit, the least
 `lower` of its block is not above the greatest `upper` of its own; one block of the context always runs.
 
+The limits of an attention stand in its scores. Those of a sum of scores, as an indexer makes, stand in what reads the
+sum: where all of that is minus infinity beyond a limit, whatever the sum is, blocks beyond it are zeros.
+
 Chips of a mesh cut queries and context as they hold them, so that some have more to do than others: the share is that
 of the chip with most, for which the others wait. It counts the context as filled, as an estimate does.
 
@@ -18,7 +21,7 @@ program see the same ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -30,9 +33,10 @@ from numpy.typing import NDArray
 from ..ir.dataflow import origins
 from ..ir.expr import Call, Const, Context, Expr, Operand, Size, operands, sized_dims
 from ..ir.layout import Layout
-from ..ir.program import Einsum, Iota, Map, Op, Reduce, Region, Repeat, walk, with_operands
+from ..ir.program import Einsum, Iota, Map, Op, Reduce, Region, Repeat, operand_names, walk, with_operands
 from ..ir.spmd import Compute, SpmdProgram, SpmdValue, Step
-from .attention import Attention, perhaps
+from .attention import Attention
+from .blocks import InBlocks, cut, perhaps
 from .scores import WHOLE_BYTES, block_places
 
 Local = Callable[[str], Any]  # the size of an index: a number or an array
@@ -62,7 +66,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Shown:
-    """What an op does of the scores of an attention that may run in blocks, in its own indices.
+    """What an op does of the scores of an attention, or of a sum of scores, that may run in blocks, in its own indices.
 
     `scores`: the indices of the scores, `query` (None where there is but one) and `context` those along which it runs
     in blocks. `summed`: those over which the op makes a sum that scores are: where they are split, it makes scores
@@ -80,15 +84,35 @@ class Shown:
     limits: tuple[tuple[Expr, Expr], ...]
 
 
-def limits(one: Attention, spmd: SpmdProgram) -> tuple[Limit, ...]:
-    """The limits that hide scores of an attention of a program, as the op that masks them has them."""
-    ops, copies, sizes = _ops(spmd), origins(spmd), dict(spmd.sizes)
-    masks, found = ops[one.masked], list[Limit]()
-    for lower, upper in _compared(masks.expr) if isinstance(masks, Map) else ():
-        lowest, highest = (_places_of(side, ops, copies) for side in (lower, upper))
-        if lowest is not None and highest is not None and all(_along(s, one, sizes) for s in (lowest, highest)):
-            found.append(Limit(lower, upper, lowest, highest))
-    return tuple(found)
+def limits(one: InBlocks, spmd: SpmdProgram) -> tuple[Limit, ...]:
+    """The limits that hide scores of an attention of a program, as the op that masks them has them; or scores of which
+    a sum is made, as the first op has them that reads the sum."""
+    ops, copies, sizes, values = _ops(spmd), origins(spmd), dict(spmd.sizes), spmd.table()
+
+    def of(mask: Op) -> Iterator[Limit]:
+        for lower, upper in _compared(mask.expr) if isinstance(mask, Map) else ():
+            lowest, highest = (_places_of(side, ops, copies) for side in (lower, upper))
+            if lowest is not None and highest is not None and all(_along(s, one, sizes) for s in (lowest, highest)):
+                yield Limit(lower, upper, lowest, highest)
+
+    if isinstance(one, Attention):
+        return tuple(of(ops[one.masked]))
+    if len({frozenset(values[name].dims) for name in one.unmade}) > 1:
+        return ()  # blocks would be of other places to one op than to another
+    first, *others = _readers(one.sum.result, spmd, ops, copies) or [one.sum]
+    also = [{(limit.lowest, limit.highest) for limit in of(reader)} for reader in others]
+    return tuple(limit for limit in of(first) if all((limit.lowest, limit.highest) in each for each in also))
+
+
+def _readers(name: str, spmd: SpmdProgram, ops: Mapping[str, Op], copies: Mapping[str, str]) -> list[Op]:
+    """The ops that read a value or a copy of it; none where something else does as well."""
+    repeats = [placed.item for placed in walk(spmd.body) if isinstance(placed.item, Repeat)]
+    kept = {*spmd.results, *(n for repeat in repeats for c in repeat.carries for n in (c.initial, c.next))}
+
+    def among(names: Iterable[str]) -> bool:
+        return any(copies.get(each, each) == name for each in names)
+
+    return [] if among(kept) else [op for op in ops.values() if among(operand_names(op))]
 
 
 def _compared(expr: Expr) -> Iterator[tuple[Expr, Expr]]:
@@ -124,25 +148,25 @@ def _places_of(expr: Expr, ops: Mapping[str, Op], copies: Mapping[str, str]) -> 
     return None
 
 
-def _along(places: Expr, one: Attention, sizes: Mapping[str, int]) -> bool:
+def _along(places: Expr, one: InBlocks, sizes: Mapping[str, int]) -> bool:
     """Whether a side of a limit depends on the query's place or on the key's alone, or on neither."""
     dims = {dim for dim in operands(places) if sizes[dim] > 1}
-    return len(dims) <= 1 and dims <= set(one.blocked)
+    return len(dims) <= 1 and dims <= {one.query, one.context}
 
 
 def shown(spmd: SpmdProgram) -> dict[str, Shown]:
-    """The ops of a program that may leave scores out, by what they make: those of each attention that may run in blocks
-    and of which a limit hides some."""
+    """The ops of a program that may leave scores out, by what they make: those of each attention and of each sum of
+    scores that may run in blocks and of which a limit hides some."""
     plain = _without_moves(spmd)
     values, found = plain.table(), dict[str, Shown]()
-    attentions = perhaps(plain)
-    ops = _ops(plain) if attentions else {}
-    for one in attentions:
+    every = perhaps(plain)
+    ops = _ops(plain) if every else {}
+    for one in every:
         hides = tuple((limit.lowest, limit.highest) for limit in limits(one, plain))
         if not hides:
             continue
-        bits, most = values[one.masked].dtype.bits, max(values[name].dtype.bits for name in one.unmade)
-        for name in (*one.unmade, one.largest.result, one.sum.result, one.product.result):
+        bits, most = values[cut(one)].dtype.bits, max(values[name].dtype.bits for name in one.unmade)
+        for name in (*one.unmade, *one.ends):
             dims, indices, summed = _scores(ops[name], one, values)
             of = dict(zip(dims, indices, strict=True))
             query = of[one.query] if one.query else None
@@ -151,21 +175,19 @@ def shown(spmd: SpmdProgram) -> dict[str, Shown]:
 
 
 def _scores(
-    op: Op, one: Attention, values: Mapping[str, SpmdValue]
+    op: Op, one: InBlocks, values: Mapping[str, SpmdValue]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """The dims of the scores that an op makes or reads, the indices that it has for them, and those over which it makes
     a sum that scores are."""
-    dims = values[one.masked].dims
     match op:
-        case Einsum(_, names, indices, _) if op is one.product:
-            return dims, indices[names.index(one.shares)], ()
-        case Einsum(_, _, indices, _) if op is one.sum:
-            return dims, indices[0], ()
+        case Einsum(_, names, indices, _) if op.result in one.ends:
+            own = next(n for n, name in enumerate(names) if name in one.unmade)
+            return values[names[own]].dims, indices[own], ()
         case Einsum(result, _, indices, output):
             summed = {index for each in indices for index in each} - set(output)
             return values[result].dims, output, tuple(sorted(summed))
         case Reduce():
-            return dims, dims, ()
+            return values[op.operand].dims, values[op.operand].dims, ()
     return values[op.result].dims, values[op.result].dims, ()
 
 

@@ -35,6 +35,11 @@ class SummedScores:
         return frozenset(op.result for op in self.scores)
 
     @property
+    def ends(self) -> tuple[str, ...]:
+        """What is left of the scores: what the op makes that reads them last."""
+        return (self.sum.result,)
+
+    @property
     def reads(self) -> frozenset[str]:
         """What it reads where it runs, which is where the sum stands."""
         return frozenset(name for op in (*self.scores, self.sum) for name in operand_names(op)) - self.unmade

@@ -26,7 +26,7 @@ from ..plan.compiled import Compilation
 from ..plan.offload import Offload
 from ..plan.pipeline import compile_phases, load, select_phases
 from ..plan.serving import Stream, of_stream, served, served_text
-from ..plan.shapes import meshes_to_compile, ranking
+from ..plan.shapes import best_of, meshes_to_compile, ranking
 from ..plan.staged import Staged
 from ..plan.tries import Try
 from ..report.compiled_model import CompiledModel, Way, compile_model
@@ -142,6 +142,10 @@ def _refuse(way: Way, parts: bool, pad_auto: bool, streamed: bool) -> None:
     elif way.stages is not None and parts:
         hint = "leave out `--parts`, or write the parts in `--chips`"
         raise fail("Axes are not split in parts in stages.", hint=hint)
+    elif way.stages is not None and pad_auto:
+        raise fail(
+            "Padded sizes are not tried in stages.", hint="leave out `--pad auto`, or pad a dim by `--pad DIM=N`"
+        )
 
 
 def _refuse_on_tpu(emit: Emit, stages: str | None, meshes: Sequence[Mesh], chip: Hardware) -> None:
@@ -266,17 +270,20 @@ def compile_command(
     wanted, counts = opt.stages_of(stages, micro_batches), opt.counts_by_phase(micro_batches, phases)
     way = Way(wanted, counts, offload, ahead, separate, check, best_batch)
     _refuse(way, parts, "auto" in (pad or []), stream is not None)
-    compiled = compile_model(model, meshes, options, phases, way)
+    paddings = None
+    compiled: CompiledModel | CompiledPipeline
+    if "auto" in (pad or []):
+        shapes, mesh = best_of(model, phases, meshes, options, separate)
+        auto = pad_auto(lambda more: loaded({**pads, **more}), phases, mesh, options, separate)
+        compiled = CompiledModel(compile_phases(auto.program, phases, mesh, options, check, separate), shapes)
+        paddings = padding_text(auto)
+    else:
+        compiled = compile_model(model, meshes, options, phases, way)
     if compiled.choice:
         (say if emit is Emit.TEXT else note)(compiled.choice + "\n")
     if isinstance(compiled, CompiledPipeline):
         writing.show_staged(compiled.staged, compiled.tried)
         return
-    paddings = None
-    if "auto" in (pad or []):
-        auto = pad_auto(lambda more: loaded({**pads, **more}), phases, compiled.mesh, options, separate)
-        again = compile_phases(auto.program, phases, compiled.mesh, options, check, separate)
-        compiled, paddings = CompiledModel(again, compiled.shapes), padding_text(auto)
     _remark(compiled)
     if emit is Emit.JAX:
         complain([warning for one in compiled.phases for warning in _late("jax.planned").too_large(one)])

@@ -8,8 +8,8 @@ it hides all do not run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...cost.attention import Attention
@@ -35,6 +35,12 @@ def _parts_text(parts: Parts, letter: Mapping[str, str]) -> str:
     return "[" + ", ".join(f'("{"".join(letter[label] for label in labels)}", {text})' for labels, text in parts) + "]"
 
 
+def _limits_text(sides: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The argument of a call that has these limits, none where there are none."""
+    every = [f"({lower}, {upper})" for lower, upper in sides]
+    return [(f"[{', '.join(every)}]", "")] if every else []
+
+
 @dataclass(frozen=True)
 class ScoreBlocks:
     """Writes what of a program runs in blocks of scores, `found`. `made`: the text of each product, as a chip makes
@@ -52,11 +58,7 @@ class ScoreBlocks:
     @cached_property
     def steps(self) -> dict[str, InBlocks]:
         """What an op is a step of, by what it makes: the maximum, the sum and the product of an attention."""
-        found: dict[str, InBlocks] = {}
-        for one in self.found:
-            own = (one.largest, one.sum, one.product) if isinstance(one, Attention) else (one.sum,)
-            found |= {op.result: one for op in own}
-        return found
+        return {name: one for one in self.found for name in one.ends}
 
     def reads(self, op: Op) -> set[str] | None:
         """What is read where a step is written; None for other ops."""
@@ -102,6 +104,7 @@ class ScoreBlocks:
         arguments = [
             (f"{function}, {_parts_text(parts, letter)}", ""),
             (f'"{out}", {self._blocks(one, letter)}', self.note(one.widest)),
+            *self._limits_of_sum(one, letter),
         ]
         self.lines.comment(f"{scope.texts[result]}: {note}")
         self.lines.call(f"{scope.texts[result]} = made_in_blocks", arguments)
@@ -159,14 +162,35 @@ class ScoreBlocks:
 
         def side(expr: Expr) -> str:
             held = {name: self.ops.kept(self.values[name].dims) for name in operands(expr)}
-            dims = list(dict.fromkeys(dim for each in held.values() for dim in each))
             dtypes = {name: self.values[name].dtype for name in held}
-            size, context = self.ops.size_text, self.ops.context_text
-            text = ExprText(dims, scope.texts.__getitem__, dtypes, held, size, context, "()").write(expr, Dtype.F32)
-            return f'"{"".join(letter[dim] for dim in dims)}", {text}'
+            return self._side(expr, letter, scope.texts.__getitem__, held, dtypes)
 
-        every = [f"({side(limit.lower)}, {side(limit.upper)})" for limit in limits(one, self.spmd)]
-        return [(f"[{', '.join(every)}]", "")] if every else []
+        return _limits_text((side(limit.lower), side(limit.upper)) for limit in limits(one, self.spmd))
+
+    def _limits_of_sum(self, one: SummedScores, letter: Mapping[str, str]) -> list[tuple[str, str]]:
+        """The same of a sum of scores, where nothing that counts places needs to have been made yet."""
+        made = replace(self.values[one.sum.result], dtype=Dtype.F32)
+
+        def side(expr: Expr) -> str:
+            held = {dim: self.ops.kept([dim]) for dim in operands(expr)}
+            return self._side(
+                expr, letter, lambda dim: self.ops.positions(dim, made), held, dict.fromkeys(held, made.dtype)
+            )
+
+        return _limits_text((side(limit.lowest), side(limit.highest)) for limit in limits(one, self.spmd))
+
+    def _side(
+        self,
+        expr: Expr,
+        letter: Mapping[str, str],
+        operand: Callable[[str], str],
+        held: Mapping[str, Sequence[str]],
+        dtypes: Mapping[str, Dtype],
+    ) -> str:
+        """A side of a limit: the letters of its dims, and its text."""
+        dims = list(dict.fromkeys(dim for each in held.values() for dim in each))
+        text = ExprText(dims, operand, dtypes, held, self.ops.size_text, self.ops.context_text, "()")
+        return f'"{"".join(letter[dim] for dim in dims)}", {text.write(expr, Dtype.F32)}'
 
     def _sum(self, one: Attention, scope: Scope) -> None:
         """A chip's sum, brought to the maximum that is taken from scores."""

@@ -153,13 +153,15 @@ class Ops:
                 text = f"largest({entries}, {len(self.kept(over))}, {self.size_text(keep)})"
                 return text if keep in dims else f"{text}[..., 0]"
             case Iota(result, dim):
-                value, size = self.values[result], self.size_text(dim)
-                if not dims:
-                    return f"jnp.zeros((), {dtype_text(value.dtype)})"
-                axes = value.axes(dim)
-                if axes:
-                    return f"own_positions({size}, {axes_text(axes)}, {dtype_text(value.dtype)})"
-                return f"jnp.arange({size}, dtype={dtype_text(value.dtype)})"
+                return self.positions(dim, self.values[result])
+
+    def positions(self, dim: str, of: SpmdValue) -> str:
+        """The text of the places along a dim that a chip has of a value, in the type of that."""
+        size, dtype = self.size_text(dim), dtype_text(of.dtype)
+        if not self.kept([dim]):
+            return f"jnp.zeros((), {dtype})"
+        axes = of.axes(dim)
+        return f"own_positions({size}, {axes_text(axes)}, {dtype})" if axes else f"jnp.arange({size}, dtype={dtype})"
 
     def unpacked(self, name: str, target: Dtype, known: Mapping[str, str]) -> tuple[str, Dtype]:
         """The text of an operand, and its type: stored types that nothing computes with become wider."""

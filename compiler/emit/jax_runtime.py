@@ -7,7 +7,7 @@ Never imported by the compiler, which reads it as text: JAX may be missing. All 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -130,13 +130,16 @@ def largest(keys: jax.Array, picked: jax.Array, rank: int, count: int) -> jax.Ar
 
 
 def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) -> jax.Array:
-    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept.
+    """1 at the `count` largest of `keys` over the last `rank` axes, 0 elsewhere. Of equal keys the first is kept. As in
+    `lax.top_k`, NaN is the largest, and below all where its sign is set.
 
     Rows of keys are looked at so many at a time that they have no more than `most` keys: to sort these takes three
     times their room.
 
-    Those are kept that are above the least of them, and of its equals those that stand no later than the last that is
-    chosen: a few comparisons for each key. As in `lax.top_k`, NaN is the largest, and below all where its sign is set.
+    They stand where `lax.top_k` says. Keys that are compared with those that it gives may not be the same: XLA makes
+    them again in the kernel that compares, with other roundings, and what is chosen last is then lost. A TPU, on which
+    placing elements one by one takes long, compares places where few are kept, and bits where many are: those of a
+    context, which come of a product and are not made again.
     """
     flat = keys.reshape(*keys.shape[: keys.ndim - rank], -1)
     together = max(most // flat.shape[-1], 1)
@@ -144,162 +147,37 @@ def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) 
         rows = flat.reshape(-1, flat.shape[-1])
         return lax.map(lambda row: kept(row, 1, count, dtype), rows, batch_size=together).reshape(keys.shape)
     flat = flat.astype(jnp.bfloat16) if flat.dtype.itemsize == 1 else flat  # not all floats of a byte have a sign
+    whole = jnp.dtype(f"int{8 * flat.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(flat, whole)
     if floats := jnp.issubdtype(flat.dtype, jnp.floating):
-        whole = jnp.dtype(f"int{8 * flat.dtype.itemsize}")
-        bits = lax.bitcast_convert_type(flat, whole)
         bits = jnp.where(bits == jnp.iinfo(whole).min, 0, bits)  # -0, which top_k has below the 0 that it equals
         flat = lax.bitcast_convert_type(bits, flat.dtype)
     chosen, order = lax.top_k(flat, count)
-    if floats:  # as integers in the order of top_k: to compare floats is no order where there is NaN
+
+    def placed(_: jax.Array, __: jax.Array, order: jax.Array) -> jax.Array:
+        rows = order.reshape(-1, count)
+        none = jnp.zeros((len(rows), flat.shape[-1]), dtype)
+        return none.at[jnp.arange(len(rows))[:, None], rows].set(1, unique_indices=True).reshape(keys.shape)
+
+    def compared(bits: jax.Array, chosen: jax.Array, order: jax.Array) -> jax.Array:
+        places = jnp.arange(flat.shape[-1])
+        if count <= 64:
+            return (order[..., None] == places).any(-2).astype(dtype).reshape(keys.shape)
         found = (bits, lax.bitcast_convert_type(chosen, whole))
-        flat, chosen = (jnp.where(a < 0, a ^ jnp.iinfo(whole).max, a) for a in found)
-    least = chosen.min(-1, keepdims=True)  # were the last of both cut off instead, XLA would sort all
-    last = jnp.where(chosen == least, order, 0).max(-1, keepdims=True)
-    equals = (flat == least) & (jnp.arange(flat.shape[-1]) <= last)
-    return ((flat > least) | equals).astype(dtype).reshape(keys.shape)
+        if floats:  # as integers in the order of top_k: to compare floats is no order where there is NaN
+            found = tuple(jnp.where(a < 0, a ^ jnp.iinfo(whole).max, a) for a in found)
+        own, best = found
+        least = best.min(-1, keepdims=True)  # were the last of both cut off instead, XLA would sort all
+        last = jnp.where(best == least, order, 0).max(-1, keepdims=True)
+        return ((own > least) | (own == least) & (places <= last)).astype(dtype).reshape(keys.shape)
+
+    return lax.platform_dependent(bits, chosen, order, tpu=compared, default=placed)
 
 
 def rotate(a: jax.Array, axis: int) -> jax.Array:
     """Pairs along `axis` turned by a right angle: (a, b) becomes (-b, a). Pairs are no dim, which would fill lanes."""
     first = jnp.expand_dims(np.arange(a.shape[axis]) % 2 == 0, [i for i in range(a.ndim) if i != axis % a.ndim])
     return jnp.where(first, -jnp.roll(a, -1, axis), jnp.roll(a, 1, axis))
-
-
-def block_along(letters: str, a: jax.Array, letter: str, start: Any, count: int) -> jax.Array:
-    """The `count` places from `start` on of the dimension that a letter names; all of an array that has none such."""
-    found = letters.find(letter)
-    return a if found < 0 else lax.dynamic_slice_in_dim(a, start, count, found)
-
-
-def side_by_side(blocks: jax.Array, at: int, size: int) -> jax.Array:
-    """Blocks of a dimension of `size`, put along it as dimension `at`. The last ends where all do: of it what no other
-    has is taken."""
-    count, places = len(blocks), blocks.shape[at + 1]
-    whole = jnp.moveaxis(blocks, 0, at).reshape(*blocks.shape[1 : at + 1], -1, *blocks.shape[at + 2 :])
-    left = size - places * (count - 1)
-    if left == places:
-        return whole
-    before, last = jnp.split(whole, [places * (count - 1)], at)
-    return jnp.concatenate([before, lax.slice_in_dim(last, places - left, None, axis=at)], at)
-
-
-def attention_along_context(
-    scores: Callable[..., jax.Array],
-    parts: Sequence[tuple[str, jax.Array]],
-    product: str,
-    values: jax.Array,
-    block: tuple[str, int],
-    weighing: Any,
-    dtype: Any,
-    limits: Sequence[tuple[str, jax.Array, str, jax.Array]],
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What `attention_in_blocks` gives for one block of queries; `block`: the context, how many places at a time."""
-    weights, held, out = product.replace("->", ",").split(",")
-    context, width = block
-    size = values.shape[held.index(context)]
-    rows, axis = weights.replace(context, ""), weights.index(context)
-
-    def beside(a: jax.Array) -> jax.Array:  # rows, as they stand beside the result
-        order = [rows.index(letter) for letter in out if letter in rows]
-        return jnp.expand_dims(a.transpose(order), [i for i, letter in enumerate(out) if letter not in rows])
-
-    def multiplied(weight: jax.Array, some: jax.Array) -> jax.Array:
-        return jnp.einsum(product, weight, some, preferred_element_type=jnp.float32)
-
-    def widened(weight: jax.Array, some: jax.Array) -> jax.Array:  # XLA's CPU has no such product of bfloat16
-        return jnp.einsum(product, weight.astype(jnp.float32), some.astype(jnp.float32))
-
-    starts = np.minimum(np.arange(0, size, width), size - width)
-
-    def edges(letters: str, a: jax.Array, pick: Any) -> jax.Array:
-        return pick(a[starts[:, None] + np.arange(width)], axis=1) if context in letters else pick(a)
-
-    shown = [edges(left, lower, jnp.min) <= edges(right, upper, jnp.max) for left, lower, right, upper in limits]
-    runs = jnp.ones(len(starts), bool)
-    for some in shown:
-        runs &= some
-    order, count = (jnp.argsort(~runs, stable=True), runs.sum()) if shown else (None, len(starts))
-
-    def step(place: Any, before: Any) -> Any:
-        most, total, sums = before
-        first = (place if order is None else order[place]) * width
-        start = jnp.minimum(first, size - width)
-        found = scores(*(block_along(letters, a, context, start, width) for letters, a in parts)).astype(jnp.float32)
-        if size % width:  # the last block starts earlier, among those that were counted
-            fresh = jnp.expand_dims(start + jnp.arange(width) >= first, range(1, found.ndim - axis))
-            found = jnp.where(fresh, found, -jnp.inf)
-        top = jnp.maximum(most, found.max(axis))
-        shift = jnp.where(top == -jnp.inf, 0, top)  # of a row without any score that counts
-        shrunk, weight = jnp.exp(most - shift), jnp.exp(found - jnp.expand_dims(shift, axis)).astype(weighing)
-        some = block_along(held, values, context, start, width)
-        some = some.astype(weighing) if some.dtype.itemsize == 1 else some
-        more = lax.platform_dependent(weight, some, cpu=widened, default=multiplied)
-        total = total * shrunk + weight.sum(axis, dtype=jnp.float32)
-        return top, total, sums * beside(shrunk) + more
-
-    most, total, sums = lax.fori_loop(1, count, step, step(0, (-jnp.inf, 0.0, 0.0)))
-    return (sums / beside(jnp.where(total == 0, 1, total))).astype(dtype), most, total
-
-
-def attention_in_blocks(
-    scores: Callable[..., jax.Array],
-    parts: Sequence[tuple[str, jax.Array]],
-    product: str,
-    values: jax.Array,
-    blocks: Mapping[str, int],
-    weighing: Any,
-    dtype: Any,
-    limits: Sequence[tuple[str, jax.Array, str, jax.Array]] = (),
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Softmax of scores times values, a block of scores at a time: all of them never exist at once.
-
-    `scores` makes a block of the blocks of `parts`, of which each has a letter for each dimension; `product` is the
-    einsum with `values`, its weights in the type `weighing`. `blocks`: how many places of each letter a block has, of
-    queries, where there are several, and then of the context. The result is of type `dtype`; beside it come the
-    largest score of each row, and the sum of exp(score - largest), both of this chip's part of the context.
-
-    Each of `limits` is a lower and an upper array, of queries or of the context as their letters say: scores count
-    where the lower is not above the upper. Blocks in which it is nowhere so do not run, all but one for each block of
-    queries, which then is all hidden.
-    """
-    weights, held, out = product.replace("->", ",").split(",")
-    sizes = {letter: n for letters, a in [*parts, (held, values)] for letter, n in zip(letters, a.shape, strict=True)}
-    *queries, (context, width) = ((letter, min(n, sizes[letter])) for letter, n in blocks.items())
-
-    def attend(cut: Callable[[str, jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        own = [(each, cut(each, a)) for each, a in parts]
-        hides = [(left, cut(left, a), right, cut(right, b)) for left, a, right, b in limits]
-        return attention_along_context(scores, own, product, values, (context, width), weighing, dtype, hides)
-
-    if not queries or sizes[queries[0][0]] == queries[0][1]:
-        return attend(lambda _, a: a)
-    [(query, count)] = queries
-    starts = np.minimum(np.arange(0, sizes[query], count), sizes[query] - count)
-    made, most, total = lax.map(lambda start: attend(lambda each, a: block_along(each, a, query, start, count)), starts)
-    rows, size = weights.replace(context, ""), sizes[query]
-    beside = (side_by_side(a, rows.index(query), size) for a in (most, total))
-    return side_by_side(made, out.index(query), size), *beside
-
-
-def made_in_blocks(
-    make: Callable[..., jax.Array], parts: Sequence[tuple[str, jax.Array]], out: str, blocks: Mapping[str, int]
-) -> jax.Array:
-    """What `make` makes of `parts`, a block at a time: what it needs on the way never exists for all at once.
-
-    `parts` and `blocks` are as for `attention_in_blocks`; `out` has a letter for each dimension of the result.
-    """
-    if not blocks:
-        return make(*(a for _, a in parts))
-    (letter, count), *rest = blocks.items()
-    size = next(a.shape[letters.index(letter)] for letters, a in parts if letter in letters)
-    count = min(count, size)
-    starts = np.minimum(np.arange(0, size, count), size - count)
-
-    def at(start: Any) -> jax.Array:
-        cut = [(letters, block_along(letters, a, letter, start, count)) for letters, a in parts]
-        return made_in_blocks(make, cut, out, dict(rest))
-
-    return at(0) if size == count else side_by_side(lax.map(at, starts), out.index(letter), size)
 
 
 def gather_in_stages(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:

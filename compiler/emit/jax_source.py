@@ -40,8 +40,8 @@ from .jax_tree import OWN, TREES, Leaf, Names, names_of
 
 # Nothing of a model stands in the first two lines, where Python looks for an encoding (PEP 263).
 TITLE = '"""A step of a model on the chips of a mesh, in JAX, with its collectives spelled out.'
-RUNTIME, ROWS_RUNTIME, STREAMS_RUNTIME = (
-    Path(__file__).with_name(f"{name}.py") for name in ("jax_runtime", "jax_rows_runtime", "jax_streams_runtime")
+RUNTIME, SCORES_RUNTIME, ROWS_RUNTIME, STREAMS_RUNTIME = (
+    Path(__file__).with_name(f"jax_{name}runtime.py") for name in ("", "scores_", "rows_", "streams_")
 )
 CHECKPOINTS = Path(checkpoint_files.__file__), Path(parameter_parts.__file__)
 OLDEST = (0, 10)  # the first JAX whose gathers can say that their result is the same everywhere
@@ -134,7 +134,7 @@ def _doc(names: Names) -> str:
 
 def _runtime(streams: bool) -> dict[str, str]:
     """The helper functions by name, as text; with those for `streams`."""
-    return _helpers(RUNTIME, ROWS_RUNTIME, *([STREAMS_RUNTIME] if streams else []))
+    return _helpers(RUNTIME, SCORES_RUNTIME, ROWS_RUNTIME, *([STREAMS_RUNTIME] if streams else []))
 
 
 def _helpers(*paths: Path) -> dict[str, str]:

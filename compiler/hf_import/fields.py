@@ -40,6 +40,14 @@ def _positive(value: Value) -> float | None:
     return float(value) if 0 < value <= LARGEST else None
 
 
+def _is_token(name: str, node: Node) -> bool:
+    """Whether a field says which id a token has, or some tokens have."""
+    one = name.endswith("_id")
+    found = node.value if isinstance(node.value, tuple) and name.endswith(("_token_id", "_token_ids")) else (node,)
+    whole = [isinstance(each.value, int) and not isinstance(each.value, bool) for each in found]
+    return (one or name.endswith("_token_ids")) and all(whole)
+
+
 @dataclass
 class Fields:
     """The entries of an object, and which of them have been read.
@@ -217,8 +225,10 @@ class Fields:
         return found
 
     def refuse_unknown(self) -> None:
-        """Note the fields that have not been read, of very many the first. Null says nothing in an unknown field."""
-        unknown = [n for n, entry in self.entries.items() if n not in self.known and entry.node.value is not None]
+        """Note the fields that have not been read, of very many the first. Null says nothing in an unknown field, and
+        which id a token has nothing of the arithmetic."""
+        said = (n for n, entry in self.entries.items() if entry.node.value is not None and not _is_token(n, entry.node))
+        unknown = [name for name in said if name not in self.known]
         meant = sorted(self.known - self.entries.keys())
         for name in unknown[:MOST_UNKNOWN]:
             like = difflib.get_close_matches(name[:64], meant, n=1, cutoff=MISSPELLED)

@@ -126,7 +126,9 @@ def head_lines(a: Attention, d: HeadDims, norm: Norm, n: str, dtype: str) -> Ite
     if a.slopes is not None:
         yield from _slope_lines(a.heads, d)
     scores = " + ".join(f"s{part.suffix}" for part in d.parts)
-    yield f"p = softmax({_scored(a, d, scores)}, over={d.slots}, mask={_mask(a, d)}{', sink=sinks' if a.sinks else ''})"
+    shares = "p" if a.slopes is None else f"p: {dtype}"  # places are f32, and so are scores to which they are added
+    sink = ", sink=sinks" if a.sinks else ""
+    yield f"{shares} = softmax({_scored(a, d, scores)}, over={d.slots}, mask={_mask(a, d)}{sink})"
     yield f"o[B,L,{d.heads},{d.value}] = p[B,L,{d.heads},{d.slots}] * vs[B,{d.slots},{d.key(d.value)}]"
     out = "o"
     if a.gate is not Gate.NONE:

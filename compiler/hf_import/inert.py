@@ -123,19 +123,8 @@ UNREAD = (  # that configs carry from other programs, and no architecture here r
     "use_flash_attn",
     "use_flash_attention",
     "use_reentrant_checkpointing",
+    "use_grouped_mm",
     "max_tokenizer_truncation",
-    "unk_token_id",
-    "mask_token_id",
-    "image_token_id",
-    "video_token_id",
-    "image_start_token_id",
-    "image_end_token_id",
-    "video_start_token_id",
-    "video_end_token_id",
-    "vision_token_id",
-    "vision_start_token_id",
-    "vision_end_token_id",
-    "audio_token_id",
     "torch_compile",
     "seq_aux",
     "kv_cache_dtype",
@@ -143,7 +132,12 @@ UNREAD = (  # that configs carry from other programs, and no architecture here r
     "dual_chunk_attention_config",  # of contexts longer than trained on, by an engine that has it
     "z_loss_weight",
 )
-ROUNDING = ("pretraining_tp", "reorder_and_upcast_attn")  # they move roundings only
+ROUNDING = (  # they move roundings only
+    "pretraining_tp",
+    "reorder_and_upcast_attn",
+    "enable_lm_head_fp32",
+    "enable_attention_fp32_softmax",
+)
 
 INERT = frozenset((*LIBRARY, *OUTPUTS, *TOKENS, *SAMPLING, *TRAINING, *OTHER_HEADS, *DRAFTS, *UNREAD, *ROUNDING))
 

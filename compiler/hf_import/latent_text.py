@@ -114,9 +114,10 @@ def index_tensors(wide: str, turned: str, heads: str, rest: str) -> Iterator[Ten
 
 def index_lines(indexer: Indexer, queries: tuple[str, str], n: str, d: LatentDims, dtype: str) -> Iterator[str]:
     """The mask `mi` of the tokens that a query sees, of the type of all that it is multiplied with. A key's two parts
-    are normed as one. `queries`: what they are made of, and its dim; `n`: what all else is."""
+    are normed as one; what chooses is in f32, as it is where the model was published, and nothing after it. `queries`:
+    what they are made of, and its dim; `n`: what all else is."""
     of, wide = queries
-    i, size, turned, rest = d.index_heads, indexer.head_dim, d.turned, d.index_rest
+    i, turned, rest, size = d.index_heads, d.turned, d.index_rest, indexer.head_dim
     yield f"iqr[B,L,{i},{turned}] = {of}[B,L,{wide}] * Wiqr[{wide},{i},{turned}]"
     yield f"iqn[B,L,{i},{rest}] = {of}[B,L,{wide}] * Wiqn[{wide},{i},{rest}]"
     yield f"ikr[B,L,{turned}] = {n}[B,L,E] * Wikr[E,{turned}]"
@@ -130,10 +131,10 @@ def index_lines(indexer: Indexer, queries: tuple[str, str], n: str, d: LatentDim
     yield f"rikr = {rope_text(indexer.rope, 'nikr', turned)}"
     yield "ikrs = append(index_r, rikr, L into M)"
     yield "ikns = append(index_n, nikn, L into M)"
-    yield f"ir[B,L,{i},M] = riqr[B,L,{i},{turned}] * ikrs[B,M,{turned}]"
-    yield f"ip[B,L,{i},M] = iqn[B,L,{i},{rest}] * ikns[B,M,{rest}]"
+    yield f"ir: f32[B,L,{i},M] = riqr[B,L,{i},{turned}] * ikrs[B,M,{turned}]"
+    yield f"ip: f32[B,L,{i},M] = iqn[B,L,{i},{rest}] * ikns[B,M,{rest}]"
     yield f"is = relu((ir + ip) * {number_text(size**-0.5)})"
     yield f"iw[B,L,{i}] = {n}[B,L,E] * Wiw[E,{i}]"
-    yield f"ws = iw * {number_text(indexer.heads**-0.5)}"
+    yield f"ws: f32 = iw * {number_text(indexer.heads**-0.5)}"
     yield f"ix: f32[B,L,M] = ws[B,L,{i}] * is[B,L,{i},M]"
     yield f"mi: {dtype} = choose(ix, over=M, keep={indexer.keep}, mask=causal(L, M))"

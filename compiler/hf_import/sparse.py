@@ -71,7 +71,7 @@ def afmoe(fields: Fields) -> Stack:
         fields.must_be(name, [1], "groups of experts are not known here")
     fields.must_be("score_func", ["sigmoid"], "only sigmoid scores are known")
     fields.must_be("route_norm", [True], "weights add to 1 here")
-    fields.inert(["load_balance_coeff", "use_grouped_mm"])  # of training, and of how it is computed
+    fields.inert(["load_balance_coeff"])  # of training
     count, kept = fields.count("num_experts", 64), fields.count("num_experts_per_tok", 6)
     check_counts(fields, ("num_local_experts",), "num_experts_per_tok", count, kept)
     width, activation = fields.count("moe_intermediate_size", 1408), read_activation(fields, "hidden_act", "silu")
@@ -178,6 +178,7 @@ def bailing_v2(fields: Fields) -> Stack:
     attention = replace(attention, rope=turned, query_norm=norm)
     fields.must_be("moe_router_enable_expert_bias", [True], "only scores with a correction are known")
     fields.must_be("score_function", ["sigmoid"], "only sigmoid scores are known")
+    fields.must_be("norm_head", [False], "only models without that are known")
     width = fields.count("moe_intermediate_size")
     factor = fields.number("routed_scaling_factor", fields.number("moe_router_topk_scaling_factor", 1.0))
     own = fields.renamed({"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"})

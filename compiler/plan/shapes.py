@@ -142,6 +142,14 @@ def compile_shapes(
     return tuple(sorted(shapes, key=lambda s: s.price))
 
 
+def best_of(
+    program: Program, phases: Sequence[str], meshes: Sequence[Mesh], options: Options, separate: bool = False
+) -> tuple[tuple[Shape, ...], Mesh]:
+    """Several meshes as `compile_shapes` has them, and the first; of one mesh no shapes, and that, uncompiled."""
+    shapes = compile_shapes(program, phases, meshes, options, separate) if len(meshes) > 1 else ()
+    return shapes, shapes[0].mesh if shapes else meshes[0]
+
+
 def mesh_name(mesh: Mesh) -> str:
     """A mesh as `--chips` takes it: `4x4x4`, or `node=2,x=8` where axes have names of their own."""
     plain = mesh.names == tuple(DEFAULT_NAMES[: len(mesh.names)])

@@ -20,7 +20,7 @@ from ...passes.plan import Objective, Outcome
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.offload import Offload, Offloaded, of_batch, on_meshes
 from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled, with_runs
-from ..plan.shapes import Shape, compile_shapes, meshes_to_compile, ranking
+from ..plan.shapes import Shape, best_of, meshes_to_compile, ranking
 from ..plan.staged import Staged
 from ..plan.tries import most_sequences_staged, tries
 from ..text.arguments import capacity_of, checked, skew_of
@@ -293,8 +293,7 @@ def compile_model(
         texts = [batches_text(batches)] if way.best_batch else []
         compiled = with_runs(found.compiled) if way.check else found.compiled
         return CompiledModel(compiled, (), found, "\n".join([*texts, offload_text(found)]))
-    shapes = compile_shapes(program, phases, meshes, options, way.separate) if len(meshes) > 1 else ()
-    best = shapes[0].mesh if shapes else meshes[0]
+    shapes, best = best_of(program, phases, meshes, options, way.separate)
     return CompiledModel(compile_phases(program, phases, best, options, way.check, way.separate), shapes)
 
 

@@ -178,29 +178,39 @@ q, k, counted = jnp.cos(jnp.arange(48.0).reshape(12, 4)), jnp.sin(jnp.arange(80.
 
 def scores(q, k, mask):
     jax.debug.callback(lambda: counted.append(1))
-    return jnp.where(mask, q @ k.T, -jnp.inf)
+    found = jnp.where(mask, q @ k.T, -jnp.inf)
+    return found.T if turned else found
 
 
+turned = False
 made, _, _ = attention_in_blocks(
     scores, [("LQ", q), ("MQ", k), ("LM", mask)], "LM,MQ->LQ", k, {{"L": {height}, "M": {width}}},
     jnp.float32, jnp.float32, limits,
 )
 jax.effects_barrier()
 assert jnp.abs(made - jax.nn.softmax(jnp.where(mask, q @ k.T, -jnp.inf)) @ k).max() < 1e-5
-raise SystemExit(len(counted))
+attended, turned = len(counted), "{out}" == "ML"
+made = made_in_blocks(scores, [("LQ", q), ("MQ", k), ("LM", mask)], "{out}", {{"L": {height}, "M": {width}}}, limits)
+jax.effects_barrier()
+made = made.T if "{out}" == "ML" else made
+assert jnp.abs(jnp.where(mask, made, 0) - jnp.where(mask, q @ k.T, 0)).max() < 1e-5
+raise SystemExit(f"{{attended}} {{len(counted) - attended}}")
 """
 
 
 def test_modules_run_as_many_blocks_as_are_counted(tmp_path: Path) -> None:
-    runtime = (Path(emit.__file__).parent / "jax_runtime.py").read_text()
-    texts, counted = {}, {}
+    runtime = (Path(emit.__file__).parent / "jax_scores_runtime.py").read_text()
+    texts, counted, rng = {}, {}, random.Random(0)
     for height, width, reach, count in product((4, 5, 12), (3, 4), (2, 7), (1, 2)):
         name = f"{height} {width} {reach} {count}"
-        texts[name] = runtime + RUN.format(height=height, width=width, reach=reach, count=count)
+        texts[name] = runtime + RUN.format(
+            height=height, width=width, reach=reach, count=count, out=rng.choice(["LM", "ML"])
+        )
         first = add(Operand("L"), subtract(Context("M"), Size("L")))
         both = ((Operand("M"), first), (subtract(first, Const(reach)), Operand("M")))
         share = runs(both[:count], ("L", "M"), (12, 20), (height, width), (("L", 12), ("M", 20)))
-        counted[name] = str(share * len(starts(12, height)) * len(starts(20, width)))
+        every = share * len(starts(12, height)) * len(starts(20, width))
+        counted[name] = f"{every} {every}"
     assert run_files(texts, tmp_path) == counted
     assert len(set(counted.values())) > 5
 

@@ -109,7 +109,12 @@ def ragged(name: str) -> str:
 
 BROKEN = [
     ("tokens that an indexer chooses", "places - left, None", "0, left"),
-    ("tokens that an indexer chooses", "lax.map(at, starts)", "lax.map(at, 0 * starts)"),
+    ("tokens that an indexer chooses", "start, first = at(0)", "start, first = at(1)"),
+    (
+        "tokens that an indexer chooses",
+        "lax.fori_loop(1, count, lambda place, whole",
+        "lax.fori_loop(2, count, lambda place, whole",
+    ),
     ("a chunk and a cap", "sums * beside(shrunk)", "sums"),
     ("a chunk and a cap", "start + jnp.arange(width) >= first", "start + jnp.arange(width) >= 0"),
     ("a window and a sink over a split context", "p_sum * jnp.exp(p_max - ", "p_sum * jnp.exp(0 * p_max - 0 * "),

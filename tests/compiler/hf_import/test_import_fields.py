@@ -14,8 +14,10 @@ from escc.compiler.hf_import.description import Attention, Experts, FeedForward,
 from escc.compiler.hf_import.json_text import read_json
 from escc.compiler.hf_import.readers import FLAT, OF_EXPERTS, READERS, TOWERS
 from escc.compiler.hf_import.write import model_text
+from escc.ir.dataflow import ops
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
+from escc.ir.program import Einsum
 from escc.ir.text.read import parse
 from escc.passes.expansion.expand import expand
 
@@ -429,17 +431,42 @@ def test_a_rope_scaling_says_its_own_base() -> None:
     assert extended is not None and extended.scaling == "llama3(8, 1, 4, 128)"
 
 
+SPARSE = {"q_lora_rank": 16, "first_k_dense_replace": 1, "n_routed_experts": 8, "n_group": 1, "topk_group": 1}
+
+
+def test_which_ids_tokens_have_is_no_matter() -> None:
+    ids = {"im_newline_id": 11, "audio_bos_token_id": [3, 4], "stop_token_ids": [5]}
+    assert read(config("llama", **ids)) == read(config("llama"))
+    for name, value in (("im_newline_id", 1.5), ("layer_id", [1]), ("stop_token_ids", ["a"]), ("cut_id", True)):
+        with pytest.raises(InputError, match=f"The field `{name}` is not understood"):
+            read(config("llama", **{name: value}))
+
+
 def test_an_indexer_chooses_no_more_tokens_than_there_are() -> None:
-    sparse = {"q_lora_rank": 16, "first_k_dense_replace": 1, "n_routed_experts": 8, "n_group": 1, "topk_group": 1}
-    text = model_text(read(config("deepseek_v32", **sparse)), "m")
+    text = model_text(read(config("deepseek_v32", **SPARSE)), "m")
     assert "keep=128" in text and "phase decode  { B = 64, L = 1, M = 128," in text
-    long = config("deepseek_v32", **sparse, index_topk=4096, max_position_embeddings=65536, dtype="bfloat16")
+    long = config("deepseek_v32", **SPARSE, index_topk=4096, max_position_embeddings=65536, dtype="bfloat16")
     text = model_text(read(long), "m")
     assert "keep=4096" in text and "phase decode  { B = 64, L = 1, M = 4096," in text
     source = Source("m.esti", text)
     values = expand(parse(source), source, {}).table()
     made = {values[f"{block}.{name}"].dtype for block in ("dense", "experts") for name in ("mi", "sn", "p", "o", "y")}
     assert made == {Dtype.BF16}  # as without an indexer, whose scores are f32
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v32", "bloom", "mpt", "gpt_oss", "mixtral", "ministral", "llama"])
+def test_nothing_that_is_wide_goes_on_in_f32(kind: str) -> None:
+    text = model_text(read(config(kind, **(SPARSE if kind == "deepseek_v32" else {})), Dtype.BF16), "m")
+    source = Source("m.esti", text)
+    program = expand(parse(source), source, {})
+    values = program.table()
+    results = [values[op.result] for op in ops(program) if isinstance(op, Einsum)]
+    wide = [one for one in results if {"E", "F"} & set(one.dims)]
+    assert len(wide) >= 3 and {one.dtype for one in wide} == {Dtype.BF16}
+    if kind == "deepseek_v32":  # what chooses tokens is in f32, as published, and scores are not
+        types = {op.result.partition(".")[2]: values[op.result].dtype for op in ops(program)}
+        assert {types[name] for name in ("ir", "ip", "is", "ws", "ix")} == {Dtype.F32}
+        assert {types[name] for name in ("mi", "sn", "sr", "p", "o", "a", "y")} == {Dtype.BF16}
 
 
 def test_scores_that_yarn_makes_larger_than_numbers_are_refused() -> None:

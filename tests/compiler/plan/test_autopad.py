@@ -122,6 +122,8 @@ def test_padding_may_be_what_makes_a_model_fit(tmp_path: Path) -> None:
     lines = padding_text(auto).splitlines()
     assert [line.split()[1] for line in lines if "take at least" in line] == ["-"]
     assert [line.split()[-2:] for line in lines if "chosen" in line] == [["1.0000", "chosen"]]
+    done = invoke("compile", str(path), "--chips", "2", "--pad", "auto")
+    assert done.exit_code == 0 and "take at least" in done.stdout and "1.0000  chosen" in done.stdout
 
 
 def invoke(*arguments: str) -> Result:
@@ -144,6 +146,11 @@ def test_the_command_says_what_it_tried(model: Path) -> None:
     assert best.startswith("  B to 1008  ")
     assert "  padding   B 1003 to 1008" in lines
     assert any(line.startswith("  result     equal to the reference") for line in lines)
+
+
+def test_sizes_are_not_tried_in_stages(model: Path) -> None:
+    done = invoke("compile", str(model), "--chips", "x=8", "--pad", "auto", "--stages", "auto")
+    assert done.exit_code == 1 and "Padded sizes are not tried in stages." in done.stderr
 
 
 def test_a_size_that_is_given_is_not_tried(model: Path) -> None:

@@ -174,14 +174,18 @@ class Bounds:
         return turns(program, self.batch, found)
 
     def layers_s(self, rounds: tuple[tuple[str, Rounds], ...]) -> float:
-        """What a pipeline takes at the least for its layers alone. Some stage has the mean of them; of one phase it is
-        known, too, that some stage has as many whole ones.
+        """What a pipeline takes at the least for its layers and for what runs beside them. Some stage has the mean of
+        it; of one phase it is known, too, that some stage has as many whole layers.
 
         A layer is planned by itself. Where all layers are alike it has its part of what the smallest stage may store.
         """
-        layers = self.each_layer(rounds)
+        layers, several = self.each_layer(rounds), len(rounds) > 1
         together = math.fsum(count * seconds for count, seconds in layers)
-        if len(rounds) > 1:  # of all calls, weighted as of even stages
+        together += math.fsum(
+            (each.weight(self.ways) if several else 1) * self.around_s(self.program, (phase, each.micro_batches))
+            for phase, each in rounds
+        )
+        if several:  # of all calls, weighted as of even stages
             return together / self.ways
         largest = -(-self.layers // self.ways) * min(seconds for _, seconds in layers)
         return float(rounds[0][1].seconds(together, max(together / self.ways, largest)))
@@ -234,7 +238,7 @@ class Bounds:
         for phase, each in split.rounds:
             of = phase, each.micro_batches
             least_s = min(seconds for _, seconds in self.each_layer(((phase, each),)))
-            around_s = [self.around_s(one.program, of) if self.streams else 0.0 for one in stages]
+            around_s = [self.around_s(one.program, of) for one in stages]
             layers_s = [count * least_s for count in layers]
             fetched_s = [self.fetched_s(one.program, of) for one in stages]
             computed[phase] = [*map(sum, zip(around_s, layers_s, strict=True))]
@@ -242,5 +246,5 @@ class Bounds:
         return split.seconds(computed), split.seconds(waiting)
 
     def computing_s(self, split: Split) -> float:
-        """What a pipeline takes at the least for the layers of each phase."""
+        """What a pipeline takes at the least for each phase by itself."""
         return math.fsum(self.layers_s((one,)) for one in split.rounds)

@@ -33,7 +33,7 @@ from .divide import Stage, divide, layers_of
 from .streaming import choose_streaming
 
 MOST_BOUNDARIES = 16  # ways for values to lie between stages, of which all are tried
-MOST_SPLITS = 12  # ways to divide batches that are looked at closely once one has a pipeline
+MOST_SPLITS = 24  # ways to divide batches that are looked at closely once one has a pipeline
 NEAR = 1e-3  # of the time: less is not worth as many more plans
 STREAMED_NEAR = 1e-2  # of what comes from the host: the search of a stage leaves out how long it waits for that
 MOST_LEFT = 0.2  # of what it computes, however much comes
@@ -177,8 +177,8 @@ class _Search(Bounds):
 
         Each way has a bound: of the layers of each phase, then of those of all phases, then of the stages as they
         would be by themselves, and of what has to come from the host. The one with the least is looked at more closely,
-        until that is a pipeline. Ways that store too much, whatever the layouts, are not looked at, but for one that
-        says so where all of them do.
+        until that is a pipeline; the first whose stages are known is made one at once, for others to be measured by.
+        Ways that store too much, whatever the layouts, are not looked at, but for one that says so if all of them do.
         """
         some = [n for n, split in enumerate(splits) if self.may_hold(split)] or [0]
         fetching = [self.fetching_s(split) for split in splits]
@@ -191,9 +191,9 @@ class _Search(Bounds):
         bound = math.inf
         looked = 0
         slow = False
-        most = below
-        while queue and queue[0][0] < most and looked < MOST_SPLITS:
-            least, n, looks, plan = heappop(queue)
+        most, first = below, None
+        while first or (queue and (queue[0][0] < most or most == math.inf) and looked < MOST_SPLITS):
+            (least, n, looks, plan), first = first or heappop(queue), None
             looked += looks == 1 and best is not None
             try:
                 match looks:
@@ -203,7 +203,11 @@ class _Search(Bounds):
                     case 1:
                         plan, waiting = self.divided(splits[n], most)
                         computing[n] = max(computing[n], plan.bound)
-                        heappush(queue, (max(least, plan.bound, waiting), n, 2, plan))
+                        divided = max(least, plan.bound, waiting), n, 2, plan
+                        if best is None:
+                            first = divided
+                        else:
+                            heappush(queue, divided)
                     case _:
                         assert plan is not None
                         bound = min(bound, least)
@@ -261,7 +265,7 @@ class _Search(Bounds):
         for layers in sorted(bounds, key=lambda layers: bounds[layers][1]):
             computing_s, least_s = bounds[layers]
             worth = most if best is None else min(most, best.price)
-            if least_s >= worth:
+            if worth <= least_s and worth < math.inf:
                 bound, waiting = min(bound, computing_s), min(waiting, least_s)
                 continue
             try:

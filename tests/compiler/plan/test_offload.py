@@ -18,7 +18,7 @@ from escc.compiler.plan.streamed_layers import streaming
 from escc.compiler.plan.tries import tries
 from escc.compiler.report.offload_text import chip_flops_per_s
 from escc.cost.hardware import Hardware, Host
-from escc.cost.streams import least_fetched_s
+from escc.cost.streams import HostFull, least_fetched_s
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, stored_in
@@ -196,6 +196,18 @@ def test_hosts_without_room_for_all_layers_stream_fewer_or_are_refused():
         none = replace(small, host=replace(small.host, dram_bytes=1.0))
         with pytest.raises(InputError):
             tries(*given, Options(none, capacity_bytes=capacity / 2), stages, offload=Offload.WEIGHTS)
+
+
+@pytest.mark.parametrize(("layers", "capacity_bytes"), [(5, 260e3), (12, 380e3)])
+def test_hosts_that_cannot_hold_any_way_to_divide_batches_say_so(layers: int, capacity_bytes: float):
+    """That is known of all of them before any is planned, whether all divisions of layers are tried or not."""
+    program, host = parse(TINY_DECODER.replace("repeat 5", f"repeat {layers}")), replace(HOST, host_chips=1)
+    given = program, ["decode"], Mesh.parse("2"), "x"
+    options = Options(replace(TINY_CHIP, host=host), capacity_bytes=capacity_bytes)
+    assert compile_streamed_stages(*given, options, Offload.WEIGHTS).plan.price < math.inf
+    none = replace(options, hardware=replace(TINY_CHIP, host=replace(host, dram_bytes=2e4)))
+    with pytest.raises(HostFull, match="What is streamed takes"):
+        compile_streamed_stages(*given, none, Offload.WEIGHTS)
 
 
 def test_what_stages_hold_together_is_not_held_by_one():

@@ -207,7 +207,7 @@ def quickest(families: Sequence[Family[Found]], below: float = math.inf) -> Quic
         raise Cutoff(bound)
     first = families[0]
     every_tried = [first.tried.get(first.key(k)) for k in reversed(range(first.layers + 1))]
-    refused = next((one for one in every_tried if isinstance(one, InputError)), None)
-    refused = refused or first.plan(first.layers, math.inf)
+    refusals = [one for one in every_tried if isinstance(one, InputError)]
+    refused = refusals[0] if refusals else first.plan(first.layers, math.inf)
     assert isinstance(refused, InputError), "what may be planned was planned"
     raise refused

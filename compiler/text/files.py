@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from keyword import iskeyword
 from pathlib import Path
 
@@ -47,25 +50,48 @@ def write_files(directory: Path, texts: Mapping[str, str | bytes], force: bool =
     """Write `texts` (file name to text, in UTF-8, or bytes) into `directory`, which is made if it is missing.
 
     Each file appears whole. Nothing is written unless all of it can be: raises InputError when a
-    file exists already and `force` is off, or when the folder cannot be written to.
+    file exists already and `force` is off, or when the folder cannot be written to. Interrupted, it leaves nothing
+    that is not whole.
     """
     refuse_existing(directory, texts, force)
     pending: dict[Path, Path] = {}
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            beside = directory / f".{name}.{os.getpid()}"
-            pending[beside] = directory / name
-            with beside.open("xb") as file:
-                file.write(text.encode(errors="backslashreplace") if isinstance(text, str) else text)
-        for beside, path in pending.items():
-            os.replace(beside, path)
-    except (OSError, ValueError) as error:
-        raise _unwritable(directory, error) from None
-    finally:
-        for beside in pending:
-            _remove(beside)
+    with _interrupts_raised():
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for name, text in texts.items():
+                beside = directory / f".{name}.{os.getpid()}"
+                pending[beside] = directory / name
+                with beside.open("xb") as file:
+                    file.write(text.encode(errors="backslashreplace") if isinstance(text, str) else text)
+            for beside, path in pending.items():
+                os.replace(beside, path)
+        except (OSError, ValueError) as error:
+            raise _unwritable(directory, error) from None
+        finally:
+            for beside in pending:
+                _remove(beside)
     return tuple(pending.values())
+
+
+@contextmanager
+def _interrupts_raised() -> Iterator[None]:
+    """Where Ctrl-C ends the process at once it does so after what was not finished has been removed."""
+    at_once = (
+        signal.getsignal(signal.SIGINT) is signal.SIG_DFL and threading.current_thread() is threading.main_thread()
+    )
+    if not at_once:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupted = False
+    try:
+        yield
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if interrupted:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _remove(path: Path) -> None:

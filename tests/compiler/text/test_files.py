@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,45 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
         write_files(tmp_path, {"a.txt": "new", "b.txt": "x"}, force=True)
     assert os.listdir(tmp_path) == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == "old"
+
+
+INTERRUPTED = """
+import signal, sys
+from pathlib import Path
+from escc.compiler.text.files import write_files
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the command has it
+opened, given = Path.open, []
+
+class Slow:
+    def __init__(self, file):
+        self.file = file
+    def __enter__(self):
+        return self
+    def __exit__(self, *error):
+        self.file.close()
+    def write(self, data):
+        self.file.write(data[:3])
+        self.file.flush()
+        given.append(data)
+        if len(given) == 2:
+            print([path.name for path in Path(sys.argv[1]).iterdir() if path.name.startswith(".")], flush=True)
+            signal.raise_signal(signal.SIGINT)
+        self.file.write(data[3:])
+
+Path.open = lambda self, mode="r": Slow(opened(self, mode))
+write_files(Path(sys.argv[1]), {"a.csv": "first, new", "b.csv": "second, new"}, force=True)
+print("written")
+"""
+
+
+def test_an_interrupt_in_the_middle_of_a_file_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("old")
+    command = [sys.executable, "-P", "-c", INTERRUPTED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.count(".csv.") == 2 and "written" not in done.stdout  # both were begun
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("b.csv", "old")]
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/none/of/it", "nul\0"])

@@ -11,8 +11,8 @@ there from then on; one that does not holds its scores whole.
 A table whose rows do not fill the lanes of tiles lies in a TPU's memory by columns, where that takes less room, unless
 it is handed over otherwise. Its rows are looked up in a copy of it by rows, padded to whole lanes (libtpu 0.0.42, v4
 and v5e: of a table of 262,208 rows of 1,344 each a copy of 738 MB beside its 705). Where padding adds MOST_PADDING at
-the most, it is handed over by rows, padded, and not copied (the same on v4, gpt-oss-120b's decode on 2x2x4: 201,088
-rows of 2,880 take 1.18 GB for 1.16, and the module 6.29 GB of a chip for 7.17).
+the most, it is handed over by rows, padded, and not copied; what is stored is said without (the same on v4,
+gpt-oss-120b's decode on 2x2x4: 201,088 rows of 2,880 take 1.18 GB for 1.16, and the module 6.29 GB of a chip for 7.17).
 
 A reduce-scatter that goes as rows there (cost.tpu_collectives) holds what it reads once more, laid out as these. A
 gather or reduce-scatter in two stages holds what the first one makes.
@@ -126,7 +126,7 @@ class MemoryUse:
 def memory(spmd: SpmdProgram, lanes: int = 1) -> MemoryUse:
     """What one chip holds of a sharded program, in bytes. `lanes`: how many places of a value's last dim its memory
     has side by side."""
-    values, padded = spmd.table(), handed_by_rows(spmd, lanes)
+    values = spmd.table()
     stored: list[tuple[str, Fraction]] = []
     shared: list[tuple[str, Fraction]] = []
     for placed in walk(spmd.body):
@@ -134,7 +134,7 @@ def memory(spmd: SpmdProgram, lanes: int = 1) -> MemoryUse:
             case Stored(name, kind) as one if kind is not Kind.INPUT:
                 group = stored if placed.repeats else shared
                 held = copies_held(one, placed.repeats, spmd.micro_batches)
-                group.append((name, held * local_bytes(values[name], spmd) * padded.get(name, 1)))
+                group.append((name, held * local_bytes(values[name], spmd)))
     worst = max(points(spmd, lanes), key=lambda point: point.bytes)  # the first of the largest
     return MemoryUse(tuple(stored), tuple(shared), worst)
 
@@ -207,9 +207,9 @@ class _Liveness:
     value is a copy; `made_of`: for each score the values that it is computed from; `sizes`: bytes on a chip, as they
     are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each,
     and each sum of scores in blocks, holds of scores, by what it makes first; `beside`: what steps hold while they run
-    beside what they read and make, by what they make; `unmade`: scores that are never there as values; `whole_scores`:
-    whether those count that may be in blocks, what keys are sorted in and what is decoded; `lanes`: as `memory` has
-    them."""
+    beside what they read and make, by what they make; `padding`: of tables that are handed over by rows, always;
+    `unmade`: scores that are never there as values; `whole_scores`: whether those count that may be in blocks, what
+    keys are sorted in and what is decoded; `lanes`: as `memory` has them."""
 
     spmd: SpmdProgram
     whole_scores: bool = True
@@ -221,6 +221,7 @@ class _Liveness:
     steps: dict[str, Attention] = field(default_factory=dict)
     block: dict[str, Live] = field(default_factory=dict)
     beside: dict[str, tuple[Live, ...]] = field(default_factory=dict)
+    padding: list[Live] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
@@ -228,10 +229,16 @@ class _Liveness:
         self.unmade = frozenset() if self.whole_scores else perhaps_in_blocks(self.spmd)
         never_stored = scores(self.spmd) | self.unmade
         kept = Kept(self.spmd.mesh, self.values, dict(self.spmd.sizes)) if self.lanes > 1 else None
+        by_rows = handed_by_rows(self.spmd, self.lanes) if self.lanes > 1 else {}
         for placed in walk(self.spmd.body):
             match placed.item:
-                case Stored(name, kind) if kind is not Kind.INPUT:
+                case Stored(name, kind) as one if kind is not Kind.INPUT:
                     self.held.add(name)
+                    if name in by_rows:
+                        held = copies_held(one, placed.repeats, self.spmd.micro_batches)
+                        self.padding.append(
+                            Live(name, held * self.bytes_of(name) * (by_rows[name] - 1), None, "padding")
+                        )
                 case Compute(Append(result, cache)) if cache in self.held:
                     self.held.add(result)
                 case Move(result, operand) if operand in self.held or operand in self.copies:
@@ -389,6 +396,7 @@ class _Liveness:
         live = [Live(name, self.bytes_of(name), self.copies.get(name)) for name in sorted(names - self.held)]
         live += [self.block[step]] if step in self.block else []
         live += self.beside.get(step or "", ())
+        live += self.padding
         return Point(step, repeats, tuple(live))
 
     def bytes_of(self, name: str) -> Fraction:

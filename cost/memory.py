@@ -232,10 +232,10 @@ class _Liveness:
         by_rows = handed_by_rows(self.spmd, self.lanes) if self.lanes > 1 else {}
         for placed in walk(self.spmd.body):
             match placed.item:
-                case Stored(name, kind) as one if kind is not Kind.INPUT:
+                case Stored(name, kind) as stored if kind is not Kind.INPUT:
                     self.held.add(name)
                     if name in by_rows:
-                        held = copies_held(one, placed.repeats, self.spmd.micro_batches)
+                        held = copies_held(stored, placed.repeats, self.spmd.micro_batches)
                         self.padding.append(
                             Live(name, held * self.bytes_of(name) * (by_rows[name] - 1), None, "padding")
                         )

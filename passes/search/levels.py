@@ -118,4 +118,4 @@ def is_settled(answer: Answer, model: Model, gap: float) -> bool:
 
 
 def _is_large(model: Model) -> bool:
-    return np.count_nonzero(model.upper) >= MANY_LIVE
+    return int(np.count_nonzero(model.upper)) >= MANY_LIVE

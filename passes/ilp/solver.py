@@ -83,7 +83,7 @@ def solve(
     whether it is asked for what each row of a linear program is worth. `first`: columns that are branched on before all
     others, which SCIP knows how to do, those of high `ranks` sooner, and with them settled hardly anything is left
     open; HiGHS is kept from looking for solutions in smaller programs then, and where there are many columns. `most`:
-    what a solution that is of interest costs at most; a linear program with a `bound` above that has no `x`.
+    what a solution that is of interest costs at most.
 
     One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
     shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
@@ -91,8 +91,7 @@ def solve(
     started = time.perf_counter()
     if rows is not None and not model.integer.any():
         near, worth = shifted(model, rows)
-        beyond = None if most is None else most - worth
-        answer = solve(near, replace(settings, presolve=False), worths=worths, most=beyond)
+        answer = solve(near, replace(settings, presolve=False), worths=worths)
         columns = slice(len(model.cost))
         return replace(
             answer,
@@ -117,9 +116,7 @@ def solve(
     elif first is not None:  # branching alone: with these settled hardly anything is left to reduce, cut off or guess
         parameters.presolve = parameters_pb2.EMPHASIS_LOW
         parameters.cuts = parameters.heuristics = parameters_pb2.EMPHASIS_OFF
-    if most is not None and not model.integer.any():
-        parameters.highs.double_options["objective_bound"] = most
-    elif most is not None:
+    if most is not None:
         parameters.cutoff_limit = most
     result = _ask(proto, settings, parameters, wanted)
     if result is not None and result.termination.limit == result_pb2.LIMIT_CUTOFF:

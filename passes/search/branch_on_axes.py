@@ -9,6 +9,7 @@ end with, each begun from what the rows were worth in the one before. Work is co
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,16 +17,19 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ilp.model import Model
-from ..ilp.solver import Answer
+from ..ilp.model import Model, continuous
+from ..ilp.solver import Answer, Settings, solve
 from ..layouts.space import Array, Mask
 from .graph import Graph, Port, Tensor
 from .problem import Candidate
-from .relaxed_boxes import INTEGRAL, Box, RelaxedBoxes
 
 Floats = NDArray[np.float64]
+INTEGRAL = 1e-6  # a share below this is none, one that lacks less of 1 is all
+MOST_RELAXED = 80  # linear programs, each a second or more
 PATIENCE = 12  # of them, after which a small gap is good enough for a plan
 NEARLY = 2e-3  # that gap
+NEAR = (0.006, 0.02, 0.05)  # above the bound, where plans are looked for in turn
+DEEP = 0.5  # of the way from the least bound to the price, how far a box may be that is looked at for being the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,42 +70,119 @@ class AxisProgram:
         return None
 
 
+@dataclass(frozen=True, eq=False)
+class Box:
+    """The columns that are left (`upper`), those of them that plans below the price may have (`cheap`), and the answer
+    to a relaxation of these or, until it is looked at, of more."""
+
+    upper: Floats
+    cheap: Floats
+    answer: Answer
+    bound: float
+    relaxed: bool
+
+
 @dataclass(eq=False)
-class AxisSearch(RelaxedBoxes):
-    """Branch and bound of a `program`. `best`: the cheapest plan that was found, if any."""
+class AxisSearch:
+    """Branch and bound. `price`: what plans must cost less than, in the program's unit; `best`: the cheapest that was
+    found, if any. `seconds`: spent in the solver, on so many `relaxed`. `given_up`: a bound of what is not looked at
+    any more; `closed`: the boxes without a plan below the price."""
 
-    program: AxisProgram = field(kw_only=True)
+    program: AxisProgram
+    settings: Settings
+    price: float
     best: Candidate | None = None
+    seconds: float = 0.0
+    relaxed: int = 0
+    entered: int = 0
+    given_up: float = np.inf
+    heap: list[tuple[float, int, Box]] = field(default_factory=list)
+    closed: list[Box] = field(default_factory=list)
 
     @property
-    def found(self) -> bool:
-        """Whether a plan was."""
-        return self.best is not None
+    def bound(self) -> float:
+        """That of all plans that cost less than was asked for, or the price of the best."""
+        return min(self.price, self.given_up, self.heap[0][0] if self.heap else np.inf)
+
+    def run(self, root: Answer) -> None:
+        """From the relaxation of all until nothing is left, or a small gap."""
+        asked, floor, every = self.price, root.bound, self.program.model.upper
+        whole = Box(every, every, root, floor, True)
+        closed = [whole]
+        for share in (*NEAR, np.inf):
+            # As if a plan of that price were known, which leaves far fewer columns; most often there is a cheaper one.
+            self.price = min(floor * (1 + share), asked)
+            left = cheap(whole, self.price)
+            for box in closed:
+                self._push(replace(box, cheap=np.minimum(box.upper, left), answer=root))
+            self.closed = []
+            self._below()
+            floor = self.bound
+            if self.best is not None or self.price == asked or floor < self.price:
+                break
+            closed = self.closed
+
+    def _below(self) -> None:
+        """Until nothing is left below the price, or a small gap: down to a first plan, then by bounds."""
+        while self.heap and self.relaxed < MOST_RELAXED and self.bound < self.price * (1 - self._gap):
+            box = self._take()
+            if box.relaxed:
+                self._split(box)
+            else:
+                self._relax(box)
 
     @property
-    def gap(self) -> float:
-        """A small one, for a plan, once so many relaxations were looked at."""
+    def _gap(self) -> float:
         return self.settings.gap if self.best is None or self.relaxed < PATIENCE else NEARLY
 
-    def enter(self, box: Box) -> None:
-        """Take the plan that a relaxation is, or put the box on the heap to be split."""
-        plan = self.program.plan(box.answer)
-        if plan is None:
-            self.push(box)
-            return
+    def _take(self) -> Box:
+        """The box of the least bound; until a plan is found the last one, unless its bound says little for it."""
+        least = self.heap[0][0]
+        last = max(self.heap, key=lambda entry: entry[1])
+        if self.best is not None or last[0] > least + DEEP * (self.price - least):
+            return heapq.heappop(self.heap)[2]
+        self.heap.remove(last)
+        heapq.heapify(self.heap)
+        return last[2]
+
+    def _push(self, box: Box) -> None:
+        self.entered += 1
+        heapq.heappush(self.heap, (box.bound, self.entered, box))
+
+    def _relax(self, box: Box) -> None:
+        """Look at a box by the relaxation of its columns, of those that plans below the price may have."""
+        left = cheap(box, self.price)
+        model = replace(continuous(self.program.model), upper=left)
+        answer = solve(model, self.settings, rows=box.answer.row_worths, worths=True)
+        self.relaxed += 1
+        self.seconds += answer.seconds
+        if answer.none or answer.bound >= self.price:
+            self.closed.append(replace(box, bound=self.price))
+        elif answer.x is None or answer.reduced_costs is None:  # out of time
+            self.given_up = min(self.given_up, box.bound)
+        else:
+            bound = max(box.bound, answer.bound)
+            plan = self.program.plan(answer)
+            if plan is None:
+                self._push(Box(box.upper, left, answer, bound, True))
+            else:
+                self._offered(plan, bound)
+
+    def _offered(self, plan: Candidate, bound: float) -> None:
+        """Take a plan that a relaxation is."""
         if plan.price * self.program.unit < self.price:
             self.best, self.price = plan, plan.price * self.program.unit
-        if box.bound < self.price * (1 - self.settings.gap):  # what its collectives cost is bounded as that of mixtures
-            self.given_up = min(self.given_up, box.bound)
+        if bound < self.price * (1 - self.settings.gap):  # what its collectives cost is bounded as that of mixtures
+            self.given_up = min(self.given_up, bound)
 
-    def split(self, box: Box) -> None:
+    def _split(self, box: Box) -> None:
         """By each choice of the node to settle first, or which axes split what in another."""
         first = self.program.first
         if first is not None:
             own = self.program.choice[first] + np.arange(len(self.program.kept[first]))
             if np.count_nonzero(box.upper[own]) > 1:
                 return self._settle(box, own)
-        return self.halve(box, *self._cut(box))
+        return self._halve(box)
 
     def _settle(self, box: Box, columns: Array) -> None:
         """A box for each of the `columns` of a node that plans below the price may have, that of which the relaxation
@@ -118,7 +199,15 @@ class AxisSearch(RelaxedBoxes):
             upper, left = box.upper.copy(), box.cheap.copy()
             others = np.delete(columns, one)
             upper[others] = left[others] = 0.0
-            self.push(replace(box, upper=upper, cheap=left, bound=max(box.bound, float(least[one])), relaxed=False))
+            self._push(replace(box, upper=upper, cheap=left, bound=max(box.bound, float(least[one])), relaxed=False))
+
+    def _halve(self, box: Box) -> None:
+        """Two boxes, that which has more of what the relaxation takes looked at first."""
+        columns, side = self._cut(box)
+        for some in (side, ~side):
+            upper, left = box.upper.copy(), box.cheap.copy()
+            upper[columns[some]] = left[columns[some]] = 0.0
+            self._push(replace(box, upper=upper, cheap=left, relaxed=False))
 
     def _cut(self, box: Box) -> tuple[Array, Mask]:
         """Columns of the choices of a node, and on which side of a cut each is: that of which the relaxation takes
@@ -149,3 +238,10 @@ class AxisSearch(RelaxedBoxes):
                 if INTEGRAL < share[side].sum() < 1 - INTEGRAL:
                     out.append(side)
         return out or [np.arange(len(kept)) == np.argmax(share)]
+
+
+def cheap(box: Box, price: float) -> Floats:
+    """The columns of a box that plans of at most a price may have, by their reduced costs."""
+    assert box.answer.reduced_costs is not None, "linear programs have them"
+    dear = box.answer.bound + box.answer.reduced_costs > price * (1 + 1e-9)
+    return np.where(dear, 0.0, box.cheap)

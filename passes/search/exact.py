@@ -16,8 +16,7 @@ from .branch_on_axes import AxisProgram, AxisSearch
 from .dual_ascent import DualAscent
 from .graph import restrict
 from .integer_program import choice_program
-from .level_program import level_program
-from .levels import FEW_NODES, MANY_LIVE, NODES, Levels, by_scip, is_settled
+from .level_program import LevelProgram, level_program
 from .limits import Limited
 from .memory_bounds import Load
 from .problem import Candidate, Problem, tie_of
@@ -30,10 +29,15 @@ UNIT = 1e6  # the price of a known plan in the solver's unit, far above its tole
 MORE_SWEEPS = 6  # on the choices that a relaxation mixes
 NEAR = (0.05, 0.15)  # above the ascent's bound, where most plans are
 FAR = 1e30  # seconds: more than the difference of any two plans
+NODES = 2_000  # of the solver's search among plans that keep to a limit
+FEW_NODES = 200  # where what values take is branched on first: with that most programs are settled in fewer
 MANY_MIXED = 30_000  # columns of a program that the solver has no end with where axes are alike
 MANY_ALIKE = 100_000  # columns where axes are told apart by what layers hand on, which keeps plain names less well
-MOST_INTEGER = 10_000  # columns of a program for the whole of a solver's search
-ROOT_NODES, ROUGH = 20, 0.01  # of that search in a larger program, and the gap that is small enough there
+MANY_LIVE = 40_000  # columns of a program by levels; SCIP, told where to branch, is quicker with fewer, HiGHS with more
+MOST_INTEGER = 10_000  # columns of a program for that search
+NEAR_LEVELS = (0.002, 0.005)  # above a linear relaxation of a program by levels, where it is asked first
+ANY = 0.05  # above these a plan is good enough where any is asked for
+ROOT_NODES, ROUGH = 20, 0.01  # of that search in a larger one, and the gap that is small enough there
 NEAR_RELAXED = 1e-4  # above a linear relaxation, where its plans are looked for first
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
@@ -129,7 +133,7 @@ class Prover:
         first = None if standing is None or standing is self.problem.representatives else standing[0]
         columns = reduced.program.choice
         program = AxisProgram(self.problem.graph, reduced.model, columns, reduced.kept, plan, unit, first)
-        search = AxisSearch(reduced.model, self.problem.settings, best.price * unit, program=program)
+        search = AxisSearch(program, self.problem.settings, best.price * unit)
         search.run(relaxed)
         self.solve_s += search.seconds
         found = search.best or best
@@ -257,13 +261,70 @@ class Prover:
         relaxed = self._relax(reduced, ascent, unit)
         if relaxed.none or relaxed.bound >= most * unit:
             return ByLevels(None, known.price, max(known.price, relaxed.bound / unit))
-        asked = Levels(self.problem.settings, reduced, unit, partial(self._plan, reduced=reduced))
-        answer, bound = asked.near(relaxed, known.price, gap, less)
-        self.solve_s += asked.seconds
+        answer, bound = self._near_levels(reduced, relaxed, known.price, gap, less)
         plan = self._plan(answer, reduced)
         if plan is None and answer.x is not None:
             plan = self._mixed(answer, reduced, ascent, known, limits)
         return ByLevels(plan, bound, relaxed.bound / unit)
+
+    def _near_levels(
+        self, reduced: Reduced, relaxed: Answer, price: float, gap: float | None, less: bool
+    ) -> tuple[Answer, float]:
+        """What a solver says of a program by levels, and a bound in seconds of plans that cost less than a `price` (by
+        the gap if `less` is asked for). It is asked for plans near the relaxation first: most often there is one, and
+        few columns are left."""
+        unit, floor = _unit(price), relaxed.bound
+        for near in (relaxed.bound * (1 + share) for share in NEAR_LEVELS):
+            if near >= price * unit:
+                break
+            left = fixed(reduced.model, relaxed, near)
+            answer = self._branch(left, reduced, unit, near, gap)
+            floor = near if answer.none else max(floor, min(near, answer.bound))
+            plan = self._plan(answer, reduced)
+            if plan is not None and plan.price * unit <= (near if less else near * (1 + ANY)):
+                return answer, floor / unit
+        left = fixed(reduced.model, relaxed, price * unit * (1 + 1e-9))
+        none = price * unit * (1 - (gap if less and gap else 0.0))
+        answer = self._branch(left, reduced, unit, none if less else None, gap)
+        return answer, (none if answer.none else min(none, max(floor, answer.bound))) / unit
+
+    def _branch(self, left: Model, reduced: Reduced, unit: float, most: float | None, gap: float | None) -> Answer:
+        """What a solver says of what is `left` of a program, by levels, of solutions that cost at `most` so much, and
+        within a gap if one is given. SCIP, told where to branch, settles most programs of few columns in a few nodes.
+        Where it does not, HiGHS is asked of levels alone: that says as much, if no other choice is mixed."""
+        settings, program = self.problem.settings, level_program(left, reduced.program.choice, reduced.loads)
+        few = np.count_nonzero(program.model.upper) < MANY_LIVE
+        if few:
+            answer = self._by_scip(program, FEW_NODES, most)
+            if answer.none or self._is_settled(answer, program.model, gap or 2 * settings.gap):
+                return answer
+        levels = np.zeros(len(program.model.cost), dtype=bool)
+        levels[program.levels] = True
+        least = replace(settings, gap=gap or settings.gap)
+        answer = solve(replace(program.model, integer=levels), least, NODES, first=program.levels)
+        self.solve_s += answer.seconds
+        if not few or answer.none:
+            return answer
+        beyond = np.inf if most is None else most
+        if answer.bound >= beyond:
+            return replace(answer, x=None, none=True)
+        plan = self._plan(answer, reduced)
+        price = np.inf if plan is None else plan.price * unit
+        if price <= beyond and price * (1 - (gap or 2 * settings.gap)) <= answer.bound:
+            return answer
+        full = self._by_scip(program, NODES, most)
+        return full if full.none else replace(full, bound=max(full.bound, answer.bound))
+
+    def _by_scip(self, program: LevelProgram, nodes: int, most: float | None = None) -> Answer:
+        """What SCIP says of a program by levels within so many nodes."""
+        scip = replace(self.problem.settings, solver="gscip")
+        answer = solve(program.model, scip, nodes, first=program.levels, ranks=program.ranks, most=most)
+        self.solve_s += answer.seconds
+        return answer
+
+    def _is_settled(self, answer: Answer, model: Model, gap: float) -> bool:
+        """Whether there is a solution, and as near to its bound."""
+        return answer.x is not None and float(model.cost @ answer.x) * (1 - gap) <= answer.bound
 
     def _by_bytes(self, model: Model, reduced: Reduced, limits: Limited) -> Answer:
         """What a solver says of a program, with the bytes that values take branched on first: where collectives run
@@ -273,9 +334,8 @@ class Prover:
         if not reduced.loads or limits.combined:
             return self._solve(model, NODES)
         program = level_program(model, reduced.program.choice, reduced.loads)
-        answer = by_scip(program, self.problem.settings, FEW_NODES)
-        self.solve_s += answer.seconds
-        settled = is_settled(answer, program.model, 2 * self.problem.settings.gap)
+        answer = self._by_scip(program, FEW_NODES)
+        settled = self._is_settled(answer, program.model, 2 * self.problem.settings.gap)
         return answer if answer.none or settled else self._solve(model, NODES)
 
     def plainest(
@@ -351,10 +411,6 @@ class Prover:
             node, mask = standing
             alive[node] &= mask
         return alive, arcs
-
-    def columns(self, ascent: DualAscent, known: Candidate) -> int:
-        """How many columns the program of plans no dearer than `known` has at the least."""
-        return self._least_columns(*self._alive(ascent, known))
 
     def _least_columns(self, alive: Sequence[Mask], arcs: Mapping[int, Mask]) -> int:
         """How many columns the program of what is alive has at the least: those of choices and of flows."""

@@ -9,7 +9,6 @@ plans that store the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,10 +17,8 @@ from .branch_and_bound import NEARLY, press
 from .dual_ascent import DualAscent
 from .exact import Prover
 from .images import ImageLimits, Images
-from .levels import MANY_LIVE
 from .limits import JointLimits, Limits
 from .problem import Candidate
-from .relaxed_boxes import MORE
 
 SETTLED = 6  # sweeps that bring a bound within some hundredths
 TURNS = 6  # of charging for memory
@@ -29,16 +26,15 @@ NEAR_BOUND = (0.01, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # above it, where plans amo
 JUMP = 0.03  # what a step may begin above the end of the one before
 MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough where there are so many
 FAR = 0.15  # above a bound: a price below which plans are many
-NEAR_PLAN = (2e-3, 0.01)  # above the price of a plan among images, what it may cost spelled out
-FAR_FROM_PLAN = (0.02, 0.05)  # and where none that takes less memory is near one either
-NEAR_STORED = (*NEAR_PLAN, 0.02)  # and one that stores as much
-ROOMY = 4e-4  # a gap that is near enough where less room is asked for than there is
+NEAR_PLAN = (2e-3, 0.01, 0.02, 0.05)  # above the price of a plan among images, what it may cost spelled out
+NEAR_STORED = NEAR_PLAN[:3]  # and one that stores as much
 FINE = 0.2  # of that, how near to the cheapest is near enough where there are many images
 SWEEPS = 3  # of the ascent among the images of a plan
 MOST_AMONG = 250_000  # columns of a program among images; larger ones take minutes
 MOST_STORED = 800_000  # columns of the program of plans that store what one stores, whose relaxation is easy
 MOST_SPELLED, MOST_ARCS = 40_000, 150_000  # columns of the programs that spell a plan out: over its arcs, and all
 TIGHTER = (0.5, 1.1, 1.1, 1.1)  # how much less room there is said to be, by what is taken too much spelled out, in turn
+ROOMY = 4e-4  # a gap that is near enough where less room is asked for than there is
 UNKNOWN = 0.02  # taken too much by a plan none of whose images keeps to the limits
 LITTLE = 1e-6  # and less than that plan takes at the least, so that another is found
 
@@ -85,19 +81,18 @@ class ImageSearch:
     def _nearest(
         self, plan: Candidate, small: _Small, limits: ImageLimits, low: float, whole: DualAscent, below: float
     ) -> Candidate | None:
-        """A plan that costs less than `below`, of the images of all that a plan among images takes; where none near it
-        keeps to the limits, of one that takes less, and is not much dearer. `low`: a bound of all plans."""
-        less: Candidate | None = plan
+        """A plan that costs less than `below`, of the images of all that a plan among images takes; where none keeps to
+        the limits, of one that takes less. `low`: a bound of all plans."""
         for beyond in TIGHTER:
-            assert less is not None
-            found, wrong = self._spelled(less, whole, below, NEAR_PLAN)
+            found, wrong = self._spelled(plan, whole, below)
             if found is not None:
                 return found
-            limits = self._with_less_room(limits, less, wrong, beyond)
+            limits = self._with_less_room(limits, plan, wrong, beyond)
             less, _ = small.any(limits, low, below, ROOMY)
-            if less is None or (wrong is None and less.price > plan.price * (1 + NEAR_PLAN[-1])):
+            if less is None:
                 break
-        return self._spelled(plan, whole, below, FAR_FROM_PLAN)[0]
+            plan = less
+        return None
 
     def _nearest_as_stored(
         self, plan: Candidate, small: _Small, limits: ImageLimits, low: float, below: float
@@ -142,14 +137,12 @@ class ImageSearch:
             return start, problem.found(start.round()), start.bound()
         return pressed.ascent, pressed.plan, pressed.bound
 
-    def _spelled(
-        self, plan: Candidate, whole: DualAscent, below: float, shares: Sequence[float]
-    ) -> tuple[Candidate | None, Candidate | None]:
+    def _spelled(self, plan: Candidate, whole: DualAscent, below: float) -> tuple[Candidate | None, Candidate | None]:
         """The cheapest plan among the images of what a plan takes that costs less than `below` and keeps to the limits,
-        or one that does not keep to them; looked for at so large `shares` above its price in turn."""
+        or one that does not keep to them."""
         own = self._images_of(plan, whole)
         arcs = self.images.arcs(self.prover.problem, plan)
-        for share in shares:
+        for share in NEAR_PLAN:
             price = min(below, plan.price * (1 + share))
             gap = self.prover.problem.settings.gap if self.images.problem.columns < MANY_IMAGES else share * FINE
             known = Candidate(tuple(own.round()), price, own.bound())
@@ -246,25 +239,17 @@ class _Small:
         """A good plan within limits, if one costs less than `below`: the cheapest of few choices, within a `gap` if one
         is given. And a bound."""
         near = bound
-        for share, wider in zip(NEAR_BOUND, (*NEAR_BOUND[1:], NEAR_BOUND[-1]), strict=True):
+        for share in NEAR_BOUND:
             most = min(below, near * (1 + share))
-            if share < wider <= FAR and self._as_large(most, min(below, near * (1 + wider))):
-                continue
             answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_AMONG, gap)
             if answer is None:
                 break
             # A relaxation of the choices that are near may be far above that of all.
             bound, near = max(bound, answer.bound), max(near, answer.bound, min(answer.relaxed, most * (1 + JUMP)))
             plan = answer.plan if answer.plan is not None and answer.plan.price < below else None
-            if plan is not None or most == below or answer.bound < most * (1 - ROUGH):
-                return plan, bound  # what is found of few choices, or left open, is seldom so of more
+            if plan is not None or most == below:
+                return plan, bound
         return None, bound
-
-    def _as_large(self, price: float, higher: float) -> bool:
-        """Whether the program of plans below a price is large, and that of a `higher` one little larger."""
-        columns = self.prover.columns(self.ascent, self._at_most(price))
-        more = self.prover.columns(self.ascent, self._at_most(higher))
-        return columns >= MANY_LIVE and more < MORE * columns
 
     @property
     def _gap(self) -> float:

@@ -8,7 +8,7 @@ thousands of choices say little. With the levels settled hardly any choice is le
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,6 @@ class LevelProgram:
     model: Model
     levels: Array
     ranks: Array
-
-    @property
-    def of_levels(self) -> Model:
-        """The model in which levels alone are whole."""
-        whole = np.zeros(len(self.model.cost), dtype=bool)
-        whole[self.levels] = True
-        return replace(self.model, integer=whole)
 
 
 def level_program(model: Model, choice: Sequence[int], loads: Sequence[Load]) -> LevelProgram:

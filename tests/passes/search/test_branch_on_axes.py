@@ -10,7 +10,7 @@ from passes.search.test_images import LINKS, PAPER, SQUARE, ascent_of, problem_o
 
 from escc.passes.ilp.solver import Answer, Settings
 from escc.passes.search import branch_on_axes as branching
-from escc.passes.search import exact, relaxed_boxes
+from escc.passes.search import exact
 from escc.passes.search.branch_on_axes import AxisSearch
 from escc.passes.search.exact import Prover
 from escc.passes.search.problem import Candidate, Problem
@@ -50,7 +50,7 @@ def by_solver(problem: Problem) -> Candidate:
 
 @pytest.mark.parametrize("seed", MIXED)
 def test_the_optimum_is_found_and_proven(seed: int, looked_at: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relaxed_boxes, "MOST_RELAXED", 5_000)
+    monkeypatch.setattr(branching, "MOST_RELAXED", 5_000)
     monkeypatch.setattr(branching, "NEARLY", 1e-9)
     problem = problem_by_seed(seed)
     best = by_solver(problem).price
@@ -68,7 +68,7 @@ def test_a_node_settled_first_by_each_choice_loses_no_plan(
     """As what layers hand on is; here the op with the most strategies, which has far more of them."""
     monkeypatch.setattr(exact, "MANY_ALIKE", -1)
     monkeypatch.setattr(exact, "of_layers", lambda graph, classes: representatives(graph, classes))
-    monkeypatch.setattr(relaxed_boxes, "MOST_RELAXED", 5_000)
+    monkeypatch.setattr(branching, "MOST_RELAXED", 5_000)
     monkeypatch.setattr(branching, "NEARLY", 1e-9)
     settled = []
     settle = AxisSearch._settle
@@ -86,8 +86,8 @@ def test_boxes_of_a_node_settled_first_hold_each_choice_once() -> None:
     one = np.array([0, 1, 2])
     program = branching.AxisProgram(None, None, [0], [one], lambda answer: None, 1.0, 0)  # type: ignore[arg-type]
     answer = Answer(np.array([0.4, 0.6, 0.0, 1.0]), 10.0, np.array([0.0, 1.0, 3.0, 0.0]), 0.0)
-    search = AxisSearch(None, Settings(), 12.0, program=program)  # type: ignore[arg-type]
-    search.split(relaxed_boxes.Box(np.ones(4), np.array([1.0, 1.0, 0.0, 1.0]), answer, 10.0, True))
+    search = AxisSearch(program, Settings(), 12.0)
+    search._split(branching.Box(np.ones(4), np.array([1.0, 1.0, 0.0, 1.0]), answer, 10.0, True))
     last_first = sorted(search.heap, key=lambda entry: -entry[1])
     assert [(bound, box.upper.tolist(), box.cheap.tolist()) for bound, _, box in last_first] == [
         (11.0, [0, 1, 0, 1], [0, 1, 0, 1]),
@@ -100,18 +100,18 @@ def test_columns_are_left_out_that_no_plan_below_the_price_has() -> None:
     """A plan costs at least the relaxation and the reduced cost of any column that it has."""
     every = np.array([1.0, 1.0, 1.0, 0.0])
     answer = Answer(every, 10.0, np.array([0.0, 2.0, 2.001, 0.0]), 0.0)
-    box = relaxed_boxes.Box(every, every, answer, 10.0, True)
-    assert relaxed_boxes.cheap(box, 12.0).tolist() == [1.0, 1.0, 0.0, 0.0]
+    box = branching.Box(every, every, answer, 10.0, True)
+    assert branching.cheap(box, 12.0).tolist() == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_relaxations_that_run_out_of_time_leave_a_bound(looked_at: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """What they say then has no reduced costs, by which columns could be left out."""
-    real = relaxed_boxes.solve
+    real = branching.solve
 
     def cut_short(*given: object, **named: object) -> Answer:
         return replace(real(*given, **named), reduced_costs=None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(relaxed_boxes, "solve", cut_short)
+    monkeypatch.setattr(branching, "solve", cut_short)
     problem = problem_by_seed(MIXED[0])
     best = by_solver(problem).price
     found = Prover(problem).prove(ascent_of(problem), start_of(problem))
@@ -125,7 +125,7 @@ def test_relaxations_that_run_out_of_time_leave_a_bound(looked_at: list[int], mo
 def test_a_search_that_ends_early_bounds_all_plans(
     seed: int, most: int, looked_at: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relaxed_boxes, "MOST_RELAXED", most)
+    monkeypatch.setattr(branching, "MOST_RELAXED", most)
     problem = problem_by_seed(seed)
     best = by_solver(problem).price
     found = Prover(problem).prove(ascent_of(problem), start_of(problem))
@@ -135,7 +135,7 @@ def test_a_search_that_ends_early_bounds_all_plans(
 
 @pytest.mark.parametrize("seed", MIXED)
 def test_below_the_optimum_there_is_none(seed: int, looked_at: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relaxed_boxes, "MOST_RELAXED", 5_000)
+    monkeypatch.setattr(branching, "MOST_RELAXED", 5_000)
     problem = problem_by_seed(seed)
     asked = by_solver(problem).price * (1 - 1e-4)
     found = Prover(problem).prove(ascent_of(problem), start_of(problem).at_most(asked))

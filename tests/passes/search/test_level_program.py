@@ -10,7 +10,7 @@ import pytest
 
 from escc.passes.ilp.solver import Settings, solve
 from escc.passes.layouts.space import Mask
-from escc.passes.search import exact, levels
+from escc.passes.search import exact
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
 from escc.passes.search.integer_program import choice_program
@@ -69,14 +69,14 @@ def asked(
 
 
 @pytest.mark.parametrize(
-    ("live", "few"), [(0, 200), (10**6, 200), (10**6, 1)], ids=["large levels", "levels first", "both in turn"]
+    ("live", "few"), [(0, 200), (10**6, 200), (10**6, 1)], ids=["levels alone", "levels first", "both in turn"]
 )
 @pytest.mark.parametrize("seed", [0, 3, 7, 11, 16, 23, 31, 42])
 def test_by_levels_the_optimum_is_that_of_rows_over_all_choices(
     seed: int, live: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(levels, "MANY_LIVE", live)
-    monkeypatch.setattr(levels, "FEW_NODES", few)
+    monkeypatch.setattr(exact, "MANY_LIVE", live)
+    monkeypatch.setattr(exact, "FEW_NODES", few)
     problem = problem_of(seed, SQUARE, LINKS)
     problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
     limits = rooms(problem, seed)
@@ -84,7 +84,7 @@ def test_by_levels_the_optimum_is_that_of_rows_over_all_choices(
     assert least < np.inf, "there is room for something"
     plan, bound = asked(problem, limits, 1.5 * least)
     assert plan is not None and limits.fits(plan)
-    far = 1e-6 if live else 1.01 * levels.ANY  # of levels alone an answer may mix collectives, and a plan cost more
+    far = 1e-6 if live else 1.01 * exact.ANY  # of levels alone an answer may mix collectives, and a plan cost more
     assert least * (1 - 1e-6) <= plan.price <= least * (1 + far)
     assert least / (1 + far) <= bound <= least * (1 + 1e-6)
     plan, bound = asked(problem, limits, 1.05 * least, gap=1e-2, less=True)

@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.collective import AllGather, ReduceScatter
-from ..ir.dataflow import ops, regions
+from ..ir.dataflow import ops, origins, regions
 from ..ir.dtype import Dtype
 from ..ir.program import Append, Choose, Einsum, Kind, Region, Repeat, Stored, Take, operand_names, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
@@ -56,6 +56,7 @@ from .tpu_collectives import Kept
 MOST_PADDING = Fraction(1, 8)  # of a table that is handed over by rows, of what it takes without
 SORTED_KEYS = 2**22  # as many rows as have so many keys are sorted at a time in JAX modules
 
+DECODED = "decoded"  # the form of a matrix of codes that multiplies rows of chosen entries
 CODES = (Dtype.FP8, Dtype.FP4, Dtype.INT8, Dtype.INT4)
 
 Ints = NDArray[np.int64]
@@ -146,8 +147,8 @@ def points(spmd: SpmdProgram, lanes: int = 1) -> tuple[Point, ...]:
 
 def points_without_blocks(spmd: SpmdProgram) -> tuple[Point, ...]:
     """The same points of an unsharded program, with nothing of scores that may be made in blocks, nor of their maxima
-    and sums, nor of what keys are sorted in, which may be few, nor of what is decoded: so much is held at the least, in
-    whatever layouts are chosen."""
+    and sums, nor of what keys are sorted in, which may be few: so much is held at the least, in whatever layouts are
+    chosen."""
     return tuple(_Liveness(spmd, whole_scores=False).program())
 
 
@@ -208,8 +209,8 @@ class _Liveness:
     are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each,
     and each sum of scores in blocks, holds of scores, by what it makes first; `beside`: what steps hold while they run
     beside what they read and make, by what they make; `padding`: of tables that are handed over by rows, always;
-    `unmade`: scores that are never there as values; `whole_scores`: whether those count that may be in blocks, what
-    keys are sorted in and what is decoded; `lanes`: as `memory` has them."""
+    `unmade`: scores that are never there as values; `whole_scores`: whether those count that may be in blocks, and
+    what keys are sorted in; `lanes`: as `memory` has them."""
 
     spmd: SpmdProgram
     whole_scores: bool = True
@@ -225,7 +226,7 @@ class _Liveness:
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
-        self.contexts = frozenset(queries_of(self.spmd))
+        self.contexts, self.first = frozenset(queries_of(self.spmd)), origins(self.spmd)
         self.unmade = frozenset() if self.whole_scores else perhaps_in_blocks(self.spmd)
         never_stored = scores(self.spmd) | self.unmade
         kept = Kept(self.spmd.mesh, self.values, dict(self.spmd.sizes)) if self.lanes > 1 else None
@@ -292,20 +293,21 @@ class _Liveness:
             return
         if not value.chosen and value.dtype in (Dtype.BF16, Dtype.F16):
             yield Live(op.result, self.bytes_of(op.result) * Fraction(32, value.dtype.bits), None, "in f32")
-        for each in every if self.whole_scores else ():
+        for each in every:
             if each.dtype in CODES and (matrix := each.name if each.name in self.held else self.copies.get(each.name)):
                 size = self.bytes_of(each.name) * Fraction(value.dtype.bits, each.dtype.bits)
-                yield Live(each.name, size, matrix, "decoded")
+                yield Live(each.name, size, matrix, DECODED)
 
     def _decoded_together(self, region: Region[Step]) -> None:
-        """Matrices that multiply the same rows are decoded together: nothing makes one wait for another."""
+        """Matrices that multiply the same rows, in one layout or several, are decoded together: nothing makes one wait
+        for another."""
         groups: dict[frozenset[str], dict[str, list[Live]]] = {}
         for item in region.items:
             match item:
                 case Compute(Einsum(result, names)):
-                    own = [live for live in self.beside.get(result, ()) if live.form == "decoded"]
+                    own = [live for live in self.beside.get(result, ()) if live.form == DECODED]
                     if own:
-                        rows = frozenset(name for name in names if self.values[name].chosen)
+                        rows = frozenset(self.first.get(name, name) for name in names if self.values[name].chosen)
                         groups.setdefault(rows, {})[result] = own
         for group in groups.values():
             for result, own in group.items():

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.blocks import perhaps_in_blocks
-from ...cost.memory import Point, lies_by_columns, points_without_blocks
+from ...cost.memory import DECODED, Point, lies_by_columns, points_without_blocks
 from ...cost.scores import scores
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
@@ -161,6 +161,11 @@ class _Live:
         there, here = local_bytes(self.tensor, port), local_bytes(self.tensor, source)
         yield Demand(self.name, port.node, there, MovedBytes(port, source, there + least_in[port.rows]))
         yield Demand(self.name, source.node, here, MovedBytes(source, port, here + least_out[source.rows]))
+
+
+def values_of(point: Point) -> list[str]:
+    """What is live beside what a step makes and what it decodes."""
+    return [live.name for live in point.live if live.name != point.step and live.form != DECODED]
 
 
 def _neighbours(tensor: Tensor) -> tuple[Floats, Floats]:
@@ -315,7 +320,7 @@ class _Reader:
 
     def replaced(self, point: Point, now: int) -> Iterator[_Live]:
         """What goes round and is not read any more, but gives up its place now."""
-        known = {value.name for value in point.live}
+        known = set(values_of(point))
         for name, carry in self.carries.items():
             if name not in known and self.tensors[carry.next].source.node == now:
                 yield self.live(name, point.repeats, now)
@@ -323,9 +328,10 @@ class _Reader:
     def need(self, point: Point) -> PointBound:
         """What is held while an op runs, or at the start."""
         now = -1 if point.step is None else self.times[point.step]
-        every = [self.live(value.name, point.repeats, now) for value in point.live if value.name != point.step]
+        every = [self.live(name, point.repeats, now) for name in values_of(point)]
         every += self.replaced(point, now)
         terms = [live.term() for live in every]
+        terms += self.decoded(point, now)
         for value in point.live:
             if value.name == point.step:  # it, and what it is made in beside
                 live = self.live(value.name, point.repeats, now)
@@ -333,6 +339,19 @@ class _Reader:
         stored = (self.live(name, point.repeats, now) for name in self.held_by.get(now, ()))
         gathered = [live.gathered(self.by_rows(live, now)) for live in stored if live.now]
         return PointBound(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
+
+    def decoded(self, point: Point, now: int) -> Iterator[Demand]:
+        """The matrices that are decoded while an op runs, by the ops that multiply them. Of one that several do it is
+        known of the op that runs alone."""
+        seen: set[str] = set()
+        for value in point.live:
+            if value.form == DECODED and value.name not in seen:
+                seen.add(value.name)
+                tensor = self.tensors[value.name]
+                ports = tensor.uses if len(tensor.uses) == 1 else [use for use in tensor.uses if use.node == now]
+                for port in ports[:1]:
+                    times = float(value.bytes) / tensor.total_bytes
+                    yield Demand(value.name, port.node, times * local_bytes(tensor, port))
 
     def local_sizes(self, tensor: Tensor, dim: str) -> Array:
         """How much of a dim a chip has in each layout."""
@@ -358,7 +377,7 @@ class _Reader:
         if point.step is None:
             return
         now = self.times[point.step]
-        every = [self.live(v.name, point.repeats, now).unhanded for v in point.live if v.name != point.step]
+        every = [self.live(name, point.repeats, now).unhanded for name in values_of(point)]
         every += [live.unhanded for live in self.replaced(point, now)]
         item = self.graph.nodes[now].item
         assert not isinstance(item, Stored | Carry | Result)
@@ -386,7 +405,7 @@ class _Reader:
     def moments(self, point: Point) -> Iterator[Moment]:
         """What is held while an op runs, or at the start; and while its operands are moved, right before it."""
         now = -1 if point.step is None else self.times[point.step]
-        every = [self.seen(self.live(v.name, point.repeats, now), now) for v in point.live if v.name != point.step]
+        every = [self.seen(self.live(name, point.repeats, now), now) for name in values_of(point)]
         every += self.replaced(point, now)
         kept = [self.live(name, point.repeats, now) for name in self.held]
         made = [self.tensors[v.name] for v in point.live if v.name == point.step]

@@ -135,6 +135,33 @@ def test_what_rows_of_experts_are_added_in_is_needed(mesh: str, monkeypatch: pyt
             assert needed == pytest.approx(float(held[-1].bytes), rel=1e-12)
 
 
+@pytest.mark.parametrize("mesh", ["1", "2x2"])
+def test_what_matrices_of_codes_are_decoded_to_is_needed(mesh: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both that multiply the same rows, however these lie for the one and the other."""
+    text = (EXAMPLES / "experts.esti").read_text().replace("Wi, Wg: bf16[X,E,F]", "Wi, Wg: fp8[X,E,F]")
+    program = program_of(Source("codes.esti", text))
+    problem, limits = searched(program, "decode", Mesh.parse(mesh), HARDWARE, monkeypatch)
+    for draw in range(8):
+        plan = drawn(problem, draw)
+        allowed = alone(plan, problem)
+        compare(problem, limits, plan)
+        held = {point.step: point for point in points(limits.spell(problem.found(plan), True))}
+        steps = [step for step, point in held.items() if len(decoded(point)) == 2]
+        assert {"layer.u", "layer.g"} >= {*steps} != set()
+        for step in [step for step in steps if step is not None]:
+            needed = [term for n in limits.needs.points if n.step == step for term in n.terms]
+            size = sum(term.least(allowed) for term in needed if term.value in ("layer.Wi", "layer.Wg"))
+            assert size >= sum(decoded(held[step]))
+            if mesh == "1":
+                most = max(n.least(allowed) for n in limits.needs.points if n.step == step)
+                assert most == pytest.approx(float(held[step].bytes), rel=1e-12)
+
+
+def decoded(point: Point) -> list[float]:
+    """What each matrix takes that is decoded there."""
+    return [float(live.bytes) for live in point.live if live.form == "decoded"]
+
+
 def in_f32(point: Point) -> bool:
     """Whether something is held there that is made in f32 and narrower."""
     return any(live.form == "in f32" for live in point.live)

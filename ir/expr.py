@@ -104,6 +104,17 @@ def operands(expr: Expr) -> tuple[str, ...]:
     return tuple(_degrees(expr))
 
 
+def equated(expr: Expr) -> frozenset[str]:
+    """The values that are compared for equality with one another, as they are."""
+    match expr:
+        case Call("equal", (Operand(a), Operand(b))):
+            return frozenset((a, b))
+        case Call(_, arguments):
+            return frozenset().union(*(equated(a) for a in arguments))
+        case _:
+            return frozenset()
+
+
 def rename(expr: Expr, names: Mapping[str, str]) -> Expr:
     """The expression with operands renamed; names that are not in the mapping stay."""
     match expr:

@@ -10,14 +10,16 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ...cost.blocks import InBlocks
 from ...cost.tpu_collectives import Kept
 from ...ir.dataflow import ops_in
-from ...ir.expr import context_dims, operands
+from ...ir.dtype import INTEGERS
+from ...ir.expr import context_dims, equated, operands
 from ...ir.inert import literal
 from ...ir.layout import Layout, format_layout
-from ...ir.program import Append, Choose, Kind, Map, Reduce, Region, Repeat, Take, walk
+from ...ir.program import Append, Choose, Einsum, Kind, Map, Reduce, Region, Repeat, Sum, Take, walk
 from ...ir.spmd import Compute, Move, SpmdProgram, Step
 from ...ir.verify.fused import loop_of, runs, together
 from .jax_attention import ScoreBlocks
@@ -63,6 +65,7 @@ class FunctionText:
         self.blocks = ScoreBlocks(self.in_blocks, self.spmd, self.values, self.names, self.ops, self.lines, note)
         self.caches = {leaf.value: leaf for leaf in self.names.leaves if leaf.kind is Kind.CACHE}
         self.streams = Streams(self.spmd, self.names)
+        self.once = _compared(self.spmd)
 
     def write(self) -> list[str]:
         """The lines of the body, comments aligned."""
@@ -186,6 +189,7 @@ class FunctionText:
                     self.blocks.write(op, scope)
                 case Compute(op):
                     text = self.rows.text(op, scope) if self.packed.works(op) else self.ops.text(op, scope.texts)
+                    text = f"lax.optimization_barrier({text})" if op.result in self.once else text
                     name = scope.texts[op.result] = scope.new(self.names.base(op.result))
                     self.lines.line(f"{name} = {text}", self._note(op.result))
                     if isinstance(op, Choose | Reduce) and self.packed.limited:
@@ -409,6 +413,26 @@ def _grouped(items: Sequence[Step | Repeat[Step]]) -> Iterator[list[Step | Repea
             yield run
             alone = []
     yield from together(alone)
+
+
+def _compared(spmd: SpmdProgram) -> frozenset[str]:
+    """The floats that some step compares for equality, as argmax does with their maximum, and that are made element by
+    element. Without a barrier XLA makes these anew in the kernel that compares, there from what is rounded to bf16 for
+    others, or itself unrounded; nothing is as large as the maximum then. On CPU, where barriers end early, each kernel
+    makes them alike: none has the product before a sum for something else too, so that all round it, or none."""
+    values = spmd.table()
+    made = {step.item.op.result: step.item.op for step in walk(spmd.body) if isinstance(step.item, Compute)}
+    moved = {step.item.result: step.item.operand for step in walk(spmd.body) if isinstance(step.item, Move)}
+    found = set[str]()
+    for name in (name for op in made.values() if isinstance(op, Map) for name in equated(op.expr)):
+        while name in moved:
+            name = moved[name]
+        match made.get(name):
+            case Einsum(_, _, indices, output) if not {*chain(*indices)} <= {*output}:
+                pass  # a sum of products is not made again
+            case Einsum() | Map() | Sum() if values[name].dtype not in INTEGERS:
+                found.add(name)
+    return frozenset(found)
 
 
 def _together(names: Sequence[str]) -> str:

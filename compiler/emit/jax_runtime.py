@@ -138,8 +138,8 @@ def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) 
 
     They stand where `lax.top_k` says. Keys that are compared with those that it gives may not be the same: XLA makes
     them again in the kernel that compares, with other roundings, and what is chosen last is then lost. A TPU, on which
-    placing elements one by one takes long, compares places where few are kept, and bits where many are: those of a
-    context, which come of a product and are not made again.
+    placing elements one by one takes long, compares places where few are kept, and bits where many are, of keys that a
+    barrier has made once.
     """
     flat = keys.reshape(*keys.shape[: keys.ndim - rank], -1)
     together = max(most // flat.shape[-1], 1)
@@ -152,6 +152,9 @@ def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) 
     if floats := jnp.issubdtype(flat.dtype, jnp.floating):
         bits = jnp.where(bits == jnp.iinfo(whole).min, 0, bits)  # -0, which top_k has below the 0 that it equals
         flat = lax.bitcast_convert_type(bits, flat.dtype)
+    if count > 64:
+        flat = lax.optimization_barrier(flat)
+        bits = lax.bitcast_convert_type(flat, whole)
     chosen, order = lax.top_k(flat, count)
 
     def placed(_: jax.Array, __: jax.Array, order: jax.Array) -> jax.Array:

@@ -208,6 +208,7 @@ def continued(model: Any, prompt: tuple[int, ...], tokens: int, stops: tuple[int
     return found, np.stack(scores)
 
 
+@pytest.mark.usefixtures("forked_jax")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_checkpoint_answers_on_eight_devices_as_in_transformers(

@@ -285,10 +285,10 @@ class _Kernels:
 
 
 def _only_sums(op: Op) -> bool:
-    """Whether a product makes nothing larger than what it reads: one of its operands has all of its indices."""
-    return isinstance(op, Einsum) and any(
-        {*own} >= {index for each in op.indices for index in each} for own in op.indices
-    )
+    """Whether a product weighs and sums something: it makes nothing larger than what it reads, of which one operand has
+    all of its indices and another is what that is weighed with. A sum of squares, as a norm's, is none."""
+    every = {index for each in op.indices for index in each} if isinstance(op, Einsum) else set()
+    return isinstance(op, Einsum) and len({*op.operands}) > 1 and any({*own} >= every for own in op.indices)
 
 
 def _in_order(nodes: Sequence[_Node]) -> list[_Node]:

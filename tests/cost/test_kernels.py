@@ -283,6 +283,35 @@ def test_matmuls_without_a_softmax_between_them_are_kernels_of_their_own() -> No
     assert written(some) == {"r", "o"}
 
 
+def test_a_norm_is_a_kernel_of_its_own_after_a_product_without_weights() -> None:
+    """Which it does not weigh, though it sums squares of it."""
+    text = """
+main(w: bf16[B,C], d: bf16[B,C,E], x: bf16[B,E]) {
+  param scale: bf16[E]
+  e[B,E] = w[B,C] * d[B,C,E]
+  y = x + e
+  n = rmsnorm(y, scale, over=E)
+  return y + n
+}
+"""
+    got = found(read(text))
+    assert {name for name, one in got.items() if one.kernels} == {"e", "n.square_sum"}
+    assert written(got) == {"y", "return"}
+
+
+def test_what_weighs_and_sums_scores_is_of_their_kernel() -> None:
+    text = """
+main(q: bf16[B,L,C,E], k: bf16[B,M,E], w: bf16[B,L,C]) {
+  s[B,L,C,M] = q[B,L,C,E] * k[B,M,E]
+  r = relu(s)
+  t[B,L,M] = r[B,L,C,M] * w[B,L,C]
+  return t
+}
+"""
+    got = found(read(text))
+    assert kernels(got.values()) == 1 and written(got) == {"t"}
+
+
 def test_what_no_tensor_enters_into_costs_nothing() -> None:
     program = model("llama-3-70b")
     some = launches(program)

@@ -10,7 +10,7 @@ from escc.passes.choose import Options
 
 # Batch, GPUs, and milliseconds from token to token of gpt-oss-120b on H200 under vLLM, 1024 tokens in and 8192 out:
 # five of the 20 samples of NVIDIA's aiconfigurator (Apache-2.0), commit 095f58a of 2026-08-21, in its
-# systems/silicon_sample.csv. Of all 20 the error is 9.8% on average, 20% at worst.
+# systems/silicon_sample.csv. Of all 20 the error is 7.6% on average, 18% at worst.
 MEASURED = [(4, 1, 6.1464), (16, 4, 5.2877), (32, 8, 5.2726), (64, 1, 23.4405), (64, 8, 6.7886)]
 
 

@@ -38,6 +38,19 @@ TORCHAO: Mapping[str, Dtype] = {  # by what the names of torchao's configs begin
     "int8": Dtype.INT8,
     "float8": Dtype.FP8,
 }
+METHODS = (
+    "fp8",
+    "fbgemm_fp8",
+    "mxfp4",
+    "gptq",
+    "awq",
+    "auto-round",
+    "compressed-tensors",
+    "modelopt",
+    "bitsandbytes",
+    "quark",
+    "torchao",
+)
 EXCLUSIONS = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules")
 
 
@@ -72,16 +85,34 @@ def _quantised(fields: Fields, name: str, part: Fields) -> Quantised | None:
     dtype = _dtype(part, method)
     if dtype is None:
         shown = f"`{method[:40]}`" if isinstance(method, str) else "of this kind"
-        known = (
-            "fp8, fbgemm_fp8, mxfp4, gptq, awq, auto-round, compressed-tensors, modelopt, bitsandbytes, quark, torchao"
-        )
-        fields.refuse(name, f"`{name}` is {shown}, which is not understood.", f"known are {known}")
+        if method in METHODS:
+            message = f"`{name}` is {shown} with codes of a type that is not understood, or not said."
+            fields.refuse(name, message, "known are int4, int8, fp8 and fp4, for all layers the same")
+        else:
+            fields.refuse(name, f"`{name}` is {shown}, which is not understood.", f"known are {', '.join(METHODS)}")
         return None
+    for one in (part, _weights(part), _quark_weight(part), _torchao(part)[1]):
+        if one is not None:
+            _check_groups(one)
     left_out = [text for one in EXCLUSIONS for text in _texts(part.get(one))]
     attention = not any("self_attn" in text or text.endswith("attn") for text in left_out)
     forward = not any(text.rstrip(".*").endswith((".mlp", ".experts")) for text in left_out)
     blocks, scale = _blocks(part, method, dtype)
     return Quantised(dtype, attention and method != "mxfp4", forward, blocks, scale, _zeros(part, method))
+
+
+def _check_groups(part: Fields) -> None:
+    """How many weights share a scale must be said as the libraries say it, wherever it is."""
+    for name in ("group_size", "q_group_size"):
+        node = part.get(name)
+        if node is not None and node.value not in (None, -1) and _count(node) is None:
+            part.refuse(name, f"`{name}` must be a whole number above 0, or -1 for all inputs.")
+    for name in ("weight_block_size", "block_structure"):
+        node = part.get(name)
+        if node is not None and node.value is not None:
+            sizes = node.value if isinstance(node.value, tuple) else ()
+            if len(sizes) != 2 or any(_count(size) is None for size in sizes):
+                part.refuse(name, f"`{name}` must be two whole numbers above 0, of outputs and of inputs.")
 
 
 def _zeros(part: Fields, method: Value) -> bool:

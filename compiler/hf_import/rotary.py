@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .common import Sizes
@@ -92,9 +92,10 @@ def rope(
     elif found.share != 1:
         fields.refuse("rope_parameters", f"Rope turns all of a head, and `partial_rotary_factor` is {found.share:g}.")
     where = share[0] if share is not None and share[0] in fields.entries else "head_dim"
-    return Rope(
-        found.base, _turned(fields, sizes.head_dim, share_of or sizes.head_dim, found.share, where), found.scaling
-    )
+    turned = _turned(fields, sizes.head_dim, share_of or sizes.head_dim, found.share, where)
+    if (found.scaling or "").startswith("longrope"):
+        _check_factors([part for _, part in parts if part is not None], turned // 2)
+    return Rope(found.base, turned, found.scaling)
 
 
 def _said(part: Fields, plain: _Said, sizes: Sizes, original: int | None = None, magnitude: str | None = None) -> _Said:
@@ -116,6 +117,15 @@ def _check_echo(fields: Fields, name: str, number: float) -> None:
     """A field that some versions of `transformers` write beside the one that counts must agree with it."""
     if name not in fields.known and fields.get(name) is not None and fields.number(name) != number:
         fields.refuse(name, f"`{name}` is another than {number:g}, which counts here.", "remove it, or make them agree")
+
+
+def _check_factors(parts: Sequence[Fields], pairs: int) -> None:
+    """LongRoPE has a factor for each pair of elements that rope turns."""
+    for part in parts:
+        for name in ("short_factor", "long_factor"):
+            node = part.get(name)
+            if part.complete and node is not None and isinstance(node.value, tuple) and len(node.value) != pairs:
+                part.refuse(name, f"`{name}` has {len(node.value)} factors, and rope turns {pairs} pairs.")
 
 
 def heated(fields: Fields) -> Heat | None:

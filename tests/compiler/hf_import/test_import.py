@@ -192,7 +192,32 @@ def test_the_type_of_the_weights(tmp_path: Path, named: object, asked: str | Non
         ({"architectures": ["LlamaForSequenceClassification"]}, "2:3", "does not name `LlamaForCausalLM`"),
         ({"architectures": None, "auto_map": {}}, "17:3", "`auto_map` is set"),
         ({"quantization_config": {"quant_method": "hqq"}}, "19:3", "is `hqq`, which is not understood"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "19:3", "which is not understood"),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 3}},
+            "19:3",
+            "is `gptq` with codes of a type that is",
+        ),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": "128"}},
+            "22:5",
+            "`group_size` must be",
+        ),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 0}}, "22:5", "or -1 for all inputs"),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}},
+            "21:5",
+            "must be two whole numbers",
+        ),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 8]}},
+            "21:5",
+            "must be two whole numbers",
+        ),
+        (
+            {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 3, "long_factor": [1.0] * 4}},
+            "21:5",
+            "`short_factor` has 3 factors, and rope turns 4 pairs.",
+        ),
         ({"logit_scale": 0.5}, "19:3", "The field `logit_scale` is not understood"),
         ({"attn_logit_softcapping": 50.0}, "19:3", "`attn_logit_softcapping` is not understood"),
         ({"layer_types": ["sliding_attention"]}, "19:3", "names layers that are not `full_attention`"),

@@ -337,12 +337,14 @@ def runs_of(layers: Sequence[Layer]) -> list[Run]:
     """Layers as runs that repeat, as few as may be: patterns such as five of one kind and one of another, what stands
     before them, and what is left behind them."""
     found: list[Run] = []
+    numbers: dict[Layer, int] = {}
+    text = "".join(chr(numbers.setdefault(layer, len(numbers))) for layer in layers)  # which is compared quickly
     at = 0
     while at < len(layers):
         best = (1, 1)
         for period in range(1, (len(layers) - at) // 2 + 1):
             times = 1
-            while list(layers[at + times * period : at + (times + 1) * period]) == list(layers[at : at + period]):
+            while text[at + times * period : at + (times + 1) * period] == text[at : at + period]:
                 times += 1
             # What repeats covers most; of those that cover as much the shortest.
             if times > 1 and times * period > best[0] * best[1]:

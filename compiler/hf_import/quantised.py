@@ -74,7 +74,9 @@ def read_quantised(fields: Fields) -> Quantised | None:
     for name in NAMES:
         part = fields.part(name)
         if part is not None and part.entries:
-            found = _quantised(fields, name, part)
+            before, found = found, _quantised(fields, name, part)
+            if None not in (before, found) and before != found:
+                fields.refuse(name, f"`{name}` says otherwise than another field how weights are stored.")
     return found
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from ...ir.choices import chosen_of, spread
 from ...ir.chosen import Chosen
-from ...ir.diagnostics import Span
+from ...ir.diagnostics import InputError, Span
 from ...ir.dtype import INTEGERS, Dtype
 from ...ir.expr import Call, Expr, Operand, operands
 from ...ir.layout import Layout
 from ...ir.program import Einsum, Kind, Map, Op, Pin, PinKind, Region, Repeat, Stored, Value, operand_names, signature
 from .dims import Constraint, DimTable, Extent
-from .report import Refused, Report
+from .report import Refused, Report, TooLarge
 
 MAX_VALUES = 20_000  # of a whole program, every block counted once more than it is called
 
@@ -70,8 +70,9 @@ class Context:
         """Note that `values` more exist. Ends the expansion when they are too many."""
         self.made += values
         if self.made > MAX_VALUES:
+            alone = len(self.report) == 0
             self.report.add(f"The program expands to more than {MAX_VALUES:,} values.", span, "use `repeat`")
-            self.report.finish()
+            self.report.finish(TooLarge if alone else InputError)
 
 
 @dataclass

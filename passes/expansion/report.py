@@ -26,7 +26,8 @@ def _known(names: Sequence[str]) -> str | None:
 
 
 class TooLarge(InputError):
-    """Nothing is wrong but sizes: a value, or what an op goes over, is larger than anything that could run."""
+    """Nothing is wrong but sizes: a value, or what an op goes over, is larger than anything that could run, or values
+    are more than anything has."""
 
 
 class Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import time
 from collections.abc import Mapping
@@ -202,6 +203,11 @@ def test_the_type_of_the_weights(tmp_path: Path, named: object, asked: str | Non
             "22:5",
             "`group_size` must be",
         ),
+        (
+            {"quantization_config": {"quant_method": "fp8"}, "compression_config": {"quant_method": "fbgemm_fp8"}},
+            "22:3",
+            "`compression_config` says otherwise",
+        ),
         ({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 0}}, "22:5", "or -1 for all inputs"),
         (
             {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}},
@@ -343,3 +349,11 @@ def test_a_config_of_a_model_that_is_too_large_is_refused(tmp_path: Path) -> Non
     size, heads = 2**40, {"num_attention_heads": 1, "num_key_value_heads": 1}
     text = config(hidden_size=size, intermediate_size=size, head_dim=size, **heads)
     refused(tmp_path, text, "small.json` is too large. In phase `prefill`, `", "` has more than 2^60 elements.")
+
+
+def test_layers_that_follow_each_other_in_no_pattern_may_be_too_many(tmp_path: Path) -> None:
+    """Each kind of layer has its turn at random, so that little of them can be written as repeats."""
+    kinds = random.Random(1).choices(["sliding_attention", "full_attention"], k=4096)
+    fields = {"model_type": "olmo3", "architectures": None, "sliding_window": 8}
+    text = config(**fields, num_hidden_layers=4096, layer_types=kinds)
+    refused(tmp_path, text, "small.json` is too large. The program expands to more than 20,000 values.")

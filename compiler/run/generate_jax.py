@@ -142,6 +142,7 @@ def generation_text(done: Generation) -> str:
         f"Generation with {json.dumps(done.name)} on {done.mesh.chips} virtual chips",
         f"  mesh      {done.mesh}",
         *staged,
+        *([] if done.streamed is None else [f"  streams   {done.streamed}, from the host"]),
         f"  dims      {sizes}; each repeat runs twice at most",
         f"  prompts   {batch} of {length} random tokens",
         f"  prefill   {prefill}, a chip sends {_bytes(float(done.sharded.prefill_bytes))} in all",

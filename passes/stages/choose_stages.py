@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from heapq import heappop, heappush
-from itertools import product
+from itertools import pairwise, product
 
 from ...cost.stages import Rounds
 from ...ir.diagnostics import fail
@@ -423,11 +423,14 @@ class _Search(Bounds):
         return choose(program, self.phases, self.inner, options), [0.0] * len(self.phases)
 
     def aligned(self, split: Split, plan: StagedPlan, most: float) -> StagedPlan:
-        """The plan with stages that hand on values as the next ones take them: alike at all boundaries, then at each
-        by itself as long as that helps, and may help by more than NEAR. Raises NoPlan where none is found, _Slow where
-        those that are tried take `most`."""
+        """The plan with stages that hand on values as the next ones take them: as it is where they do; else alike at
+        all boundaries, then at each by itself as long as that helps, and may help by more than NEAR. Raises NoPlan
+        where none is found, _Slow where those that are tried take `most`."""
         layers = tuple(one.stage.layers for one in plan.stages)
-        tried = self._boundaries(plan)
+        ends = self._ends(plan)
+        if all(before[1] == after[0] for before, after in pairwise(ends)):
+            return plan
+        tried = self._boundaries(ends)
         best: tuple[StagedPlan, list[Boundary]] | None = None
         refused: NoPlan | _Slow | None = None
 
@@ -456,17 +459,23 @@ class _Search(Bounds):
             raise refused
         return best[0]
 
-    def _boundaries(self, plan: StagedPlan) -> list[Boundary]:
-        """The ways for values to lie between stages that are tried: as the stages by themselves have them."""
-        seen: dict[str, dict[tuple[Layout, ...], None]] = {phase: {} for phase in self.phases}
+    def _ends(self, plan: StagedPlan) -> list[tuple[Boundary, Boundary]]:
+        """How each stage takes what it receives, and has what it hands on."""
+        found = []
         for one in plan.stages:
+            taken, handed = [], []
             for phase, spmd in zip(self.phases, insert(one.plan), strict=True):
                 values = spmd.table()
                 results = dict(zip(one.stage.program.results, spmd.results, strict=True))
-                for names in (one.stage.received, tuple(results[name] for name in one.stage.passed)):
-                    if names:
-                        seen[phase].setdefault(tuple(values[name].layout for name in names))
-        every = [[(phase, layouts) for layouts in seen[phase]] for phase in self.phases]
+                taken.append((phase, tuple(values[name].layout for name in one.stage.received)))
+                handed.append((phase, tuple(values[results[name]].layout for name in one.stage.passed)))
+            found.append((tuple(taken), tuple(handed)))
+        return found
+
+    def _boundaries(self, ends: Sequence[tuple[Boundary, Boundary]]) -> list[Boundary]:
+        """The ways for values to lie between stages that are tried: as the stages by themselves have them."""
+        seen = dict.fromkeys(one for both in ends for end in both for one in end if one[1])
+        every = [[one for one in seen if one[0] == phase] for phase in self.phases]
         return [tuple(one) for one in product(*every)][:MOST_BOUNDARIES]
 
 

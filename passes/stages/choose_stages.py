@@ -357,13 +357,14 @@ class _Search(Bounds):
         most: float = math.inf,
         times: int = 1,
     ) -> StagedPlan:
-        """The stages of a pipeline, each planned by itself; its bound is not known. `known`: what each takes at the
-        least; their plans take so many `times` what they count for. Raises _Slow where that shows that all of them
-        take `most`."""
+        """The stages of a pipeline, each planned by itself, so many `times` as often as it counts; its bound is not
+        known. `known`: what each takes at the least. Raises _Slow where that shows that all of them take `most`."""
         between: Sequence[Boundary | None] = boundaries or [None] * (self.ways - 1)
         cuts = (None, *between, None)
         fullest_first = sorted(range(self.ways), key=lambda n: -parts[n].layers)  # where none fits it soonest says so
-        made, least = {}, [*known] or [0.0] * self.ways
+        free = [self.plans.get((part.program, None, None)) for part in parts]  # which hand on values in any layouts
+        both = zip(known or [0.0] * self.ways, free, strict=True)
+        made, least = {}, [max(bound, one.plan.least / times if one else 0.0) for bound, one in both]
         for n in fullest_first:
             try:
                 below = (most - math.fsum(least) + least[n]) * times
@@ -444,9 +445,8 @@ class _Search(Bounds):
             if best is None or found.price < best[0].price:
                 best = found, boundaries
 
-        near = NEAR if self.streams else PROVEN
         for one in tried:
-            if best is None or best[0].price > plan.price * (1 + near):
+            if best is None or best[0].price > plan.price * (1 + (NEAR if self.streams else PROVEN)):
                 attempt([one] * (self.ways - 1))
         before = None
         while best is not None and best is not before and best[0].price > plan.price * (1 + NEAR):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -42,16 +43,19 @@ class Rounds:
         again = larger(together, m * slowest) if self.wait else m * slowest
         return once + (self.calls - 1) * again
 
-    def counts(self, stages_s: Sequence[float]) -> tuple[int, ...]:
-        """How often the seconds of each stage count in those of all calls, where stages take `stages_s`.
+    def counts(self, stages_s: Sequence[float]) -> tuple[Fraction, ...]:
+        """How often the seconds of each stage count in those of all calls, where stages take `stages_s`; of several
+        that are the slowest each has its part of what the slowest counts for.
 
         Stages that take other seconds take no less than their sum by these counts: the seconds are the largest of
         such sums.
         """
-        slowest = max(range(len(stages_s)), key=lambda n: stages_s[n])
-        each = np.ones(len(stages_s), dtype=int)
-        only = np.eye(len(stages_s), dtype=int)[slowest]
-        return tuple(int(n) for n in self.seconds(each, only, lambda *two: max(two, key=lambda one: one @ stages_s)))
+        most = max(stages_s)
+        tied = sum(one == most for one in stages_s)
+        each = np.array([Fraction(1)] * len(stages_s))
+        slowest = np.array([Fraction(one == most, tied) for one in stages_s])
+        seconds = np.array(stages_s)
+        return tuple(self.seconds(each, slowest, lambda *two: max(two, key=lambda one: one.astype(float) @ seconds)))
 
     def weight(self, stages: int) -> int:
         """The seconds of all calls, in seconds of one stage, where all take the same."""

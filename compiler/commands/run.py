@@ -15,10 +15,11 @@ from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...passes.choose import Options
 from ..jax.check import require_jax
+from ..plan.offload import Offload
 from ..plan.pipeline import load
 from ..run.answer import Planned, answer, plan_for, weights_of
 from ..run.answer_text import Prompts, answer_ids, answer_text, asked_of, npy
-from ..run.generate import alone_on, in_stages, prepare, run_prepared
+from ..run.generate import Plan, alone_on, in_stages, prepare, run_prepared, streaming_on
 from ..run.generate_jax import (
     check_processes,
     disagreement,
@@ -77,10 +78,13 @@ def run_command(
     weights: opt.Weights = None,
     caches: opt.Caches = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Keep the plans to the memory of a chip, though what runs is small.")
+        bool,
+        typer.Option("--memory", help="Keep plans to the memory of a chip, as streams do, though what runs is small."),
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the random weights and prompts.")] = 0,
     capacity: opt.Capacity = None,
+    offload: opt.Offloading = Offload.NONE,
+    ahead: opt.Ahead = 1,
     stages: opt.Stages = None,
     micro_batches: opt.MicroBatches = None,
     backend: Annotated[
@@ -94,12 +98,15 @@ def run_command(
     or with `--checkpoint` answer prompts, planned as they are, by the emitted modules on JAX devices."""
     mesh, room = Mesh.parse(chips), capacity_of(capacity)
     chip = opt.chip_of(hardware, datasheet, network, engine)
-    options = Options(chip, capacity_bytes=chip.room_bytes if memory else math.inf)
     sizes, pins = opt.bindings(set_ or [], "--set"), [Path(path) for path in pin or []]
     program = with_capacity(load(Path(file), sizes, pins, weights=weights, caches=caches), room)
     prompts = Prompts(tuple(prompt or ()), prompt_file, tuple(prompt_ids or ()))
     wanted = opt.stages_of(stages, micro_batches)
+    streams = offload is not Offload.NONE or bool(program.on_host)
+    options = Options(chip, capacity_bytes=chip.room_bytes if memory or streams else math.inf)
     if checkpoint is not None:
+        if streams:
+            raise fail("Weights of a checkpoint go to plans without streams.", hint="leave `--offload` out")
         if stages is not None:
             raise fail("Weights of a checkpoint go to plans without stages.", hint="leave `--stages` out")
         require_jax()
@@ -127,9 +134,10 @@ def run_command(
             raise fail("Stages run in one process.", hint="leave `--processes` out")
     elif processes != 1:
         raise fail("Virtual chips run in one process.", hint="several are started with `--backend jax`")
-    plan = alone_on(mesh, options)
+    plan: Plan = streaming_on(mesh, options, offload, ahead) if streams else alone_on(mesh, options)
     if stages is not None:
-        plan = in_stages(mesh, options, wanted or None, opt.counts_by_phase(micro_batches, (PREFILL, DECODE)))
+        counts = opt.counts_by_phase(micro_batches, (PREFILL, DECODE))
+        plan = in_stages(mesh, options, wanted or None, counts, offload, ahead)
     prepared = prepare(program, plan, tokens, seed)
     if backend is Backend.JAX:
         prepared = held_exactly(prepared)

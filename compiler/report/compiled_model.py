@@ -16,9 +16,10 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.choose import Options
 from ...passes.ilp.solver import SOLVERS, Settings
-from ...passes.plan import Objective, Outcome
+from ...passes.plan import NoPlan, Objective, Outcome
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.offload import Offload, Offloaded, of_batch, on_meshes
+from ..plan.other_ways import advised
 from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled, with_runs
 from ..plan.shapes import Shape, best_of, meshes_to_compile, ranking
 from ..plan.staged import Staged
@@ -284,6 +285,17 @@ def compile_model(
     program: Program, meshes: Sequence[Mesh], options: Options, phases: Sequence[str], way: Way
 ) -> CompiledModel | CompiledPipeline:
     """The phases of a program on the best of several meshes, in one way. Raises as `compile` does."""
+    try:
+        return _compiled(program, meshes, options, phases, way)
+    except NoPlan as refused:
+        if way.offload is not Offload.NONE or program.on_host or options.objective is not Objective.TIME:
+            raise
+        raise advised(refused, program, phases, meshes, options, way.stages is not None) from None
+
+
+def _compiled(
+    program: Program, meshes: Sequence[Mesh], options: Options, phases: Sequence[str], way: Way
+) -> CompiledModel | CompiledPipeline:
     if way.stages is not None:
         return _staged(program, meshes, options, phases, way)
     if way.offload is not Offload.NONE or program.on_host:

@@ -21,8 +21,9 @@ from ...ir.program import Einsum, Kind, Program, Take, operand_names, stored_in
 from ...passes.choose import Options
 from ...passes.stages.divide import Stage, layers_of
 from ..plan.compiled import Compilation
+from ..plan.offload import Offload, compile_offloaded
 from ..plan.pipeline import compile_phases
-from ..plan.staged import Staged
+from ..plan.staged import Staged, streamed_what
 from ..plan.tries import tries
 from ..simulate.check import ERROR_TOLERANCE, largest_difference
 from ..simulate.pointwise import Array
@@ -57,15 +58,17 @@ class Generation:
     """Tokens generated on virtual chips, and by the dense reference.
 
     `mesh`: that of all chips. `sizes`: the shrunken dims of decode, of all its sequences. `stages`: how many, and along
-    which axis; None for none. `prefills`, `turns`: how often prefill ran, and each step of decode, each time for other
-    sequences of the batch. `prompt`: [batch, tokens]. `errors`: for each step the largest
-    difference between scores, relative to the largest score; infinite where one is not a number.
+    which axis; None for none. `streamed`: what comes from the host, in words; None where nothing does. `prefills`,
+    `turns`: how often prefill ran, and each step of decode, each time for other sequences of the batch. `prompt`:
+    [batch, tokens]. `errors`: for each step the largest difference between scores, relative to the largest score;
+    infinite where one is not a number.
     """
 
     name: str
     mesh: Mesh
     sizes: tuple[tuple[str, int], ...]
     stages: tuple[int, str] | None
+    streamed: str | None
     prefills: int
     turns: int
     prompt: Array
@@ -131,11 +134,25 @@ def alone_on(mesh: Mesh, options: Options) -> Plan:
     return lambda program, phases: compile_phases(program, phases, mesh, options, separate=True)
 
 
-def in_stages(mesh: Mesh, options: Options, stages: int | None, micro_batches: Mapping[str, int]) -> Plan:
-    """Both phases planned in the quickest way to have so many stages, or with `None` any number or none."""
+def streaming_on(mesh: Mesh, options: Options, offload: Offload, ahead: int) -> Plan:
+    """Both phases planned together, with streams from the host."""
+    return lambda program, phases: compile_offloaded(program, phases, mesh, options, offload, ahead).compiled
+
+
+def in_stages(
+    mesh: Mesh,
+    options: Options,
+    stages: int | None,
+    micro_batches: Mapping[str, int],
+    offload: Offload = Offload.NONE,
+    ahead: int = 1,
+) -> Plan:
+    """Both phases planned in the quickest way to have so many stages, or with `None` any number or none, and with
+    streams from the host."""
 
     def plan(program: Program, phases: tuple[str, ...]) -> Compilation | Staged:
-        found = tries(program, phases, [mesh], options, stages, micro_batches)[0].found
+        how = options, stages, micro_batches
+        found = tries(program, phases, [mesh], *how, offload=offload, ahead=ahead)[0].found
         assert found is not None, "what is tried first fits"
         return found
 
@@ -189,6 +206,7 @@ def run_prepared(prepared: Prepared) -> Generation:
         prepared.mesh,
         tuple(prepared.sizes.items()),
         (len(compiled.stages), compiled.plan.axis) if isinstance(compiled, Staged) else None,
+        _streamed(compiled),
         -(-sizes[model.batch] // prefill.sizes[model.batch]),
         -(-sizes[model.batch] // decode.sizes[model.batch]),
         prompt if model.prompt.dims == (model.batch, model.new) else prompt.T,
@@ -196,6 +214,16 @@ def run_prepared(prepared: Prepared) -> Generation:
         dense,
         errors,
     )
+
+
+def _streamed(compiled: Compilation | Staged) -> str | None:
+    """What comes from the host in prefill, and so in decode, in words; None where nothing does."""
+    first = [stage[0] for stage in compiled.stages]
+    layers = sum(fetch.streamed for one in first for fetch in one.estimate.fetches)
+    if not layers:
+        return None
+    every = layers_of(compiled.program if isinstance(compiled, Staged) else first[0].program)
+    return f"{streamed_what([one.spmd for one in first])} of {layers} of {every} layers"
 
 
 def _small(model: LanguageModel, compiled: Compilation | Staged, tokens: int) -> tuple[SmallPhase, SmallPhase]:

@@ -13,8 +13,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, TypedDict
 
 import jax
@@ -76,51 +77,66 @@ def main(folder: Path, process: int, processes: int, address: str) -> None:
         stages = _Pipeline(folder, 0, told, arrays), _Pipeline(folder, 1, told, arrays)
         tokens = _generated_in_stages(told, *stages, arrays)
     else:
-        tokens = _generated(told, _Phase(folder, 0, told), _Phase(folder, 1, told), arrays)
+        tokens = _generated(told, _Phase(folder, 0, told, arrays), _Phase(folder, 1, told, arrays), arrays)
     if process == 0:
         np.save(folder / "tokens.npy", tokens)
+
+
+class _Step:
+    """A step, or that of a stage, with devices of its own: how what it takes goes to them, and comes back."""
+
+    def __init__(self, module: ModuleType, mesh: Any, stage: ToldStage) -> None:
+        self.module, self.mesh = module, mesh
+        self.config, leaves = replace(module.SMALL, **stage["sizes"]), iter(stage["leaves"])
+        self.forms = module.tensors(self.config, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))
+        self.names = module.tensors(self.config, lambda shape, dtype, terms=1: next(leaves))
+        self.streams = hasattr(module, "divided")
+        specs = module.SPECS[: len(self.forms)]
+        self.places = module.places(mesh, specs) if self.streams else jax.tree.map(partial(NamedSharding, mesh), specs)
+
+    def placed(self, part: int, arrays: Mapping[str, np.ndarray]) -> Any:
+        """What the step takes as its argument `part` on the devices, or in the memory of their host, of arrays by name,
+        which every process holds whole; they are grown with zeros to the shape that they have there."""
+        given: Any = jax.tree.map(lambda name, form: _grown(arrays[name], form), self.names[part], self.forms[part])
+        if self.streams:
+            every = [jax.tree.map(lambda form: np.zeros(form.shape, form.dtype), forms) for forms in self.forms]
+            given = self.module.divided(self.config, *every[:part], given, *every[part + 1 :])[part]
+        return jax.tree.map(_put, given, self.places[part])
+
+    def wholes(self, part: int, tree: Any) -> dict[str, np.ndarray]:
+        """The arrays of what the step gives in the form of its argument `part`, by name, in every process."""
+        arrays = jax.tree.map(partial(whole, self.mesh), tree)
+        if self.streams:
+            arrays = self.module.whole(arrays)
+        return dict(zip(jax.tree.leaves(self.names[part]), jax.tree.leaves(arrays), strict=True))
 
 
 class _Phase:
     """An emitted step on real devices."""
 
-    def __init__(self, folder: Path, n: int, told: Told) -> None:
+    def __init__(self, folder: Path, n: int, told: Told, stored: Mapping[str, np.ndarray]) -> None:
         module, self.phase, self.told = load(folder / f"{PHASES[n]}.py"), told["phases"][PHASES[n]], told
         [self.stage] = self.phase["stages"]
-        config, leaves = replace(module.SMALL, **self.stage["sizes"]), iter(self.stage["leaves"])
         self.mesh = module.make_mesh()
-        self.step = module.build(self.mesh, config)
-        self.forms = module.tensors(config, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))
-        self.names = module.tensors(config, lambda shape, dtype, terms=1: next(leaves))
-        self.specs = module.SPECS[: len(self.forms)]
-        self.kept: dict[str, jax.Array] = {}
+        self.taken = _Step(module, self.mesh, self.stage)
+        self.step = module.build(self.mesh, self.taken.config)
+        self.params = self.taken.placed(0, stored)
 
-    def run(self, arrays: Mapping[str, Any], context: int) -> tuple[np.ndarray, dict[str, jax.Array]]:
-        """The next token of each sequence, and the next versions of caches, called as the caches are."""
-        changing = {*self.told["caches"], self.told["prompt"]}
-
-        def placed(name: str, form: Any, spec: P) -> jax.Array:
-            if name in changing:
-                return self._place(arrays[name], form, spec)
-            if name not in self.kept:
-                self.kept[name] = self._place(arrays[name], form, spec)
-            return self.kept[name]
-
-        taken = jax.tree.map(placed, self.names, self.forms, self.specs)
-        filled = jax.ShapeDtypeStruct((), np.int32)
-        contexts = [self._place(np.asarray(context), filled, P())] * self.stage["contexts"]
-        results, caches = self.step(*taken, *contexts)
-        [names] = [tree for tree in map(jax.tree.leaves, self.names) if {*tree} == {*self.told["caches"]}]
-        versions = dict(zip(names, jax.tree.leaves(caches), strict=True))
+    def run(self, caches: Any, ids: np.ndarray, context: int) -> tuple[np.ndarray, Any]:
+        """The next token of each sequence, and the next versions of caches, which are as `placed` has them."""
+        prompt = self.taken.placed(2, {self.told["prompt"]: ids})
+        filled = [_put(np.asarray(context, np.int32), NamedSharding(self.mesh, P()))] * self.stage["contexts"]
+        results, caches = self.step(self.params, caches, prompt, *filled)
         picked = whole(self.mesh, jax.tree.leaves(results)[self.phase["picked"]])
-        return _picked(self.told, self.phase, picked), versions
+        return _picked(self.told, self.phase, picked), caches
 
-    def _place(self, array: np.ndarray | jax.Array, form: Any, spec: P) -> jax.Array:
-        """An array on the devices, grown with zeros to the shape it has there; every process holds all of it."""
-        if isinstance(array, jax.Array):
-            return array
-        grown = _grown(array, form)
-        return jax.make_array_from_callback(form.shape, NamedSharding(self.mesh, spec), lambda at: grown[at])
+    def placed(self, caches: Mapping[str, np.ndarray]) -> Any:
+        """Whole caches as the step takes them."""
+        return self.taken.placed(1, caches)
+
+    def wholes(self, caches: Any) -> dict[str, np.ndarray]:
+        """The whole of such caches."""
+        return self.taken.wholes(1, caches)
 
 
 class _Pipeline:
@@ -129,16 +145,10 @@ class _Pipeline:
     def __init__(self, folder: Path, n: int, told: Told, stored: Mapping[str, np.ndarray]) -> None:
         module, self.phase, self.told = load(folder / f"{PHASES[n]}.py"), told["phases"][PHASES[n]], told
         stages, self.width = self.phase["stages"], told["at_once"][n]
-        configs = [replace(m.SMALL, **each["sizes"]) for m, each in zip(module.STAGES, stages, strict=True)]
-        self.meshes, self.cached, self.takes = module.make_meshes(), module.CACHED, module.TAKES
-        self.step = module.build(self.meshes, tuple(configs))
-        self.names, self.forms = [], []
-        for m, config, each in zip(module.STAGES, configs, stages, strict=True):
-            leaves = iter(each["leaves"])
-            self.names.append(m.tensors(config, lambda shape, dtype, terms=1, leaves=leaves: next(leaves)))
-            self.forms.append(m.tensors(config, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype)))
-        self.specs = [m.SPECS for m in module.STAGES]
-        self.params = [self._placed(s, 0, self._layers(s, stored)) for s in range(len(stages))]
+        meshes, self.cached, self.takes = module.make_meshes(), module.CACHED, module.TAKES
+        self.taken = [_Step(*each) for each in zip(module.STAGES, meshes, stages, strict=True)]
+        self.step = module.build(meshes, tuple(each.config for each in self.taken))
+        self.params = [each.placed(0, self._layers(s, stored)) for s, each in enumerate(self.taken)]
         self.slots = [np.arange(at, at + self.width) for at in range(0, told["sequences"], self.width)]
 
     def run(self, caches: Any, ids: np.ndarray, context: int) -> tuple[np.ndarray, Any]:
@@ -154,12 +164,12 @@ class _Pipeline:
         """Whole caches as each stage has them of each micro-batch."""
         return [
             [
-                self._placed(s, 1, {name: np.take(a, slots, self.told["caches"][name]) for name, a in own.items()})
+                taken.placed(1, {name: np.take(a, slots, self.told["caches"][name]) for name, a in own.items()})
                 if cached
                 else None
                 for slots in self.slots
             ]
-            for s, cached in enumerate(self.cached)
+            for s, (taken, cached) in enumerate(zip(self.taken, self.cached, strict=True))
             for own in [self._layers(s, caches)]
         ]
 
@@ -167,10 +177,9 @@ class _Pipeline:
         """The whole of such caches."""
         found: dict[str, list[np.ndarray]] = {}
         for s in (s for s, cached in enumerate(self.cached) if cached):
-            names = jax.tree.leaves(self.names[s][1])
-            parts = [jax.tree.leaves(one) for one in caches[s]]
-            for k, name in enumerate(names):
-                batches = [np.asarray(part[k]) for part in parts]
+            parts = [self.taken[s].wholes(1, one) for one in caches[s]]
+            for name in parts[0]:
+                batches = [part[name] for part in parts]
                 found.setdefault(name, []).append(np.concatenate(batches, self.told["caches"][name]))
         return {name: np.concatenate(each) if len(each) > 1 else each[0] for name, each in found.items()}
 
@@ -185,13 +194,10 @@ class _Pipeline:
             if name in stages[s]["leaves"]
         }
 
-    def _placed(self, s: int, part: int, arrays: Mapping[str, np.ndarray]) -> Any:
-        """What a stage takes of one kind, on its devices."""
 
-        def placed(name: str, form: Any, spec: P) -> jax.Array:
-            return jax.device_put(_grown(arrays[name], form), NamedSharding(self.meshes[s], spec))
-
-        return jax.tree.map(placed, self.names[s][part], self.forms[s][part], self.specs[s][part])
+def _put(array: np.ndarray, place: NamedSharding) -> jax.Array:
+    """An array where it belongs, of which every process holds all."""
+    return jax.make_array_from_callback(array.shape, place, lambda at: array[at])
 
 
 def _grown(array: np.ndarray, form: Any) -> np.ndarray:
@@ -222,20 +228,20 @@ def _generated_in_stages(
 
 def _generated(told: Told, prefill: _Phase, decode: _Phase, stored: Mapping[str, np.ndarray]) -> np.ndarray:
     """Prefill as many sequences at a time as it takes, each time into other slots of the caches; then decode."""
-    prompt, (batch_axis, new_axis), picked = told["prompt"], told["axes"], []
+    (batch_axis, new_axis), picked = told["axes"], []
     kept = {name: stored[name].copy() for name in told["caches"]}
     for first in range(0, told["sequences"], told["at_once"][0]):
         slots = np.arange(first, first + told["at_once"][0])
-        part: dict[str, Any] = {name: np.take(kept[name], slots, axis) for name, axis in told["caches"].items()}
-        part[prompt] = np.take(stored[prompt], slots, batch_axis)
-        tokens, made = prefill.run({**stored, **part}, told["length"])
+        part = {name: np.take(kept[name], slots, axis) for name, axis in told["caches"].items()}
+        prompts = np.take(stored[told["prompt"]], slots, batch_axis)
+        tokens, made = prefill.run(prefill.placed(part), prompts, told["length"])
         picked.append(tokens)
-        for name, axis in told["caches"].items():
-            np.moveaxis(kept[name], axis, 0)[slots] = np.moveaxis(whole(prefill.mesh, made[name]), axis, 0)
-    chosen, caches = [np.concatenate(picked)], dict[str, Any](kept)
+        for name, array in prefill.wholes(made).items():
+            axis = told["caches"][name]
+            np.moveaxis(kept[name], axis, 0)[slots] = np.moveaxis(array, axis, 0)
+    chosen, caches = [np.concatenate(picked)], decode.placed(kept)
     for context in range(told["length"] + 1, told["length"] + told["steps"]):
-        entered = np.expand_dims(chosen[-1], new_axis)
-        tokens, caches = decode.run({**stored, **caches, prompt: entered}, context)
+        tokens, caches = decode.run(caches, np.expand_dims(chosen[-1], new_axis), context)
         chosen.append(tokens)
     return np.stack(chosen)
 

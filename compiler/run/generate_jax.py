@@ -17,6 +17,7 @@ from ...ir.spmd import SpmdProgram
 from ..emit.jax_function import contexts_of
 from ..emit.jax_pipeline import StageModule, emit_pipeline
 from ..emit.jax_source import emit_jax
+from ..emit.jax_streams import Streams
 from ..emit.jax_tree import names_of
 from ..jax.processes import run_processes, sharing
 from ..plan.compiled import Compilation, CompiledPhase
@@ -115,9 +116,10 @@ def _told_stage(one: CompiledPhase, small: SpmdProgram) -> dict[str, object]:
     counts = repeat_counts(small)
     around = {one.value: placed.repeats for one, placed in stored_in(small.body).items()}
     keeps = {names.keeps[op.result]: op.keep for op in ops(small) if isinstance(op, Choose)}
+    streamed = Streams(small, names).layers()
     leaves = [leaf.value for kind in PARTS for leaf in names.of(kind)]
     return {
-        "sizes": {names.fields[name]: size for name, size in (dict(small.sizes) | counts).items()} | keeps,
+        "sizes": {names.fields[name]: size for name, size in (dict(small.sizes) | counts).items()} | keeps | streamed,
         "leaves": leaves,
         "layers": {name: counts[around[name][0].name] for name in leaves if around[name]},
         "contexts": len(names.contexts),
@@ -140,6 +142,7 @@ def generation_text(done: Generation) -> str:
         f"Generation with {json.dumps(done.name)} on {done.mesh.chips} virtual chips",
         f"  mesh      {done.mesh}",
         *staged,
+        *([] if done.streamed is None else [f"  streams   {done.streamed}, from the host"]),
         f"  dims      {sizes}; each repeat runs twice at most",
         f"  prompts   {batch} of {length} random tokens",
         f"  prefill   {prefill}, a chip sends {_bytes(float(done.sharded.prefill_bytes))} in all",

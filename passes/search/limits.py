@@ -220,9 +220,12 @@ def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capa
     listed = ", ".join(f"`{name}` {_size(-size)}" for size, name in largest if size)
     where = "at the start" if point.step is None else f"as `{point.step}` is made"
     start = "No plan keeps to" if proven else "No plan was found that keeps to"
+    known = "are the least"
+    if proven and live + stored <= capacity:
+        known = "are known to be needed, and somewhere every plan needs more than there is"
     diagnostic = Diagnostic(
         f"{start} {_size(capacity)} on each of {mesh.chips} chips: {where}, "
-        f"{_size(live)} of live values and {_size(stored)} of parameters and caches are the least.",
+        f"{_size(live)} of live values and {_size(stored)} of parameters and caches {known}.",
         hint=f"live there, each split as far as it can be: {listed}" if listed else None,
     )
     return NoPlan([diagnostic], Outcome.INFEASIBLE if proven else Outcome.UNPROVEN)

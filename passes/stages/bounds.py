@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations, pairwise, product
+from itertools import accumulate, combinations, pairwise, product
 
-from ...cost.stages import Rounds
+from ...cost.network import Network
+from ...cost.stages import Passing, Rounds
 from ...cost.streams import least_fetched_s, least_stored_bytes
 from ...ir.dataflow import appends
 from ...ir.diagnostics import fail
@@ -73,6 +74,7 @@ class Bounds:
     known: Known = field(default_factory=Known)
     _fits: dict[tuple[tuple[int, ...], Turns], bool] = field(default_factory=dict, init=False)
     _fetched: dict[tuple[Program, Turns], float] = field(default_factory=dict, init=False)
+    _handing: dict[Turns, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.ways = self.mesh.size(self.axis)
@@ -85,6 +87,22 @@ class Bounds:
     def parts(self) -> tuple[tuple[int, Program], ...]:
         """A layer of each kind, and how many there are."""
         return layer_programs(self.program)
+
+    @cached_property
+    def passing(self) -> Passing:
+        """What handing on costs, of no values yet."""
+        network = Network(self.options.hardware, self.mesh)
+        rate = network.passing_bytes_per_s(self.axis, both_ways=False)
+        return Passing(frozenset(), float(network.start_s + network.hop_s(self.axis)), float(1 / rate))
+
+    @cached_property
+    def cuts(self) -> tuple[Stage, ...]:
+        """The first of two stages that the layers are divided in: at each place where what is handed on may differ, in
+        a repeat and between two."""
+        counts = [item.count for item in self.program.body.items if isinstance(item, Repeat)]
+        starts = [0, *accumulate(counts)][:-1]
+        inside = [start + 1 for start, count in zip(starts, counts, strict=True) if count > 1]
+        return tuple(divide(self.program, (at, self.layers - at))[0] for at in (*starts[1:], *inside))
 
     @cached_property
     def divisions(self) -> dict[tuple[int, ...], tuple[Stage, ...]]:
@@ -163,6 +181,25 @@ class Bounds:
             self.known.around[turns, outside] = plan.least
         return self.known.around[turns, outside]
 
+    def handed_s(self, stage: Stage, turns: Turns) -> float:
+        """What a micro-batch takes at the least for what a stage hands on, split over all of its chips."""
+        sizes, table = dict(self._in_turns(self.program, turns).phase(turns[0]).sizes), stage.program.table()
+        seconds = 0.0
+        for value in (table[name] for name in stage.passed):
+            whole = 0.0 if value.chosen else math.prod(sizes[d] for d in value.dims) * value.dtype.bits / 8
+            seconds += self.passing.seconds(whole / self.inner.chips)
+        return seconds
+
+    def handing_s(self, turns: Turns) -> float:
+        """What a micro-batch takes at the least for what all stages hand on, wherever layers are divided."""
+        if turns not in self._handing:
+            self._handing[turns] = (self.ways - 1) * min(self.handed_s(stage, turns) for stage in self.cuts)
+        return self._handing[turns]
+
+    def beside_s(self, turns: Turns) -> float:
+        """What a micro-batch takes at the least in all stages for what is no part of a layer."""
+        return self.around_s(self.program, turns) + self.handing_s(turns)
+
     def _in_turns(self, program: Program, of: Turns) -> Program:
         """A program with one phase, in micro-batches, called once."""
         phase, parts = of
@@ -174,7 +211,7 @@ class Bounds:
         return turns(program, self.batch, found)
 
     def layers_s(self, rounds: tuple[tuple[str, Rounds], ...]) -> float:
-        """What a pipeline takes at the least for its layers and for what runs beside them. Some stage has the mean of
+        """What a pipeline takes at the least for its layers and for what is no part of them. Some stage has the mean of
         it; of one phase it is known, too, that some stage has as many whole layers.
 
         A layer is planned by itself. Where all layers are alike it has its part of what the smallest stage may store.
@@ -182,7 +219,7 @@ class Bounds:
         layers, several = self.each_layer(rounds), len(rounds) > 1
         together = math.fsum(count * seconds for count, seconds in layers)
         together += math.fsum(
-            (each.weight(self.ways) if several else 1) * self.around_s(self.program, (phase, each.micro_batches))
+            (each.weight(self.ways) if several else 1) * self.beside_s((phase, each.micro_batches))
             for phase, each in rounds
         )
         if several:  # of all calls, weighted as of even stages
@@ -220,30 +257,35 @@ class Bounds:
         return self._fetched[program, of]
 
     def fetching_s(self, split: Split) -> float:
-        """What a pipeline takes at the least for what has to come, and for what runs beside layers: some stage has the
-        mean of it."""
+        """What a pipeline takes at the least for what has to come, and for what is no part of layers: some stage has
+        the mean of it."""
         every = {}
         for phase, each in split.rounds:
             of = phase, each.micro_batches
             fetched_s = self.fetched_s(self.program, of)
-            together = fetched_s + self.around_s(self.program, of) if fetched_s else 0.0
+            together = fetched_s + self.beside_s(of) if fetched_s else 0.0
             every[phase] = [together / self.ways] * self.ways
         return split.seconds(every)
 
-    def division_s(self, split: Split, layers: tuple[int, ...]) -> tuple[float, float]:
-        """What a division of layers takes at the least to compute, and with what comes from the host: in each stage
-        whichever is longer, and what runs beside layers."""
-        stages = self.divisions.get(layers) or divide(self.program, layers)
-        computed, waiting = {}, {}
+    def stages_s(self, split: Split, stages: Sequence[Stage], streams: bool = False) -> dict[str, list[float]]:
+        """What a micro-batch of each phase takes at the least in each of some stages, planned by itself; with `streams`
+        layers take what they compute or what comes from the host for them, whichever is longer."""
+        found = {}
         for phase, each in split.rounds:
             of = phase, each.micro_batches
-            least_s = min(seconds for _, seconds in self.each_layer(((phase, each),)))
-            around_s = [self.around_s(one.program, of) for one in stages]
-            layers_s = [count * least_s for count in layers]
-            fetched_s = [self.fetched_s(one.program, of) for one in stages]
-            computed[phase] = [*map(sum, zip(around_s, layers_s, strict=True))]
-            waiting[phase] = [a + max(b, c) for a, b, c in zip(around_s, layers_s, fetched_s, strict=True)]
-        return split.seconds(computed), split.seconds(waiting)
+            layer_s = min(seconds for _, seconds in self.each_layer(((phase, each),)))
+            found[phase] = [
+                self.around_s(one.program, of)
+                + self.handed_s(one, of)
+                + max(one.layers * layer_s, self.fetched_s(one.program, of) if streams else 0.0)
+                for one in stages
+            ]
+        return found
+
+    def division_s(self, split: Split, layers: tuple[int, ...]) -> tuple[float, float]:
+        """What a division of layers takes at the least to compute, and with what comes from the host."""
+        stages = self.divisions.get(layers) or divide(self.program, layers)
+        return split.seconds(self.stages_s(split, stages)), split.seconds(self.stages_s(split, stages, streams=True))
 
     def computing_s(self, split: Split) -> float:
         """What a pipeline takes at the least for each phase by itself."""

@@ -2,9 +2,9 @@
 
 Every stage has the chips at one place of the axis. What is minimised is the time of all calls of all phases by
 `cost.stages`. Micro-batches are tried in the order of what they take at the least, up to where that is more than
-what has been found. For each the stages are planned by the search that plans whole programs, with phases weighted as
-a pipeline of even stages does; layers are moved between stages as long as that helps, and what is passed on lies
-in the layouts that are cheapest among those that the stages would have by themselves. The bound holds
+what has been found. For each the stages are planned by the search that plans whole programs, with phases weighted in
+each by what they count for there, more in the slowest; layers are moved between stages as long as that helps, and what
+is passed on lies in the layouts that are cheapest among those that the stages would have by themselves. The bound holds
 for all micro-batches and layouts, also for those that differ from boundary to boundary, and for layers divided as
 evenly as they can be, or as the plan has them; of few layers for all divisions.
 """
@@ -14,12 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from fractions import Fraction
 from heapq import heappop, heappush
-from itertools import product
+from itertools import pairwise, product
 
-from ...cost.network import Network
-from ...cost.stages import Passing, Rounds
+from ...cost.stages import Rounds
 from ...ir.diagnostics import fail
 from ...ir.layout import Layout, format_layout
 from ...ir.mesh import Mesh
@@ -164,13 +163,6 @@ class _Search(Bounds):
     plans: dict[tuple[Program, Boundary | None, Boundary | None], PlannedStage] = field(default_factory=dict)
     slow: dict[tuple[Program, Boundary | None, Boundary | None], float] = field(default_factory=dict)  # their bounds
 
-    @cached_property
-    def passing(self) -> Passing:
-        """What handing on costs, of no values yet."""
-        network = Network(self.options.hardware, self.mesh)
-        rate = network.passing_bytes_per_s(self.axis, both_ways=False)
-        return Passing(frozenset(), float(network.start_s + network.hop_s(self.axis)), float(1 / rate))
-
     def best(self, splits: Sequence[Split], below: float = math.inf) -> StagedPlan:
         """The best pipeline of some ways to divide batches. Raises NoPipeline where none fits, SlowPipelines where it
         was shown before any was found that none takes less than `below`.
@@ -314,55 +306,73 @@ class _Search(Bounds):
         """A division of layers with the plans of its stages, whose `boundaries` are free where they are not given.
         Raises NoPlan where a stage has none, _Slow where they take `most` at the least.
 
-        Stages are planned by what phases count for in even ones. Of several phases that are not so, they are planned
-        again by what each counts for here: the cheaper pipeline, with the higher bound.
+        Of several phases stages are planned by what each counts for in them, as far as is known before; and where that
+        is not what it counts for there, they are planned again: the cheaper pipeline, with the higher bound.
         """
         parts = divide(self.timed(self.program, split.rounds), layers)
-        each_s = math.fsum(count * seconds for count, seconds in self.each_layer(split.rounds)) / self.layers
-        least = {n: one.layers * each_s * (len(self.parts) == 1) for n, one in enumerate(parts)}
-        alone = len(split.rounds) == 1
-        even = self.planned(split, parts, boundaries, least, math.inf if alone else most * self.ways)
-        bound = math.fsum(one.plan.least for one in even.stages) / self.ways  # by the mean of the stages
-        if alone:
-            bound = split.seconds({self.phases[0]: [one.plan.least for one in even.stages]})
-        even = replace(even, bound=min(bound, even.price))
-        if alone or even.outcome is Outcome.OPTIMAL or bound >= most:
-            return even
-        counts = {phase: each.counts([one.seconds(phase) for one in even.stages]) for phase, each in split.rounds}
-        weighted = [
-            replace(part, program=_called(part.program, {phase: each[n] for phase, each in counts.items()}))
-            for n, part in enumerate(parts)
-        ]
+        if len(split.rounds) == 1:
+            found = self.planned(split, parts, boundaries)
+            bound = split.seconds({self.phases[0]: [one.plan.least for one in found.stages]})
+            return replace(found, bound=min(bound, found.price))
+        least = self.stages_s(split, parts)
+        counts = {phase: each.counts(least[phase]) for phase, each in split.rounds}
+        found = self.counted(split, parts, boundaries, counts, most)
+        own = {phase: each.counts([one.seconds(phase) for one in found.stages]) for phase, each in split.rounds}
+        if own == counts or found.outcome is Outcome.OPTIMAL or found.bound >= most:
+            return found
         try:
-            own = self.planned(split, weighted, boundaries, {}, most)
+            again = self.counted(split, parts, boundaries, own, most)
         except _Slow as cut:
-            return replace(even, bound=min(max(bound, cut.bound * self.ways), even.price))
-        bound = max(bound, math.fsum(one.plan.least for one in own.stages))
-        best = min(even, own, key=lambda one: one.price)
-        return replace(best, bound=min(bound, best.price))
+            return replace(found, bound=min(max(found.bound, cut.bound), found.price))
+        best = min(found, again, key=lambda one: one.price)
+        return replace(best, bound=min(max(found.bound, again.bound), best.price))
+
+    def counted(
+        self,
+        split: Split,
+        parts: Sequence[Stage],
+        boundaries: Sequence[Boundary],
+        counts: Mapping[str, Sequence[Fraction]],
+        most: float,
+    ) -> StagedPlan:
+        """The stages of a pipeline, planned with phases that count as often as `counts` has it of each; its bound is
+        their sum. Raises _Slow where that shows that they take `most`."""
+        times = math.lcm(*(one.denominator for each in counts.values() for one in each))
+        least, weighted = self.stages_s(split, parts), []
+        for n, part in enumerate(parts):
+            calls = {phase: int(each[n] * times) for phase, each in counts.items()}
+            weighted.append(replace(part, program=_called(part.program, calls)))
+        known = [
+            math.fsum(float(each[n]) * least[phase][n] for phase, each in counts.items()) for n in range(self.ways)
+        ]
+        found = self.planned(split, weighted, boundaries, known, most, times)
+        return replace(found, bound=min(math.fsum(one.plan.least for one in found.stages) / times, found.price))
 
     def planned(
         self,
         split: Split,
         parts: Sequence[Stage],
         boundaries: Sequence[Boundary],
-        least: Mapping[int, float],
-        most: float,
+        known: Sequence[float] = (),
+        most: float = math.inf,
+        times: int = 1,
     ) -> StagedPlan:
-        """The stages of a pipeline, each planned by itself; its bound is not known. `least`: what each takes at the
-        least. Raises _Slow, with the mean of the stages, where that shows that all of them take `most`."""
+        """The stages of a pipeline, each planned by itself, so many `times` as often as it counts; its bound is not
+        known. `known`: what each takes at the least. Raises _Slow where that shows that all of them take `most`."""
         between: Sequence[Boundary | None] = boundaries or [None] * (self.ways - 1)
         cuts = (None, *between, None)
         fullest_first = sorted(range(self.ways), key=lambda n: -parts[n].layers)  # where none fits it soonest says so
-        made = {}
-        known = {n: least.get(n, 0.0) for n in fullest_first}
+        free = [self.plans.get((part.program, None, None)) for part in parts]  # which hand on values in any layouts
+        both = zip(known or [0.0] * self.ways, free, strict=True)
+        made, least = {}, [max(bound, one.plan.least / times if one else 0.0) for bound, one in both]
         for n in fullest_first:
             try:
-                made[n] = self.stage(split, parts[n], cuts[n], cuts[n + 1], most - math.fsum(known.values()) + known[n])
-                known[n] = max(known[n], made[n].plan.least)
+                below = (most - math.fsum(least) + least[n]) * times
+                made[n] = self.stage(split, parts[n], cuts[n], cuts[n + 1], below)
+                least[n] = max(least[n], made[n].plan.least / times)
             except Cutoff as cut:
-                known[n] = max(known[n], cut.bound)
-                raise _Slow(math.fsum(known.values()) / self.ways) from None
+                least[n] = max(least[n], cut.bound / times)
+                raise _Slow(math.fsum(least)) from None
         stages = tuple(made[n] for n in range(self.ways))
         price = split.seconds({phase: [one.seconds(phase) for one in stages] for phase in self.phases})
         return StagedPlan(self.mesh, self.axis, split.rounds, stages, price, 0.0)
@@ -414,11 +424,14 @@ class _Search(Bounds):
         return choose(program, self.phases, self.inner, options), [0.0] * len(self.phases)
 
     def aligned(self, split: Split, plan: StagedPlan, most: float) -> StagedPlan:
-        """The plan with stages that hand on values as the next ones take them: alike at all boundaries, then at each
-        by itself as long as that helps, and may help by more than NEAR. Raises NoPlan where none is found, _Slow where
-        those that are tried take `most`."""
+        """The plan with stages that hand on values as the next ones take them: as it is where they do; else alike at
+        all boundaries, then at each by itself as long as that helps, and may help by more than NEAR. Raises NoPlan
+        where none is found, _Slow where those that are tried take `most`."""
         layers = tuple(one.stage.layers for one in plan.stages)
-        tried = self._boundaries(plan)
+        ends = self._ends(plan)
+        if all(before[1] == after[0] for before, after in pairwise(ends)):
+            return plan
+        tried = self._boundaries(ends)
         best: tuple[StagedPlan, list[Boundary]] | None = None
         refused: NoPlan | _Slow | None = None
 
@@ -432,9 +445,8 @@ class _Search(Bounds):
             if best is None or found.price < best[0].price:
                 best = found, boundaries
 
-        near = NEAR if self.streams else PROVEN
         for one in tried:
-            if best is None or best[0].price > plan.price * (1 + near):
+            if best is None or best[0].price > plan.price * (1 + (NEAR if self.streams else PROVEN)):
                 attempt([one] * (self.ways - 1))
         before = None
         while best is not None and best is not before and best[0].price > plan.price * (1 + NEAR):
@@ -447,17 +459,23 @@ class _Search(Bounds):
             raise refused
         return best[0]
 
-    def _boundaries(self, plan: StagedPlan) -> list[Boundary]:
-        """The ways for values to lie between stages that are tried: as the stages by themselves have them."""
-        seen: dict[str, dict[tuple[Layout, ...], None]] = {phase: {} for phase in self.phases}
+    def _ends(self, plan: StagedPlan) -> list[tuple[Boundary, Boundary]]:
+        """How each stage takes what it receives, and has what it hands on."""
+        found = []
         for one in plan.stages:
+            taken, handed = [], []
             for phase, spmd in zip(self.phases, insert(one.plan), strict=True):
                 values = spmd.table()
                 results = dict(zip(one.stage.program.results, spmd.results, strict=True))
-                for names in (one.stage.received, tuple(results[name] for name in one.stage.passed)):
-                    if names:
-                        seen[phase].setdefault(tuple(values[name].layout for name in names))
-        every = [[(phase, layouts) for layouts in seen[phase]] for phase in self.phases]
+                taken.append((phase, tuple(values[name].layout for name in one.stage.received)))
+                handed.append((phase, tuple(values[results[name]].layout for name in one.stage.passed)))
+            found.append((tuple(taken), tuple(handed)))
+        return found
+
+    def _boundaries(self, ends: Sequence[tuple[Boundary, Boundary]]) -> list[Boundary]:
+        """The ways for values to lie between stages that are tried: as the stages by themselves have them."""
+        seen = dict.fromkeys(one for both in ends for end in both for one in end if one[1])
+        every = [[one for one in seen if one[0] == phase] for phase in self.phases]
         return [tuple(one) for one in product(*every)][:MOST_BOUNDARIES]
 
 

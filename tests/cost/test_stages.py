@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from fractions import Fraction
 
 import pytest
 import sympy
@@ -57,11 +58,18 @@ def test_weight_is_the_time_of_even_stages():
     assert Rounds(16, 1, wait=False).weight(2) == 17
 
 
+def test_stages_that_are_the_slowest_share_what_the_slowest_counts_for():
+    assert Rounds(1, 5, wait=False).counts([2.0, 1.0, 2.0]) == (3, 1, 3)
+    assert Rounds(1, 4, wait=False).counts([2.0, 1.0, 2.0]) == (Fraction(5, 2), 1, Fraction(5, 2))
+    assert Rounds(3, 8, wait=True).counts([1.0, 2.0]) == (1, 8 + 2 * 8)
+    assert Rounds(3, 8, wait=True).counts([1.0] * 4) == (Fraction(Rounds(3, 8, wait=True).weight(4), 4),) * 4
+
+
 def test_seconds_are_the_largest_of_the_sums_that_count_stages():
     random_ = random.Random(5)
     for _ in range(300):
         rounds = Rounds(random_.choice((1, 2, 9)), random_.randint(1, 6), random_.random() < 0.5)
-        here, there = ([random_.uniform(1, 9) for _ in range(3)] for _ in range(2))
+        here, there = ([random_.choice((9.0, random_.uniform(1, 9))) for _ in range(3)] for _ in range(2))
         counted = [sum(n * s for n, s in zip(rounds.counts(here), one, strict=True)) for one in (here, there)]
         assert counted[0] == pytest.approx(rounds.seconds(sum(here), max(here)), rel=1e-12)
         assert counted[1] <= rounds.seconds(sum(there), max(there)) * (1 + 1e-12)

@@ -252,3 +252,28 @@ def test_a_host_without_rates_is_refused(compiled):
     found = compiled("--offload", "auto")
     assert found.exit_code == 1
     assert "The field `link_bytes_per_s` is missing from `[host]`." in found.output
+
+
+def test_what_does_not_fit_says_what_may_help(tmp_path):
+    model, chip = tmp_path / "layers.esti", tmp_path / "small.toml"
+    model.write_text(LAYERS)
+
+    def said(hbm_bytes: int, host: str, *arguments: str) -> str:
+        chip.write_text(host.replace("400e3", str(hbm_bytes)).replace("node_chips = 2", "node_chips = 3"))
+        done = CliRunner().invoke(app, ["compile", str(model), "--hardware", str(chip), *arguments])
+        assert done.exit_code == 1, done.output
+        return done.stderr.splitlines()[-1]
+
+    none = HOST[: HOST.index("[host]")]
+    in_stages, streams = "; `--stages auto` divides the layers over stages", "; `--offload auto` stores layers in the"
+    with_host = "; with a table `[host]` in the hardware's file `--offload auto` stores layers in a host's memory"
+    assert streams not in said(80_000, HOST.replace("dram_bytes = 1e9", "dram_bytes = 98e3"), "--chips", "1")
+    assert said(80_000, HOST.replace("dram_bytes = 1e9", "dram_bytes = 99e3"), "--chips", "1").endswith(
+        "`layer.Wd` 49.15 kB; `--offload auto` stores layers in the host's memory"
+    )
+    assert said(80_000, none, "--chips", "1").endswith(f"`layer.Wd` 49.15 kB{with_host}")
+    assert said(80_000, none, "--chips", "x=3").endswith(f"`layer.Wd` 49.15 kB{in_stages}{with_host}")
+    # Two layers, one that runs and one that comes, take 66 kB, and what is live beside them 4 kB.
+    assert said(66_000, HOST, "--chips", "1").endswith("`layer.Wd` 49.15 kB")
+    assert said(66_000, HOST, "--chips", "x=3").endswith(f"`layer.Wd` 49.15 kB{in_stages}")
+    assert said(30_000, HOST, "--chips", "x=3", "--stages", "3").endswith("`layer.Wd` 16.38 kB")

@@ -22,7 +22,7 @@ from escc.compiler.run.language_model import language_model
 from escc.compiler.simulate import staged
 from escc.compiler.simulate.reference import run_reference
 from escc.compiler.simulate.spmd_interpreter import Execution, run_spmd
-from escc.cost.hardware import Hardware
+from escc.cost.hardware import Hardware, Host, hardware_toml
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
@@ -312,6 +312,24 @@ def test_the_command_shows_tokens_and_bytes(tmp_path: Path, monkeypatch: pytest.
     assert wrong.exit_code == 1
     assert wrong.stdout == first.stdout
     assert wrong.stderr == "error: Step 1 is wrong.\n"
+
+
+def test_the_command_says_what_streams_and_keeps_to_the_memory_of_chips(tmp_path: Path) -> None:
+    file, chip, pins = tmp_path / "small.esti", tmp_path / "small.toml", tmp_path / "host.pins"
+    file.write_text(MODEL)
+    host = Host(dram_bytes=1e9, dram_bytes_per_s=1e11, link_bytes_per_s=1e10, host_chips=2)
+    chip.write_text(hardware_toml(replace(Hardware.load("h100"), host=host, hbm_bytes=1.5e6), [], []))
+    arguments = (str(file), "--chips", "1", "--hardware", str(chip), "--tokens", "3")
+    full = invoke(*arguments, "--memory")
+    assert full.exit_code == 1 and "No plan keeps to 1.5 MB" in full.stderr
+    assert "known to be needed, and somewhere every plan needs more than there is" in full.stderr  # which is 1.45 MB
+    done = invoke(*arguments, "--offload", "auto")
+    assert done.exit_code == 0, done.stderr
+    assert re.search(r"\n  streams   caches of 3 of 3 layers, from the host\n", done.stdout)
+    pins.write_text("place layer.Wi host\n")
+    placed = invoke(*arguments[:-2], "--tokens", "2", "--offload", "caches", "--pin", str(pins))
+    assert placed.exit_code == 0, placed.stderr
+    assert re.search(r"\n  streams   weights and caches of 3 of 3 layers, from the host\n", placed.stdout)
 
 
 def test_the_text_shows_a_few_sequences_of_many() -> None:

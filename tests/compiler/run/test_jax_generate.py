@@ -18,14 +18,15 @@ from escc.compiler.commands.main import app
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax import check as in_check
 from escc.compiler.plan.pipeline import load
+from escc.compiler.plan.streamed_layers import streaming
 from escc.compiler.run import generate_jax as in_jax
 from escc.compiler.run.generate import Prepared, alone_on, in_stages, prepare, run_prepared
 from escc.compiler.run.generate_jax import generate_jax, held_exactly, jax_disagreement, jax_text
 from escc.compiler.simulate.reference import run_reference
-from escc.cost.hardware import Hardware
+from escc.cost.hardware import Hardware, Host
 from escc.ir.diagnostics import InternalError, Source
 from escc.ir.mesh import Mesh
-from escc.ir.program import Program
+from escc.ir.program import Kind, Program
 from escc.ir.text.pins import parse_pins
 from escc.ir.text.read import parse
 from escc.passes.choose import Options
@@ -136,6 +137,26 @@ def test_stages_generate_what_decoding_without_caches_does() -> None:
     assert np.array_equal(generate_jax(one), without_caches(one))
 
 
+HOST = Host(dram_bytes=1e9, dram_bytes_per_s=1e11, link_bytes_per_s=1e10, host_chips=2)
+
+
+@pytest.mark.parametrize(("mesh", "stages", "streamed"), [("2", 1, 2), ("2x1", 2, 4)], ids=["alone", "stages"])
+def test_what_streams_generates_what_decoding_without_caches_does(mesh: str, stages: int, streamed: int) -> None:
+    """Two chips that stream some of their layers, in one process and in two; and two stages that stream all."""
+    options = replace(OPTIONS, hardware=replace(OPTIONS.hardware, host=HOST))
+    counts = {"prefill": 2, "decode": 1}
+    plan = in_stages(Mesh.parse(mesh), options, stages, counts) if stages > 1 else alone_on(Mesh.parse(mesh), options)
+    model = streaming(program(MODEL.replace("repeat 3", "repeat 4")), {Kind.PARAM, Kind.CACHE}, streamed, 1)
+    one = held_exactly(prepare(model, plan, 5, seed=3))
+    for text in in_jax._modules(one.compiled).values():
+        assert "class Streamed" in text or "STREAMED = [True, True]" in text
+    tokens = generate_jax(one)
+    assert len(np.unique(tokens)) > 3
+    assert np.array_equal(tokens, without_caches(one))
+    if stages == 1:
+        assert np.array_equal(tokens, generate_jax(one, 2))
+
+
 def test_a_shipped_model_generates_the_tokens_of_the_virtual_chips() -> None:
     one = prepared(load(Path("llama-3-70b")), "2x2", 6)
     assert np.array_equal(generate_jax(one), run_prepared(one).sharded.tokens)
@@ -188,6 +209,8 @@ def test_the_command_shows_both_and_refuses(tmp_path: Path, monkeypatch: pytest.
         (*arguments, "--processes", "0"): "4 chips cannot be shared by 0 processes.\n  hint: choose from 1, 2, 4\n",
         (*arguments[:-2], "--processes", "2"): "Virtual chips run in one process.\n",
         (*arguments, "--stages", "2", "--processes", "2"): "Stages run in one process.\n",
+        (*arguments, "--offload", "auto"): "tpu-v4-measured has no host to store",
+        (*arguments, "--offload", "auto", "--checkpoint", "."): "Weights of a checkpoint go to plans without streams.",
         (*arguments, "--stages", "3"): "No axis of `x=2 y=2` has 3 chips, for as many stages.\n",
         (*arguments, "--stages", "2", "--checkpoint", "."): "Weights of a checkpoint go to plans without stages.\n",
     }

@@ -21,9 +21,10 @@ from ..layouts.space import Array, Mask
 from .combinable import Groups
 from .derive_memory_bounds import Moment
 from .graph import Port, Tensor
-from .integer_program import ROOM, add_groups, join
+from .integer_program import add_groups, join
 from .limits import Limits
 from .memory_bounds import Copies, Load
+from .memory_rows import ROOM
 from .prices import Moves
 from .problem import Problem
 

@@ -219,7 +219,7 @@ class Prover:
             left = fixed(reduced.model, relaxed, limit)
             if plan is not None or np.count_nonzero(left.upper) > MANY_LIVE:
                 break
-            answer = self._solve(left, NODES, gap=gap)
+            answer = self._solve(reduced.whole(left), NODES, gap=gap)
             plan = self._plan(answer, reduced)
         if plan is None or plan.price >= known.price:
             return None, None
@@ -292,7 +292,7 @@ class Prover:
         """What a solver says of what is `left` of a program, by levels, of solutions that cost at `most` so much, and
         within a gap if one is given. SCIP, told where to branch, settles most programs of few columns in a few nodes.
         Where it does not, HiGHS is asked of levels alone: that says as much, if no other choice is mixed."""
-        settings, program = self.problem.settings, level_program(left, reduced.program.choice, reduced.loads)
+        settings, program = self.problem.settings, level_program(reduced.program, left, reduced.loads)
         few = np.count_nonzero(program.model.upper) < MANY_LIVE
         if few:
             answer = self._by_scip(program, FEW_NODES, most)
@@ -330,13 +330,13 @@ class Prover:
         """What a solver says of a program, with the bytes that values take branched on first: where collectives run
         alone it needs few nodes so."""
         if np.count_nonzero(model.upper) > MOST_INTEGER:
-            return self._solve(model, ROOT_NODES, ROUGH)
+            return self._solve(reduced.whole(model), ROOT_NODES, ROUGH)
         if not reduced.loads or limits.combined:
-            return self._solve(model, NODES)
-        program = level_program(model, reduced.program.choice, reduced.loads)
+            return self._solve(reduced.whole(model), NODES)
+        program = level_program(reduced.program, model, reduced.loads)
         answer = self._by_scip(program, FEW_NODES)
         settled = self._is_settled(answer, program.model, 2 * self.problem.settings.gap)
-        return answer if answer.none or settled else self._solve(model, NODES)
+        return answer if answer.none or settled else self._solve(reduced.whole(model), NODES)
 
     def plainest(
         self, ascent: DualAscent, best: Candidate, most_columns: int | None = None, limits: Limited | None = None
@@ -359,7 +359,7 @@ class Prover:
             near = fixed(reduced.model, answer, limit)
             if np.count_nonzero(near.upper) > MOST_TIED:
                 return best
-            plan = self._plan(self._solve(near), reduced)
+            plan = self._plan(self._solve(reduced.whole(near)), reduced)
         if plan is None or plan.price > best.price * (1 + 1e-3 * self.problem.settings.gap):
             return best
         return replace(plan, bound=min(best.bound, plan.price))
@@ -458,7 +458,7 @@ class Prover:
         inside = self._reduce(mixed, known, ties=False, limits=limits)
         if not inside.possible or len(inside.model.cost) > MOST_INTEGER:
             return None
-        plan = self._plan(self._solve(inside.model, NODES), inside)
+        plan = self._plan(self._solve(inside.whole(inside.model), NODES), inside)
         return plan if plan is not None and plan.price < known.price and limits.fits(plan) else None
 
     def _among(self, answer: Answer, reduced: Reduced, ascent: DualAscent) -> DualAscent:

@@ -21,11 +21,9 @@ from ..layouts.space import Array
 from .combinable import ALONE, Groups
 from .graph import Graph, Tensor
 from .memory_bounds import Load
+from .memory_rows import MemoryRows, add_memory
 
 Floats = NDArray[np.float64]
-
-
-ROOM = 1e3  # what there is of any memory in the solver's unit, far above its tolerances
 
 
 @dataclass(frozen=True)
@@ -49,11 +47,12 @@ class Flows:
 @dataclass(frozen=True, eq=False)
 class ChoiceProgram:
     """The integer program of a graph: `choice[n]` is the first column of node n's choices, and row n takes one of them;
-    `shared` has each group of collectives that may run as one, with its column; `flows[t]` the flows of tensor t,
-    None for one that nothing reads."""
+    `memory` says where it knows loads; `shared` has each group of collectives that may run as one, with its column;
+    `flows[t]` the flows of tensor t, None for one that nothing reads."""
 
     model: Model
     choice: tuple[int, ...]
+    memory: MemoryRows
     shared: tuple[tuple[int, int], ...]
     flows: tuple[Flows | None, ...]
 
@@ -81,11 +80,7 @@ def choice_program(
         a.add_entries(np.full(len(price), row), np.arange(first, first + len(price)), 1.0)
         choice.append(first)
         assert len(price) == len(node.seconds)
-    for load in loads:
-        row = a.add_rows(1, -np.inf, ROOM)
-        for n, size in load.bytes.items():
-            columns = np.arange(choice[n], choice[n] + len(size))
-            a.add_entries(np.full(len(size), row), columns, size * (ROOM / load.room))
+    memory = add_memory(a, choice, loads)
     shared = {} if groups is None else add_groups(a, groups)
     if combined:
         row = a.add_rows(1, 1.0, np.inf)
@@ -104,7 +99,7 @@ def choice_program(
             own = _add_flows(a, tensor, choice, arcs, apart)
             joins, _ = join(a, own.paid, of, groups, shared, alone=len(tensor.uses) > 1)
             flows_of.append(replace(own, joins=joins))
-    return ChoiceProgram(a.model(), tuple(choice), tuple(shared.items()), tuple(flows_of))
+    return ChoiceProgram(a.model(), tuple(choice), memory, tuple(shared.items()), tuple(flows_of))
 
 
 def add_groups(a: Assembly, groups: Groups) -> dict[int, int]:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ilp.model import Assembly, Model
-from ..layouts.space import Array
-from .integer_program import ROOM
+from ..layouts.space import Array, Mask
+from .integer_program import ChoiceProgram
 from .memory_bounds import Load
+from .memory_rows import ROOM
 
 Floats = NDArray[np.float64]
 SAME = 1e-6 * ROOM  # bytes that are one level
@@ -33,52 +34,95 @@ class LevelProgram:
     ranks: Array
 
 
-def level_program(model: Model, choice: Sequence[int], loads: Sequence[Load]) -> LevelProgram:
-    """The choice program `model` with its rows of `loads`, which follow those of the nodes, said by levels. `choice[n]`
-    is the first column of node n; choices whose columns are fixed to 0 reach none."""
-    nodes, rows, columns = len(choice), len(model.low), len(model.cost)
-    others = (model.row < nodes) | (model.row >= nodes + len(loads))
+def level_program(program: ChoiceProgram, left: Model, loads: Sequence[Load]) -> LevelProgram:
+    """What is `left` of a choice program with rows of memory for `loads`, which are said by levels. Choices whose
+    columns are fixed to 0 reach none."""
+    columns, rows = len(left.cost), program.memory.rows
+    others = (left.row < rows.start) | (left.row >= rows.stop)
     a = Assembly()
-    a.rows, a.columns = rows, columns
+    a.rows, a.columns = len(left.low), columns
     a.add_columns(np.zeros(0), 1.0, True)
     a.add_rows(0, 0.0, 0.0)
     a.add_entries(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 0.0)
-    high = model.high.copy()
-    known: dict[tuple[int, bytes], int] = {}
-    added: dict[int, float] = {}
-    for row, load in enumerate(loads, start=nodes):
+    high = left.high.copy()
+    levels = _Levels(a, program.choice, left.upper > 0)
+    for row, load in enumerate(loads, start=rows.start):
+        high[row] = ROOM
         for n, size in load.bytes.items():
-            live = np.flatnonzero(model.upper[choice[n] : choice[n] + len(size)] > 0)
-            if not len(live):
-                continue
-            taken = size[live] * (ROOM / load.room)
-            high[row] -= taken.min()
-            taken -= taken.min()
-            if taken.max() < LITTLE:
-                a.add_entries(np.full(len(live), row), choice[n] + live, taken)
-                continue
-            steps, of = _steps(taken)
-            key = n, of.tobytes()
-            if key not in known:
-                known[key] = _add_levels(a, choice[n] + live, of, len(steps) - 1)
-            at = np.arange(known[key], known[key] + len(steps) - 1)
-            a.add_entries(np.full(len(at), row), at, np.diff(steps))
-            for column, more in zip(at.tolist(), np.diff(steps).tolist(), strict=True):
-                added[column] = max(added.get(column, 0.0), more)
+            taken = levels.taken(n, size, load.room)
+            high[row] -= taken.least
+            a.add_entries(np.full(len(taken.at), row), taken.at, taken.more)
     more = a.model()
-    levels = np.arange(columns, a.columns)
-    sizes = np.round(np.array([added[column] for column in levels.tolist()]) / SAME)
+    upper = left.upper.copy()
+    upper[program.memory.sums.start : program.memory.sums.stop] = 0.0
     whole = Model(
-        np.append(model.cost, more.cost),
-        np.append(model.upper, more.upper),
-        np.append(model.integer, more.integer),
-        np.append(model.row[others], more.row),
-        np.append(model.column[others], more.column),
-        np.append(model.coefficient[others], more.coefficient),
-        np.append(model.low, more.low),
+        np.append(left.cost, more.cost),
+        np.append(upper, more.upper),
+        np.append(left.integer, more.integer),
+        np.append(left.row[others], more.row),
+        np.append(left.column[others], more.column),
+        np.append(left.coefficient[others], more.coefficient),
+        np.append(left.low, more.low),
         np.append(high, more.high),
     )
-    return LevelProgram(whole, levels, np.unique(sizes, return_inverse=True)[1].reshape(-1))
+    sizes = np.round(levels.added() / SAME)
+    ranks = np.unique(sizes, return_inverse=True)[1].reshape(-1)
+    return LevelProgram(whole, np.arange(columns, a.columns), ranks)
+
+
+@dataclass(frozen=True, eq=False)
+class _Taken:
+    """What a node takes: the `least` of its choices, and so much `more` with each of the columns `at`."""
+
+    least: float
+    at: Array
+    more: Floats
+
+
+class _Levels:
+    """The levels of nodes, whose choices begin at the columns `choice` and are as far as they are `live`. Rows in which
+    a node reaches them with the same choices have them in common."""
+
+    def __init__(self, a: Assembly, choice: Sequence[int], live: Mask):
+        self.a, self.choice, self.live = a, choice, live
+        self.lives: dict[int, Array] = {}
+        self.begun = a.columns
+        self.seen: dict[tuple[int, float, bytes], _Taken] = {}
+        self.columns: dict[tuple[int, bytes], Array] = {}
+
+    def taken(self, n: int, size: Floats, room: float) -> _Taken:
+        """What node n takes of a room, in the solver's unit, if its choices take so much."""
+        key = n, room, size.tobytes()
+        if key not in self.seen:
+            self.seen[key] = self._taken(n, size * (ROOM / room))
+        return self.seen[key]
+
+    def _taken(self, n: int, size: Floats) -> _Taken:
+        first = self.choice[n]
+        if n not in self.lives:
+            self.lives[n] = np.flatnonzero(self.live[first : first + len(size)])
+        live = self.lives[n]
+        if not len(live):
+            return _Taken(0.0, live, np.zeros(0))
+        least = float(size[live].min())
+        above = size[live] - least
+        if above.max() < LITTLE:
+            some = np.flatnonzero(above)
+            return _Taken(least, first + live[some], above[some])
+        steps, of = _steps(above)
+        which = n, of.tobytes()
+        if which not in self.columns:
+            count = len(steps) - 1
+            self.columns[which] = _add_levels(self.a, first + live, of, count) + np.arange(count)
+        return _Taken(least, self.columns[which], np.diff(steps))
+
+    def added(self) -> Floats:
+        """What each level adds at most to any row."""
+        most = np.zeros(self.a.columns - self.begun)
+        for taken in self.seen.values():
+            if len(taken.at) and taken.at[0] >= self.begun:
+                np.maximum.at(most, taken.at - self.begun, taken.more)
+        return most
 
 
 def _steps(taken: Floats) -> tuple[Floats, Array]:

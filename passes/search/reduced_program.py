@@ -14,6 +14,7 @@ from ..layouts.space import Array, Mask
 from .dual_ascent import DualAscent
 from .integer_program import ChoiceProgram
 from .memory_bounds import Load
+from .memory_rows import written_out
 from .symmetry import Standing
 
 Floats = NDArray[np.float64]
@@ -40,6 +41,10 @@ class Reduced:
     def possible(self) -> bool:
         """Whether every node has a choice left."""
         return all(len(kept) for kept in self.kept)
+
+    def whole(self, left: Model) -> Model:
+        """What is `left` of it as a solver with branching and cuts knows it best."""
+        return written_out(left, self.program.choice, self.program.memory, self.loads) if self.loads else left
 
     def shares(self, answer: Answer) -> list[Floats]:
         """How much of each choice an answer takes, node by node; empty when there is none."""

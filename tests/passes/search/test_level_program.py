@@ -108,7 +108,7 @@ def test_levels_that_differ_in_nothing_are_one_and_fixed_choices_reach_none() ->
     program = choice_program(problem.graph, problem.prices, flows, None, [load, twice])
     first = program.choice[node]
     program.model.upper[first + 5] = 0.0
-    made = level_program(program.model, program.choice, [load, twice])
+    made = level_program(program, program.model, [load, twice])
     assert len(made.levels) == count - 2, "one for each size but the least and that of the fixed choice, for both loads"
     assert made.model.integer[: len(program.model.cost)].tolist() == program.model.integer.tolist()
     rows = made.model.row < len(problem.prices) + 2
@@ -124,7 +124,7 @@ def test_levels_of_more_bytes_have_higher_ranks() -> None:
     flows = [None if d is None else (d.arcs, d.price) for d in problem.distances]
     load = Load({node: size}, float(size.max()))
     program = choice_program(problem.graph, problem.prices, flows, None, [load])
-    made = level_program(program.model, program.choice, [load])
+    made = level_program(program, program.model, [load])
     assert made.ranks.tolist() == list(range(len(size) - 1)), "each step is larger than the one before"
 
 

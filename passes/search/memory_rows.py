@@ -1,0 +1,124 @@
+"""Rows of memory in an integer program: what several points in time have in common is added up once.
+
+A plan holds much of what it holds at many points: what is stored at all of them. Written out, each of hundreds of rows
+would have an entry for each choice of nearly each node, four of five entries of a program that has no more columns for
+it. So what nodes take in the same rows is a column of its own, and those rows have one entry for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ilp.model import Assembly, Model
+from .memory_bounds import Load
+
+Floats = NDArray[np.float64]
+
+ROOM = 1e3  # what there is of any memory in the solver's unit, far above its tolerances
+APART = 1.0  # of that unit: what a node takes at the least in a column of what several take
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What nodes take in the same loads: `more[n][c]` above the `least` of node n, in the solver's unit, in each of
+    some `loads`."""
+
+    loads: tuple[int, ...]
+    least: float
+    more: tuple[tuple[int, Floats], ...]
+
+
+def parts(loads: Sequence[Load]) -> list[Part]:
+    """All that loads take, told apart by in which of them it is taken, as it first comes."""
+    seen: dict[tuple[int, float, bytes], list[int]] = {}
+    sizes: dict[tuple[int, float, bytes], Floats] = {}
+    for row, load in enumerate(loads):
+        for n, size in load.bytes.items():
+            key = n, load.room, size.tobytes()
+            seen.setdefault(key, []).append(row)
+            if key not in sizes:
+                sizes[key] = size * (ROOM / load.room)
+    alike: dict[tuple[int, ...], list[tuple[int, Floats]]] = {}
+    for key, rows in seen.items():
+        alike.setdefault(tuple(rows), []).append((key[0], sizes[key]))
+    out = []
+    for rows, every in alike.items():
+        least = [float(size.min(initial=np.inf)) for _, size in every]
+        more = tuple((n, size - low) for (n, size), low in zip(every, least, strict=True) if len(size))
+        out.append(Part(rows, sum(low for low in least if np.isfinite(low)), more))
+    return out
+
+
+@dataclass(frozen=True)
+class MemoryRows:
+    """The rows of a program that say what loads take, those of the loads first, and the columns of what several have in
+    common."""
+
+    rows: range
+    sums: range
+
+
+def add_memory(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> MemoryRows:
+    """Add a row for each load, and what adds up what several have in common. `choice[n]` is the first column of node
+    n."""
+    first, column, every = a.rows, a.columns, parts(loads)
+    room = np.full(len(loads), ROOM)
+    for part in every:
+        shared = len(part.loads) > 1 and bool(part.more)
+        room[list(part.loads)] -= part.least - APART * len(part.more) * shared
+    for most in room:
+        a.add_rows(1, -np.inf, float(most))
+    for part in every:
+        if len(part.loads) > 1 and part.more:
+            _add_sum(a, choice, part, first)
+            continue
+        for load in part.loads:
+            for n, more in part.more:
+                some = np.flatnonzero(more)
+                a.add_entries(np.full(len(some), first + load), choice[n] + some, more[some])
+    return MemoryRows(range(first, a.rows), range(column, a.columns))
+
+
+def _add_sum(a: Assembly, choice: Sequence[int], part: Part, first: int) -> None:
+    """A column that is what the nodes of a part take, in the rows of its loads; row `first` is that of the first load.
+
+    Each node takes something in it, whatever it chooses, and no plan takes all that there is: never at the end of its
+    range, the column has no reduced cost, by which columns are left out that no cheap plan has.
+    """
+    column = a.add_columns(np.zeros(1), sum(float(more.max()) + 2 * APART for _, more in part.more), False)
+    row = a.add_rows(1, 0.0, 0.0)
+    for n, more in part.more:
+        a.add_entries(np.full(len(more), row), choice[n] + np.arange(len(more)), more + APART)
+    a.add_entries(np.array([row]), np.array([column]), -1.0)
+    rows = first + np.array(part.loads)
+    a.add_entries(rows, np.full(len(rows), column), 1.0)
+
+
+def written_out(model: Model, choice: Sequence[int], memory: MemoryRows, loads: Sequence[Load]) -> Model:
+    """A program without columns of what several loads have in common. It is larger, but its rows are knapsacks of
+    choices, from which a solver draws cuts."""
+    others = (model.row < memory.rows.start) | (model.row >= memory.rows.stop)
+    row, column, size = [model.row[others]], [model.column[others]], [model.coefficient[others]]
+    high, upper = model.high.copy(), model.upper.copy()
+    high[memory.rows.start : memory.rows.start + len(loads)] = ROOM
+    upper[memory.sums.start : memory.sums.stop] = 0.0
+    for part in parts(loads):
+        rows = memory.rows.start + np.array(part.loads)
+        high[rows] -= part.least
+        for n, more in part.more:
+            some = np.flatnonzero(more)
+            row.append(np.repeat(rows, len(some)))
+            column.append(np.tile(choice[n] + some, len(rows)))
+            size.append(np.tile(more[some], len(rows)))
+    return replace(
+        model,
+        upper=upper,
+        row=np.concatenate(row),
+        column=np.concatenate(column),
+        coefficient=np.concatenate(size),
+        high=high,
+    )

@@ -43,8 +43,8 @@ def parts(loads: Sequence[Load]) -> list[Part]:
             if key not in sizes:
                 sizes[key] = size * (ROOM / load.room)
     alike: dict[tuple[int, ...], list[tuple[int, Floats]]] = {}
-    for key, rows in seen.items():
-        alike.setdefault(tuple(rows), []).append((key[0], sizes[key]))
+    for key, taken in seen.items():
+        alike.setdefault(tuple(taken), []).append((key[0], sizes[key]))
     out = []
     for rows, every in alike.items():
         least = [float(size.min(initial=np.inf)) for _, size in every]

@@ -50,13 +50,14 @@ def press(
     fits: Callable[[Candidate], bool],
     turns: int,
     combined: bool = False,
+    enough: float = math.inf,
 ) -> Pressed | None:
     """Charge for the memory of `loads` until the plan that is read off keeps to the limits, and bring the charge
     near the least that does. `fits` is asked of every plan on the way. `combined`: the bound is one of plans that
-    run some collectives as one. None where no plan was read off."""
+    run some collectives as one; with `enough` of it no more is looked at. None where no plan was read off."""
     best: Pressed | None = None
     failed: dict[int, float] = {}  # of each load the highest charge with which too much was taken
-    enough: dict[int, float] = {}  # and the lowest with which the plan kept to the limits
+    plenty: dict[int, float] = {}  # and the lowest with which the plan kept to the limits
     charged: dict[int, float] = {}
     for turn in range(turns + 1):
         for _ in range(SWEEPS):
@@ -64,6 +65,8 @@ def press(
         bound, chosen = ascent.bound() + (ascent.combining() if combined else 0.0), tuple(ascent.round())
         if not np.isfinite(ascent.price_of(chosen)):
             return best
+        if bound >= enough:
+            return Pressed(ascent, bound, read(chosen) if best is None else best.plan)
         plan = read(chosen)
         kept = fits(plan)
         if best is None or bound > best.bound:
@@ -72,13 +75,13 @@ def press(
             return best
         taken = [load.of(chosen) / load.room for load in loads]
         if kept:
-            enough |= {n: min(charged[n], enough.get(n, np.inf)) for n in charged}
+            plenty |= {n: min(charged[n], plenty.get(n, np.inf)) for n in charged}
             n = max(charged, key=lambda n: charged[n])
         else:
             n = int(np.argmax(taken))
             failed[n] = max(charged.get(n, 0.0), failed.get(n, 0.0))
-            enough = {m: most for m, most in enough.items() if most > charged.get(m, 0.0)}
-        low, high = failed.get(n, 0.0), enough.get(n, np.inf)
+            plenty = {m: most for m, most in plenty.items() if most > charged.get(m, 0.0)}
+        low, high = failed.get(n, 0.0), plenty.get(n, np.inf)
         if low * NEAR >= high:
             return best
         first = FIRST * (max(bound, plan.price) or 1.0)
@@ -240,7 +243,8 @@ class Boxes:
         turns = FIRST_TURNS if self.dives else TURNS
         known = self.best
         loads = self.limits.loads(tight)
-        pressed = press(ascent, loads, self.reading, self.offered, turns, self.limits.combined)
+        enough = self.price * (1 - self.problem.settings.gap)
+        pressed = press(ascent, loads, self.reading, self.offered, turns, self.limits.combined, enough)
         if pressed is not None and self.best is not known:
             self.winner = pressed.ascent
         bound = least if pressed is None else max(least, pressed.bound)

@@ -8,6 +8,9 @@ Attention counts as it is emitted (cost.attention). What scores are made of stay
 attention that runs in blocks holds a block of scores while it makes its maximum, its sum and its product, which are
 there from then on; one that does not holds its scores whole.
 
+A product that one pointwise op reads right after it is never there: what the op gives is made in its place, over
+another value that it alone reads (cost.products).
+
 A table whose rows do not fill the lanes of tiles lies in a TPU's memory by columns, where that takes less room, unless
 it is handed over otherwise. Its rows are looked up in a copy of it by rows, padded to whole lanes (libtpu 0.0.42, v4
 and v5e: of a table of 262,208 rows of 1,344 each a copy of 738 MB beside its 705). Where padding adds MOST_PADDING at
@@ -50,6 +53,7 @@ from ..ir.verify.fused import together
 from .attention import Attention
 from .blocks import blocks_of, perhaps_in_blocks
 from .estimate import local_bytes
+from .products import Taken, taken
 from .scores import chosen_along, local_sizes, queries_of, scores
 from .tpu_collectives import Kept
 
@@ -148,7 +152,7 @@ def points(spmd: SpmdProgram, lanes: int = 1) -> tuple[Point, ...]:
 def points_without_blocks(spmd: SpmdProgram) -> tuple[Point, ...]:
     """The same points of an unsharded program, with nothing of scores that may be made in blocks, nor of their maxima
     and sums, nor of what keys are sorted in, which may be few: so much is held at the least, in whatever layouts are
-    chosen."""
+    chosen, but for products that are never there where they are not moved, which are among it."""
     return tuple(_Liveness(spmd, whole_scores=False).program())
 
 
@@ -209,8 +213,10 @@ class _Liveness:
     are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each,
     and each sum of scores in blocks, holds of scores, by what it makes first; `beside`: what steps hold while they run
     beside what they read and make, by what they make; `padding`: of tables that are handed over by rows, always;
-    `unmade`: scores that are never there as values; `whole_scores`: whether those count that may be in blocks, and
-    what keys are sorted in; `lanes`: as `memory` has them."""
+    `unmade`: scores that are never there as values; `taken`: of the products that are never there what is made in
+    their places, by product, and `taking` what the ops read that make that; `early`: what is so made before its own
+    step, by where; `whole_scores`: whether those scores count that may be in blocks, what keys are sorted in, and all
+    products; `lanes`: as `memory` has them."""
 
     spmd: SpmdProgram
     whole_scores: bool = True
@@ -223,6 +229,9 @@ class _Liveness:
     block: dict[str, Live] = field(default_factory=dict)
     beside: dict[str, tuple[Live, ...]] = field(default_factory=dict)
     padding: list[Live] = field(default_factory=list)
+    taken: dict[str, Taken] = field(default_factory=dict)
+    taking: dict[str, frozenset[str]] = field(default_factory=dict)
+    early: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
@@ -250,6 +259,9 @@ class _Liveness:
                 self.beside[placed.item.result] = beside
         for region, _ in regions(self.spmd.body):
             self._decoded_together(region)
+        self.taken = {one.product: one for one in taken(self.spmd)} if self.whole_scores else {}
+        takers = {one.result for one in self.taken.values()}
+        self.taking = {op.result: frozenset(operand_names(op)) for op in ops(self.spmd) if op.result in takers}
         for block in blocks_of(self.spmd) if self.whole_scores else ():
             one = block.of
             self.unmade |= one.unmade
@@ -332,12 +344,25 @@ class _Liveness:
                 through = after - makes | self.free(first)
                 yield from self.repeated(first, (*repeats, first.name), through)
             else:
-                yield self.point(first.result, repeats, after | reads | makes)
+                found = self.taken_in(run)
+                self.early[first.result] = frozenset(one.result for one in found)
+                yield self.point(first.result, repeats, (after | reads | makes) - {one.over for one in found})
+
+    def taken_in(self, run: Iterable[Step | Repeat[Step]]) -> list[Taken]:
+        """The products of steps that run as one that are never there."""
+        results = [item.result for item in run if not isinstance(item, Repeat)]
+        return [self.taken[name] for name in results if name in self.taken]
 
     def whole(self, run: Iterable[Step | Repeat[Step]]) -> tuple[frozenset[str], frozenset[str]]:
         """What steps that run as one leave behind, and what they read."""
         makes = frozenset(name for item in run for name in self.makes(item))
-        return makes, frozenset(name for item in run for name in self.reads(item))
+        reads = frozenset(name for item in run for name in self.reads(item))
+        return makes, reads | (self.also(run) - makes)
+
+    def also(self, run: Iterable[Step | Repeat[Step]]) -> frozenset[str]:
+        """What is read beside what products read that are never there: what the ops read that are made in their
+        places."""
+        return self.see_through(n for one in self.taken_in(run) for n in self.taking[one.result] - {one.product})
 
     def repeated(self, repeat: Repeat[Step], repeats: tuple[str, ...], through: frozenset[str]) -> Iterator[Point]:
         """One repetition, with what is held through all of them. A carry's buffer is never given up:
@@ -346,7 +371,7 @@ class _Liveness:
         waiting = {carry.next: carry.inside for carry in repeat.carries}
         for point in self.region(repeat.body, repeats, leave):
             live = frozenset(value.name for value in point.live if not value.form)
-            for made in live & waiting.keys():
+            for made in live & waiting.keys() - self.early.get(point.step or "", frozenset()):
                 del waiting[made]
             yield self.point(point.step, point.repeats, live | frozenset(waiting.values()))
 
@@ -358,6 +383,10 @@ class _Liveness:
             case _ if item.result in self.block and item.result in self.steps:
                 one = self.steps[item.result]
                 return frozenset([item.result, one.sum.result, one.product.result])
+            case _ if item.result in self.taking:
+                return frozenset()
+            case _ if item.result in self.taken:
+                return frozenset([self.taken[item.result].result])
             case _:
                 return frozenset([item.result]) - self.unmade
 
@@ -366,6 +395,8 @@ class _Liveness:
         match item:
             case Move(_, operand):
                 return self.see_through([operand])
+            case Compute(op) if op.result in self.taking:
+                return frozenset([op.result])
             case Compute(op):
                 names = operand_names(op)
                 return self.see_through(names) | (frozenset(names) - self.unmade) | self.begun(op.result)
@@ -385,7 +416,7 @@ class _Liveness:
         inner = {stored.value for stored in repeat.body.stored} | {carry.inside for carry in repeat.carries}
         read = {carry.next for carry in repeat.carries}
         for item in repeat.body.items:
-            read |= self.reads(item)
+            read |= self.reads(item) | self.also([item])
             inner |= self.makes(item)
         return frozenset(read - inner)
 

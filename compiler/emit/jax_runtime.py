@@ -138,8 +138,8 @@ def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) 
 
     They stand where `lax.top_k` says. Keys that are compared with those that it gives may not be the same: XLA makes
     them again in the kernel that compares, with other roundings, and what is chosen last is then lost. A TPU, on which
-    placing elements one by one takes long, compares places where few are kept, and bits where many are: those of a
-    context, which come of a product and are not made again.
+    placing elements one by one takes long, compares places where few are kept, and bits where many are, of keys behind
+    a barrier, which its compiler makes once.
     """
     flat = keys.reshape(*keys.shape[: keys.ndim - rank], -1)
     together = max(most // flat.shape[-1], 1)
@@ -147,6 +147,7 @@ def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) 
         rows = flat.reshape(-1, flat.shape[-1])
         return lax.map(lambda row: kept(row, 1, count, dtype), rows, batch_size=together).reshape(keys.shape)
     flat = flat.astype(jnp.bfloat16) if flat.dtype.itemsize == 1 else flat  # not all floats of a byte have a sign
+    flat = lax.optimization_barrier(flat) if count > 64 else flat
     whole = jnp.dtype(f"int{8 * flat.dtype.itemsize}")
     bits = lax.bitcast_convert_type(flat, whole)
     if floats := jnp.issubdtype(flat.dtype, jnp.floating):

@@ -21,8 +21,10 @@ A reduce-scatter that goes as rows there (cost.tpu_collectives) holds what it re
 gather or reduce-scatter in two stages holds what the first one makes.
 
 Rows of chosen entries that are added up, such as what a token's experts make, are added in f32: a narrow sum of them
-is there in that type as well while it is made. A matrix of codes that multiplies rows is decoded before it does (libtpu
-0.0.42: of gpt-oss-120b's decode on v4 2x2x4 two of 133 MB at once, of DeepSeek-V3.2's prefill on v5p 4x4x8 of 0.94 GB).
+is there in that type as well while it is made. A matrix of codes that multiplies rows is decoded before it does. Two
+that multiply the same rows count together, though the compiler decodes one after the other: what it holds beside one
+are its scales, laid out for all places, which take half of it in 8 bits and twice it in f32 (libtpu 0.0.42, v4 4x4x4:
+of gpt-oss-120b's prefill 531 MB a matrix, and 265 of scales; 1,062 where they were made wide first).
 
 To choose, rows of SORTED_KEYS keys at the most are sorted at a time: beside the keys there are integers in their order,
 the sorted keys, and where they stood (libtpu 0.0.42, v4: of 2**26 keys in f32 that are sorted at once three times their

@@ -9,7 +9,7 @@ attention that runs in blocks holds a block of scores while it makes its maximum
 there from then on; one that does not holds its scores whole.
 
 A product that one pointwise op reads right after it is never there: what the op gives is made in its place, over
-another value that it alone reads (cost.products).
+another value that it alone reads (cost.products): on hardware whose compiler does so, and which gathers nothing ahead.
 
 A table whose rows do not fill the lanes of tiles lies in a TPU's memory by columns, where that takes less room, unless
 it is handed over otherwise. Its rows are looked up in a copy of it by rows, padded to whole lanes (libtpu 0.0.42, v4
@@ -130,9 +130,9 @@ class MemoryUse:
         return self.stored_bytes + self.worst.bytes
 
 
-def memory(spmd: SpmdProgram, lanes: int = 1) -> MemoryUse:
+def memory(spmd: SpmdProgram, lanes: int = 1, fused: bool = True) -> MemoryUse:
     """What one chip holds of a sharded program, in bytes. `lanes`: how many places of a value's last dim its memory
-    has side by side."""
+    has side by side; `fused`: whether products take nothing that are never there."""
     values = spmd.table()
     stored: list[tuple[str, Fraction]] = []
     shared: list[tuple[str, Fraction]] = []
@@ -142,20 +142,20 @@ def memory(spmd: SpmdProgram, lanes: int = 1) -> MemoryUse:
                 group = stored if placed.repeats else shared
                 held = copies_held(one, placed.repeats, spmd.micro_batches)
                 group.append((name, held * local_bytes(values[name], spmd)))
-    worst = max(points(spmd, lanes), key=lambda point: point.bytes)  # the first of the largest
+    worst = max(points(spmd, lanes, fused), key=lambda point: point.bytes)  # the first of the largest
     return MemoryUse(tuple(stored), tuple(shared), worst)
 
 
-def points(spmd: SpmdProgram, lanes: int = 1) -> tuple[Point, ...]:
+def points(spmd: SpmdProgram, lanes: int = 1, fused: bool = True) -> tuple[Point, ...]:
     """Every program point, in order: the start, then each step, those of repeats once."""
-    return tuple(_Liveness(spmd, lanes=lanes).program())
+    return tuple(_Liveness(spmd, lanes=lanes, fused=fused).program())
 
 
 def points_without_blocks(spmd: SpmdProgram) -> tuple[Point, ...]:
     """The same points of an unsharded program, with nothing of scores that may be made in blocks, nor of their maxima
     and sums, nor of what keys are sorted in, which may be few: so much is held at the least, in whatever layouts are
     chosen, but for products that are never there where they are not moved, which are among it."""
-    return tuple(_Liveness(spmd, whole_scores=False).program())
+    return tuple(_Liveness(spmd, whole_scores=False, fused=False).program())
 
 
 def handed_by_rows(spmd: SpmdProgram, lanes: int) -> dict[str, Fraction]:
@@ -217,12 +217,13 @@ class _Liveness:
     beside what they read and make, by what they make; `padding`: of tables that are handed over by rows, always;
     `unmade`: scores that are never there as values; `taken`: of the products that are never there what is made in
     their places, by product, and `taking` what the ops read that make that; `early`: what is so made before its own
-    step, by where; `whole_scores`: whether those scores count that may be in blocks, what keys are sorted in, and all
-    products; `lanes`: as `memory` has them."""
+    step, by where; `whole_scores`: whether those scores count that may be in blocks, and what keys are sorted in;
+    `lanes`, `fused`: as `memory` has them."""
 
     spmd: SpmdProgram
     whole_scores: bool = True
     lanes: int = 1
+    fused: bool = True
     held: set[str] = field(default_factory=set)
     copies: dict[str, str] = field(default_factory=dict)
     made_of: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -261,7 +262,7 @@ class _Liveness:
                 self.beside[placed.item.result] = beside
         for region, _ in regions(self.spmd.body):
             self._decoded_together(region)
-        self.taken = {one.product: one for one in taken(self.spmd)} if self.whole_scores else {}
+        self.taken = {one.product: one for one in taken(self.spmd)} if self.fused else {}
         takers = {one.result for one in self.taken.values()}
         self.taking = {op.result: frozenset(operand_names(op)) for op in ops(self.spmd) if op.result in takers}
         for block in blocks_of(self.spmd) if self.whole_scores else ():

@@ -23,28 +23,37 @@ from numpy.typing import NDArray
 
 from ...cost.blocks import perhaps_in_blocks
 from ...cost.memory import DECODED, Point, lies_by_columns, points_without_blocks
-from ...cost.products import taken, takers
 from ...cost.scores import scores
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
 from ...ir.program import Carry, Kind, Program, Repeat, Stored, Take, operand_names, signature, stored_in, walk
-from ...ir.spmd import SpmdProgram, unsharded
+from ...ir.spmd import unsharded
 from ..layouts.reshard import worthwhile
 from ..layouts.space import Array, Mask
 from .graph import Graph, Port, Result, Tensor
 from .memory_bounds import Copies, Demand, MemoryBounds, MovedBytes, PointBound, Through, local_bytes
+from .taken_products import Takings, takings
 
 Floats = NDArray[np.float64]
 END = 1 << 60  # later than any node
 
 
-def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True, lanes: int = 1) -> MemoryBounds:
+def needs(
+    program: Program,
+    phase: str,
+    mesh: Mesh,
+    graph: Graph,
+    ordered: bool = True,
+    lanes: int = 1,
+    fused: bool = True,
+) -> MemoryBounds:
     """What all plans of a graph hold at the least. `graph` is that of `program` in `phase`. Unless
     `ordered` steps may run in any order in which each finds what it reads, as where collectives of
-    several values run as one. `lanes`: those of the chip's memory, as `cost.memory` has them.
+    several values run as one. `lanes`, `fused`: as `cost.memory` has them.
     """
     plain = unsharded(program, phase, mesh)
-    reader = _Reader(program, graph, ordered, _takings(plain, ordered), lanes=lanes, sizes=dict(plain.sizes))
+    known = takings(plain, ordered, fused)
+    reader = _Reader(program, graph, ordered, known, lanes=lanes, sizes=dict(plain.sizes))
     nodes = enumerate(graph.nodes)
     stored = tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
     found = []
@@ -66,28 +75,14 @@ class Moment:
     moving: Copies | None = None
 
 
-def moments(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True) -> tuple[Moment, ...]:
+def moments(
+    program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True, fused: bool = True
+) -> tuple[Moment, ...]:
     """What plans of a graph hold, with every copy told apart; the rest as for `needs`."""
     plain = unsharded(program, phase, mesh)
-    reader = _Reader(program, graph, ordered, _takings(plain, ordered), scores(plain) - perhaps_in_blocks(plain))
+    known = takings(plain, ordered, fused)
+    reader = _Reader(program, graph, ordered, known, scores(plain) - perhaps_in_blocks(plain))
     return tuple(stage for point in points_without_blocks(plain) for stage in reader.moments(point))
-
-
-@dataclass(frozen=True)
-class _Takings:
-    """Products that may never be there: `products` by the pointwise ops in which they go, and by the products that go
-    last the ops that are then written `over` another value."""
-
-    products: Mapping[str, tuple[str, ...]]
-    over: Mapping[str, str]
-
-
-def _takings(plain: SpmdProgram, ordered: bool) -> _Takings:
-    """Those of an unsharded program: where steps keep their order, of each op the product right before it."""
-    if not ordered:
-        return _Takings({one.result: one.products for one in takers(plain)}, {})
-    last = taken(plain)
-    return _Takings({t.result: (t.product,) for t in last}, {t.product: t.result for t in last if t.over is not None})
 
 
 @dataclass(frozen=True)
@@ -226,7 +221,7 @@ class _Reader:
     program: Program
     graph: Graph
     ordered: bool
-    takings: _Takings
+    takings: Takings
     scores: frozenset[str] = frozenset()
     lanes: int = 1
     sizes: Mapping[str, int] = field(default_factory=dict)

@@ -56,7 +56,7 @@ def compare(problem: Problem, limits: Limits, plan: Sequence[int]) -> float:
     step reads: right before it, or where collectives may run as one at any time before."""
     held: dict[str | None, float] = {}
     moved = 0.0
-    for point in points(limits.spell(problem.found(plan), True), limits.lanes):
+    for point in points(limits.spell(problem.found(plan), True), limits.lanes, limits.fused):
         moved = max(moved, float(point.bytes))
         if point.step is None or point.step in {o.name for o in problem.graph.nodes}:
             held[point.step], moved = moved, 0.0 if problem.groups is None else moved
@@ -196,6 +196,19 @@ def test_products_that_are_never_there_are_not_needed(
     plan = (0,) * len(problem.prices)
     worst = max(float(point.bytes) for point in points(limits.spell(problem.found(plan), True)))
     assert compare(problem, limits, plan) == pytest.approx(worst, rel=1e-12)
+
+
+@pytest.mark.parametrize(("chip", "fused"), [("tpu-v4", True), ("tpu-v5e", False), ("h100", False)])
+def test_they_are_where_the_compiler_gathers_ahead_or_is_another(
+    chip: str, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, hardware = program_of(Source("gated.esti", GATED)), Hardware.load(chip)
+    problem, limits = searched(program, "main", Mesh.parse("1"), hardware, monkeypatch)
+    plan = (0,) * len(problem.prices)
+    every = points(limits.spell(problem.found(plan), True), limits.lanes, limits.fused)
+    [gate] = [{live.name for live in point.live} for point in every if point.step == "layer.g"]
+    assert ("layer.g" not in gate) == fused == hardware.fuses_products
+    assert compare(problem, limits, plan) == pytest.approx(max(float(point.bytes) for point in every), rel=1e-12)
 
 
 def decoded(point: Point) -> list[float]:

@@ -142,11 +142,13 @@ class Host:
 class TpuCompiler:
     """What the TPU's compiler calls a chip. `topology`: the first part of the names of its slices, as in `v5e:4x8`;
     `config`: how it sees the cores of a chip, None where its default is one device for each chip. `program_hbm_bytes`:
-    what it lets a program use of the HBM, None for all."""
+    what it lets a program use of the HBM, None for all. `gathers`: `ahead`, where what is gathered next is under way
+    while something is computed, and has its room by then."""
 
     topology: str
     config: str | None = None
     program_hbm_bytes: float | None = None
+    gathers: str = "in-turn"
 
 
 @dataclass(frozen=True)
@@ -273,6 +275,12 @@ class Hardware:
     def lanes(self) -> int:
         """How many places of the last dim of a value stand side by side in memory: those of a tile, or 1."""
         return LANES if self.tpu_compiler else 1
+
+    @property
+    def fuses_products(self) -> bool:
+        """Whether products that are never there, as `cost.products` has it of the TPU's compiler, take no room: where
+        it gathers ahead, what comes next takes about as much."""
+        return self.tpu_compiler is not None and self.tpu_compiler.gathers == "in-turn"
 
     @property
     def at_peaks(self) -> bool:

@@ -147,7 +147,12 @@ TABLES: Mapping[str, Mapping[str, Field]] = {
         "nvme_bytes": Field("number", required=False, zero=True),
         "nvme_bytes_per_s": Field("number", required=False, zero=True),
     },
-    "tpu-compiler": {"topology": Field("text"), "config": Field("text", required=False), "program_hbm_bytes": MAYBE},
+    "tpu-compiler": {
+        "topology": Field("text"),
+        "config": Field("text", required=False),
+        "program_hbm_bytes": MAYBE,
+        "gathers": Field("choice", required=False, choices=("in-turn", "ahead")),
+    },
     "calibrated": {
         "op_rule": Field("choice", required=False, choices=("max", "sum", "root-of-squares")),
         "compute_efficiency": SHARE,

@@ -8,6 +8,9 @@ Attention counts as it is emitted (cost.attention). What scores are made of stay
 attention that runs in blocks holds a block of scores while it makes its maximum, its sum and its product, which are
 there from then on; one that does not holds its scores whole.
 
+A product that one pointwise op reads right after it is never there: what the op gives is made in its place, over
+another value that it alone reads (cost.products): on hardware whose compiler does so, and which gathers nothing ahead.
+
 A table whose rows do not fill the lanes of tiles lies in a TPU's memory by columns, where that takes less room, unless
 it is handed over otherwise. Its rows are looked up in a copy of it by rows, padded to whole lanes (libtpu 0.0.42, v4
 and v5e: of a table of 262,208 rows of 1,344 each a copy of 738 MB beside its 705). Where padding adds MOST_PADDING at
@@ -18,8 +21,10 @@ A reduce-scatter that goes as rows there (cost.tpu_collectives) holds what it re
 gather or reduce-scatter in two stages holds what the first one makes.
 
 Rows of chosen entries that are added up, such as what a token's experts make, are added in f32: a narrow sum of them
-is there in that type as well while it is made. A matrix of codes that multiplies rows is decoded before it does (libtpu
-0.0.42: of gpt-oss-120b's decode on v4 2x2x4 two of 133 MB at once, of DeepSeek-V3.2's prefill on v5p 4x4x8 of 0.94 GB).
+is there in that type as well while it is made. A matrix of codes that multiplies rows is decoded before it does. Two
+that multiply the same rows count together, though the compiler decodes one after the other: what it holds beside one
+are its scales, laid out for all places, which take half of it in 8 bits and twice it in f32 (libtpu 0.0.42, v4 4x4x4:
+of gpt-oss-120b's prefill 531 MB a matrix, and 265 of scales; 1,062 where they were made wide first).
 
 To choose, rows of SORTED_KEYS keys at the most are sorted at a time: beside the keys there are integers in their order,
 the sorted keys, and where they stood (libtpu 0.0.42, v4: of 2**26 keys in f32 that are sorted at once three times their
@@ -50,6 +55,7 @@ from ..ir.verify.fused import together
 from .attention import Attention
 from .blocks import blocks_of, perhaps_in_blocks
 from .estimate import local_bytes
+from .products import Taken, taken
 from .scores import chosen_along, local_sizes, queries_of, scores
 from .tpu_collectives import Kept
 
@@ -124,9 +130,9 @@ class MemoryUse:
         return self.stored_bytes + self.worst.bytes
 
 
-def memory(spmd: SpmdProgram, lanes: int = 1) -> MemoryUse:
+def memory(spmd: SpmdProgram, lanes: int = 1, fused: bool = True) -> MemoryUse:
     """What one chip holds of a sharded program, in bytes. `lanes`: how many places of a value's last dim its memory
-    has side by side."""
+    has side by side; `fused`: whether products take nothing that are never there."""
     values = spmd.table()
     stored: list[tuple[str, Fraction]] = []
     shared: list[tuple[str, Fraction]] = []
@@ -136,20 +142,20 @@ def memory(spmd: SpmdProgram, lanes: int = 1) -> MemoryUse:
                 group = stored if placed.repeats else shared
                 held = copies_held(one, placed.repeats, spmd.micro_batches)
                 group.append((name, held * local_bytes(values[name], spmd)))
-    worst = max(points(spmd, lanes), key=lambda point: point.bytes)  # the first of the largest
+    worst = max(points(spmd, lanes, fused), key=lambda point: point.bytes)  # the first of the largest
     return MemoryUse(tuple(stored), tuple(shared), worst)
 
 
-def points(spmd: SpmdProgram, lanes: int = 1) -> tuple[Point, ...]:
+def points(spmd: SpmdProgram, lanes: int = 1, fused: bool = True) -> tuple[Point, ...]:
     """Every program point, in order: the start, then each step, those of repeats once."""
-    return tuple(_Liveness(spmd, lanes=lanes).program())
+    return tuple(_Liveness(spmd, lanes=lanes, fused=fused).program())
 
 
 def points_without_blocks(spmd: SpmdProgram) -> tuple[Point, ...]:
     """The same points of an unsharded program, with nothing of scores that may be made in blocks, nor of their maxima
     and sums, nor of what keys are sorted in, which may be few: so much is held at the least, in whatever layouts are
-    chosen."""
-    return tuple(_Liveness(spmd, whole_scores=False).program())
+    chosen, but for products that are never there where they are not moved, which are among it."""
+    return tuple(_Liveness(spmd, whole_scores=False, fused=False).program())
 
 
 def handed_by_rows(spmd: SpmdProgram, lanes: int) -> dict[str, Fraction]:
@@ -209,12 +215,15 @@ class _Liveness:
     are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each,
     and each sum of scores in blocks, holds of scores, by what it makes first; `beside`: what steps hold while they run
     beside what they read and make, by what they make; `padding`: of tables that are handed over by rows, always;
-    `unmade`: scores that are never there as values; `whole_scores`: whether those count that may be in blocks, and
-    what keys are sorted in; `lanes`: as `memory` has them."""
+    `unmade`: scores that are never there as values; `taken`: of the products that are never there what is made in
+    their places, by product, and `taking` what the ops read that make that; `early`: what is so made before its own
+    step, by where; `whole_scores`: whether those scores count that may be in blocks, and what keys are sorted in;
+    `lanes`, `fused`: as `memory` has them."""
 
     spmd: SpmdProgram
     whole_scores: bool = True
     lanes: int = 1
+    fused: bool = True
     held: set[str] = field(default_factory=set)
     copies: dict[str, str] = field(default_factory=dict)
     made_of: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -223,6 +232,9 @@ class _Liveness:
     block: dict[str, Live] = field(default_factory=dict)
     beside: dict[str, tuple[Live, ...]] = field(default_factory=dict)
     padding: list[Live] = field(default_factory=list)
+    taken: dict[str, Taken] = field(default_factory=dict)
+    taking: dict[str, frozenset[str]] = field(default_factory=dict)
+    early: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.values = self.spmd.table()
@@ -250,6 +262,9 @@ class _Liveness:
                 self.beside[placed.item.result] = beside
         for region, _ in regions(self.spmd.body):
             self._decoded_together(region)
+        self.taken = {one.product: one for one in taken(self.spmd)} if self.fused else {}
+        takers = {one.result for one in self.taken.values()}
+        self.taking = {op.result: frozenset(operand_names(op)) for op in ops(self.spmd) if op.result in takers}
         for block in blocks_of(self.spmd) if self.whole_scores else ():
             one = block.of
             self.unmade |= one.unmade
@@ -332,12 +347,25 @@ class _Liveness:
                 through = after - makes | self.free(first)
                 yield from self.repeated(first, (*repeats, first.name), through)
             else:
-                yield self.point(first.result, repeats, after | reads | makes)
+                found = self.taken_in(run)
+                self.early[first.result] = frozenset(one.result for one in found)
+                yield self.point(first.result, repeats, (after | reads | makes) - {one.over for one in found})
+
+    def taken_in(self, run: Iterable[Step | Repeat[Step]]) -> list[Taken]:
+        """The products of steps that run as one that are never there."""
+        results = [item.result for item in run if not isinstance(item, Repeat)]
+        return [self.taken[name] for name in results if name in self.taken]
 
     def whole(self, run: Iterable[Step | Repeat[Step]]) -> tuple[frozenset[str], frozenset[str]]:
         """What steps that run as one leave behind, and what they read."""
         makes = frozenset(name for item in run for name in self.makes(item))
-        return makes, frozenset(name for item in run for name in self.reads(item))
+        reads = frozenset(name for item in run for name in self.reads(item))
+        return makes, reads | (self.also(run) - makes)
+
+    def also(self, run: Iterable[Step | Repeat[Step]]) -> frozenset[str]:
+        """What is read beside what products read that are never there: what the ops read that are made in their
+        places."""
+        return self.see_through(n for one in self.taken_in(run) for n in self.taking[one.result] - {one.product})
 
     def repeated(self, repeat: Repeat[Step], repeats: tuple[str, ...], through: frozenset[str]) -> Iterator[Point]:
         """One repetition, with what is held through all of them. A carry's buffer is never given up:
@@ -346,7 +374,7 @@ class _Liveness:
         waiting = {carry.next: carry.inside for carry in repeat.carries}
         for point in self.region(repeat.body, repeats, leave):
             live = frozenset(value.name for value in point.live if not value.form)
-            for made in live & waiting.keys():
+            for made in live & waiting.keys() - self.early.get(point.step or "", frozenset()):
                 del waiting[made]
             yield self.point(point.step, point.repeats, live | frozenset(waiting.values()))
 
@@ -358,6 +386,10 @@ class _Liveness:
             case _ if item.result in self.block and item.result in self.steps:
                 one = self.steps[item.result]
                 return frozenset([item.result, one.sum.result, one.product.result])
+            case _ if item.result in self.taking:
+                return frozenset()
+            case _ if item.result in self.taken:
+                return frozenset([self.taken[item.result].result])
             case _:
                 return frozenset([item.result]) - self.unmade
 
@@ -366,6 +398,8 @@ class _Liveness:
         match item:
             case Move(_, operand):
                 return self.see_through([operand])
+            case Compute(op) if op.result in self.taking:
+                return frozenset([op.result])
             case Compute(op):
                 names = operand_names(op)
                 return self.see_through(names) | (frozenset(names) - self.unmade) | self.begun(op.result)
@@ -385,7 +419,7 @@ class _Liveness:
         inner = {stored.value for stored in repeat.body.stored} | {carry.inside for carry in repeat.carries}
         read = {carry.next for carry in repeat.carries}
         for item in repeat.body.items:
-            read |= self.reads(item)
+            read |= self.reads(item) | self.also([item])
             inner |= self.makes(item)
         return frozenset(read - inner)
 

@@ -166,7 +166,7 @@ def predict_phase(program: Program, spmd: SpmdProgram, cost: Estimate, hardware:
         spent=_spent(spmd, cost, hardware),
         parts=_parts(cost),
         mfu=utilisation(program, spmd.phase, seconds, chips, hardware),
-        hbm_bytes=float(memory(spmd, hardware.lanes).total_bytes),
+        hbm_bytes=float(memory(spmd, hardware.lanes, hardware.fuses_products).total_bytes),
         hbm_capacity_bytes=hardware.hbm_bytes,
         dollars_per_chip_hour=hardware.dollars_per_chip_hour,
     )

@@ -140,7 +140,8 @@ def least_live_bytes(program: Program, phase: str, mesh: Mesh, options: Options)
         return 0.0
     graph = build_graph(ordered, phase, mesh, options.hardware)
     every = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
-    return needs(ordered, phase, mesh, graph, False, options.hardware.lanes).worst(every)[1]
+    hardware = options.hardware
+    return needs(ordered, phase, mesh, graph, False, hardware.lanes, hardware.fuses_products).worst(every)[1]
 
 
 def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
@@ -416,7 +417,7 @@ class _Reader:
         collective runs alone, or of those in which some run as one; None: of any."""
         ordered = self.moves.groups is None or alone is True
         combined = self.moves.groups is not None and alone is False
-        lanes = self.options.hardware.lanes
+        lanes, fused = self.options.hardware.lanes, self.options.hardware.fuses_products
         parts = []
         spelled = cache(lambda found, apart: insert(self.plan(found, apart)))
         for n, phase in enumerate(self.phases):
@@ -426,10 +427,11 @@ class _Reader:
                 stored = min(stored, least_bytes(graph) * (1 + 1e-12))
             if min(stored, self.options.capacity) == math.inf:
                 return None
-            least = needs(self.programs[phase.name], phase.name, self.mesh, graph, ordered, lanes)
-            told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph)
+            least = needs(self.programs[phase.name], phase.name, self.mesh, graph, ordered, lanes, fused)
+            told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph, fused=fused)
             spell = _nth(spelled, n)
-            parts.append(Limits(self.options.capacity, stored, least, spell, told, phase.name, combined, lanes))
+            room = self.options.capacity
+            parts.append(Limits(room, stored, least, spell, told, phase.name, combined, lanes, fused))
         # Of phases together, programs with rows for moves as well take a solver minutes where without it takes seconds.
         return parts[0] if len(parts) == 1 else JointLimits(tuple(parts)).standing
 

@@ -157,7 +157,7 @@ def _sharded(source: Source, chip: Hardware) -> str:
     """What is in the text of a sharded program, and what it takes. Raises InputError with all that is wrong in it."""
     spmd = parse_spmd(source)
     verify(spmd)
-    totals, held = estimate(spmd, chip).totals(), float(memory(spmd, chip.lanes).total_bytes)
+    totals, held = estimate(spmd, chip).totals(), float(memory(spmd, chip.lanes, chip.fuses_products).total_bytes)
     done, sent = len(list(ops(spmd))), len(moves(spmd))
     takes = f"{time_text(totals.total_s)}, {totals.bytes_sent / 1e6:,.2f} MB sent, {held / 1e9:.3f} GB held by a chip"
     steps = f"{plural(done, 'op')}, {plural(sent, 'collective')}"

@@ -56,7 +56,7 @@ class FunctionText:
     def __post_init__(self) -> None:
         self.values, self.sizes = self.spmd.table(), dict(self.spmd.sizes)
         self.lines = Lines(self.notes is not None)
-        self.ops = Ops(self.values, self.sizes, self.names, self.spmd.mesh, self._beyond())
+        self.ops = Ops(self.values, self.sizes, self.names, self.spmd.mesh, self._beyond(), self.tpu)
         kept = Kept(self.spmd.mesh, self.values, self.sizes) if self.tpu else None
         self.moves = Moves(self.values, lambda name: self.ops.kept(self.values[name].dims), kept)
         base, note = self.names.base, self._note

@@ -147,14 +147,12 @@ def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) 
         rows = flat.reshape(-1, flat.shape[-1])
         return lax.map(lambda row: kept(row, 1, count, dtype), rows, batch_size=together).reshape(keys.shape)
     flat = flat.astype(jnp.bfloat16) if flat.dtype.itemsize == 1 else flat  # not all floats of a byte have a sign
+    flat = lax.optimization_barrier(flat) if count > 64 else flat
     whole = jnp.dtype(f"int{8 * flat.dtype.itemsize}")
     bits = lax.bitcast_convert_type(flat, whole)
     if floats := jnp.issubdtype(flat.dtype, jnp.floating):
         bits = jnp.where(bits == jnp.iinfo(whole).min, 0, bits)  # -0, which top_k has below the 0 that it equals
         flat = lax.bitcast_convert_type(bits, flat.dtype)
-    if count > 64:
-        flat = lax.optimization_barrier(flat)
-        bits = lax.bitcast_convert_type(flat, whole)
     chosen, order = lax.top_k(flat, count)
 
     def placed(_: jax.Array, __: jax.Array, order: jax.Array) -> jax.Array:

@@ -35,7 +35,8 @@ def planned_of(compiled: CompiledPhase) -> Counter[ModuleTransfer]:
 
 def planned_memory(compiled: CompiledPhase) -> MemoryUse:
     """What a chip holds of a phase's emitted module by the plan, with the rows for which there is room."""
-    return memory(with_room(compiled.spmd, room_of(packed(compiled.spmd))), compiled.hardware.lanes)
+    hardware, spmd = compiled.hardware, with_room(compiled.spmd, room_of(packed(compiled.spmd)))
+    return memory(spmd, hardware.lanes, hardware.fuses_products)
 
 
 def too_large(compiled: CompiledPhase) -> tuple[Diagnostic, ...]:

@@ -78,7 +78,7 @@ class CompiledPhase:
     @cached_property
     def memory(self) -> MemoryUse:
         """What a chip holds."""
-        return memory(self.spmd, self.hardware.lanes)
+        return memory(self.spmd, self.hardware.lanes, self.hardware.fuses_products)
 
     @property
     def host_bytes(self) -> float:

@@ -59,7 +59,7 @@ def overlap(
     All-reduces are split one after the other, each over the dim by which most is saved. A chip may hold
     `capacity_bytes`, or what it holds anyway. `settings` are those of the solver.
     """
-    room = max(capacity_bytes, float(memory(spmd, hardware.lanes).total_bytes))
+    room = max(capacity_bytes, float(memory(spmd, hardware.lanes, hardware.fuses_products).total_bytes))
     kept, looped = spmd, _best_loops(spmd, hardware, room, settings)
     taken_s = whole_s = estimate(looped, hardware).totals().total_s
     for move in reduces(spmd):
@@ -79,7 +79,7 @@ def _best_loops(spmd: SpmdProgram, hardware: Hardware, room_bytes: float, settin
     whole = _with_loops(spmd, chosen)
     if all(one.in_place for one in chosen):
         return whole
-    if memory(whole, hardware.lanes).total_bytes <= room_bytes:
+    if memory(whole, hardware.lanes, hardware.fuses_products).total_bytes <= room_bytes:
         return whole
     return _with_loops(spmd, best([one for one in found if one.in_place], settings))
 

@@ -176,19 +176,22 @@ class CopiesProgram:
     def copies(self, copies: Copies, ordered: bool) -> int:
         """Columns that say in which layouts a value is held, besides the one in which it is stored."""
         tensor = copies.tensor
-        key = tensor, *(copies.before, copies.now, copies.after, copies.stored, copies.handed, copies.through), ordered
+        ways = copies.before, copies.now, copies.after, copies.stored, copies.handed, copies.through, copies.freed
+        key = tensor, *ways, ordered
         if key not in self.held:
             layouts = len(tensor.space)
             held = self.held[key] = self.a.add_columns(np.zeros(layouts), 1.0, False)
             gone = frozenset(port for port in (*copies.before, *copies.now) if port in self.flow)
             for port in copies.now:
-                row = self.compare(layouts, 0.0, np.inf, [(held, 1.0)])
+                row = self.compare(layouts, -float(len(copies.freed)), np.inf, [(held, 1.0)])
                 self.layouts_at(port, row, -1.0)
+                self.unless_moved(copies, row)
                 if copies.stored:
                     self.layouts_at(tensor.source, row, 1.0)
             for port in copies.after:
                 at = self.position(tensor, gone, port, ordered)
-                row = self.compare(layouts, 0.0, np.inf, [(held, 1.0), (at, -1.0)])
+                row = self.compare(layouts, -float(len(copies.freed)), np.inf, [(held, 1.0), (at, -1.0)])
+                self.unless_moved(copies, row)
                 if copies.stored:
                     self.layouts_at(tensor.source, row, 1.0)
             if copies.handed is not None:
@@ -201,6 +204,13 @@ class CopiesProgram:
                 for between in copies.through.scores:
                     self.a.add_entries(row + np.arange(layouts), np.full(layouts, self.moved_on(between)), 1.0)
         return self.held[key]
+
+    def unless_moved(self, copies: Copies, first: int) -> None:
+        """In rows from `first` on, one for each layout, which hold nothing while a product that frees is not moved:
+        they hold for each that is."""
+        rows = first + np.arange(len(copies.tensor.space))
+        for product in copies.freed:
+            self.a.add_entries(rows, np.full(len(rows), self.moved_on(product)), -1.0)
 
     def moved_on(self, between: tuple[Port, Port]) -> int:
         """A column that is 1 where a value is read in another layout than it is made in, and 0 where it is not."""

@@ -7,6 +7,9 @@ first in the layout in which it is made. Moves run where a value is defined, rig
 first step that needs what they give: before a repeat, if that step is in it. A move holds what it reads
 and what it makes. What goes round gives up its place to what is made last, in the layout in which that goes round: as
 that is made in another one, what came in is there as well.
+
+What pointwise ops read is there no more where the last product among it is not moved: they are made in its place, and
+over another value that they read (`cost.products`). Where steps may run in any order it may be any of these products.
 """
 
 from __future__ import annotations
@@ -29,18 +32,28 @@ from ..layouts.reshard import worthwhile
 from ..layouts.space import Array, Mask
 from .graph import Graph, Port, Result, Tensor
 from .memory_bounds import Copies, Demand, MemoryBounds, MovedBytes, PointBound, Through, local_bytes
+from .taken_products import Takings, takings
 
 Floats = NDArray[np.float64]
 END = 1 << 60  # later than any node
 
 
-def needs(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True, lanes: int = 1) -> MemoryBounds:
+def needs(
+    program: Program,
+    phase: str,
+    mesh: Mesh,
+    graph: Graph,
+    ordered: bool = True,
+    lanes: int = 1,
+    fused: bool = True,
+) -> MemoryBounds:
     """What all plans of a graph hold at the least. `graph` is that of `program` in `phase`. Unless
     `ordered` steps may run in any order in which each finds what it reads, as where collectives of
-    several values run as one. `lanes`: those of the chip's memory, as `cost.memory` has them.
+    several values run as one. `lanes`, `fused`: as `cost.memory` has them.
     """
     plain = unsharded(program, phase, mesh)
-    reader = _Reader(program, graph, ordered, lanes=lanes, sizes=dict(plain.sizes))
+    known = takings(plain, ordered, fused)
+    reader = _Reader(program, graph, ordered, known, lanes=lanes, sizes=dict(plain.sizes))
     nodes = enumerate(graph.nodes)
     stored = tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
     found = []
@@ -62,10 +75,13 @@ class Moment:
     moving: Copies | None = None
 
 
-def moments(program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True) -> tuple[Moment, ...]:
+def moments(
+    program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True, fused: bool = True
+) -> tuple[Moment, ...]:
     """What plans of a graph hold, with every copy told apart; the rest as for `needs`."""
     plain = unsharded(program, phase, mesh)
-    reader = _Reader(program, graph, ordered, scores(plain) - perhaps_in_blocks(plain))
+    known = takings(plain, ordered, fused)
+    reader = _Reader(program, graph, ordered, known, scores(plain) - perhaps_in_blocks(plain))
     return tuple(stage for point in points_without_blocks(plain) for stage in reader.moments(point))
 
 
@@ -83,7 +99,8 @@ class _Live:
     """A value at a point: who has read it, reads it, will read it. `inner`: those that do so in a
     repeat around the point but not around the value, for which it was moved before. `still`: whether
     the value is sure to be there in the layout in which it was made. `handed`: of a value whose place is taken by the
-    one that is made, where that is made and how it goes round."""
+    one that is made, where that is made and how it goes round. `freed`: of a value that a pointwise op reads, the
+    products in whose place that may be made, where they are made and where they are read."""
 
     tensor: Tensor
     before: tuple[Port, ...]
@@ -93,6 +110,7 @@ class _Live:
     still: bool
     handed: tuple[Port, Port] | None = None
     through: Through | None = None
+    freed: tuple[tuple[Port, Port], ...] = ()
 
     @property
     def name(self) -> str:
@@ -109,6 +127,8 @@ class _Live:
 
     def term(self) -> Demand | None:
         """What it takes at least; None where that may be nothing."""
+        if self.freed:
+            return replace(self.read(self.now[0]), freed=self.freed)
         if self.now or self.inner:
             return self.with_copies(self.read((*self.now, *self.inner)[0]))
         if self.still:
@@ -133,7 +153,8 @@ class _Live:
         """All copies of it, what it was made as among them."""
         source = self.tensor.source
         now = (*self.now, *self.inner, *((source,) if self.still else ()))
-        return Copies(self.tensor, (source, *self.before), now, self.after, stored, self.handed, self.through)
+        before, handed = (source, *self.before), self.handed
+        return Copies(self.tensor, before, now, self.after, stored, handed, self.through, self.freed)
 
     @property
     def unhanded(self) -> _Live:
@@ -151,16 +172,28 @@ class _Live:
         port, source = self.now[0], self.tensor.source
         there = local_bytes(self.tensor, port)
         as_stored = np.zeros(len(there)) if by_rows is None else np.where(by_rows, there, 0.0)
-        term = Demand(self.name, port.node, as_stored, MovedBytes(port, source, there))
-        return self.with_copies(term, stored=True)
+        term = Demand(self.name, port.node, as_stored, MovedBytes(port, source, there), freed=self.freed)
+        return term if self.freed else self.with_copies(term, stored=True)
 
     def moving(self) -> Iterator[Demand]:
         """It as it arrives where it is read now, from where it was made, and as it sets out."""
         least_in, least_out = _neighbours(self.tensor)
         port, source = self.now[0], self.tensor.source
         there, here = local_bytes(self.tensor, port), local_bytes(self.tensor, source)
-        yield Demand(self.name, port.node, there, MovedBytes(port, source, there + least_in[port.rows]))
-        yield Demand(self.name, source.node, here, MovedBytes(source, port, here + least_out[source.rows]))
+        moved = MovedBytes(port, source, there + least_in[port.rows])
+        yield Demand(self.name, port.node, there, moved, freed=self.freed)
+        if not self.freed:
+            yield Demand(self.name, source.node, here, MovedBytes(source, port, here + least_out[source.rows]))
+
+    def unmoved(self) -> Demand | None:
+        """It as it was made, before it is moved to where it is read now; None where that may be nothing."""
+        if self.before:
+            return None
+        if not self.freed:
+            return self.made()
+        port = self.now[0]
+        least = self.tensor.total_bytes / float(self.tensor.space.space.shards.max())
+        return Demand(self.name, port.node, np.full(len(port.rows), least), freed=self.freed)
 
 
 def values_of(point: Point) -> list[str]:
@@ -188,6 +221,7 @@ class _Reader:
     program: Program
     graph: Graph
     ordered: bool
+    takings: Takings
     scores: frozenset[str] = frozenset()
     lanes: int = 1
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -292,7 +326,22 @@ class _Reader:
         waiting = carry is not None and self.precedes(now, self.tensors[carry.next].source.node)
         fresh = self.ordered and not before and not at and not inner and bool(after)
         handed = None if carry is None else self.handed(carry, now)
-        return _Live(tensor, before, at, after, tuple(u.port for u in inner), waiting or fresh, handed)
+        freed = self.freed(now) if at else ()
+        if freed and (after or handed or len(at) > 1):  # of which is known what is so in any case
+            before, at, freed = (*before, *at), (), ()
+        return _Live(tensor, before, at, after, tuple(u.port for u in inner), waiting or fresh, handed, freed=freed)
+
+    def freed(self, now: int) -> tuple[tuple[Port, Port], ...]:
+        """The products in whose place an op may be made, each where it is made and where the op reads it."""
+        names = self.takings.products.get(self.graph.nodes[now].name, ()) if now >= 0 else ()
+        tensors = [self.tensors[name] for name in names]
+        return tuple((tensor.source, port) for tensor in tensors for port in tensor.uses if port.node == now)
+
+    def replaced_by(self, product: str | None) -> tuple[tuple[Port, Port], ...]:
+        """Of a product that is never there, where nothing else comes in its place, where it is read and made."""
+        result = self.takings.over.get(product or "")
+        pairs = () if result is None else self.freed(self.times[result])
+        return tuple((read, made) for made, read in pairs)
 
     def handed(self, carry: Carry, now: int) -> tuple[Port, Port] | None:
         """Where what takes the place of a value that goes round is made and how it goes on, if that is made now."""
@@ -335,7 +384,8 @@ class _Reader:
         for value in point.live:
             if value.name == point.step:  # it, and what it is made in beside
                 live = self.live(value.name, point.repeats, now)
-                terms.append(live.made(float(value.bytes) / live.tensor.total_bytes))
+                made = live.made(float(value.bytes) / live.tensor.total_bytes)
+                terms.append(replace(made, freed=self.replaced_by(point.step)))
         stored = (self.live(name, point.repeats, now) for name in self.held_by.get(now, ()))
         gathered = [live.gathered(self.by_rows(live, now)) for live in stored if live.now]
         return PointBound(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
@@ -385,12 +435,13 @@ class _Reader:
         for live in every:
             if len(live.now) != 1 or live.before:
                 continue
+            live = live if self.ordered else replace(live, freed=())  # at the latest as it is read for the op
             others: list[Demand | None] = []
             for other in every:
                 if not self.ordered:
                     others.append(other.term() if self.outlasts(other, live) else None)
                 elif other.now and order[other.name] > order[live.name]:
-                    others.append(other.made() if not other.before else None)
+                    others.append(other.unmoved())
                 elif other is not live:
                     others.append(other.term())
             beside = tuple(term for term in others if term is not None)
@@ -409,7 +460,8 @@ class _Reader:
         every += self.replaced(point, now)
         kept = [self.live(name, point.repeats, now) for name in self.held]
         made = [self.tensors[v.name] for v in point.live if v.name == point.step]
-        first = [Copies(tensor, (), (tensor.source,), (), False) for tensor in made]
+        freed = tuple((made, read) for read, made in self.replaced_by(point.step))
+        first = [Copies(tensor, (), (tensor.source,), (), False, freed=freed) for tensor in made]
         moved = tuple(self.moved(point.repeats, now))
         yield Moment((*first, *(live.copies(live.name in self.held) for live in (*every, *kept))), moved)
         every = [live.unhanded for live in every]

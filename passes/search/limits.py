@@ -57,8 +57,8 @@ class Limits:
     """At most `capacity` bytes on a chip at any program point, of which `stored` of parameters and
     caches. `spell` makes the sharded program of a plan, which `cost.memory` judges, with projections
     apart or as they run as one; `needs` is what plans hold at the least, apart, and `moments` tells all copies
-    apart. `combined`: only plans that run some collectives as one are of interest. `lanes`: those of the chip's memory,
-    as `cost.memory` has them."""
+    apart. `combined`: only plans that run some collectives as one are of interest. `lanes`, `fused`: as `cost.memory`
+    has them."""
 
     capacity: float
     stored: float
@@ -68,6 +68,7 @@ class Limits:
     phase: str
     combined: bool = False
     lanes: int = 1
+    fused: bool = True
     _known: dict[_Key, tuple[MemoryUse, SpmdProgram]] = field(default_factory=dict)
 
     def fits(self, plan: Candidate, apart: bool = True) -> bool:
@@ -123,7 +124,7 @@ class Limits:
         key = plan.chosen, plan.shared, plan.alone, plan.detours, apart
         if key not in self._known:
             spmd = self.spell(plan, apart)
-            self._known[key] = memory(spmd, self.lanes), spmd
+            self._known[key] = memory(spmd, self.lanes, self.fused), spmd
         return self._known[key]
 
 

@@ -34,7 +34,8 @@ class Copies:
     read at `now`, and at `after` later on; what is read later in a layout in which it has been made
     is held until then. `stored`: whether it is stored at the first port, which takes nothing more. `handed`: where what
     takes its place is made and how it is handed on: if these are two layouts, it is held as it came as well.
-    `through`: where it was read for scores that are read later, if these are not moved: it is held until then."""
+    `through`: where it was read for scores that are read later, if these are not moved: it is held until then.
+    `freed`: as a demand has it."""
 
     tensor: Tensor
     before: tuple[Port, ...]
@@ -43,6 +44,7 @@ class Copies:
     stored: bool
     handed: tuple[Port, Port] | None = None
     through: Through | None = None
+    freed: tuple[tuple[Port, Port], ...] = ()
 
     @property
     def most(self) -> int:
@@ -86,13 +88,15 @@ class MovedBytes:
 @dataclass(frozen=True, eq=False)
 class Demand:
     """A value that is held: `bytes[c]` on a chip under choice c of `node`, or what a `trip` of it takes,
-    and no less than all of its `copies`."""
+    and no less than all of its `copies`. `freed`: where products are made and where they are read, the latter at
+    `node`, or the other way round: where one of them is not moved between, it is there no more."""
 
     value: str
     node: int
     bytes: Floats
     trip: MovedBytes | None = None
     copies: Copies | None = None
+    freed: tuple[tuple[Port, Port], ...] = ()
 
     def within(self, allowed: Sequence[Mask]) -> Floats:
         """The least bytes under each choice of the node, if other nodes keep to what is `allowed`."""
@@ -100,6 +104,8 @@ class Demand:
         if self.trip is not None:
             rows = self.trip.here.rows[allowed[self.trip.here.node]]
             size = np.where(np.isin(self.trip.there.rows, rows), size, self.trip.moved)
+        for other, own in self.freed:
+            size = np.where(np.isin(own.rows, other.rows[allowed[other.node]]), 0.0, size)
         return size if self.copies is None else np.maximum(size, self.copies.certain(allowed))
 
     def least(self, allowed: Sequence[Mask]) -> float:

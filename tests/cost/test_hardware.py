@@ -186,7 +186,17 @@ def test_a_name_of_any_characters_can_be_written() -> None:
 def test_fields_say_their_unit() -> None:
     unit = re.compile(r"_(per_s|bytes|s|chips|hour|efficiency)$")
     unitless = {"name", "wrap", "axes_at_once", "op_rule", "dimensions", "convention", "error"}
-    unitless |= {"measured_like", "share", "bulk_share", "priced_on", "slices", "topology", "config", "matmul_share"}
+    unitless |= {
+        "gathers",
+        "measured_like",
+        "share",
+        "bulk_share",
+        "priced_on",
+        "slices",
+        "topology",
+        "config",
+        "matmul_share",
+    }
     tables = [*HARDWARE.tables.values(), *ENGINE.tables.values()]
     assert [n for fields in tables for n in fields if not unit.search(n) and n not in unitless] == []
 

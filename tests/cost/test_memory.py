@@ -17,11 +17,13 @@ from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory, points, points_without_blocks
 from escc.ir.collective import ReduceScatter
+from escc.ir.dataflow import regions
 from escc.ir.diagnostics import Source
 from escc.ir.dtype import Dtype
+from escc.ir.expr import rotated_dims
 from escc.ir.layout import Layout
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Carry, Einsum, Kind, Reduce, Region, Repeat, Stored, Sum, Take, operand_names
+from escc.ir.program import Append, Carry, Einsum, Kind, Map, Reduce, Region, Repeat, Stored, Sum, Take, operand_names
 from escc.ir.spmd import Compute, Move, SpmdProgram, SpmdValue, Step
 from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
@@ -48,6 +50,11 @@ repeat 3 layer {
 }
 return y
 """
+
+GATED = FEED_FORWARD.replace(
+    "  h    bf16 B_xF_y           = relu(u)",
+    "+ v    bf16 B_xF_y           = a[B,E] * Wi'[E,F]\n  h    bf16 B_xF_y           = relu(u) * v",
+)
 
 ATTENTION = """\
 sharded "attention" main on x=2
@@ -141,7 +148,7 @@ def test_a_feed_forward_by_hand() -> None:
     use = memory(spmd)
     assert use.stored == (("Wi", 3 * 16 * 32 * 2 // 4), ("Wo", 3 * 32 * 16 // 2))
     assert use.shared == (("scale", 64),)
-    live = {"a": 4 * 16 * 2, "u": 4 * 16 * 2, "Wi'": 16 * 16 * 2}
+    live = {"a": 4 * 16 * 2, "h": 4 * 16 * 2, "Wi'": 16 * 16 * 2}
     assert {v.name: v.bytes for v in use.worst.live} == live
     assert (use.worst.step, use.worst.repeats) == ("u", ("layer",))
     assert use.worst.bytes == sum(live.values()) == 768
@@ -156,8 +163,8 @@ def test_what_is_live_at_each_step() -> None:
     assert [(p.step, {v.name for v in p.live}) for p in points(spmd)] == [
         (None, {"x"}),
         ("Wi'", {"a", "Wi'"}),
-        ("u", {"a", "Wi'", "u"}),
-        ("h", {"a", "u", "h"}),
+        ("u", {"a", "Wi'", "h"}),  # h is made in the place of u
+        ("h", {"a", "h"}),
         ("d", {"a", "h", "d"}),
         ("d'", {"a", "d", "d'"}),
         ("b", {"a", "d'", "b"}),
@@ -228,11 +235,41 @@ def test_a_repeat_in_a_repeat_holds_what_is_around_it() -> None:
 
 
 def test_steps_that_run_as_one_hold_all_that_they_read_and_make() -> None:
-    text = FEED_FORWARD.replace("  h    bf16", "+ v    bf16 B_xF_y           = a[B,E] * Wi'[E,F]\n  h    bf16", 1)
-    spmd = parsed(text.replace("relu(u)", "relu(u) * v"))
-    assert [p.step for p in points(spmd)] == [None, "Wi'", "u", "h", "d", "d'", "b"]
+    spmd = parsed(GATED.replace("  d    bf16", "  t    bf16 B_xF_y           = u + v\n  d    bf16"))
+    assert [p.step for p in points(spmd)] == [None, "Wi'", "u", "h", "t", "d", "d'", "b"]
     assert names(spmd, "u") == {"a", "Wi'", "u", "v"}
     assert names(spmd, "h") == {"a", "u", "v", "h"}
+
+
+def test_a_gate_is_made_where_the_later_product_is_over_the_earlier() -> None:
+    apart = GATED.replace("+ v ", "  v ")
+    for text, step in ((GATED, "u"), (apart, "v")):
+        assert names(parsed(text), step) == {"a", "Wi'", "h"}  # h in the place of v, over u
+        assert names(parsed(text), "h") == {"a", "h"}
+        check(parsed(text))
+    assert names(parsed(apart), "u") == {"a", "Wi'", "u"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("  d    bf16", "  t    bf16 B_xF_y           = relu(v)\n  d    bf16"),  # v is read once more
+        ("  h    bf16", "  t    bf16 B_xE             = exp(a)\n  h    bf16"),  # something else stands between
+        ("= relu(u) * v", "= rotate(v, F) * u"),  # that does not go element by element
+        ("  h    bf16", "  v'   bf16 B_xF             = all-gather(y) F of v\n  h    bf16"),
+        ("v    bf16 B_xF_y", "v    f32 B_xF_y"),  # that is larger
+    ],
+)
+def test_a_product_is_there_where_it_is_not_made_into_what_reads_it(old: str, new: str) -> None:
+    text = GATED.replace("+ v ", "  v ").replace(old, new, 1)
+    if "v' " in new:
+        text = text.replace("bf16 B_xF_y           = relu(u) * v", "bf16 B_xF             = relu(u') * v'")
+        text = text.replace("  h    bf16", "  u'   bf16 B_xF             = all-gather(y) F of u\n  h    bf16", 1)
+        text = text.replace("Wo: int8 F_yE", "Wo: int8 FE").replace("partialsum-y", "").replace("d'", "d")
+        text = "\n".join(line for line in text.splitlines() if "all-reduce" not in line) + "\n"
+    spmd = parsed(text)
+    assert {"v'" if "v' " in new else "v", "h"} < names(spmd, "h")
+    check(spmd)
 
 
 @pytest.mark.parametrize(
@@ -310,6 +347,7 @@ class Event:
     reads: frozenset[str]
     writes: str
     when: int
+    op: object
 
 
 class Unrolled:
@@ -344,18 +382,18 @@ class Unrolled:
                         now = {c.inside: inner[c.next] for c in carries}
                     scope |= {c.result: now[c.inside] for c in carries}
                 case Move(result, operand):
-                    self.step(result, [operand], scope, item.joined)
+                    self.step(result, [operand], scope, item.joined, None)
                 case Compute(Append(result)):
-                    self.step(result, operand_names(item.op), scope, item.joined)
+                    self.step(result, operand_names(item.op), scope, item.joined, item.op)
                     scope[result] = ""
                 case Compute(op):
-                    self.step(op.result, operand_names(op), scope, item.joined)
+                    self.step(op.result, operand_names(op), scope, item.joined, op)
 
-    def step(self, result: str, reads: Sequence[str], scope: dict[str, str], joined: bool) -> None:
+    def step(self, result: str, reads: Sequence[str], scope: dict[str, str], joined: bool, op: object) -> None:
         buffers = frozenset(scope[name] for name in reads)
         scope[result] = self.buffer(result)
         now = self.events[-1].when if self.events else -1
-        self.events.append(Event(buffers, scope[result], now if joined else now + 1))
+        self.events.append(Event(buffers, scope[result], now if joined else now + 1, op))
 
     def score(self, buffer: str) -> bool:
         """Whether it is a score that no collective touches."""
@@ -364,6 +402,36 @@ class Unrolled:
         moved |= {s.result for s in steps(self.spmd.body) if isinstance(s, Move)}
         two = any(a.source in value.dims and a.target in value.dims for a in self.appends)
         return two and value.name not in moved and value.name not in self.spmd.results
+
+    def own(self, buffer: str, event: Event) -> bool:
+        """Whether a step alone reads a buffer, in whatever layout, of the dims and type of what it makes."""
+        table, moved = self.spmd.table(), {s.result: s.operand for s in steps(self.spmd.body) if isinstance(s, Move)}
+
+        def first(name: str) -> str:
+            return first(moved[name]) if name in moved else name
+
+        value, made = table[self.origin[buffer]], table[self.origin[event.writes]]
+        read = [name for s in steps(self.spmd.body) if isinstance(s, Compute) for name in operand_names(s.op)]
+        read += [*self.spmd.results, *(n for c in carries(self.spmd.body) for n in (c.initial, c.next))]
+        alone = [first(name) for name in read].count(first(value.name)) == 1
+        [home] = [
+            r for r, _ in regions(self.spmd.body) if made.name in {s.result for s in r.items if isinstance(s, Compute)}
+        ]
+        makers = [s.op.result for s in home.items if isinstance(s, Compute)]
+        return alone and first(value.name) in makers and (value.dims, value.dtype) == (made.dims, made.dtype)
+
+    def fused(self) -> Iterator[tuple[Event, Event]]:
+        """Each matmul that the pointwise step right after it, by itself, is made with, and that step."""
+        for event in self.events:
+            made = [before for before in self.events if before.when == event.when - 1 and before.writes in event.reads]
+            table, pairs = self.spmd.table(), [{a.source, a.target} for a in self.appends]
+            touched = {*event.reads, event.writes}.union(*(before.reads for before in made)) - {""}
+            if isinstance(event.op, Sum | Map) and not any(
+                pair <= {*table[self.origin[b]].dims} for pair in pairs for b in touched
+            ):
+                whole = not (isinstance(event.op, Map) and rotated_dims(event.op.expr))
+                found = [before for before in made if whole and matmul(before.op) and self.own(before.writes, event)]
+                yield from [(before, event) for before in found[-1:]]
 
     def size(self, buffer: str) -> Fraction:
         value = self.spmd.table()[self.origin[buffer]]
@@ -378,8 +446,14 @@ class Unrolled:
         blocks = any(self.score(b) and self.size(b) > 2**26 for b in self.origin)
         stays = {b for b in self.origin if self.origin[b] not in versions and not (blocks and self.score(b))}
         starts = dict.fromkeys(self.origin, -1) | {e.writes: e.when for e in self.events}
+        late = dict(starts)
         ends = dict(starts) | dict.fromkeys(self.results, len(self.events))
+        early = {event.writes: before for before, event in self.fused()}
+        stays -= {before.writes for before in early.values()}
+        starts |= {made: before.when for made, before in early.items()}
         for event in reversed(self.events):
+            if event.writes in early:
+                event = replace(event, when=event.when - 1)
             # a score is read as late as what is made of it, and so is what it is made of
             last = max(event.when, ends[event.writes]) if self.score(event.writes) else event.when
             for read in event.reads - {""}:
@@ -387,11 +461,27 @@ class Unrolled:
         for score in filter(self.score, self.origin):  # itself it is held no longer than it is read
             ends[score] = max([starts[score], *(event.when for event in self.events if score in event.reads)])
         for old, new in self.reserved:
-            ends[old] = max(ends[old], starts[new] - 1)
+            ends[old] = max(ends[old], late[new] - 1)
+        for before, event in self.fused():  # over one of the others, if it may
+            others = [b for b in event.reads - {"", before.writes} if self.own(b, event)]
+            for over in others[:1]:
+                ends[over] = before.when - 1
         found = Fraction(0)
         for now in range(-1, len(self.events)):
             found = max(found, sum((self.size(b) for b in stays if starts[b] <= now <= ends[b]), Fraction(0)))
         return found
+
+
+def matmul(op: object) -> bool:
+    """Whether an op is one of two operands or more that sums over something."""
+    return isinstance(op, Einsum) and len(op.operands) > 1 and bool({i for of in op.indices for i in of} - {*op.output})
+
+
+def carries(region: Region[Step]) -> Iterator[Carry]:
+    for item in region.items:
+        if isinstance(item, Repeat):
+            yield from item.carries
+            yield from carries(item.body)
 
 
 def steps(region: Region[Step]) -> Iterator[Compute | Move]:

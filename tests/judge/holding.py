@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
+from escc.ir.expr import rotated_dims
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Op, Region, Repeat, Sum
+from escc.ir.program import Append, Einsum, Map, Op, Region, Repeat, Sum
 
 from .exhaustive import Exhaustive, steps
 from .generator import Case, generate
@@ -104,6 +105,24 @@ class Holding(Exhaustive):
         dims = set(self.values[value].dims)
         return any(len(p) == 2 and p <= dims for p in self.pairs) and not plan.trees.get(value) and value not in outer
 
+    def alone(self, value: str, op: Op) -> bool:
+        """Whether an op alone reads a value that another makes, place by place, and makes as much of it."""
+        carries = [carry for repeat, _ in self.repeats for carry in repeat.carries]
+        read = [name for names in self.reads.values() for name in set(names)]
+        read += [*self.case.program.results, *(name for c in carries for name in (c.initial, c.next))]
+        mine, made = self.values[value], self.values[op.result]
+        alike = mine.dims == made.dims and mine.dtype == made.dtype and value in self.reads
+        return alike and read.count(value) == 1 and not (isinstance(op, Map) and rotated_dims(op.expr))
+
+    def joins(self, op: Op, before: Op) -> bool:
+        """Whether a matmul is made with the pointwise op right behind it, if it is not moved between."""
+        if not isinstance(op, Map | Sum) or not isinstance(before, Einsum) or len(before.operands) < 2:
+            return False
+        touched = [op.result, before.result, *before.operands]
+        scores = any(len(p) == 2 and p <= {*self.values[name].dims} for p in self.pairs for name in touched)
+        sums = bool({i for indices in before.indices for i in indices} - {*before.output})
+        return sums and not scores and self.alone(before.result, op)
+
     def captured(self, repeat: Repeat[Op]) -> set[str]:
         """What a repeat reads from outside."""
         ops = [op for op in repeat.body.items if not isinstance(op, Repeat)]
@@ -186,6 +205,7 @@ class Timeline:
         self.read: dict[Copy, int] = {}  # the last event that reads it
         self.same: dict[Copy, Copy] = {}  # what is held as something else
         self.within: dict[str, list[Copy]] = {}  # of what a score is made that is never stored
+        self.early: set[Copy] = set()  # what is made one event before its own
         self.now = 0
         program = judge.case.program
         homes = {stored.value: 0 for stored in program.body.stored}
@@ -231,6 +251,7 @@ class Timeline:
 
     def region(self, region: Region[Op], turn: int, homes: dict[str, int]) -> None:
         """The events of a region; `homes`: the repetition in which each value was made."""
+        before, done = None, -1
         for item in region.items:
             if isinstance(item, Repeat):
                 self.repeat(item, turn, homes)
@@ -244,6 +265,25 @@ class Timeline:
             self.now += 1
             for copy in read:
                 self.look(copy)
+            if before is not None and done == self.now - 1 and self.judge.joins(item, before):
+                self.join(item, (before.result, self.plan.made[before.result], turn), turn, read)
+            before, done = item, self.now
+
+    def join(self, op: Op, last: Copy, turn: int, read: Sequence[Copy]) -> None:
+        """An op is made with the matmul before it, unless this is moved, and over what it alone reads."""
+        if last not in read:
+            return
+        made = op.result, self.plan.made[op.result], turn
+        del self.made[last]
+        self.early.add(made)
+        self.made[made] = self.now - 1
+        for copy in read:
+            self.read[self.same.get(copy, copy)] = self.now - 1
+        over = [copy for copy in read if copy != last and copy[2] == turn and self.judge.alone(copy[0], op)]
+        for copy in over[:1]:
+            self.read[copy] = self.now - 2
+            if self.made[copy] > self.now - 2:
+                del self.made[copy]
 
     def repeat(self, repeat: Repeat[Op], turn: int, homes: dict[str, int]) -> None:
         """Two repetitions. What comes from outside is moved before; what goes round stays until what
@@ -264,7 +304,8 @@ class Timeline:
             current = [self.copy(c.next, self.plan.made[c.inside], mine[c.next]) for c in repeat.carries]
             for old, new in zip(held, current, strict=True):
                 old = self.same[old]
-                self.read[old] = max(self.read.get(old, 0), self.made[self.same.get(new, new)] - 1)
+                new = self.same.get(new, new)
+                self.read[old] = max(self.read.get(old, 0), self.made[new] - (new not in self.early))
             for copy in [*captured, *current]:
                 self.look(copy)
         for carry, copy in zip(repeat.carries, current, strict=True):

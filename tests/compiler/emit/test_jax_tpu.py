@@ -12,11 +12,12 @@ from emitted_files import run_files
 from exec_cases import CASES
 from helpers_exec import Build, call
 from jax_cases import OTHERS
+from saved_llama import save
 
 from escc.compiler.emit.jax_order import in_memory_order, orders_of, reordered
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.hf_import.parameter_parts import parameter_parts
-from escc.compiler.hf_import.weight_map import Made, ordered_map
+from escc.compiler.hf_import.weight_map import Made, WeightMap, ordered_map
 from escc.compiler.jax.planned import planned, sent_bytes
 from escc.compiler.plan.pipeline import compile_phase, load, parse
 from escc.cost.estimate import estimate
@@ -317,14 +318,14 @@ def test_parameters_are_loaded_in_the_order_in_which_they_stand():
     assert np.array_equal(ordered, plain.transpose(1, 2, 0)) and plain.any()
 
 
-def looked_up(row: int) -> str:
+def looked_up(row: int, weights: WeightMap | None = None) -> str:
     """The file of a lookup in a table of such rows, of which a chip has half."""
     b = Build("2", B=8, V=4096, E=row)
     b.stored("ids", "B", Kind.INPUT, "i32")
     b.stored("table", "VE_x")
     b.op(Take("found", "table", "ids", ("V",)), "BE_x")
     program, spmd = b.program("found"), b.spmd("found")
-    return emit_jax(program, spmd, estimate(spmd, HARDWARE), tpu=True)
+    return emit_jax(program, spmd, estimate(spmd, HARDWARE), weights, tpu=True)
 
 
 HANDED = """
@@ -340,3 +341,42 @@ def test_a_table_that_is_handed_over_by_rows_says_so(tmp_path: Path):
     """Which of them are is said by cost.memory: those whose rows nearly fill lanes."""
     assert [row for row in (200, 2000, 2048) if "def by_rows(places):" in looked_up(row)] == [2000]
     assert run_files({"2000": looked_up(2000).replace("\ndef main(", HANDED)}, tmp_path) == {"2000": "0"}
+
+
+LOADED = """
+held = load("FOLDER", make_mesh())["table"]
+assert held.format.layout.major_to_minor == (0, 1) and held.sharding.spec == PARAMS["table"]
+assert (np.asarray(held, np.float32) == np.arange(4096)[:, None] % 128 + np.arange(2000) % 2).all()
+
+
+def main("""
+
+
+def test_a_table_that_is_loaded_lies_by_rows(tmp_path: Path):
+    numbers = np.arange(4096, dtype=np.float32)[:, None] % 128 + np.arange(2000, dtype=np.float32) % 2
+    save(tmp_path / "checkpoint", {"embeddings": numbers})
+    text = looked_up(2000, {"table": Made("embeddings")})
+    load = text[text.index("def load(") :].partition("\n\n\n")[0]
+    assert "return jax.device_put(made, by_rows(" in load
+    loaded = text.replace("\ndef main(", LOADED.replace("FOLDER", str(tmp_path / "checkpoint")))
+    assert run_files({"loaded": loaded}, tmp_path) == {"loaded": "0"}
+
+
+GROUPS = """
+dim B = 64, E = 128, F = 256
+dim E32 = E / 32
+main(x: bf16[B,E]) {
+  param W: fp4[E,F] * SCALE[E32,F]
+  y[B,F] = x[B,E] * W[E,F]
+  return y
+}
+"""
+
+
+@pytest.mark.parametrize(("scale", "narrow"), [("e8m0", True), ("f32", False)])
+def test_narrow_scales_are_laid_out_as_they_are_stored(scale: str, narrow: bool, tmp_path: Path):
+    one = compile_phase(parse(GROUPS.replace("SCALE", scale)), "main", Mesh.parse("2"), Options(HARDWARE))
+    texts = {str(tpu): emit_jax(one.program, one.spmd, one.estimate, tpu=tpu) for tpu in (True, False)}
+    behind = {name: "lax.optimization_barrier(jnp.repeat(" in text for name, text in texts.items()}
+    assert behind == {"True": narrow, "False": False}
+    assert run_files(texts, tmp_path) == dict.fromkeys(texts, "0")

@@ -56,7 +56,7 @@ def compare(problem: Problem, limits: Limits, plan: Sequence[int]) -> float:
     step reads: right before it, or where collectives may run as one at any time before."""
     held: dict[str | None, float] = {}
     moved = 0.0
-    for point in points(limits.spell(problem.found(plan), True), limits.lanes):
+    for point in points(limits.spell(problem.found(plan), True), limits.lanes, limits.fused):
         moved = max(moved, float(point.bytes))
         if point.step is None or point.step in {o.name for o in problem.graph.nodes}:
             held[point.step], moved = moved, 0.0 if problem.groups is None else moved
@@ -155,6 +155,60 @@ def test_what_matrices_of_codes_are_decoded_to_is_needed(mesh: str, monkeypatch:
             if mesh == "1":
                 most = max(n.least(allowed) for n in limits.needs.points if n.step == step)
                 assert most == pytest.approx(float(held[step].bytes), rel=1e-12)
+
+
+GATED = """
+dim B = 64, E = 32, F = 128
+block layer(x: bf16[B,E]) -> bf16[B,E] {
+  param Wi, Wg: bf16[E,F]
+  param Wd: bf16[F,E]
+  n = exp(x)
+  u[B,F] = n[B,E] * Wi[E,F]
+  g[B,F] = n[B,E] * Wg[E,F]
+  h = silu(g) * u
+  d[B,E] = h[B,F] * Wd[F,E]
+  return x + d
+}
+main(x: bf16[B,E]) {
+  y = repeat 2 layer(x)
+  return y
+}
+"""
+
+
+@pytest.mark.parametrize("convention", Convention)
+@pytest.mark.parametrize("gate", ["silu(g) * u", "silu(g) * sigmoid(u)", "relu(g)"])
+def test_products_that_are_never_there_are_not_needed(
+    convention: Convention, gate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any plan no more is needed than it holds, and on one chip all of that."""
+    text = GATED.replace("silu(g) * u", gate)
+    program, hardware = program_of(Source("gated.esti", text)), HARDWARE.with_network(convention)
+    problem, limits = searched(program, "main", Mesh.parse("2x2"), hardware, monkeypatch)
+    seen = set()
+    for draw in range(60):
+        plan = drawn(problem, draw)
+        compare(problem, limits, plan)
+        every = points(limits.spell(problem.found(plan), True))
+        seen |= {"layer.h" in {live.name for live in point.live} for point in every if point.step == "layer.g"}
+    assert seen == {True, False}
+    problem, limits = searched(program, "main", Mesh.parse("1"), hardware, monkeypatch)
+    plan = (0,) * len(problem.prices)
+    worst = max(float(point.bytes) for point in points(limits.spell(problem.found(plan), True)))
+    assert compare(problem, limits, plan) == pytest.approx(worst, rel=1e-12)
+
+
+@pytest.mark.parametrize(("chip", "fused"), [("tpu-v4", True), ("tpu-v5e", False), ("h100", False)])
+def test_they_are_where_the_compiler_gathers_ahead_or_is_another(
+    chip: str, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, hardware = program_of(Source("gated.esti", GATED)), Hardware.load(chip)
+    problem, limits = searched(program, "main", Mesh.parse("1"), hardware, monkeypatch)
+    plan = (0,) * len(problem.prices)
+    every = points(limits.spell(problem.found(plan), True), limits.lanes, limits.fused)
+    [gate] = [{live.name for live in point.live} for point in every if point.step == "layer.g"]
+    assert ("layer.g" not in gate) == fused == hardware.fuses_products
+    assert compare(problem, limits, plan) == pytest.approx(max(float(point.bytes) for point in every), rel=1e-12)
 
 
 def decoded(point: Point) -> list[float]:

@@ -35,6 +35,23 @@ from escc.passes.search.limits import Limits
 from escc.passes.search.problem import Candidate, Problem
 
 HARDWARE = Hardware.of_paper("tpu-v4")
+GATED = """
+dim B = 64, E = 32, F = 128
+block layer(x: bf16[B,E]) -> bf16[B,E] {
+  param Wi, Wg: bf16[E,F]
+  param Wd: bf16[F,E]
+  n = exp(x)
+  u[B,F] = n[B,E] * Wi[E,F]
+  g[B,F] = n[B,E] * Wg[E,F]
+  h = silu(g) * u
+  d[B,E] = h[B,F] * Wd[F,E]
+  return x + d
+}
+main(x: bf16[B,E]) {
+  y = repeat 2 layer(x)
+  return y
+}
+"""
 
 
 @pytest.fixture
@@ -92,10 +109,16 @@ def test_what_is_too_large_is_left_as_it_is(counted: dict[str, int], monkeypatch
     assert counted["settle"] == 1 and not counted["forbid"]
 
 
-@pytest.mark.parametrize(("phase", "chips"), [("prefill", "2"), ("decode", "2"), ("prefill", "3")])
-def test_no_row_cuts_off_a_plan_of_layers_with_attention(
-    phase: str, chips: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("text", "phase", "chips"),
+    [
+        (TINY_DECODER, "prefill", "2"),
+        (TINY_DECODER, "decode", "2"),
+        (TINY_DECODER, "prefill", "3"),
+        (GATED, "main", "2"),
+    ],
+)
+def test_no_row_cuts_off_a_plan_of_layers(text: str, phase: str, chips: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of plans at random each is a solution in just the memory that it takes; some are none in much less."""
     seen: list[tuple[Problem, Iterable[Side]]] = []
     inner = choosing.search
@@ -105,13 +128,13 @@ def test_no_row_cuts_off_a_plan_of_layers_with_attention(
         return inner(problem, None, prover)
 
     monkeypatch.setattr(choosing, "search", watched)
-    program, mesh = parse_model(TINY_DECODER.replace("repeat 5", "repeat 3")), Mesh.parse(chips)
+    program, mesh = parse_model(text.replace("repeat 5", "repeat 3")), Mesh.parse(chips)
     choose(program, phase, mesh, Options(Hardware.load("h100"), capacity_bytes=1e18))
     [(problem, sides)] = seen
     [alone] = [side for side in sides if side.problem.groups is None]
     assert isinstance(alone.limits, Limits)
     some = {True: 0, False: 0}
-    for seed in range(6):
+    for seed in range(6 if text is TINY_DECODER else 20):
         plan = alone.problem.found(drawn(problem, seed))
         use, _ = alone.limits._spelled(plan, True)
         allowed = [np.arange(len(p)) == c for p, c in zip(problem.prices, plan.chosen, strict=True)]

@@ -321,7 +321,8 @@ class DualAscent:
         nodes = []
         for n in range(len(self.prices)):
             costs = self.node_costs(n)
-            nodes.append(costs <= costs.min() + slack)
+            with np.errstate(invalid="ignore"):  # where there is no plan the slack is infinitely far below
+                nodes.append(costs <= costs.min() + slack)
         arcs: dict[int, Mask] = {}
         for factor in self.factors:
             marginal = factor.arc_marginals()

@@ -33,9 +33,10 @@ SWEEPS = 3  # of the ascent among the images of a plan
 MOST_AMONG = 250_000  # columns of a program among images; larger ones take minutes
 MOST_STORED = 800_000  # columns of the program of plans that store what one stores, whose relaxation is easy
 MOST_SPELLED, MOST_ARCS = 40_000, 150_000  # columns of the programs that spell a plan out: over its arcs, and all
-TIGHTER = (0.5, 1.1, 1.1, 1.1)  # how much less room there is said to be, by what is taken too much spelled out, in turn
+TIGHTER = (0.5, 1.1, 1.1, 2.0)  # how much less room there is said to be, by what is taken too much spelled out, in turn
 ROOMY = 4e-4  # a gap that is near enough where less room is asked for than there is
 UNKNOWN = 0.02  # taken too much by a plan none of whose images keeps to the limits
+SOME = 5e-4  # taken too much by any that does not: plans that were asked for less by less are seldom others
 LITTLE = 1e-6  # and less than that plan takes at the least, so that another is found
 
 
@@ -83,9 +84,9 @@ class ImageSearch:
     ) -> Candidate | None:
         """A plan that costs less than `below`, of the images of all that a plan among images takes; where none keeps to
         the limits, of one that takes less. `low`: a bound of all plans."""
-        for beyond in TIGHTER:
+        for beyond in (*TIGHTER, None):
             found, wrong = self._spelled(plan, whole, below)
-            if found is not None:
+            if found is not None or beyond is None:
                 return found
             limits = self._with_less_room(limits, plan, wrong, beyond)
             less, _ = small.any(limits, low, below, ROOMY)
@@ -98,9 +99,9 @@ class ImageSearch:
         self, plan: Candidate, small: _Small, limits: ImageLimits, low: float, below: float
     ) -> Candidate | None:
         """As `_nearest`, of the images of what a plan among images stores, as long as some are near it."""
-        for beyond in TIGHTER:
+        for beyond in (*TIGHTER, None):
             found, wrong = self._as_stored(plan, small, limits, below)
-            if found is not None or wrong is None:
+            if found is not None or wrong is None or beyond is None:
                 return found
             limits = self._with_less_room(limits, plan, wrong, beyond)
             less, _ = small.any(limits, low, below, ROUGH)
@@ -116,7 +117,7 @@ class ImageSearch:
         out `wrong`; None where none of its images is a plan. They leave out what is held as values are moved, which is
         known well in some points alone: with less room there as well none may be left."""
         limits = replace(limits, limits=limits.limits.standing)
-        excess = UNKNOWN if wrong is None else self.limits.excess(wrong)
+        excess = UNKNOWN if wrong is None else max(self.limits.excess(wrong), SOME)
         less = limits.share * (1 - beyond * excess)
         return replace(limits, share=min(less, limits.taken(plan) * (1 - LITTLE)))
 

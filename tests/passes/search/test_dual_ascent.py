@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -166,6 +167,15 @@ def test_forbidding_choices_only_raises_the_bound() -> None:
                 other.allow(node, np.arange(len(other.prices[node])) != best)
                 assert close_above(other.bound(), before)
         assert ascent.bound() == before
+
+
+def test_where_there_is_no_plan_nothing_is_alive_and_nobody_is_warned() -> None:
+    _, ascent = ascent_of(small(1))
+    ascent.allow(0, np.zeros(len(ascent.prices[0]), dtype=bool))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nodes, _ = ascent.alive(1.0 - ascent.bound())
+    assert not any(mask.any() for mask in nodes)
 
 
 def test_a_plan_by_hand() -> None:

@@ -22,6 +22,7 @@ from escc.passes.choose import Options, choose
 from escc.passes.expansion.expand import expand
 from escc.passes.layouts.strategies import StrategyTable
 from escc.passes.search import branch_and_bound as boxes
+from escc.passes.search import image_program
 from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.image_program import Among, ImageSearch
@@ -181,14 +182,16 @@ def test_the_search_by_images_finds_what_the_search_without_finds(monkeypatch: p
         assert found.bound <= plain.price * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("wrong", [1, len(image_program.TIGHTER)], ids=["once", "as often as is tried"])
 def test_where_no_image_of_the_cheapest_plan_keeps_to_the_limits_less_room_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
+    wrong: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spelled, asked = ImageSearch._spelled, list[Candidate]()
+    monkeypatch.setattr(image_program, "UNKNOWN", 0.02 / wrong)
 
     def none_of_the_first(self: ImageSearch, plan: Candidate, *others: Any) -> Any:
         asked.append(plan)
-        return spelled(self, plan, *others) if len(asked) > 1 else (None, None)
+        return spelled(self, plan, *others) if len(asked) > wrong else (None, None)
 
     source = Source("layer.esti", LAYER)
     program = expand(parse(source), source, {})
@@ -198,7 +201,7 @@ def test_where_no_image_of_the_cheapest_plan_keeps_to_the_limits_less_room_is_as
     shown = shown_by_images(monkeypatch)
     monkeypatch.setattr(ImageSearch, "_spelled", none_of_the_first)
     found = choose(program, "main", CUBE, options)
-    assert len(asked) > 1 and asked[1].chosen != asked[0].chosen
+    assert len(asked) > wrong and asked[1].chosen != asked[0].chosen
     by_images = shown[0].found
     assert by_images is not None and by_images.price >= plain.price * (1 - 1e-9)
     assert found.price == pytest.approx(plain.price, rel=1e-9)

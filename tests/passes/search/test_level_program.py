@@ -114,6 +114,8 @@ def test_levels_that_differ_in_nothing_are_one_and_fixed_choices_reach_none() ->
     rows = made.model.row < len(problem.prices) + 2
     memory = rows & (made.model.row >= len(problem.prices))
     assert (made.model.column[memory] >= made.levels[0]).all(), "memory is said in levels alone"
+    sums = slice(program.memory.sums.start, program.memory.sums.stop)
+    assert (made.model.upper[sums] == 0).all() and (made.model.upper[made.levels] == 1).all()
     assert made.model.coefficient[memory].sum() == pytest.approx(1e3 * (count - 1) / (count / 2) * 3)
 
 

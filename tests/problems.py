@@ -18,6 +18,25 @@ from escc.passes.search.prices import all_moves
 from escc.passes.search.problem import Problem
 from escc.passes.search.steiner import Distances
 
+# A feed-forward whose products a pointwise op alone reads.
+GATED = """
+dim B = 64, E = 32, F = 128
+block layer(x: bf16[B,E]) -> bf16[B,E] {
+  param Wi, Wg: bf16[E,F]
+  param Wd: bf16[F,E]
+  n = exp(x)
+  u[B,F] = n[B,E] * Wi[E,F]
+  g[B,F] = n[B,E] * Wg[E,F]
+  h = silu(g) * u
+  d[B,E] = h[B,F] * Wd[F,E]
+  return x + d
+}
+main(x: bf16[B,E]) {
+  y = repeat 2 layer(x)
+  return y
+}
+"""
+
 
 def problem_of(text: str, chips: str, hardware: str = "tpu-v4", phase: str = "main") -> Problem:
     """The problem of the only phase of a model, without pins, whatever memory chips have."""

@@ -58,11 +58,9 @@ class ModuleReport:
 
     @property
     def equal(self) -> bool:
-        """Whether the module sends what was planned, of each kind; `nearly` all but TOLERANCE of it. Of plans that send
-        much a collective of less than SMALL_BYTES may have become another."""
-        allowed, every = TOLERANCE if self.nearly else 0.0, self.bytes_by_kind.values()
-        small = SMALL_BYTES if TOLERANCE * sum(wanted for wanted, _ in every) > SMALL_BYTES else 0
-        return all(abs(found - wanted) <= max(allowed * wanted, small) for wanted, found in every)
+        """Whether the module sends what was planned, of each kind; `nearly` all but TOLERANCE of it."""
+        allowed = TOLERANCE if self.nearly else 0.0
+        return all(abs(found - wanted) <= allowed * wanted for wanted, found in self.bytes_by_kind.values())
 
     @property
     def peak_bytes(self) -> int:

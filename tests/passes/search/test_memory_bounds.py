@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judge.generator import generate
-from problems import drawn
+from problems import GATED, drawn
 
 from escc.compiler.plan.pipeline import load, program_of
 from escc.cost.hardware import Convention, Hardware
@@ -155,25 +155,6 @@ def test_what_matrices_of_codes_are_decoded_to_is_needed(mesh: str, monkeypatch:
             if mesh == "1":
                 most = max(n.least(allowed) for n in limits.needs.points if n.step == step)
                 assert most == pytest.approx(float(held[step].bytes), rel=1e-12)
-
-
-GATED = """
-dim B = 64, E = 32, F = 128
-block layer(x: bf16[B,E]) -> bf16[B,E] {
-  param Wi, Wg: bf16[E,F]
-  param Wd: bf16[F,E]
-  n = exp(x)
-  u[B,F] = n[B,E] * Wi[E,F]
-  g[B,F] = n[B,E] * Wg[E,F]
-  h = silu(g) * u
-  d[B,E] = h[B,F] * Wd[F,E]
-  return x + d
-}
-main(x: bf16[B,E]) {
-  y = repeat 2 layer(x)
-  return y
-}
-"""
 
 
 @pytest.mark.parametrize("convention", Convention)

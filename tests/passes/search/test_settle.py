@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from judge.generator import generate
 from judge.holding import known
-from problems import drawn
+from problems import GATED, drawn
 from programs import TINY_DECODER
 
 from escc.compiler.plan.pipeline import parse as parse_model
@@ -35,23 +35,6 @@ from escc.passes.search.limits import Limits
 from escc.passes.search.problem import Candidate, Problem
 
 HARDWARE = Hardware.of_paper("tpu-v4")
-GATED = """
-dim B = 64, E = 32, F = 128
-block layer(x: bf16[B,E]) -> bf16[B,E] {
-  param Wi, Wg: bf16[E,F]
-  param Wd: bf16[F,E]
-  n = exp(x)
-  u[B,F] = n[B,E] * Wi[E,F]
-  g[B,F] = n[B,E] * Wg[E,F]
-  h = silu(g) * u
-  d[B,E] = h[B,F] * Wd[F,E]
-  return x + d
-}
-main(x: bf16[B,E]) {
-  y = repeat 2 layer(x)
-  return y
-}
-"""
 
 
 @pytest.fixture

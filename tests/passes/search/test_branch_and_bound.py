@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from escc.passes.lower.insert import insert
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search
 from escc.passes.search.exact import Prover
+from escc.passes.search.problem import Candidate
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 SQUARE, LARGE = Mesh((("x", 2), ("y", 2))), Mesh((("x", 4), ("y", 4)))
@@ -119,3 +121,13 @@ def test_the_least_fits_and_one_byte_less_does_not() -> None:
     assert estimate(insert(plan)[0], HARDWARE).stored_bytes == (("W", least),)
     with pytest.raises(InputError):
         choose(program, "main", SQUARE, limit(least - 1))
+
+
+@pytest.mark.parametrize(("enough", "asked"), [(1.0, 0), (1.1, 1)])
+def test_of_a_box_whose_bound_is_enough_no_plan_is_looked_at(enough: float, asked: int) -> None:
+    seen: list[Candidate] = []
+    still: Any = SimpleNamespace(sweep=lambda: None, bound=lambda: 1.0, round=lambda: [0], price_of=lambda chosen: 1.0)
+    plan = Candidate((0,), 1.0, 1.0)
+    found = boxes.press(still, [], lambda chosen: plan, lambda one: seen.append(one) is None, 3, enough=enough)
+    assert found is not None and found.bound == 1.0
+    assert len(seen) == asked

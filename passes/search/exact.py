@@ -18,7 +18,7 @@ from .graph import restrict
 from .integer_program import choice_program
 from .level_program import LevelProgram, level_program
 from .limits import Limited
-from .memory_bounds import Load
+from .memory_bounds import taken_by
 from .problem import Candidate, Problem, tie_of
 from .reduced_program import INTEGRAL, Left, Reduced, fixed, left_of
 from .row_worths import row_worths
@@ -393,9 +393,9 @@ class Prover:
         if groups is not None:
             left = groups.take([arcs.get(t) for t in range(len(flows))])
             groups = replace(left, latency_s=left.latency_s * unit)
-        loads = [] if limits is None or not all(mask.any() for mask in alive) else limits.loads(alive)
+        none = limits is None or not all(mask.any() for mask in alive)
+        loads = [] if none else taken_by(limits.loads(alive), alive)
         combined = limits is not None and limits.combined
-        loads = [Load({n: size[alive[n]] for n, size in load.bytes.items()}, load.room) for load in loads]
         program = choice_program(graph, prices, flows, groups, loads, combined)
         return Reduced(program, [np.flatnonzero(k) for k in alive], arcs, loads, standing)
 

@@ -21,7 +21,7 @@ from .combinable import ALONE, Groups
 from .dual_ascent import DualAscent
 from .graph import Graph, Port, Tensor
 from .limits import JointLimits, Limits
-from .memory_bounds import Load
+from .memory_bounds import Load, Moved
 from .problem import Candidate, Problem
 from .steiner import Distances
 from .symmetry import image_codes
@@ -31,10 +31,11 @@ SAME = 1e-9  # relative: plans of one price
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """A problem whose images are one. `of[n]`: for each choice of node n the choice that stands for it; `first[n]`:
+    """A problem whose images are one, of a `graph`. `of[n]`: for each choice of node n the choice that stands for it; `first[n]`:
     for each of these one that it stands for. `rows[t]`: the layout that stands for each of tensor t; `groups`: the
     group that stands for each."""
 
+    graph: Graph
     problem: Problem
     of: Sequence[Array]
     first: Sequence[Array]
@@ -134,7 +135,29 @@ class ImageLimits:
         """What plans take of the memory at the least, wherever it may be too much."""
         first = self.images.first
         every = self.limits.loads(self.images.all(allowed))
-        return [Load({n: size[first[n]] for n, size in load.bytes.items()}, load.room * self.share) for load in every]
+        out = []
+        for load in every:
+            moved = tuple(self._moved(one) for one in load.moved)
+            out.append(Load({n: size[first[n]] for n, size in load.bytes.items()}, load.room * self.share, moved))
+        return out
+
+    def _moved(self, moved: Moved) -> Moved:
+        """What images take more where they are moved to another image."""
+        t, here = self._ports[moved.here]
+        _, there = self._ports[moved.there]
+        rows = self.images.rows[t]
+        more = np.full(len(self.images.problem.graph.tensors[t].space), np.inf)
+        np.minimum.at(more, rows[: len(moved.more)], moved.more)
+        return Moved(here, there, np.where(np.isfinite(more), more, 0.0))
+
+    @cached_property
+    def _ports(self) -> dict[Port, tuple[int, Port]]:
+        """For each port of a tensor, which one that is, and the port of its images."""
+        found = {}
+        tensors = zip(self.images.graph.tensors, self.images.problem.graph.tensors, strict=True)
+        for t, (whole, small) in enumerate(tensors):
+            found |= {p: (t, q) for p, q in zip((whole.source, *whole.uses), (small.source, *small.uses), strict=True)}
+        return found
 
 
 def images(problem: Problem) -> Images | None:
@@ -170,7 +193,7 @@ def images(problem: Problem) -> Images | None:
     distances, groups, numbers = moves
     prices = [price[f] for price, f in zip(problem.prices, first, strict=True)]
     small = Problem(Graph(tuple(nodes), tuple(tensors)), prices, distances, problem.settings, None, groups)
-    return Images(small, of_choice, first, rows_of, numbers)
+    return Images(problem.graph, small, of_choice, first, rows_of, numbers)
 
 
 def _choices(problem: Problem) -> tuple[list[Array], list[Array]]:

@@ -44,7 +44,7 @@ class LessRoom:
 
     def loads(self, allowed: Sequence[Mask]) -> list[Load]:
         """What plans take of the share at the least."""
-        return [Load(load.bytes, load.room * self.share) for load in self.limits.loads(allowed)]
+        return [replace(load, room=load.room * self.share) for load in self.limits.loads(allowed)]
 
 
 @dataclass(frozen=True, eq=False)

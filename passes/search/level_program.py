@@ -52,6 +52,8 @@ def level_program(program: ChoiceProgram, left: Model, loads: Sequence[Load]) ->
             taken = levels.taken(n, size, load.room)
             high[row] -= taken.least
             a.add_entries(np.full(len(taken.at), row), taken.at, taken.more)
+    for at, taken_at, size in program.memory.moves(loads):
+        a.add_entries(np.full(len(taken_at), at), taken_at, size)
     more = a.model()
     upper = left.upper.copy()
     upper[program.memory.sums.start : program.memory.sums.stop] = 0.0

@@ -17,6 +17,7 @@ from .graph import Port, Tensor
 
 Floats = NDArray[np.float64]
 ROUNDING = 1e-12  # relative: sums of bytes are exact but for this
+LITTLE = 1e-3  # of the room: what is not worth rows of its own
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,25 @@ class Demand:
         """The least bytes of all that is allowed."""
         return float(self.within(allowed)[allowed[self.node]].min())
 
+    def moved(self, allowed: Sequence[Mask]) -> Moved | None:
+        """What it takes more than `within` says where its value is moved; None where that is nothing, or it is not
+        known of one move alone."""
+        pair = None if self.trip is None else (self.trip.here, self.trip.there)
+        if pair is None and len(self.freed) == 1:
+            pair = self.freed[0]
+        if pair is None or any(freed != pair for freed in self.freed):
+            return None
+        here, there = pair
+        size = self.bytes if self.trip is None else self.trip.moved
+        size = size if self.copies is None else np.maximum(size, self.copies.certain(allowed))
+        more, mask = size - self.within(allowed), allowed[self.node]
+        if not (more[mask] > 0).any():
+            return None
+        rows = there.rows[mask]
+        by_layout = np.full(1 + int(max(rows.max(), here.rows.max())), np.inf)
+        np.minimum.at(by_layout, rows, more[mask])
+        return Moved(here, there, np.where(np.isfinite(by_layout), by_layout, 0.0))
+
 
 @dataclass(frozen=True)
 class PointBound:
@@ -128,15 +148,45 @@ class PointBound:
 
 
 @dataclass(frozen=True, eq=False)
+class Moved:
+    """A value that takes `more[r]` bytes if it lies as layout r at port `there`, and in another one at port `here`."""
+
+    here: Port
+    there: Port
+    more: Floats
+
+    def of(self, chosen: Sequence[int]) -> float:
+        """What it takes in a plan."""
+        here, there = (int(port.rows[chosen[port.node]]) for port in (self.here, self.there))
+        return 0.0 if here == there else float(self.more[there])
+
+
+@dataclass(frozen=True, eq=False)
 class Load:
-    """What plans take of `room` bytes at the least: `bytes[n][c]` with choice c of node n, all nodes together."""
+    """What plans take of `room` bytes at the least: `bytes[n][c]` with choice c of node n, all nodes together, and what
+    values take more that are `moved`."""
 
     bytes: Mapping[int, Floats]
     room: float
+    moved: tuple[Moved, ...] = ()
 
     def of(self, chosen: Sequence[int]) -> float:
         """What a plan takes at the least."""
-        return sum(float(size[chosen[n]]) for n, size in self.bytes.items())
+        return sum(float(size[chosen[n]]) for n, size in self.bytes.items()) + sum(m.of(chosen) for m in self.moved)
+
+
+def taken_by(loads: Sequence[Load], masks: Sequence[Mask]) -> list[Load]:
+    """What the choices of `masks` alone take, numbered anew."""
+    ports: dict[Port, Port] = {}
+
+    def left(port: Port) -> Port:
+        return ports.setdefault(port, Port(port.node, port.rows[masks[port.node]]))
+
+    out = []
+    for load in loads:
+        moved = tuple(Moved(left(one.here), left(one.there), one.more) for one in load.moved)
+        out.append(Load({n: size[masks[n]] for n, size in load.bytes.items()}, load.room, moved))
+    return out
 
 
 @dataclass(frozen=True)
@@ -165,9 +215,14 @@ class MemoryBounds:
         """What plans of all that is allowed take at each point of `capacity` bytes, and of those that at most
         may be `stored`; without what no plan can exceed."""
         kept = _sum(self.stored, allowed)
-        every = [_load(kept, min(stored, capacity))]
-        every += [_load(_sum(point.terms, allowed, kept), capacity) for point in self.points]
-        most = (sum(float(size[allowed[n]].max()) for n, size in load.bytes.items()) for load in every)
+        every = [_load(kept, (), min(stored, capacity))]
+        for point in self.points:
+            every.append(_load(_sum(point.terms, allowed, kept), _moved(point.terms, allowed), capacity))
+        most = (
+            sum(float(size[allowed[n]].max()) for n, size in load.bytes.items())
+            + sum(float(one.more.max()) for one in load.moved)
+            for load in every
+        )
         return [load for load, size in zip(every, most, strict=True) if size > load.room]
 
     def tightened(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Mask] | None:
@@ -209,9 +264,22 @@ def _sum(
     return loads
 
 
-def _load(size: Mapping[int, Floats], room: float) -> Load:
-    """What choices take of `room` bytes; twice as much stands for all that is more, and for what cannot be."""
-    return Load({n: np.minimum(each, 2 * room) for n, each in size.items()}, room)
+def _moved(terms: Sequence[Demand], allowed: Sequence[Mask]) -> list[Moved]:
+    """What terms take more where their values are moved, those of one move together."""
+    every: dict[tuple[Port, Port], Floats] = {}
+    for term in terms:
+        one = term.moved(allowed)
+        if one is not None:
+            every[one.here, one.there] = every.get((one.here, one.there), 0.0) + one.more
+    return [Moved(here, there, more) for (here, there), more in every.items()]
+
+
+def _load(size: Mapping[int, Floats], moved: Sequence[Moved], room: float) -> Load:
+    """What choices take of `room` bytes; twice as much stands for all that is more, and for what cannot be. Of what is
+    moved nothing is said that is `LITTLE`."""
+    more = [Moved(one.here, one.there, np.minimum(one.more, 2 * room)) for one in moved]
+    kept = tuple(one for one in more if one.more.max() > LITTLE * room)
+    return Load({n: np.minimum(each, 2 * room) for n, each in size.items()}, room, kept)
 
 
 def local_bytes(tensor: Tensor, port: Port) -> Floats:

@@ -7,13 +7,15 @@ it. So what nodes take in the same rows is a column of its own, and those rows h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..ilp.model import Assembly, Model
+from ..layouts.space import Array
+from .graph import Port
 from .memory_bounds import Load
 
 Floats = NDArray[np.float64]
@@ -56,15 +58,25 @@ def parts(loads: Sequence[Load]) -> list[Part]:
 @dataclass(frozen=True)
 class MemoryRows:
     """The rows of a program that say what loads take, those of the loads first, and the columns of what several have in
-    common."""
+    common. `moved`: of each value that is moved or not the first column that says as which layout it is, and those
+    layouts; rows of their own say when."""
 
     rows: range
     sums: range
+    moved: Mapping[tuple[Port, Port], tuple[int, Array]]
+
+    def moves(self, loads: Sequence[Load]) -> Iterator[tuple[int, Array, Floats]]:
+        """What loads take with values that are moved, in the solver's unit: the row of a load, columns, and entries."""
+        for row, load in enumerate(loads, start=self.rows.start):
+            for one in load.moved:
+                first, layouts = self.moved[one.here, one.there]
+                yield row, first + np.arange(len(layouts)), one.more[layouts] * (ROOM / load.room)
 
 
 def add_memory(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> MemoryRows:
     """Add a row for each load, and what adds up what several have in common. `choice[n]` is the first column of node
     n."""
+    moved = _add_moved(a, choice, loads)
     first, column, every = a.rows, a.columns, parts(loads)
     room = np.full(len(loads), ROOM)
     for part in every:
@@ -80,7 +92,31 @@ def add_memory(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> Mem
             for n, more in part.more:
                 some = np.flatnonzero(more)
                 a.add_entries(np.full(len(some), first + load), choice[n] + some, more[some])
-    return MemoryRows(range(first, a.rows), range(column, a.columns))
+    memory = MemoryRows(range(first, a.rows), range(column, a.columns), moved)
+    for row, columns, more in memory.moves(loads):
+        a.add_entries(np.full(len(columns), row), columns, more)
+    return memory
+
+
+def _add_moved(
+    a: Assembly, choice: Sequence[int], loads: Sequence[Load]
+) -> dict[tuple[Port, Port], tuple[int, Array]]:
+    """Add a column for each layout as which a value may be there in another than it is in elsewhere, which is 1 then.
+    """
+    most: dict[tuple[Port, Port], Floats] = {}
+    for load in loads:
+        for one in load.moved:
+            most[one.here, one.there] = np.maximum(most.get((one.here, one.there), 0.0), one.more)
+    out = {}
+    for (here, there), more in most.items():
+        layouts = np.flatnonzero(more)
+        first, row = a.add_columns(np.zeros(len(layouts)), 1.0, False), a.add_rows(len(layouts), 0.0, np.inf)
+        a.add_entries(row + np.arange(len(layouts)), first + np.arange(len(layouts)), 1.0)
+        for port, sign in ((there, -1.0), (here, 1.0)):
+            some = np.flatnonzero(np.isin(port.rows, layouts))
+            a.add_entries(row + np.searchsorted(layouts, port.rows[some]), choice[port.node] + some, sign)
+        out[here, there] = first, layouts
+    return out
 
 
 def _add_sum(a: Assembly, choice: Sequence[int], part: Part, first: int) -> None:
@@ -114,6 +150,10 @@ def written_out(model: Model, choice: Sequence[int], memory: MemoryRows, loads: 
             row.append(np.repeat(rows, len(some)))
             column.append(np.tile(choice[n] + some, len(rows)))
             size.append(np.tile(more[some], len(rows)))
+    for at, columns, entries in memory.moves(loads):
+        row.append(np.full(len(columns), at))
+        column.append(columns)
+        size.append(entries)
     return replace(
         model,
         upper=upper,

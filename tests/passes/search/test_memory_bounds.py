@@ -21,8 +21,10 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Program
 from escc.passes import choose as choosing
 from escc.passes.choose import Options, choose
+from escc.passes.layouts.space import Mask
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.limits import Limits
+from escc.passes.search.memory_bounds import PointBound
 from escc.passes.search.problem import Problem
 
 HARDWARE = Hardware.of_paper("tpu-v4")
@@ -51,6 +53,14 @@ def alone(plan: Sequence[int], problem: Problem) -> list[Any]:
     return [np.arange(len(p)) == c for p, c in zip(problem.prices, plan, strict=True)]
 
 
+def told(need: PointBound, plan: Sequence[int], allowed: Sequence[Mask], moved: bool = True) -> float:
+    """What rows of a program of all that is `allowed` say that a plan takes at a point, with what values take that are
+    `moved` or without."""
+    more = [term.moved(allowed) for term in need.terms] if moved else []
+    taken = sum(float(term.within(allowed)[plan[term.node]]) for term in need.terms)
+    return taken + sum(one.of(plan) for one in more if one is not None)
+
+
 def compare(problem: Problem, limits: Limits, plan: Sequence[int]) -> float:
     """The most that is needed at a point; no more than what a plan holds there or as it moves what the
     step reads: right before it, or where collectives may run as one at any time before."""
@@ -60,9 +70,10 @@ def compare(problem: Problem, limits: Limits, plan: Sequence[int]) -> float:
         moved = max(moved, float(point.bytes))
         if point.step is None or point.step in {o.name for o in problem.graph.nodes}:
             held[point.step], moved = moved, 0.0 if problem.groups is None else moved
-    allowed = alone(plan, problem)
+    allowed, every = alone(plan, problem), [np.ones(len(p), dtype=bool) for p in problem.prices]
     for need in limits.needs.points:
         least = need.least(allowed)
+        assert told(need, plan, every) <= least * (1 + 1e-12), "of all plans together no more is known"
         assert least <= held[need.step] * (1 + 1e-12), (need.step, [(t.value, t.least(allowed)) for t in need.terms])
     assert limits.needs.stored_bytes(allowed) == pytest.approx(problem.stored_bytes(plan), rel=1e-12)
     return limits.needs.worst(allowed)[1]
@@ -107,6 +118,24 @@ def test_where_steps_may_run_in_any_order_what_is_moved_counts_beside_what_it_is
         allowed = alone(plan, problem)
         more += compare(problem, limits, plan) > limits.standing.needs.worst(allowed)[1]
     assert more > 0
+
+
+@pytest.mark.parametrize(("text", "phase"), [((EXAMPLES / "palm-540b.esti").read_text(), "prefill"), (GATED, "main")])
+def test_rows_tell_what_values_take_that_are_moved(text: str, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most points all that is known of a plan by itself, and more than by what each choice takes at the least."""
+    program = program_of(Source("some.esti", text))
+    problem, limits = searched(program, phase, Mesh.parse("2x2"), HARDWARE, monkeypatch)
+    every = [np.ones(len(p), dtype=bool) for p in problem.prices]
+    less = all_of_it = more = 0
+    for draw in range(20):
+        plan = drawn(problem, draw)
+        for need in limits.needs.points:
+            least, known = need.least(alone(plan, problem)), told(need, plan, every)
+            less += known < least * (1 - 1e-9)
+            all_of_it += known >= least * (1 - 1e-9)
+            more += known > told(need, plan, every, moved=False) * (1 + 1e-9)
+    print(less, all_of_it, more)
+    assert all_of_it > 3 * less and more > all_of_it / 10
 
 
 def test_on_one_chip_all_that_is_held_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

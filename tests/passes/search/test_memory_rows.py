@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from escc.passes.ilp.model import Assembly, Model, continuous
 from escc.passes.ilp.solver import Settings, solve
-from escc.passes.search.memory_bounds import Load
+from escc.passes.search.graph import Port
+from escc.passes.search.memory_bounds import Load, Moved, taken_by
 from escc.passes.search.memory_rows import ROOM, MemoryRows, add_memory, parts, written_out
 
 
 def loads_of(seed: int, points: int = 12) -> tuple[list[int], list[Load]]:
     """How many choices nodes have, and made-up loads at points in time: some nodes take the same at all of them, others
-    from one point to another; one takes what others do not, at one point it alone; the rooms are two."""
+    from one point to another; one takes what others do not, at one point it alone; the rooms are two. Of two values more
+    is taken at some points where they are moved."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, 6, size=9).tolist()
     sizes = [rng.choice([0.0, 1.0, 3.0, 4.5, 20.0], size=count) for count in counts]
     spans = [(0, points)] * 3 + [tuple(sorted(rng.integers(0, points + 1, size=2).tolist())) for _ in counts[3:]]
+    ports = [Port(n, rng.integers(0, 4, size=counts[n])) for n in range(4)]
+    pairs = (ports[0], ports[1]), (ports[2], ports[3])
     out = []
     for point in range(points):
         bytes_ = {n: sizes[n] for n, (begin, end) in enumerate(spans) if begin <= point < end}
         if point == points // 2:
             bytes_[8] = sizes[8] + 1.0
-        out.append(Load(bytes_, 60.0 if point % 2 else 45.0))
+        moved = tuple(Moved(*pair, rng.choice([0.0, 2.0, 9.0], size=4)) for pair in pairs[: point % 3])
+        out.append(Load(bytes_, 60.0 if point % 2 else 45.0, moved))
     return counts, out
 
 
@@ -59,6 +65,7 @@ def test_parts_add_up_to_what_loads_take(seed: int) -> None:
         taken = np.zeros(len(loads))
         for part in parts(loads):
             taken[list(part.loads)] += part.least + sum(float(more[chosen[n]]) for n, more in part.more)
+        taken += [sum(one.of(chosen) for one in load.moved) * (ROOM / load.room) for load in loads]
         assert taken == pytest.approx([load.of(chosen) * (ROOM / load.room) for load in loads], rel=1e-12)
     assert len({part.loads for part in parts(loads)}) == len(parts(loads)), "what is in the same loads is one part"
 
@@ -78,6 +85,38 @@ def test_the_optimum_is_that_of_all_plans_that_keep_to_the_loads(seed: int) -> N
         assert relaxed.bound == pytest.approx(apart.bound, rel=1e-7), "neither is weaker"
 
 
+def test_what_values_take_that_are_moved_counts() -> None:
+    moved = 0
+    for seed in range(12):
+        counts, loads = loads_of(seed)
+        model, choice, memory = program_of(counts, loads, seed)
+        rng = np.random.default_rng(seed)
+        for _ in range(8):
+            chosen = [int(rng.integers(count)) for count in counts]
+            each = replace(model, upper=model.upper.copy())
+            for first, count, c in zip(choice, counts, chosen, strict=True):
+                each.upper[first : first + count] = np.arange(count) == c
+            fits = all(load.of(chosen) <= load.room for load in loads)
+            moved += not fits and all(replace(load, moved=()).of(chosen) <= load.room for load in loads)
+            for program in (each, written_out(each, choice, memory, loads)):
+                assert solve(program, Settings()).none is not fits
+    assert moved, "some are left out for what they move alone"
+
+
+def test_loads_are_numbered_anew_with_their_ports() -> None:
+    counts, loads = loads_of(5)
+    rng = np.random.default_rng(5)
+    masks = [rng.random(count) < 0.6 for count in counts]
+    masks = [mask if mask.any() else np.ones_like(mask) for mask in masks]
+    kept = [np.flatnonzero(mask) for mask in masks]
+    left = taken_by(loads, masks)
+    for chosen in np.ndindex(*(len(k) for k in kept)):
+        before = [int(k[c]) for k, c in zip(kept, chosen, strict=True)]
+        assert [load.of(chosen) for load in left] == [load.of(before) for load in loads]
+    pairs = {(one.here, one.there) for load in left for one in load.moved}
+    assert len(pairs) == len({(one.here, one.there) for load in loads for one in load.moved}), "what is one move stays one"
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_what_several_have_in_common_has_no_reduced_cost(seed: int) -> None:
     counts, loads = loads_of(seed)
@@ -93,6 +132,7 @@ def test_what_several_have_in_common_has_no_reduced_cost(seed: int) -> None:
 
 def test_rows_have_few_entries_and_those_that_are_written_out_all() -> None:
     counts, loads = loads_of(1, points=200)
+    loads = [replace(load, moved=()) for load in loads]
     model, choice, memory = program_of(counts, loads, 1)
     whole = written_out(model, choice, memory, loads)
     assert len(model.row) < len(whole.row) / 2

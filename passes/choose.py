@@ -33,7 +33,7 @@ from .layouts.strategies import live_axes
 from .lower.insert import insert
 from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
 from .search.branch_and_bound import Side
-from .search.derive_memory_bounds import moments, needs
+from .search.derive_memory_bounds import ORDERED, moments, needs
 from .search.detours import Detours
 from .search.exact import Prover
 from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
@@ -46,6 +46,7 @@ from .search.prices import Moves, all_moves
 from .search.problem import Candidate, Problem
 from .search.search import least_price, search
 from .search.steiner import Distances
+from .search.step_order import joined
 from .search.symmetry import representatives, with_plainest_axes
 from .search.tree_costs import Trees
 
@@ -141,7 +142,7 @@ def least_live_bytes(program: Program, phase: str, mesh: Mesh, options: Options)
     graph = build_graph(ordered, phase, mesh, options.hardware)
     every = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
     hardware = options.hardware
-    return needs(ordered, phase, mesh, graph, False, hardware.lanes, hardware.fuses_products).worst(every)[1]
+    return needs(ordered, phase, mesh, graph, None, hardware.lanes, hardware.fuses_products).worst(every)[1]
 
 
 def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
@@ -427,7 +428,9 @@ class _Reader:
                 stored = min(stored, least_bytes(graph) * (1 + 1e-12))
             if min(stored, self.options.capacity) == math.inf:
                 return None
-            least = needs(self.programs[phase.name], phase.name, self.mesh, graph, ordered, lanes, fused)
+            groups = None if ordered else self.moves.groups
+            as_one = ORDERED if groups is None else joined(groups, self.problem.graph, phase.name)
+            least = needs(self.programs[phase.name], phase.name, self.mesh, graph, as_one, lanes, fused)
             told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph, fused=fused)
             spell = _nth(spelled, n)
             room = self.options.capacity

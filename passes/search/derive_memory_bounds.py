@@ -32,10 +32,11 @@ from ..layouts.reshard import worthwhile
 from ..layouts.space import Array, Mask
 from .graph import Graph, Port, Result, Tensor
 from .memory_bounds import Copies, Demand, MemoryBounds, MovedBytes, PointBound, Through, local_bytes
+from .step_order import END, Joined, StepOrder
 from .taken_products import Takings, takings
 
 Floats = NDArray[np.float64]
-END = 1 << 60  # later than any node
+ORDERED: Joined = {}  # no collective runs as one with another
 
 
 def needs(
@@ -43,17 +44,16 @@ def needs(
     phase: str,
     mesh: Mesh,
     graph: Graph,
-    ordered: bool = True,
+    joined: Joined | None = ORDERED,
     lanes: int = 1,
     fused: bool = True,
 ) -> MemoryBounds:
-    """What all plans of a graph hold at the least. `graph` is that of `program` in `phase`. Unless
-    `ordered` steps may run in any order in which each finds what it reads, as where collectives of
-    several values run as one. `lanes`, `fused`: as `cost.memory` has them.
+    """What all plans of a graph hold at the least. `graph` is that of `program` in `phase`. `joined`: whose collectives
+    may run as one, as `StepOrder` has it. `lanes`, `fused`: as `cost.memory` has them.
     """
     plain = unsharded(program, phase, mesh)
-    known = takings(plain, ordered, fused)
-    reader = _Reader(program, graph, ordered, known, lanes=lanes, sizes=dict(plain.sizes))
+    known = takings(plain, joined == ORDERED, fused)
+    reader = _Reader(program, graph, joined, known, lanes=lanes, sizes=dict(plain.sizes))
     nodes = enumerate(graph.nodes)
     stored = tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
     found = []
@@ -78,10 +78,11 @@ class Moment:
 def moments(
     program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True, fused: bool = True
 ) -> tuple[Moment, ...]:
-    """What plans of a graph hold, with every copy told apart; the rest as for `needs`."""
+    """What plans of a graph hold, with every copy told apart. Unless `ordered` steps may run in any order in which each
+    finds what it reads; the rest as for `needs`."""
     plain = unsharded(program, phase, mesh)
     known = takings(plain, ordered, fused)
-    reader = _Reader(program, graph, ordered, known, scores(plain) - perhaps_in_blocks(plain))
+    reader = _Reader(program, graph, ORDERED if ordered else None, known, scores(plain) - perhaps_in_blocks(plain))
     return tuple(stage for point in points_without_blocks(plain) for stage in reader.moments(point))
 
 
@@ -214,13 +215,13 @@ def _neighbours(tensor: Tensor) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """A program and its graph. A node's index is its time, if steps are `ordered`. `scores`: those that attention
+    """A program and its graph. A node's index is its time, as far as steps keep their order. `scores`: those that attention
     holds whole, as what they are made of if they are not moved. `lanes`: those of the memory; `sizes`: of the
     dims."""
 
     program: Program
     graph: Graph
-    ordered: bool
+    joined: Joined | None
     takings: Takings
     scores: frozenset[str] = frozenset()
     lanes: int = 1
@@ -272,25 +273,23 @@ class _Reader:
         return {item.inside: item for item in items if isinstance(item, Carry)}
 
     @cached_property
-    def earlier(self) -> dict[int, frozenset[int]]:
-        """The nodes that each node waits for. What goes round waits for what came in alone."""
+    def order(self) -> StepOrder:
+        """Which steps run before which others."""
         reads: dict[int, list[str]] = {n: [] for n in range(len(self.graph.nodes))}
         for tensor in self.graph.tensors:
             for use in self.uses(tensor):
                 if use.when != END:
                     reads[use.port.node].append(tensor.value.name)
-        last = {carry.result: carry.next for carry in self.carries.values()}
-        found: dict[int, frozenset[int]] = {}
-        for node, names in reads.items():
-            makers = {self.tensors[n].source.node for name in names for n in (name, last.get(name, name))} - {node}
-            found[node] = frozenset(makers).union(*(found[maker] for maker in makers))
-        return found
+        return StepOrder(self.graph, self.repeats, reads, self.joined)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether all steps keep their order."""
+        return self.order.kept
 
     def precedes(self, first: int, second: int) -> bool:
         """Whether one node is sure to run before another."""
-        if self.ordered or second == END or min(first, second) < 0:
-            return first < second
-        return first in self.earlier[second]
+        return self.order.precedes(first, second)
 
     def home(self, tensor: Tensor) -> tuple[str, ...]:
         """The repeats around a value."""
@@ -324,7 +323,7 @@ class _Reader:
             after = ()  # it may not be there yet
         carry = self.carries.get(name)
         waiting = carry is not None and self.precedes(now, self.tensors[carry.next].source.node)
-        fresh = self.ordered and not before and not at and not inner and bool(after)
+        fresh = bool(after) and len(after) == len(uses) and self.order.unmoved(tensor, now)
         handed = None if carry is None else self.handed(carry, now)
         freed = self.freed(now) if at else ()
         if freed and (after or handed or len(at) > 1):  # of which is known what is so in any case
@@ -332,16 +331,19 @@ class _Reader:
         return _Live(tensor, before, at, after, tuple(u.port for u in inner), waiting or fresh, handed, freed=freed)
 
     def freed(self, now: int) -> tuple[tuple[Port, Port], ...]:
-        """The products in whose place an op may be made, each where it is made and where the op reads it."""
+        """The products in whose place an op may be made, each where it is made and where the op reads it: those after
+        which none of the others is sure to be made."""
         names = self.takings.products.get(self.graph.nodes[now].name, ()) if now >= 0 else ()
-        tensors = [self.tensors[name] for name in names]
+        every = [self.tensors[name] for name in names]
+        nodes = [tensor.source.node for tensor in every]
+        tensors = [t for t in every if not any(self.precedes(t.source.node, node) for node in nodes)]
         return tuple((tensor.source, port) for tensor in tensors for port in tensor.uses if port.node == now)
 
     def replaced_by(self, product: str | None) -> tuple[tuple[Port, Port], ...]:
         """Of a product that is never there, where nothing else comes in its place, where it is read and made."""
         result = self.takings.over.get(product or "")
         pairs = () if result is None else self.freed(self.times[result])
-        return tuple((read, made) for made, read in pairs)
+        return tuple((read, made) for made, read in pairs if made is self.tensors[product or ""].source)
 
     def handed(self, carry: Carry, now: int) -> tuple[Port, Port] | None:
         """Where what takes the place of a value that goes round is made and how it goes on, if that is made now."""

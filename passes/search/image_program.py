@@ -52,12 +52,14 @@ class Among:
 
 @dataclass(eq=False)
 class ImageSearch:
-    """The problem of a `prover` looked at by images, for plans that keep to `limits`. `ascent` has settled on it."""
+    """The problem of a `prover` looked at by images, for plans that keep to `limits`. `ascent` has settled on it.
+    `closer`: limits of which more is known, for some of these plans."""
 
     prover: Prover
     limits: Limits | JointLimits
     images: Images
     ascent: DualAscent
+    closer: Limits | JointLimits
 
     def run(self, least: float, below: float) -> Among:
         """Of plans that cost less than `below` the cheapest; `least` is a bound of all."""
@@ -116,7 +118,11 @@ class ImageSearch:
         """Limits that a plan among images does not keep to, by so much `beyond` what it takes too much as it is spelled
         out `wrong`; None where none of its images is a plan. They leave out what is held as values are moved, which is
         known well in some points alone: with less room there as well none may be left."""
-        limits = replace(limits, limits=limits.limits.standing)
+        if limits.limits is self.limits:
+            closer = ImageLimits(self.images, self.closer)
+            if not closer.fits(plan):
+                return closer
+        limits = replace(limits, limits=self.closer.standing)
         excess = UNKNOWN if wrong is None else max(self.limits.excess(wrong), SOME)
         less = limits.share * (1 - beyond * excess)
         return replace(limits, share=min(less, limits.taken(plan) * (1 - LITTLE)))

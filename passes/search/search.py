@@ -133,8 +133,9 @@ def _begun(
     below: float,
 ) -> list[Boxes]:
     """All sides, each with a box. `ascent` has settled on the problem, and `least` is a bound of it."""
-    among = _among_images(prover, limits, ascent, least, below)
-    every = [_boxes(side, prover, ascent, below) for side in sides]
+    told = list(sides)
+    among = _among_images(prover, limits, told[0].limits, ascent, least, below)
+    every = [_boxes(side, prover, ascent, below) for side in told]
     if among is not None:
         for side in every:
             own = side.prover is prover
@@ -145,12 +146,17 @@ def _begun(
 
 
 def _among_images(
-    prover: Prover, limits: Limits | JointLimits, ascent: DualAscent, least: float, below: float
+    prover: Prover,
+    limits: Limits | JointLimits,
+    closer: Limits | JointLimits,
+    ascent: DualAscent,
+    least: float,
+    below: float,
 ) -> Among | None:
     """What plans of all sides of a large problem come to with their images under renamings of axes taken as one, where
     some are alike."""
     found = images(prover.problem) if prover.problem.columns >= MANY_COLUMNS else None
-    return None if found is None else ImageSearch(prover, limits, found, ascent).run(least, below)
+    return None if found is None else ImageSearch(prover, limits, found, ascent, closer).run(least, below)
 
 
 def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -> Candidate:

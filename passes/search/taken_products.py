@@ -19,10 +19,13 @@ class Takings:
 
 
 def takings(plain: SpmdProgram, ordered: bool, fused: bool) -> Takings:
-    """Those of an unsharded program: where steps keep their order, of each op the product right before it."""
+    """Those of an unsharded program: where steps keep their order, of each op the product right before it, else all
+    that may be."""
     if not fused:
         return Takings({}, {})
     if not ordered:
-        return Takings({one.result: one.products for one in takers(plain)}, {})
+        some = takers(plain)
+        over = {name: one.result for one in some if len(one.over) > 1 for name in one.products}
+        return Takings({one.result: one.products for one in some}, over)
     last = taken(plain)
     return Takings({t.result: (t.product,) for t in last}, {t.product: t.result for t in last if t.over is not None})

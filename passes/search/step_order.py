@@ -1,0 +1,137 @@
+"""Which steps are sure to run before which others, whatever collectives run as one.
+
+A collective that runs as one with others waits for all that these move, and what reads what it gives waits with it; and
+as it stands where the first of them would, what reads what another gives may run earlier. All other steps keep their
+order (`lower.combine_collectives`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...ir.program import Carry, Stored
+from .combinable import Groups
+from .graph import Graph, Result, Tensor
+
+END = 1 << 60  # later than any node
+Joined = Mapping[str, frozenset[str]]  # of each value all with which it may have to do in collectives that run as one
+
+
+def joined(groups: Groups, graph: Graph, phase: str) -> Joined:
+    """The values of a phase whose collectives may run as one, directly or by those of others, of a graph whose arcs have
+    `groups`."""
+    known: dict[int, set[str]] = {}
+    for tensor, of in zip(graph.tensors, groups.of, strict=True):
+        if tensor.phase == phase and of is not None:
+            numbers = {int(group) for group in of[of >= 0]}
+            some = set[str]({tensor.value.name}).union(*(known[group] for group in numbers & known.keys()))
+            for group in {g for g, names in known.items() if names & some} | numbers:
+                known[group] = some
+    return {name: frozenset(names) for names in known.values() if len(names) > 1 for name in names}
+
+
+@dataclass(frozen=True)
+class StepOrder:
+    """The order of the nodes of a phase, of which each `reads` some values, inside `repeats`. `joined`: what collectives
+    may run as one; None where steps may run in any order in which each finds what it reads."""
+
+    graph: Graph
+    repeats: Mapping[int, tuple[str, ...]]
+    reads: Mapping[int, Sequence[str]]
+    joined: Joined | None
+
+    @property
+    def kept(self) -> bool:
+        """Whether all steps keep their order."""
+        return self.joined is not None and not self.joined
+
+    def precedes(self, first: int, second: int) -> bool:
+        """Whether one node is sure to run before another."""
+        if self.kept or END in (first, second) or min(first, second) < 0:
+            return first < second
+        if first in self.earlier[second]:
+            return True
+        return self.repeats[first] == self.repeats[second] and self._latest[first] < self._soonest[second]
+
+    def unmoved(self, tensor: Tensor, now: int) -> bool:
+        """Whether a value is sure not to be moved before a node has run that precedes all that read it."""
+        if self.kept:
+            return True
+        source = tensor.source.node
+        early = self._is_step(source) and self._soonest[source] < source
+        steps = all(self._is_step(port.node) for port in tensor.uses)
+        if self.joined is None or tensor.value.name in self.joined or early or not steps:
+            return False
+        return now < 0 or self._latest[now] < min(port.node for port in tensor.uses)
+
+    @cached_property
+    def earlier(self) -> dict[int, frozenset[int]]:
+        """The nodes that each node waits for. What goes round waits for what came in alone."""
+        last = {item.result: item.next for item in (node.item for node in self.graph.nodes) if isinstance(item, Carry)}
+        found: dict[int, frozenset[int]] = {}
+        for node, names in self.reads.items():
+            makers = {self._tensors[n].source.node for name in names for n in (name, last.get(name, name))} - {node}
+            found[node] = frozenset(makers).union(*(found[maker] for maker in makers))
+        return found
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return {t.value.name: t for t in self.graph.tensors}
+
+    def _is_step(self, node: int) -> bool:
+        return not isinstance(self.graph.nodes[node].item, Stored | Carry | Result)
+
+    @cached_property
+    def _latest(self) -> dict[int, float]:
+        """Each node has run before any of its region that stands after this one, and runs no earlier than where it
+        stands: it waits for what collectives wait for that run as one."""
+        latest = {node: float(node) if self._is_step(node) else math.inf for node in self.reads}
+        while True:
+            before = dict(latest)
+            for node, names in self.reads.items():
+                latest[node] = max([latest[node], *(self._there(name, node, latest) for name in names)])
+            if latest == before:
+                return latest
+
+    def _there(self, name: str, reader: int, latest: Mapping[int, float]) -> float:
+        """After which node of its region a value is there that is read, moved or not."""
+        there = self._finished(name, reader, latest)
+        for other in (self.joined or {}).get(name, ()):
+            uses = (port.node if self._is_step(port.node) else math.inf for port in self._tensors[other].uses)
+            there = max([there, self._finished(other, reader, latest), *uses])
+        return there
+
+    def _finished(self, name: str, reader: int, latest: Mapping[int, float]) -> float:
+        """After which node of the region of one that reads it a value is there as it is made."""
+        source = self._tensors[name].source.node
+        item = self.graph.nodes[source].item
+        if isinstance(item, Carry) and item.result == name:
+            return math.inf  # a repeat waits for all that is read in it
+        inside = self._is_step(source) and self.repeats[source] == self.repeats[reader]
+        return latest[source] if inside else -math.inf
+
+    @cached_property
+    def _soonest(self) -> dict[int, float]:
+        """Each node runs after all of its region that are sure to have run by this one."""
+        soonest: dict[int, float] = {}
+        for node, names in self.reads.items():
+            made = [self._made(name, node, soonest) for name in names]
+            early = any(at < standing for at, standing in made)
+            latest = max((at for at, _ in made), default=-math.inf)
+            soonest[node] = min(float(node), latest) if early else float(node)
+        return soonest
+
+    def _made(self, name: str, reader: int, soonest: Mapping[int, float]) -> tuple[float, float]:
+        """The earliest that a value is made or moved, and where that stands; for what is there from the start both are
+        before all others."""
+        source = self._tensors[name].source.node
+        if not self._is_step(source) or self.repeats[source] != self.repeats[reader]:
+            item = self.graph.nodes[source].item
+            late = isinstance(item, Carry) and item.result == name
+            return (-math.inf, 0.0 if late else -math.inf)
+        together = (self._tensors[n].source.node for n in (self.joined or {}).get(name, ()))
+        first = min((float(node) for node in together), default=math.inf)
+        return min(soonest[source], first), float(source)

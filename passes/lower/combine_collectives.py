@@ -59,8 +59,9 @@ def _together(item: Item, groups: Mapping[str, int], weights: Mapping[str, str])
 
 def _in_order(runs: Sequence[Sequence[Item]], number: Mapping[str, int]) -> list[Sequence[Item]]:
     """The runs, each after those that it reads from; of those that could be next, the one that was
-    first. What reads a value that is made earlier than it was follows it as early as it can, for what
-    waits to be read has to be held. `number` counts the items by what they make, as they stood."""
+    first. What reads a value that is made earlier than it was, as one of a run, follows it as early as it can, for what
+    waits to be read has to be held; what is made of that in turn stays where it was. `number` counts the items by what
+    they make, as they stood."""
     makers = {name: n for n, run in enumerate(runs) for item in run for name in makes(item)}
     needed = [{name for item in run for name in reads(item) if name in makers} for run in runs]
     after: list[list[int]] = [[] for _ in runs]
@@ -71,7 +72,7 @@ def _in_order(runs: Sequence[Sequence[Item]], number: Mapping[str, int]) -> list
         for m in before:
             after[m].append(n)
     first = [number[_key(run[0])] for run in runs]
-    place = list(first)
+    place, early = list(first), [len(run) > 1 for run in runs]
     ready = [(first[n], first[n], n) for n, count in enumerate(waits) if not count]
     heapq.heapify(ready)
     out = []
@@ -81,8 +82,9 @@ def _in_order(runs: Sequence[Sequence[Item]], number: Mapping[str, int]) -> list
         for m in after[n]:
             waits[m] -= 1
             if not waits[m]:
-                early = any(place[makers[name]] < number.get(name, 0) for name in needed[m])
-                place[m] = min(first[m], max(place[makers[name]] for name in needed[m])) if early else first[m]
+                if any(early[makers[name]] and place[makers[name]] < number.get(name, 0) for name in needed[m]):
+                    place[m] = min(first[m], max(place[makers[name]] for name in needed[m]))
+                    early[m] = early[m] or isinstance(runs[m][0], Move)
                 heapq.heappush(ready, (place[m], first[m], m))
     assert len(out) == len(runs), "steps that run as one do not wait for each other"
     return out

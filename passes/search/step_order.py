@@ -1,8 +1,8 @@
 """Which steps are sure to run before which others, whatever collectives run as one.
 
 A collective that runs as one with others waits for all that these move, and what reads what it gives waits with it; and
-as it stands where the first of them would, what reads what another gives may run earlier. All other steps keep their
-order (`lower.combine_collectives`).
+as it stands where the first of them would, what reads what another gives follows that. All other steps keep their order
+(`lower.combine_collectives`).
 """
 
 from __future__ import annotations
@@ -60,10 +60,8 @@ class StepOrder:
         """Whether a value is sure not to be moved before a node has run that precedes all that read it."""
         if self.kept:
             return True
-        source = tensor.source.node
-        early = self._is_step(source) and self._soonest[source] < source
         steps = all(self._is_step(port.node) for port in tensor.uses)
-        if self.joined is None or tensor.value.name in self.joined or early or not steps:
+        if self.joined is None or tensor.value.name in self.joined or not steps:
             return False
         return now < 0 or self._latest[now] < min(port.node for port in tensor.uses)
 
@@ -118,20 +116,15 @@ class StepOrder:
         """Each node runs after all of its region that are sure to have run by this one."""
         soonest: dict[int, float] = {}
         for node, names in self.reads.items():
-            made = [self._made(name, node, soonest) for name in names]
-            early = any(at < standing for at, standing in made)
-            latest = max((at for at, _ in made), default=-math.inf)
-            soonest[node] = min(float(node), latest) if early else float(node)
+            soonest[node] = float(node)
+            if self.joined is None or not self.joined.keys().isdisjoint(names):
+                soonest[node] = min(float(node), max(self._made(name, node, soonest) for name in names))
         return soonest
 
-    def _made(self, name: str, reader: int, soonest: Mapping[int, float]) -> tuple[float, float]:
-        """The earliest that a value is made or moved, and where that stands; for what is there from the start both are
-        before all others."""
+    def _made(self, name: str, reader: int, soonest: Mapping[int, float]) -> float:
+        """The earliest that a value is made, or moved as one with another, as `_soonest` has it."""
         source = self._tensors[name].source.node
         if not self._is_step(source) or self.repeats[source] != self.repeats[reader]:
-            item = self.graph.nodes[source].item
-            late = isinstance(item, Carry) and item.result == name
-            return (-math.inf, 0.0 if late else -math.inf)
+            return -math.inf
         together = (self._tensors[n].source.node for n in (self.joined or {}).get(name, ()))
-        first = min((float(node) for node in together), default=math.inf)
-        return min(soonest[source], first), float(source)
+        return min([soonest[source], *map(float, together)])

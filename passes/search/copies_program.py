@@ -8,7 +8,7 @@ repeat or at an end; where they do not, it is the least. No row cuts off a plan 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -23,7 +23,7 @@ from .derive_memory_bounds import Moment
 from .graph import Port, Tensor
 from .integer_program import add_groups, join
 from .limits import Limits
-from .memory_bounds import Copies, Load
+from .memory_bounds import Copies, Load, Pair
 from .memory_rows import ROOM
 from .prices import Moves
 from .problem import Problem
@@ -182,18 +182,17 @@ class CopiesProgram:
             layouts = len(tensor.space)
             held = self.held[key] = self.a.add_columns(np.zeros(layouts), 1.0, False)
             gone = frozenset(port for port in (*copies.before, *copies.now) if port in self.flow)
-            for port in copies.now:
-                row = self.compare(layouts, -float(len(copies.freed)), np.inf, [(held, 1.0)])
-                self.layouts_at(port, row, -1.0)
-                self.unless_moved(copies, row)
-                if copies.stored:
-                    self.layouts_at(tensor.source, row, 1.0)
-            for port in copies.after:
-                at = self.position(tensor, gone, port, ordered)
-                row = self.compare(layouts, -float(len(copies.freed)), np.inf, [(held, 1.0), (at, -1.0)])
-                self.unless_moved(copies, row)
-                if copies.stored:
-                    self.layouts_at(tensor.source, row, 1.0)
+            for moved in self.held_where(copies):
+                for port in copies.now:
+                    row = self.unless_moved(moved, layouts, [(held, 1.0)])
+                    self.layouts_at(port, row, -1.0)
+                    if copies.stored:
+                        self.layouts_at(tensor.source, row, 1.0)
+                for port in copies.after:
+                    at = self.position(tensor, gone, port, ordered)
+                    row = self.unless_moved(moved, layouts, [(held, 1.0), (at, -1.0)])
+                    if copies.stored:
+                        self.layouts_at(tensor.source, row, 1.0)
             if copies.handed is not None:
                 row = self.compare(layouts, -1.0, np.inf, [(held, 1.0)])
                 self.layouts_at(tensor.source, row, -1.0)
@@ -205,12 +204,21 @@ class CopiesProgram:
                     self.a.add_entries(row + np.arange(layouts), np.full(layouts, self.moved_on(between)), 1.0)
         return self.held[key]
 
-    def unless_moved(self, copies: Copies, first: int) -> None:
-        """In rows from `first` on, one for each layout, which hold nothing while a product that frees is not moved:
-        they hold for each that is."""
-        rows = first + np.arange(len(copies.tensor.space))
-        for product in copies.freed:
-            self.a.add_entries(rows, np.full(len(rows), self.moved_on(product)), -1.0)
+    @staticmethod
+    def held_where(copies: Copies) -> Iterator[tuple[Pair, ...]]:
+        """Under which conditions copies are held: that all of some values are moved, which may be none at all."""
+        if copies.freed is None:
+            yield ()
+        else:
+            yield copies.freed.products
+            yield from ((pair,) for pair in copies.freed.beside)
+
+    def unless_moved(self, moved: tuple[Pair, ...], count: int, terms: Iterable[tuple[int, float]]) -> int:
+        """As `compare`, rows of what is held, which say something where all of some values are moved."""
+        row = self.compare(count, -float(len(moved)), np.inf, terms)
+        for pair in moved:
+            self.a.add_entries(row + np.arange(count), np.full(count, self.moved_on(pair)), -1.0)
+        return row
 
     def moved_on(self, between: tuple[Port, Port]) -> int:
         """A column that is 1 where a value is read in another layout than it is made in, and 0 where it is not."""

@@ -14,12 +14,11 @@ over another value that they read (`cost.products`). Where steps may run in any 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...cost.blocks import perhaps_in_blocks
 from ...cost.memory import DECODED, Point, lies_by_columns, points_without_blocks
@@ -28,14 +27,22 @@ from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
 from ...ir.program import Carry, Kind, Program, Repeat, Stored, Take, operand_names, signature, stored_in, walk
 from ...ir.spmd import unsharded
-from ..layouts.reshard import worthwhile
 from ..layouts.space import Array, Mask
 from .graph import Graph, Port, Result, Tensor
-from .memory_bounds import Copies, Demand, MemoryBounds, MovedBytes, PointBound, Through, local_bytes
+from .live_value import Live, Use
+from .memory_bounds import (
+    Copies,
+    Demand,
+    Freed,
+    MemoryBounds,
+    Pair,
+    PointBound,
+    Through,
+    local_bytes,
+)
 from .step_order import END, Joined, StepOrder
 from .taken_products import Takings, takings
 
-Floats = NDArray[np.float64]
 ORDERED: Joined = {}  # no collective runs as one with another
 
 
@@ -86,138 +93,16 @@ def moments(
     return tuple(stage for point in points_without_blocks(plain) for stage in reader.moments(point))
 
 
-@dataclass(frozen=True)
-class _Use:
-    """A port that reads a value: when, as the index of a node, and inside which repeats."""
-
-    port: Port
-    when: int
-    repeats: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Live:
-    """A value at a point: who has read it, reads it, will read it. `inner`: those that do so in a
-    repeat around the point but not around the value, for which it was moved before. `still`: whether
-    the value is sure to be there in the layout in which it was made. `handed`: of a value whose place is taken by the
-    one that is made, where that is made and how it goes round. `freed`: of a value that a pointwise op reads, the
-    products in whose place that may be made, where they are made and where they are read."""
-
-    tensor: Tensor
-    before: tuple[Port, ...]
-    now: tuple[Port, ...]
-    after: tuple[Port, ...]
-    inner: tuple[Port, ...]
-    still: bool
-    handed: tuple[Port, Port] | None = None
-    through: Through | None = None
-    freed: tuple[tuple[Port, Port], ...] = ()
-
-    @property
-    def name(self) -> str:
-        """That of the value."""
-        return self.tensor.value.name
-
-    def made(self, times: float = 1.0) -> Demand:
-        """It as it was made, or so many times that, as of a sum in f32 that is made into it."""
-        return Demand(self.name, self.tensor.source.node, times * local_bytes(self.tensor, self.tensor.source))
-
-    def read(self, port: Port) -> Demand:
-        """It as it is read."""
-        return Demand(self.name, port.node, local_bytes(self.tensor, port))
-
-    def term(self) -> Demand | None:
-        """What it takes at least; None where that may be nothing."""
-        if self.freed:
-            return replace(self.read(self.now[0]), freed=self.freed)
-        if self.now or self.inner:
-            return self.with_copies(self.read((*self.now, *self.inner)[0]))
-        if self.still:
-            return self.with_copies(self.made())
-        if not self.after and self.handed is not None:
-            made, taken = self.handed
-            there = local_bytes(self.tensor, self.tensor.source)
-            return Demand(self.name, taken.node, np.zeros(len(there)), MovedBytes(taken, made, there))
-        if not self.after:
-            return None  # live for the scores alone that are made of it, and gone where they are moved
-        source = self.tensor.source
-        least = self.tensor.total_bytes / float(self.tensor.space.space.shards.max())
-        return self.with_copies(Demand(self.name, source.node, np.full(len(source.rows), least)))
-
-    def with_copies(self, term: Demand, stored: bool = False) -> Demand:
-        """A term, and all copies that may be there beside what it stands for."""
-        copies = self.copies(stored)
-        alone = len(copies.now) < 2 and not self.after and self.handed is None
-        return term if alone else replace(term, copies=copies)
-
-    def copies(self, stored: bool = False) -> Copies:
-        """All copies of it, what it was made as among them."""
-        source = self.tensor.source
-        now = (*self.now, *self.inner, *((source,) if self.still else ()))
-        before, handed = (source, *self.before), self.handed
-        return Copies(self.tensor, before, now, self.after, stored, handed, self.through, self.freed)
-
-    @property
-    def unhanded(self) -> _Live:
-        """It before the step is run that makes what takes its place."""
-        return self if self.handed is None else replace(self, still=True, handed=None)
-
-    def once(self, done: Container[Port]) -> _Live:
-        """It when of where it is read now it has been moved to those that are `done`, and will be to the others."""
-        left = tuple(port for port in self.now if port not in done)
-        return replace(self, now=tuple(port for port in self.now if port in done), after=(*left, *self.after))
-
-    def gathered(self, by_rows: Mask | None = None) -> Demand:
-        """A copy of what is stored, unless it is read as it is stored; read in a copy that lies `by_rows` it takes no
-        less."""
-        port, source = self.now[0], self.tensor.source
-        there = local_bytes(self.tensor, port)
-        as_stored = np.zeros(len(there)) if by_rows is None else np.where(by_rows, there, 0.0)
-        term = Demand(self.name, port.node, as_stored, MovedBytes(port, source, there), freed=self.freed)
-        return term if self.freed else self.with_copies(term, stored=True)
-
-    def moving(self) -> Iterator[Demand]:
-        """It as it arrives where it is read now, from where it was made, and as it sets out."""
-        least_in, least_out = _neighbours(self.tensor)
-        port, source = self.now[0], self.tensor.source
-        there, here = local_bytes(self.tensor, port), local_bytes(self.tensor, source)
-        moved = MovedBytes(port, source, there + least_in[port.rows])
-        yield Demand(self.name, port.node, there, moved, freed=self.freed)
-        if not self.freed:
-            yield Demand(self.name, source.node, here, MovedBytes(source, port, here + least_out[source.rows]))
-
-    def unmoved(self) -> Demand | None:
-        """It as it was made, before it is moved to where it is read now; None where that may be nothing."""
-        if self.before:
-            return None
-        if not self.freed:
-            return self.made()
-        port = self.now[0]
-        least = self.tensor.total_bytes / float(self.tensor.space.space.shards.max())
-        return Demand(self.name, port.node, np.full(len(port.rows), least), freed=self.freed)
-
-
 def values_of(point: Point) -> list[str]:
     """What is live beside what a step makes and what it decodes."""
     return [live.name for live in point.live if live.name != point.step and live.form != DECODED]
 
 
-def _neighbours(tensor: Tensor) -> tuple[Floats, Floats]:
-    """For each layout the least bytes of one from which it can be made, and of one made from it."""
-    space = tensor.space.space
-    arcs = worthwhile(space, tensor.joins)
-    size = tensor.total_bytes / space.shards
-    least_in, least_out = np.full(len(space), np.inf), np.full(len(space), np.inf)
-    np.minimum.at(least_in, arcs.target, size[arcs.source])
-    np.minimum.at(least_out, arcs.source, size[arcs.target])
-    return least_in, least_out
-
-
 @dataclass(frozen=True)
 class _Reader:
-    """A program and its graph. A node's index is its time, as far as steps keep their order. `scores`: those that attention
-    holds whole, as what they are made of if they are not moved. `lanes`: those of the memory; `sizes`: of the
-    dims."""
+    """A program and its graph. A node's index is its time, as far as steps keep their order. `joined`: whose
+    collectives may run as one. `scores`: those that attention holds whole, as what they are made of if they are not
+    moved. `lanes`: those of the memory; `sizes`: of the dims."""
 
     program: Program
     graph: Graph
@@ -297,19 +182,19 @@ class _Reader:
         item = self.graph.nodes[tensor.source.node].item
         return around[:-1] if isinstance(item, Carry) and item.result == tensor.value.name else around
 
-    def uses(self, tensor: Tensor) -> Iterator[_Use]:
+    def uses(self, tensor: Tensor) -> Iterator[Use]:
         """Who reads a value: results at the end, what goes round at the end of its repeat."""
         for port in tensor.uses:
             around = self.repeats[port.node]
             match self.graph.nodes[port.node].item:
                 case Carry(initial=name) if name == tensor.value.name:
-                    yield _Use(port, port.node, around[:-1])
+                    yield Use(port, port.node, around[:-1])
                 case Carry() | Result():
-                    yield _Use(port, END, around)
+                    yield Use(port, END, around)
                 case _:
-                    yield _Use(port, port.node, around)
+                    yield Use(port, port.node, around)
 
-    def live(self, name: str, repeats: tuple[str, ...], now: int) -> _Live:
+    def live(self, name: str, repeats: tuple[str, ...], now: int) -> Live:
         """A value at a point in `repeats`."""
         tensor = self.tensors[name]
         uses = list(self.uses(tensor))
@@ -325,25 +210,39 @@ class _Reader:
         waiting = carry is not None and self.precedes(now, self.tensors[carry.next].source.node)
         fresh = bool(after) and len(after) == len(uses) and self.order.unmoved(tensor, now)
         handed = None if carry is None else self.handed(carry, now)
-        freed = self.freed(now) if at else ()
+        freed = self.freed(now) if at else None
         if freed and (after or handed or len(at) > 1):  # of which is known what is so in any case
-            before, at, freed = (*before, *at), (), ()
-        return _Live(tensor, before, at, after, tuple(u.port for u in inner), waiting or fresh, handed, freed=freed)
+            before, at, freed = (*before, *at), (), None
+        return Live(tensor, before, at, after, tuple(u.port for u in inner), waiting or fresh, handed, freed=freed)
 
-    def freed(self, now: int) -> tuple[tuple[Port, Port], ...]:
+    def freed(self, now: int) -> Freed | None:
         """The products in whose place an op may be made, each where it is made and where the op reads it: those after
         which none of the others is sure to be made."""
         names = self.takings.products.get(self.graph.nodes[now].name, ()) if now >= 0 else ()
         every = [self.tensors[name] for name in names]
         nodes = [tensor.source.node for tensor in every]
-        tensors = [t for t in every if not any(self.precedes(t.source.node, node) for node in nodes)]
-        return tuple((tensor.source, port) for tensor in tensors for port in tensor.uses if port.node == now)
+        last = [t for t in every if not any(self.precedes(t.source.node, node) for node in nodes)]
+        products = tuple((tensor.source, port) for tensor in last for port in tensor.uses if port.node == now)
+        return Freed(products, tuple(self.between(now, last))) if products else None
 
-    def replaced_by(self, product: str | None) -> tuple[tuple[Port, Port], ...]:
+    def between(self, now: int, products: Sequence[Tensor]) -> Iterator[Pair]:
+        """What else an op reads, and it alone, in its own region: moved, it is so right before, after the products."""
+        sources = {product.source.node for product in products}
+        if all(self.order.ends(node, now) for node in sources):
+            for tensor in self.graph.tensors:
+                own = [port for port in tensor.uses if port.node == now]
+                alone = len(own) == len(tensor.uses) == 1 and self.home(tensor) == self.repeats[now]
+                if alone and tensor.source.node not in sources and self.order.unmoved(tensor, now - 1):
+                    yield tensor.source, own[0]
+
+    def replaced_by(self, product: str | None) -> Freed | None:
         """Of a product that is never there, where nothing else comes in its place, where it is read and made."""
         result = self.takings.over.get(product or "")
-        pairs = () if result is None else self.freed(self.times[result])
-        return tuple((read, made) for made, read in pairs if made is self.tensors[product or ""].source)
+        freed = None if result is None else self.freed(self.times[result])
+        if freed is None or product is None:
+            return None
+        own = tuple(pair for pair in freed.products if pair[0] is self.tensors[product].source)
+        return replace(freed, products=own).turned if own else None
 
     def handed(self, carry: Carry, now: int) -> tuple[Port, Port] | None:
         """Where what takes the place of a value that goes round is made and how it goes on, if that is made now."""
@@ -351,7 +250,7 @@ class _Reader:
         taken = [port for port in following.uses if port.node == inside.source.node]
         return (following.source, taken[0]) if following.source.node == now and len(taken) == 1 else None
 
-    def seen(self, live: _Live, now: int) -> _Live:
+    def seen(self, live: Live, now: int) -> Live:
         """A value with the scores for which it is still there, on the shortest way to one that is read now or later."""
         if live.now or live.after or live.inner or live.still:
             return live
@@ -369,7 +268,7 @@ class _Reader:
             waiting += [(self.graph.nodes[use.port.node].name, port, unmoved) for use in uses if use.when != END]
         return live
 
-    def replaced(self, point: Point, now: int) -> Iterator[_Live]:
+    def replaced(self, point: Point, now: int) -> Iterator[Live]:
         """What goes round and is not read any more, but gives up its place now."""
         known = set(values_of(point))
         for name, carry in self.carries.items():
@@ -411,7 +310,7 @@ class _Reader:
         slots, ways = tensor.space.dims, tensor.space.space.ways
         return whole // ways[:, slots.index(at)] if at in slots else np.full(len(ways), whole)
 
-    def by_rows(self, live: _Live, now: int) -> Mask | None:
+    def by_rows(self, live: Live, now: int) -> Mask | None:
         """Under which choices of an op a table has its rows looked up in a copy; None where that is no such table."""
         match self.graph.nodes[now].item:
             case Take(_, table, _, over) if table == live.name:
@@ -437,7 +336,7 @@ class _Reader:
         for live in every:
             if len(live.now) != 1 or live.before:
                 continue
-            live = live if self.ordered else replace(live, freed=())  # at the latest as it is read for the op
+            live = live if self.ordered else replace(live, freed=None)  # at the latest as it is read for the op
             others: list[Demand | None] = []
             for other in every:
                 if not self.ordered:
@@ -450,7 +349,7 @@ class _Reader:
             for term in live.moving():
                 yield PointBound(point.step, (term, *beside), moving=not self.ordered)
 
-    def outlasts(self, other: _Live, live: _Live) -> bool:
+    def outlasts(self, other: Live, live: Live) -> bool:
         """Whether a value that is read after a point is there from when another is made that is read at the point."""
         there = not other.now and not other.inner
         return there and self.precedes(other.tensor.source.node, live.tensor.source.node)
@@ -462,7 +361,8 @@ class _Reader:
         every += self.replaced(point, now)
         kept = [self.live(name, point.repeats, now) for name in self.held]
         made = [self.tensors[v.name] for v in point.live if v.name == point.step]
-        freed = tuple((made, read) for read, made in self.replaced_by(point.step))
+        replaced = self.replaced_by(point.step)
+        freed = None if replaced is None else replaced.turned
         first = [Copies(tensor, (), (tensor.source,), (), False, freed=freed) for tensor in made]
         moved = tuple(self.moved(point.repeats, now))
         yield Moment((*first, *(live.copies(live.name in self.held) for live in (*every, *kept))), moved)

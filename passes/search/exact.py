@@ -393,8 +393,8 @@ class Prover:
         if groups is not None:
             left = groups.take([arcs.get(t) for t in range(len(flows))])
             groups = replace(left, latency_s=left.latency_s * unit)
-        none = limits is None or not all(mask.any() for mask in alive)
-        loads = [] if none else taken_by(limits.loads(alive), alive)
+        possible = all(mask.any() for mask in alive)
+        loads = taken_by(limits.loads(alive), alive) if limits is not None and possible else []
         combined = limits is not None and limits.combined
         program = choice_program(graph, prices, flows, groups, loads, combined)
         return Reduced(program, [np.flatnonzero(k) for k in alive], arcs, loads, standing)

@@ -21,7 +21,7 @@ from .combinable import ALONE, Groups
 from .dual_ascent import DualAscent
 from .graph import Graph, Port, Tensor
 from .limits import JointLimits, Limits
-from .memory_bounds import Load, Moved
+from .memory_bounds import Load
 from .problem import Candidate, Problem
 from .steiner import Distances
 from .symmetry import image_codes
@@ -31,9 +31,9 @@ SAME = 1e-9  # relative: plans of one price
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """A problem whose images are one, of a `graph`. `of[n]`: for each choice of node n the choice that stands for it; `first[n]`:
-    for each of these one that it stands for. `rows[t]`: the layout that stands for each of tensor t; `groups`: the
-    group that stands for each."""
+    """A problem whose images are one, of a `graph`. `of[n]`: for each choice of node n the choice that stands for it;
+    `first[n]`: for each of these one that it stands for. `rows[t]`: the layout that stands for each of tensor t;
+    `groups`: the group that stands for each."""
 
     graph: Graph
     problem: Problem
@@ -137,26 +137,17 @@ class ImageLimits:
         every = self.limits.loads(self.images.all(allowed))
         out = []
         for load in every:
-            moved = tuple(self._moved(one) for one in load.moved)
+            moved = tuple(one.at(self._ports.__getitem__, first[one.node]) for one in load.moved)
             out.append(Load({n: size[first[n]] for n, size in load.bytes.items()}, load.room * self.share, moved))
         return out
 
-    def _moved(self, moved: Moved) -> Moved:
-        """What images take more where they are moved to another image."""
-        t, here = self._ports[moved.here]
-        _, there = self._ports[moved.there]
-        rows = self.images.rows[t]
-        more = np.full(len(self.images.problem.graph.tensors[t].space), np.inf)
-        np.minimum.at(more, rows[: len(moved.more)], moved.more)
-        return Moved(here, there, np.where(np.isfinite(more), more, 0.0))
-
     @cached_property
-    def _ports(self) -> dict[Port, tuple[int, Port]]:
-        """For each port of a tensor, which one that is, and the port of its images."""
-        found = {}
+    def _ports(self) -> dict[Port, Port]:
+        """For each port of a tensor that of its images."""
+        found: dict[Port, Port] = {}
         tensors = zip(self.images.graph.tensors, self.images.problem.graph.tensors, strict=True)
-        for t, (whole, small) in enumerate(tensors):
-            found |= {p: (t, q) for p, q in zip((whole.source, *whole.uses), (small.source, *small.uses), strict=True)}
+        for whole, small in tensors:
+            found |= zip((whole.source, *whole.uses), (small.source, *small.uses), strict=True)
         return found
 
 

@@ -6,7 +6,7 @@ is left out. `derive_memory_bounds` says what is held where.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,29 @@ from .graph import Port, Tensor
 Floats = NDArray[np.float64]
 ROUNDING = 1e-12  # relative: sums of bytes are exact but for this
 LITTLE = 1e-3  # of the room: what is not worth rows of its own
+
+
+Pair = tuple[Port, Port]  # where a value is made or read, and where it is read or made
+
+
+@dataclass(frozen=True)
+class Freed:
+    """Products that are never there if one of them is not moved, and nothing `beside`: what else is read with them, and
+    would come between as it is moved."""
+
+    products: tuple[Pair, ...]
+    beside: tuple[Pair, ...] = ()
+
+    @property
+    def turned(self) -> Freed:
+        """The same, each product as it is read and made."""
+        return Freed(tuple((there, here) for here, there in self.products), self.beside)
+
+
+def surely_moved(pair: Pair, allowed: Sequence[Mask]) -> bool:
+    """Whether a value is in other layouts at one port than at the other, whatever is chosen."""
+    first, second = (port.rows[allowed[port.node]] for port in pair)
+    return not np.isin(first, second).any()
 
 
 @dataclass(frozen=True)
@@ -45,7 +68,7 @@ class Copies:
     stored: bool
     handed: tuple[Port, Port] | None = None
     through: Through | None = None
-    freed: tuple[tuple[Port, Port], ...] = ()
+    freed: Freed | None = None
 
     @property
     def most(self) -> int:
@@ -55,7 +78,7 @@ class Copies:
     def certain(self, allowed: Sequence[Mask]) -> float:
         """The bytes of those that are settled."""
         now = {_settled(port, allowed) for port in self.now}
-        if self.handed is not None and self.moved_on(self.handed, allowed):
+        if self.handed is not None and surely_moved(self.handed, allowed):
             now.add(_settled(self.tensor.source, allowed))
         made = now | {_settled(port, allowed) for port in self.before}
         held = now | (made & {_settled(port, allowed) for port in self.after})
@@ -63,12 +86,6 @@ class Copies:
             held -= set(self.before[0].rows[allowed[self.before[0].node]].tolist())
         shards = self.tensor.space.space.shards
         return sum(self.tensor.total_bytes / float(shards[row]) for row in held if row is not None)
-
-    @staticmethod
-    def moved_on(handed: tuple[Port, Port], allowed: Sequence[Mask]) -> bool:
-        """Whether what takes the place is sure to be moved for that."""
-        made, taken = (port.rows[allowed[port.node]] for port in handed)
-        return not np.isin(made, taken).any()
 
 
 def _settled(port: Port, allowed: Sequence[Mask]) -> int | None:
@@ -89,15 +106,15 @@ class MovedBytes:
 @dataclass(frozen=True, eq=False)
 class Demand:
     """A value that is held: `bytes[c]` on a chip under choice c of `node`, or what a `trip` of it takes,
-    and no less than all of its `copies`. `freed`: where products are made and where they are read, the latter at
-    `node`, or the other way round: where one of them is not moved between, it is there no more."""
+    and no less than all of its `copies`. `freed`: products whose second ports are at `node`, with which it is not
+    there."""
 
     value: str
     node: int
     bytes: Floats
     trip: MovedBytes | None = None
     copies: Copies | None = None
-    freed: tuple[tuple[Port, Port], ...] = ()
+    freed: Freed | None = None
 
     def within(self, allowed: Sequence[Mask]) -> Floats:
         """The least bytes under each choice of the node, if other nodes keep to what is `allowed`."""
@@ -105,8 +122,9 @@ class Demand:
         if self.trip is not None:
             rows = self.trip.here.rows[allowed[self.trip.here.node]]
             size = np.where(np.isin(self.trip.there.rows, rows), size, self.trip.moved)
-        for other, own in self.freed:
-            size = np.where(np.isin(own.rows, other.rows[allowed[other.node]]), 0.0, size)
+        if self.freed is not None and not any(surely_moved(pair, allowed) for pair in self.freed.beside):
+            for other, own in self.freed.products:
+                size = np.where(np.isin(own.rows, other.rows[allowed[other.node]]), 0.0, size)
         return size if self.copies is None else np.maximum(size, self.copies.certain(allowed))
 
     def least(self, allowed: Sequence[Mask]) -> float:
@@ -116,21 +134,15 @@ class Demand:
     def moved(self, allowed: Sequence[Mask]) -> Moved | None:
         """What it takes more than `within` says where its value is moved; None where that is nothing, or it is not
         known of one move alone."""
-        pair = None if self.trip is None else (self.trip.here, self.trip.there)
-        if pair is None and len(self.freed) == 1:
-            pair = self.freed[0]
-        if pair is None or any(freed != pair for freed in self.freed):
-            return None
-        here, there = pair
-        size = self.bytes if self.trip is None else self.trip.moved
+        pairs: tuple[Pair, ...] = () if self.trip is None else ((self.trip.here, self.trip.there),)
+        size, beside = self.bytes if self.trip is None else self.trip.moved, tuple[Pair, ...]()
+        if self.freed is not None and self.freed.products != pairs:
+            pairs, beside, size = self.freed.products, self.freed.beside, np.minimum(self.bytes, size)
         size = size if self.copies is None else np.maximum(size, self.copies.certain(allowed))
-        more, mask = size - self.within(allowed), allowed[self.node]
-        if not (more[mask] > 0).any():
+        more = np.maximum(size - self.within(allowed), 0.0)
+        if not (more[allowed[self.node]] > 0).any():
             return None
-        rows = there.rows[mask]
-        by_layout = np.full(1 + int(max(rows.max(), here.rows.max())), np.inf)
-        np.minimum.at(by_layout, rows, more[mask])
-        return Moved(here, there, np.where(np.isfinite(by_layout), by_layout, 0.0))
+        return Moved(self.node, more, pairs, beside)
 
 
 @dataclass(frozen=True)
@@ -149,16 +161,28 @@ class PointBound:
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """A value that takes `more[r]` bytes if it lies as layout r at port `there`, and in another one at port `here`."""
+    """What takes `more[c]` bytes under choice c of `node` if `all_of` some values are moved, or `any_of` others."""
 
-    here: Port
-    there: Port
+    node: int
     more: Floats
+    all_of: tuple[Pair, ...]
+    any_of: tuple[Pair, ...] = ()
 
     def of(self, chosen: Sequence[int]) -> float:
         """What it takes in a plan."""
-        here, there = (int(port.rows[chosen[port.node]]) for port in (self.here, self.there))
-        return 0.0 if here == there else float(self.more[there])
+        every = all(_is_moved(pair, chosen) for pair in self.all_of)
+        some = every or any(_is_moved(pair, chosen) for pair in self.any_of)
+        return float(self.more[chosen[self.node]]) if some else 0.0
+
+    def at(self, port: Callable[[Port], Port], choices: NDArray[np.generic]) -> Moved:
+        """With other ports, and some of the choices of its node."""
+        all_of, any_of = (tuple((port(a), port(b)) for a, b in pairs) for pairs in (self.all_of, self.any_of))
+        return Moved(self.node, self.more[choices], all_of, any_of)
+
+
+def _is_moved(pair: Pair, chosen: Sequence[int]) -> bool:
+    first, second = (int(port.rows[chosen[port.node]]) for port in pair)
+    return first != second
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +208,7 @@ def taken_by(loads: Sequence[Load], masks: Sequence[Mask]) -> list[Load]:
 
     out = []
     for load in loads:
-        moved = tuple(Moved(left(one.here), left(one.there), one.more) for one in load.moved)
+        moved = tuple(one.at(left, masks[one.node]) for one in load.moved)
         out.append(Load({n: size[masks[n]] for n, size in load.bytes.items()}, load.room, moved))
     return out
 
@@ -265,19 +289,20 @@ def _sum(
 
 
 def _moved(terms: Sequence[Demand], allowed: Sequence[Mask]) -> list[Moved]:
-    """What terms take more where their values are moved, those of one move together."""
-    every: dict[tuple[Port, Port], Floats] = {}
+    """What terms take more where values are moved, those of one node and the same moves together."""
+    every: dict[tuple[int, tuple[Pair, ...], tuple[Pair, ...]], Floats] = {}
     for term in terms:
         one = term.moved(allowed)
         if one is not None:
-            every[one.here, one.there] = every.get((one.here, one.there), 0.0) + one.more
-    return [Moved(here, there, more) for (here, there), more in every.items()]
+            key = one.node, one.all_of, one.any_of
+            every[key] = every.get(key, 0.0) + one.more
+    return [Moved(node, more, all_of, any_of) for (node, all_of, any_of), more in every.items()]
 
 
 def _load(size: Mapping[int, Floats], moved: Sequence[Moved], room: float) -> Load:
     """What choices take of `room` bytes; twice as much stands for all that is more, and for what cannot be. Of what is
     moved nothing is said that is `LITTLE`."""
-    more = [Moved(one.here, one.there, np.minimum(one.more, 2 * room)) for one in moved]
+    more = [replace(one, more=np.minimum(one.more, 2 * room)) for one in moved]
     kept = tuple(one for one in more if one.more.max() > LITTLE * room)
     return Load({n: np.minimum(each, 2 * room) for n, each in size.items()}, room, kept)
 

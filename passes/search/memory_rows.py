@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from ..ilp.model import Assembly, Model
 from ..layouts.space import Array
-from .graph import Port
-from .memory_bounds import Load
+from .memory_bounds import Load, Moved, Pair
 
 Floats = NDArray[np.float64]
 
@@ -56,21 +55,46 @@ def parts(loads: Sequence[Load]) -> list[Part]:
 
 
 @dataclass(frozen=True)
+class _Key:
+    """When a node takes more bytes, and which of its choices take as much of them: as `Moved`, without how much."""
+
+    node: int
+    all_of: tuple[Pair, ...]
+    any_of: tuple[Pair, ...]
+    sizes: bytes
+
+    @property
+    def own(self) -> Pair | None:
+        """The one value that is moved, if the node itself makes or reads it: its layout says how much is taken."""
+        return self.all_of[0] if len(self.all_of) == 1 and self.all_of[0][1].node == self.node else None
+
+    @property
+    def alike(self) -> Floats | Array:
+        """A number for each choice, the same where as much is taken."""
+        return np.frombuffer(self.sizes) if self.own is None else self.own[1].rows
+
+
+def _key(moved: Moved) -> _Key:
+    own = _Key(moved.node, moved.all_of, moved.any_of, b"")
+    return own if own.own is not None else replace(own, sizes=moved.more.tobytes())
+
+
+@dataclass(frozen=True)
 class MemoryRows:
     """The rows of a program that say what loads take, those of the loads first, and the columns of what several have in
-    common. `moved`: of each value that is moved or not the first column that says as which layout it is, and those
-    layouts; rows of their own say when."""
+    common. `moved`: of what is taken if values are moved the first column that says as much, and the choice whose bytes
+    each stands for; rows of their own say when."""
 
     rows: range
     sums: range
-    moved: Mapping[tuple[Port, Port], tuple[int, Array]]
+    moved: Mapping[_Key, tuple[int, Array]]
 
     def moves(self, loads: Sequence[Load]) -> Iterator[tuple[int, Array, Floats]]:
         """What loads take with values that are moved, in the solver's unit: the row of a load, columns, and entries."""
         for row, load in enumerate(loads, start=self.rows.start):
             for one in load.moved:
-                first, layouts = self.moved[one.here, one.there]
-                yield row, first + np.arange(len(layouts)), one.more[layouts] * (ROOM / load.room)
+                first, some = self.moved[_key(one)]
+                yield row, first + np.arange(len(some)), one.more[some] * (ROOM / load.room)
 
 
 def add_memory(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> MemoryRows:
@@ -98,25 +122,51 @@ def add_memory(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> Mem
     return memory
 
 
-def _add_moved(
-    a: Assembly, choice: Sequence[int], loads: Sequence[Load]
-) -> dict[tuple[Port, Port], tuple[int, Array]]:
-    """Add a column for each layout as which a value may be there in another than it is in elsewhere, which is 1 then.
-    """
-    most: dict[tuple[Port, Port], Floats] = {}
-    for load in loads:
-        for one in load.moved:
-            most[one.here, one.there] = np.maximum(most.get((one.here, one.there), 0.0), one.more)
+def _add_moved(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> dict[_Key, tuple[int, Array]]:
+    """Add columns that are 1 where a node takes more as values are moved: one for each layout of the value itself, or
+    for all choices of which each takes as much, the first of which stands for them."""
+    known: dict[Pair, int] = {}
     out = {}
-    for (here, there), more in most.items():
-        layouts = np.flatnonzero(more)
-        first, row = a.add_columns(np.zeros(len(layouts)), 1.0, False), a.add_rows(len(layouts), 0.0, np.inf)
-        a.add_entries(row + np.arange(len(layouts)), first + np.arange(len(layouts)), 1.0)
-        for port, sign in ((there, -1.0), (here, 1.0)):
-            some = np.flatnonzero(np.isin(port.rows, layouts))
-            a.add_entries(row + np.searchsorted(layouts, port.rows[some]), choice[port.node] + some, sign)
-        out[here, there] = first, layouts
+    for one in dict.fromkeys(_key(one) for load in loads for one in load.moved):
+        _, first, of = np.unique(one.alike, return_index=True, return_inverse=True)
+        columns, row = a.add_columns(np.zeros(len(first)), 1.0, False), 0
+        own = np.arange(len(of))
+        conditions = [*([one.all_of] if one.own is None else []), *((pair,) for pair in one.any_of)]
+        if one.own is not None:
+            here, there = one.own
+            row = a.add_rows(len(first), 0.0, np.inf)
+            some = np.flatnonzero(np.isin(here.rows, there.rows[first]))
+            order = np.argsort(there.rows[first])
+            at = order[np.searchsorted(there.rows[first], here.rows[some], sorter=order)]
+            a.add_entries(row + at, choice[here.node] + some, 1.0)
+            _add_unless(a, columns, row, choice[one.node] + own, of.reshape(-1))
+        for pairs in conditions:
+            row = a.add_rows(len(first), -float(len(pairs)), np.inf)
+            for pair in pairs:
+                a.add_entries(row + np.arange(len(first)), np.full(len(first), _moved_on(a, choice, pair, known)), -1.0)
+            _add_unless(a, columns, row, choice[one.node] + own, of.reshape(-1))
+        out[one] = columns, first
     return out
+
+
+def _add_unless(a: Assembly, columns: int, rows: int, choices: Array, of: Array) -> None:
+    """Let each column be no less than the choices that it is `of`, beside what its row has else."""
+    count = int(of.max()) + 1
+    a.add_entries(rows + np.arange(count), columns + np.arange(count), 1.0)
+    a.add_entries(rows + of, choices, -1.0)
+
+
+def _moved_on(a: Assembly, choice: Sequence[int], pair: Pair, known: dict[Pair, int]) -> int:
+    """A column that is 1 where a value is in another layout at one port than at the other."""
+    if pair not in known:
+        column = known[pair] = a.add_columns(np.zeros(1), 1.0, False)
+        layouts = np.unique(np.concatenate([port.rows for port in pair]))
+        row = a.add_rows(len(layouts), 0.0, np.inf)
+        a.add_entries(row + np.arange(len(layouts)), np.full(len(layouts), column), 1.0)
+        for port, sign in zip(pair, (1.0, -1.0), strict=True):
+            at = np.searchsorted(layouts, port.rows)
+            a.add_entries(row + at, choice[port.node] + np.arange(len(port.rows)), sign)
+    return known[pair]
 
 
 def _add_sum(a: Assembly, choice: Sequence[int], part: Part, first: int) -> None:

@@ -21,7 +21,7 @@ Joined = Mapping[str, frozenset[str]]  # of each value all with which it may hav
 
 
 def joined(groups: Groups, graph: Graph, phase: str) -> Joined:
-    """The values of a phase whose collectives may run as one, directly or by those of others, of a graph whose arcs have
+    """The values of a phase whose collectives may run as one, be it by those of others, of a graph whose arcs have such
     `groups`."""
     known: dict[int, set[str]] = {}
     for tensor, of in zip(graph.tensors, groups.of, strict=True):
@@ -35,8 +35,8 @@ def joined(groups: Groups, graph: Graph, phase: str) -> Joined:
 
 @dataclass(frozen=True)
 class StepOrder:
-    """The order of the nodes of a phase, of which each `reads` some values, inside `repeats`. `joined`: what collectives
-    may run as one; None where steps may run in any order in which each finds what it reads."""
+    """The order of the nodes of a phase, of which each `reads` some values, inside `repeats`. `joined`: whose
+    collectives may run as one; None where steps may run in any order in which each finds what it reads."""
 
     graph: Graph
     repeats: Mapping[int, tuple[str, ...]]
@@ -55,6 +55,10 @@ class StepOrder:
         if first in self.earlier[second]:
             return True
         return self.repeats[first] == self.repeats[second] and self._latest[first] < self._soonest[second]
+
+    def ends(self, first: int, second: int) -> bool:
+        """Whether a node has run before anything that stands right before a later one."""
+        return self.kept or (self.joined is not None and self._latest[first] < second)
 
     def unmoved(self, tensor: Tensor, now: int) -> bool:
         """Whether a value is sure not to be moved before a node has run that precedes all that read it."""

@@ -134,7 +134,7 @@ def test_rows_tell_what_values_take_that_are_moved(text: str, phase: str, monkey
             less += known < least * (1 - 1e-9)
             all_of_it += known >= least * (1 - 1e-9)
             more += known > told(need, plan, every, moved=False) * (1 + 1e-9)
-    assert all_of_it >= less and more > all_of_it / 2, "what rows do not tell are second copies"
+    assert all_of_it > 0.8 * less and more > all_of_it / 2, "what rows do not tell are second copies"
 
 
 def test_on_one_chip_all_that_is_held_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from escc.passes.search.memory_rows import ROOM, MemoryRows, add_memory, parts, 
 
 def loads_of(seed: int, points: int = 12) -> tuple[list[int], list[Load]]:
     """How many choices nodes have, and made-up loads at points in time: some nodes take the same at all of them, others
-    from one point to another; one takes what others do not, at one point it alone; the rooms are two. Of two values more
-    is taken at some points where they are moved."""
+    from one point to another; one takes what others do not, at one point it alone; the rooms are two. At some points
+    more is taken where one or both of two values are moved."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, 6, size=9).tolist()
     sizes = [rng.choice([0.0, 1.0, 3.0, 4.5, 20.0], size=count) for count in counts]
@@ -30,7 +30,11 @@ def loads_of(seed: int, points: int = 12) -> tuple[list[int], list[Load]]:
         bytes_ = {n: sizes[n] for n, (begin, end) in enumerate(spans) if begin <= point < end}
         if point == points // 2:
             bytes_[8] = sizes[8] + 1.0
-        moved = tuple(Moved(*pair, rng.choice([0.0, 2.0, 9.0], size=4)) for pair in pairs[: point % 3])
+        some = rng.choice([0.0, 2.0, 9.0], size=(4, 6))
+        own = [Moved(pair[1].node, some[k][pair[1].rows], (pair,)) for k, pair in enumerate(pairs[: point % 3])]
+        beside = Moved(1, some[2][ports[1].rows], pairs[:1], pairs[1:])
+        other = Moved(4, some[3][: counts[4]], pairs)
+        moved = (*own, *([beside] if point % 4 == 1 else []), *([other] if point % 5 == 2 else []))
         out.append(Load(bytes_, 60.0 if point % 2 else 45.0, moved))
     return counts, out
 
@@ -111,10 +115,10 @@ def test_loads_are_numbered_anew_with_their_ports() -> None:
     kept = [np.flatnonzero(mask) for mask in masks]
     left = taken_by(loads, masks)
     for chosen in np.ndindex(*(len(k) for k in kept)):
-        before = [int(k[c]) for k, c in zip(kept, chosen, strict=True)]
-        assert [load.of(chosen) for load in left] == [load.of(before) for load in loads]
-    pairs = {(one.here, one.there) for load in left for one in load.moved}
-    assert len(pairs) == len({(one.here, one.there) for load in loads for one in load.moved}), "what is one move stays one"
+        whole = [int(k[c]) for k, c in zip(kept, chosen, strict=True)]
+        assert [load.of(chosen) for load in left] == [load.of(whole) for load in loads]
+    pairs, before = ({one.all_of for load in every for one in load.moved} for every in (left, loads))
+    assert len(pairs) == len(before), "what is one move stays one"
 
 
 @pytest.mark.parametrize("seed", range(12))

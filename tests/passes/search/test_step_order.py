@@ -1,0 +1,129 @@
+"""Which steps run before which others: what is said to is so in every plan, however its collectives run as one."""
+
+from __future__ import annotations
+
+import pytest
+from judge.generator import generate
+from problems import GATED, drawn
+
+from escc.compiler.plan.pipeline import program_of
+from escc.cost.hardware import Convention, Hardware
+from escc.ir.diagnostics import Source
+from escc.ir.mesh import Mesh
+from escc.ir.program import Program, walk
+from escc.ir.spmd import Compute, Move, SpmdProgram
+from escc.passes.search.derive_memory_bounds import ORDERED, _Reader
+from escc.passes.search.limits import Limits
+from escc.passes.search.problem import Problem
+from escc.passes.search.step_order import StepOrder, joined
+from escc.passes.search.taken_products import Takings
+
+from .test_memory_bounds import searched
+
+LINKS = Hardware.of_paper("tpu-v4").with_network(Convention.LINKS)
+ATTENTION = """
+dim B = 16, L = 32, M = 32, E = 64, H = 8, Q = 16, F = 128
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wq, Wk, Wv: bf16[E,H,Q]
+  param Wo: bf16[H,Q,E]
+  param Wi, Wg: bf16[E,F]
+  param Wd: bf16[F,E]
+  cache keys, values: bf16[B,M,H,Q]
+  n = exp(x)
+  q[B,L,H,Q] = n[B,L,E] * Wq[E,H,Q]
+  r = exp(q)
+  k[B,L,H,Q] = n[B,L,E] * Wk[E,H,Q]
+  v[B,L,H,Q] = n[B,L,E] * Wv[E,H,Q]
+  ks = append(keys, k, L into M)
+  vs = append(values, v, L into M)
+  s[B,L,H,M] = r[B,L,H,Q] * ks[B,M,H,Q]
+  p = softmax(s, over=M, mask=causal(L, M))
+  o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,H,Q]
+  a[B,L,E] = o[B,L,H,Q] * Wo[H,Q,E]
+  u[B,L,F] = n[B,L,E] * Wi[E,F]
+  h = gelu(u)
+  d[B,L,E] = h[B,L,F] * Wd[F,E]
+  return x + a + d
+}
+main(x: bf16[B,L,E]) {
+  y = repeat 2 layer(x)
+  return y
+}
+"""
+
+
+def ordered(program: Program, phase: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Problem, Limits, StepOrder]:
+    """What the search is handed for a program on 2x2 chips, and the order of its steps."""
+    problem, limits = searched(program, phase, Mesh.parse("2x2"), LINKS, monkeypatch)
+    as_one = ORDERED if problem.groups is None else joined(problem.groups, problem.graph, phase)
+    return problem, limits, _Reader(program, problem.graph, as_one, Takings({}, {})).order
+
+
+def places(spmd: SpmdProgram) -> dict[str, int]:
+    """Where each step stands, by what it makes."""
+    steps = (placed.item for placed in walk(spmd.body))
+    return {step.result: n for n, step in enumerate(steps) if isinstance(step, Compute | Move)}
+
+
+def compared(problem: Problem, limits: Limits, order: StepOrder, draws: int) -> tuple[int, int]:
+    """Of some plans how many pairs of steps are said to keep their order, and how many do not keep it."""
+    said = turned = 0
+    steps = [n for n, node in enumerate(problem.graph.nodes) if order._is_step(n) and order.repeats[n]]
+    for draw in range(draws):
+        at = places(limits.spell(problem.found(drawn(problem, draw)), True))
+        for k, first in enumerate(steps):
+            for second in steps[k + 1 :]:
+                names = [problem.graph.nodes[n].name for n in (first, second)]
+                keeps = order.precedes(first, second)
+                assert not keeps or at[names[0]] < at[names[1]], (draw, names)
+                assert not order.precedes(second, first)
+                said, turned = said + keeps, turned + (at[names[0]] > at[names[1]])
+    return said, turned
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_steps_that_are_said_to_keep_their_order_do(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, limits, order = ordered(generate(seed).program, "main", monkeypatch)
+    every = [n for n, _ in enumerate(problem.graph.nodes) if order._is_step(n)]
+    for draw in range(6):
+        at = places(limits.spell(problem.found(drawn(problem, draw)), True))
+        for first in every:
+            for second in every:
+                names = [problem.graph.nodes[n].name for n in (first, second)]
+                assert not order.precedes(first, second) or at[names[0]] < at[names[1]], (draw, names)
+
+
+def test_most_steps_of_a_layer_keep_it_and_some_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where queries wait for keys and values what is made of them does too."""
+    problem, limits, order = ordered(program_of(Source("layer.esti", ATTENTION)), "main", monkeypatch)
+    said, turned = compared(problem, limits, order, 40)
+    assert turned > 0 and not order.kept
+    steps = [n for n, _ in enumerate(problem.graph.nodes) if order._is_step(n) and order.repeats[n]]
+    assert said > 0.6 * 40 * len(steps) * (len(steps) - 1) / 2
+    number = {node.name: n for n, node in enumerate(problem.graph.nodes)}
+    assert order.precedes(number["layer.n"], number["layer.v"])
+    assert order.precedes(number["layer.u"], number["layer.h"]), "one waits for the other"
+    assert order.precedes(number["layer.k"], number["layer.v"]), "both read what waits for nothing"
+    assert not order.precedes(number["layer.r"], number["layer.v"]), "queries may be moved with values"
+
+
+@pytest.mark.parametrize("text", [GATED, ATTENTION])
+def test_a_value_that_is_said_to_lie_as_it_was_made_is_not_moved_before(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, limits, order = ordered(program_of(Source("layer.esti", text)), "main", monkeypatch)
+    steps = [n for n, _ in enumerate(problem.graph.nodes) if order._is_step(n) and order.repeats[n]]
+    seen = 0
+    for draw in range(20):
+        spmd = limits.spell(problem.found(drawn(problem, draw)), True)
+        at = places(spmd)
+        moves = [placed.item for placed in walk(spmd.body) if isinstance(placed.item, Move)]
+        for tensor in problem.graph.tensors:
+            first = [at[move.result] for move in moves if move.operand == tensor.value.name]
+            uses = [port.node for port in tensor.uses]
+            for now in steps:
+                after = tensor.source.node < now and uses and all(order.precedes(now, use) for use in uses)
+                if after and tensor.source.node in steps and order.unmoved(tensor, now):
+                    seen += 1
+                    assert all(at[problem.graph.nodes[now].name] < place for place in first)
+    assert seen >= 20

@@ -126,9 +126,7 @@ class StepOrder:
         return soonest
 
     def _made(self, name: str, reader: int, soonest: Mapping[int, float]) -> float:
-        """The earliest that a value is made, or moved as one with another, as `_soonest` has it."""
+        """The soonest that what makes a value runs, in the region of one that reads it."""
         source = self._tensors[name].source.node
-        if not self._is_step(source) or self.repeats[source] != self.repeats[reader]:
-            return -math.inf
-        together = (self._tensors[n].source.node for n in (self.joined or {}).get(name, ()))
-        return min([soonest[source], *map(float, together)])
+        inside = self._is_step(source) and self.repeats[source] == self.repeats[reader]
+        return soonest[source] if inside else -math.inf

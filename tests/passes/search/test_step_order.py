@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from judge.generator import generate
-from problems import GATED, drawn
+from problems import drawn
 
 from escc.compiler.plan.pipeline import program_of
 from escc.cost.hardware import Convention, Hardware
@@ -46,6 +46,29 @@ block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
   return x + a + d
 }
 main(x: bf16[B,L,E]) {
+  y = repeat 2 layer(x)
+  return y
+}
+"""
+
+LATE = """
+dim B = 64, E = 64, F = 64
+block layer(x: bf16[B,E]) -> bf16[B,E] {
+  param Wh: bf16[E,F]
+  param Wq, Wk: bf16[F,E]
+  n = exp(x)
+  h[B,F] = n[B,E] * Wh[E,F]
+  m = exp(n)
+  q[B,E] = h[B,F] * Wq[F,E]
+  r = exp(q)
+  w = r * m
+  k[B,E] = h[B,F] * Wk[F,E]
+  y = exp(n)
+  z = exp(y)
+  t = w * k * z
+  return x + t
+}
+main(x: bf16[B,E]) {
   y = repeat 2 layer(x)
   return y
 }
@@ -107,14 +130,14 @@ def test_most_steps_of_a_layer_keep_it_and_some_do_not(monkeypatch: pytest.Monke
     assert not order.precedes(number["layer.r"], number["layer.v"]), "queries may be moved with values"
 
 
-@pytest.mark.parametrize("text", [GATED, ATTENTION])
+@pytest.mark.parametrize(("text", "known"), [(LATE, 0), (ATTENTION, 20)])
 def test_a_value_that_is_said_to_lie_as_it_was_made_is_not_moved_before(
-    text: str, monkeypatch: pytest.MonkeyPatch
+    text: str, known: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, limits, order = ordered(program_of(Source("layer.esti", text)), "main", monkeypatch)
     steps = [n for n, _ in enumerate(problem.graph.nodes) if order._is_step(n) and order.repeats[n]]
     seen = 0
-    for draw in range(20):
+    for draw in range(40):
         spmd = limits.spell(problem.found(drawn(problem, draw)), True)
         at = places(spmd)
         moves = [placed.item for placed in walk(spmd.body) if isinstance(placed.item, Move)]
@@ -126,4 +149,4 @@ def test_a_value_that_is_said_to_lie_as_it_was_made_is_not_moved_before(
                 if after and tensor.source.node in steps and order.unmoved(tensor, now):
                     seen += 1
                     assert all(at[problem.graph.nodes[now].name] < place for place in first)
-    assert seen >= 20
+    assert seen >= known

@@ -72,6 +72,7 @@ class ImageSearch:
         cheapest, bound = small.cheapest(limits, max(least, low), below)
         whole, found = self.images.whole(self.ascent, ascent), None
         if cheapest is not None:
+            cheapest, limits = self._known_closer(cheapest, small, limits, max(least, low), below)
             found = self._nearest(cheapest, small, limits, max(least, low), whole, below)
             if found is not None and bound < found.price * (1 - ROUGH):
                 found = self._stored_alike(found, whole) or found
@@ -80,6 +81,17 @@ class ImageSearch:
                 found = self._nearest_as_stored(cheapest, small, limits, max(least, low), price) or found
         self.prover.solve_s += small.prover.solve_s
         return Among(bound, found, whole)
+
+    def _known_closer(
+        self, plan: Candidate, small: _Small, limits: ImageLimits, low: float, below: float
+    ) -> tuple[Candidate, ImageLimits]:
+        """A plan among images, and the limits that it keeps to: those of which more is known, if there is one."""
+        closer = ImageLimits(self.images, self.closer)
+        if not closer.fits(plan):
+            other, _ = small.any(closer, low, below, ROOMY)
+            if other is not None:
+                return other, closer
+        return plan, limits
 
     def _nearest(
         self, plan: Candidate, small: _Small, limits: ImageLimits, low: float, whole: DualAscent, below: float
@@ -118,10 +130,6 @@ class ImageSearch:
         """Limits that a plan among images does not keep to, by so much `beyond` what it takes too much as it is spelled
         out `wrong`; None where none of its images is a plan. They leave out what is held as values are moved, which is
         known well in some points alone: with less room there as well none may be left."""
-        if limits.limits is self.limits:
-            closer = ImageLimits(self.images, self.closer)
-            if not closer.fits(plan):
-                return closer
         limits = replace(limits, limits=self.closer.standing)
         excess = UNKNOWN if wrong is None else max(self.limits.excess(wrong), SOME)
         less = limits.share * (1 - beyond * excess)

@@ -207,6 +207,31 @@ def test_products_that_are_never_there_are_not_needed(
     assert compare(problem, limits, plan) == pytest.approx(worst, rel=1e-12)
 
 
+@pytest.mark.parametrize("convention", Convention)
+def test_a_product_is_there_where_something_is_moved_between_it_and_what_it_goes_in(
+    convention: Convention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that is known of all plans together: whether a bias that nobody else reads is moved."""
+    text = GATED.replace("  n = exp(x)", "  param b: bf16[E]\n  n = exp(x)").replace("return x + d", "return d + b")
+    program, hardware = program_of(Source("biased.esti", text)), HARDWARE.with_network(convention)
+    problem, limits = searched(program, "main", Mesh.parse("2x2"), hardware, monkeypatch)
+    every = [np.ones(len(p), dtype=bool) for p in problem.prices]
+    there = gone = 0
+    for draw in range(60):
+        plan = drawn(problem, draw)
+        compare(problem, limits, plan)
+        [need] = [n for n in limits.needs.points if n.step == "layer.return" and not n.moving and len(n.terms) > 2]
+        own = PointBound(need.step, tuple(term for term in need.terms if term.value == "layer.d"))
+        spmd = limits.spell(problem.found(plan), True)
+        [held] = [point for point in points(spmd, limits.lanes, limits.fused) if point.step == "layer.return"]
+        moved = any("layer.b'" in live.name for live in held.live)
+        if any(value.name == "layer.d'" for value in spmd.values):
+            continue
+        assert (told(own, plan, every) > 0) == moved == any(live.name == "layer.d" for live in held.live)
+        there, gone = there + moved, gone + (not moved)
+    assert there and gone
+
+
 @pytest.mark.parametrize(("chip", "fused"), [("tpu-v4", True), ("tpu-v5e", False), ("h100", False)])
 def test_they_are_where_the_compiler_gathers_ahead_or_is_another(
     chip: str, fused: bool, monkeypatch: pytest.MonkeyPatch

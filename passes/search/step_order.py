@@ -52,8 +52,8 @@ class StepOrder:
         """Whether one node is sure to run before another."""
         if self.kept or END in (first, second) or min(first, second) < 0:
             return first < second
-        if first in self.earlier[second]:
-            return True
+        if self.joined is None or first in self.earlier[second]:
+            return first in self.earlier[second]
         return self.repeats[first] == self.repeats[second] and self._latest[first] < self._soonest[second]
 
     def ends(self, first: int, second: int) -> bool:
@@ -121,7 +121,7 @@ class StepOrder:
         soonest: dict[int, float] = {}
         for node, names in self.reads.items():
             soonest[node] = float(node)
-            if self.joined is None or not self.joined.keys().isdisjoint(names):
+            if not (self.joined or {}).keys().isdisjoint(names):
                 soonest[node] = min(float(node), max(self._made(name, node, soonest) for name in names))
         return soonest
 

@@ -176,9 +176,18 @@ def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) 
 
 
 def rotate(a: jax.Array, axis: int) -> jax.Array:
-    """Pairs along `axis` turned by a right angle: (a, b) becomes (-b, a). Pairs are no dim, which would fill lanes."""
-    first = jnp.expand_dims(np.arange(a.shape[axis]) % 2 == 0, [i for i in range(a.ndim) if i != axis % a.ndim])
-    return jnp.where(first, -jnp.roll(a, -1, axis), jnp.roll(a, 1, axis))
+    """Pairs along `axis` turned by a right angle: (a, b) becomes (-b, a). Pairs are no dim, which would fill lanes.
+
+    Neighbours come by padding, which is made with what reads it. Slices that are joined anew, as a roll has them, the
+    TPU's compiler writes out, each padded to whole lanes.
+    """
+    axis %= a.ndim
+    first = jnp.expand_dims(np.arange(a.shape[axis]) % 2 == 0, [i for i in range(a.ndim) if i != axis])
+
+    def shifted(by: int) -> jax.Array:
+        return lax.pad(a, jnp.zeros((), a.dtype), [(by, -by, 0) if i == axis else (0, 0, 0) for i in range(a.ndim)])
+
+    return jnp.where(first, -shifted(-1), shifted(1))
 
 
 def gather_in_stages(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:

@@ -21,10 +21,13 @@ A reduce-scatter that goes as rows there (cost.tpu_collectives) holds what it re
 gather or reduce-scatter in two stages holds what the first one makes.
 
 Rows of chosen entries that are added up, such as what a token's experts make, are added in f32: a narrow sum of them
-is there in that type as well while it is made. A matrix of codes that multiplies rows is decoded before it does. Two
-that multiply the same rows count together, though the compiler decodes one after the other: what it holds beside one
-are its scales, laid out for all places, which take half of it in 8 bits and twice it in f32 (libtpu 0.0.42, v4 4x4x4:
-of gpt-oss-120b's prefill 531 MB a matrix, and 265 of scales; 1,062 where they were made wide first).
+is there in that type as well while it is made. A matrix of codes that multiplies rows is decoded before it does, one
+after the other where there are several. One with a scale for each group of places comes to that in a copy, taken apart
+in groups (libtpu 0.0.42, v4 4x4x4: of gpt-oss-120b's prefill 531 MB a matrix, and 133 of its codes).
+
+Stored tensors of which no dim fills the lanes of tiles take the lanes that are begun of the dim of which that is least
+(the same: of 18.53 GB, 2,880 wide, 18.94). Of what has less than as many places as a square of lanes, such as scales of
+blocks, that is little, and not counted.
 
 To choose, rows of SORTED_KEYS keys at the most are sorted at a time: beside the keys there are integers in their order,
 the sorted keys, and where they stood (libtpu 0.0.42, v4: of 2**26 keys in f32 that are sorted at once three times their
@@ -46,7 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.collective import AllGather, ReduceScatter
-from ..ir.dataflow import ops, origins, regions
+from ..ir.dataflow import ops, origins
 from ..ir.dtype import Dtype
 from ..ir.program import Append, Choose, Einsum, Kind, Region, Repeat, Stored, Take, operand_names, walk
 from ..ir.spmd import Compute, Move, SpmdProgram, Step
@@ -62,7 +65,8 @@ from .tpu_collectives import Kept
 MOST_PADDING = Fraction(1, 8)  # of a table that is handed over by rows, of what it takes without
 SORTED_KEYS = 2**22  # as many rows as have so many keys are sorted at a time in JAX modules
 
-DECODED = "decoded"  # the form of a matrix of codes that multiplies rows of chosen entries
+# The forms of a matrix of codes that multiplies rows of chosen entries: the numbers, and the codes before that.
+DECODING = DECODED, IN_GROUPS = "decoded", "in groups"
 CODES = (Dtype.FP8, Dtype.FP4, Dtype.INT8, Dtype.INT4)
 
 Ints = NDArray[np.int64]
@@ -74,8 +78,9 @@ class Live:
     """A value that is held at a point, and its bytes on a chip. `copy_of`: the parameter or cache that
     it is a moved copy of, such as gathered weights; None for an intermediate value. `form`: `block`, where it is no
     more than a block of the value, `rows`, where it is a second copy of it, laid out by rows, `sorted`, where it is
-    what rows of it are sorted in, `decoded`, where it is the numbers that its codes stand for, `first stage`, where it
-    is what the first of two stages of a collective makes of it; None for it itself."""
+    what rows of it are sorted in, `decoded`, where it is the numbers that its codes stand for, `in groups`, where it is
+    its codes once more before that, `first stage`, where it is what the first of two stages of a collective makes of
+    it, `padding`, where it is what fills the lanes of it; None for it itself."""
 
     name: str
     bytes: Fraction
@@ -171,6 +176,18 @@ def handed_by_rows(spmd: SpmdProgram, lanes: int) -> dict[str, Fraction]:
     return found
 
 
+def padded(spmd: SpmdProgram, lanes: int) -> dict[str, Fraction]:
+    """How many times their bytes stored tensors take, by name, of which some lanes are padding."""
+    found, values = handed_by_rows(spmd, lanes), spmd.table()
+    for placed in walk(spmd.body):
+        if isinstance(placed.item, Stored) and placed.item.value not in found:
+            sizes = local_sizes(values[placed.item.value], spmd).values()
+            times = min((Fraction(_filled(size, lanes), size) for size in sizes), default=Fraction(1))
+            if times > 1 and math.prod(sizes) >= lanes**2:
+                found[placed.item.value] = times
+    return found
+
+
 def bytes_by_rows(op: Take, spmd: SpmdProgram, lanes: int) -> Fraction:
     """What the copy of a stored table takes that its rows are looked up in; nothing where it lies by rows itself."""
     sizes = _row_and_column(op, spmd)
@@ -214,7 +231,7 @@ class _Liveness:
     value is a copy; `made_of`: for each score the values that it is computed from; `sizes`: bytes on a chip, as they
     are asked for; `steps`: the attentions in blocks by what their maximum, sum and product make; `block`: what each,
     and each sum of scores in blocks, holds of scores, by what it makes first; `beside`: what steps hold while they run
-    beside what they read and make, by what they make; `padding`: of tables that are handed over by rows, always;
+    beside what they read and make, by what they make; `padding`: of stored tensors, always;
     `unmade`: scores that are never there as values; `taken`: of the products that are never there what is made in
     their places, by product, and `taking` what the ops read that make that; `early`: what is so made before its own
     step, by where; `whole_scores`: whether those scores count that may be in blocks, and what keys are sorted in;
@@ -242,16 +259,14 @@ class _Liveness:
         self.unmade = frozenset() if self.whole_scores else perhaps_in_blocks(self.spmd)
         never_stored = scores(self.spmd) | self.unmade
         kept = Kept(self.spmd.mesh, self.values, dict(self.spmd.sizes)) if self.lanes > 1 else None
-        by_rows = handed_by_rows(self.spmd, self.lanes) if self.lanes > 1 else {}
+        padding = padded(self.spmd, self.lanes) if self.lanes > 1 else {}
         for placed in walk(self.spmd.body):
             match placed.item:
                 case Stored(name, kind) as stored if kind is not Kind.INPUT:
                     self.held.add(name)
-                    if name in by_rows:
-                        held = copies_held(stored, placed.repeats, self.spmd.micro_batches)
-                        self.padding.append(
-                            Live(name, held * self.bytes_of(name) * (by_rows[name] - 1), None, "padding")
-                        )
+                    if name in padding:
+                        held = copies_held(stored, placed.repeats, self.spmd.micro_batches) * self.bytes_of(name)
+                        self.padding.append(Live(name, held * (padding[name] - 1), None, "padding"))
                 case Compute(Append(result, cache)) if cache in self.held:
                     self.held.add(result)
                 case Move(result, operand) if operand in self.held or operand in self.copies:
@@ -260,8 +275,6 @@ class _Liveness:
                     self.made_of[op.result] = self.see_through(operand_names(op))
             if isinstance(placed.item, Compute | Move) and (beside := tuple(self._beside(placed.item, kept))):
                 self.beside[placed.item.result] = beside
-        for region, _ in regions(self.spmd.body):
-            self._decoded_together(region)
         self.taken = {one.product: one for one in taken(self.spmd)} if self.fused else {}
         takers = {one.result for one in self.taken.values()}
         self.taking = {op.result: frozenset(operand_names(op)) for op in ops(self.spmd) if op.result in takers}
@@ -308,26 +321,14 @@ class _Liveness:
             return
         if not value.chosen and value.dtype in (Dtype.BF16, Dtype.F16):
             yield Live(op.result, self.bytes_of(op.result) * Fraction(32, value.dtype.bits), None, "in f32")
-        for each in every:
+        sizes, pairs = dict(self.spmd.sizes), list(zip(every, op.indices, strict=True))
+        groups = {i for each, own in pairs for i, d in zip(own, each.dims, strict=True) if sizes[d] < sizes.get(i, 0)}
+        for each, own in pairs:
             if each.dtype in CODES and (matrix := each.name if each.name in self.held else self.copies.get(each.name)):
-                size = self.bytes_of(each.name) * Fraction(value.dtype.bits, each.dtype.bits)
-                yield Live(each.name, size, matrix, DECODED)
-
-    def _decoded_together(self, region: Region[Step]) -> None:
-        """Matrices that multiply the same rows, in one layout or several, are decoded together: nothing makes one wait
-        for another."""
-        groups: dict[frozenset[str], dict[str, list[Live]]] = {}
-        for item in region.items:
-            match item:
-                case Compute(Einsum(result, names)):
-                    own = [live for live in self.beside.get(result, ()) if live.form == DECODED]
-                    if own:
-                        rows = frozenset(self.first.get(name, name) for name in names if self.values[name].chosen)
-                        groups.setdefault(rows, {})[result] = own
-        for group in groups.values():
-            for result, own in group.items():
-                others = [live for some in group.values() if some is not own for live in some]
-                self.beside[result] = (*self.beside[result], *others)
+                size = self.bytes_of(each.name)
+                yield Live(each.name, size * Fraction(value.dtype.bits, each.dtype.bits), matrix, DECODED)
+                if groups & {*own[:-1]}:
+                    yield Live(each.name, size, matrix, IN_GROUPS)
 
     def program(self) -> Iterator[Point]:
         """The start, with all inputs, then the body; results stay to the end."""

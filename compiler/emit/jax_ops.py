@@ -27,7 +27,7 @@ from .python_text import sum_text
 
 # Types that are stored, and not computed with.
 PACKED = frozenset({Dtype.INT4, Dtype.INT8, Dtype.FP8, Dtype.FP4, Dtype.E8M0})
-NARROW_BITS = 8  # of scales and zero points that are laid out for all places as they are stored
+EIGHT_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Ops:
 
         match op:
             case Einsum(_, names, indices, output):
-                scaled, scales = self.scaled(op, known, read)
+                scaled, scales = self.scaled(op, known, read, fused=self.tpu)
                 every = [(n, self.indices(n, each)) for n, each in zip(names, indices, strict=True)]
                 pairs = [(*scaled[n], each) for n, each in every if n not in scales]
                 return einsum_text(pairs, self.kept(output), result.dtype)
@@ -104,36 +104,41 @@ class Ops:
 
     def ungrouped(self, name: str, indices: Sequence[str], text: str) -> str:
         """The text of an operand of an einsum: of groups of places along an index, what it has for each for each
-        place. Along the last dimension first, while there is little: a TPU lays all of that out anew, twice. What is
-        narrow is laid out before it is made wide: the compiler would make it wide first, and hold and read that (libtpu
-        0.0.42, v4: of gpt-oss-120b's prefill on 4x4x4 the scales of one matrix as 1.06 GB in f32)."""
-        dims, plain = dict(zip(indices, self.values[name].dims, strict=True)), text
+        place. Along the last dimension first, while there is little: a TPU lays all of that out anew, twice."""
+        dims = dict(zip(indices, self.values[name].dims, strict=True))
         for at, index in reversed([*enumerate(self.indices(name, indices))]):
             if self.sizes.get(index, 0) > self.sizes[dims[index]]:
                 text = f"jnp.repeat({text}, {self.size_text(index)} // {self.size_text(dims[index])}, {at})"
-        narrow = self.values[name].dtype.bits <= NARROW_BITS
-        return f"lax.optimization_barrier({text})" if self.tpu and narrow and text != plain else text
+        return text
 
     def scaled(
-        self, op: Einsum, known: Mapping[str, str], read: Mapping[str, tuple[str, Dtype]]
+        self, op: Einsum, known: Mapping[str, str], read: Mapping[str, tuple[str, Dtype]], fused: bool = False
     ) -> tuple[dict[str, tuple[str, Dtype]], frozenset[str]]:
         """The texts and types of the operands of an einsum, codes with groups as the numbers that they stand for, in
-        the type in which the op works; and the scales that these are made with."""
+        the type in which the op works; and the scales that these are made with.
+
+        `fused`: a TPU's compiler may make the numbers where it multiplies them. It does not of codes in groups that
+        have less than eight bits; with scales of as few as eight, these are laid out for all places as they are stored
+        (libtpu 0.0.42, v4: 268 MB for 2**28 codes in fp4 with scales in e8m0, where their numbers take 537)."""
         indices = dict(zip(op.operands, op.indices, strict=True))
-        aside = beside(op, self.values, self.sizes)
-        wide = dict[str, str]()
-        for name, host in aside.items():  # zero points come before scales
-            text = f"{self.ungrouped(name, indices[name], known[name])}.astype(jnp.float32)"
-            text = align_text(text, self.indices(name, indices[name]), self.indices(host, indices[host]))
-            sign = "-" if name in {op.operands[zero] for _, zero in op.zeros} else "*"
-            wide[host] = f"({wide.get(host, f'{known[host]}.astype(jnp.float32)')} {sign} {text})"
-        out = dict(read)
-        for host, text in wide.items():
-            wide_result = (
-                working_type(op, self.values[op.result].dtype) is Dtype.F32
-            )  # of rows of codes that are narrow
-            dtype = Dtype.F32 if wide_result else read[host][1]
-            out[host] = (text if dtype is Dtype.F32 else f"{text}.astype({dtype_text(dtype)})"), dtype
+        aside, zeros = beside(op, self.values, self.sizes), {op.operands[zero] for _, zero in op.zeros}
+        scales: dict[str, list[str]] = {host: [] for host in aside.values()}
+        less: dict[str, str] = {}
+        for name, host in aside.items():
+            own, whole = (self.indices(each, indices[each]) for each in (name, host))
+            text = known[name]
+            if fused and self.values[name].dtype.bits <= EIGHT_BITS > self.values[host].dtype.bits:
+                text = f"lax.optimization_barrier({self.ungrouped(name, indices[name], text)})"
+            text = align_text(text, own, whole)
+            if name in zeros:
+                less[host] = f"zeros={text}"
+            else:
+                scales[host].append(text)
+        works, out = working_type(op, self.values[op.result].dtype), dict(read)
+        for host, times in scales.items():
+            dtype = Dtype.F32 if works is Dtype.F32 else read[host][1]  # of rows of codes that are narrow
+            given = [known[host], dtype_text(dtype), *times, *([less[host]] if host in less else [])]
+            out[host] = f"decoded({', '.join(given)})", dtype
         return out, frozenset(aside)
 
     def _lookup(

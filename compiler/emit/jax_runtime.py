@@ -176,9 +176,51 @@ def kept(keys: jax.Array, rank: int, count: int, dtype: Any, most: int = 2**22) 
 
 
 def rotate(a: jax.Array, axis: int) -> jax.Array:
-    """Pairs along `axis` turned by a right angle: (a, b) becomes (-b, a). Pairs are no dim, which would fill lanes."""
-    first = jnp.expand_dims(np.arange(a.shape[axis]) % 2 == 0, [i for i in range(a.ndim) if i != axis % a.ndim])
-    return jnp.where(first, -jnp.roll(a, -1, axis), jnp.roll(a, 1, axis))
+    """Pairs along `axis` turned by a right angle: (a, b) becomes (-b, a). Pairs are no dim, which would fill lanes.
+
+    Neighbours come by padding, which is made with what reads it. Slices that are joined anew, as a roll has them, the
+    TPU's compiler writes out, each padded to whole lanes.
+    """
+    axis %= a.ndim
+    first = jnp.expand_dims(np.arange(a.shape[axis]) % 2 == 0, [i for i in range(a.ndim) if i != axis])
+
+    def shifted(by: int) -> jax.Array:
+        return lax.pad(a, jnp.zeros((), a.dtype), [(by, -by, 0) if i == axis else (0, 0, 0) for i in range(a.ndim)])
+
+    return jnp.where(first, -shifted(-1), shifted(1))
+
+
+def decoded(codes: jax.Array, dtype: Any, *scales: jax.Array, zeros: Any = 0) -> jax.Array:
+    """The numbers that codes stand for: less `zeros`, times `scales`, of which each has one for a group of places along
+    some dimensions, or one for all, or has no such dimension in front.
+
+    Along the last dimension each is repeated, while there is little. Along others codes are taken apart in groups, and
+    on TPUs come so from behind a barrier: the compiler would put them together first, and lay out a scale for each
+    place in f32, four times what the codes of eight bits take, to hold and to read.
+    """
+    beside = [jnp.asarray(a).reshape((1,) * (codes.ndim - jnp.ndim(a)) + jnp.shape(a)) for a in (zeros, *scales)]
+    rest, last = codes.shape[:-1], codes.shape[-1:]
+    counts = [math.lcm(*(a.shape[i] for a in beside if a.shape[i] < n)) for i, n in enumerate(rest)]
+
+    def grouped(a: jax.Array) -> jax.Array:
+        if (1,) < a.shape[-1:] < last:
+            a = jnp.repeat(a, last[0] // a.shape[-1], -1)
+        shape: list[int] = []
+        for i, (n, count) in enumerate(zip(rest, counts, strict=True)):
+            if 1 < a.shape[i] < count:
+                a = jnp.repeat(a, count // a.shape[i], i)
+            places = max(a.shape[i] // count, 1)
+            shape += [a.shape[i]] if count in (1, n) else [a.shape[i] // places, places]
+        return a.reshape(*shape, *a.shape[-1:])
+
+    held = grouped(codes)
+    if held.ndim > codes.ndim:
+        held = lax.platform_dependent(held, tpu=lax.optimization_barrier, default=lambda a: a)
+    less, *times = map(grouped, beside)
+    made = held.astype(jnp.float32) - less.astype(jnp.float32)
+    for each in times:
+        made = made * each.astype(jnp.float32)
+    return made.astype(dtype).reshape(codes.shape)
 
 
 def gather_in_stages(a: jax.Array, stages: Sequence[Any], axis: int) -> jax.Array:

@@ -14,11 +14,13 @@ from functools import cached_property
 
 BITS = {
     "pred": 8,
+    "f4e2m1fn": 4,
     "s4": 4,
     "u4": 4,
     "s8": 8,
     "u8": 8,
     "f8e4m3fn": 8,
+    "f8e8m0fnu": 8,
     "bf16": 16,
     "f16": 16,
     "s16": 16,

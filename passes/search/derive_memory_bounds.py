@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from ...cost.blocks import perhaps_in_blocks
-from ...cost.memory import DECODED, Point, lies_by_columns, points_without_blocks
+from ...cost.memory import DECODING, Point, lies_by_columns, points_without_blocks
 from ...cost.scores import scores
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
@@ -95,7 +95,7 @@ def moments(
 
 def values_of(point: Point) -> list[str]:
     """What is live beside what a step makes and what it decodes."""
-    return [live.name for live in point.live if live.name != point.step and live.form != DECODED]
+    return [live.name for live in point.live if live.name != point.step and live.form not in DECODING]
 
 
 @dataclass(frozen=True)
@@ -292,12 +292,10 @@ class _Reader:
         return PointBound(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
 
     def decoded(self, point: Point, now: int) -> Iterator[Demand]:
-        """The matrices that are decoded while an op runs, by the ops that multiply them. Of one that several do it is
-        known of the op that runs alone."""
-        seen: set[str] = set()
+        """The matrices that are decoded while an op runs, by the ops that multiply them, and their codes in groups. Of
+        one that several do it is known of the op that runs alone."""
         for value in point.live:
-            if value.form == DECODED and value.name not in seen:
-                seen.add(value.name)
+            if value.form in DECODING:
                 tensor = self.tensors[value.name]
                 ports = tensor.uses if len(tensor.uses) == 1 else [use for use in tensor.uses if use.node == now]
                 for port in ports[:1]:

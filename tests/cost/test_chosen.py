@@ -99,19 +99,24 @@ def test_a_narrow_sum_of_kept_rows_is_held_in_f32_as_well(dtype: str, times: lis
     assert held == [each * local_bytes(spmd.table()["y"], spmd) for each in times]
 
 
-def test_a_matrix_of_codes_is_decoded_before_it_multiplies_rows() -> None:
-    """Of two that multiply the same rows both are: here the first is read twice, as if there were two."""
-    twice = "  v[B,X,F] = e[B,X,E] * Wi[X,E,F]\n  h = gelu(u) * v\n"
-    text = MODEL.replace("Wi: bf16", "Wi: fp8").replace("  h = gelu(u)\n", twice)
-    source = Source("codes.esti", text)
+@pytest.mark.parametrize(("scale", "grouped"), [("", False), (" * f32[X,F2]", False), (" * f32[X,E2,F2]", True)])
+def test_a_matrix_of_codes_is_decoded_before_it_multiplies_rows(scale: str, grouped: bool) -> None:
+    """One after the other, of those that multiply the same rows; with scales of groups, but for those along the last
+    dim alone, there are codes in groups as well."""
+    more = "  v[B,X,F] = e[B,X,E] * Wg[X,E,F]\n  h = gelu(u) * v\n"
+    text = MODEL.replace("Wi: bf16[X,E,F]", f"Wi, Wg: fp8[X,E,F]{scale}").replace("  h = gelu(u)\n", more)
+    source = Source("codes.esti", text.replace(f"F = {F}\n", f"F = {F}, E2 = E / 2, F2 = F / 2\n", 1))
     spmd = unsharded(expand(parse(source), source), "main", Mesh.parse("1"))
-    found = {point.step: {v.name: v.bytes for v in point.live if v.form == "decoded"} for point in points(spmd)}
-    assert found["d"] == {"Wd": X * F * E * 4}  # products with a mask in f32 are in f32
-    assert found["u"] == found["v"] == {"Wi": X * E * F * 4}
-    counts = [len([v for v in point.live if v.form == "decoded"]) for point in points(spmd) if point.step in ("u", "v")]
-    assert counts == [2, 2]
-    least = [[v for v in point.live if v.form == "decoded"] for point in points_without_blocks(spmd)]
-    assert least == [[v for v in point.live if v.form == "decoded"] for point in points(spmd)]
+    every = [
+        {p.step: {v.label: v.bytes for v in p.live if v.form in ("decoded", "in groups")} for p in some}
+        for some in (points(spmd), points_without_blocks(spmd))
+    ]
+    assert every[0] == every[1]
+    size = X * E * F
+    wanted = {step: {f"{name} (decoded)": 4 * size} for step, name in (("u", "Wi"), ("v", "Wg"), ("d", "Wd"))}
+    if grouped:
+        wanted["u"]["Wi (in groups)"] = wanted["v"]["Wg (in groups)"] = size
+    assert {step: held for step, held in every[0].items() if held} == wanted  # products with a mask in f32 are in f32
 
 
 def test_flops_are_those_of_what_is_kept() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -277,7 +278,7 @@ def test_a_product_is_there_where_it_is_not_made_into_what_reads_it(old: str, ne
     [
         (128, 4096, 192, 4096 * 256),  # on a chip rows of 96, as wide as a tile then
         (128, 4096, 256, 0),  # whole lanes
-        (128, 4080, 192, 4080 * 256),  # padding all columns by 16 of 2,048 takes less
+        (128, 4080, 192, 4080 * 256 + 16 * 192),  # padding all columns by 16 of 2,048 takes less
         (128, 96, 192, 0),  # padding 2 x 48 to 128 takes more
         (1, 4096, 192, 0),
     ],
@@ -290,6 +291,27 @@ def test_rows_that_do_not_fill_lanes_are_looked_up_in_a_copy(places: int, rows: 
     spmd = b.spmd("found")
     less, more = (points(spmd, lanes)[-1].bytes for lanes in (1, places))
     assert more - less == copied
+
+
+@pytest.mark.parametrize(
+    ("sizes", "times"),
+    [
+        ((4, 2880, 2880), Fraction(2944, 2880)),
+        ((4, 2880, 1008), Fraction(1024, 1008)),  # of the dim that is filled with least
+        ((4, 2880, 1024), Fraction(1)),
+        ((128, 1000, 3), Fraction(1)),
+        ((16, 24, 40), Fraction(1)),  # less than a square of lanes
+    ],
+)
+def test_what_fills_no_lanes_takes_those_that_are_begun(sizes: tuple[int, int, int], times: Fraction) -> None:
+    """What is stored, and not what goes in or is made."""
+    b = Build("2", **dict(zip("AEF", sizes, strict=True)), B=1000)
+    b.stored("x", "BAE", Kind.INPUT)
+    b.stored("w", "AEF")
+    b.einsum("y", "BAE,AEF->BF", "x", "w", layout="BF")
+    spmd = b.spmd("y")
+    plain, lanes = (memory(spmd, n).total_bytes for n in (1, 128))
+    assert lanes - plain == (times - 1) * prod(sizes) * 2
 
 
 @pytest.mark.parametrize(

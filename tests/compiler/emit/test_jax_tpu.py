@@ -19,7 +19,7 @@ from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.hf_import.parameter_parts import parameter_parts
 from escc.compiler.hf_import.weight_map import Made, WeightMap, ordered_map
 from escc.compiler.jax.planned import planned, sent_bytes
-from escc.compiler.plan.pipeline import compile_phase, load, parse
+from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.cost.tpu_collectives import Kept, filled, stages_of
@@ -162,25 +162,6 @@ def test_scatters_as_rows_are_filled_up(tmp_path: Path):
 )
 def test_large_rows_are_filled_up_to_whole_parts(elements: int, bits: int, sent: int):
     assert filled(elements, bits) == sent
-
-
-IN_BLOCKS = """
-dim B = 2, E = 6, F = 8, E3 = E / 3, F4 = F / 4
-main(x: bf16[B,F]) {
-  param W: fp8[F,E] * f32[F4,E3]
-  y[B,E] = x[B,F] * W[F,E]
-  return y
-}
-"""
-
-
-def test_scales_of_blocks_are_repeated_along_the_last_dimension_while_they_are_few(tmp_path: Path):
-    """Afterwards a TPU would lay out anew, in 32 bits, as many as there are codes (DeepSeek-V3's experts)."""
-    one = compile_phase(parse(IN_BLOCKS), "main", Mesh.parse("1"), Options(HARDWARE))
-    text = emit_jax(one.program, one.spmd, one.estimate, tpu=True)
-    along = 'jnp.repeat(jnp.repeat(params["W.scale"], cfg.E // cfg.E3, 1), cfg.F // cfg.F4, 0)'
-    assert " ".join(text.split()).count(along) == 2  # on a chip, and unsharded
-    assert run_files({"blocks": text}, tmp_path) == {"blocks": "0"}
 
 
 def test_chips_stand_where_their_coordinates_say_where_jax_does_not_place_them():
@@ -360,23 +341,3 @@ def test_a_table_that_is_loaded_lies_by_rows(tmp_path: Path):
     assert "return jax.device_put(made, by_rows(" in load
     loaded = text.replace("\ndef main(", LOADED.replace("FOLDER", str(tmp_path / "checkpoint")))
     assert run_files({"loaded": loaded}, tmp_path) == {"loaded": "0"}
-
-
-GROUPS = """
-dim B = 64, E = 128, F = 256
-dim E32 = E / 32
-main(x: bf16[B,E]) {
-  param W: fp4[E,F] * SCALE[E32,F]
-  y[B,F] = x[B,E] * W[E,F]
-  return y
-}
-"""
-
-
-@pytest.mark.parametrize(("scale", "narrow"), [("e8m0", True), ("f32", False)])
-def test_narrow_scales_are_laid_out_as_they_are_stored(scale: str, narrow: bool, tmp_path: Path):
-    one = compile_phase(parse(GROUPS.replace("SCALE", scale)), "main", Mesh.parse("2"), Options(HARDWARE))
-    texts = {str(tpu): emit_jax(one.program, one.spmd, one.estimate, tpu=tpu) for tpu in (True, False)}
-    behind = {name: "lax.optimization_barrier(jnp.repeat(" in text for name, text in texts.items()}
-    assert behind == {"True": narrow, "False": False}
-    assert run_files(texts, tmp_path) == dict.fromkeys(texts, "0")

@@ -544,6 +544,26 @@ def test_a_long_prompt_makes_no_scores_as_a_whole():
     assert found.peak_bytes <= found.planned_bytes
 
 
+TURNED = """
+dim B = 8, L = 16384, M = 16384, E = 1024, H = 32, Q = 128
+param w: bf16[E,H,Q]
+main(x: bf16[B,L,E]) {
+  q[B,L,H,Q] = x[B,L,E] * w[E,H,Q]
+  r = rope(q, over=Q, at=L into M)
+  return r
+}
+"""
+
+
+@needs_libtpu
+def test_pairs_are_turned_without_copies_of_what_is_turned():
+    """Beside the result there is the product that it is made of, and no slice of that."""
+    one = compile_phase(parse(TURNED), "main", Mesh.parse("2x2"), Options(Hardware.load("tpu-v4")))
+    found = tpu.check_tpu(one)
+    assert found.memory["output"] == pytest.approx(2**28, abs=2**12)
+    assert found.memory["temp"] <= found.memory["output"] + 2**20
+
+
 @needs_libtpu
 def test_the_command_writes_json_and_names_what_does_not_go_together():
     model = str(EXAMPLES / "feed-forward.esti")

@@ -165,8 +165,9 @@ def test_what_rows_of_experts_are_added_in_is_needed(mesh: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("mesh", ["1", "2x2"])
 def test_what_matrices_of_codes_are_decoded_to_is_needed(mesh: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both that multiply the same rows, however these lie for the one and the other."""
-    text = (EXAMPLES / "experts.esti").read_text().replace("Wi, Wg: bf16[X,E,F]", "Wi, Wg: fp8[X,E,F]")
+    """And their codes in groups."""
+    text = (EXAMPLES / "experts.esti").read_text().replace("Wi, Wg: bf16[X,E,F]", "Wi, Wg: fp8[X,E,F] * f32[X,E128,F]")
+    text = text.replace("\nblock layer", "dim E128 = E / 128\n\nblock layer", 1)
     program = program_of(Source("codes.esti", text))
     problem, limits = searched(program, "decode", Mesh.parse(mesh), HARDWARE, monkeypatch)
     for draw in range(8):
@@ -246,8 +247,8 @@ def test_they_are_where_the_compiler_gathers_ahead_or_is_another(
 
 
 def decoded(point: Point) -> list[float]:
-    """What each matrix takes that is decoded there."""
-    return [float(live.bytes) for live in point.live if live.form == "decoded"]
+    """What each matrix takes that is decoded there, and its codes in groups."""
+    return [float(live.bytes) for live in point.live if live.form in ("decoded", "in groups")]
 
 
 def in_f32(point: Point) -> bool:

@@ -145,6 +145,14 @@ class Timing:
     solve_s: float
 
 
+@dataclass
+class Work:
+    """What searches have looked at, which no clock tells: `columns` of all plans that they read off one by one, as
+    they do where memory binds."""
+
+    columns: int = 0
+
+
 @dataclass(frozen=True)
 class Plan:
     """A plan for each phase, and how caches go from one to the next.

@@ -24,8 +24,8 @@ from ...ir.program import Kind, Program, stored_in
 from ...ir.streams import copies_held
 from ...passes.choose import Options, choose
 from ...passes.plan import Cutoff, Objective, relative_gap
-from ...passes.stages.choose_stages import MOST_LEFT, STREAMED_NEAR
 from ...passes.stages.divide import layers_of, without_layers
+from ...passes.stages.plan_stages import MOST_LEFT, STREAMED_NEAR
 from ...passes.stages.streaming import choose_streaming
 from .compiled import Compilation
 from .pipeline import compile_phases, compile_plan

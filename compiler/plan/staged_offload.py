@@ -20,7 +20,9 @@ from ...ir.program import Kind, Program
 from ...passes.choose import Options
 from ...passes.plan import Cutoff
 from ...passes.stages.bounds import Bounds, Known, Split
-from ...passes.stages.choose_stages import NEAR, NoPipeline, SlowPipelines, StagedPlan, refuse_division
+from ...passes.stages.choose_stages import refuse_division
+from ...passes.stages.plan_stages import NEAR
+from ...passes.stages.staged_plan import NoPipeline, SlowPipelines, StagedPlan
 from .offload import FAMILIES, Offload
 from .serving import serving
 from .staged import Staged, compile_staged

@@ -355,7 +355,7 @@ def _planned(task: _Task, below: float) -> Plan:
         proven = beaten.bound == math.inf and task.order is None
         raise live_do_not_fit(limits, task.problem.graph, task.mesh, options.capacity, proven) from None
     finally:
-        options.work.columns += prover.read * task.problem.columns
+        options.work.add(prover.read, task.problem.columns)
     apart = limits is not None and not limits.fits(found, apart=False)
     plan = reader.plan(found, apart)
     total = time.perf_counter() - started

@@ -148,7 +148,7 @@ def compile_streamed_stages(
     given = phases, mesh, axis, own, micro_batches
     known = Known()
     every = [_Pipelines(program, kinds, ahead, tried, *given, known, below) for kinds in FAMILIES[offload]]
-    best = quickest(every, below)
+    best = quickest(every, options, below)
     found = best.found
     if run:  # again, with what is run of it
         found = compile_staged(streaming(program, best.kinds, best.streamed, ahead), *given, run)

@@ -16,8 +16,10 @@ from typing import Generic, TypeVar
 from ...cost.streams import HostFull
 from ...ir.diagnostics import EsccError, InputError
 from ...ir.program import Kind, Op, Place, Program, Region, Repeat, Streamed
+from ...passes.choose import Options
 from ...passes.plan import Cutoff, NoPlan, Outcome
 from ...passes.stages.divide import layers_of
+from ...passes.stages.plan_stages import MOST_IN_VAIN, MOST_WORK
 
 Found = TypeVar("Found")  # what is planned with some layers streamed: a compilation, or a pipeline
 WORTH = 1e-3  # of the time: less is not worth another plan
@@ -182,14 +184,16 @@ def is_infeasible(tried: object) -> bool:
     return isinstance(tried, NoPlan) and tried.outcome is Outcome.INFEASIBLE
 
 
-def quickest(families: Sequence[Family[Found]], below: float = math.inf) -> Quickest[Found]:
-    """The quickest of all families, of equals that with the fewest layers streamed.
+def quickest(families: Sequence[Family[Found]], options: Options, below: float = math.inf) -> Quickest[Found]:
+    """The quickest of all families, of equals that with the fewest layers streamed; of those that are found before
+    searches with such `options` have taken MOST_WORK.
 
     Raises the InputError of the first family where none has a plan, with as much room as may be; or Cutoff where bounds
     show that all take `below` at the least.
     """
     best: Quickest[Found] | None = None
-    while True:
+    work, effort, begun = options.work, options.settings.effort, options.work.read
+    while not work.beyond(MOST_WORK * effort if best or below < math.inf else MOST_IN_VAIN, begun):
         most = below if best is None else min(below, best.price)
         every = [(*turn, n) for n, one in enumerate(families) if (turn := one.next(most)) is not None]
         if not every:

@@ -35,11 +35,13 @@ Turns = tuple[str, int]  # a phase, and its micro-batches
 class Known:
     """What was found of layers, and of what stands around them, which programs that stream other layers share.
     `layers`: what they take, by rounds and what one may store; `live`: the bytes that one of each repeat holds beside
-    what is stored; `around`: seconds of what runs outside of repeats, by its program."""
+    what is stored; `around`: seconds of what runs outside of repeats, by its program; `begun`: the work (`Work.read`)
+    before any stages were planned."""
 
     layers: dict[tuple[tuple[tuple[str, Rounds], ...], float], EachLayer] = field(default_factory=dict)
     live: dict[Turns, dict[str, float]] = field(default_factory=dict)
     around: dict[tuple[Turns, Program], float] = field(default_factory=dict)
+    begun: float | None = None
 
 
 def rounds_of(program: Program, phase: str, micro_batches: int) -> Rounds:

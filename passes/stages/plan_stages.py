@@ -26,9 +26,9 @@ from .streaming import choose_streaming
 NEAR = 1e-3  # of the time: less is not worth as many more plans
 STREAMED_NEAR = 1e-2  # of what comes from the host: the search of a stage leaves out how long it waits for that
 MOST_LEFT = 0.2  # of what it computes, however much comes
-# Columns of the plans that are read off where memory binds, about a second each 8,000: after so many a pipeline that is
-# NEAR the best is not looked for any more, and none once one is known; or even while none is.
-MUCH_WORK, MOST_WORK, MOST_IN_VAIN = 60_000, 200_000, 300_000
+# Plans that are read off where memory binds, about ten a second: after so many a pipeline that is NEAR the best is not
+# looked for any more, and none once one is known; or even while none is.
+MUCH_WORK, MOST_WORK, MOST_IN_VAIN = 60, 200, 300
 
 Said = tuple[Boundary, Boundary]  # of what a stage receives, and of what it hands on
 Counts = Mapping[str, Sequence[Fraction]]  # for each phase how often the seconds of each stage count
@@ -49,22 +49,20 @@ class Stages(Bounds):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.begun = self.options.work.columns
-
-    @property
-    def work(self) -> int:
-        """What stages have taken to be planned."""
-        return self.options.work.columns - self.begun
+        if self.known.begun is None:
+            self.known.begun = self.options.work.read
+        self.begun = self.known.begun
 
     @property
     def tired(self) -> bool:
         """Whether no more stages are planned."""
-        return self.work >= (MOST_WORK if self.something else MOST_IN_VAIN)
+        most = MOST_WORK * self.options.settings.effort if self.something else MOST_IN_VAIN
+        return self.options.work.beyond(most, self.begun)
 
     @property
     def near(self) -> float:
         """A share of the time that is not worth another plan."""
-        return NEAR if self.streams or self.work >= MUCH_WORK else PROVEN / 2
+        return NEAR if self.streams or self.options.work.beyond(MUCH_WORK, self.begun) else PROVEN / 2
 
     def at(
         self, split: Split, layers: tuple[int, ...], boundaries: Sequence[Boundary] = (), most: float = math.inf

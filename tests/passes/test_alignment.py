@@ -10,6 +10,7 @@ from escc.ir.layout import Layout
 from escc.ir.program import Pin, PinKind
 from escc.passes import choose as choosing
 from escc.passes.choose import Options, choose
+from escc.passes.ilp.solver import Settings
 from escc.passes.lower.insert import insert
 from escc.passes.plan import Cutoff, NoPlan, Outcome, Work
 from escc.passes.stages import plan_stages
@@ -123,7 +124,7 @@ def test_without_more_work_the_bound_of_what_is_left_stands(monkeypatch, slow):
     less = tight(slow, 80e3)
     monkeypatch.setattr(plan_stages, "MOST_WORK", 1)
     left = choose_stages(*given, less)
-    assert 0 < less.work.columns < options.work.columns
+    assert 0 < less.work.read < options.work.read
     assert left.bound < best.bound <= best.price <= left.price and left.outcome is Outcome.FEASIBLE
     monkeypatch.setattr(plan_stages, "MOST_IN_VAIN", 0)
     with pytest.raises(NoPlan) as refused:
@@ -136,7 +137,19 @@ def test_searches_add_to_the_work_of_their_options_where_memory_binds(slow):
     free, bound = tight(slow, 1e9), tight(slow, 330e3)
     for options in (free, bound):
         choosing.choose(program, "prefill", mesh, options)
-    assert free.work.columns == 0 < bound.work.columns
+    assert free.work.read == 0 < bound.work.read
+
+
+def test_with_less_effort_less_is_read_off_once_a_plan_is_known_and_the_bound_holds(slow):
+    program, mesh = parse(TINY), Mesh.parse("2")
+    known, prices = [], []
+    for effort in (1.0, 0.1):
+        options = replace(tight(slow, 330e3), settings=Settings(effort=effort))
+        plan = choosing.choose(program, "prefill", mesh, options)
+        known.append(options.work.read)
+        prices.append(plan.price)
+        assert plan.bound <= prices[0] <= plan.price
+    assert 0 < known[1] < known[0]
 
 
 def test_pipelines_are_looked_for_until_others_promise_more(slow):

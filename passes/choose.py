@@ -37,6 +37,7 @@ from .search.derive_memory_bounds import moments, needs
 from .search.detours import Detours
 from .search.exact import Prover
 from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
+from .search.gathered import with_gathers
 from .search.graph import Graph, build_graph
 from .search.join_phases import for_each, join_phases, view
 from .search.limits import JointLimits, Limits, does_not_fit, live_do_not_fit
@@ -65,6 +66,8 @@ class Options:
     the program that is made of the plan are put into loops; the choice does not count on what they hide. `below`: only
     plans that cost less are looked for. `passing`: what a stage of a pipeline pays for results that it hands to the
     next one. `parts`: whether axes may be split in parts. `work`: what searches that are made with these add to.
+    `gathering`: how much of it counts, of one phase, that chips gather of what they fetched parts of from their host;
+    what is planned with that is priced otherwise than it is run.
     """
 
     hardware: Hardware
@@ -79,6 +82,7 @@ class Options:
     passing: Passing = NO_PASSING
     parts: bool = False
     work: Work = field(default_factory=Work, compare=False)
+    gathering: float = 0.0
 
     @property
     def capacity(self) -> float:
@@ -325,6 +329,8 @@ def _task(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> _Tas
         held = [pin for pin in pins if pin.value in known]
         found = apply_pins(found, held, dict(program.phase(phase).sizes), mesh)
         found = bar(found, [pin for pin in options.barred if pin.phase in (None, phase) and pin.value in known])
+        if options.gathering:
+            found = with_gathers(found, program, phase, mesh, options.hardware, options.gathering)
         most = min(options.capacity, options.stored_bytes)
         if least_bytes(found) > most:
             raise does_not_fit(found, mesh, options.hardware.name, most, most == options.hardware.hbm_bytes)

@@ -26,15 +26,17 @@ from ...passes.choose import Options, choose
 from ...passes.plan import Cutoff, Objective, relative_gap
 from ...passes.stages.divide import layers_of, without_layers
 from ...passes.stages.plan_stages import MOST_LEFT, STREAMED_NEAR
-from ...passes.stages.streaming import choose_streaming
+from ...passes.stages.streaming import choose_streaming, least_mean_s
 from .compiled import Compilation
 from .pipeline import compile_phases, compile_plan
 from .serving import serving
-from .streamed_layers import Family, is_infeasible, quickest
+from .streamed_layers import Family, is_infeasible, quickest, streaming
 
 Found = TypeVar("Found")  # what a batch is planned as: streams from the host, or ways to have stages
 MOST_SEQUENCES = 1 << 20  # of a batch that is looked for
 MOST_WORSE = 2  # in turn, twice as large each: with fewer sequences a second than another
+MEANS = (0.85, 0.7)  # of what is computed and what comes, by which plans are bounded: shares of the former
+PARTS = 6  # of the counts of layers that may be streamed, of which each is bounded by itself
 OF_MANY = 0.1  # of the effort of one search, for each batch that is tried
 
 
@@ -139,7 +141,9 @@ def compile_offloaded(
         roomy = replace(options, capacity_bytes=math.inf, stored_bytes=math.inf, below=below)
         free = compile_phases(program, phases, mesh, roomy)
     tried: dict[tuple[frozenset[Kind], int], Compilation | EsccError] = {}
-    every = [_Plans(program, kinds, ahead, tried, phases, mesh, options, free) for kinds in families]
+    means: dict[int, list[tuple[float, float]]] = {}
+    given = phases, mesh, options, free, next(iter(families)), means
+    every = [_Plans(program, kinds, ahead, tried, *given) for kinds in families]
     best = quickest(every, options, below)
     return Offloaded(best.found, best.kinds, best.streamed, layers_of(program), ahead, best.bound, placed)
 
@@ -147,12 +151,15 @@ def compile_offloaded(
 @dataclass
 class _Plans(Family[Compilation]):
     """Plans of phases that stream tensors of some kinds. `free`: the plans that there are with room for all on the
-    chips, which compute as quickly as any; None where some tensors have their place with the host."""
+    chips, which compute as quickly as any; None where some tensors have their place with the host. `freest`: the kinds
+    of the family that leaves most room; `means`: what it takes at the least by weighted means, which all share."""
 
     phases: Sequence[str]
     mesh: Mesh
     options: Options
     free: Compilation | None
+    freest: frozenset[Kind]
+    means: dict[int, list[tuple[float, float]]]
     _fetched: dict[int, float] = field(default_factory=dict, init=False)
     _stored: dict[int, float] = field(default_factory=dict, init=False)
 
@@ -251,13 +258,30 @@ class _Plans(Family[Compilation]):
         return self._takes_s(streamed, _computed_s)
 
     def _takes_s(self, streamed: int, computing: Callable[[Compilation | EsccError], float]) -> float:
-        if self.full(streamed):
+        if self.full(streamed) or not self._may_hold(streamed):
             return math.inf
         computing_s = max([self._free_s, *map(computing, self.freer(self._as_full_as(streamed)))])
         fetched_s = self._fetched_s(streamed)
         if not self.ahead or not fetched_s:
             return fetched_s + computing_s
-        return max(fetched_s + self._around_s, computing_s)
+        least_s = max(fetched_s + self._around_s, computing_s)
+        found = [one.price for one in self.tried.values() if isinstance(one, Compilation)]
+        if len(self.phases) > 1 or not found or min(found) * (1 - STREAMED_NEAR) < least_s:
+            return least_s
+        return max([least_s, *(mean_s + (1 - share) * fetched_s for share, mean_s in self._means_s(streamed))])
+
+    def _means_s(self, streamed: int) -> list[tuple[float, float]]:
+        """What plans with about so many layers streamed take at the least by means of what they compute, with some
+        share of it, and of what chips gather: with as much room as most of them have, of as few layers."""
+        if Kind.PARAM not in self.kinds:
+            return []
+        most = -(-self.layers // PARTS)
+        low, high = (streamed - 1) // most * most + 1, min(self.layers, -(-streamed // most) * most)
+        if high not in self.means:
+            program = streaming(self.program, self.freest, high, self.ahead)
+            given = program, self.phases[0], self.mesh, self.options
+            self.means[high] = [(share, least_mean_s(*given, share, low / high)) for share in MEANS]
+        return self.means[high]
 
     def _fetched_s(self, streamed: int) -> float:
         """What so many layers take to come at the least."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from .dataflow import appends
 from .layout import Layout, most_ways
-from .program import Append, Item, Kind, Region, Repeat, Stored, Streamed, stored_in
+from .program import Append, Item, Kind, Placed, Region, Repeat, Stored, Streamed, stored_in
 from .spmd import SpmdProgram, SpmdValue, Step
 
 
@@ -60,14 +60,20 @@ def host_tensors(spmd: SpmdProgram) -> dict[str, HostTensor]:
     found = {}
     for one, placed in stored_in(spmd.body).items():
         if one.streamed is not None:
-            value, append = values[one.value], appended.get(one.value)
-            parts = _parts(spmd, value, {*one.whole, *([append.target] if append else [])}, one)
-            around = tuple(repeat.name for repeat in placed.repeats)
-            inner = math.prod(repeat.count for repeat in placed.repeats[1:])
-            most = most_ways(one.shape(value.dims, dict(spmd.sizes)), spmd.mesh)
-            times, streamed = placed.times, one.streamed
-            found[one.value] = HostTensor(value, times, around, inner, streamed, parts, most, append, one.kind)
+            found[one.value] = host_tensor(spmd, one, placed, values[one.value], appended.get(one.value))
     return found
+
+
+def host_tensor(
+    spmd: SpmdProgram, stored: Stored, placed: Placed[Step], value: SpmdValue, append: Append | None
+) -> HostTensor:
+    """A tensor that is streamed, with the layout that `value` has."""
+    assert stored.streamed is not None, "it is streamed"
+    parts = _parts(spmd, value, {*stored.whole, *([append.target] if append else [])}, stored)
+    around = tuple(repeat.name for repeat in placed.repeats)
+    inner = math.prod(repeat.count for repeat in placed.repeats[1:])
+    most = most_ways(stored.shape(value.dims, dict(spmd.sizes)), spmd.mesh)
+    return HostTensor(value, placed.times, around, inner, stored.streamed, parts, most, append, stored.kind)
 
 
 def _parts(spmd: SpmdProgram, value: SpmdValue, whole: set[str], stored: Stored) -> Layout:

@@ -31,17 +31,18 @@ from .layouts.mesh_order import mesh_order
 from .layouts.space import Order
 from .layouts.strategies import live_axes
 from .lower.insert import insert
-from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing
+from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing, Work
 from .search.branch_and_bound import Side
 from .search.derive_memory_bounds import ORDERED, moments, needs
 from .search.detours import Detours
 from .search.exact import Prover
 from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
+from .search.gathered import with_gathers
 from .search.graph import Graph, build_graph
 from .search.join_phases import for_each, join_phases, view
 from .search.limits import JointLimits, Limits, does_not_fit, live_do_not_fit
 from .search.parts import in_parts, pins_in_parts, with_whole_axes
-from .search.pinning import apply_pins
+from .search.pinning import apply_pins, bar
 from .search.prices import Moves, all_moves
 from .search.problem import Candidate, Problem
 from .search.search import least_price, search
@@ -62,10 +63,12 @@ class Options:
 
     `capacity_bytes` bounds what a chip holds at any program point: what is stored, live values and
     gathered copies; None takes the hardware's. `stored_bytes` bounds parameters and caches alone.
-    `pins` hold beside those of the program. `overlap`: whether steps of the program that is made of the
-    plan are put into loops; the choice does not count on what they hide. `below`: only plans that cost
-    less are looked for. `passing`: what a stage of a pipeline pays for results that it hands to the next one.
-    `parts`: whether axes may be split in parts.
+    `pins` hold beside those of the program, and values lie in none of the layouts `barred`. `overlap`: whether steps of
+    the program that is made of the plan are put into loops; the choice does not count on what they hide. `below`: only
+    plans that cost less are looked for. `passing`: what a stage of a pipeline pays for results that it hands to the
+    next one. `parts`: whether axes may be split in parts. `work`: what searches that are made with these add to.
+    `gathering`: how much of it counts, of one phase, that chips gather of what they fetched parts of from their host;
+    what is planned with that is priced otherwise than it is run.
     """
 
     hardware: Hardware
@@ -73,11 +76,14 @@ class Options:
     capacity_bytes: float | None = None
     stored_bytes: float = math.inf
     pins: tuple[Pin, ...] = ()
+    barred: tuple[Pin, ...] = ()
     settings: Settings = field(default_factory=Settings)
     overlap: bool = False
     below: float = math.inf
     passing: Passing = NO_PASSING
     parts: bool = False
+    work: Work = field(default_factory=Work, compare=False)
+    gathering: float = 0.0
 
     @property
     def capacity(self) -> float:
@@ -105,7 +111,7 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
         refused = error
     split = replace(program, pins=pins_in_parts(program.pins, finer))
     below = min(options.below, whole.price) if whole else options.below
-    pinned = replace(plain, pins=pins_in_parts(options.pins, finer), below=below)
+    pinned = replace(_in_parts(plain, finer), below=below)
     try:
         plan = choose_on(split, phases, finer, pinned)
     except (InputError, Cutoff) as error:
@@ -122,27 +128,19 @@ def choose(program: Program, phases: str | Sequence[str], mesh: Mesh, options: O
     return replace(found, parts=finer)
 
 
+def _in_parts(options: Options, mesh: Mesh) -> Options:
+    """Options with all layouts in the parts of a mesh."""
+    return replace(options, pins=pins_in_parts(options.pins, mesh), barred=pins_in_parts(options.barred, mesh))
+
+
 def _in_any_order(program: Program, phases: str | Sequence[str], plan: Plan, options: Options) -> Plan:
     """A plan, or a cheaper one on the parts that it takes: of these there are few, which may stand in any order."""
     again = replace(program, pins=pins_in_parts(program.pins, plan.mesh))
-    pinned = replace(options, pins=pins_in_parts(options.pins, plan.mesh), below=plan.price)
+    pinned = replace(_in_parts(options, plan.mesh), below=plan.price)
     try:
         return replace(choose_on(again, phases, plan.mesh, pinned), in_mesh_order=True)
     except (InputError, Cutoff):
         return plan
-
-
-def least_live_bytes(program: Program, phase: str, mesh: Mesh, options: Options) -> float:
-    """What every plan of a phase holds on a chip at the least, beside what is stored, where it holds most; 0 where its
-    products may be in several orders, or tokens go once to groups of experts: it is not looked at then."""
-    orders = Orders(program)
-    ordered = orders.ordered(phase)
-    if orders.choices(phase) or sent_once(ordered, phase) is not None:
-        return 0.0
-    graph = build_graph(ordered, phase, mesh, options.hardware)
-    every = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
-    hardware = options.hardware
-    return needs(ordered, phase, mesh, graph, None, hardware.lanes, hardware.fuses_products).worst(every)[1]
 
 
 def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options: Options) -> Plan:
@@ -321,7 +319,7 @@ def _task(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> _Tas
     bound = [program.phase(name) for name, program in programs.items()]
     network = Network(options.hardware, mesh)
     pins = [pin for program in programs.values() for pin in (*program.pins, *options.pins)]
-    alike = alike_axes(network, pins)
+    alike = alike_axes(network, [*pins, *options.barred])
     order = mesh_order(programs, mesh, alike, (pin.layout for pin in pins))
 
     def graph_of(phase: str) -> Graph:
@@ -331,6 +329,9 @@ def _task(programs: Mapping[str, Program], mesh: Mesh, options: Options) -> _Tas
         pins = (pin for pin in (*program.pins, *options.pins) if pin.phase in (None, phase))
         held = [pin for pin in pins if pin.value in known]
         found = apply_pins(found, held, dict(program.phase(phase).sizes), mesh)
+        found = bar(found, [pin for pin in options.barred if pin.phase in (None, phase) and pin.value in known])
+        if options.gathering:
+            found = with_gathers(found, program, phase, mesh, options.hardware, options.gathering)
         most = min(options.capacity, options.stored_bytes)
         if least_bytes(found) > most:
             raise does_not_fit(found, mesh, options.hardware.name, most, most == options.hardware.hbm_bytes)
@@ -360,6 +361,8 @@ def _planned(task: _Task, below: float) -> Plan:
         assert limits is not None, "without limits there is a plan"
         proven = beaten.bound == math.inf and task.order is None
         raise live_do_not_fit(limits, task.problem.graph, task.mesh, options.capacity, proven) from None
+    finally:
+        options.work.add(prover.read, task.problem.columns)
     apart = limits is not None and not limits.fits(found, apart=False)
     plan = reader.plan(found, apart)
     total = time.perf_counter() - started

@@ -145,6 +145,25 @@ class Timing:
     solve_s: float
 
 
+COLUMNS = 10_000  # of a problem whose plans take twice as long to read off as those of small ones
+
+
+@dataclass
+class Work:
+    """What searches have looked at, which no clock tells: the plans that they `read` off one by one, as they do where
+    memory binds, each as often as it is large."""
+
+    read: float = 0.0
+
+    def add(self, plans: int, columns: int) -> None:
+        """Some plans of a problem with so many columns."""
+        self.read += plans * (1 + columns / COLUMNS)
+
+    def beyond(self, most: float, begun: float) -> bool:
+        """Whether more was read off than `most` since as much was as `begun`."""
+        return self.read - begun >= most
+
+
 @dataclass(frozen=True)
 class Plan:
     """A plan for each phase, and how caches go from one to the next.

@@ -21,6 +21,7 @@ FLOORS = {  # the rooms of a folder, each above all that it imports from; what i
         ("search", "lower"),
         ("overlap",),
         ("choose.py",),
+        ("least_held.py",),
         ("stages",),
     ),
     "compiler": (

@@ -24,16 +24,20 @@ from ...ir.program import Kind, Program, stored_in
 from ...ir.streams import copies_held
 from ...passes.choose import Options, choose
 from ...passes.plan import Cutoff, Objective, relative_gap
-from ...passes.stages.choose_stages import MOST_LEFT, STREAMED_NEAR
 from ...passes.stages.divide import layers_of, without_layers
-from ...passes.stages.streaming import choose_streaming
+from ...passes.stages.plan_stages import MOST_LEFT, STREAMED_NEAR
+from ...passes.stages.streaming import choose_streaming, least_mean_s
 from .compiled import Compilation
 from .pipeline import compile_phases, compile_plan
 from .serving import serving
-from .streamed_layers import Family, is_infeasible, quickest
+from .streamed_layers import Family, is_infeasible, quickest, streaming
 
 Found = TypeVar("Found")  # what a batch is planned as: streams from the host, or ways to have stages
 MOST_SEQUENCES = 1 << 20  # of a batch that is looked for
+MOST_WORSE = 2  # in turn, twice as large each: with fewer sequences a second than another
+MEANS = (0.85, 0.7)  # of what is computed and what comes, by which plans are bounded: shares of the former
+PARTS = 6  # of the counts of layers that may be streamed, of which each is bounded by itself
+OF_MANY = 0.1  # of the effort of one search, for each batch that is tried
 
 
 class Offload(StrEnum):
@@ -87,11 +91,18 @@ class Offloaded:
 
 @dataclass(frozen=True)
 class Batched(Generic[Found]):
-    """A batch that was tried: what came of it, None where it does not fit, and the seconds of all of its calls."""
+    """A batch that was tried: what came of it, None where it does not fit, and the seconds of all of its calls; or the
+    `least` that they are, where that shows that others have more sequences a second."""
 
     batch: int
     found: Found | None
     price: float = math.inf
+    least: float = math.inf
+
+    @property
+    def beaten(self) -> bool:
+        """Whether others are known to have more sequences a second, and no more is known of it."""
+        return self.found is None and self.least < math.inf
 
     @property
     def sequences_per_s(self) -> float:
@@ -100,14 +111,20 @@ class Batched(Generic[Found]):
 
 
 def compile_offloaded(
-    program: Program, phases: Sequence[str], mesh: Mesh, options: Options, offload: Offload, ahead: int = 1
+    program: Program,
+    phases: Sequence[str],
+    mesh: Mesh,
+    options: Options,
+    offload: Offload,
+    ahead: int = 1,
+    below: float = math.inf,
 ) -> Offloaded:
     """The quickest plan that is found with streams of some kinds; `ahead`: how many layers are fetched before they are
     needed, 0 for none. Where the program places a tensor with the host, it is streamed in all layers, and so is what
     else is streamed.
 
     Raises InputError where the hardware has no host, the model has no layers, or the host cannot hold what is
-    streamed; NoPlan where the model does not fit even so.
+    streamed; NoPlan where the model does not fit even so; Cutoff where bounds show that all take `below` at the least.
     """
     hardware = options.hardware
     host_of(hardware)
@@ -121,22 +138,28 @@ def compile_offloaded(
     families = dict.fromkeys((*FAMILIES[offload], *(FAMILIES[Offload.NONE] if placed else ())))
     free: Compilation | None = None
     if not placed:
-        free = compile_phases(program, phases, mesh, replace(options, capacity_bytes=math.inf, stored_bytes=math.inf))
+        roomy = replace(options, capacity_bytes=math.inf, stored_bytes=math.inf, below=below)
+        free = compile_phases(program, phases, mesh, roomy)
     tried: dict[tuple[frozenset[Kind], int], Compilation | EsccError] = {}
-    every = [_Plans(program, kinds, ahead, tried, phases, mesh, options, free) for kinds in families]
-    best = quickest(every)
+    means: dict[int, list[tuple[float, float]]] = {}
+    given = phases, mesh, options, free, next(iter(families)), means
+    every = [_Plans(program, kinds, ahead, tried, *given) for kinds in families]
+    best = quickest(every, options, below)
     return Offloaded(best.found, best.kinds, best.streamed, layers_of(program), ahead, best.bound, placed)
 
 
 @dataclass
 class _Plans(Family[Compilation]):
     """Plans of phases that stream tensors of some kinds. `free`: the plans that there are with room for all on the
-    chips, which compute as quickly as any; None where some tensors have their place with the host."""
+    chips, which compute as quickly as any; None where some tensors have their place with the host. `freest`: the kinds
+    of the family that leaves most room; `means`: what it takes at the least by weighted means, which all share."""
 
     phases: Sequence[str]
     mesh: Mesh
     options: Options
     free: Compilation | None
+    freest: frozenset[Kind]
+    means: dict[int, list[tuple[float, float]]]
     _fetched: dict[int, float] = field(default_factory=dict, init=False)
     _stored: dict[int, float] = field(default_factory=dict, init=False)
 
@@ -235,13 +258,30 @@ class _Plans(Family[Compilation]):
         return self._takes_s(streamed, _computed_s)
 
     def _takes_s(self, streamed: int, computing: Callable[[Compilation | EsccError], float]) -> float:
-        if self.full(streamed):
+        if self.full(streamed) or not self._may_hold(streamed):
             return math.inf
         computing_s = max([self._free_s, *map(computing, self.freer(self._as_full_as(streamed)))])
         fetched_s = self._fetched_s(streamed)
         if not self.ahead or not fetched_s:
             return fetched_s + computing_s
-        return max(fetched_s + self._around_s, computing_s)
+        least_s = max(fetched_s + self._around_s, computing_s)
+        found = [one.price for one in self.tried.values() if isinstance(one, Compilation)]
+        if len(self.phases) > 1 or not found or min(found) * (1 - STREAMED_NEAR) < least_s:
+            return least_s
+        return max([least_s, *(mean_s + (1 - share) * fetched_s for share, mean_s in self._means_s(streamed))])
+
+    def _means_s(self, streamed: int) -> list[tuple[float, float]]:
+        """What plans with about so many layers streamed take at the least by means of what they compute, with some
+        share of it, and of what chips gather: with as much room as most of them have, of as few layers."""
+        if Kind.PARAM not in self.kinds:
+            return []
+        most = -(-self.layers // PARTS)
+        low, high = (streamed - 1) // most * most + 1, min(self.layers, -(-streamed // most) * most)
+        if high not in self.means:
+            program = streaming(self.program, self.freest, high, self.ahead)
+            given = program, self.phases[0], self.mesh, self.options
+            self.means[high] = [(share, least_mean_s(*given, share, low / high)) for share in MEANS]
+        return self.means[high]
 
     def _fetched_s(self, streamed: int) -> float:
         """What so many layers take to come at the least."""
@@ -280,30 +320,38 @@ def _least_s(compiled: Compilation) -> float:
 
 
 def most_sequences(
-    program: Program, step: int, planned: Callable[[Program], tuple[Found, float]]
+    program: Program, step: int, planned: Callable[[Program, float], tuple[Found, float]]
 ) -> tuple[Batched[Found], ...]:
     """The batches that were tried for the most sequences a second, that with the most of them first: of `step`
-    sequences, then doubled up to where one does not fit, and halfway between it and the last that does, to a
-    sixteenth. `planned`: what comes of a program, and the seconds of all calls.
+    sequences, then doubled up to where one does not fit, or MOST_WORSE in turn have fewer a second; and halfway between
+    one that does not fit and the last that does, to a sixteenth. `planned`: what comes of a program if that takes less
+    than some seconds, and the seconds of all calls.
 
     Raises InputError as `planned` does where `step` sequences do not fit.
     """
     found: dict[int, Batched[Found]] = {}
+    best = 0
 
     def tried(batch: int) -> bool:
+        nonlocal best
+        below = batch / found[best].sequences_per_s if best else math.inf
         try:
-            found[batch] = Batched(batch, *planned(of_batch(program, batch)))
+            found[batch] = Batched(batch, *planned(of_batch(program, batch), below))
+        except Cutoff as cut:
+            found[batch] = Batched(batch, None, least=cut.bound)
         except InputError:
             if len(found) == 0:
                 raise
             found[batch] = Batched(batch, None)
-        return found[batch].found is not None
+        if found[batch].price < below:
+            best = batch
+        return found[batch].found is not None or found[batch].beaten
 
     batch = step
-    while tried(batch) and batch < MOST_SEQUENCES:
+    while tried(batch) and batch < min(MOST_SEQUENCES, best << MOST_WORSE):
         batch *= 2
     low, high = batch // 2, batch
-    while high - low > max(step, low // 16) and found[high].found is None:
+    while high - low > max(step, low // 16) and found[high].found is None and not found[high].beaten:
         middle = (low + high) // 2 // step * step
         low, high = (middle, high) if tried(middle) else (low, middle)
     return tuple(sorted(found.values(), key=lambda one: (-one.sequences_per_s, one.batch)))
@@ -324,15 +372,22 @@ def on_meshes(
     refused: list[InputError] = []
     for mesh in meshes:
 
-        def planned(sized: Program, mesh: Mesh = mesh) -> tuple[Offloaded, float]:
-            one = compile_offloaded(sized, phases, mesh, options, offload, ahead)
+        def planned(
+            sized: Program, below: float, mesh: Mesh = mesh, effort: float = options.settings.effort * OF_MANY
+        ) -> tuple[Offloaded, float]:
+            own = replace(options, settings=replace(options.settings, effort=effort))
+            one = compile_offloaded(sized, phases, mesh, own, offload, ahead, below)
             return one, one.price
 
         try:
             if best_batch:
-                found.append(most_sequences(program, mesh.chips, planned))
+                best, *others = most_sequences(program, mesh.chips, planned)
+                again = planned(of_batch(program, best.batch), math.inf, effort=options.settings.effort)
+                found.append((Batched(best.batch, *again), *others))
             else:
-                found.append((Batched(_batch(program, phases), *planned(program)),))
+                found.append(
+                    (Batched(_batch(program, phases), *planned(program, math.inf, effort=options.settings.effort)),)
+                )
         except InputError as error:
             refused.append(error)
     if not found:

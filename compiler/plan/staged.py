@@ -14,8 +14,9 @@ from ...ir.spmd import SpmdProgram
 from ...ir.streams import host_tensors
 from ...passes.choose import Options
 from ...passes.stages.bounds import Known
-from ...passes.stages.choose_stages import StagedPlan, choose_stages
+from ...passes.stages.choose_stages import choose_stages
 from ...passes.stages.divide import Stage
+from ...passes.stages.staged_plan import StagedPlan
 from ..simulate.check import ERROR_TOLERANCE
 from ..simulate.spmd_interpreter import ExecutionError
 from ..simulate.staged import check_pipeline

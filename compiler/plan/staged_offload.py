@@ -20,7 +20,9 @@ from ...ir.program import Kind, Program
 from ...passes.choose import Options
 from ...passes.plan import Cutoff
 from ...passes.stages.bounds import Bounds, Known, Split
-from ...passes.stages.choose_stages import NEAR, NoPipeline, SlowPipelines, StagedPlan, refuse_division
+from ...passes.stages.choose_stages import refuse_division
+from ...passes.stages.plan_stages import NEAR
+from ...passes.stages.staged_plan import NoPipeline, SlowPipelines, StagedPlan
 from .offload import FAMILIES, Offload
 from .serving import serving
 from .staged import Staged, compile_staged
@@ -146,7 +148,7 @@ def compile_streamed_stages(
     given = phases, mesh, axis, own, micro_batches
     known = Known()
     every = [_Pipelines(program, kinds, ahead, tried, *given, known, below) for kinds in FAMILIES[offload]]
-    best = quickest(every, below)
+    best = quickest(every, options, below)
     found = best.found
     if run:  # again, with what is run of it
         found = compile_staged(streaming(program, best.kinds, best.streamed, ahead), *given, run)

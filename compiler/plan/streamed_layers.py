@@ -16,11 +16,14 @@ from typing import Generic, TypeVar
 from ...cost.streams import HostFull
 from ...ir.diagnostics import EsccError, InputError
 from ...ir.program import Kind, Op, Place, Program, Region, Repeat, Streamed
+from ...passes.choose import Options
 from ...passes.plan import Cutoff, NoPlan, Outcome
 from ...passes.stages.divide import layers_of
+from ...passes.stages.plan_stages import MOST_IN_VAIN, MOST_WORK
 
 Found = TypeVar("Found")  # what is planned with some layers streamed: a compilation, or a pipeline
 WORTH = 1e-3  # of the time: less is not worth another plan
+MOST_TRIED = 4  # counts of layers, of any kinds of tensors, that are planned in turn with nothing quicker found
 
 
 def streaming(program: Program, kinds: Set[Kind], layers: int, ahead: int) -> Program:
@@ -182,24 +185,29 @@ def is_infeasible(tried: object) -> bool:
     return isinstance(tried, NoPlan) and tried.outcome is Outcome.INFEASIBLE
 
 
-def quickest(families: Sequence[Family[Found]], below: float = math.inf) -> Quickest[Found]:
-    """The quickest of all families, of equals that with the fewest layers streamed.
+def quickest(families: Sequence[Family[Found]], options: Options, below: float = math.inf) -> Quickest[Found]:
+    """The quickest of all families, of equals that with the fewest layers streamed; of those that are found before
+    searches with such `options` have taken MOST_WORK, or MOST_TRIED in turn have found nothing quicker.
 
     Raises the InputError of the first family where none has a plan, with as much room as may be; or Cutoff where bounds
     show that all take `below` at the least.
     """
     best: Quickest[Found] | None = None
-    while True:
+    work, effort, begun, vain = options.work, options.settings.effort, options.work.read, 0
+    while vain < MOST_TRIED and not work.beyond(
+        MOST_WORK * effort if best or below < math.inf else MOST_IN_VAIN, begun
+    ):
         most = below if best is None else min(below, best.price)
         every = [(*turn, n) for n, one in enumerate(families) if (turn := one.next(most)) is not None]
         if not every:
             break
         *_, count, n = min(every)
         found = families[n].plan(count, most)
+        vain += best is not None
         if not isinstance(found, EsccError):
             price = families[n].price(found)
             if best is None or (price, count) < (best.price, best.streamed):
-                best = Quickest(found, families[n].kinds, count, price, 0.0)
+                best, vain = Quickest(found, families[n].kinds, count, price, 0.0), 0
     bound = min(one.least_s(k) for one in families for k in range(one.fewest, one.layers + 1))
     if best is not None:
         return replace(best, bound=min(best.price, bound))

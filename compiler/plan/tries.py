@@ -15,7 +15,7 @@ from ...ir.program import Program
 from ...passes.choose import Options, alike_axes
 from ...passes.plan import Cutoff, NoPlan, Objective, Outcome, relative_gap
 from .compiled import Compilation
-from .offload import Batched, Offload, compile_offloaded, most_sequences
+from .offload import OF_MANY, Batched, Offload, compile_offloaded, most_sequences, of_batch
 from .pipeline import compile_phases, with_runs
 from .staged import Staged, compile_staged
 from .staged_offload import compile_streamed_stages
@@ -47,13 +47,15 @@ def tries(
     offload: Offload = Offload.NONE,
     ahead: int = 1,
     every: bool = False,
+    below: float = math.inf,
 ) -> tuple[Try, ...]:
     """Every mesh with so many stages along an axis, or with `None` without stages and with stages along each axis, the
     quickest first. Of axes that a plan may rename one is tried. `offload`, `ahead`: what may be streamed from the host,
     in each way. Of a pipeline whose bound shows that it is not the quickest no more is planned, unless `every` one is
     wanted.
 
-    Raises InputError where no mesh has such an axis, or with what the first says where none has a plan.
+    Raises InputError where no mesh has such an axis, or with what the first says where none has a plan; Cutoff where
+    bounds show that none takes less than `below`.
     """
     if program.on_host:
         hint = "leave out `place ... host` and give `--offload`, by which stages stream, or leave out `--stages`"
@@ -71,10 +73,10 @@ def tries(
     for mesh, axis in ways:
         try:
             if axis is None:
-                found.append(_unstaged(program, phases, mesh, options, run, offload, ahead))
+                found.append(_unstaged(program, phases, mesh, options, run, offload, ahead, below))
             else:
                 given = program, phases, mesh, axis
-                least = math.inf if every else min((one.price for one in found), default=math.inf)
+                least = math.inf if every else min([below, *(one.price for one in found)])
                 if offload is Offload.NONE:
                     staged = compile_staged(*given, replace(options, below=least), micro_batches, run)
                 else:
@@ -89,6 +91,8 @@ def tries(
             found.append(Try(mesh, axis, None, math.inf, bound, error.diagnostics[0].message))
     if len(refused) == len(ways):
         raise refused[0]
+    if all(one.found is None for one in found):
+        raise Cutoff(least_bound(found))
     return tuple(sorted(found, key=lambda one: one.price))
 
 
@@ -103,24 +107,36 @@ def most_sequences_staged(
     ahead: int = 1,
 ) -> tuple[Batched[tuple[Try, ...]], ...]:
     """The batches that were tried for the most sequences a second, each with `tries` of it: of as many sequences as all
-    micro-batches divide, one a chip or more, and then as `most_sequences` has it. Raises as `tries` does."""
+    micro-batches divide, one a chip or more, and then as `most_sequences` has it. The one with the most is tried once
+    more, with all the effort that one search may take. Raises as `tries` does."""
 
-    def planned(sized: Program) -> tuple[tuple[Try, ...], float]:
-        found = tries(sized, phases, meshes, options, stages, micro_batches, offload=offload, ahead=ahead)
+    def planned(sized: Program, below: float, effort: float = OF_MANY) -> tuple[tuple[Try, ...], float]:
+        own = replace(options, settings=replace(options.settings, effort=effort))
+        found = tries(sized, phases, meshes, own, stages, micro_batches, offload=offload, ahead=ahead, below=below)
         return found, found[0].price
 
-    return most_sequences(program, math.lcm(meshes[0].chips, *micro_batches.values()), planned)
+    best, *others = most_sequences(program, math.lcm(meshes[0].chips, *micro_batches.values()), planned)
+    again, price = planned(of_batch(program, best.batch), math.inf, options.settings.effort)
+    return Batched(best.batch, again, price), *others
 
 
 def _unstaged(
-    program: Program, phases: Sequence[str], mesh: Mesh, options: Options, run: bool, offload: Offload, ahead: int
+    program: Program,
+    phases: Sequence[str],
+    mesh: Mesh,
+    options: Options,
+    run: bool,
+    offload: Offload,
+    ahead: int,
+    below: float,
 ) -> Try:
-    """A mesh without stages. Raises InputError where there is no plan."""
+    """A mesh without stages. Raises InputError where there is no plan, Cutoff where all take `below` at the least."""
+    one_s = below if len(phases) > 1 else below / program.phase(phases[0]).calls
     if offload is Offload.NONE:
-        whole = compile_phases(program, phases, mesh, options, run)
+        whole = compile_phases(program, phases, mesh, replace(options, below=one_s), run)
         price = whole.price * _calls(whole)
         return Try(mesh, None, whole, price, price * whole.plans[0].least / whole.plans[0].price)
-    streamed = compile_offloaded(program, phases, mesh, options, offload, ahead)
+    streamed = compile_offloaded(program, phases, mesh, options, offload, ahead, one_s)
     whole = with_runs(streamed.compiled) if run else streamed.compiled
     return Try(mesh, None, whole, streamed.price * _calls(whole), streamed.bound * _calls(whole))
 

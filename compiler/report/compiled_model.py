@@ -313,12 +313,14 @@ def _staged(
     program: Program, meshes: Sequence[Mesh], options: Options, phases: Sequence[str], way: Way
 ) -> CompiledModel | CompiledPipeline:
     """The quickest of the ways to have stages, or none."""
-    wanted, texts = way.stages or None, []
+    wanted, texts, tried = way.stages or None, [], None
     if way.best_batch:
         how = options, wanted, way.micro_batches, way.offload, way.ahead
         batches = most_sequences_staged(program, phases, meshes, *how)
         texts, program = [staged_batches_text(batches)], of_batch(program, batches[0].batch)
-    tried = tries(program, phases, meshes, options, wanted, way.micro_batches, way.check, way.offload, way.ahead)
+        tried = None if way.check else batches[0].found
+    if tried is None:
+        tried = tries(program, phases, meshes, options, wanted, way.micro_batches, way.check, way.offload, way.ahead)
     best = tried[0].found
     assert best is not None, "what is tried first fits"
     if isinstance(best, Staged):

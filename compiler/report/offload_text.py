@@ -55,7 +55,7 @@ def batches_text(tried: Sequence[Batched[Offloaded]]) -> str:
     rows: list[tuple[str, ...]] = [("batch", "streamed", "takes", "sequences a second", "Tflop/s a chip")]
     for one in tried:
         if one.found is None:
-            rows.append((str(one.batch), "-", "-", "does not fit", "-"))
+            rows.append((str(one.batch), "-", *_takes(one), "-"))
             continue
         compiled = one.found.compiled
         rate = f"{chip_flops_per_s(compiled[0]) / 1e12:.4g}" if len(compiled) == 1 else "-"
@@ -70,7 +70,7 @@ def staged_batches_text(tried: Sequence[Batched[tuple[Try, ...]]]) -> str:
     for one in tried:
         found = one.found[0].found if one.found is not None else None
         if found is None:
-            rows.append((str(one.batch), "-", "-", "-", "-", "does not fit"))
+            rows.append((str(one.batch), "-", "-", "-", *_takes(one)))
         elif isinstance(found, Staged):
             micro = ", ".join(str(rounds.micro_batches) for rounds in found.rounds.values())
             streamed = str(sum(found.streamed_layers))
@@ -82,6 +82,10 @@ def staged_batches_text(tried: Sequence[Batched[tuple[Try, ...]]]) -> str:
 
 
 def _takes(one: Batched[Any]) -> tuple[str, str]:
+    if one.beaten:
+        return f"{time_text(one.least)} or more", f"{count_text(one.batch / one.least)} or less"
+    if one.found is None:
+        return "-", "does not fit"
     return time_text(one.price), count_text(one.sequences_per_s)
 
 

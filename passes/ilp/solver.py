@@ -60,12 +60,14 @@ class Answer:
 @dataclass(frozen=True)
 class Settings:
     """How to solve: the solver by name, the relative gap that counts as proven, a time limit for
-    each call; whether a model is reduced before it is solved."""
+    each call; whether a model is reduced before it is solved. `effort`: how much is looked at where memory binds and a
+    plan is known, of what there is for one search alone."""
 
     solver: str = "highs"
     gap: float = 1e-9
     time_limit_s: float = 120.0
     presolve: bool = True
+    effort: float = 1.0
 
 
 def solve(

@@ -178,6 +178,11 @@ class Boxes:
         return self.best is None and not self.elsewhere
 
     @property
+    def enough(self) -> float:
+        """So many plans are read off: of most as many as there is effort for, once one is known."""
+        return self.most if self.dives else self.most * self.problem.settings.effort
+
+    @property
     def least(self) -> float:
         """The least bound of the boxes that are left."""
         return max(self.heap[0][0], self.floor) if self.heap else np.inf
@@ -203,8 +208,8 @@ class Boxes:
         if self.hesitates and self.least >= self.price * (1 - NEARLY):
             return False
         if self.asked and self.in_place >= PATIENCE and self.problem.columns >= FEW_COLUMNS:
-            return self.least < self.price * (1 - CLOSE) and self.read < self.most
-        return self.least < self.price * (1 - self.problem.settings.gap) and self.read < self.most
+            return self.least < self.price * (1 - CLOSE) and self.read < self.enough
+        return self.least < self.price * (1 - self.problem.settings.gap) and self.read < self.enough
 
     def reading(self, chosen: Sequence[int]) -> Candidate:
         """A plan that was read off."""

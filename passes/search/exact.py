@@ -57,10 +57,12 @@ class ByLevels:
 
 @dataclass
 class Prover:
-    """Solves what the bounds leave. `solve_s` adds up the time spent in the solver."""
+    """Solves what the bounds leave. `solve_s` adds up the time spent in the solver, `read` the plans that boxes read
+    off beside it."""
 
     problem: Problem
     solve_s: float = 0.0
+    read: int = 0
     _left: Left | None = None
 
     def prove(self, ascent: DualAscent, known: Candidate, most_columns: int | None = None) -> Candidate:

@@ -11,6 +11,7 @@ from ...ir.layout import Layout, Reduction, unsplittable
 from ...ir.mesh import Mesh
 from ...ir.program import Carry, Pin, PinKind, Stored
 from ..layouts.space import Mask
+from ..plan import NoPlan, Outcome
 from .graph import Graph, Node, Port, Result, Tensor, restrict
 
 SHOWN = 200  # characters of a pin
@@ -47,6 +48,21 @@ def apply_pins(graph: Graph, pins: Sequence[Pin], sizes: Mapping[str, int], mesh
             break
     if findings:
         raise InputError(findings)
+    return restrict(graph, kept)
+
+
+def bar(graph: Graph, barred: Sequence[Pin]) -> Graph:
+    """The graph without the choices in which a value lies as `barred` has it. Raises NoPlan where none is left."""
+    kept: list[Mask] = [np.ones(len(node.seconds), dtype=bool) for node in graph.nodes]
+    tensors = {t.value.name: t for t in graph.tensors}
+    for pin in barred:
+        tensor = tensors[pin.value]
+        row = tensor.space.index(pin.layout)
+        for port in _pinned_ports(pin, graph, tensor):
+            kept[port.node] = kept[port.node] & (port.rows != (-1 if row is None else row))
+            if not kept[port.node].any():
+                message = f"`{pin.value}` lies in none of the layouts that are left."
+                raise NoPlan([Diagnostic(message)], Outcome.INFEASIBLE)
     return restrict(graph, kept)
 
 

@@ -176,6 +176,7 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
             best, bound = found or best, max(bound, more)
         bounds.append(bound)
     prover.solve_s += sum(side.prover.solve_s for side in every if side.prover is not prover)
+    prover.read += sum(side.read for side in every)
     if best is None:
         raise Cutoff(max(least, min(bounds)))
     bound, gap = min(best.price, *bounds), prover.problem.settings.gap

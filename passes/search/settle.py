@@ -43,7 +43,7 @@ def settle(side: Side, prover: Prover, ascent: DualAscent, below: float) -> tupl
     """The cheapest plan of a side, None where none was found that costs less than `below`, and a bound of those that
     do: `below` where there is none. `ascent` has settled on the side's problem without limits.
     """
-    if arcs_of(side) > MOST_ARCS:
+    if arcs_of(side) > MOST_ARCS * (side.problem.settings.effort if below < math.inf else 1.0):
         return None, -math.inf
     return _Settling(side, prover, ascent, below).run()
 

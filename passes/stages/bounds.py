@@ -20,7 +20,8 @@ from ...ir.dataflow import appends
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program, Repeat, stored_in
-from ..choose import Options, choose, least_live_bytes
+from ..choose import Options, choose
+from ..least_held import least_live_bytes, may_fit
 from ..plan import NoPlan
 from .divide import Stage, divide, layer_programs, layers_of, turns, without_layers
 
@@ -34,11 +35,13 @@ Turns = tuple[str, int]  # a phase, and its micro-batches
 class Known:
     """What was found of layers, and of what stands around them, which programs that stream other layers share.
     `layers`: what they take, by rounds and what one may store; `live`: the bytes that one of each repeat holds beside
-    what is stored; `around`: seconds of what runs outside of repeats, by its program."""
+    what is stored; `around`: seconds of what runs outside of repeats, by its program; `begun`: the work (`Work.read`)
+    before any stages were planned."""
 
     layers: dict[tuple[tuple[tuple[str, Rounds], ...], float], EachLayer] = field(default_factory=dict)
     live: dict[Turns, dict[str, float]] = field(default_factory=dict)
     around: dict[tuple[Turns, Program], float] = field(default_factory=dict)
+    begun: float | None = None
 
 
 def rounds_of(program: Program, phase: str, micro_batches: int) -> Rounds:
@@ -73,6 +76,7 @@ class Bounds:
     options: Options
     known: Known = field(default_factory=Known)
     _fits: dict[tuple[tuple[int, ...], Turns], bool] = field(default_factory=dict, init=False)
+    _fit: dict[tuple[Program, Turns], bool] = field(default_factory=dict, init=False)
     _fetched: dict[tuple[Program, Turns], float] = field(default_factory=dict, init=False)
     _handing: dict[Turns, float] = field(default_factory=dict, init=False)
 
@@ -142,6 +146,17 @@ class Bounds:
             stages = self.divisions[layers]
             self._fits[layers, turns] = all(self._may_hold(one.program, turns, 1, max) for one in stages)
         return self._fits[layers, turns]
+
+    def division_may_fit(self, split: Split, layers: tuple[int, ...]) -> bool:
+        """The same by all that is known of what choices take together in any of the stages, which takes longer."""
+        turns = [(phase, each.micro_batches) for phase, each in split.rounds]
+        parts = dict.fromkeys(stage.program for stage in divide(self.program, layers))
+        return all(self._may_fit(part, of) for of in turns for part in parts)
+
+    def _may_fit(self, program: Program, turns: Turns) -> bool:
+        if (program, turns) not in self._fit:
+            self._fit[program, turns] = may_fit(self._in_turns(program, turns), turns[0], self.inner, self.options)
+        return self._fit[program, turns]
 
     def _even_may_hold(self, turns: Turns) -> bool:
         """Some stage stores the mean of all of them, and has one of the layers."""

@@ -23,8 +23,9 @@ from escc.passes.lower.insert import insert
 from escc.passes.plan import NoPlan
 from escc.passes.search.graph import build_graph
 from escc.passes.stages.bounds import rounds_of
-from escc.passes.stages.choose_stages import StagedPlan, _Search, choose_stages
+from escc.passes.stages.choose_stages import _Search, choose_stages
 from escc.passes.stages.divide import divide, layers_of, turns
+from escc.passes.stages.staged_plan import StagedPlan
 
 
 def test_layers_are_divided_in_order_with_what_stands_around_them():
@@ -222,14 +223,23 @@ def test_one_that_takes_more_than_is_known_is_no_measure_of_others(monkeypatch: 
     search = _Search(parse(TINY), ("prefill",), Mesh.parse("2x1"), "x", "B", Options(Hardware.load("h100")))
     asked: list[float] = []
 
-    def divided(self, split, most):
+    def at(self, split, layers, boundaries=(), most=np.inf):
         asked.append(most)
-        return StagedPlan(self.mesh, "x", split.rounds, (), 0.9, 0.0), 0.0
+        return StagedPlan(self.mesh, "x", split.rounds, (), 0.9, 0.0)
 
-    monkeypatch.setattr(_Search, "divided", divided)
-    monkeypatch.setattr(_Search, "aligned", lambda self, split, plan, most: replace(plan, price=1.5))
+    class Dearer:
+        open, bound = False, 0.0
+
+        def __init__(self, stages, split, plan):
+            self.best = replace(plan, price=1.5)
+
+        def go(self, most, until):
+            asked.append(most)
+
+    monkeypatch.setattr(_Search, "at", at)
+    monkeypatch.setattr("escc.passes.stages.choose_stages.Alignment", Dearer)
     found = search.best(search.splits({}), below=1.0)
-    assert asked == [1.0, 1.0, 1.0] and found.price == 1.5
+    assert len(asked) > 4 and all(0.99 < most <= 1.0 for most in asked) and found.price == 1.5
 
 
 def test_ways_to_divide_batches_that_do_not_fit_bound_no_pipeline():
@@ -260,8 +270,19 @@ def test_divisions_that_are_not_planned_since_a_layer_has_no_room_do_not_fit():
                 fits = False
             held = search.division_may_hold(split, layers)
             assert held or not fits
+            assert search.division_may_fit(split, layers) or not fits
             said[held] += 1
     assert min(said.values()) > 5
+
+
+def test_what_runs_beside_layers_may_leave_a_stage_no_room():
+    program = parse(TINY.replace("V = 96", "V = 960"))
+    options = Options(Hardware.load("h100"), capacity_bytes=540e3)
+    search = _Search(program, ("prefill",), Mesh.parse("2x1"), "x", "B", options)
+    whole, *_, single = search.splits({})
+    assert search.division_may_hold(whole, (3, 2))  # a layer has room, the logits of the whole batch have none
+    assert not search.division_may_fit(whole, (3, 2))
+    assert search.division_may_fit(single, (3, 2))
 
 
 def test_the_bound_of_layers_alone_is_below_every_pipeline_where_they_do_not_divide():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -14,7 +15,10 @@ from typer.testing import CliRunner, Result
 
 import escc
 from escc.compiler.commands.main import app
+from escc.compiler.plan.offload import most_sequences
 from escc.compiler.plan.pipeline import parse
+from escc.ir.diagnostics import InputError
+from escc.passes.plan import Cutoff
 
 HOST = """name = "small"
 [datasheet]
@@ -208,15 +212,49 @@ def test_the_best_batch_is_a_table(compiled):
     found = compiled("--offload", "auto", "--best-batch")
     assert found.exit_code == 0, found.output
     assert found.stdout.startswith("Batches, most sequences a second first")
-    assert "does not fit" in found.stdout
+    rates = [line.split()[-3:-1] for line in found.stdout.split("\n\n")[0].splitlines()[2:]]
+    assert ["or", "less"] in rates  # which is no reason to plan it
+
+
+def batches_with(rates: dict[int, float | None]) -> tuple[list[tuple[int, float]], list[tuple[int, bool, bool]]]:
+    """The batches that are asked for, each with the price below which that is, where a batch has such a rate, or does
+    not fit with None, or for want of one; and what is said of them: whether it was found, or is beaten."""
+    asked = []
+
+    def planned(sized, below):
+        batch = dict(sized.phases[-1].sizes)["B"]
+        asked.append((batch, below))
+        rate = rates.get(batch)
+        if rate is None:
+            raise InputError([])
+        if batch / rate >= below:
+            raise Cutoff(batch / rate)
+        return batch, batch / rate
+
+    tried = most_sequences(parse(TINY_DECODER), 4, planned)
+    return asked, [(one.batch, one.found is not None, one.beaten) for one in tried]
+
+
+def test_batches_are_asked_for_below_what_the_best_would_take():
+    asked, found = batches_with({4: 1.0, 8: 2.0, 16: 1.5, 32: 1.2, 64: 9.0})
+    assert asked == [(4, math.inf), (8, 8.0), (16, 8.0), (32, 16.0)]
+    assert found == [(8, True, False), (4, True, False), (16, False, True), (32, False, True)]
+
+
+def test_the_largest_batch_is_looked_for_between_one_that_fits_and_one_that_does_not():
+    asked, found = batches_with({4: 1.0, 8: 2.0, 12: 3.0})
+    assert asked == [(4, math.inf), (8, 8.0), (16, 8.0), (12, 6.0)]
+    assert found[0] == (12, True, False) and found[-1] == (16, False, False)
 
 
 def test_the_best_batch_in_stages_is_the_best_of_those_that_fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("caches.esti").write_text(CACHES)
-    Path("small.toml").write_text(HOST.replace("400e3", "100e3"))
-    arguments = ["caches.esti", "--chips", "2", "--hardware", "small.toml", "--micro-batches", "main=2"]
-    found = CliRunner().invoke(app, ["compile", *arguments, "--stages", "2", "--offload", "caches", "--best-batch"])
+    Path("layers.esti").write_text(LAYERS.replace("repeat 3", "repeat 6"))
+    chip = HOST.replace("400e3", "110e3").replace("flops_per_s = 1e12", "flops_per_s = 1e13")
+    chip = chip.replace("dram_bytes_per_s = 1e10", "dram_bytes_per_s = 1e12")
+    Path("small.toml").write_text(chip.replace("link_bytes_per_s = 1e9", "link_bytes_per_s = 1e11"))
+    arguments = ["layers.esti", "--chips", "2", "--hardware", "small.toml", "--micro-batches", "main=2"]
+    found = CliRunner().invoke(app, ["compile", *arguments, "--stages", "2", "--offload", "weights", "--best-batch"])
     assert found.exit_code == 0, found.output
     said, plan = found.stdout.split("\n\n", 1)
     title, _, *lines = said.splitlines()

@@ -1,0 +1,78 @@
+"""Means of what layers compute and of what comes for them: what they bound, and the plans that they find."""
+
+import math
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+from programs import TINY_DECODER as TINY
+
+from escc import Hardware, Mesh, parse
+from escc.compiler.plan.pipeline import load
+from escc.compiler.plan.streamed_layers import streaming
+from escc.cost.estimate import estimate
+from escc.cost.hardware import Host
+from escc.cost.streams import least_fetched_s, least_stored_bytes
+from escc.ir.layout import Layout
+from escc.ir.program import Kind, Pin, PinKind
+from escc.passes.choose import Options, choose
+from escc.passes.lower.insert import insert
+from escc.passes.stages.streaming import choose_streaming, least_mean_s
+
+CARD = """name = "card"
+[datasheet]
+peak_flops_per_s = 130e12
+hbm_bytes = 24e9
+hbm_bytes_per_s = 1000e9
+[network]
+network_bytes_per_s = 32e9
+[switch]
+node_chips = 4
+link_bytes_per_s = 32e9
+[host]
+dram_bytes = 256e9
+dram_bytes_per_s = 204.8e9
+link_bytes_per_s = 31.5e9
+host_chips = 4
+"""
+
+
+def takes_s(plan, hardware) -> float:
+    """One call of a plan of one phase, with waiting."""
+    [spmd] = insert(plan)
+    return estimate(spmd, hardware).totals().total_s
+
+
+@pytest.mark.parametrize("link_bytes_per_s", [1e9, 1e10, 1e12])
+def test_no_plan_takes_less_than_a_mean_of_what_it_computes_and_of_what_comes(link_bytes_per_s):
+    host = Host(dram_bytes=1e9, dram_bytes_per_s=1e13, link_bytes_per_s=link_bytes_per_s, host_chips=2)
+    hardware = replace(Hardware.load("h100"), host=host)
+    mesh, options = Mesh.parse("2"), Options(hardware)
+    program = streaming(parse(TINY), {Kind.PARAM}, 4, 1)
+    fetched_s = least_fetched_s(program, mesh, host, "prefill")
+    split, whole = ((), ("x",)), ((), ())
+    prices = []
+    for wi, wd in product((split, whole), repeat=2):
+        layouts = {"layer.Wi": Layout(wi), "layer.Wd": Layout(wd[::-1])}
+        pins = tuple(Pin(PinKind.STORED, name, None, layout, "") for name, layout in layouts.items())
+        prices.append(takes_s(choose(program, "prefill", mesh, replace(options, pins=pins)), hardware))
+    for computing in (0.95, 0.8, 0.5, 0.2):
+        bound = least_mean_s(program, "prefill", mesh, options, computing, 1.0) + (1 - computing) * fetched_s
+        assert 0 < bound <= min(prices) * (1 + 1e-9)
+        fewer = least_mean_s(program, "prefill", mesh, options, computing, 0.5) + (1 - computing) * fetched_s
+        assert fewer <= bound
+
+
+def test_layouts_between_those_that_compute_quickest_and_those_that_store_least_are_found(tmp_path: Path):
+    (tmp_path / "card.toml").write_text(CARD)
+    hardware, mesh = Hardware.load(str(tmp_path / "card.toml")), Mesh.parse("2x2")
+    model = load("llama-3-70b", {"B": 4, "L": 2048, "M": 2048}, phase="prefill")
+    program, options = streaming(model, {Kind.PARAM, Kind.CACHE}, 70, 1), Options(hardware)
+    plan, [waiting_s] = choose_streaming(program, ["prefill"], mesh, options)
+    quickest = choose(program, "prefill", mesh, options)
+    least = least_stored_bytes(program, "prefill", mesh) * (1 + 1e-9)
+    fullest = choose(program, "prefill", mesh, replace(options, stored_bytes=least))
+    assert plan.price + waiting_s == pytest.approx(takes_s(plan, hardware))
+    assert plan.price + waiting_s < 0.95 * min(takes_s(quickest, hardware), takes_s(fullest, hardware))
+    assert plan.bound == quickest.bound < plan.price < math.inf

@@ -172,7 +172,7 @@ def handed_by_rows(spmd: SpmdProgram, lanes: int) -> dict[str, Fraction]:
         if isinstance(op, Take) and op.table in stored and (sizes := _row_and_column(op, spmd)):
             row = sizes[0]
             if _wants_columns(*sizes, lanes) and not lies_by_columns(*sizes, lanes):
-                found[op.table] = Fraction(_filled(row, lanes), row)
+                found[op.table] = Fraction(filled(row, lanes), row)
     return found
 
 
@@ -182,7 +182,7 @@ def padded(spmd: SpmdProgram, lanes: int) -> dict[str, Fraction]:
     for placed in walk(spmd.body):
         if isinstance(placed.item, Stored) and placed.item.value not in found:
             sizes = local_sizes(values[placed.item.value], spmd).values()
-            times = min((Fraction(_filled(size, lanes), size) for size in sizes), default=Fraction(1))
+            times = min((Fraction(filled(size, lanes), size) for size in sizes), default=Fraction(1))
             if times > 1 and math.prod(sizes) >= lanes**2:
                 found[placed.item.value] = times
     return found
@@ -193,7 +193,7 @@ def bytes_by_rows(op: Take, spmd: SpmdProgram, lanes: int) -> Fraction:
     sizes = _row_and_column(op, spmd)
     if sizes is None or not lies_by_columns(*sizes, lanes):
         return Fraction(0)
-    return Fraction(_filled(sizes[0], lanes), sizes[0]) * local_bytes(spmd.table()[op.table], spmd)
+    return Fraction(filled(sizes[0], lanes), sizes[0]) * local_bytes(spmd.table()[op.table], spmd)
 
 
 def _row_and_column(op: Take, spmd: SpmdProgram) -> tuple[int, int] | None:
@@ -211,16 +211,16 @@ def lies_by_columns(row: Ints, column: Ints, lanes: int) -> NDArray[np.bool_]: .
 def lies_by_columns(row: int | Ints, column: int | Ints, lanes: int) -> bool | NDArray[np.bool_]:
     """Whether a table of rows that are `row` long and columns that are `column` long lies with columns in lanes: that
     takes less room, and to pad rows takes much. Of two numbers, or of two arrays of them, pair by pair."""
-    much = _filled(row, lanes) * MOST_PADDING.denominator > row * (MOST_PADDING.numerator + MOST_PADDING.denominator)
+    much = filled(row, lanes) * MOST_PADDING.denominator > row * (MOST_PADDING.numerator + MOST_PADDING.denominator)
     return _wants_columns(row, column, lanes) & much
 
 
 def _wants_columns(row: int | Ints, column: int | Ints, lanes: int) -> bool | NDArray[np.bool_]:
     """Whether columns in lanes take less room than rows in lanes."""
-    return _filled(row, lanes) * column > _filled(column, lanes) * row
+    return filled(row, lanes) * column > filled(column, lanes) * row
 
 
-def _filled(size: Size, lanes: int) -> Size:
+def filled(size: Size, lanes: int) -> Size:
     """The places of as many lanes as are begun."""
     return -(-size // lanes) * lanes
 

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from ...cost.blocks import perhaps_in_blocks
-from ...cost.memory import DECODING, Point, lies_by_columns, points_without_blocks
+from ...cost.memory import DECODING, Point, filled, lies_by_columns, points_without_blocks
 from ...cost.scores import scores
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
@@ -289,7 +289,24 @@ class _Reader:
                 terms.append(replace(made, freed=self.replaced_by(point.step)))
         stored = (self.live(name, point.repeats, now) for name in self.held_by.get(now, ()))
         gathered = [live.gathered(self.by_rows(live, now)) for live in stored if live.now]
-        return PointBound(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
+        return PointBound(point.step, tuple(term for term in (*terms, *gathered, *self.padding) if term is not None))
+
+    @cached_property
+    def padding(self) -> tuple[Demand, ...]:
+        """What fills the lanes of stored tensors, as `cost.memory` has it; of tables nothing, which have lanes of their
+        own."""
+        tables = {placed.item.table for placed in walk(self.program.body) if isinstance(placed.item, Take)}
+        found: dict[int, Demand] = {}  # by node: a cache and its version lie as one
+        for tensor in self.graph.tensors if self.lanes > 1 else ():
+            n, rows = tensor.source.node, tensor.source.rows
+            stored_bytes, name = self.graph.nodes[n].stored_bytes, self.graph.nodes[n].stored
+            if stored_bytes is not None and name is not None and tensor.value.dims and name not in tables:
+                sizes = np.stack([self.local_sizes(tensor, dim)[rows] for dim in tensor.value.dims])
+                times = (filled(sizes, self.lanes) / sizes).min(axis=0)
+                more = np.where(sizes.prod(axis=0) >= self.lanes**2, stored_bytes * (times - 1), 0.0)
+                if more.any():
+                    found[n] = Demand(name, n, more)
+        return tuple(found.values())
 
     def decoded(self, point: Point, now: int) -> Iterator[Demand]:
         """The matrices that are decoded while an op runs, by the ops that multiply them, and their codes in groups. Of
@@ -343,7 +360,7 @@ class _Reader:
                     others.append(other.unmoved())
                 elif other is not live:
                     others.append(other.term())
-            beside = tuple(term for term in others if term is not None)
+            beside = tuple(term for term in (*others, *self.padding) if term is not None)
             for term in live.moving():
                 yield PointBound(point.step, (term, *beside), moving=not self.ordered)
 

@@ -19,12 +19,14 @@ from escc.ir.program import Append, Einsum, Map, Op, Region, Repeat, Sum
 from .exhaustive import Exhaustive, steps
 from .generator import Case, generate
 from .layouts import Place, complete
+from .layouts import ways as shares
 from .rules import LINK, Strategy
 
 Tree = Mapping[Place, Place]  # of each copy, from which it is made
 Ways = list[tuple[str, list[tuple[float, Tree]]]]  # the trees of each value, cheapest first
 Copy = tuple[str, Place, int]  # a value, a layout, a repetition
 PLANS, PATIENCE, STEPS = 8000, 400, 4
+LANES = 128  # of a TPU's memory
 
 
 @dataclass
@@ -39,10 +41,11 @@ class Plan:
 
 
 class Holding(Exhaustive):
-    """All plans of one case, with what they hold."""
+    """All plans of one case, with what they hold, on chips whose memory has so many lanes."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, lanes: int = 1) -> None:
         super().__init__(case)
+        self.lanes = lanes
         self.sums = {name for op, _ in self.ops if isinstance(op, Sum) for name in op.operands}
         self.versions = {op.result: op.cache for op, _ in self.ops if isinstance(op, Append)}
         self.priced: dict[tuple[str, Place, frozenset[Place]], list[tuple[float, Tree]]] = {}
@@ -168,9 +171,18 @@ class Holding(Exhaustive):
                     return None
         return best
 
+    def filled(self, value: str, place: Place) -> float:
+        """How many times its bytes a stored value takes: one dim fills lanes, that for which the fewest are left over;
+        of what is small what is left over is not counted."""
+        sizes = [size // shares(order, self.mesh) for size, order in zip(self.shape(value), place.dims, strict=True)]
+        if self.lanes == 1 or math.prod(sizes) < self.lanes**2:
+            return 1.0
+        return min(math.ceil(size / self.lanes) * self.lanes / size for size in sizes)
+
     def held(self, plan: Plan) -> float:
         """The most bytes that a chip holds at once."""
-        stored = sum(self.bytes(v, plan.made[v]) * self.born[v] for v in self.free if v in self.memory)
+        kept = [(v, plan.made[v]) for v in self.free if v in self.memory]
+        stored = sum(self.bytes(v, place) * self.born[v] * self.filled(v, place) for v, place in kept)
         return stored + Timeline(self, plan).peak()
 
 
@@ -191,8 +203,8 @@ def ladder(judge: Holding, patience: int = PATIENCE) -> Iterator[tuple[float, fl
 
 @cache
 def known(seed: int, mesh: Mesh) -> tuple[tuple[float, float], ...]:
-    """The ladder of a generated program; of one with too many plans to try nothing."""
-    judge = Holding(Case(generate(seed).program, mesh, None, "small"))
+    """The ladder of a generated program on TPUs; of one with too many plans to try nothing."""
+    judge = Holding(Case(generate(seed).program, mesh, None, "small"), LANES)
     return tuple(ladder(judge)) if judge.count() <= PLANS else ()
 
 

@@ -24,7 +24,7 @@ from .graph import Port, Tensor
 from .integer_program import add_groups, join
 from .limits import Limits
 from .memory_bounds import Copies, Load, Pair
-from .memory_rows import ROOM
+from .memory_rows import ROOM, add_moved_on
 from .prices import Moves
 from .problem import Problem
 
@@ -52,7 +52,7 @@ class CopiesProgram:
     flow: dict[Port, int] = field(default_factory=dict)
     shared: dict[int, int] = field(default_factory=dict)
     held: dict[tuple[object, ...], int] = field(default_factory=dict)
-    between: dict[tuple[Port, Port], int] = field(default_factory=dict)
+    between: dict[Pair, int] = field(default_factory=dict)
     positions: dict[tuple[object, ...], int] = field(default_factory=dict)
     mixtures: dict[frozenset[Port], int] = field(default_factory=dict)
     joint: dict[tuple[Port, int], int] = field(default_factory=dict)
@@ -220,17 +220,16 @@ class CopiesProgram:
             self.a.add_entries(row + np.arange(count), np.full(count, self.moved_on(pair)), -1.0)
         return row
 
-    def moved_on(self, between: tuple[Port, Port]) -> int:
+    def moved_on(self, between: Pair) -> int:
         """A column that is 1 where a value is read in another layout than it is made in, and 0 where it is not."""
         if between not in self.between:
             made, read = between
-            column = self.between[between] = self.a.add_columns(np.zeros(1), 1.0, False)
-            layouts = 1 + int(max(made.rows.max(), read.rows.max()))
-            for low, high, sign in ((0.0, np.inf, 1.0), (-np.inf, 2.0, -1.0)):
-                row = self.a.add_rows(layouts, low, high)
-                self.a.add_entries(row + np.arange(layouts), np.full(layouts, column), 1.0)
-                self.layouts_at(made, row, -sign)
-                self.layouts_at(read, row, 1.0)
+            column = self.between[between] = add_moved_on(self.a, self.choice, (read, made))
+            layouts = 1 + int(max(port.rows.max() for port in between))
+            row = self.a.add_rows(layouts, -np.inf, 2.0)
+            self.a.add_entries(row + np.arange(layouts), np.full(layouts, column), 1.0)
+            for port in between:
+                self.layouts_at(port, row, 1.0)
         return self.between[between]
 
     def limit(self, limits: Limits) -> None:

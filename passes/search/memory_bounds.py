@@ -18,8 +18,6 @@ from .graph import Port, Tensor
 Floats = NDArray[np.float64]
 ROUNDING = 1e-12  # relative: sums of bytes are exact but for this
 LITTLE = 1e-3  # of the room: what is not worth rows of its own
-
-
 Pair = tuple[Port, Port]  # where a value is made or read, and where it is read or made
 
 
@@ -49,7 +47,7 @@ class Through:
     `scores`, where one of these is made and where it is read, none is moved."""
 
     port: Port
-    scores: tuple[tuple[Port, Port], ...]
+    scores: tuple[Pair, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +64,7 @@ class Copies:
     now: tuple[Port, ...]
     after: tuple[Port, ...]
     stored: bool
-    handed: tuple[Port, Port] | None = None
+    handed: Pair | None = None
     through: Through | None = None
     freed: Freed | None = None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,9 +126,10 @@ def add_memory(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> Mem
 def _add_moved(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> dict[_Key, tuple[int, Array]]:
     """Add columns that are 1 where a node takes more as values are moved: one for each layout of the value itself, or
     for all choices of which each takes as much, the first of which stands for them."""
-    known: dict[Pair, int] = {}
+    keys = dict.fromkeys(_key(one) for load in loads for one in load.moved)
+    on = cache(partial(add_moved_on, a, choice))
     out = {}
-    for one in dict.fromkeys(_key(one) for load in loads for one in load.moved):
+    for one in keys:
         _, first, of = np.unique(one.alike, return_index=True, return_inverse=True)
         columns, row = a.add_columns(np.zeros(len(first)), 1.0, False), 0
         own = np.arange(len(of))
@@ -143,7 +145,7 @@ def _add_moved(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> dic
         for pairs in conditions:
             row = a.add_rows(len(first), -float(len(pairs)), np.inf)
             for pair in pairs:
-                a.add_entries(row + np.arange(len(first)), np.full(len(first), _moved_on(a, choice, pair, known)), -1.0)
+                a.add_entries(row + np.arange(len(first)), np.full(len(first), on(pair)), -1.0)
             _add_unless(a, columns, row, choice[one.node] + own, of.reshape(-1))
         out[one] = columns, first
     return out
@@ -156,17 +158,16 @@ def _add_unless(a: Assembly, columns: int, rows: int, choices: Array, of: Array)
     a.add_entries(rows + of, choices, -1.0)
 
 
-def _moved_on(a: Assembly, choice: Sequence[int], pair: Pair, known: dict[Pair, int]) -> int:
-    """A column that is 1 where a value is in another layout at one port than at the other."""
-    if pair not in known:
-        column = known[pair] = a.add_columns(np.zeros(1), 1.0, False)
-        layouts = np.unique(np.concatenate([port.rows for port in pair]))
-        row = a.add_rows(len(layouts), 0.0, np.inf)
-        a.add_entries(row + np.arange(len(layouts)), np.full(len(layouts), column), 1.0)
-        for port, sign in zip(pair, (1.0, -1.0), strict=True):
-            at = np.searchsorted(layouts, port.rows)
-            a.add_entries(row + at, choice[port.node] + np.arange(len(port.rows)), sign)
-    return known[pair]
+def add_moved_on(a: Assembly, choice: Sequence[int], pair: Pair) -> int:
+    """A column that is 1 where a value is in another layout at one port than at the other, and may be less else."""
+    column = a.add_columns(np.zeros(1), 1.0, False)
+    layouts = np.unique(np.concatenate([port.rows for port in pair]))
+    row = a.add_rows(len(layouts), 0.0, np.inf)
+    a.add_entries(row + np.arange(len(layouts)), np.full(len(layouts), column), 1.0)
+    for port, sign in zip(pair, (1.0, -1.0), strict=True):
+        at = np.searchsorted(layouts, port.rows)
+        a.add_entries(row + at, choice[port.node] + np.arange(len(port.rows)), sign)
+    return column
 
 
 def _add_sum(a: Assembly, choice: Sequence[int], part: Part, first: int) -> None:

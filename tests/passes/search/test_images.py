@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from escc.passes.search import image_program
 from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.image_program import Among, ImageSearch
-from escc.passes.search.images import Images, images
+from escc.passes.search.images import ImageLimits, Images, images
+from escc.passes.search.limits import Limits
 from escc.passes.search.problem import Candidate, Problem
 from escc.passes.search.rename_axes import layout_on
 
@@ -205,6 +207,37 @@ def test_where_no_image_of_the_cheapest_plan_keeps_to_the_limits_less_room_is_as
     by_images = shown[0].found
     assert by_images is not None and by_images.price >= plain.price * (1 - 1e-9)
     assert found.price == pytest.approx(plain.price, rel=1e-9)
+
+
+def test_a_plan_that_closer_limits_show_to_hold_too_much_is_not_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But one that keeps to these, with all the room that there is."""
+    run, spelled, cheapest = ImageSearch.run, ImageSearch._spelled, image_program._Small.cheapest
+    fitted, asked = list[bool](), list[bool]()
+
+    def with_closer(self: ImageSearch, least: float, below: float) -> Among:
+        assert isinstance(self.limits, Limits)
+        self.closer = dataclasses.replace(self.limits, stored=self.limits.stored / 2)
+        monkeypatch.setattr(
+            image_program._Small, "cheapest", partialmethod(noted, ImageLimits(self.images, self.closer))
+        )
+        return run(self, least, below)
+
+    def noted(small: Any, closer: ImageLimits, *others: Any) -> Any:
+        answer = cheapest(small, *others)
+        fitted.append(closer.fits(answer[0]))
+        return answer
+
+    def first(self: ImageSearch, plan: Candidate, *others: Any) -> Any:
+        asked.append(ImageLimits(self.images, self.closer).fits(plan))
+        return spelled(self, plan, *others)
+
+    source = Source("layer.esti", LAYER)
+    program = expand(parse(source), source, {})
+    searched_by_images(monkeypatch)
+    monkeypatch.setattr(ImageSearch, "run", with_closer)
+    monkeypatch.setattr(ImageSearch, "_spelled", first)
+    choose(program, "main", CUBE, Options(LINKS, capacity_bytes=math.inf, stored_bytes=0.6 * 2 * 256 * 1024 * 2 + 1))
+    assert not fitted[0] and asked[0]
 
 
 def test_where_images_of_all_that_a_plan_takes_are_dear_those_of_what_it_stores_are_looked_at(

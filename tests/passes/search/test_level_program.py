@@ -15,7 +15,7 @@ from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
 from escc.passes.search.integer_program import choice_program
 from escc.passes.search.level_program import level_program
-from escc.passes.search.memory_bounds import Load
+from escc.passes.search.memory_bounds import Load, Moved
 from escc.passes.search.problem import Candidate, Problem
 
 from .test_images import LINKS, SQUARE, ascent_of, problem_of
@@ -35,15 +35,20 @@ class Rooms:
         return list(self.every)
 
 
-def rooms(problem: Problem, seed: int) -> Rooms:
-    """Two rooms for made-up bytes, so little that some choices go."""
+def rooms(problem: Problem, seed: int, moved_bytes: float = 0.0) -> Rooms:
+    """Two rooms for made-up bytes, so little that some choices go; each value that is moved takes more of the first."""
     rng = np.random.default_rng(seed)
     nodes = range(len(problem.prices))
     every = []
     for share in (0.2, 0.35):
         sizes = {n: rng.choice([0.0, 1.0, 2.0, 4.0, 9.0], size=len(problem.prices[n])) for n in nodes}
         least, most = (sum(float(f(size)) for size in sizes.values()) for f in (np.min, np.max))
-        every.append(Load(sizes, least + share * (most - least) + 0.5))
+        moved = tuple(
+            Moved(use.node, np.full(len(use.rows), moved_bytes), ((tensor.source, use),))
+            for tensor in (problem.graph.tensors if moved_bytes and not every else ())
+            for use in tensor.uses
+        )
+        every.append(Load(sizes, least + share * (most - least) + 0.5, moved))
     return Rooms(tuple(every))
 
 
@@ -69,17 +74,19 @@ def asked(
 
 
 @pytest.mark.parametrize(
-    ("live", "few"), [(0, 200), (10**6, 200), (10**6, 1)], ids=["levels alone", "levels first", "both in turn"]
+    ("live", "few", "moved_bytes"),
+    [(0, 200, 0.0), (10**6, 200, 0.0), (10**6, 1, 0.0), (10**6, 200, 2.0)],
+    ids=["levels alone", "levels first", "both in turn", "what is moved takes more"],
 )
 @pytest.mark.parametrize("seed", [0, 3, 7, 11, 16, 23, 31, 42])
 def test_by_levels_the_optimum_is_that_of_rows_over_all_choices(
-    seed: int, live: int, few: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, live: int, few: int, moved_bytes: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exact, "MANY_LIVE", live)
     monkeypatch.setattr(exact, "FEW_NODES", few)
     problem = problem_of(seed, SQUARE, LINKS)
     problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
-    limits = rooms(problem, seed)
+    limits = rooms(problem, seed, moved_bytes)
     least = optimum(problem, limits)
     assert least < np.inf, "there is room for something"
     plan, bound = asked(problem, limits, 1.5 * least)

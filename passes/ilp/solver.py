@@ -12,6 +12,7 @@ from ortools.math_opt import (
     callback_pb2,
     model_parameters_pb2,
     model_pb2,
+    model_update_pb2,
     parameters_pb2,
     result_pb2,
     solution_pb2,
@@ -21,7 +22,7 @@ from ortools.math_opt.core.python import solver as core
 from pybind11_abseil.status import StatusNotOk
 
 from ..layouts.space import Array
-from .model import Model, shifted
+from .model import Model, continuous, shifted
 
 Floats = NDArray[np.float64]
 
@@ -30,6 +31,7 @@ SOLVERS = {
     "gscip": parameters_pb2.SOLVER_TYPE_GSCIP,
     "cp-sat": parameters_pb2.SOLVER_TYPE_CP_SAT,
 }
+AGAIN = parameters_pb2.SOLVER_TYPE_GLOP  # what goes on from where it ended
 FEASIBLE = solution_pb2.SOLUTION_STATUS_FEASIBLE
 MANY_COLUMNS = 20_000  # of a program whose linear ones take seconds
 # What HiGHS does to find solutions beside branching: where linear programs take seconds it would get to nothing else.
@@ -40,6 +42,7 @@ SMALLER_PROGRAMS = (
     "mip_heuristic_run_root_reduced_cost",
     "mip_allow_restart",
 )
+ROUNDED = 1e-7  # of a bound, what tolerances of a solver may come to
 SECONDS_A_NODE = 0.01  # of the time that CP-SAT counts, which is that of no clock
 
 
@@ -104,7 +107,7 @@ def solve(
             seconds=time.perf_counter() - started,
         )
     live = np.flatnonzero(model.upper > 0)
-    proto = _proto(model, live)
+    proto = _proto(model, live, np.arange(len(model.low)))
     wanted = _wanted(worths)
     if first is not None:
         some = model.upper[first] > 0
@@ -144,6 +147,91 @@ def solve(
     cut_short = result.termination.reason == result_pb2.TERMINATION_REASON_NO_SOLUTION_FOUND
     bound = result.termination.objective_bounds.dual_bound if x is not None or cut_short else -np.inf
     return Answer(x, bound, reduced_costs, time.perf_counter() - started, row_worths=row_worths)
+
+
+class Relaxation:
+    """The linear program of a model, solved again and again, each time with other columns bounded by 0, from where the
+    last time ended: a dual simplex has few steps to go then. `rows`: what its rows may be worth; there it begins.
+
+    What an answer says is shown by its rows' worths in arithmetic of our own, or by another solver."""
+
+    def __init__(self, model: Model, settings: Settings, rows: Floats):
+        self._model, self._settings, self._rows = continuous(model), settings, rows
+        near, self._worth = shifted(self._model, rows)
+        self._live, self._binding = np.flatnonzero(near.upper > 0), _binding(near)
+        self._own = self._live[self._live < len(model.cost)]
+        self._upper = near.upper[self._own]
+        proto = _proto(near, self._live, self._binding)
+        self._solver = core.new(AGAIN, proto, parameters_pb2.SolverInitializerProto())
+
+    def solve(self, upper: Floats, most: float = np.inf) -> Answer:
+        """The answer with these upper bounds of columns, none of which is above that of the model; it has no solution
+        where that costs more than `most`."""
+        started = time.perf_counter()
+        self._bound(upper)
+        answer = self._answer(self._ask(most))
+        if not self._is_shown(answer, upper, most):
+            answer = solve(replace(self._model, upper=upper), self._settings, rows=self._rows, worths=True)
+        none = answer.none or (answer.x is None and answer.bound >= most)
+        return replace(answer, none=none, seconds=time.perf_counter() - started)
+
+    def _bound(self, upper: Floats) -> None:
+        """Tell the solver of upper bounds that are others than the last ones."""
+        now = upper[self._own]
+        other = np.flatnonzero(now != self._upper)
+        self._upper = now
+        update = model_update_pb2.ModelUpdateProto()
+        update.variable_updates.upper_bounds.ids.extend(other.tolist())
+        update.variable_updates.upper_bounds.values.extend(now[other].tolist())
+        self._solver.update(update)
+
+    def _ask(self, most: float) -> result_pb2.SolveResultProto:
+        parameters = parameters_pb2.SolveParametersProto(threads=1)
+        parameters.presolve = parameters_pb2.EMPHASIS_OFF
+        parameters.lp_algorithm = parameters_pb2.LP_ALGORITHM_DUAL_SIMPLEX
+        parameters.time_limit.FromTimedelta(datetime.timedelta(seconds=self._settings.time_limit_s))
+        if most < np.inf:
+            parameters.best_bound_limit = most - self._worth
+        none = callback_pb2.CallbackRegistrationProto()
+        return self._solver.solve(parameters, _wanted(True), None, none, None, None)
+
+    def _answer(self, result: result_pb2.SolveResultProto) -> Answer:
+        """What the solver has said, of the model as it was handed in."""
+        if result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
+            return Answer(None, -np.inf, None, 0.0, none=True)
+        bound = result.termination.objective_bounds.dual_bound + self._worth
+        if not result.solutions or not result.solutions[0].HasField("dual_solution"):
+            return Answer(None, -np.inf, None, 0.0)
+        best, count = result.solutions[0], len(self._model.cost) + len(self._live)
+        worths = _spread(best.dual_solution.dual_values, self._binding, len(self._rows)) + self._rows
+        if result.termination.reason != result_pb2.TERMINATION_REASON_OPTIMAL:
+            return Answer(None, bound, None, 0.0, row_worths=worths)
+        x = _spread(best.primal_solution.variable_values, self._live, count)
+        reduced_costs = _spread(best.dual_solution.reduced_costs, self._live, count)
+        columns = slice(len(self._model.cost))
+        return Answer(x[columns], bound, reduced_costs[columns], 0.0, row_worths=worths)
+
+    def _is_shown(self, answer: Answer, upper: Floats, most: float) -> bool:
+        """Whether the worths of rows show the bound that an answer has: any are a bound, what rows ask for at these
+        prices and what columns cost beside them at the least."""
+        if answer.row_worths is None:
+            return False
+        model = self._model
+        end = np.where(answer.row_worths > 0, model.low, model.high)
+        worth = np.where(np.isfinite(end), answer.row_worths, 0.0)  # worths of rows without end are 0 but for rounding
+        left = model.cost - np.bincount(model.column, model.coefficient * worth[model.row], len(model.cost))
+        bound = float(worth @ np.where(worth != 0, end, 0.0)) + float(np.minimum(0.0, left) @ upper)
+        return bound >= min(answer.bound, most) - ROUNDED * abs(answer.bound)
+
+
+def _binding(model: Model) -> Array:
+    """The rows that say something of the columns that are not bounded by 0."""
+    some = (model.upper[model.column] > 0) & (model.coefficient != 0)
+    more, less = np.zeros(len(model.low), dtype=bool), np.zeros(len(model.low), dtype=bool)
+    more[model.row[some & (model.coefficient > 0)]] = True
+    less[model.row[some & (model.coefficient < 0)]] = True
+    asks = (model.low > 0) | (model.high < 0)
+    return np.flatnonzero(asks | (more & (model.high < np.inf)) | (less & (model.low > -np.inf)))
 
 
 def _spread(found: sparse_containers_pb2.SparseDoubleVectorProto, live: Array, columns: int) -> Floats:
@@ -207,10 +295,9 @@ def _parameters(settings: Settings, nodes: int | None) -> parameters_pb2.SolvePa
     return params
 
 
-def _proto(model: Model, live: Array) -> model_pb2.ModelProto:
-    """The model's `live` columns as MathOpt's protocol buffer, filled from arrays at once."""
+def _proto(model: Model, live: Array, rows: Array) -> model_pb2.ModelProto:
+    """The model's `live` columns, and some of its `rows`, as MathOpt's protocol buffer, filled from arrays at once."""
     proto = model_pb2.ModelProto()
-    rows = len(model.low)
     proto.variables.ids.extend(range(len(live)))
     proto.variables.lower_bounds.extend(np.zeros(len(live)))
     proto.variables.upper_bounds.extend(model.upper[live])
@@ -218,15 +305,13 @@ def _proto(model: Model, live: Array) -> model_pb2.ModelProto:
     nonzero = np.flatnonzero(model.cost[live])
     proto.objective.linear_coefficients.ids.extend(nonzero)
     proto.objective.linear_coefficients.values.extend(model.cost[live][nonzero])
-    proto.linear_constraints.ids.extend(range(rows))
-    proto.linear_constraints.lower_bounds.extend(model.low)
-    proto.linear_constraints.upper_bounds.extend(model.high)
-    place = np.full(len(model.cost), -1)
-    place[live] = np.arange(len(live))
-    column = place[model.column]
-    kept = np.flatnonzero(column >= 0)
-    order = kept[np.lexsort((column[kept], model.row[kept]))]
-    row, column, coefficient = model.row[order], column[order], model.coefficient[order]
+    proto.linear_constraints.ids.extend(range(len(rows)))
+    proto.linear_constraints.lower_bounds.extend(model.low[rows])
+    proto.linear_constraints.upper_bounds.extend(model.high[rows])
+    column, row = _places(live, len(model.cost))[model.column], _places(rows, len(model.low))[model.row]
+    kept = np.flatnonzero((column >= 0) & (row >= 0))
+    order = kept[np.lexsort((column[kept], row[kept]))]
+    row, column, coefficient = row[order], column[order], model.coefficient[order]
     # An entry given twice is the sum of the two.
     starts = np.ones(len(row), dtype=bool)
     starts[1:] = (row[1:] != row[:-1]) | (column[1:] != column[:-1])
@@ -237,3 +322,10 @@ def _proto(model: Model, live: Array) -> model_pb2.ModelProto:
     proto.linear_constraint_matrix.column_ids.extend(column[first][some])
     proto.linear_constraint_matrix.coefficients.extend(coefficient[some])
     return proto
+
+
+def _places(kept: Array, count: int) -> Array:
+    """The place of each of `count` among those that are kept, -1 where it is not."""
+    out = np.full(count, -1)
+    out[kept] = np.arange(len(kept))
+    return out

@@ -211,6 +211,12 @@ class Boxes:
             return self.least < self.price * (1 - CLOSE) and self.read < self.enough
         return self.least < self.price * (1 - self.problem.settings.gap) and self.read < self.enough
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether so little may be looked at after images that it is not worth to begin."""
+        known = self.floor > -math.inf and self.price < math.inf
+        return known and AFTER_WORK // self.problem.columns < FEW_READ
+
     def reading(self, chosen: Sequence[int]) -> Candidate:
         """A plan that was read off."""
         self.read += 1
@@ -403,7 +409,7 @@ def enter(sides: Sequence[Boxes], least: float) -> None:
             node, mask = problem.representatives  # from here on boxes may tell alike axes apart
             allowed[node] = mask
         bound = max(least, side.floor)
-        if side.large and side.floor >= side.price * (1 - NEARLY):
+        if side.large and (side.floor >= side.price * (1 - NEARLY) or side.is_closed):
             side.given_up = min(side.given_up, bound)
             continue
         side.enter(allowed, side.ascent, bound)

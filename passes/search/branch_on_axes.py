@@ -104,6 +104,11 @@ class AxisSearch:
         """That of all plans that cost less than was asked for, or the price of the best."""
         return min(self.price, self.given_up, self.heap[0][0] if self.heap else np.inf)
 
+    @property
+    def most_relaxed(self) -> int:
+        """How many relaxations are looked at in all."""
+        return MOST_RELAXED
+
     def run(self, root: Answer) -> None:
         """From the relaxation of all until nothing is left, or a small gap."""
         asked, floor, every = self.price, root.bound, self.program.model.upper
@@ -124,7 +129,7 @@ class AxisSearch:
 
     def _below(self) -> None:
         """Until nothing is left below the price, or a small gap: down to a first plan, then by bounds."""
-        while self.heap and self.relaxed < MOST_RELAXED and self.bound < self.price * (1 - self._gap):
+        while self.heap and self.relaxed < self.most_relaxed and self.bound < self.price * (1 - self._gap):
             box = self._take()
             if box.relaxed:
                 self._split(box)
@@ -152,8 +157,7 @@ class AxisSearch:
     def _relax(self, box: Box) -> None:
         """Look at a box by the relaxation of its columns, of those that plans below the price may have."""
         left = cheap(box, self.price)
-        model = replace(continuous(self.program.model), upper=left)
-        answer = solve(model, self.settings, rows=box.answer.row_worths, worths=True)
+        answer = self._answer(box, left)
         self.relaxed += 1
         self.seconds += answer.seconds
         if answer.none or answer.bound >= self.price:
@@ -161,12 +165,20 @@ class AxisSearch:
         elif answer.x is None or answer.reduced_costs is None:  # out of time
             self.given_up = min(self.given_up, box.bound)
         else:
-            bound = max(box.bound, answer.bound)
-            plan = self.program.plan(answer)
-            if plan is None:
-                self._push(Box(box.upper, left, answer, bound, True))
-            else:
-                self._offered(plan, bound)
+            self._relaxed(Box(box.upper, left, answer, max(box.bound, answer.bound), True))
+
+    def _answer(self, box: Box, upper: Floats) -> Answer:
+        """The relaxation of a box, with so much of its columns."""
+        model = replace(continuous(self.program.model), upper=upper)
+        return solve(model, self.settings, rows=box.answer.row_worths, worths=True)
+
+    def _relaxed(self, box: Box) -> None:
+        """Take the plan that the relaxation of a box is, or split it later."""
+        plan = self.program.plan(box.answer)
+        if plan is None:
+            self._push(box)
+        else:
+            self._offered(plan, box.bound)
 
     def _offered(self, plan: Candidate, bound: float) -> None:
         """Take a plan that a relaxation is."""

@@ -13,6 +13,7 @@ from ..ilp.model import Model, continuous
 from ..ilp.solver import Answer, solve
 from ..layouts.space import Mask
 from .branch_on_axes import AxisProgram, AxisSearch
+from .branch_on_levels import Among, LevelPlans
 from .dual_ascent import DualAscent
 from .graph import restrict
 from .integer_program import choice_program
@@ -33,12 +34,9 @@ NODES = 2_000  # of the solver's search among plans that keep to a limit
 FEW_NODES = 200  # where what values take is branched on first: with that most programs are settled in fewer
 MANY_MIXED = 30_000  # columns of a program that the solver has no end with where axes are alike
 MANY_ALIKE = 100_000  # columns where axes are told apart by what layers hand on, which keeps plain names less well
-MANY_LIVE = 40_000  # columns of a program by levels; SCIP, told where to branch, is quicker with fewer, HiGHS with more
+MOST_LEFT = 80_000  # columns of a program whose plans are looked for one by one: with more each takes a second
 MOST_INTEGER = 10_000  # columns of a program for that search
-NEAR_LEVELS = (0.002, 0.005)  # above a linear relaxation of a program by levels, where it is asked first
-ANY = 0.05  # above these a plan is good enough where any is asked for
 ROOT_NODES, ROUGH = 20, 0.01  # of that search in a larger one, and the gap that is small enough there
-NEAR_RELAXED = 1e-4  # above a linear relaxation, where its plans are looked for first
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
 MANY_TIED = 60_000  # and of its relaxation, which takes seconds then and says little
@@ -213,20 +211,18 @@ class Prover:
             return None
         reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
         unit = _unit(known.price)
-        relaxed = answer = self._relax(reduced, ascent, unit)
+        relaxed = self._relax(reduced, ascent, unit)
         if relaxed.none or relaxed.bound >= known.price * unit:
             return None, None
         plan = self._plan(relaxed, reduced)
-        for limit in (relaxed.bound * (1 + NEAR_RELAXED), known.price * unit):
-            left = fixed(reduced.model, relaxed, limit)
-            if plan is not None or np.count_nonzero(left.upper) > MANY_LIVE:
-                break
-            answer = self._solve(reduced.whole(left), NODES, gap=gap)
-            plan = self._plan(answer, reduced)
+        if plan is None:
+            plans = self._by_level(reduced, relaxed, unit)
+            plan, _ = plans.cheaper(known.price * unit, gap, MOST_LEFT)
+            self.solve_s += plans.solve_s
         if plan is None or plan.price >= known.price:
             return None, None
-        polished = self._plan(answer, reduced, ascent)
-        fitting = [p for p in (polished, plan) if p is not None and limits.fits(p)]
+        polished = self._polished(plan, ascent)
+        fitting = [p for p in (polished, plan) if limits.fits(p)]
         return min(fitting, key=lambda p: p.price, default=None), None if fitting else plan
 
     def near(self, ascent: DualAscent, known: Candidate, limits: Limited) -> Left | None:
@@ -263,59 +259,23 @@ class Prover:
         relaxed = self._relax(reduced, ascent, unit)
         if relaxed.none or relaxed.bound >= most * unit:
             return ByLevels(None, known.price, max(known.price, relaxed.bound / unit))
-        answer, bound = self._near_levels(reduced, relaxed, known.price, gap, less)
-        plan = self._plan(answer, reduced)
-        if plan is None and answer.x is not None:
-            plan = self._mixed(answer, reduced, ascent, known, limits)
-        return ByLevels(plan, bound, relaxed.bound / unit)
 
-    def _near_levels(
-        self, reduced: Reduced, relaxed: Answer, price: float, gap: float | None, less: bool
-    ) -> tuple[Answer, float]:
-        """What a solver says of a program by levels, and a bound in seconds of plans that cost less than a `price` (by
-        the gap if `less` is asked for). It is asked for plans near the relaxation first: most often there is one, and
-        few columns are left."""
-        unit, floor = _unit(price), relaxed.bound
-        for near in (relaxed.bound * (1 + share) for share in NEAR_LEVELS):
-            if near >= price * unit:
-                break
-            left = fixed(reduced.model, relaxed, near)
-            answer = self._branch(left, reduced, unit, near, gap)
-            floor = near if answer.none else max(floor, min(near, answer.bound))
-            plan = self._plan(answer, reduced)
-            if plan is not None and plan.price * unit <= (near if less else near * (1 + ANY)):
-                return answer, floor / unit
-        left = fixed(reduced.model, relaxed, price * unit * (1 + 1e-9))
-        none = price * unit * (1 - (gap if less and gap else 0.0))
-        answer = self._branch(left, reduced, unit, none if less else None, gap)
-        return answer, (none if answer.none else min(none, max(floor, answer.bound))) / unit
+        def among(answer: Answer, price: float) -> Candidate | None:
+            return self._mixed(answer, reduced, ascent, replace(known, price=price), limits)
 
-    def _branch(self, left: Model, reduced: Reduced, unit: float, most: float | None, gap: float | None) -> Answer:
-        """What a solver says of what is `left` of a program, by levels, of solutions that cost at `most` so much, and
-        within a gap if one is given. SCIP, told where to branch, settles most programs of few columns in a few nodes.
-        Where it does not, HiGHS is asked of levels alone: that says as much, if no other choice is mixed."""
-        settings, program = self.problem.settings, level_program(reduced.program, left, reduced.loads)
-        few = np.count_nonzero(program.model.upper) < MANY_LIVE
-        if few:
-            answer = self._by_scip(program, FEW_NODES, most)
-            if answer.none or self._is_settled(answer, program.model, gap or 2 * settings.gap):
-                return answer
-        levels = np.zeros(len(program.model.cost), dtype=bool)
-        levels[program.levels] = True
-        least = replace(settings, gap=gap or settings.gap)
-        answer = solve(replace(program.model, integer=levels), least, NODES, first=program.levels)
-        self.solve_s += answer.seconds
-        if not few or answer.none:
-            return answer
-        beyond = np.inf if most is None else most
-        if answer.bound >= beyond:
-            return replace(answer, x=None, none=True)
-        plan = self._plan(answer, reduced)
-        price = np.inf if plan is None else plan.price * unit
-        if price <= beyond and price * (1 - (gap or 2 * settings.gap)) <= answer.bound:
-            return answer
-        full = self._by_scip(program, NODES, most)
-        return full if full.none else replace(full, bound=max(full.bound, answer.bound))
+        plans, near_enough = self._by_level(reduced, relaxed, unit, among), gap or self.problem.settings.gap
+        if less:
+            found, bound = plans.cheaper(known.price * unit * (1 - near_enough), near_enough)
+        else:
+            found, bound = plans.any(known.price * unit, near_enough)
+        self.solve_s += plans.solve_s
+        return ByLevels(found, min(known.price, bound / unit), relaxed.bound / unit)
+
+    def _by_level(self, reduced: Reduced, relaxed: Answer, unit: float, among: Among | None = None) -> LevelPlans:
+        """The plans of what is reduced, looked for by levels."""
+        plan = partial(self._plan, reduced=reduced)
+        program = AxisProgram(self.problem.graph, reduced.model, reduced.program.choice, reduced.kept, plan, unit)
+        return LevelPlans(program, reduced, relaxed, self.problem.settings, among)
 
     def _by_scip(self, program: LevelProgram, nodes: int, most: float | None = None) -> Answer:
         """What SCIP says of a program by levels within so many nodes."""
@@ -442,10 +402,12 @@ class Prover:
             return None
         chosen = [int(kept[np.argmax(share)]) for kept, share in zip(reduced.kept, shares, strict=True)]
         plan = self.problem.found(chosen, reduced.shared(answer))
-        if ascent is None:
-            return plan
+        return plan if ascent is None else self._polished(plan, ascent)
+
+    def _polished(self, plan: Candidate, ascent: DualAscent) -> Candidate:
+        """A plan improved by an ascent, or as it is."""
         for nodes in (None, self.problem.stored_nodes):  # what is stored is in no group, so priced exactly there
-            polished = self.problem.found(ascent.polish(chosen, nodes), plan.shared)
+            polished = self.problem.found(ascent.polish(plan.chosen, nodes), plan.shared)
             if polished.price <= plan.price * (1 + 1e-12):
                 return polished
         return plan

@@ -75,7 +75,8 @@ class ImageSearch:
             cheapest, limits = self._known_closer(cheapest, small, limits, max(least, low), below)
             found = self._nearest(cheapest, small, limits, max(least, low), whole, below)
             if found is not None and bound < found.price * (1 - ROUGH):
-                found = self._stored_alike(found, whole) or found
+                found = self._alike(found, whole, stored=True) or found
+                found = self._alike(found, whole, stored=False) or found
             price = below if found is None else found.price
             if bound < price * (1 - NEARLY):  # seldom is there none that is much nearer
                 found = self._nearest_as_stored(cheapest, small, limits, max(least, low), price) or found
@@ -210,11 +211,12 @@ class ImageSearch:
                 break
         return None, None
 
-    def _stored_alike(self, plan: Candidate, whole: DualAscent) -> Candidate | None:
-        """A cheaper plan that stores what a plan stores: with that settled, much of how axes stand to each other is."""
+    def _alike(self, plan: Candidate, whole: DualAscent, stored: bool) -> Candidate | None:
+        """A cheaper plan that stores what a plan stores: with that settled, much of how axes stand to each other is. Or
+        one that does all else as it does."""
         own = whole.copy()
         for n, node in enumerate(self.prover.problem.graph.nodes):
-            if node.stored is not None:
+            if (node.stored is not None) == stored:
                 own.allow(n, np.arange(len(own.prices[n])) == plan.chosen[n])
         for _ in range(SWEEPS):
             own.sweep()
@@ -234,7 +236,7 @@ class _Small:
         """The cheapest plan within limits, if one costs less than `below`, and the bound that was shown."""
         best: Candidate | None = None
         if below > bound * (1 + FAR):
-            best, bound = self.any(limits, bound, below)
+            best, bound = self.any(limits, bound, below, self._gap)
             if best is None:
                 return None, bound
         price = below if best is None else best.price

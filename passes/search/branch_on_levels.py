@@ -1,0 +1,190 @@
+"""Where memory binds: branch and bound over linear relaxations, by how much of memory the choices of a node take.
+
+A relaxation takes halves of a choice that stores much and of one that stores little. With that settled for a few nodes
+hardly anything is left open: some dozens of relaxations prove what a solver's own search, with presolve, cuts and
+heuristics, takes a minute for. Each goes on from where the last one ended. Only where there are many columns and no
+plan is known is that search asked, of levels alone: what it finds first is the better plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ilp.solver import Answer, Relaxation, Settings, solve
+from ..layouts.space import Array, Mask
+from .branch_on_axes import INTEGRAL, AxisProgram, AxisSearch, Box
+from .level_program import LITTLE, SAME, level_program
+from .memory_bounds import Load
+from .memory_rows import ROOM
+from .problem import Candidate
+from .reduced_program import Reduced, fixed
+
+Floats = NDArray[np.float64]
+Among = Callable[[Answer, float], Candidate | None]
+MOST_IN_VAIN = 3  # times that a plan is looked for among what a relaxation mixes, and none is found
+MOST_RELAXED = 400  # linear programs, each a tenth of a second
+NEAR = (0.002, 0.005)  # above a relaxation, where plans are looked for first
+ANY = 0.05  # above these a plan is good enough where any is asked for
+MANY_LIVE = 40_000  # columns with which the solver's own search finds a good plan sooner than this one
+NODES = 2_000  # of that search
+
+
+@dataclass(eq=False)
+class LevelPlans:
+    """Plans of what is `reduced` of a problem, within rows of memory, of which `relaxed` is the linear relaxation.
+    `among`: a plan of the choices that an answer mixes, if there is one cheaper than a price in seconds. `solve_s`: the
+    time spent in the solver."""
+
+    program: AxisProgram
+    reduced: Reduced
+    relaxed: Answer
+    settings: Settings
+    among: Among | None
+    solve_s: float = 0.0
+
+    def cheaper(self, price: float, gap: float, most_columns: float = np.inf) -> tuple[Candidate | None, float]:
+        """The cheapest plan, within a gap, if one costs less than a price in the program's unit; and a bound. It is not
+        looked for where more than `most_columns` are left."""
+        upper = self._near(price)
+        if not self._is_relaxed or np.count_nonzero(upper) > most_columns:
+            return None, self.relaxed.bound
+        return self._search(upper, price, gap)
+
+    def any(self, price: float, gap: float) -> tuple[Candidate | None, float]:
+        """The cheapest plan, within a gap, of choices of which plans below a price may be, which may cost more; and a
+        bound of those that do not. It is looked for near the relaxation first: most often there is one, and few columns
+        are left."""
+        floor = self.relaxed.bound
+        if not self._is_relaxed:
+            return None, floor
+        near = [most for share in NEAR if (most := self.relaxed.bound * (1 + share)) < price]
+        for most in (*near, price):
+            upper, last = self._near(most), most == price
+            if np.count_nonzero(upper) < MANY_LIVE:
+                plan, bound = self._search(upper, np.inf if last else most, gap)
+            else:
+                plan, bound = self._solve(upper, gap)
+            floor = max(floor, min(most, bound))
+            if plan is not None and (last or plan.price * self.program.unit <= most * (1 + ANY)):
+                return plan, floor
+        return None, floor
+
+    @property
+    def _is_relaxed(self) -> bool:
+        """Whether the relaxation has been solved: it may have run out of time."""
+        return self.relaxed.x is not None and self.relaxed.row_worths is not None
+
+    def _near(self, price: float) -> Floats:
+        """The upper bounds of columns: 0 of those that no plan below a price has."""
+        return fixed(self.reduced.model, self.relaxed, price * (1 + 1e-9)).upper
+
+    def _search(self, upper: Floats, price: float, gap: float) -> tuple[Candidate | None, float]:
+        levels = levels_of(self.reduced.loads)
+        search = LevelSearch(self.program, self.settings, price, levels=levels, among=self.among, gap=gap)
+        search.prove(self.relaxed, upper)
+        self.solve_s += search.seconds
+        return search.best, search.bound
+
+    def _solve(self, upper: Floats, gap: float) -> tuple[Candidate | None, float]:
+        """What a solver says of levels alone: as much as of all choices, if no other is mixed."""
+        program = level_program(self.reduced.program, replace(self.reduced.model, upper=upper), self.reduced.loads)
+        levels = np.zeros(len(program.model.cost), dtype=bool)
+        levels[program.levels] = True
+        near_enough = replace(self.settings, gap=gap)
+        answer = solve(replace(program.model, integer=levels), near_enough, NODES, first=program.levels)
+        self.solve_s += answer.seconds
+        plan = None if answer.x is None else self.program.plan(answer)
+        if plan is None and answer.x is not None and self.among is not None:
+            plan = self.among(answer, np.inf)
+        return plan, np.inf if answer.none else answer.bound
+
+
+@dataclass(eq=False)
+class LevelSearch(AxisSearch):
+    """Branch and bound by levels. `levels[n]`: what the choices of node n take of memory, in the solver's unit.
+    `among`: a plan of the choices that a relaxation mixes, if there is one that is cheaper, which was looked for
+    `in_vain` so often. `gap`: what is near enough."""
+
+    levels: Mapping[int, Floats] = field(default_factory=dict)
+    among: Among | None = None
+    gap: float = 0.0
+    in_vain: int = 0
+    _relaxation: Relaxation | None = None
+
+    def prove(self, root: Answer, upper: Floats) -> None:
+        """From the relaxation of all with such upper bounds until nothing is left, or a small gap."""
+        assert root.row_worths is not None, "it was asked for"
+        model = replace(self.program.model, upper=upper)
+        self._relaxation = Relaxation(model, self.settings, root.row_worths)
+        self._relaxed(Box(upper, upper, root, root.bound, True))
+        self._below()
+
+    @property
+    def most_relaxed(self) -> int:
+        """How many relaxations are looked at in all: of these each takes less."""
+        return MOST_RELAXED
+
+    @property
+    def _gap(self) -> float:
+        return self.gap
+
+    def _answer(self, box: Box, upper: Floats) -> Answer:
+        assert self._relaxation is not None, "the search has begun"
+        return self._relaxation.solve(upper, self.price)
+
+    def _relaxed(self, box: Box) -> None:
+        assert box.answer.x is not None, "relaxations that are entered have a solution"
+        if self._level(box.answer.x) is None and self.program.plan(box.answer) is None:
+            self._look_among(box.answer)
+        super()._relaxed(box)
+
+    def _look_among(self, answer: Answer) -> None:
+        """Take a plan of the choices that a relaxation mixes, unless that was tried in vain too often."""
+        if self.among is None or self.in_vain >= MOST_IN_VAIN:
+            return
+        plan = self.among(answer, self.price / self.program.unit)
+        if plan is not None and plan.price * self.program.unit < self.price:
+            self.best, self.price = plan, plan.price * self.program.unit
+        else:
+            self.in_vain += 1
+
+    def _cut(self, box: Box) -> tuple[Array, Mask]:
+        assert box.answer.x is not None, "relaxations that are entered have a solution"
+        return self._level(box.answer.x) or super()._cut(box)
+
+    def _level(self, x: Floats) -> tuple[Array, Mask] | None:
+        """As `_cut`, by how much choices take, where a relaxation mixes some that take more and less: that first of
+        which most memory depends."""
+        most, cut = 0.0, None
+        for n, taken in self.levels.items():
+            columns = self.program.choice[n] + np.arange(len(taken))
+            share = x[columns]
+            if share.max() >= 1 - INTEGRAL:
+                continue
+            steps = np.unique(taken[share > INTEGRAL])
+            for low, high in pairwise(steps):
+                more = taken > (low + high) / 2
+                part = float(share[more].sum())
+                depends = min(part, 1 - part) * (steps[-1] - steps[0])
+                if high - low > SAME and depends > most:
+                    most, cut = depends, (columns, more if part >= 0.5 else ~more)
+        return cut
+
+
+def levels_of(loads: Sequence[Load]) -> dict[int, Floats]:
+    """What the choices of each node take of memory above the least, in the solver's unit, all rows that differ in it
+    together; without nodes whose choices differ by little."""
+    seen: set[tuple[int, float, bytes]] = set()
+    out: dict[int, Floats] = {}
+    for load in loads:
+        for n, size in load.bytes.items():
+            key = n, load.room, size.tobytes()
+            if key not in seen:
+                seen.add(key)
+                out[n] = out.get(n, 0.0) + (size - size.min()) * (ROOM / load.room)
+    return {n: size for n, size in out.items() if size.max() >= LITTLE}

@@ -403,15 +403,14 @@ def _largest(sizes: Sequence[tuple[int, Floats]], box: _Box) -> _Cut | None:
 def enter(sides: Sequence[Boxes], least: float) -> None:
     """Begin with a box of all plans of each side; `least` is a bound of them."""
     for side in sides:
-        problem = side.problem
+        problem, bound = side.problem, max(least, side.floor)
+        if side.large and (side.floor >= side.price * (1 - NEARLY) or side.is_closed):
+            side.given_up = min(side.given_up, bound)
+            continue
         allowed = [np.ones(len(node.seconds), dtype=bool) for node in problem.graph.nodes]
         if problem.representatives is not None:
             node, mask = problem.representatives  # from here on boxes may tell alike axes apart
             allowed[node] = mask
-        bound = max(least, side.floor)
-        if side.large and (side.floor >= side.price * (1 - NEARLY) or side.is_closed):
-            side.given_up = min(side.given_up, bound)
-            continue
         side.enter(allowed, side.ascent, bound)
         share(sides)
 

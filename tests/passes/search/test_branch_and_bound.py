@@ -131,3 +131,25 @@ def test_of_a_box_whose_bound_is_enough_no_plan_is_looked_at(enough: float, aske
     found = boxes.press(still, [], lambda chosen: plan, lambda one: seen.append(one) is None, 3, enough=enough)
     assert found is not None and found.bound == 1.0
     assert len(seen) == asked
+
+
+@pytest.mark.parametrize(
+    ("floor", "below", "columns", "closed"),
+    [
+        (1.0, 2.0, boxes.AFTER_WORK, True),
+        (1.0, 2.0, boxes.AFTER_WORK // boxes.FEW_READ, False),
+        (-math.inf, 2.0, boxes.AFTER_WORK, False),
+        (1.0, math.inf, boxes.AFTER_WORK, False),
+    ],
+    ids=["too large", "small enough", "not looked at by images", "no plan is known"],
+)
+def test_boxes_are_not_begun_where_few_plans_may_be_read_off(
+    floor: float, below: float, columns: int, closed: bool
+) -> None:
+    side: Any = boxes.Boxes.__new__(boxes.Boxes)
+    side.floor, side.below, side.best, side.large = floor, below, None, True
+    side.problem, side.given_up = SimpleNamespace(columns=columns), math.inf
+    assert side.is_closed == closed
+    if closed:
+        boxes.enter([side], 1.5)
+        assert side.given_up == 1.5, "what was known of it stays known"

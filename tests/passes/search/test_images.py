@@ -265,6 +265,43 @@ def test_where_images_of_all_that_a_plan_takes_are_dear_those_of_what_it_stores_
     assert plan.price <= found.price * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_what_is_alike_a_plan_is_cheaper_and_has_the_rest_as_it_was(
+    stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked of a plan made dearer on the side that may be chosen anew: what it stores, or all else, stays."""
+    told = list[tuple[ImageSearch, Candidate, Candidate | None]]()
+    run = ImageSearch.run
+
+    def worse(self: ImageSearch, least: float, below: float) -> Among:
+        among = run(self, least, below)
+        assert among.found is not None
+        problem, chosen = self.prover.problem, list(among.found.chosen)
+        for n, node in enumerate(problem.graph.nodes):
+            if (node.stored is not None) != stored:
+                other = [
+                    found
+                    for c in range(len(node.seconds))
+                    if self.limits.fits(found := problem.found([*chosen[:n], c, *chosen[n + 1 :]]))
+                ]
+                chosen = list(max(other, key=lambda found: found.price).chosen)
+        dear = problem.found(chosen)
+        told.append((self, dear, self._alike(dear, among.ascent, stored)))
+        return among
+
+    source = Source("layer.esti", LAYER)
+    program = expand(parse(source), source, {})
+    options = Options(LINKS, capacity_bytes=math.inf, stored_bytes=0.6 * 2 * 256 * 1024 * 2 + 1)
+    searched_by_images(monkeypatch)
+    monkeypatch.setattr(ImageSearch, "run", worse)
+    choose(program, "main", CUBE, options)
+    search, dear, found = told[0]
+    assert found is not None and found.price < dear.price * (1 - 1e-3) and search.limits.fits(found)
+    nodes = search.prover.problem.graph.nodes
+    kept = [n for n, node in enumerate(nodes) if (node.stored is not None) == stored]
+    assert kept and all(found.chosen[n] == dear.chosen[n] for n in kept)
+
+
 def test_arcs_of_the_whole_stand_for_arcs_among_images_and_lead_from_image_to_image() -> None:
     whole = problem_of(3, SQUARE, LINKS)
     small = images(whole)

@@ -10,7 +10,6 @@ import pytest
 
 from escc.passes.ilp.solver import Settings, solve
 from escc.passes.layouts.space import Mask
-from escc.passes.search import branch_on_levels
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
 from escc.passes.search.integer_program import choice_program
@@ -71,38 +70,6 @@ def asked(
     assert answer is not None
     assert answer.relaxed <= max(answer.bound, price) * (1 + 1e-6), "a relaxation is no dearer than what it relaxes"
     return answer.plan, answer.bound
-
-
-@pytest.mark.parametrize(
-    ("live", "moved_bytes"),
-    [(0, 0.0), (10**6, 0.0), (10**6, 2.0)],
-    ids=["levels alone", "levels first", "what is moved takes more"],
-)
-@pytest.mark.parametrize("seed", [0, 3, 7, 11, 16, 23, 31, 42])
-def test_by_levels_the_optimum_is_that_of_rows_over_all_choices(
-    seed: int, live: int, moved_bytes: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(branch_on_levels, "MANY_LIVE", live)
-    problem = problem_of(seed, SQUARE, LINKS)
-    problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
-    limits = rooms(problem, seed, moved_bytes)
-    least = optimum(problem, limits)
-    assert least < np.inf, "there is room for something"
-    plan, bound = asked(problem, limits, 1.5 * least)
-    assert plan is not None and limits.fits(plan)
-    # Of levels alone an answer may mix collectives, and a plan cost more.
-    far = 1e-6 if live else 1.01 * branch_on_levels.ANY
-    assert least * (1 - 1e-6) <= plan.price <= least * (1 + far)
-    assert least / (1 + far) <= bound <= least * (1 + 1e-6)
-    plan, bound = asked(problem, limits, 1.05 * least, gap=1e-2, less=True)
-    assert plan is not None and plan.price <= least * (1 + 2e-2) and bound <= least * (1 + 1e-6)
-    plan, bound = asked(problem, limits, least * (1 + 1e-4), gap=1e-2)
-    assert plan is not None or live == 0, "it need not be cheaper by as much"
-    assert least * (1 - 2e-2) <= bound <= least * (1 + 1e-4)
-    none, bound = asked(problem, limits, least * (1 + 1e-4), gap=1e-2, less=True)
-    assert none is None or live == 0, "none is cheaper by the gap"
-    assert least * (1 - 2e-2) <= bound <= least * (1 + 1e-4)
-    assert asked(problem, limits, least * 0.5) == (None, least * 0.5)
 
 
 def test_levels_that_differ_in_nothing_are_one_and_fixed_choices_reach_none() -> None:

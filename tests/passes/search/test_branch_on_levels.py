@@ -1,0 +1,118 @@
+"""A search by how much of memory choices take: the optimum of rows over all choices, and no bound above it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from escc.passes.ilp.solver import Answer, Settings
+from escc.passes.search import branch_on_levels
+from escc.passes.search.branch_on_axes import AxisProgram, Box
+from escc.passes.search.branch_on_levels import LevelPlans, LevelSearch, levels_of
+from escc.passes.search.exact import Prover
+from escc.passes.search.memory_bounds import Load
+from escc.passes.search.problem import Problem
+
+from .test_images import LINKS, SQUARE, problem_of
+from .test_level_program import asked, optimum, rooms
+
+
+@pytest.mark.parametrize(
+    ("live", "moved_bytes"),
+    [(0, 0.0), (10**6, 0.0), (10**6, 2.0)],
+    ids=["levels alone", "levels first", "what is moved takes more"],
+)
+@pytest.mark.parametrize("seed", [0, 3, 7, 11, 16, 23, 31, 42])
+def test_by_levels_the_optimum_is_that_of_rows_over_all_choices(
+    seed: int, live: int, moved_bytes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(branch_on_levels, "MANY_LIVE", live)
+    problem = problem_of(seed, SQUARE, LINKS)
+    problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+    limits = rooms(problem, seed, moved_bytes)
+    least = optimum(problem, limits)
+    assert least < np.inf, "there is room for something"
+    plan, bound = asked(problem, limits, 1.5 * least)
+    assert plan is not None and limits.fits(plan)
+    # Of levels alone an answer may mix collectives, and a plan cost more.
+    far = 1e-6 if live else 1.01 * branch_on_levels.ANY
+    assert least * (1 - 1e-6) <= plan.price <= least * (1 + far)
+    assert least / (1 + far) <= bound <= least * (1 + 1e-6)
+    plan, bound = asked(problem, limits, 1.05 * least, gap=1e-2, less=True)
+    assert plan is not None and plan.price <= least * (1 + 2e-2) and bound <= least * (1 + 1e-6)
+    plan, bound = asked(problem, limits, least * (1 + 1e-4), gap=1e-2)
+    assert plan is not None or live == 0, "it need not be cheaper by as much"
+    assert least * (1 - 2e-2) <= bound <= least * (1 + 1e-4)
+    none, bound = asked(problem, limits, least * (1 + 1e-4), gap=1e-2, less=True)
+    assert none is None or live == 0, "none is cheaper by the gap"
+    assert least * (1 - 2e-2) <= bound <= least * (1 + 1e-4)
+    assert asked(problem, limits, least * 0.5) == (None, least * 0.5)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 7, 11])
+def test_cut_short_it_bounds_no_plan_too_high(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(seed, SQUARE, LINKS)
+    problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+    limits = rooms(problem, seed)
+    least = optimum(problem, limits)
+    _, proven = asked(problem, limits, 1.5 * least, less=True)
+    monkeypatch.setattr(branch_on_levels, "MOST_RELAXED", 1)
+    plan, bound = asked(problem, limits, 1.5 * least, less=True)
+    assert plan is None or plan.price >= least * (1 - 1e-9)
+    assert bound < least * (1 - 1e-5) < proven, "of a program that one relaxation more does not settle"
+
+
+def test_a_relaxation_that_ran_out_of_time_says_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(3, SQUARE, LINKS)
+    problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+    limits = rooms(problem, 3)
+    least = optimum(problem, limits)
+    cut_short = Answer(None, -np.inf, None, 0.0)
+    monkeypatch.setattr(Prover, "_relax", lambda self, reduced, ascent, unit: cut_short)
+    assert asked(problem, limits, 1.5 * least) == (None, -np.inf)
+    assert asked(problem, limits, 1.5 * least, less=True) == (None, -np.inf)
+
+
+def test_what_nodes_take_in_rows_that_differ_adds_up_and_little_is_nothing() -> None:
+    some, other, few = np.array([5.0, 1.0, 3.0]), np.array([0.0, 2.0, 2.0]), np.array([7.0, 7.0 + 1e-5])
+    loads = [Load({0: some, 1: few}, 10.0), Load({0: some}, 10.0), Load({0: other, 1: few}, 20.0)]
+    levels = levels_of(loads)
+    assert list(levels) == [0], "what differs by a ten-thousandth of the room has no levels"
+    assert levels[0].tolist() == [400.0, 100.0, 300.0], "in thousandths of the room, each way to take it once"
+
+
+def search_of(levels: dict[int, np.ndarray], choice: list[int]) -> LevelSearch:
+    kept = [np.arange(3) for _ in choice]
+    program = AxisProgram(None, None, choice, kept, lambda answer: None, 1.0)  # type: ignore[arg-type]
+    return LevelSearch(program, Settings(), 100.0, levels=levels)
+
+
+def test_that_is_settled_first_on_which_most_memory_depends() -> None:
+    search = search_of({0: np.array([0.0, 9.0, 9.0]), 1: np.array([0.0, 0.0, 50.0])}, [0, 3])
+    x = np.array([0.5, 0.5, 0.0, 0.2, 0.5, 0.3])
+    columns, side = search._cut(Box(np.ones(6), np.ones(6), Answer(x, 0.0, None, 0.0), 0.0, True))
+    assert columns.tolist() == [3, 4, 5]
+    assert side.tolist() == [True, True, False], "the side that has more of what is taken comes first"
+    assert search._level(np.array([0.0, 0.5, 0.5, 0.4, 0.6, 0.0])) is None, "no level is mixed"
+
+
+def test_a_plan_is_looked_for_among_what_is_mixed_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    search = search_of({}, [0])
+    search.among = lambda answer, price: tried.append(price)  # type: ignore[func-returns-value, return-value]
+    for _ in range(5):
+        search._relaxed(Box(np.ones(3), np.ones(3), Answer(np.full(3, 1 / 3), 0.0, None, 0.0), 0.0, True))
+    assert tried == [100.0] * branch_on_levels.MOST_IN_VAIN
+    assert len(search.heap) == 5, "what is mixed is split later"
+
+
+def test_more_columns_than_are_asked_for_are_not_looked_at() -> None:
+    class Model:
+        upper = np.ones(3)
+
+    class Reduced:
+        model = Model()
+
+    relaxed = Answer(np.zeros(3), 5.0, None, 0.0, row_worths=np.zeros(1))
+    plans = LevelPlans(None, Reduced(), relaxed, Settings(), None)  # type: ignore[arg-type]
+    assert plans.cheaper(10.0, 1e-9, most_columns=2) == (None, 5.0)

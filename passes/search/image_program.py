@@ -23,9 +23,10 @@ from .problem import Candidate
 SETTLED = 6  # sweeps that bring a bound within some hundredths
 TURNS = 6  # of charging for memory
 NEAR_BOUND = (0.01, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # above it, where plans among images are looked for in turn
+ABOVE = (2e-3, 0.01, 0.03, 0.1, 0.3, 1.0)  # what the cheapest within less room may cost more than the cheapest of all
 JUMP = 0.03  # what a step may begin above the end of the one before
 MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough where there are so many
-FAR = 0.15  # above a bound: a price below which plans are many
+FAR = 0.3  # above a bound: a price below which plans are many
 NEAR_PLAN = (2e-3, 0.01, 0.02, 0.05)  # above the price of a plan among images, what it may cost spelled out
 NEAR_STORED = NEAR_PLAN[:3]  # and one that stores as much
 FINE = 0.2  # of that, how near to the cheapest is near enough where there are many images
@@ -64,7 +65,7 @@ class ImageSearch:
     def run(self, least: float, below: float) -> Among:
         """Of plans that cost less than `below` the cheapest; `least` is a bound of all."""
         limits = ImageLimits(self.images, self.limits)
-        settled = self._settled(limits)
+        settled = self._settled(limits, below)
         if settled is None:
             return Among(math.inf, None, self.ascent)
         ascent, plan, low = settled
@@ -72,14 +73,14 @@ class ImageSearch:
         cheapest, bound = small.cheapest(limits, max(least, low), below)
         whole, found = self.images.whole(self.ascent, ascent), None
         if cheapest is not None:
-            cheapest, limits = self._known_closer(cheapest, small, limits, max(least, low), below)
-            found = self._nearest(cheapest, small, limits, max(least, low), whole, below)
+            cheapest, limits = self._known_closer(cheapest, small, limits, bound, below)
+            found = self._nearest(cheapest, small, limits, bound, whole, below)
             if found is not None and bound < found.price * (1 - ROUGH):
                 found = self._alike(found, whole, stored=True) or found
                 found = self._alike(found, whole, stored=False) or found
             price = below if found is None else found.price
             if bound < price * (1 - NEARLY):  # seldom is there none that is much nearer
-                found = self._nearest_as_stored(cheapest, small, limits, max(least, low), price) or found
+                found = self._nearest_as_stored(cheapest, small, limits, bound, price) or found
         self.prover.solve_s += small.prover.solve_s
         return Among(bound, found, whole)
 
@@ -89,7 +90,7 @@ class ImageSearch:
         """A plan among images, and the limits that it keeps to: those of which more is known, if there is one."""
         closer = ImageLimits(self.images, self.closer)
         if not closer.fits(plan):
-            other, _ = small.any(closer, low, below, ROOMY)
+            other = small.above(closer, low, below, ROOMY)
             if other is not None:
                 return other, closer
         return plan, limits
@@ -103,8 +104,10 @@ class ImageSearch:
             found, wrong = self._spelled(plan, whole, below)
             if found is not None or beyond is None:
                 return found
+            if wrong is None and below < math.inf:  # what is known is near enough to what is looked for
+                return None
             limits = self._with_less_room(limits, plan, wrong, beyond)
-            less, _ = small.any(limits, low, below, ROOMY)
+            less = small.above(limits, low, below, ROOMY)
             if less is None:
                 break
             plan = less
@@ -119,7 +122,7 @@ class ImageSearch:
             if found is not None or wrong is None or beyond is None:
                 return found
             limits = self._with_less_room(limits, plan, wrong, beyond)
-            less, _ = small.any(limits, low, below, ROUGH)
+            less = small.above(limits, low, below, ROUGH)
             if less is None:
                 break
             plan = less
@@ -136,7 +139,7 @@ class ImageSearch:
         less = limits.share * (1 - beyond * excess)
         return replace(limits, share=min(less, limits.taken(plan) * (1 - LITTLE)))
 
-    def _settled(self, limits: ImageLimits) -> tuple[DualAscent, Candidate, float] | None:
+    def _settled(self, limits: ImageLimits, below: float) -> tuple[DualAscent, Candidate, float] | None:
         """An ascent among images that has settled on charges for memory, a plan and a bound; None where no plan keeps
         to the limits."""
         problem = self.images.problem
@@ -148,6 +151,8 @@ class ImageSearch:
             start.allow(n, mask)
         for _ in range(SETTLED):
             start.sweep()
+        if below < math.inf:
+            return start, problem.found(start.round()), start.bound()
         pressed = press(start, limits.loads(tight), problem.found, limits.fits, TURNS, limits.combined)
         if pressed is None:
             return start, problem.found(start.round()), start.bound()
@@ -267,6 +272,18 @@ class _Small:
             if plan is not None or most == below:
                 return plan, bound
         return None, bound
+
+    def above(self, limits: ImageLimits, bound: float, below: float, gap: float) -> Candidate | None:
+        """The cheapest plan within limits, within a gap, if one costs less than `below`: near a bound of all plans, as
+        where somewhat less room is asked for than there is."""
+        near = bound
+        for share in ABOVE:
+            most = min(below, near * (1 + share))
+            answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_AMONG, gap, less=True)
+            if answer is None or answer.plan is not None or most == below:
+                return None if answer is None else answer.plan
+            near = max(near, answer.bound)
+        return None
 
     @property
     def _gap(self) -> float:

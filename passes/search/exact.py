@@ -198,10 +198,10 @@ class Prover:
         gap: float,
         among: Mapping[int, Mask] | None = None,
     ) -> tuple[Candidate | None, Candidate | None] | None:
-        """A plan that keeps to `limits` and costs less than `known`, which need be no plan, where all plans take about
-        as much memory: within a `gap` the cheapest, or that of the choices that a linear relaxation finds cheap. And
-        one that does not keep to them, where that was found instead. `among`: arcs, those of each tensor, besides which
-        none are looked at. None where the program has more than `most_columns`."""
+        """The cheapest plan within a `gap` that keeps to `limits` and costs less than `known`, which need be no plan,
+        unless a linear relaxation leaves more than `MOST_LEFT` columns. And one that does not keep to them, where that
+        was found instead. `among`: arcs, those of each tensor, besides which none are looked at. None where the program
+        has more than `most_columns`."""
         alive, arcs = self._alive(ascent, known)
         if among is not None:
             arcs = {t: mask & among[t] for t, mask in arcs.items()}

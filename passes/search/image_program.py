@@ -1,7 +1,7 @@
 """The cheapest plan among images where much memory is asked for, and what it is spelled out.
 
-The program among images is small enough for a solver to settle, with what values take of the memory branched on first
-(see `level_program`). Its optimum is a bound of all plans. A plan of it says of each value how many ways its dims are
+The program among images is small enough to settle, with what values take of the memory branched on first (see
+`branch_on_levels`). Its optimum is a bound of all plans. A plan of it says of each value how many ways its dims are
 split; which axes these are is said by a second program, of the images of what the plan takes alone, and a third of all
 plans that store the same.
 """

@@ -47,13 +47,13 @@ class LevelPlans:
     among: Among | None
     solve_s: float = 0.0
 
-    def cheaper(self, price: float, gap: float, most_columns: float = np.inf) -> tuple[Candidate | None, float]:
-        """The cheapest plan, within a gap, if one costs less than a price in the program's unit; and a bound. It is not
-        looked for where more than `most_columns` are left."""
-        upper = self._near(price)
-        if not self._is_relaxed or np.count_nonzero(upper) > most_columns:
-            return None, self.relaxed.bound
-        return self._search(upper, price, gap)
+    def columns(self, price: float) -> int:
+        """How many columns plans below a price may have."""
+        return int(np.count_nonzero(self._near(price)))
+
+    def cheaper(self, price: float, gap: float) -> tuple[Candidate | None, float]:
+        """The cheapest plan, within a gap, if one costs less than a price in the program's unit; and a bound."""
+        return self._search(self._near(price), price, gap) if self._is_relaxed else (None, self.relaxed.bound)
 
     def any(self, price: float, gap: float) -> tuple[Candidate | None, float]:
         """The cheapest plan, within a gap, of choices of which plans below a price may be, which may cost more; and a

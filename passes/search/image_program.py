@@ -27,8 +27,8 @@ ABOVE = (2e-3, 0.01, 0.03, 0.1, 0.3, 1.0)  # what the cheapest within less room 
 JUMP = 0.03  # what a step may begin above the end of the one before
 MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough where there are so many
 FAR = 0.3  # above a bound: a price below which plans are many
-NEAR_PLAN = (2e-3, 0.01, 0.02, 0.05)  # above the price of a plan among images, what it may cost spelled out
-NEAR_STORED = NEAR_PLAN[:3]  # and one that stores as much
+NEAR_PLAN = (0.05, 0.02, 0.01, 2e-3)  # above the price of a plan among images, what it may cost spelled out
+NEAR_STORED = (2e-3, 0.01, 0.02)  # and one that stores as much
 FINE = 0.2  # of that, how near to the cheapest is near enough where there are many images
 SWEEPS = 3  # of the ascent among the images of a plan
 MOST_AMONG = 250_000  # columns of a program among images; larger ones take minutes
@@ -160,20 +160,24 @@ class ImageSearch:
 
     def _spelled(self, plan: Candidate, whole: DualAscent, below: float) -> tuple[Candidate | None, Candidate | None]:
         """The cheapest plan among the images of what a plan takes that costs less than `below` and keeps to the limits,
-        or one that does not keep to them."""
+        or one that does not keep to them. Over the arcs of that plan first, then, below what was found, over all."""
         own = self._images_of(plan, whole)
         arcs = self.images.arcs(self.prover.problem, plan)
-        for share in NEAR_PLAN:
-            price = min(below, plan.price * (1 + share))
-            gap = self.prover.problem.settings.gap if self.images.problem.columns < MANY_IMAGES else share * FINE
-            known = Candidate(tuple(own.round()), price, own.bound())
-            for among, most_columns in ((arcs, MOST_SPELLED), (None, MOST_ARCS)):
-                answer = self.prover.near_relaxed(own, known, self.limits, most_columns, gap, among)
-                if answer is not None and answer != (None, None):
-                    return answer
-            if price == below:
+        few = self.images.problem.columns < MANY_IMAGES
+        found: Candidate | None = None
+        wrong: Candidate | None = None
+        for among, most_columns in ((arcs, MOST_SPELLED), (None, MOST_ARCS)):
+            for share in NEAR_PLAN:
+                price = min(below if found is None else found.price, plan.price * (1 + share))
+                known = Candidate(tuple(own.round()), price, own.bound())
+                near_enough = self.prover.problem.settings.gap if few else NEARLY
+                answer = self.prover.near_relaxed(own, known, self.limits, most_columns, near_enough, among)
+                if answer is not None:
+                    found, wrong = answer[0] or found, wrong or answer[1]
+                    break
+            if found is not None and found.price <= plan.price * (1 + ROUGH):
                 break
-        return None, None
+        return found, None if found is not None else wrong
 
     def _images_of(self, plan: Candidate, whole: DualAscent) -> DualAscent:
         """An ascent that has settled on the images of what a plan among images takes."""

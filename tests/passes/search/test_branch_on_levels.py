@@ -8,7 +8,7 @@ import pytest
 from escc.passes.ilp.solver import Answer, Settings
 from escc.passes.search import branch_on_levels
 from escc.passes.search.branch_on_axes import AxisProgram, Box
-from escc.passes.search.branch_on_levels import LevelPlans, LevelSearch, levels_of
+from escc.passes.search.branch_on_levels import LevelSearch, levels_of
 from escc.passes.search.exact import Prover
 from escc.passes.search.memory_bounds import Load
 from escc.passes.search.problem import Problem
@@ -104,15 +104,3 @@ def test_a_plan_is_looked_for_among_what_is_mixed_only_so_often(monkeypatch: pyt
         search._relaxed(Box(np.ones(3), np.ones(3), Answer(np.full(3, 1 / 3), 0.0, None, 0.0), 0.0, True))
     assert tried == [100.0] * branch_on_levels.MOST_IN_VAIN
     assert len(search.heap) == 5, "what is mixed is split later"
-
-
-def test_more_columns_than_are_asked_for_are_not_looked_at() -> None:
-    class Model:
-        upper = np.ones(3)
-
-    class Reduced:
-        model = Model()
-
-    relaxed = Answer(np.zeros(3), 5.0, None, 0.0, row_worths=np.zeros(1))
-    plans = LevelPlans(None, Reduced(), relaxed, Settings(), None)  # type: ignore[arg-type]
-    assert plans.cheaper(10.0, 1e-9, most_columns=2) == (None, 5.0)

@@ -10,6 +10,7 @@ import pytest
 
 from escc.passes.ilp.solver import Settings, solve
 from escc.passes.layouts.space import Mask
+from escc.passes.search import exact
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
 from escc.passes.search.integer_program import choice_program
@@ -145,3 +146,20 @@ def test_near_a_relaxation_is_the_cheapest_plan_within_limits_and_none_without_a
         none = {t: np.zeros_like(mask) for t, mask in among.items()}
         bare = Prover(problem).near_relaxed(ascent, known, limits, 10**6, 1e-9, none)
         assert bare is not None and (bare[0] is None or bare[0].price >= plan.price * (1 - 1e-9))
+
+
+def test_near_a_relaxation_that_leaves_too_much_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is a plan itself."""
+    said = []
+    for seed in [0, 3, 7, 11, 16, 23]:
+        problem = problem_of(seed, SQUARE, LINKS)
+        problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+        limits, ascent = rooms(problem, seed), ascent_of(problem)
+        known = Candidate(tuple(0 for _ in problem.prices), 1.5 * optimum(problem, limits), ascent.bound())
+        every = Prover(problem).near_relaxed(ascent, known, limits, 10**6, 1e-9)
+        with monkeypatch.context() as patched:
+            patched.setattr(exact, "MOST_LEFT", 0)
+            few = Prover(problem).near_relaxed(ascent, known, limits, 10**6, 1e-9)
+        assert few in (None, every)
+        said.append(few is None)
+    assert any(said)

@@ -37,6 +37,7 @@ MANY_ALIKE = 100_000  # columns where axes are told apart by what layers hand on
 MOST_LEFT = 80_000  # columns of a program whose plans are looked for one by one: with more each takes a second
 MOST_INTEGER = 10_000  # columns of a program for that search
 ROOT_NODES, ROUGH = 20, 0.01  # of that search in a larger one, and the gap that is small enough there
+ROUNDED = 1e-3  # of a gap
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
 MANY_TIED = 60_000  # and of its relaxation, which takes seconds then and says little
@@ -267,7 +268,8 @@ class Prover:
 
         plans, near_enough = self._by_level(reduced, relaxed, unit, among), gap or self.problem.settings.gap
         if less:
-            found, bound = plans.cheaper(known.price * unit * (1 - near_enough), near_enough)
+            # A bound that is just as near must not be further for being rounded.
+            found, bound = plans.cheaper(known.price * unit * (1 - near_enough * (1 - ROUNDED)), near_enough)
         else:
             found, bound = plans.any(known.price * unit, near_enough)
         self.solve_s += plans.solve_s

@@ -23,13 +23,12 @@ from .graph import MAX_LAYOUTS
 from .image_program import Among, ImageSearch
 from .images import images
 from .limits import JointLimits, Limits
-from .problem import Candidate, Problem
+from .problem import SWEEPS, Candidate, Problem
 from .settle import settle
 
 FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
 MOST_COLUMNS = 500_000  # of a problem of which all plans are looked at where copies that choose alike prove nothing
 MOST_FREE = 200_000  # columns of a program without limits, where plans within them have been looked at already
-SWEEPS = 6  # brings the bound within some hundredths; more would leave less to prove, but take longer than proving it
 
 
 def search(
@@ -56,12 +55,10 @@ def search(
                 raise Cutoff(copies.bound)
             return copies
     _refuse_too_large(problem)
-    ascent = _ascent(problem)
-    for _ in range(SWEEPS):
-        ascent.sweep()
-        if below < math.inf and ascent.bound() >= below:
-            raise Cutoff(ascent.bound())
+    ascent = problem.settled.copy()
     if below < math.inf:
+        if ascent.bound() >= below:
+            raise Cutoff(ascent.bound())
         _refute(ascent.copy(), below)
     rounded = problem.found(ascent.round())
     if limits is None or limits.stores(rounded.chosen):
@@ -87,7 +84,7 @@ def least_price(problem: Problem) -> float:
     """What every plan costs at the least, as an ascent of some sweeps shows. Raises InputError where there are too many
     layouts to look at."""
     _refuse_too_large(problem)
-    return _settled(problem).bound()
+    return problem.settled.bound()
 
 
 def _refuse_too_large(problem: Problem) -> None:
@@ -189,19 +186,7 @@ def _boxes(side: Side, prover: Prover, ascent: DualAscent, below: float) -> Boxe
     """A side with an ascent that has settled on it; `ascent` is that of the whole problem."""
     if side.problem is prover.problem:
         return Boxes(side, ascent, prover, below)
-    return Boxes(side, _settled(side.problem), Prover(side.problem), below)
-
-
-def _settled(problem: Problem) -> DualAscent:
-    """An ascent that has settled on a problem."""
-    start = _ascent(problem)
-    for _ in range(SWEEPS):
-        start.sweep()
-    return start
-
-
-def _ascent(problem: Problem) -> DualAscent:
-    return DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
+    return Boxes(side, side.problem.settled.copy(), Prover(side.problem), below)
 
 
 def _refute(ascent: DualAscent, below: float) -> None:

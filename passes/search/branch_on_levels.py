@@ -32,6 +32,7 @@ NEAR = (0.002, 0.005)  # above a relaxation, where plans are looked for first
 ANY = 0.05  # above these a plan is good enough where any is asked for
 MANY_LIVE = 40_000  # columns with which the solver's own search finds a good plan sooner than this one
 NODES = 2_000  # of that search
+SHY = 1e-8  # of a price, far enough below it for columns that are just as dear to be left out
 
 
 @dataclass(eq=False)
@@ -47,9 +48,13 @@ class LevelPlans:
     among: Among | None
     solve_s: float = 0.0
 
-    def columns(self, price: float) -> int:
-        """How many columns plans below a price may have."""
-        return int(np.count_nonzero(self._near(price)))
+    def price(self, columns: int) -> float:
+        """Below which price, in the program's unit, plans may have so many columns at most."""
+        live = self.reduced.model.upper > 0
+        if self.relaxed.reduced_costs is None or np.count_nonzero(live) <= columns:
+            return np.inf
+        least = self.relaxed.bound + self.relaxed.reduced_costs[live]
+        return float(np.partition(least, columns)[columns]) * (1 - SHY)
 
     def cheaper(self, price: float, gap: float) -> tuple[Candidate | None, float]:
         """The cheapest plan, within a gap, if one costs less than a price in the program's unit; and a bound."""

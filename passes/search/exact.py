@@ -199,10 +199,10 @@ class Prover:
         gap: float,
         among: Mapping[int, Mask] | None = None,
     ) -> tuple[Candidate | None, Candidate | None] | None:
-        """The cheapest plan within a `gap` that keeps to `limits` and costs less than `known`, which need be no plan.
-        And one that does not keep to them, where that was found instead. `among`: arcs, those of each tensor, besides
-        which none are looked at. None where the program has more than `most_columns`, or its linear relaxation leaves
-        more than `MOST_LEFT`."""
+        """The cheapest plan within a `gap` that keeps to `limits` and costs less than `known`, which need be no plan,
+        of those near a linear relaxation, which may have `MOST_LEFT` columns. And one that does not keep to them, where
+        that was found instead. `among`: arcs, those of each tensor, besides which none are looked at. None where the
+        program has more than `most_columns`."""
         alive, arcs = self._alive(ascent, known)
         if among is not None:
             arcs = {t: mask & among[t] for t, mask in arcs.items()}
@@ -218,9 +218,7 @@ class Prover:
         plan = self._plan(relaxed, reduced)
         if plan is None:
             plans = self._by_level(reduced, relaxed, unit)
-            if plans.columns(known.price * unit) > MOST_LEFT:
-                return None
-            plan, _ = plans.cheaper(known.price * unit, gap)
+            plan, _ = plans.cheaper(min(known.price * unit, plans.price(MOST_LEFT)), gap)
             self.solve_s += plans.solve_s
         if plan is None or plan.price >= known.price:
             return None, None

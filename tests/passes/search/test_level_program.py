@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from escc.passes.ilp.model import continuous
 from escc.passes.ilp.solver import Settings, solve
 from escc.passes.layouts.space import Mask
 from escc.passes.search import exact
+from escc.passes.search.branch_on_levels import LevelPlans
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
 from escc.passes.search.integer_program import choice_program
 from escc.passes.search.level_program import level_program
 from escc.passes.search.memory_bounds import Load, Moved
 from escc.passes.search.problem import Candidate, Problem
+from escc.passes.search.reduced_program import Reduced, fixed
 
 from .test_images import LINKS, SQUARE, ascent_of, problem_of
 
@@ -148,8 +151,8 @@ def test_near_a_relaxation_is_the_cheapest_plan_within_limits_and_none_without_a
         assert bare is not None and (bare[0] is None or bare[0].price >= plan.price * (1 - 1e-9))
 
 
-def test_near_a_relaxation_that_leaves_too_much_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it is a plan itself."""
+def test_near_a_relaxation_plans_of_few_columns_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is a plan itself. Of as many columns as there are the cheapest is found, of few perhaps none."""
     said = []
     for seed in [0, 3, 7, 11, 16, 23]:
         problem = problem_of(seed, SQUARE, LINKS)
@@ -158,8 +161,23 @@ def test_near_a_relaxation_that_leaves_too_much_nothing_is_said(monkeypatch: pyt
         known = Candidate(tuple(0 for _ in problem.prices), 1.5 * optimum(problem, limits), ascent.bound())
         every = Prover(problem).near_relaxed(ascent, known, limits, 10**6, 1e-9)
         with monkeypatch.context() as patched:
-            patched.setattr(exact, "MOST_LEFT", 0)
+            patched.setattr(exact, "MOST_LEFT", 1)
             few = Prover(problem).near_relaxed(ascent, known, limits, 10**6, 1e-9)
-        assert few in (None, every)
-        said.append(few is None)
+        assert few in ((None, None), every)
+        said.append(few == (None, None))
     assert any(said)
+
+
+def test_a_price_leaves_so_many_columns_at_most() -> None:
+    problem = problem_of(3, SQUARE, LINKS)
+    flows = [None if d is None else (d.arcs, d.price * 1e9) for d in problem.distances]
+    program = choice_program(problem.graph, [price * 1e9 for price in problem.prices], flows)
+    relaxed = solve(continuous(program.model), Settings(), worths=True)
+    reduced = Reduced(program, [np.arange(len(p)) for p in problem.prices], {}, [], None)
+    plans = LevelPlans(None, reduced, relaxed, Settings(), None)  # type: ignore[arg-type]
+    every = len(program.model.cost)
+    assert plans.price(every) == np.inf
+    asked = (every - 1, every * 3 // 4, every // 2, every // 3)
+    left = [np.count_nonzero(fixed(program.model, relaxed, plans.price(most)).upper) for most in asked]
+    assert all(count <= most for count, most in zip(left, asked, strict=True))
+    assert left[0] > every / 2, "as many as there are but for those that are just as dear"

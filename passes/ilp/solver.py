@@ -82,13 +82,14 @@ def solve(
     first: Array | None = None,
     ranks: Array | None = None,
     most: float | None = None,
+    second: bool = False,
 ) -> Answer:
     """Solve a model, as a linear program if it has no integers; search at most so many `nodes`. `rows`: what each row
     of a linear program may be worth; from near the true worths it is solved in a fraction of the time. `worths`:
     whether it is asked for what each row of a linear program is worth. `first`: columns that are branched on before all
     others, which SCIP knows how to do, those of high `ranks` sooner, and with them settled hardly anything is left
     open; HiGHS is kept from looking for solutions in smaller programs then, and where there are many columns. `most`:
-    what a solution that is of interest costs at most.
+    what a solution that is of interest costs at most. `second`: whether another solver has said what is asked again.
 
     One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
     shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
@@ -127,7 +128,7 @@ def solve(
     if result is not None and result.termination.limit == result_pb2.LIMIT_CUTOFF:
         return Answer(None, -np.inf, None, time.perf_counter() - started, none=True)
     infeasible = result is not None and result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE
-    if result is None or (infeasible and settings.presolve):
+    if result is None or (infeasible and settings.presolve and not second):
         # HiGHS has been seen to reduce a model with a known solution to nothing; without presolve it does not.
         careful = _parameters(settings, nodes)
         careful.presolve = parameters_pb2.EMPHASIS_OFF
@@ -171,7 +172,7 @@ class Relaxation:
         self._bound(upper)
         answer = self._answer(self._ask(most))
         if not self._is_shown(answer, upper, most):
-            answer = solve(replace(self._model, upper=upper), self._settings, rows=self._rows, worths=True)
+            answer = solve(replace(self._model, upper=upper), self._settings, worths=True, second=answer.none)
         none = answer.none or (answer.x is None and answer.bound >= most)
         return replace(answer, none=none, seconds=time.perf_counter() - started)
 

@@ -75,7 +75,8 @@ class ImageSearch:
         if cheapest is not None:
             cheapest, limits = self._known_closer(cheapest, small, limits, bound, below)
             found = self._nearest(cheapest, small, limits, bound, whole, below)
-            if found is not None and bound < found.price * (1 - ROUGH):
+            near_enough = ROUGH if self.images.problem.columns < MANY_IMAGES else NEARLY
+            if found is not None and bound < found.price * (1 - near_enough):
                 found = self._alike(found, whole, stored=True) or found
                 found = self._alike(found, whole, stored=False) or found
             price = below if found is None else found.price

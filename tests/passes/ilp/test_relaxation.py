@@ -81,3 +81,11 @@ def test_columns_that_the_model_leaves_out_stay_out() -> None:
     found, alone = again.solve(upper), solve(replace(model, upper=upper), Settings())
     assert found.none == alone.none
     assert found.x is None or (found.x[:3] == 0).all()
+
+
+def test_a_row_that_asks_for_columns_that_are_left_out_has_no_solution() -> None:
+    """As when a node has no choice left."""
+    row, column = np.zeros(2, dtype=np.int64), np.arange(2)
+    none = np.zeros(3, dtype=bool)
+    model = Model(np.ones(3), np.array([0.0, 0.0, 1.0]), none, row, column, np.ones(2), np.ones(1), np.ones(1))
+    assert Relaxation(model, Settings(), np.zeros(1)).solve(model.upper).none

@@ -81,15 +81,14 @@ def solve(
     worths: bool = False,
     first: Array | None = None,
     ranks: Array | None = None,
-    most: float | None = None,
     second: bool = False,
 ) -> Answer:
     """Solve a model, as a linear program if it has no integers; search at most so many `nodes`. `rows`: what each row
     of a linear program may be worth; from near the true worths it is solved in a fraction of the time. `worths`:
     whether it is asked for what each row of a linear program is worth. `first`: columns that are branched on before all
     others, which SCIP knows how to do, those of high `ranks` sooner, and with them settled hardly anything is left
-    open; HiGHS is kept from looking for solutions in smaller programs then, and where there are many columns. `most`:
-    what a solution that is of interest costs at most. `second`: whether another solver has said what is asked again.
+    open; HiGHS is kept from looking for solutions in smaller programs then, and where there are many columns. `second`:
+    whether another solver has said what is asked again.
 
     One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
     shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
@@ -122,11 +121,7 @@ def solve(
     elif first is not None:  # branching alone: with these settled hardly anything is left to reduce, cut off or guess
         parameters.presolve = parameters_pb2.EMPHASIS_LOW
         parameters.cuts = parameters.heuristics = parameters_pb2.EMPHASIS_OFF
-    if most is not None:
-        parameters.cutoff_limit = most
     result = _ask(proto, settings, parameters, wanted)
-    if result is not None and result.termination.limit == result_pb2.LIMIT_CUTOFF:
-        return Answer(None, -np.inf, None, time.perf_counter() - started, none=True)
     infeasible = result is not None and result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE
     if result is None or (infeasible and settings.presolve and not second):
         # HiGHS has been seen to reduce a model with a known solution to nothing; without presolve it does not.

@@ -279,10 +279,10 @@ class Prover:
         program = AxisProgram(self.problem.graph, reduced.model, reduced.program.choice, reduced.kept, plan, unit)
         return LevelPlans(program, reduced, relaxed, self.problem.settings, among)
 
-    def _by_scip(self, program: LevelProgram, nodes: int, most: float | None = None) -> Answer:
+    def _by_scip(self, program: LevelProgram, nodes: int) -> Answer:
         """What SCIP says of a program by levels within so many nodes."""
         scip = replace(self.problem.settings, solver="gscip")
-        answer = solve(program.model, scip, nodes, first=program.levels, ranks=program.ranks, most=most)
+        answer = solve(program.model, scip, nodes, first=program.levels, ranks=program.ranks)
         self.solve_s += answer.seconds
         return answer
 

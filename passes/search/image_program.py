@@ -29,7 +29,7 @@ MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough w
 FAR = 0.3  # above a bound: a price below which plans are many
 NEAR_PLAN = (0.05, 0.02, 0.01, 2e-3)  # above the price of a plan among images, what it may cost spelled out
 NEAR_STORED = (2e-3, 0.01, 0.02)  # and one that stores as much
-FINE = 0.2  # of that, how near to the cheapest is near enough where there are many images
+FINE = 0.2  # of that, how near to the cheapest is near enough
 SWEEPS = 3  # of the ascent among the images of a plan
 MOST_AMONG = 250_000  # columns of a program among images; larger ones take minutes
 MOST_STORED = 800_000  # columns of the program of plans that store what one stores, whose relaxation is easy
@@ -141,8 +141,8 @@ class ImageSearch:
         return replace(limits, share=min(less, limits.taken(plan) * (1 - LITTLE)))
 
     def _settled(self, limits: ImageLimits, below: float) -> tuple[DualAscent, Candidate, float] | None:
-        """An ascent among images that has settled on charges for memory, a plan and a bound; None where no plan keeps
-        to the limits."""
+        """An ascent among images that has settled on charges for memory, or, where plans `below` a price are asked for,
+        before any; a plan and a bound. None where no plan keeps to the limits."""
         problem = self.images.problem
         tight = limits.tightened([np.ones(len(first), dtype=bool) for first in self.images.first])
         if tight is None:
@@ -164,14 +164,14 @@ class ImageSearch:
         or one that does not keep to them. Over the arcs of that plan first, then, below what was found, over all."""
         own = self._images_of(plan, whole)
         arcs = self.images.arcs(self.prover.problem, plan)
+        some = Candidate(tuple(own.round()), math.inf, own.bound())
         few = self.images.problem.columns < MANY_IMAGES
+        near_enough = self.prover.problem.settings.gap if few else NEARLY
         found: Candidate | None = None
         wrong: Candidate | None = None
         for among, most_columns in ((arcs, MOST_SPELLED), (None, MOST_ARCS)):
             for share in NEAR_PLAN:
-                price = min(below if found is None else found.price, plan.price * (1 + share))
-                known = Candidate(tuple(own.round()), price, own.bound())
-                near_enough = self.prover.problem.settings.gap if few else NEARLY
+                known = some.at_most(min(below if found is None else found.price, plan.price * (1 + share)))
                 answer = self.prover.near_relaxed(own, known, self.limits, most_columns, near_enough, among)
                 if answer is not None:
                     found, wrong = answer[0] or found, wrong or answer[1]

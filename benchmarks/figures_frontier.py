@@ -122,8 +122,8 @@ def _words_1(found: Sequence[Spot], hardware: Hardware) -> str:
         f"is coarser than the paper's: {_grid()}; context {CONTEXT:,}. Where tables 2 and 3 have the same point "
         f"(C: chips, B: batch), time here and as measured: {compared}. The paper's 29 ms a token of 540B in int8 at "
         f"batch {quick.batch} is {1e3 * quick.seconds:.1f} ms here; a plan of a sweep may use layouts that the paper "
-        f"did not run, so less than was measured is to be expected. {_int8(found)} {unfit} of the {len(found)} points "
-        f"hold more at their worst moment than the HBM has, all of them prefill."
+        f"did not run, so less than was measured is to be expected. {_int8(found)} At the worst moment "
+        f"more than the HBM has is held at {unfit} of the {len(found)} points, each a prefill."
     )
 
 

@@ -104,8 +104,9 @@ class FetchCost:
 
     @property
     def waiting_s(self) -> float:
-        """How long a chip waits for what it needs."""
-        return self.seconds - self.count * self.step_s
+        """How long a chip waits for what it needs: none, without rounding, where everything is there in time."""
+        at_once_s = streamed_s(self.count, self.streamed, self.step_s, 0.0, self.ahead)
+        return float(self.seconds - at_once_s)
 
 
 def streamed_s(count: int, streamed: int, step_s: Any, fetch_s: Any, ahead: int, larger: Larger = larger) -> Any:

@@ -27,7 +27,7 @@ from ...passes.lower.insert import spell_handovers
 from ...passes.plan import Objective, Outcome, Plan
 from ..plan.compiled import Compilation, CompiledPhase
 from ..simulate.check import ERROR_TOLERANCE, CheckReport
-from ..text.terminal import count_text, gap_text, table, time_text
+from ..text.terminal import count_text, gap_text, share_text, table, time_text
 
 MOST_NAMED = 3  # of the values that are live at the worst point
 FEW_CHIPS = 4  # along an axis, of which no parts are proposed
@@ -238,7 +238,7 @@ def status_text(plan: Plan) -> str:
     proven = Outcome.of(plan.gap) is Outcome.OPTIMAL
     among = "" if plan.parts or not plan.mesh.divisible else " on whole axes"
     if plan.in_mesh_order:
-        best = "cheapest, within a gap of 1e-9," if proven else f"within {plan.gap:.2%} of the cheapest"
+        best = "cheapest, within a gap of 1e-9," if proven else f"within {share_text(plan.gap)} of the cheapest"
         return f"feasible: {best} among layouts{among} in mesh order"
     return f"optimal{among}: {PROOF}" if proven else f"feasible: {gap_text(plan.gap, among)}"
 

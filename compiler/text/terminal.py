@@ -103,7 +103,12 @@ def bound_text(seconds: float) -> str:
 
 def gap_text(gap: float, among: str = "") -> str:
     """How far the optimum `among` some plans may lie below what was found, by the gap between that and its bound."""
-    return f"the optimum{among} may be up to {gap:.2%} lower" if gap < 1 else f"no bound{among} is known"
+    return f"the optimum{among} may be up to {share_text(gap)} lower" if gap < 1 else f"no bound{among} is known"
+
+
+def share_text(gap: float) -> str:
+    """A gap that is open, which never reads as none."""
+    return f"{max(gap, 1e-4):.2%}"
 
 
 def time_text(seconds: float, digits: int = 4) -> str:

@@ -15,7 +15,7 @@ from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware, Host, hardware_toml, parse_hardware
 from escc.cost.memory import memory
 from escc.cost.simulate.streams import play
-from escc.cost.streams import Carrier, carried_s, host_of_stages, streamed_s
+from escc.cost.streams import Carrier, Fetch, FetchCost, carried_s, host_of_stages, streamed_s
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.layout import most_ways
 from escc.ir.mesh import Mesh
@@ -116,6 +116,17 @@ def test_a_chip_has_room_for_what_stays_and_for_one_layer_more_than_are_ahead():
     weights = 2 * (4 * 64 * 64 + 2 * 64 * 128)
     held = [float(memory(tiny(n, frozenset({Kind.PARAM})).spmd).stored_bytes) for n in range(6)]
     assert [(held[0] - one) / weights for one in held] == [0, 0, 0, 1, 2, 3]
+
+
+def test_what_is_there_in_time_is_not_waited_for_by_a_rounding():
+    rng = random.Random(2)
+    for _ in range(1000):
+        count = rng.randint(1, 200)
+        streamed, step_s = rng.randint(1, count), rng.uniform(0.1, 3.0)
+        fetch = Fetch(0.0, 0.0, 0.9 * step_s * rng.random(), 0.0, 0.0, 0.0, 0.0)
+        assert FetchCost("layer", count, streamed, 1, step_s, fetch).waiting_s == 0.0
+        late = FetchCost("layer", count, streamed, 0, step_s, fetch)
+        assert late.waiting_s == pytest.approx(streamed * fetch.link_s)
 
 
 def test_waiting_is_a_part_of_the_time():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....cost.simulate.stages import play
 from ...plan.staged import Staged
 from ...plan.tries import Try, outcome_of
-from ...text.terminal import size_text, time_text
+from ...text.terminal import share_text, size_text, time_text
 from .pipeline import COLOURS, Bar
 from .render import render
 
@@ -35,7 +35,7 @@ def staged_page(staged: Staged, found: Sequence[Try]) -> str:
         ("all calls", time_text(plan.price)),
         ("stages", f"{len(plan.stages)} along {plan.axis} of {plan.mesh}"),
         ("chips", f"{plan.mesh.chips} {held[0].hardware.chip}"),
-        ("status", f"{outcome}" if gap == 0 else f"{outcome}, within {gap:.2%}"),
+        ("status", f"{outcome}" if gap == 0 else f"{outcome}, within {share_text(gap)}"),
     ]
     rows = [
         (

@@ -99,6 +99,7 @@ def cases() -> Iterator[Case]:
             yield from (Case(model, phase, chip, chips) for model in MODELS)
     yield Case("palm-540b", "decode", *SLICES[0], overlap=True)
     yield from (Case(model, "decode", "tpu-v4", chips) for model, chips in (*EXPERTS, *OTHERS))
+    yield Case("kimi-k2", "decode", *SLICES[1])  # which it nearly fills
     yield from (Case(model, "prefill", "tpu-v4", chips) for model, chips in PREFILLS)
 
 

@@ -142,8 +142,8 @@ class Host:
 class TpuCompiler:
     """What the TPU's compiler calls a chip. `topology`: the first part of the names of its slices, as in `v5e:4x8`;
     `config`: how it sees the cores of a chip, None where its default is one device for each chip. `program_hbm_bytes`:
-    what it lets a program use of the HBM, None for all. `gathers`: `ahead`, where what is gathered next is under way
-    while something is computed, and has its room by then."""
+    what it lets a program use of the HBM, less what no plan counts; None for all. `gathers`: `ahead`, where what is
+    gathered next is under way while something is computed, and has its room by then."""
 
     topology: str
     config: str | None = None

@@ -14,6 +14,7 @@ over another value that they read (`cost.products`). Where steps may run in any 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from ...cost.blocks import perhaps_in_blocks
-from ...cost.memory import DECODING, Point, filled, lies_by_columns, points_without_blocks
+from ...cost.memory import DECODING, Point, lies_by_columns, places_of_padding, points_without_blocks, stacks_of
 from ...cost.scores import scores
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
@@ -295,15 +296,17 @@ class _Reader:
     def padding(self) -> tuple[Demand, ...]:
         """What fills the lanes of stored tensors, as `cost.memory` has it; of tables nothing, which have lanes of their
         own."""
-        tables = {placed.item.table for placed in walk(self.program.body) if isinstance(placed.item, Take)}
+        placed = list(walk(self.program.body))
+        tables = {one.item.table for one in placed if isinstance(one.item, Take)}
+        times = {one.item.value: stacks_of(one.item, one.repeats) for one in placed if isinstance(one.item, Stored)}
         found: dict[int, Demand] = {}  # by node: a cache and its version lie as one
         for tensor in self.graph.tensors if self.lanes > 1 else ():
             n, rows = tensor.source.node, tensor.source.rows
             stored_bytes, name = self.graph.nodes[n].stored_bytes, self.graph.nodes[n].stored
             if stored_bytes is not None and name is not None and tensor.value.dims and name not in tables:
-                sizes = np.stack([self.local_sizes(tensor, dim)[rows] for dim in tensor.value.dims])
-                times = (filled(sizes, self.lanes) / sizes).min(axis=0)
-                more = np.where(sizes.prod(axis=0) >= self.lanes**2, stored_bytes * (times - 1), 0.0)
+                sizes = [self.local_sizes(tensor, dim)[rows] for dim in tensor.value.dims]
+                own = np.prod(sizes, axis=0) * math.prod(times[name])
+                more = stored_bytes * places_of_padding(sizes, times[name], self.lanes) / own
                 if more.any():
                     found[n] = Demand(name, n, more)
         return tuple(found.values())

@@ -14,7 +14,7 @@ import pytest
 from helpers_exec import Build
 from sharded_text import parsed
 
-from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.plan.pipeline import compile_phase, load, parse
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory, points, points_without_blocks
 from escc.ir.collective import ReduceScatter
@@ -300,7 +300,8 @@ def test_rows_that_do_not_fill_lanes_are_looked_up_in_a_copy(places: int, rows: 
         ((4, 2880, 1008), Fraction(1024, 1008)),  # of the dim that is filled with least
         ((4, 2880, 1024), Fraction(1)),
         ((128, 1000, 3), Fraction(1)),
-        ((16, 24, 40), Fraction(1)),  # less than a square of lanes
+        ((16, 24, 40), Fraction(128, 40)),
+        ((4, 8, 40), Fraction(1)),  # less than a square of lanes
     ],
 )
 def test_what_fills_no_lanes_takes_those_that_are_begun(sizes: tuple[int, int, int], times: Fraction) -> None:
@@ -312,6 +313,36 @@ def test_what_fills_no_lanes_takes_those_that_are_begun(sizes: tuple[int, int, i
     spmd = b.spmd("y")
     plain, lanes = (memory(spmd, n).total_bytes for n in (1, 128))
     assert lanes - plain == (times - 1) * prod(sizes) * 2
+
+
+@pytest.mark.parametrize(
+    ("layers", "sizes", "places"),
+    [
+        (60, (6, 56, 16), 128 * 6 * 56 * 16 + 60 * 6 * 56 * 128),  # layers in lanes, and then anew
+        (60, (6, 16, 56), 128 * 6 * 16 * 56 + 60 * 6 * 16 * 128),
+        (60, (12, 8, 2), 128 * 12 * 8 * 2 + 60 * 12 * 8 * 128),  # much where it is anew, though little as it is
+        (60, (6, 56, 72), 60 * 6 * 56 * 128 * 2),  # the last dim leaves over less than layers
+        (60, (6, 16, 120), 60 * 6 * 16 * 128),  # little more: as it is
+        (60, (6, 120, 16), 60 * 6 * 128 * 16),
+        (126, (6, 128, 16), 126 * 6 * 128 * 16),  # a dim that is whole lanes
+        (60, (7,), 60 * 7),  # less than a square of lanes
+    ],
+)
+def test_layers_in_lanes_are_laid_out_anew(layers: int, sizes: tuple[int, ...], places: int) -> None:
+    lengths = ", ".join(f"{dim} = {size}" for dim, size in zip("CDF", sizes, strict=False))
+    dims = "CDF"[: len(sizes)]
+    text = f"""
+        dim A = 2, {lengths}
+        block layer(x: f32[A]) -> f32[A] {{
+          param w: f32[{",".join(dims)}]
+          y[A] = x[A] * w[{",".join(dims)}]
+          return x + y
+        }}
+        main(x: f32[A]) {{ return repeat {layers} layer(x) }}
+    """
+    spmd = compile_phase(parse(text), "main", Mesh.parse("1"), Options(Hardware.load("tpu-v4"))).spmd
+    plain, lanes = (memory(spmd, n).total_bytes for n in (1, 128))
+    assert lanes - plain == 4 * (places - layers * prod(sizes))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 
 from escc.ir.expr import rotated_dims
 from escc.ir.mesh import Mesh
-from escc.ir.program import Append, Einsum, Map, Op, Region, Repeat, Sum
+from escc.ir.program import Append, Einsum, Kind, Map, Op, Region, Repeat, Stored, Sum
 
 from .exhaustive import Exhaustive, steps
 from .generator import Case, generate
@@ -46,6 +46,10 @@ class Holding(Exhaustive):
     def __init__(self, case: Case, lanes: int = 1) -> None:
         super().__init__(case)
         self.lanes = lanes
+        self.stacked: dict[str, tuple[int, ...]] = {}  # parameter -> how often each repeat around it runs
+        for placed in self.placed:
+            if isinstance(placed.item, Stored) and placed.item.kind is Kind.PARAM:
+                self.stacked[placed.item.value] = tuple(one.count for one in placed.repeats)
         self.sums = {name for op, _ in self.ops if isinstance(op, Sum) for name in op.operands}
         self.versions = {op.result: op.cache for op, _ in self.ops if isinstance(op, Append)}
         self.priced: dict[tuple[str, Place, frozenset[Place]], list[tuple[float, Tree]]] = {}
@@ -172,12 +176,21 @@ class Holding(Exhaustive):
         return best
 
     def filled(self, value: str, place: Place) -> float:
-        """How many times its bytes a stored value takes: one dim fills lanes, that for which the fewest are left over;
-        of what is small what is left over is not counted."""
+        """How many times its bytes a stored value takes: one dim fills lanes, that for which the fewest are left over.
+        Of a parameter in a repeat that may be its repetitions, and where that adds more than an eighth it is there once
+        more, with its last dim in lanes. Of what is small what is left over is not counted."""
         sizes = [size // shares(order, self.mesh) for size, order in zip(self.shape(value), place.dims, strict=True)]
-        if self.lanes == 1 or math.prod(sizes) < self.lanes**2:
+        if self.lanes == 1 or not sizes:
             return 1.0
-        return min(math.ceil(size / self.lanes) * self.lanes / size for size in sizes)
+        stacked = self.stacked.get(value, ())
+        times = min(map(self.by_lanes, (*sizes, *stacked)))
+        times += self.by_lanes(sizes[-1]) if stacked and times > 9 / 8 else 0
+        places = math.prod((*sizes, *stacked))
+        return times if round(places * times) >= self.lanes**2 else 1.0
+
+    def by_lanes(self, size: int) -> float:
+        """How many times a dim's places the lanes have that it begins."""
+        return math.ceil(size / self.lanes) * self.lanes / size
 
     def held(self, plan: Plan) -> float:
         """The most bytes that a chip holds at once."""

@@ -229,7 +229,8 @@ def test_a_product_is_there_where_something_is_moved_between_it_and_what_it_goes
     for draw in range(60):
         plan = drawn(problem, draw)
         compare(problem, limits, plan)
-        [need] = [n for n in limits.needs.points if n.step == "layer.return" and not n.moving and len(n.terms) > 2]
+        needs = [n for n in limits.needs.points if n.step == "layer.return" and not n.moving]
+        need = max(needs, key=lambda one: len(one.terms))
         own = PointBound(need.step, tuple(term for term in need.terms if term.value == "layer.d"))
         spmd = limits.spell(problem.found(plan), True)
         [held] = [point for point in points(spmd, limits.lanes, limits.fused) if point.step == "layer.return"]

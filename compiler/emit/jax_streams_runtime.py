@@ -67,9 +67,12 @@ def whole(tree: Any) -> Any:
 
 def places(mesh: Any, specs: Any) -> Any:
     """Where things of such specs lie: what is streamed in the host's memory, where the platform has that; elsewhere
-    with the rest, and fetching it is a plain copy."""
-    kinds = {memory.kind for memory in mesh.devices.flat[0].addressable_memories()}
-    host = {"memory_kind": "pinned_host"} if "pinned_host" in kinds else {}
+    with the rest, and fetching it is a plain copy. So it is on CPUs before JAX 0.10.2, which forgets there in which
+    memory results are."""
+    device = mesh.devices.flat[0]
+    kinds = {memory.kind for memory in device.addressable_memories()}
+    knows = device.platform != "cpu" or jax.__version_info__ >= (0, 10, 2)
+    host = {"memory_kind": "pinned_host"} if knows and "pinned_host" in kinds else {}
 
     def place(spec: Any) -> Any:
         if not is_streamed(spec):

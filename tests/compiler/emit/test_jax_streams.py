@@ -95,7 +95,7 @@ def test_a_module_loads_a_checkpoint_into_both_memories(tmp_path: Path):
         mesh = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
         found[streamed] = module.load(str(checkpoint), mesh)
     kinds = {str(leaf.sharding.memory_kind) for leaf in jax.tree.leaves(found[1])}
-    assert kinds == {"device", "pinned_host"}
+    assert kinds == {"device", *(["pinned_host"] if jax.__version_info__ >= (0, 10, 2) else [])}  # on CPUs
     together = module.whole(found[1])
     jax.tree.map(np.testing.assert_array_equal, together, jax.tree.map(np.asarray, found[0]))
 

@@ -18,8 +18,9 @@ nothing of it changes what is sent, but for a few elements with which rows are f
 - A reduce-scatter over a square of four chips, one that is not the whole slice, becomes an all-reduce where what a chip
   keeps is not made of four times 1,024 elements (v4 and v5p 2x2x2, v4 2x2x4: Gemma 3 27B). One axis after the other it
   is kept.
-- Several gathers that go as one row become an all-reduce where the row is not made of whole lanes (DeepSeek-V3). As
-  several rows they are kept.
+- A gather of a single row becomes an all-reduce where the row is not made of whole lanes: of several that go as one
+  (DeepSeek-V3), and of the logits of a sequence for each chip (LLaMA 3 70B, prefill of 16 on v4 4x4x4). As several rows
+  it is kept.
 - A gather of much is made again for each of the steps that read it where memory is short: what is gathered is taken
   for something cheap to make twice (libtpu 0.0.42, PaLM 62B, prefill on v4 2x2x2: 26 GB sent for 7 that are planned).
   Behind a barrier it is made once.
@@ -44,6 +45,7 @@ MANY_ROWS = 192  # two, three or four parts of whole tiles each
 FILLED_ROWS = 480  # two, three or five parts
 LEAST_ROWS = 8  # of a tile: of fewer the compiler makes tiles of these
 LANES = 256  # of two tiles: the last dimension is made of whole pairs, before and after
+ROW_LANES = 128  # a single row that is gathered is made of whole ones
 SQUARE_ELEMENTS = 4096  # of which a chip of a square of four keeps whole multiples
 WIDE_BITS = 32
 SUBLANE_BYTES = 512  # of 128 lanes
@@ -81,6 +83,11 @@ class Kept:
     def _local_shape(self, name: str) -> tuple[int, ...]:
         value = self.values[name]
         return value.layout.local_shape([self.sizes[dim] for dim in value.dims], self.mesh)
+
+    def as_several(self, operand: str) -> bool:
+        """Whether a gather of a value goes as several rows: it is a single one, which is not made of whole lanes."""
+        elements = math.prod(shape := self._local_shape(operand))
+        return elements == max(shape, default=0) and elements % ROW_LANES != 0 and elements % 2 == 0
 
     def once(self, operand: str, axes: Sequence[str]) -> bool:
         """Whether what a gather of a value along some axes gives goes through a barrier."""

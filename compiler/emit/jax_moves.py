@@ -38,6 +38,9 @@ class Moves:
                 text = f'lax.all_gather({a}, {axes_text(axes)}, axis={at}, tiled=True, to="invarying")'
                 if len(stages) > 1:
                     text = f"gather_in_stages({a}, {stages_text(stages)}, {at})"
+                if self.kept and not self.boxed and self.kept.as_several(operand):
+                    part = f"({a}, {tuple_text(axes)}, {at})"
+                    text = f"gather_together([{part}], {tuple_text(axes)}, {stages_text(stages)})[0]"
                 once = self.kept is not None and not self.boxed and self.kept.once(operand, axes)
                 return f"lax.optimization_barrier({text})" if once else text
             case ReduceScatter(axes, dim):

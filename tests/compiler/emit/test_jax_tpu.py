@@ -184,6 +184,27 @@ def test_chips_stand_where_their_coordinates_say_where_jax_does_not_place_them()
     assert [list(placed[x, y, z].coords) == [x, y, z] for x, y, z in np.ndindex(2, 2, 4)] == [True] * 16
 
 
+@pytest.mark.parametrize(
+    ("rows", "row", "several"),
+    [
+        (1, 2 * 2004, True),
+        (1, 2 * 2048, False),  # whole lanes
+        (2, 2 * 2004, False),
+        (1, 2 * 2001, False),  # which nothing divides
+    ],
+)
+def test_a_gather_of_a_row_that_is_not_of_whole_lanes_goes_as_several(
+    rows: int, row: int, several: bool, tmp_path: Path
+):
+    b = Build("2x2", B=2 * rows, E=row)
+    b.stored("a", "B_yE_x", Kind.INPUT)
+    b.move("b", "a", AllGather(("x",), 1), "B_yE")
+    b.map("c", call("exp", "b"), "B_yE")
+    text = emit_jax(b.program("c"), b.spmd("c"), estimate(b.spmd("c"), HARDWARE), tpu=True)
+    assert ("gather_together([(" in text) == several
+    assert run_files({"gathered": text}, tmp_path) == {"gathered": "0"}
+
+
 def test_a_large_gather_goes_through_a_barrier_and_gives_the_same(tmp_path: Path):
     def gathered(rows: int) -> str:
         b = Build("2x2", B=rows, E=1024)

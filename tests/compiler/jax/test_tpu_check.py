@@ -15,7 +15,7 @@ from subprocess import run
 from typing import Any
 
 import pytest
-from helpers_exec import Build
+from helpers_exec import Build, call
 
 from escc.compiler.jax import tpu
 from escc.compiler.jax.hlo import ModuleTransfer, collectives_of
@@ -29,7 +29,7 @@ from escc.compiler.plan.pipeline import compile_phase, load, parse
 from escc.cost.blocks import blocks_of
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
-from escc.ir.collective import AllGather, CollectiveKind, ReduceScatter
+from escc.ir.collective import AllGather, AllToAll, CollectiveKind, ReduceScatter
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, Take
@@ -403,6 +403,22 @@ def test_sums_of_odd_shapes_and_their_gathers_stay_what_they_are():
     made = {"program": b.program("t", "o"), "spmd": spmd, "estimate": estimate(spmd, hardware)}
     one = replace(feed_forward(), hardware=hardware, **made)
     found = tpu.check_tpu(one)
+    assert found.equal and not found.small, module_check_text(one, found)
+
+
+@needs_libtpu
+def test_a_gather_of_a_single_row_stays_what_it_is():
+    """The logits of one sequence for each chip, of 250.5 lanes."""
+    b = Build("4x4x4", B=16, E=1024, V=128_256)
+    b.stored("a", "BE", Kind.INPUT)
+    b.stored("w", "EV_xzy", Kind.INPUT)
+    b.einsum("s", "BE,EV->BV", "a", "w", layout="BV_xzy")
+    b.move("t", "s", AllToAll(("z", "y"), 1, 0), "B_zyV_x")
+    b.move("u", "t", AllGather(("x",), 1), "B_zyV")
+    b.map("r", call("exp", "u"), "B_zyV")
+    hardware, spmd = Hardware.load("tpu-v4"), b.spmd("r")
+    made = {"program": b.program("r"), "spmd": spmd, "estimate": estimate(spmd, hardware)}
+    found = tpu.check_tpu(one := replace(feed_forward(), hardware=hardware, **made))
     assert found.equal and not found.small, module_check_text(one, found)
 
 

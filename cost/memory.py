@@ -183,10 +183,11 @@ def padded(spmd: SpmdProgram, lanes: int) -> dict[str, Fraction]:
     found, values = handed_by_rows(spmd, lanes), spmd.table()
     for placed in walk(spmd.body):
         if isinstance(placed.item, Stored) and placed.item.value not in found:
-            sizes = [np.array(size) for size in local_sizes(values[placed.item.value], spmd).values()]
+            own = local_sizes(values[placed.item.value], spmd).values()
+            sizes = [np.array(size) for size in own]
             times = stacks_of(placed.item, placed.repeats)
             if more := int(places_of_padding(sizes, times, lanes)):
-                found[placed.item.value] = 1 + Fraction(more, math.prod(int(n) for n in (*sizes, *times)))
+                found[placed.item.value] = 1 + Fraction(more, math.prod(own) * math.prod(times))
     return found
 
 
@@ -204,14 +205,16 @@ def places_of_padding(sizes: Sequence[Ints], times: Sequence[int], lanes: int) -
     every: Ints = np.prod([*sizes, *counts], axis=0)
 
     def of_lanes(dims: Sequence[Ints]) -> Ints:
-        return np.min([every // n * (filled(n, lanes) - n) for n in dims], axis=0)
+        least: Ints = np.min([every // n * (filled(n, lanes) - n) for n in dims], axis=0)
+        return least
 
-    more = of_lanes([*sizes, *counts])
+    more: Ints = of_lanes([*sizes, *counts])
     if counts:
         more = more + np.where(
             more * MOST_PADDING.denominator > every * MOST_PADDING.numerator, every + of_lanes(sizes[-1:]), 0
         )
-    return np.where(every + more >= lanes**2, more, 0)
+    much: Ints = np.where(every + more >= lanes**2, more, 0)
+    return much
 
 
 def bytes_by_rows(op: Take, spmd: SpmdProgram, lanes: int) -> Fraction:

@@ -47,11 +47,14 @@ TIE = 1e-4  # what the least plain choice, or one collective more, counts in tha
 @dataclass(frozen=True)
 class ByLevels:
     """What a program by levels says: a plan if it has one, a bound of all plans that cost less than was asked for, and
-    what its linear program alone says of the choices that it has: seldom more than of all."""
+    what its linear program alone says of the choices that it has: seldom more than of all. `plans`: those that cost at
+    `most` so much, in which others may be looked for; None where there are none."""
 
     plan: Candidate | None
     bound: float
     relaxed: float
+    plans: LevelPlans | None = None
+    most: float = 0.0
 
 
 @dataclass
@@ -245,33 +248,44 @@ class Prover:
         most_columns: int,
         gap: float | None = None,
         less: bool = False,
+        begun: ByLevels | None = None,
     ) -> ByLevels | None:
         """The cheapest plan, within a `gap` if one is given, of those that take no more than the `loads` of limits, if
         one costs less than `known`, which need be no plan; and a bound of all of these. A plan that costs more may be
         found as well, unless plans that cost `less` by that gap are asked for. None where the program has more than
-        `most_columns`."""
+        `most_columns`. `begun`: what was said of plans that keep to these limits, if some may cost as much."""
+        if begun is None or begun.plans is None or begun.most < known.price:
+            begun = self._begun(ascent, known, limits, most_columns)
+        if begun is None or begun.plans is None:
+            return begun
+        plans, price = begun.plans, known.price * begun.plans.program.unit
+        before_s, near_enough = plans.solve_s, gap or self.problem.settings.gap
+        if less:
+            # A bound that is just as near must not be further for being rounded.
+            found, bound = plans.cheaper(price * (1 - near_enough * (1 - ROUNDED)), near_enough)
+        else:
+            found, bound = plans.any(price, near_enough)
+        self.solve_s += plans.solve_s - before_s
+        return replace(begun, plan=found, bound=min(known.price, bound / plans.program.unit))
+
+    def _begun(self, ascent: DualAscent, known: Candidate, limits: Limited, most_columns: int) -> ByLevels | None:
+        """The plans that cost less than `known`, relaxed, for `by_levels`."""
         alive, arcs = self._alive(ascent, known)
         if not all(mask.any() for mask in alive):
             return ByLevels(None, known.price, known.price)
         if self._least_columns(alive, arcs) > most_columns:
             return None
         reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
-        unit, most = _unit(known.price), known.price * (1 + 1e-9)
+        unit = _unit(known.price)
         relaxed = self._relax(reduced, ascent, unit)
-        if relaxed.none or relaxed.bound >= most * unit:
-            return ByLevels(None, known.price, max(known.price, relaxed.bound / unit))
+        bound = relaxed.bound / unit
+        if relaxed.none or bound >= known.price * (1 + 1e-9):
+            return ByLevels(None, known.price, max(known.price, bound))
 
         def among(answer: Answer, price: float) -> Candidate | None:
             return self._mixed(answer, reduced, ascent, replace(known, price=price), limits)
 
-        plans, near_enough = self._by_level(reduced, relaxed, unit, among), gap or self.problem.settings.gap
-        if less:
-            # A bound that is just as near must not be further for being rounded.
-            found, bound = plans.cheaper(known.price * unit * (1 - near_enough * (1 - ROUNDED)), near_enough)
-        else:
-            found, bound = plans.any(known.price * unit, near_enough)
-        self.solve_s += plans.solve_s
-        return ByLevels(found, min(known.price, bound / unit), relaxed.bound / unit)
+        return ByLevels(None, bound, bound, self._by_level(reduced, relaxed, unit, among), known.price)
 
     def _by_level(self, reduced: Reduced, relaxed: Answer, unit: float, among: Among | None = None) -> LevelPlans:
         """The plans of what is reduced, looked for by levels."""

@@ -15,14 +15,14 @@ import numpy as np
 
 from .branch_and_bound import NEARLY, press
 from .dual_ascent import DualAscent
-from .exact import Prover
+from .exact import ByLevels, Prover
 from .images import ImageLimits, Images
 from .limits import JointLimits, Limits
 from .problem import Candidate
 
 SETTLED = 6  # sweeps that bring a bound within some hundredths
 TURNS = 6  # of charging for memory
-NEAR_BOUND = (0.01, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # above it, where plans among images are looked for in turn
+NEAR_BOUND = (0.05, 0.01, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # above it, where plans among images are looked for in turn
 ABOVE = (2e-3, 0.01, 0.03, 0.1, 0.3, 1.0)  # what the cheapest within less room may cost more than the cheapest of all
 JUMP = 0.03  # what a step may begin above the end of the one before
 MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough where there are so many
@@ -244,14 +244,15 @@ class _Small:
 
     def cheapest(self, limits: ImageLimits, bound: float, below: float) -> tuple[Candidate | None, float]:
         """The cheapest plan within limits, if one costs less than `below`, and the bound that was shown."""
-        best: Candidate | None = None
+        best, answer = None, None
         if below > bound * (1 + FAR):
-            best, bound = self.any(limits, bound, below, self._gap)
+            best, bound, answer = self.any(limits, bound, below, self._gap)
             if best is None:
                 return None, bound
         price = below if best is None else best.price
         while bound < price * (1 - self._gap):
-            answer = self.prover.by_levels(self.ascent, self._at_most(price), limits, MOST_AMONG, self._gap, less=True)
+            known = self._at_most(price)
+            answer = self.prover.by_levels(self.ascent, known, limits, MOST_AMONG, self._gap, less=True, begun=answer)
             if answer is None:
                 break
             bound = max(bound, answer.bound)
@@ -262,21 +263,23 @@ class _Small:
 
     def any(
         self, limits: ImageLimits, bound: float, below: float, gap: float | None = None
-    ) -> tuple[Candidate | None, float]:
+    ) -> tuple[Candidate | None, float, ByLevels | None]:
         """A good plan within limits, if one costs less than `below`: the cheapest of few choices, within a `gap` if one
-        is given. And a bound."""
+        is given. And a bound, and what was said last."""
         near = bound
         for share in NEAR_BOUND:
             most = min(below, near * (1 + share))
             answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_AMONG, gap)
+            if answer is None and share == NEAR_BOUND[0]:  # few of so many may be needed
+                continue
             if answer is None:
                 break
             # A relaxation of the choices that are near may be far above that of all.
             bound, near = max(bound, answer.bound), max(near, answer.bound, min(answer.relaxed, most * (1 + JUMP)))
             plan = answer.plan if answer.plan is not None and answer.plan.price < below else None
             if plan is not None or most == below:
-                return plan, bound
-        return None, bound
+                return plan, bound, answer
+        return None, bound, None
 
     def above(self, limits: ImageLimits, bound: float, below: float, gap: float) -> Candidate | None:
         """The cheapest plan within limits, within a gap, if one costs less than `below`: near a bound of all plans, as

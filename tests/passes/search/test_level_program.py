@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from escc.passes.ilp.model import continuous
-from escc.passes.ilp.solver import Settings, solve
+from escc.passes.ilp.solver import Answer, Settings, solve
 from escc.passes.layouts.space import Mask
 from escc.passes.search import exact
 from escc.passes.search.branch_on_levels import LevelPlans
 from escc.passes.search.dual_ascent import DualAscent
-from escc.passes.search.exact import Prover
+from escc.passes.search.exact import ByLevels, Prover
 from escc.passes.search.integer_program import choice_program
 from escc.passes.search.level_program import level_program
 from escc.passes.search.memory_bounds import Load, Moved
@@ -181,3 +182,36 @@ def test_a_price_leaves_so_many_columns_at_most() -> None:
     left = [np.count_nonzero(fixed(program.model, relaxed, plans.price(most)).upper) for most in asked]
     assert all(count <= most for count, most in zip(left, asked, strict=True))
     assert left[0] > every / 2, "as many as there are but for those that are just as dear"
+
+
+@pytest.mark.parametrize("seed", [0, 3, 7, 11, 16, 23, 31])
+def test_cheaper_plans_are_looked_for_in_what_was_relaxed_for_dearer_ones(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = problem_of(seed, SQUARE, LINKS)
+    problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)  # each collective alone
+    limits, ascent = rooms(problem, seed), ascent_of(problem)
+    least, relaxed = optimum(problem, limits), list[float]()
+    once = Prover._relax
+
+    def relax(self: Prover, *args: Any) -> Answer:
+        relaxed.append(1)
+        return once(self, *args)
+
+    monkeypatch.setattr(Prover, "_relax", relax)
+    prover, none = Prover(problem), tuple(0 for _ in problem.prices)
+
+    def by_levels(price: float, begun: ByLevels | None) -> ByLevels:
+        known = Candidate(none, price, ascent.bound())
+        answer = prover.by_levels(ascent, known, limits, 10**6, 1e-7, less=True, begun=begun)
+        assert answer is not None
+        return answer
+
+    first = by_levels(1.5 * least, None)
+    assert first.plan is not None and first.plan.price == pytest.approx(least, rel=1e-6) and len(relaxed) == 1
+    below = by_levels(least * (1 - 1e-5), first)
+    assert below.plan is None and below.bound == pytest.approx(least * (1 - 1e-5)) and len(relaxed) == 1
+    again = by_levels(1.2 * least, below)
+    assert again.plan is not None and again.plan.price == pytest.approx(least, rel=1e-6) and len(relaxed) == 1
+    by_levels(1.6 * least, again)
+    assert len(relaxed) == 2, "some may cost more than what was relaxed"

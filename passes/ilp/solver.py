@@ -22,7 +22,7 @@ from ortools.math_opt.core.python import solver as core
 from pybind11_abseil.status import StatusNotOk
 
 from ..layouts.space import Array
-from .model import Model, continuous, shifted
+from .model import Model, continuous, inner, shifted
 
 Floats = NDArray[np.float64]
 
@@ -216,7 +216,7 @@ class Relaxation:
         end = np.where(answer.row_worths > 0, model.low, model.high)
         worth = np.where(np.isfinite(end), answer.row_worths, 0.0)  # worths of rows without end are 0 but for rounding
         left = model.cost - np.bincount(model.column, model.coefficient * worth[model.row], len(model.cost))
-        bound = float(worth @ np.where(worth != 0, end, 0.0)) + float(np.minimum(0.0, left) @ upper)
+        bound = inner(worth, np.where(worth != 0, end, 0.0)) + inner(np.minimum(0.0, left), upper)
         return bound >= min(answer.bound, most) - ROUNDED * abs(answer.bound)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..ilp.solver import Answer, Relaxation, Settings, solve
 from ..layouts.space import Array, Mask
-from .branch_on_axes import INTEGRAL, AxisProgram, AxisSearch, Box
+from .branch_on_axes import INTEGRAL, AxisProgram, AxisSearch, Box, cheap
 from .level_program import LITTLE, SAME, level_program
 from .memory_bounds import Load
 from .memory_rows import ROOM
@@ -27,6 +27,9 @@ from .reduced_program import Reduced, fixed
 Floats = NDArray[np.float64]
 Among = Callable[[Answer, float], Candidate | None]
 MOST_IN_VAIN = 3  # times that a plan is looked for among what a relaxation mixes, and none is found
+MOST_LOOKED = 1  # times that one is looked for by settling what a relaxation takes nearly all of, and none is found
+MOSTLY = 0.9  # of a node, that a relaxation takes of a choice: nearly all
+STEPS = 4  # relaxations in which all is settled so
 MOST_RELAXED = 400  # linear programs, each a tenth of a second
 NEAR = (0.002, 0.005)  # above a relaxation, where plans are looked for first
 ANY = 0.05  # above these a plan is good enough where any is asked for
@@ -113,12 +116,13 @@ class LevelPlans:
 class LevelSearch(AxisSearch):
     """Branch and bound by levels. `levels[n]`: what the choices of node n take of memory, in the solver's unit.
     `among`: a plan of the choices that a relaxation mixes, if there is one that is cheaper, which was looked for
-    `in_vain` so often. `gap`: what is near enough."""
+    `in_vain` so often. `gap`: what is near enough. `looked`: how often one was looked for near a relaxation."""
 
     levels: Mapping[int, Floats] = field(default_factory=dict)
     among: Among | None = None
     gap: float = 0.0
     in_vain: int = 0
+    looked: int = 0
     _relaxation: Relaxation | None = None
 
     def prove(self, root: Answer, upper: Floats) -> None:
@@ -144,19 +148,60 @@ class LevelSearch(AxisSearch):
 
     def _relaxed(self, box: Box) -> None:
         assert box.answer.x is not None, "relaxations that are entered have a solution"
+        if self.best is None and self.looked < MOST_LOOKED:
+            self.looked += 1
+            self._look_near(box)
         if self._level(box.answer.x) is None and self.program.plan(box.answer) is None:
             self._look_among(box.answer)
         super()._relaxed(box)
+
+    def _look_near(self, box: Box) -> None:
+        """Take a plan near the relaxation of a box, if one is cheaper: what it takes nearly all of is settled, and what
+        that leaves is relaxed in turn."""
+        answer, upper = box.answer, cheap(box, self.price)
+        for _ in range(STEPS):
+            plan = self.program.plan(answer)
+            if plan is not None:
+                self._cheaper(plan)
+                return
+            assert answer.x is not None, "what is mixed is a solution"
+            self._settle_most(answer.x, upper)
+            answer = self._answer(box, upper)
+            self.relaxed += 1
+            self.seconds += answer.seconds
+            if answer.x is None or answer.bound >= self.price:
+                return
+
+    def _settle_most(self, x: Floats, upper: Floats) -> None:
+        """Leave nodes the one choice of which a relaxation takes nearly all; where it takes all of these, one more the
+        choice of which it takes most."""
+        most, others, mixed = 0.0, np.zeros(0, dtype=np.int64), False
+        for first, kept in zip(self.program.choice, self.program.kept, strict=True):
+            columns = first + np.arange(len(kept))
+            one = int(np.argmax(x[columns]))
+            if x[columns[one]] >= MOSTLY:
+                mixed |= bool(x[columns[one]] < 1 - INTEGRAL)
+                upper[np.delete(columns, one)] = 0.0
+            elif x[columns[one]] > most:
+                most, others = float(x[columns[one]]), np.delete(columns, one)
+        if not mixed:
+            upper[others] = 0.0
 
     def _look_among(self, answer: Answer) -> None:
         """Take a plan of the choices that a relaxation mixes, unless that was tried in vain too often."""
         if self.among is None or self.in_vain >= MOST_IN_VAIN:
             return
         plan = self.among(answer, self.price / self.program.unit)
-        if plan is not None and plan.price * self.program.unit < self.price:
-            self.best, self.price = plan, plan.price * self.program.unit
-        else:
+        if plan is None or not self._cheaper(plan):
             self.in_vain += 1
+
+    def _cheaper(self, plan: Candidate) -> bool:
+        """Take a plan, if it is cheaper than all that are known; whether it is."""
+        price = plan.price * self.program.unit
+        if price < self.price:
+            self.best, self.price = plan, price
+            return True
+        return False
 
     def _cut(self, box: Box) -> tuple[Array, Mask]:
         assert box.answer.x is not None, "relaxations that are entered have a solution"

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ilp.model import Model, continuous
+from ..ilp.model import Model, continuous, inner
 from ..ilp.solver import Answer, solve
 from ..layouts.space import Mask
 from .branch_on_axes import AxisProgram, AxisSearch
@@ -302,7 +302,7 @@ class Prover:
 
     def _is_settled(self, answer: Answer, model: Model, gap: float) -> bool:
         """Whether there is a solution, and as near to its bound."""
-        return answer.x is not None and float(model.cost @ answer.x) * (1 - gap) <= answer.bound
+        return answer.x is not None and inner(model.cost, answer.x) * (1 - gap) <= answer.bound
 
     def _by_bytes(self, model: Model, reduced: Reduced, limits: Limited) -> Answer:
         """What a solver says of a program, with the bytes that values take branched on first: where collectives run

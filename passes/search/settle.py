@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.program import Append
+from ..ilp.model import inner
 from ..ilp.solver import solve
 from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
@@ -110,7 +111,7 @@ class _Settling:
                 self.price, found = plan.price, plan
                 if bound >= self.price * (1 - settings.gap):
                     break
-            least = float(model.cost @ answer.x)
+            least = inner(model.cost, answer.x)
             more = not self.ordered and plan.price * unit < least * (1 - SLACK)  # runs as one than was taken for that
             columns = None if more else self.alike(program, plan, answer.x, fits)
             wrong = rounds or ([] if columns is None else [columns])

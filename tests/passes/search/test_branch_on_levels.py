@@ -100,7 +100,35 @@ def test_a_plan_is_looked_for_among_what_is_mixed_only_so_often(monkeypatch: pyt
     tried = []
     search = search_of({}, [0])
     search.among = lambda answer, price: tried.append(price)  # type: ignore[func-returns-value, return-value]
+    search.looked = branch_on_levels.MOST_LOOKED
     for _ in range(5):
         search._relaxed(Box(np.ones(3), np.ones(3), Answer(np.full(3, 1 / 3), 0.0, None, 0.0), 0.0, True))
     assert tried == [100.0] * branch_on_levels.MOST_IN_VAIN
     assert len(search.heap) == 5, "what is mixed is split later"
+
+
+def test_what_a_relaxation_takes_nearly_all_of_is_settled_or_else_one_choice() -> None:
+    search, upper = search_of({}, [0, 3, 6]), np.ones(9)
+    search._settle_most(np.array([1.0, 0.0, 0.0, 0.05, 0.95, 0.0, 0.6, 0.4, 0.0]), upper)
+    assert upper.tolist() == [1, 0, 0, 0, 1, 0, 1, 1, 1], "one that is mixed was settled"
+    search._settle_most(np.array([1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.4, 0.5, 0.1]), upper)
+    assert upper.tolist() == [1, 0, 0, 0, 1, 0, 0, 1, 0]
+
+
+def test_a_plan_near_a_relaxation_is_found_with_few_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = 0
+    for seed in range(24):
+        problem = problem_of(seed, SQUARE, LINKS)
+        problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
+        limits = rooms(problem, seed)
+        least = optimum(problem, limits)
+        with monkeypatch.context() as patch:
+            patch.setattr(branch_on_levels, "MOST_RELAXED", 0)
+            patch.setattr(branch_on_levels, "MOST_IN_VAIN", 0)
+            plan, bound = asked(problem, limits, 1.5 * least, less=True)
+            patch.setattr(branch_on_levels, "MOST_LOOKED", 0)
+            without, same = asked(problem, limits, 1.5 * least, less=True)
+        assert bound == pytest.approx(same) and bound <= least * (1 + 1e-6)
+        assert plan is None or (limits.fits(plan) and plan.price >= least * (1 - 1e-6))
+        found += plan is not None and without is None
+    assert found >= 6

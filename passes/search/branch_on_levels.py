@@ -31,7 +31,8 @@ MOST_LOOKED = 1  # times that one is looked for by settling what a relaxation ta
 MOSTLY = 0.9  # of a node, that a relaxation takes of a choice: nearly all
 STEPS = 4  # relaxations in which all is settled so
 MOST_RELAXED = 400  # linear programs, each a tenth of a second
-NEAR = (0.002, 0.004, 0.008, 0.016)  # above a relaxation, where plans are looked for first
+NEAR = (0.002, 0.005, 0.016)  # above a relaxation, where plans are looked for first
+NEARER = 0.005  # how far above it the solver's own search is asked for them, too
 ANY = 0.05  # above these a plan is good enough where any is asked for
 MANY_LIVE = 40_000  # columns with which the solver's own search finds a good plan sooner than this one
 NODES = 2_000  # of that search
@@ -70,13 +71,15 @@ class LevelPlans:
         floor = self.relaxed.bound
         if not self._is_relaxed:
             return None, floor
-        near = [most for share in NEAR if (most := self.relaxed.bound * (1 + share)) < price]
-        for most in (*near, price):
+        near = [(most, share <= NEARER) for share in NEAR if (most := self.relaxed.bound * (1 + share)) < price]
+        for most, solved in (*near, (price, True)):
             upper, last = self._near(most), most == price
             if np.count_nonzero(upper) < MANY_LIVE:
                 plan, bound = self._search(upper, np.inf if last else most, gap)
-            else:
+            elif solved:
                 plan, bound = self._solve(upper, gap)
+            else:
+                continue
             floor = max(floor, min(most, bound))
             if plan is not None and (last or plan.price * self.program.unit <= most * (1 + ANY)):
                 return plan, floor

@@ -27,7 +27,6 @@ from .reduced_program import Reduced, fixed
 Floats = NDArray[np.float64]
 Among = Callable[[Answer, float], Candidate | None]
 MOST_IN_VAIN = 3  # times that a plan is looked for among what a relaxation mixes, and none is found
-MOST_LOOKED = 1  # times that one is looked for by settling what a relaxation takes nearly all of, and none is found
 MOSTLY = 0.9  # of a node, that a relaxation takes of a choice: nearly all
 STEPS = 4  # relaxations in which all is settled so
 MOST_RELAXED = 400  # linear programs, each a tenth of a second
@@ -119,13 +118,12 @@ class LevelPlans:
 class LevelSearch(AxisSearch):
     """Branch and bound by levels. `levels[n]`: what the choices of node n take of memory, in the solver's unit.
     `among`: a plan of the choices that a relaxation mixes, if there is one that is cheaper, which was looked for
-    `in_vain` so often. `gap`: what is near enough. `looked`: how often one was looked for near a relaxation."""
+    `in_vain` so often. `gap`: what is near enough."""
 
     levels: Mapping[int, Floats] = field(default_factory=dict)
     among: Among | None = None
     gap: float = 0.0
     in_vain: int = 0
-    looked: int = 0
     _relaxation: Relaxation | None = None
 
     def prove(self, root: Answer, upper: Floats) -> None:
@@ -133,7 +131,9 @@ class LevelSearch(AxisSearch):
         assert root.row_worths is not None, "it was asked for"
         model = replace(self.program.model, upper=upper)
         self._relaxation = Relaxation(model, self.settings, root.row_worths)
-        self._relaxed(Box(upper, upper, root, root.bound, True))
+        whole = Box(upper, upper, root, root.bound, True)
+        self._look_near(whole)
+        self._relaxed(whole)
         self._below()
 
     @property
@@ -151,9 +151,6 @@ class LevelSearch(AxisSearch):
 
     def _relaxed(self, box: Box) -> None:
         assert box.answer.x is not None, "relaxations that are entered have a solution"
-        if self.best is None and self.looked < MOST_LOOKED:
-            self.looked += 1
-            self._look_near(box)
         if self._level(box.answer.x) is None and self.program.plan(box.answer) is None:
             self._look_among(box.answer)
         super()._relaxed(box)

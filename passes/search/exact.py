@@ -258,6 +258,8 @@ class Prover:
             begun = self._begun(ascent, known, limits, most_columns)
         if begun is None or begun.plans is None:
             return begun
+        if begun.relaxed >= known.price * (1 + 1e-9):
+            return replace(begun, plan=None, bound=known.price)
         plans, price = begun.plans, known.price * begun.plans.program.unit
         before_s, near_enough = plans.solve_s, gap or self.problem.settings.gap
         if less:
@@ -278,14 +280,14 @@ class Prover:
         reduced = self._reduce(ascent, known, ties=False, limits=limits, masks=(alive, arcs))
         unit = _unit(known.price)
         relaxed = self._relax(reduced, ascent, unit)
-        bound = relaxed.bound / unit
-        if relaxed.none or bound >= known.price * (1 + 1e-9):
-            return ByLevels(None, known.price, max(known.price, bound))
+        if relaxed.none:
+            return ByLevels(None, known.price, known.price)
 
         def among(answer: Answer, price: float) -> Candidate | None:
             return self._mixed(answer, reduced, ascent, replace(known, price=price), limits)
 
-        return ByLevels(None, bound, bound, self._by_level(reduced, relaxed, unit, among), known.price)
+        bound, plans = relaxed.bound / unit, self._by_level(reduced, relaxed, unit, among)
+        return ByLevels(None, bound, bound, plans, known.price)
 
     def _by_level(self, reduced: Reduced, relaxed: Answer, unit: float, among: Among | None = None) -> LevelPlans:
         """The plans of what is reduced, looked for by levels."""

@@ -100,7 +100,6 @@ def test_a_plan_is_looked_for_among_what_is_mixed_only_so_often(monkeypatch: pyt
     tried = []
     search = search_of({}, [0])
     search.among = lambda answer, price: tried.append(price)  # type: ignore[func-returns-value, return-value]
-    search.looked = branch_on_levels.MOST_LOOKED
     for _ in range(5):
         search._relaxed(Box(np.ones(3), np.ones(3), Answer(np.full(3, 1 / 3), 0.0, None, 0.0), 0.0, True))
     assert tried == [100.0] * branch_on_levels.MOST_IN_VAIN
@@ -126,7 +125,7 @@ def test_a_plan_near_a_relaxation_is_found_with_few_more(monkeypatch: pytest.Mon
             patch.setattr(branch_on_levels, "MOST_RELAXED", 0)
             patch.setattr(branch_on_levels, "MOST_IN_VAIN", 0)
             plan, bound = asked(problem, limits, 1.5 * least, less=True)
-            patch.setattr(branch_on_levels, "MOST_LOOKED", 0)
+            patch.setattr(LevelSearch, "_look_near", lambda self, box: None)
             without, same = asked(problem, limits, 1.5 * least, less=True)
         assert bound == pytest.approx(same) and bound <= least * (1 + 1e-6)
         assert plan is None or (limits.fits(plan) and plan.price >= least * (1 - 1e-6))

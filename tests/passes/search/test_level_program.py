@@ -213,5 +213,7 @@ def test_cheaper_plans_are_looked_for_in_what_was_relaxed_for_dearer_ones(
     assert below.plan is None and below.bound == pytest.approx(least * (1 - 1e-5)) and len(relaxed) == 1
     again = by_levels(1.2 * least, below)
     assert again.plan is not None and again.plan.price == pytest.approx(least, rel=1e-6) and len(relaxed) == 1
+    none_so_cheap = by_levels(again.relaxed / 2, again)
+    assert (none_so_cheap.plan, none_so_cheap.bound, len(relaxed)) == (None, again.relaxed / 2, 1)
     by_levels(1.6 * least, again)
     assert len(relaxed) == 2, "some may cost more than what was relaxed"

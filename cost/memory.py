@@ -82,7 +82,7 @@ class Live:
     more than a block of the value, `rows`, where it is a second copy of it, laid out by rows, `sorted`, where it is
     what rows of it are sorted in, `decoded`, where it is the numbers that its codes stand for, `in groups`, where it is
     its codes once more before that, `first stage`, where it is what the first of two stages of a collective makes of
-    it, `padding`, where it is what fills the lanes of it; None for it itself."""
+    it, `padding`, where it is what fills the lanes of it, or what it takes laid out anew; None for it itself."""
 
     name: str
     bytes: Fraction

@@ -116,7 +116,7 @@ class _Products:
     def _is_product(self, step: Compute) -> bool:
         """Whether it is a matmul that is a step of its own: no rows of chosen entries, nothing of attention."""
         plain = all(self._plain(self.values[name]) for name in operand_names(step.op))
-        values = {name: value.value for name, value in self.values.items()}
+        values = {name: self.values[name].value for name in (*operand_names(step.op), step.result)}
         return isinstance(step.op, Einsum) and plain and signature(step.op, values).role is Role.MATMUL
 
     def _plain(self, value: SpmdValue) -> bool:

@@ -68,7 +68,7 @@ def needs(
     for point in points_without_blocks(plain):
         found.append(reader.need(point))
         found += reader.moves(point)
-    return MemoryBounds(stored, tuple(found))
+    return MemoryBounds(stored, tuple(found), reader.padding)
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,15 @@ class _Reader:
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""
         return {t.value.name: t for t in self.graph.tensors}
+
+    @cached_property
+    def read_once(self) -> dict[int, list[Tensor]]:
+        """What each node reads and nothing else does."""
+        found: dict[int, list[Tensor]] = {}
+        for tensor in self.graph.tensors:
+            if len(tensor.uses) == 1:
+                found.setdefault(tensor.uses[0].node, []).append(tensor)
+        return found
 
     @cached_property
     def held(self) -> dict[str, Tensor]:
@@ -230,11 +239,10 @@ class _Reader:
         """What else an op reads, and it alone, in its own region: moved, it is so right before, after the products."""
         sources = {product.source.node for product in products}
         if all(self.order.ends(node, now) for node in sources):
-            for tensor in self.graph.tensors:
-                own = [port for port in tensor.uses if port.node == now]
-                alone = len(own) == len(tensor.uses) == 1 and self.home(tensor) == self.repeats[now]
-                if alone and tensor.source.node not in sources and self.order.unmoved(tensor, now - 1):
-                    yield tensor.source, own[0]
+            for tensor in self.read_once.get(now, ()):
+                inside = self.home(tensor) == self.repeats[now]
+                if inside and tensor.source.node not in sources and self.order.unmoved(tensor, now - 1):
+                    yield tensor.source, tensor.uses[0]
 
     def replaced_by(self, product: str | None) -> Freed | None:
         """Of a product that is never there, where nothing else comes in its place, where it is read and made."""
@@ -290,7 +298,7 @@ class _Reader:
                 terms.append(replace(made, freed=self.replaced_by(point.step)))
         stored = (self.live(name, point.repeats, now) for name in self.held_by.get(now, ()))
         gathered = [live.gathered(self.by_rows(live, now)) for live in stored if live.now]
-        return PointBound(point.step, tuple(term for term in (*terms, *gathered, *self.padding) if term is not None))
+        return PointBound(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
 
     @cached_property
     def padding(self) -> tuple[Demand, ...]:
@@ -363,7 +371,7 @@ class _Reader:
                     others.append(other.unmoved())
                 elif other is not live:
                     others.append(other.term())
-            beside = tuple(term for term in (*others, *self.padding) if term is not None)
+            beside = tuple(term for term in others if term is not None)
             for term in live.moving():
                 yield PointBound(point.step, (term, *beside), moving=not self.ordered)
 

@@ -213,10 +213,12 @@ def taken_by(loads: Sequence[Load], masks: Sequence[Mask]) -> list[Load]:
 
 @dataclass(frozen=True)
 class MemoryBounds:
-    """What is stored, and what else is held at each point."""
+    """What is stored, and what else is held at each point: what is of its own, and what lies `beside` at all, of which
+    each choice takes what it takes whatever others are made."""
 
     stored: tuple[Demand, ...]
     points: tuple[PointBound, ...]
+    beside: tuple[Demand, ...] = ()
 
     @property
     def standing(self) -> MemoryBounds:
@@ -231,15 +233,16 @@ class MemoryBounds:
         """The first point at which the least that is held besides is largest, and how much that is."""
         held = [point.least(allowed) for point in self.points]
         at = int(np.argmax(held))
-        return self.points[at], held[at]
+        return self.points[at], held[at] + sum(term.least(allowed) for term in self.beside)
 
     def loads(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Load]:
         """What plans of all that is allowed take at each point of `capacity` bytes, and of those that at most
         may be `stored`; without what no plan can exceed."""
         kept = _sum(self.stored, allowed)
         every = [_load(kept, (), min(stored, capacity))]
+        lying = _sum(self.beside, allowed, kept)
         for point in self.points:
-            every.append(_load(_sum(point.terms, allowed, kept), _moved(point.terms, allowed), capacity))
+            every.append(_load(_sum(point.terms, allowed, lying), _moved(point.terms, allowed), capacity))
         most = (
             sum(float(size[allowed[n]].max()) for n, size in load.bytes.items())
             + sum(float(one.more.max()) for one in load.moved)
@@ -250,22 +253,23 @@ class MemoryBounds:
     def tightened(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Mask] | None:
         """Without the choices that cannot go with the least of all others within `capacity` bytes, of
         which at most `stored` are stored; None when nothing is left."""
-        kept = list(allowed)
+        kept, lying = list(allowed), _sum(self.beside, allowed)
         while True:
             before = [int(mask.sum()) for mask in kept]
             room = min(stored, capacity - self.worst(kept)[1])
             if not _fit(self.stored, kept, room):
                 return None
             room = capacity - self.stored_bytes(kept)
-            if not all(_fit(point.terms, kept, room) for point in self.points):
+            if not all(_fit(point.terms, kept, room, lying) for point in self.points):
                 return None
             if before == [int(mask.sum()) for mask in kept]:
                 return kept
 
 
-def _fit(terms: Sequence[Demand], kept: list[Mask], room: float) -> bool:
-    """Leave out the choices for which the terms take more than `room`; whether any are left."""
-    loads = _sum(terms, kept)
+def _fit(terms: Sequence[Demand], kept: list[Mask], room: float, beside: Mapping[int, Floats] | None = None) -> bool:
+    """Leave out the choices for which the terms take more than `room`, with what lies `beside` them; whether any are
+    left."""
+    loads = _sum(terms, kept, beside)
     least = {n: float(load[kept[n]].min()) for n, load in loads.items()}
     total = sum(least.values())
     slack = ROUNDING * max(abs(room), total)

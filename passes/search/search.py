@@ -192,14 +192,17 @@ def _boxes(side: Side, prover: Prover, ascent: DualAscent, below: float) -> Boxe
 def _refute(ascent: DualAscent, below: float) -> None:
     """Raise Cutoff where the bounds of choices show in a few sweeps that no plan costs less than `below`:
     what no such plan can contain is left out, and so the bound of what is left rises."""
-    for _ in range(SWEEPS):
-        slack = below - ascent.bound()
-        alive, _ = ascent.alive(slack)
-        if slack <= 0 or not all(mask.any() for mask in alive):
+    bound = ascent.bound()
+    for left in range(SWEEPS, 0, -1):
+        alive, _ = ascent.alive(below - bound)
+        if bound >= below or not all(mask.any() for mask in alive):
             raise Cutoff(below)
         for node, mask in enumerate(alive):
             ascent.allow(node, mask)
         ascent.sweep()
+        before, bound = bound, ascent.bound()
+        if bound + (bound - before) * left < below:  # it rises less with each
+            return
 
 
 def _fits(plan: Candidate, limits: Limits | JointLimits) -> bool:

@@ -126,7 +126,7 @@ def _inward_of(
             else reduce(np.minimum, (inward[a] + inward[mask ^ a] for a in _halves(mask)))
             for mask in now
         ]
-        for mask, row in zip(now, distances.backward(np.stack(rows)), strict=True):
+        for mask, row in zip(now, distances.backward(_stacked(rows)), strict=True):
             inward[mask] = row
 
 
@@ -151,8 +151,13 @@ def _outward_of(
             else reduce(np.minimum, [outward[mask | b] + inward[b] for b in _subsets(full ^ mask)])
             for mask in now
         ]
-        for mask, row in zip(now, distances.forward(np.stack(rows)), strict=True):
+        for mask, row in zip(now, distances.forward(_stacked(rows)), strict=True):
             outward[mask] = row
+
+
+def _stacked(rows: Sequence[Floats]) -> Floats:
+    """Vectors as rows of an array; a single one, as most are, without a copy."""
+    return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
 
 class KnownTrees:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from ...ir.program import Carry, Stored
 from .combinable import Groups
 from .graph import Graph, Result, Tensor
@@ -23,14 +25,23 @@ Joined = Mapping[str, frozenset[str]]  # of each value all with which it may hav
 def joined(groups: Groups, graph: Graph, phase: str) -> Joined:
     """The values of a phase whose collectives may run as one, be it by those of others, of a graph whose arcs have such
     `groups`."""
-    known: dict[int, set[str]] = {}
+    other: dict[int, int] = {}  # of each group one that hangs together with it, at last itself
+    of_value: dict[str, int] = {}
+
+    def last(group: int) -> int:
+        while other[group] != group:
+            other[group] = group = other[other[group]]
+        return group
+
     for tensor, of in zip(graph.tensors, groups.of, strict=True):
-        if tensor.phase == phase and of is not None:
-            numbers = {int(group) for group in of[of >= 0]}
-            some = set[str]({tensor.value.name}).union(*(known[group] for group in numbers & known.keys()))
-            for group in {g for g, names in known.items() if names & some} | numbers:
-                known[group] = some
-    return {name: frozenset(names) for names in known.values() if len(names) > 1 for name in names}
+        numbers = [] if of is None or tensor.phase != phase else np.unique(of[of >= 0]).tolist()
+        for group in numbers:
+            other.setdefault(group, group)
+            other[last(group)] = of_value[tensor.value.name] = last(numbers[0])
+    together: dict[int, set[str]] = {}
+    for name, group in of_value.items():
+        together.setdefault(last(group), set()).add(name)
+    return {name: frozenset(names) for names in together.values() if len(names) > 1 for name in names}
 
 
 @dataclass(frozen=True)

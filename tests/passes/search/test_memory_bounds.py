@@ -71,10 +71,12 @@ def compare(problem: Problem, limits: Limits, plan: Sequence[int]) -> float:
         if point.step is None or point.step in {o.name for o in problem.graph.nodes}:
             held[point.step], moved = moved, 0.0 if problem.groups is None else moved
     allowed, every = alone(plan, problem), [np.ones(len(p), dtype=bool) for p in problem.prices]
+    lying = sum(term.least(allowed) for term in limits.needs.beside)
     for need in limits.needs.points:
         least = need.least(allowed)
         assert told(need, plan, every) <= least * (1 + 1e-12), "of all plans together no more is known"
-        assert least <= held[need.step] * (1 + 1e-12), (need.step, [(t.value, t.least(allowed)) for t in need.terms])
+        terms = [(t.value, t.least(allowed)) for t in (*need.terms, *limits.needs.beside)]
+        assert least + lying <= held[need.step] * (1 + 1e-12), (need.step, terms)
     assert limits.needs.stored_bytes(allowed) == pytest.approx(problem.stored_bytes(plan), rel=1e-12)
     return limits.needs.worst(allowed)[1]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,12 +35,13 @@ NEAR = 1.3  # between a price that is too low and one that is enough
 
 @dataclass(frozen=True, eq=False)
 class Pressed:
-    """An ascent with charges, the best bound that they gave, and the plan that was read off before any were
-    made."""
+    """An ascent with charges, what is `charged` of each load, the best bound that this gave, and the plan that was read
+    off before any were made."""
 
     ascent: DualAscent
     bound: float
     plan: Candidate
+    charged: Mapping[int, float]
 
 
 def press(
@@ -66,11 +67,11 @@ def press(
         if not np.isfinite(ascent.price_of(chosen)):
             return best
         if bound >= enough:
-            return Pressed(ascent, bound, read(chosen) if best is None else best.plan)
+            return Pressed(ascent, bound, read(chosen) if best is None else best.plan, dict(charged))
         plan = read(chosen)
         kept = fits(plan)
         if best is None or bound > best.bound:
-            best = Pressed(ascent, bound, plan if best is None else best.plan)
+            best = Pressed(ascent, bound, plan if best is None else best.plan, dict(charged))
         if turn == turns or not loads or (kept and not charged):
             return best
         taken = [load.of(chosen) / load.room for load in loads]

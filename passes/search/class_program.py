@@ -9,7 +9,7 @@ its dual values, whatever they are, with the columns that it was solved without.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from ..ilp.model import Assembly, Model
 from ..layouts.space import Mask
 from .dual_ascent import BUNDLE, Factor, support
 from .fold import ClassTensor, Fold
+from .memory_bounds import Load
+from .memory_rows import ROOM
 from .row_worths import choice_worths
 from .steiner import KnownTrees
 
@@ -52,18 +54,19 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class Worths:
-    """What the rows are worth: each layout in the flow to each use of a tensor, [uses, layouts], and to run in each
-    group of its arcs, at most 0."""
+    """What the rows are worth: each layout in the flow to each use of a tensor, [uses, layouts]; at most 0 to run in
+    each group of its arcs, and the room of each load."""
 
     flows: Sequence[Floats]
     groups: Sequence[Floats]
+    rooms: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, eq=False)
 class ClassProgram:
     """The program, and the first of the columns and rows of each class: `choice[c]`; `shared[g]`; of each tensor the
     rows that balance the flow to each use, those by which a flow runs over what is paid (none where there is one
-    use), and those of its groups."""
+    use), and those of its groups; those of `loads`."""
 
     model: Model
     choice: tuple[int, ...]
@@ -71,6 +74,7 @@ class ClassProgram:
     balances: tuple[tuple[int, ...], ...]
     links: tuple[tuple[int, ...], ...]
     joins: tuple[tuple[int, ...], ...]
+    loads: range
 
 
 def latency_of(fold: Fold, tensor: ClassTensor) -> Floats:
@@ -83,8 +87,11 @@ def latency_of(fold: Fold, tensor: ClassTensor) -> Floats:
     return np.asarray(np.where(of >= 0, groups.latency_s[of], 0.0))
 
 
-def class_program(fold: Fold, tensors: Sequence[ClassTensor], columns: Columns, weights: Weights) -> ClassProgram:
-    """The program of classes with some of the columns. `tensors`: the classes of tensors that it tells apart."""
+def class_program(
+    fold: Fold, tensors: Sequence[ClassTensor], columns: Columns, weights: Weights, loads: Sequence[Load] = ()
+) -> ClassProgram:
+    """The program of classes with some of the columns. `tensors`: the classes of tensors that it tells apart; `loads`:
+    what classes take at the most, all of their copies together."""
     window, a = fold.window, Assembly()
     choice = []
     for node, price, kept, copies in zip(window.graph.nodes, window.prices, columns.choices, fold.copies, strict=True):
@@ -92,6 +99,11 @@ def class_program(fold: Fold, tensors: Sequence[ClassTensor], columns: Columns, 
         choice.append(a.add_columns(cost, 1.0, True))
         row = a.add_rows(1, 1.0, 1.0)
         a.add_entries(np.full(len(cost), row), choice[-1] + np.arange(len(cost)), 1.0)
+    first = a.add_rows(len(loads), -np.inf, ROOM)
+    for row, load in enumerate(loads, start=first):
+        for c, size in load.bytes.items():
+            taken = size[columns.choices[c]] * (ROOM / load.room)
+            a.add_entries(np.full(len(taken), row), choice[c] + np.arange(len(taken)), taken)
     shared: list[int] = []
     for g, copies in enumerate(fold.group_copies):
         assert window.groups is not None, "groups have classes"
@@ -99,7 +111,8 @@ def class_program(fold: Fold, tensors: Sequence[ClassTensor], columns: Columns, 
     to = columns.choices, choice, shared
     rows = [_add(a, fold, tensor, to, kept, weights) for tensor, kept in zip(tensors, columns.arcs, strict=True)]
     balances, links, joins = zip(*rows, strict=True)
-    return ClassProgram(a.model(), tuple(choice), tuple(shared), balances, links, joins)
+    memory = range(first, first + len(loads))
+    return ClassProgram(a.model(), tuple(choice), tuple(shared), balances, links, joins, memory)
 
 
 _Rows = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -181,7 +194,7 @@ def worths_of(fold: Fold, tensors: Sequence[ClassTensor], program: ClassProgram,
         size = len(fold.window.graph.tensors[tensor.like].space)
         flows.append(np.array([rows[first : first + size] for first in program.balances[t]]).reshape(-1, size))
         groups.append(np.minimum(0.0, rows[list(program.joins[t])]))
-    return Worths(flows, groups)
+    return Worths(flows, groups, np.minimum(0.0, rows[program.loads]))
 
 
 def rows_of(
@@ -199,6 +212,7 @@ def rows_of(
         for u, first in enumerate(program.links[t]):
             rows[first : first + len(source)] = -np.maximum(0.0, flows[u][target] - flows[u][source])
         rows[list(program.joins[t])] = worths.groups[t]
+    rows[program.loads] = worths.rooms
     rows[: len(program.choice)] = choice_worths(program.model, len(program.choice), rows)
     return rows
 
@@ -216,11 +230,25 @@ class Reduced:
         """The columns that cost at most so much."""
         return Columns([cost <= slack for cost in self.choices], [cost <= slack for cost in self.arcs])
 
+    def beside(self, columns: Columns, slack: float) -> Columns:
+        """The columns that cost at most so much more than the cheapest of some `columns` of their node or tensor."""
+        choices, arcs = (
+            [cost <= cost[mask].min(initial=np.inf) + slack for cost, mask in zip(costs, kept, strict=True)]
+            for costs, kept in ((self.choices, columns.choices), (self.arcs, columns.arcs))
+        )
+        return Columns(choices, arcs)
 
-def reduced_costs(fold: Fold, tensors: Sequence[ClassTensor], worths: Worths, unit: float) -> Reduced:
-    """What all columns cost, kept or not, and the bound: nodes, tensors and groups each at their least."""
+
+def reduced_costs(
+    fold: Fold, tensors: Sequence[ClassTensor], worths: Worths, unit: float, loads: Sequence[Load] = ()
+) -> Reduced:
+    """What all columns cost, kept or not, and the bound: nodes, tensors and groups each at their least. Of plans that
+    take what `loads` say at most."""
     window = fold.window
     costs = [copies * unit * price for copies, price in zip(fold.copies, window.prices, strict=True)]
+    for load, worth in zip(loads, worths.rooms, strict=True):
+        for node, size in load.bytes.items():
+            costs[node] = costs[node] - worth * size * (ROOM / load.room)
     latency = np.zeros(0) if window.groups is None else window.groups.latency_s
     groups = np.array(fold.group_copies, dtype=np.float64) * unit * latency
     arcs, least = [], 0.0
@@ -241,6 +269,7 @@ def reduced_costs(fold: Fold, tensors: Sequence[ClassTensor], worths: Worths, un
             if len(own.uses) > 1:
                 least += len(arcs[-1]) * min(0.0, float(tensor.copies * unit * latency[name] + worth))
     lows = [float(cost.min()) for cost in costs]
+    least += ROOM * float(worths.rooms.sum())
     least += sum(lows) + float(np.minimum(0.0, groups).sum())
     return Reduced([cost - low for cost, low in zip(costs, lows, strict=True)], arcs, float(least / unit))
 

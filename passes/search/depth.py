@@ -8,13 +8,16 @@ rows are worth.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..ilp.model import Model, continuous
 from ..ilp.solver import Answer, solve
+from .branch_and_bound import press
 from .class_program import (
     ClassProgram,
     Columns,
@@ -29,6 +32,8 @@ from .class_program import (
 from .dual_ascent import DualAscent
 from .exact import TIE, UNIT, Prover
 from .fold import Fold, fold
+from .memory_bounds import Load
+from .memory_rows import ROOM
 from .problem import Candidate, Problem
 from .reduced_program import INTEGRAL
 
@@ -38,7 +43,9 @@ SWEEPS = 12
 NEAR = 0.01  # of what a block costs: columns that cost more above the least are left out at first
 MARGIN = 1e-3  # of all blocks: those that come in later
 ROUNDS = 20
+TURNS = 6  # of charging for memory
 ROUNDING = 3e-10  # of the price: how near a bound comes to that of the linear program
+ROUGH = 5e-4  # and one within loads, which is as far from any plan
 SLACKS = (1e-9, 1e-5, 1e-3)  # of the price: above the bound, where a plan is looked for
 MOST_INTEGER = 30_000  # columns of an integer program
 
@@ -66,52 +73,73 @@ def is_proven(problem: Problem, plan: Candidate) -> bool:
     return plan.price - plan.bound <= problem.settings.gap * abs(plan.price)
 
 
+def bound_within(prover: Prover, folded: Fold, loads: Sequence[Load]) -> float:
+    """A bound of all plans that take no more than `loads` say of the classes of a problem."""
+    return _Search(prover, folded, loads).within_loads()
+
+
+def _keeps(loads: Sequence[Load], plan: Candidate) -> bool:
+    return all(load.of(plan.chosen) <= load.room for load in loads)
+
+
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """The search of a problem by classes of copies."""
+    """The search of a problem by classes of copies. `loads`: what these take at the most, where it is asked for."""
 
     prover: Prover
     fold: Fold
+    loads: Sequence[Load] = ()
 
     def found(self) -> Candidate | None:
         """A plan, and the bound of all."""
         ascent = self.ascent()
-        for _ in range(SWEEPS):
-            ascent.sweep()
         unit = UNIT / (abs(ascent.bound()) or 1.0)
-        reduced = self.bounded(ascent, unit)
+        reduced = self.bounded(self.first(ascent), self.start(ascent, unit), unit)
         plan = None if reduced is None else self.plan(reduced, unit)
         return None if plan is None or reduced is None else replace(plan, bound=min(plan.price, reduced.bound))
 
+    def within_loads(self) -> float:
+        """A bound of all plans within the loads, by rows for those that an ascent charges for; infinitely low where
+        there is none."""
+        ascent = self.ascent()
+        pressed = press(ascent, self.loads, self.fold.alike.found, partial(_keeps, self.loads), TURNS)
+        if pressed is None:
+            return -np.inf
+        unit = UNIT / (abs(pressed.bound) or 1.0)
+        some = replace(self, loads=[self.loads[n] for n in pressed.charged])
+        rooms = np.array([-charge * unit / ROOM for charge in pressed.charged.values()])
+        worths = replace(self.start(pressed.ascent, unit), rooms=rooms)
+        near = reduced_costs(self.fold, self.fold.shapes, worths, unit, some.loads)
+        columns = near.within(MARGIN * UNIT)
+        for n, choice in enumerate(pressed.plan.chosen):
+            columns.choices[n][choice] = True
+        reduced = some.bounded(columns, worths, unit, ROUGH)
+        return max(near.bound, -np.inf if reduced is None else reduced.bound)
+
     def ascent(self) -> DualAscent:
         """That of the plans in which all copies choose alike."""
-        fold, window = self.fold, self.fold.window
-        prices = [n * price for n, price in zip(fold.copies, window.prices, strict=True)]
-        distances = [
-            None if near is None else near.repriced(tensor.copies * near.price)
-            for tensor, near in zip(fold.tensors, window.distances, strict=True)
-        ]
-        groups = window.groups
-        if groups is not None:
-            groups = replace(groups, latency_s=groups.latency_s * np.array(fold.group_copies, dtype=np.float64))
-        return DualAscent(window.graph, prices, distances, groups)
+        alike = self.fold.alike
+        ascent = DualAscent(alike.graph, alike.prices, alike.distances, alike.groups)
+        for _ in range(SWEEPS):
+            ascent.sweep()
+        return ascent
 
-    def bounded(self, ascent: DualAscent, unit: float) -> Reduced | None:
-        """What all columns cost beside what rows are worth where the bound is highest; None where there is none."""
+    def bounded(self, columns: Columns, worths: Worths, unit: float, rounding: float = ROUNDING) -> Reduced | None:
+        """What all columns cost beside what rows are worth where the bound is highest; None where there is none. It
+        begins with some columns, and what rows may be worth."""
         fold, shapes = self.fold, self.fold.shapes
-        columns, worths = self.first(ascent), self.start(ascent, unit)
         best: Reduced | None = None
         for _ in range(ROUNDS):
-            program = class_program(fold, shapes, columns, Weights(unit))
+            program = class_program(fold, shapes, columns, Weights(unit), self.loads)
             answer = self.solve(continuous(program.model), rows_of(fold, shapes, columns, program, worths))
             if answer.row_worths is None:
                 break
             worths = worths_of(fold, shapes, program, answer.row_worths)
-            reduced = reduced_costs(fold, shapes, worths, unit)
+            reduced = reduced_costs(fold, shapes, worths, unit, self.loads)
             best = reduced if best is None or reduced.bound > best.bound else best
-            if (answer.bound - reduced.bound * unit) <= ROUNDING * abs(answer.bound):
+            if (answer.bound - reduced.bound * unit) <= rounding * abs(answer.bound):
                 break
-            columns = columns.joined(reduced.within(MARGIN * UNIT))
+            columns = columns.joined(reduced.beside(columns, MARGIN * UNIT))
         return best
 
     def first(self, ascent: DualAscent) -> Columns:

@@ -4,7 +4,7 @@ Where ops follow each other in the same pattern many times, the first copies of 
 themselves, and one stands for all between them. A class of nodes has copies that cost the same and touch tensors of the
 same shape; a class of tensors has copies of one shape that touch nodes of the same classes. What plans cost in which
 all copies choose alike is then a problem of the size of a few blocks, and so is a bound of all others
-(`stationary_program`).
+(`class_program`).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Fold:
     """A problem whose copies are told by classes.
 
     `window`: one of each class, at the prices of one. `node_of[n]`: the class of node n; `copies[c]`: how many nodes
-    class c has; `group_of[g]`, `group_copies`: the same of groups. `tensors`: the classes of tensors; `shapes`: the
-    same with those as one that are alike but for the classes of the nodes they touch.
+    class c has; `group_of[g]`, `group_copies`: the same of groups, `tensor_of[t]` of tensors. `tensors`: the classes of
+    tensors; `shapes`: the same with those as one that are alike but for the classes of the nodes they touch.
     """
 
     window: Problem
@@ -60,8 +60,22 @@ class Fold:
     copies: tuple[int, ...]
     group_of: tuple[int, ...]
     group_copies: tuple[int, ...]
+    tensor_of: tuple[int, ...]
     tensors: tuple[ClassTensor, ...]
     shapes: tuple[ClassTensor, ...]
+
+    @cached_property
+    def alike(self) -> Problem:
+        """The problem of the plans in which all copies choose alike: one of each class, at the prices of all."""
+        window, groups = self.window, self.window.groups
+        prices = [n * price for n, price in zip(self.copies, window.prices, strict=True)]
+        distances = [
+            None if near is None else near.repriced(tensor.copies * near.price)
+            for tensor, near in zip(self.tensors, window.distances, strict=True)
+        ]
+        if groups is not None:
+            groups = replace(groups, latency_s=groups.latency_s * np.array(self.group_copies, dtype=np.float64))
+        return replace(window, prices=prices, distances=distances, groups=groups)
 
     def spread(self, chosen: Sequence[int], shared: frozenset[int]) -> tuple[list[int], frozenset[int]]:
         """Choices of the classes, and the groups that they share, as those of all copies."""
@@ -271,7 +285,8 @@ class _Classes:
             return None
         tensors, shapes = self._grouped(self.tensor_of), self._grouped(met)
         group_copies = tuple(np.bincount(self.group_of).tolist()) if self.group_of else ()
-        return Fold(self._window(), tuple(self.node_of), copies, tuple(self.group_of), group_copies, tensors, shapes)
+        numbers = tuple(self.node_of), copies, tuple(self.group_of), group_copies, tuple(self.tensor_of)
+        return Fold(self._window(), *numbers, tensors, shapes)
 
     def _met(self) -> list[int] | None:
         """The tensors by what copies of one node touch at one place: those are to be told by one class. None where
@@ -351,7 +366,8 @@ class _Classes:
             of = [problem.groups.of[t] for t in firsts]
             groups = Groups(latency, [None if own is None else class_of[own] for own in of])
         prices = [problem.prices[n] for n in nodes]
-        return Problem(graph, prices, [problem.distances[t] for t in firsts], problem.settings, None, groups)
+        distances = [problem.distances[t] for t in firsts]
+        return Problem(graph, prices, distances, problem.settings, None, groups, problem.alike)
 
 
 def _mixture(count: Counter[int]) -> Mixture:

@@ -284,7 +284,7 @@ class _Small:
     def above(self, limits: ImageLimits, bound: float, below: float, gap: float) -> Candidate | None:
         """The cheapest plan within limits, within a gap, if one costs less than `below`: near a bound of all plans, as
         where somewhat less room is asked for than there is."""
-        near = bound
+        near, gap = bound, max(gap, self.prover.problem.settings.gap)
         for share in ABOVE:
             most = min(below, near * (1 + share))
             answer = self.prover.by_levels(self.ascent, self._at_most(most), limits, MOST_AMONG, gap, less=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from ..layouts.space import too_large
 from ..plan import PROVEN, Cutoff
+from .alike_copies import search_alike
 from .branch_and_bound import MANY_COLUMNS, Boxes, Side, branch_and_bound, enter, share
 from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
@@ -54,6 +55,12 @@ def search(
             if copies.price >= below:
                 raise Cutoff(copies.bound)
             return copies
+    if copies is not None and limits is not None and problem.columns > MOST_COLUMNS:
+        alike = search_alike(prover, limits, next(iter(sides())).limits, below)
+        if alike is not None:
+            return replace(alike, bound=min(alike.price, max(alike.bound, copies.bound)))
+        if below < math.inf:
+            raise Cutoff(copies.bound)
     _refuse_too_large(problem)
     ascent = problem.settled.copy()
     if below < math.inf:

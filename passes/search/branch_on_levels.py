@@ -84,6 +84,15 @@ class LevelPlans:
                 return plan, floor
         return None, floor
 
+    def settled(self, price: float) -> Candidate | None:
+        """A plan that costs less than a price, if settling what the relaxation takes nearly all of leads to one."""
+        if not self._is_relaxed:
+            return None
+        search = self._searching(price)
+        search.settle(self.relaxed, self._near(price))
+        self.solve_s += search.seconds
+        return search.best
+
     @property
     def _is_relaxed(self) -> bool:
         """Whether the relaxation has been solved: it may have run out of time."""
@@ -94,11 +103,14 @@ class LevelPlans:
         return fixed(self.reduced.model, self.relaxed, price * (1 + 1e-9)).upper
 
     def _search(self, upper: Floats, price: float, gap: float) -> tuple[Candidate | None, float]:
-        levels = levels_of(self.reduced.loads)
-        search = LevelSearch(self.program, self.settings, price, levels=levels, among=self.among, gap=gap)
+        search = self._searching(price, gap)
         search.prove(self.relaxed, upper)
         self.solve_s += search.seconds
         return search.best, search.bound
+
+    def _searching(self, price: float, gap: float = 0.0) -> LevelSearch:
+        levels = levels_of(self.reduced.loads)
+        return LevelSearch(self.program, self.settings, price, levels=levels, among=self.among, gap=gap)
 
     def _solve(self, upper: Floats, gap: float) -> tuple[Candidate | None, float]:
         """What a solver says of levels alone: as much as of all choices, if no other is mixed."""
@@ -128,13 +140,17 @@ class LevelSearch(AxisSearch):
 
     def prove(self, root: Answer, upper: Floats) -> None:
         """From the relaxation of all with such upper bounds until nothing is left, or a small gap."""
+        self._relaxed(self.settle(root, upper))
+        self._below()
+
+    def settle(self, root: Answer, upper: Floats) -> Box:
+        """Look near the relaxation of all with such upper bounds, which is returned."""
         assert root.row_worths is not None, "it was asked for"
         model = replace(self.program.model, upper=upper)
         self._relaxation = Relaxation(model, self.settings, root.row_worths)
         whole = Box(upper, upper, root, root.bound, True)
         self._look_near(whole)
-        self._relaxed(whole)
-        self._below()
+        return whole
 
     @property
     def most_relaxed(self) -> int:

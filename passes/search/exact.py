@@ -35,6 +35,7 @@ FEW_NODES = 200  # where what values take is branched on first: with that most p
 MANY_MIXED = 30_000  # columns of a program that the solver has no end with where axes are alike
 MANY_ALIKE = 100_000  # columns where axes are told apart by what layers hand on, which keeps plain names less well
 MOST_LEFT = 80_000  # columns of a program whose plans are looked for one by one: with more each takes a second
+MOST_SETTLED = 120_000  # and of one in which some steps are made from its relaxation, to any plan
 MOST_INTEGER = 10_000  # columns of a program for that search
 ROOT_NODES, ROUGH = 20, 0.01  # of that search in a larger one, and the gap that is small enough there
 ROUNDED = 1e-3  # of a gap
@@ -221,7 +222,10 @@ class Prover:
         plan = self._plan(relaxed, reduced)
         if plan is None:
             plans = self._by_level(reduced, relaxed, unit)
-            plan, _ = plans.cheaper(min(known.price * unit, plans.price(MOST_LEFT)), gap)
+            few, most = plans.price(MOST_LEFT), known.price * unit
+            plan, _ = plans.cheaper(min(most, few), gap)
+            if plan is None and few < most:
+                plan = plans.settled(min(most, plans.price(MOST_SETTLED)))
             self.solve_s += plans.solve_s
         if plan is None or plan.price >= known.price:
             return None, None

@@ -238,17 +238,20 @@ class MemoryBounds:
     def loads(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Load]:
         """What plans of all that is allowed take at each point of `capacity` bytes, and of those that at most
         may be `stored`; without what no plan can exceed."""
+        room = min(stored, capacity)
         kept = _sum(self.stored, allowed)
-        every = [_load(kept, (), min(stored, capacity))]
-        lying = _sum(self.beside, allowed, kept)
+        load = Load(_capped(kept, room), room)
+        out = [load] if sum(_most(load.bytes, allowed).values()) > room else []
+        lying = _capped(_sum(self.beside, allowed, kept), capacity)
+        most = _most(lying, allowed)
         for point in self.points:
-            every.append(_load(_sum(point.terms, allowed, lying), _moved(point.terms, allowed), capacity))
-        most = (
-            sum(float(size[allowed[n]].max()) for n, size in load.bytes.items())
-            + sum(float(one.more.max()) for one in load.moved)
-            for load in every
-        )
-        return [load for load, size in zip(every, most, strict=True) if size > load.room]
+            here = {term.node: lying.get(term.node, 0.0) for term in point.terms}
+            own = _capped(_sum(point.terms, allowed, here), capacity)
+            moved = _worth_rows(_moved(point.terms, allowed), capacity)
+            size = sum((most | _most(own, allowed)).values()) + sum(float(one.more.max()) for one in moved)
+            if size > capacity:
+                out.append(Load(lying | own, capacity, moved))
+        return out
 
     def tightened(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Mask] | None:
         """Without the choices that cannot go with the least of all others within `capacity` bytes, of
@@ -281,10 +284,10 @@ def _fit(terms: Sequence[Demand], kept: list[Mask], room: float, beside: Mapping
 
 
 def _sum(
-    terms: Sequence[Demand], allowed: Sequence[Mask], beside: Mapping[int, Floats] | None = None
+    terms: Sequence[Demand], allowed: Sequence[Mask], beside: Mapping[int, Floats | float] | None = None
 ) -> dict[int, Floats]:
     """The bytes of terms by the choices of each node, with those `beside` them."""
-    loads: dict[int, Floats] = dict(beside or {})
+    loads: dict[int, Floats] = {**(beside or {})}
     for term in terms:
         loads[term.node] = loads.get(term.node, 0.0) + term.within(allowed)
     return loads
@@ -301,12 +304,20 @@ def _moved(terms: Sequence[Demand], allowed: Sequence[Mask]) -> list[Moved]:
     return [Moved(node, more, all_of, any_of) for (node, all_of, any_of), more in every.items()]
 
 
-def _load(size: Mapping[int, Floats], moved: Sequence[Moved], room: float) -> Load:
-    """What choices take of `room` bytes; twice as much stands for all that is more, and for what cannot be. Of what is
-    moved nothing is said that is `LITTLE`."""
+def _capped(size: Mapping[int, Floats], room: float) -> dict[int, Floats]:
+    """What choices take of `room` bytes; twice as much stands for all that is more, and for what cannot be."""
+    return {n: np.minimum(each, 2 * room) for n, each in size.items()}
+
+
+def _most(size: Mapping[int, Floats], allowed: Sequence[Mask]) -> dict[int, float]:
+    """The most that each node may take."""
+    return {n: float(each[allowed[n]].max()) for n, each in size.items()}
+
+
+def _worth_rows(moved: Sequence[Moved], room: float) -> tuple[Moved, ...]:
+    """What is taken more of `room` bytes where values are moved, without what is `LITTLE`."""
     more = [replace(one, more=np.minimum(one.more, 2 * room)) for one in moved]
-    kept = tuple(one for one in more if one.more.max() > LITTLE * room)
-    return Load({n: np.minimum(each, 2 * room) for n, each in size.items()}, room, kept)
+    return tuple(one for one in more if one.more.max() > LITTLE * room)
 
 
 def local_bytes(tensor: Tensor, port: Port) -> Floats:

@@ -82,13 +82,15 @@ def solve(
     first: Array | None = None,
     ranks: Array | None = None,
     second: bool = False,
+    most: float = np.inf,
 ) -> Answer:
     """Solve a model, as a linear program if it has no integers; search at most so many `nodes`. `rows`: what each row
     of a linear program may be worth; from near the true worths it is solved in a fraction of the time. `worths`:
     whether it is asked for what each row of a linear program is worth. `first`: columns that are branched on before all
     others, which SCIP knows how to do, those of high `ranks` sooner, and with them settled hardly anything is left
     open; HiGHS is kept from looking for solutions in smaller programs then, and where there are many columns. `second`:
-    whether another solver has said what is asked again.
+    whether another solver has said what is asked again. `most`: HiGHS need not solve a linear program that is shown to
+    cost more.
 
     One thread and a fixed seed: the same model gives the same answer. Columns bounded by 0 are not
     shown to the solver. Raises KeyError for a solver that is not in SOLVERS.
@@ -96,7 +98,7 @@ def solve(
     started = time.perf_counter()
     if rows is not None and not model.integer.any():
         near, worth = shifted(model, rows)
-        answer = solve(near, replace(settings, presolve=False), worths=worths)
+        answer = solve(near, replace(settings, presolve=False), worths=worths, most=most - worth)
         columns = slice(len(model.cost))
         return replace(
             answer,
@@ -115,6 +117,8 @@ def solve(
         each = np.zeros(len(first), dtype=np.int64) if ranks is None else ranks
         wanted.branching_priorities.values.extend((1 + each[some]).tolist())
     parameters = _parameters(settings, nodes)
+    if settings.solver == "highs" and most < np.inf:
+        parameters.highs.double_options["objective_bound"] = most
     if settings.solver == "highs" and (first is not None or len(live) > MANY_COLUMNS):
         for option in SMALLER_PROGRAMS:
             parameters.highs.bool_options[option] = False

@@ -170,7 +170,7 @@ class AxisSearch:
     def _answer(self, box: Box, upper: Floats) -> Answer:
         """The relaxation of a box, with so much of its columns."""
         model = replace(continuous(self.program.model), upper=upper)
-        return solve(model, self.settings, rows=box.answer.row_worths, worths=True)
+        return solve(model, self.settings, rows=box.answer.row_worths, worths=True, most=self.price)
 
     def _relaxed(self, box: Box) -> None:
         """Take the plan that the relaxation of a box is, or split it later."""

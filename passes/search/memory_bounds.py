@@ -245,7 +245,7 @@ class MemoryBounds:
         lying = _capped(_sum(self.beside, allowed, kept), capacity)
         most = _most(lying, allowed)
         for point in self.points:
-            here = {term.node: lying.get(term.node, 0.0) for term in point.terms}
+            here = {term.node: lying[term.node] for term in point.terms if term.node in lying}
             own = _capped(_sum(point.terms, allowed, here), capacity)
             moved = _worth_rows(_moved(point.terms, allowed), capacity)
             size = sum((most | _most(own, allowed)).values()) + sum(float(one.more.max()) for one in moved)
@@ -284,10 +284,10 @@ def _fit(terms: Sequence[Demand], kept: list[Mask], room: float, beside: Mapping
 
 
 def _sum(
-    terms: Sequence[Demand], allowed: Sequence[Mask], beside: Mapping[int, Floats | float] | None = None
+    terms: Sequence[Demand], allowed: Sequence[Mask], beside: Mapping[int, Floats] | None = None
 ) -> dict[int, Floats]:
     """The bytes of terms by the choices of each node, with those `beside` them."""
-    loads: dict[int, Floats] = {**(beside or {})}
+    loads: dict[int, Floats] = dict(beside or {})
     for term in terms:
         loads[term.node] = loads.get(term.node, 0.0) + term.within(allowed)
     return loads

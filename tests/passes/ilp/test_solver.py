@@ -84,3 +84,18 @@ def test_what_rows_are_worth_explains_what_columns_cost(seed: int, near: bool) -
     matrix[model.row, model.column] = model.coefficient
     np.testing.assert_allclose(model.cost - matrix.T @ found.row_worths, found.reduced_costs, atol=1e-6)
     assert solve(model, Settings()).row_worths is None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_shown_to_cost_more_than_is_of_interest_need_not_be_solved(seed: int) -> None:
+    """What is said of it then is a bound, that much at the least."""
+    model = random_program(seed)
+    alone = solve(model, Settings())
+    for share in (-0.3, -1e-3, 1e-3):
+        most = alone.bound + share
+        found = solve(model, Settings(), rows=worths(model, seed), worths=True, most=most)
+        if found.x is None:
+            assert most <= found.bound <= alone.bound + 1e-6
+        else:
+            assert found.bound == pytest.approx(alone.bound, abs=1e-6)
+    assert found.x is not None, "what costs less is solved"

@@ -66,7 +66,7 @@ def _cheapest(
         found = ImageSearch(alike, own, some, ascent, classes.limits(closer)).run(ascent.bound(), below).found
     prover.solve_s += alike.solve_s
     plan = None if found is None else classes.spread(found)
-    return plan if plan is not None and plan.price < below and limits.fits(plan) else None
+    return plan if plan is not None and plan.price < below else None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems import problem_of
+from problems import drawn, problem_of
 from written_out import SIZES, written_out
 
 from escc.compiler.plan.pipeline import compile_phase, parse
@@ -20,7 +20,7 @@ from escc.passes.choose import Options, choose
 from escc.passes.lower.insert import insert
 from escc.passes.plan import Plan
 from escc.passes.search import search as search_module
-from escc.passes.search.alike_copies import search_alike
+from escc.passes.search.alike_copies import _Classes, search_alike
 from escc.passes.search.class_program import Worths, reduced_costs
 from escc.passes.search.exact import Prover
 from escc.passes.search.fold import Fold, fold
@@ -107,6 +107,38 @@ def test_where_copies_that_choose_alike_do_not_fit_all_plans_are_looked_at(monke
     monkeypatch.setattr(search_module, "search_alike", lambda *arguments: None)
     again = choose(parse(text), "main", Mesh.parse("4"), replace(Options(TPU), capacity_bytes=room))
     assert again.price == pytest.approx(plan.price, rel=1e-9)
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+@pytest.mark.parametrize("stack", ["forward", "linear", "local and global"])
+def test_the_average_copy_takes_no_more_than_is_held_somewhere(
+    stack: str, apart: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever all copies choose, each by itself."""
+    seen: list[tuple[Problem, Limits]] = []
+    monkeypatch.setattr(choosing, "search", lambda problem, limits, *others: seen.append((problem, limits)) or _stop())
+    with pytest.raises(InterruptedError):
+        choose(parse(written_out(STACKS[stack] * 2, LARGE)), "main", Mesh.parse("2x2"), Options(TPU))
+    [(problem, limits)] = seen
+    folded = fold(problem, apart)
+    assert folded is not None
+    loads = _Classes(folded, problem).loads(replace(limits, capacity=1.0, stored=1.0))
+    assert len(loads) > 3
+    for draw in range(20):
+        plan = drawn(problem, draw)
+        alone = [np.arange(len(p)) == c for p, c in zip(problem.prices, plan, strict=True)]
+        held = limits.needs.stored_bytes(alone) + limits.needs.worst(alone)[1]
+        for load in loads:
+            taken = sum(
+                float(load.bytes[c][choice]) / folded.copies[c]
+                for c, choice in zip(folded.node_of, plan, strict=True)
+                if c in load.bytes
+            )
+            assert taken <= held * (1 + 1e-9)
+
+
+def _stop() -> Candidate:
+    raise InterruptedError
 
 
 @pytest.mark.parametrize("seed", range(4))

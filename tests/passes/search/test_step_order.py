@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 from judge.generator import generate
 from problems import drawn
@@ -12,6 +16,7 @@ from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program, walk
 from escc.ir.spmd import Compute, Move, SpmdProgram
+from escc.passes.search.combinable import ALONE, Groups
 from escc.passes.search.derive_memory_bounds import ORDERED, _Reader
 from escc.passes.search.limits import Limits
 from escc.passes.search.problem import Problem
@@ -150,3 +155,18 @@ def test_a_value_that_is_said_to_lie_as_it_was_made_is_not_moved_before(
                     seen += 1
                     assert all(at[problem.graph.nodes[now].name] < place for place in first)
     assert seen >= known
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_values_hang_together_that_groups_link(seed: int) -> None:
+    """As far as one gets from value to value over groups that both may be in."""
+    rng = np.random.default_rng(seed)
+    of = [rng.choice(12, size=rng.integers(0, 3), replace=False) for _ in range(9)]
+    values = [SimpleNamespace(name=f"v{n}") for n in range(9)]
+    graph: Any = SimpleNamespace(tensors=[SimpleNamespace(phase="main", value=value) for value in values])
+    found = joined(Groups(np.ones(12), [np.append(own, ALONE) for own in of]), graph, "main")
+    near = np.array([[bool(set(a) & set(b)) for b in of] for a in of])
+    for _ in range(9):
+        near |= (near.astype(int) @ near.astype(int)) > 0
+    expected = {f"v{n}": {f"v{m}" for m in np.flatnonzero(row)} for n, row in enumerate(near) if row.sum() > 1}
+    assert found == expected

@@ -204,9 +204,9 @@ class Prover:
         among: Mapping[int, Mask] | None = None,
     ) -> tuple[Candidate | None, Candidate | None] | None:
         """The cheapest plan within a `gap` that keeps to `limits` and costs less than `known`, which need be no plan,
-        of those near a linear relaxation, which may have `MOST_LEFT` columns. And one that does not keep to them, where
-        that was found instead. `among`: arcs, those of each tensor, besides which none are looked at. None where the
-        program has more than `most_columns`."""
+        of those near a linear relaxation, which may have `MOST_LEFT` columns; where there is none, any that some steps
+        from it lead to. And one that does not keep to them, where that was found instead. `among`: arcs, those of each
+        tensor, besides which none are looked at. None where the program has more than `most_columns`."""
         alive, arcs = self._alive(ascent, known)
         if among is not None:
             arcs = {t: mask & among[t] for t, mask in arcs.items()}

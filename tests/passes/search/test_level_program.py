@@ -153,8 +153,9 @@ def test_near_a_relaxation_is_the_cheapest_plan_within_limits_and_none_without_a
 
 
 def test_near_a_relaxation_plans_of_few_columns_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it is a plan itself. Of as many columns as there are the cheapest is found, of few perhaps none."""
-    said = []
+    """Unless it is a plan itself. Of as many columns as there are the cheapest is found, of few perhaps none, or where
+    some steps from the relaxation lead to one that is dearer."""
+    said, led = [], 0
     for seed in [0, 3, 7, 11, 16, 23]:
         problem = problem_of(seed, SQUARE, LINKS)
         problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
@@ -163,10 +164,16 @@ def test_near_a_relaxation_plans_of_few_columns_are_looked_for(monkeypatch: pyte
         every = Prover(problem).near_relaxed(ascent, known, limits, 10**6, 1e-9)
         with monkeypatch.context() as patched:
             patched.setattr(exact, "MOST_LEFT", 1)
+            near = Prover(problem).near_relaxed(ascent, known, limits, 10**6, 1e-9)
+            patched.setattr(exact, "MOST_SETTLED", 1)
             few = Prover(problem).near_relaxed(ascent, known, limits, 10**6, 1e-9)
         assert few in ((None, None), every)
         said.append(few == (None, None))
-    assert any(said)
+        assert every is not None and every[0] is not None and near is not None
+        if near[0] is not None:
+            assert limits.fits(near[0]) and every[0].price * (1 - 1e-9) <= near[0].price < known.price
+            led += few == (None, None)
+    assert any(said) and led
 
 
 def test_a_price_leaves_so_many_columns_at_most() -> None:

@@ -26,7 +26,7 @@ from .image_program import ImageSearch
 from .images import images
 from .less_room import whole
 from .limits import JointLimits, Limits
-from .memory_bounds import Copies, Demand, Freed, Load, MemoryBounds, MovedBytes, PointBound, Through
+from .memory_bounds import Copies, Demand, Freed, Load, MemoryBounds, MovedBytes, PointBound, Through, summed
 from .problem import Candidate, Problem
 
 Floats = NDArray[np.float64]
@@ -48,7 +48,7 @@ def search_alike(
         told = fold(prover.problem, apart)
         if told is None or bound >= plan.price * (1 - ROUGH):
             break
-        bound = max(bound, bound_within(prover, told, _Classes(told, prover.problem).loads(limits)))
+        bound = max(bound, bound_within(prover, told, ClassLimits(told, prover.problem).loads(limits)))
     return replace(plan, bound=min(plan.price, bound))
 
 
@@ -56,7 +56,7 @@ def _cheapest(
     prover: Prover, folded: Fold, limits: Limits | JointLimits, closer: Limits | JointLimits, below: float
 ) -> Candidate | None:
     """That plan, with no bound."""
-    settings, classes = folded.alike.settings, _Classes(folded, prover.problem)
+    settings, classes = folded.alike.settings, ClassLimits(folded, prover.problem)
     problem = replace(folded.alike, settings=replace(settings, gap=max(ROUGH, settings.gap)))
     alike, own = Prover(problem), classes.limits(limits)
     ascent, some = problem.settled.copy(), images(problem)
@@ -70,7 +70,7 @@ def _cheapest(
 
 
 @dataclass(frozen=True)
-class _Classes:
+class ClassLimits:
     """What is known of a `problem`, said of its classes."""
 
     fold: Fold
@@ -162,12 +162,12 @@ class _Classes:
 
     def _loads(self, limits: Limits) -> list[Load]:
         needs = limits.needs
-        out = [Load(self._average(self._sum(needs.stored)), min(limits.stored, limits.capacity))]
-        beside = self._sum((*needs.stored, *needs.beside))
+        out = [Load(self._average(summed(needs.stored, self._every)), min(limits.stored, limits.capacity))]
+        beside = summed((*needs.stored, *needs.beside), self._every)
         for points in self._alike(limits):
             taken = dict(beside)
             for point in points:
-                for n, size in self._sum(point.terms).items():
+                for n, size in summed(point.terms, self._every).items():
                     taken[n] = taken.get(n, 0.0) + size / len(points)
             out.append(Load(self._average(taken), limits.capacity))
         return [load for load in out if sum(float(size.max()) for size in load.bytes.values()) > load.room]
@@ -175,13 +175,6 @@ class _Classes:
     @cached_property
     def _every(self) -> list[NDArray[np.bool_]]:
         return [np.ones(len(node.seconds), dtype=bool) for node in self.problem.graph.nodes]
-
-    def _sum(self, terms: Sequence[Demand]) -> dict[int, Floats]:
-        """What terms take at the least, by node."""
-        found: dict[int, Floats] = {}
-        for term in terms:
-            found[term.node] = found.get(term.node, 0.0) + term.within(self._every)
-        return found
 
     def _average(self, taken: Mapping[int, Floats]) -> dict[int, Floats]:
         """The same by class: of what its nodes take each the least, which is no more than they take together."""

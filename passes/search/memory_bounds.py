@@ -239,14 +239,14 @@ class MemoryBounds:
         """What plans of all that is allowed take at each point of `capacity` bytes, and of those that at most
         may be `stored`; without what no plan can exceed."""
         room = min(stored, capacity)
-        kept = _sum(self.stored, allowed)
+        kept = summed(self.stored, allowed)
         load = Load(_capped(kept, room), room)
         out = [load] if sum(_most(load.bytes, allowed).values()) > room else []
-        lying = _capped(_sum(self.beside, allowed, kept), capacity)
+        lying = _capped(summed(self.beside, allowed, kept), capacity)
         most = _most(lying, allowed)
         for point in self.points:
             here = {term.node: lying[term.node] for term in point.terms if term.node in lying}
-            own = _capped(_sum(point.terms, allowed, here), capacity)
+            own = _capped(summed(point.terms, allowed, here), capacity)
             moved = _worth_rows(_moved(point.terms, allowed), capacity)
             size = sum((most | _most(own, allowed)).values()) + sum(float(one.more.max()) for one in moved)
             if size > capacity:
@@ -256,7 +256,7 @@ class MemoryBounds:
     def tightened(self, allowed: Sequence[Mask], capacity: float, stored: float) -> list[Mask] | None:
         """Without the choices that cannot go with the least of all others within `capacity` bytes, of
         which at most `stored` are stored; None when nothing is left."""
-        kept, lying = list(allowed), _sum(self.beside, allowed)
+        kept, lying = list(allowed), summed(self.beside, allowed)
         while True:
             before = [int(mask.sum()) for mask in kept]
             room = min(stored, capacity - self.worst(kept)[1])
@@ -272,7 +272,7 @@ class MemoryBounds:
 def _fit(terms: Sequence[Demand], kept: list[Mask], room: float, beside: Mapping[int, Floats] | None = None) -> bool:
     """Leave out the choices for which the terms take more than `room`, with what lies `beside` them; whether any are
     left."""
-    loads = _sum(terms, kept, beside)
+    loads = summed(terms, kept, beside)
     least = {n: float(load[kept[n]].min()) for n, load in loads.items()}
     total = sum(least.values())
     slack = ROUNDING * max(abs(room), total)
@@ -283,7 +283,7 @@ def _fit(terms: Sequence[Demand], kept: list[Mask], room: float, beside: Mapping
     return True
 
 
-def _sum(
+def summed(
     terms: Sequence[Demand], allowed: Sequence[Mask], beside: Mapping[int, Floats] | None = None
 ) -> dict[int, Floats]:
     """The bytes of terms by the choices of each node, with those `beside` them."""

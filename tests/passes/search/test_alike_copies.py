@@ -20,7 +20,7 @@ from escc.passes.choose import Options, choose
 from escc.passes.lower.insert import insert
 from escc.passes.plan import Plan
 from escc.passes.search import search as search_module
-from escc.passes.search.alike_copies import _Classes, search_alike
+from escc.passes.search.alike_copies import ClassLimits, search_alike
 from escc.passes.search.class_program import Worths, reduced_costs
 from escc.passes.search.exact import Prover
 from escc.passes.search.fold import Fold, fold
@@ -122,7 +122,7 @@ def test_the_average_copy_takes_no_more_than_is_held_somewhere(
     [(problem, limits)] = seen
     folded = fold(problem, apart)
     assert folded is not None
-    loads = _Classes(folded, problem).loads(replace(limits, capacity=1.0, stored=1.0))
+    loads = ClassLimits(folded, problem).loads(replace(limits, capacity=1.0, stored=1.0))
     assert len(loads) > 3
     for draw in range(20):
         plan = drawn(problem, draw)

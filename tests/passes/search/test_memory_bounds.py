@@ -24,7 +24,7 @@ from escc.passes.choose import Options, choose
 from escc.passes.layouts.space import Mask
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.limits import Limits
-from escc.passes.search.memory_bounds import PointBound
+from escc.passes.search.memory_bounds import Demand, MemoryBounds, PointBound
 from escc.passes.search.problem import Problem
 
 HARDWARE = Hardware.of_paper("tpu-v4")
@@ -315,3 +315,15 @@ def test_choices_that_cannot_go_together_are_left_out(monkeypatch: pytest.Monkey
         plan = drawn(problem, draw)
         if not all(mask[c] for mask, c in zip(kept, plan, strict=True)):
             assert not dataclasses.replace(limits, capacity=1.3 * least).fits(problem.found(plan))
+
+
+def test_a_load_is_all_that_a_choice_takes() -> None:
+    """What is stored of a value, what pads it, and what is held of it as an op runs, one upon the other."""
+    sizes = [np.array([3.0, 1.0]), np.array([0.5, 0.25]), np.array([2.0, 4.0])]
+    stored, pads, held = (Demand("v", 0, size) for size in sizes)
+    bounds = MemoryBounds((stored,), (PointBound("step", (held, Demand("w", 1, np.array([1.0])))),), (pads,))
+    kept, load = bounds.loads([np.ones(2, dtype=bool), np.ones(1, dtype=bool)], 4.0, 2.0)
+    assert kept.room == 2.0 and load.room == 4.0
+    np.testing.assert_array_equal(kept.bytes[0], sizes[0])
+    np.testing.assert_array_equal(load.bytes[0], sum(sizes))
+    np.testing.assert_array_equal(load.bytes[1], [1.0])

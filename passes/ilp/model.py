@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..layouts.space import Array
 
 Floats = NDArray[np.float64]
+GRAINS = 1e12  # in which prices are counted: a plan of hundreds of columns is told from one that costs 1e-9 less
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,26 @@ class Model:
 def continuous(model: Model) -> Model:
     """The linear program of an integer program."""
     return replace(model, integer=np.zeros_like(model.integer))
+
+
+def cheaper(model: Model, price: float) -> Model:
+    """The program with a row more, of solutions that cost no more than a price: that tells a solver more than its
+    objective does. Its coefficients are whole numbers of grains, rounded down: solvers that count in whole numbers take
+    them as they are, and no solution is cut off. Raises ValueError where nothing is left to count in."""
+    paid = np.flatnonzero((model.cost != 0) & (model.upper > 0))
+    gains = -float((model.cost[paid] * model.upper[paid]).clip(max=0.0).sum())
+    grain = (price + gains) / GRAINS
+    if not 0 < grain < np.inf:
+        raise ValueError(f"a price of {price} cannot be counted in grains")
+    too_dear = np.where(model.integer[paid], GRAINS + 1.0 + len(paid), np.inf)  # one such column is so by itself
+    return replace(
+        model,
+        row=np.append(model.row, np.full(len(paid), len(model.low))),
+        column=np.append(model.column, paid),
+        coefficient=np.append(model.coefficient, np.minimum(np.floor(model.cost[paid] / grain), too_dear)),
+        low=np.append(model.low, -np.inf),
+        high=np.append(model.high, np.floor(price / grain)),
+    )
 
 
 def shifted(model: Model, worth: Floats) -> tuple[Model, float]:

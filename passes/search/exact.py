@@ -41,6 +41,7 @@ ROOT_NODES, ROUGH = 20, 0.01  # of that search in a larger one, and the gap that
 ROUNDED = 1e-3  # of a gap
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
+MOST_TIED_WITHIN = 4_000  # and keep to limits, of which the solver may take ten seconds for one node
 MANY_TIED = 60_000  # and of its relaxation, which takes seconds then and says little
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 
@@ -341,7 +342,7 @@ class Prover:
         if plan is None:
             limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best)
             near = fixed(reduced.model, answer, limit)
-            if np.count_nonzero(near.upper) > MOST_TIED:
+            if np.count_nonzero(near.upper) > (MOST_TIED if limits is None else MOST_TIED_WITHIN):
                 return best
             plan = self._plan(self._solve(reduced.whole(near)), reduced)
         if plan is None or plan.price > best.price * (1 + 1e-3 * self.problem.settings.gap):

@@ -137,7 +137,8 @@ class Demand:
         if self.freed is not None and self.freed.products != pairs:
             pairs, beside, size = self.freed.products, self.freed.beside, np.minimum(self.bytes, size)
         size = size if self.copies is None else np.maximum(size, self.copies.certain(allowed))
-        more = np.maximum(size - self.within(allowed), 0.0)
+        least = self.within(allowed)
+        more = np.subtract(size, least, out=np.zeros(len(size)), where=size > least)  # both may be infinite
         if not (more[allowed[self.node]] > 0).any():
             return None
         return Moved(self.node, more, pairs, beside)

@@ -47,20 +47,48 @@ def search(
     is infinite if there is none; and InputError where there are too many layouts to look at.
     """
     copies = search_copies(prover)
-    if copies is not None:
-        if below < math.inf and copies.bound >= below:
+    if copies is None:
+        return _among_all(problem, limits, prover, below, sides)
+    if below < math.inf and copies.bound >= below:
+        raise Cutoff(copies.bound)
+    settled = is_proven(problem, copies) or problem.columns > MOST_COLUMNS
+    if settled and (limits is None or _fits(copies, limits)):
+        if copies.price >= below:
             raise Cutoff(copies.bound)
-        settled = is_proven(problem, copies) or problem.columns > MOST_COLUMNS
-        if settled and (limits is None or _fits(copies, limits)):
-            if copies.price >= below:
-                raise Cutoff(copies.bound)
-            return copies
-    if copies is not None and limits is not None and problem.columns > MOST_COLUMNS:
-        alike = search_alike(prover, limits, next(iter(sides())).limits, below)
-        if alike is not None:
-            return replace(alike, bound=min(alike.price, max(alike.bound, copies.bound)))
-        if below < math.inf:
-            raise Cutoff(copies.bound)
+        return copies
+    if limits is None:
+        return _among_all(problem, limits, prover, below, sides)
+    return _written_out(prover, copies.bound, limits, below, sides)
+
+
+def _written_out(
+    prover: Prover, least: float, limits: Limits | JointLimits, below: float, sides: Callable[[], Iterable[Side]]
+) -> Candidate:
+    """As `search`, of blocks written out one after the other, where memory binds: the cheapest plan in which copies
+    choose alike first, and then, where they are not too many, one of all that costs less. `least`: a bound of all."""
+    problem = prover.problem
+    best = search_alike(prover, limits, next(iter(sides())).limits, below)
+    if best is None:
+        if below < math.inf and problem.columns > MOST_COLUMNS:
+            raise Cutoff(least)
+        return _among_all(problem, limits, prover, below, sides)
+    best = replace(best, bound=min(best.price, max(best.bound, least)))
+    if is_proven(problem, best) or problem.columns > MOST_COLUMNS:
+        return best
+    try:
+        return _among_all(problem, limits, prover, best.price, sides)
+    except Cutoff as cutoff:
+        return replace(best, bound=min(best.price, max(best.bound, cutoff.bound)))
+
+
+def _among_all(
+    problem: Problem,
+    limits: Limits | JointLimits | None,
+    prover: Prover,
+    below: float,
+    sides: Callable[[], Iterable[Side]],
+) -> Candidate:
+    """As `search`, of all plans one by one."""
     _refuse_too_large(problem)
     ascent = problem.settled.copy()
     if below < math.inf:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.program import Append
-from ..ilp.model import inner
-from ..ilp.solver import solve
+from ..ilp.model import Model, cheaper, continuous, inner
+from ..ilp.solver import Answer, solve
 from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
 from .branch_and_bound import MANY_ARCS, MOST_COLUMNS, Side
@@ -92,34 +92,45 @@ class _Settling:
         nodes = NODES if arcs_of(self.side) <= MANY_ARCS else FEW_NODES
         found: Candidate | None = None
         bound = -math.inf
+        model = program.model()
         for n in range(ROUNDS):
-            model = program.model()
             if n * len(model.low) > MOST_ROWS:
                 break
             nodes //= 2
-            answer = solve(model, replace(settings, solver=SOLVER), max(nodes, LEAST_NODES))
-            self.prover.solve_s += answer.seconds
+            answer = self.solve(model, unit, max(nodes, LEAST_NODES))
             if answer.none:
-                bound = self.price  # nothing is left that is cheaper
-                break
+                return found and self.plainest(found), self.price  # nothing is left that is cheaper
             bound = max(bound, answer.bound / unit)
             if answer.x is None or bound >= self.price * (1 - settings.gap):
                 break
             plan, rounds = self.read(program, answer.x)
-            fits = self.side.limits.fits(plan)
-            if fits and plan.price < self.price:
+            fits, least = self.side.limits.fits(plan), inner(model.cost, answer.x)
+            nearer = fits and plan.price < self.price
+            if nearer:
                 self.price, found = plan.price, plan
                 if bound >= self.price * (1 - settings.gap):
                     break
-            least = inner(model.cost, answer.x)
             more = not self.ordered and plan.price * unit < least * (1 - SLACK)  # runs as one than was taken for that
             columns = None if more else self.alike(program, plan, answer.x, fits)
             wrong = rounds or ([] if columns is None else [columns])
-            if not wrong or least - answer.bound > SLACK * abs(least):
+            if not wrong or not (nearer or least - answer.bound <= SLACK * abs(least)):
                 break  # there is no telling which plans these are, or the solver was not done
             for columns in wrong:
                 program.forbid(columns)
+            model = program.model()
+        if bound < self.price * (1 - settings.gap):
+            relaxed = solve(continuous(model), settings)
+            self.prover.solve_s += relaxed.seconds
+            bound = self.price if relaxed.none else max(bound, relaxed.bound / unit)
         return found and self.plainest(found), min(bound, self.price)
+
+    def solve(self, model: Model, unit: float, nodes: int) -> Answer:
+        """What the solver says of the plans that cost less than is known."""
+        gap = self.side.problem.settings.gap
+        model = model if not 0 < self.price < math.inf else cheaper(model, self.price * unit * (1 - gap))
+        answer = solve(model, replace(self.side.problem.settings, solver=SOLVER), nodes)
+        self.prover.solve_s += answer.seconds
+        return answer
 
     def read(self, program: CopiesProgram, x: Floats) -> tuple[Candidate, list[list[int]]]:
         """The plan that an answer is, over the arcs that it pays for, and the columns of those that go round and

@@ -1,11 +1,15 @@
-"""A linear program from where its rows are said to be worth something: the same optimum, solution and reduced costs."""
+"""A linear program from where its rows are said to be worth something: the same optimum, solution and reduced costs.
+A row of what is cheaper: no solution is cut off that is, and none that costs more by a billionth is left."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
-from escc.passes.ilp.model import Model, shifted
+from escc.passes.ilp.model import Model, cheaper, shifted
 from escc.passes.ilp.solver import Settings, solve
 
 
@@ -99,3 +103,44 @@ def test_what_is_shown_to_cost_more_than_is_of_interest_need_not_be_solved(seed:
         else:
             assert found.bound == pytest.approx(alone.bound, abs=1e-6)
     assert found.x is not None, "what costs less is solved"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_row_leaves_what_is_cheaper_and_nothing_else(seed: int) -> None:
+    """Of all solutions of a small program, with costs of all sizes, some that bring in something, some far too dear."""
+    rng = np.random.default_rng([seed, 2])
+    cost = np.abs(rng.normal(size=8)) * 10.0 ** rng.integers(-3, 6, 8)
+    cost[:2] *= -1.0 if seed % 2 else 1.0
+    model = replace(random_program(seed), cost=np.append(cost, np.zeros(4)), integer=np.ones(12, dtype=bool))
+    every = np.array([*product((0.0, 1.0), repeat=8)])
+    costs, gains = every @ cost, -cost.clip(max=0.0).sum()
+    for price in np.sort(costs[costs > 1e-3])[::9]:
+        more = cheaper(model, float(price))
+        own = more.row == len(model.low)
+        assert (more.coefficient[own] % 1 == 0).all() and np.abs(more.coefficient[own]).max() <= 1e12 + 9
+        taken = every @ np.bincount(more.column[own], more.coefficient[own], 12)[:8] <= more.high[-1]
+        near = 1e-11 * (price + gains)
+        assert taken[costs <= price - near].all()
+        assert not taken[costs > price + near].any()
+
+
+def test_there_is_nothing_cheaper_than_nothing() -> None:
+    model = random_program(0)
+    with pytest.raises(ValueError, match="cannot be counted"):
+        cheaper(replace(model, cost=np.abs(model.cost)), 0.0)
+
+
+@pytest.mark.parametrize("solver", ["cp-sat", "highs"])
+def test_a_solver_finds_nothing_below_the_optimum_and_the_optimum_above_it(solver: str) -> None:
+    for seed in range(12):
+        rng = np.random.default_rng([seed, 3])
+        matrix = rng.integers(0, 4, (6, 10)).astype(float)
+        row, column = np.nonzero(matrix)
+        low, high = matrix.sum(axis=1) / 3, np.full(6, np.inf)
+        cost, ones = rng.random(10) + 0.1, np.ones(10)
+        model = Model(cost, ones, ones > 0, row, column, matrix[row, column], low, high)
+        every = np.array([*product((0.0, 1.0), repeat=10)])
+        least = float((every @ cost)[(every @ matrix.T >= low).all(axis=1)].min())
+        assert solve(cheaper(model, least * (1 - 1e-7)), Settings(solver=solver)).none
+        above = solve(cheaper(model, least * (1 + 1e-7)), Settings(solver=solver))
+        assert above.x is not None and cost @ above.x == pytest.approx(least)

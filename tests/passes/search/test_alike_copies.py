@@ -82,7 +82,7 @@ def test_they_keep_to_the_limits_and_no_plan_costs_less_than_the_bound(
     text = written_out(STACKS[stack], LARGE)
     plan, alike, limits = both(text, chips, share * free_bytes(text, chips), monkeypatch)
     assert alike is not None and limits.fits(alike)
-    assert alike.bound <= plan.price * (1 + 1e-9) and plan.bound <= alike.price * (1 + 1e-9)
+    assert alike.bound <= plan.price * (1 + 1e-9) and plan.price <= alike.price * (1 + 1e-9)
     assert 0.8 * plan.price <= alike.bound <= alike.price <= 1.25 * plan.price, "few copies have most of alternating"
 
 
@@ -97,6 +97,25 @@ def test_large_models_have_such_plans_which_run_as_the_model_does(monkeypatch: p
     assert compiled.checked is not None and compiled.checked.equal
     assert compiled.memory.total_bytes <= room
     assert 0 < compiled.plan.bound <= compiled.plan.price
+
+
+def test_such_a_plan_is_known_where_all_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These are asked for one that costs less, which there is of this stack with less room."""
+    seen: list[float] = []
+    inner = search_module._among_all
+
+    def watched(problem: Any, limits: Any, prover: Any, below: float, sides: Any) -> Candidate:
+        seen.append(below)
+        return inner(problem, limits, prover, below, sides)
+
+    monkeypatch.setattr(search_module, "_among_all", watched)
+    for share, nearer in ((0.9, False), (0.7, True)):
+        text = written_out(STACKS["forward"], LARGE)
+        plan, alike, _ = both(text, "2x2", share * free_bytes(text, "2x2"), monkeypatch)
+        assert alike is not None and alike.price in seen
+        assert (plan.price < alike.price * (1 - 1e-3)) == nearer and plan.gap <= 1e-9
+        if not nearer:
+            assert plan.price == alike.price
 
 
 def test_where_copies_that_choose_alike_do_not_fit_all_plans_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,12 +139,42 @@ def test_layers_with_attention_are_settled_where_memory_is_tight(share: float, m
     assert plan.gap <= 1e-9 and plan.price < most_s
 
 
+def test_what_the_solver_does_not_finish_has_the_bound_of_its_relaxation(
+    counted: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is below the least price, and there is one; a plan that is found keeps to the limits."""
+    asked: list[float] = []
+
+    def hasty(model: Model, settings: Settings, nodes: int | None = None) -> Answer:
+        if nodes is not None:
+            return Answer(None, -math.inf, None, 0.0)
+        asked.append((answer := solve(model, settings)).bound)
+        return answer
+
+    monkeypatch.setattr(settle, "solve", hasty)
+    mesh, near = Mesh((("x", 2),)), 0
+    for seed in range(60):
+        program = generate(seed).program
+        for capacity, least in known(seed, mesh):
+            before = len(asked)
+            try:
+                plan = choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=capacity))
+            except InputError:
+                continue
+            (spmd,) = insert(plan)
+            assert memory(spmd).total_bytes <= capacity
+            assert plan.bound <= least * (1 + 1e-9) and least * (1 - 1e-9) <= plan.price
+            near += len(asked) > before and plan.bound >= 0.5 * least > 0
+    assert counted["settle"] >= 5 and near >= 2
+
+
 def test_large_programs_are_few(counted: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """One is solved where a second has too many rows, however often what holds too much would have to be forbidden."""
     asked: list[int] = []
 
-    def counting(model: Model, settings: Settings, nodes: int) -> Answer:
-        asked.append(nodes)
+    def counting(model: Model, settings: Settings, nodes: int | None = None) -> Answer:
+        if nodes is not None:  # else it is a linear program
+            asked.append(nodes)
         return solve(model, settings, nodes)
 
     monkeypatch.setattr(settle, "solve", counting)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..layouts.space import Array
 
 Floats = NDArray[np.float64]
-GRAINS = 1e12  # in which prices are counted: a plan of hundreds of columns is told from one that costs 1e-9 less
+PIECES = 1e6  # in which prices are counted, and each in as many: a plan is told from one that costs 1e-9 less
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,22 +35,31 @@ def continuous(model: Model) -> Model:
 
 
 def cheaper(model: Model, price: float) -> Model:
-    """The program with a row more, of solutions that cost no more than a price: that tells a solver more than its
-    objective does. Its coefficients are whole numbers of grains, rounded down: solvers that count in whole numbers take
-    them as they are, and no solution is cut off. Raises ValueError where nothing is left to count in."""
+    """The program of the solutions that cost no more than a price, by two rows and a column more: that tells a solver
+    more than its objective does. All that costs something is integer, and less than 0 only where that is little.
+
+    Costs are counted in whole grains, rounded down, so that no solution is cut off; and those in pieces of so many, as
+    solvers that count in whole numbers err with large ones. What small pieces come to is carried over to the others.
+    Raises ValueError where there is nothing to count in."""
     paid = np.flatnonzero((model.cost != 0) & (model.upper > 0))
     gains = -float((model.cost[paid] * model.upper[paid]).clip(max=0.0).sum())
-    grain = (price + gains) / GRAINS
+    grain = (price + gains) / PIECES**2
     if not 0 < grain < np.inf:
         raise ValueError(f"a price of {price} cannot be counted in grains")
-    too_dear = np.where(model.integer[paid], GRAINS + 1.0 + len(paid), np.inf)  # one such column is so by itself
-    return replace(
-        model,
-        row=np.append(model.row, np.full(len(paid), len(model.low))),
-        column=np.append(model.column, paid),
-        coefficient=np.append(model.coefficient, np.minimum(np.floor(model.cost[paid] / grain), too_dear)),
-        low=np.append(model.low, -np.inf),
-        high=np.append(model.high, np.floor(price / grain)),
+    assert model.integer[paid].all(), "pieces are carried over where they are whole"
+    too_dear = PIECES**2 + 1.0 + len(paid)  # such a column is so by itself
+    large, small = np.divmod(np.minimum(np.floor(model.cost[paid] / grain), too_dear), PIECES)
+    most_large, most_small = np.divmod(np.floor(price / grain), PIECES)
+    rows, carried = len(model.low), len(model.cost)
+    return Model(
+        np.append(model.cost, 0.0),
+        np.append(model.upper, np.ceil(small.sum() / PIECES)),
+        np.append(model.integer, True),
+        np.concatenate([model.row, np.full(len(paid) + 1, rows), np.full(len(paid) + 1, rows + 1)]),
+        np.concatenate([model.column, paid, [carried], paid, [carried]]),
+        np.concatenate([model.coefficient, large, [1.0], small, [-PIECES]]),
+        np.append(model.low, [-np.inf, -np.inf]),
+        np.append(model.high, [most_large, most_small]),
     )
 
 

@@ -128,10 +128,7 @@ def solve(
     result = _ask(proto, settings, parameters, wanted)
     infeasible = result is not None and result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE
     if result is None or (infeasible and settings.presolve and not second):
-        # HiGHS has been seen to reduce a model with a known solution to nothing; without presolve it does not.
-        careful = _parameters(settings, nodes)
-        careful.presolve = parameters_pb2.EMPHASIS_OFF
-        result = _ask(proto, settings, careful, wanted)
+        result = _ask(proto, settings, _careful(settings, nodes), wanted)
     if result is None:
         return Answer(None, -np.inf, None, time.perf_counter() - started)
     if result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
@@ -293,6 +290,17 @@ def _parameters(settings: Settings, nodes: int | None) -> parameters_pb2.SolvePa
         if nodes is not None:
             params.cp_sat.max_deterministic_time = nodes * SECONDS_A_NODE
     return params
+
+
+def _careful(settings: Settings, nodes: int | None) -> parameters_pb2.SolveParametersProto:
+    """The same without that by which models with known solutions have been reduced to nothing: of HiGHS all presolve,
+    without which CP-SAT gets nowhere; of that another step that has had a part in it."""
+    careful = _parameters(settings, nodes)
+    if settings.solver == "cp-sat":
+        careful.cp_sat.merge_at_most_one_work_limit = 0.0
+    else:
+        careful.presolve = parameters_pb2.EMPHASIS_OFF
+    return careful
 
 
 def _proto(model: Model, live: Array, rows: Array) -> model_pb2.ModelProto:

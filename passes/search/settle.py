@@ -1,7 +1,8 @@
 """Small problems settled: the cheapest plan within the limits with its way of every copy, or the proof that none is.
 
-The integer program of `copies_program` is solved, and its answer spelled out over the very arcs that it took. If that
-holds more than there is, what is held there is kept out by a row, and the program is solved again.
+The integer program of `copies_program` is solved, of plans that cost less than is known, and its answer spelled out
+over the very arcs that it took. If that holds more than there is, what is held there is kept out by a row, and the
+program is solved again. Where the solver is not done the linear relaxation has a bound.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ Floats = NDArray[np.float64]
 
 UNIT = 1e6  # the price of a known plan in the solver's unit, as in `exact`
 MOST_ARCS = 8_000  # over all readers of all values, of a problem that is looked at
-NODES = 600  # of the solver's search, of which each program gets half of what is left
+NODES = 1_200  # of the solver's search, of which each program gets half of what is left
+UNKNOWN_NODES = 600  # while no plan is known that others have to be cheaper than
 FEW_NODES = 400  # for one with MANY_ARCS, which is seldom settled, however long it is looked at
 LEAST_NODES = 10  # for each program: small ones take less
 ROUNDS = 20  # programs that are solved
@@ -89,7 +91,8 @@ class _Settling:
         settings = self.side.problem.settings
         unit = UNIT / (abs(self.price if self.price < math.inf else self.ascent.bound()) or 1.0)
         program = self.program(allowed, unit)
-        nodes = NODES if arcs_of(self.side) <= MANY_ARCS else FEW_NODES
+        most = NODES if self.price < math.inf else UNKNOWN_NODES
+        nodes = most if arcs_of(self.side) <= MANY_ARCS else FEW_NODES
         found: Candidate | None = None
         bound = -math.inf
         model = program.model()
@@ -126,11 +129,13 @@ class _Settling:
 
     def solve(self, model: Model, unit: float, nodes: int) -> Answer:
         """What the solver says of the plans that cost less than is known."""
-        gap = self.side.problem.settings.gap
-        model = model if not 0 < self.price < math.inf else cheaper(model, self.price * unit * (1 - gap))
-        answer = solve(model, replace(self.side.problem.settings, solver=SOLVER), nodes)
+        settings = replace(self.side.problem.settings, solver=SOLVER)
+        if not 0 < self.price < math.inf:
+            answer = solve(model, settings, nodes)
+        else:
+            answer = solve(cheaper(model, self.price * unit * (1 - settings.gap)), settings, nodes)
         self.prover.solve_s += answer.seconds
-        return answer
+        return answer if answer.x is None else replace(answer, x=answer.x[: len(model.cost)])
 
     def read(self, program: CopiesProgram, x: Floats) -> tuple[Candidate, list[list[int]]]:
         """The plan that an answer is, over the arcs that it pays for, and the columns of those that go round and

@@ -1,5 +1,5 @@
 """A linear program from where its rows are said to be worth something: the same optimum, solution and reduced costs.
-A row of what is cheaper: no solution is cut off that is, and none that costs more by a billionth is left."""
+Rows of what is cheaper: no solution is cut off that is, and none that costs more by a billionth is left."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_is_shown_to_cost_more_than_is_of_interest_need_not_be_solved(seed:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_row_leaves_what_is_cheaper_and_nothing_else(seed: int) -> None:
+def test_rows_leave_what_is_cheaper_and_nothing_else(seed: int) -> None:
     """Of all solutions of a small program, with costs of all sizes, some that bring in something, some far too dear."""
     rng = np.random.default_rng([seed, 2])
     cost = np.abs(rng.normal(size=8)) * 10.0 ** rng.integers(-3, 6, 8)
@@ -116,9 +116,12 @@ def test_a_row_leaves_what_is_cheaper_and_nothing_else(seed: int) -> None:
     costs, gains = every @ cost, -cost.clip(max=0.0).sum()
     for price in np.sort(costs[costs > 1e-3])[::9]:
         more = cheaper(model, float(price))
-        own = more.row == len(model.low)
-        assert (more.coefficient[own] % 1 == 0).all() and np.abs(more.coefficient[own]).max() <= 1e12 + 9
-        taken = every @ np.bincount(more.column[own], more.coefficient[own], 12)[:8] <= more.high[-1]
+        rows = np.zeros((2, 13))
+        own = more.row >= len(model.low)
+        np.add.at(rows, (more.row[own] - len(model.low), more.column[own]), more.coefficient[own])
+        assert (rows % 1 == 0).all() and np.abs(rows).max() <= 1e6 + 1
+        (large, small), carried = rows[:, :8] @ every.T, np.arange(more.upper[-1] + 1)[:, None]
+        taken = ((large + carried <= more.high[-2]) & (small - 1e6 * carried <= more.high[-1])).any(axis=0)
         near = 1e-11 * (price + gains)
         assert taken[costs <= price - near].all()
         assert not taken[costs > price + near].any()
@@ -132,7 +135,7 @@ def test_there_is_nothing_cheaper_than_nothing() -> None:
 
 @pytest.mark.parametrize("solver", ["cp-sat", "highs"])
 def test_a_solver_finds_nothing_below_the_optimum_and_the_optimum_above_it(solver: str) -> None:
-    for seed in range(12):
+    for seed in range(60):
         rng = np.random.default_rng([seed, 3])
         matrix = rng.integers(0, 4, (6, 10)).astype(float)
         row, column = np.nonzero(matrix)
@@ -143,4 +146,4 @@ def test_a_solver_finds_nothing_below_the_optimum_and_the_optimum_above_it(solve
         least = float((every @ cost)[(every @ matrix.T >= low).all(axis=1)].min())
         assert solve(cheaper(model, least * (1 - 1e-7)), Settings(solver=solver)).none
         above = solve(cheaper(model, least * (1 + 1e-7)), Settings(solver=solver))
-        assert above.x is not None and cost @ above.x == pytest.approx(least)
+        assert above.x is not None and cost @ above.x[:10] == pytest.approx(least)

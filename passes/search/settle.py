@@ -36,7 +36,8 @@ UNKNOWN_NODES = 600  # while no plan is known that others have to be cheaper tha
 FEW_NODES = 400  # for one with MANY_ARCS, which is seldom settled, however long it is looked at
 LEAST_NODES = 10  # for each program: small ones take less
 ROUNDS = 20  # programs that are solved
-MOST_ROWS = 20_000  # of all these programs: large ones take seconds each, and a row more seldom moves their bound
+MOST_ROWS = 20_000  # of all these programs: large ones take seconds each, and a row more seldom moves their bound;
+# and of a linear relaxation, which takes half a minute with thrice as many
 SOLVER = "cp-sat"  # all columns are 0 or 1 in plans, and rows of bytes leave a weak relaxation
 SLACK = 1e-6  # relative: a bound that close is that of the answer
 Tree = tuple[int, ...]
@@ -121,7 +122,7 @@ class _Settling:
             for columns in wrong:
                 program.forbid(columns)
             model = program.model()
-        if bound < self.price * (1 - settings.gap):
+        if bound < self.price * (1 - settings.gap) and len(model.low) <= MOST_ROWS:
             relaxed = solve(continuous(model), settings)
             self.prover.solve_s += relaxed.seconds
             bound = self.price if relaxed.none else max(bound, relaxed.bound / unit)

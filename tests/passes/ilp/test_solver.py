@@ -147,3 +147,25 @@ def test_a_solver_finds_nothing_below_the_optimum_and_the_optimum_above_it(solve
         assert solve(cheaper(model, least * (1 - 1e-7)), Settings(solver=solver)).none
         above = solve(cheaper(model, least * (1 + 1e-7)), Settings(solver=solver))
         assert above.x is not None and cost @ above.x[:10] == pytest.approx(least)
+
+
+@pytest.mark.parametrize("widths", [1, 5])
+def test_rows_of_bytes_leave_the_optimum_beside_what_is_cheaper(widths: int) -> None:
+    """Of sizes as far apart as those of values: a second look is had at what is said to have no solution."""
+    every, some = np.array([*product((0.0, 1.0), repeat=10)]), 0
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 7])
+        cover = (rng.random((4, 10)) < 0.4).astype(float)
+        sizes = 1e3 * rng.random((4, 10)) * 10.0 ** -rng.integers(0, widths, (4, 10)) * (rng.random((4, 10)) < 0.7)
+        matrix, cost = np.vstack([cover, sizes]), rng.random(10) + 0.1
+        low = np.append(cover.any(axis=1).astype(float), np.full(4, -np.inf))
+        high = np.append(np.full(4, np.inf), sizes.sum(axis=1) * rng.uniform(0.2, 0.6, 4))
+        taken = every @ matrix.T
+        fit = ((taken >= low) & (taken <= high * (1 - 1e-6))).all(axis=1)
+        if fit.any():
+            row, column = np.nonzero(matrix)
+            ones, least = np.ones(10), float((every @ cost)[fit].min())
+            model = Model(cost, ones, ones > 0, row, column, matrix[row, column], low, high)
+            assert not solve(cheaper(model, least * (1 + 1e-7)), Settings(solver="cp-sat")).none
+            some += 1
+    assert some >= 30

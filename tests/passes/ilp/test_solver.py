@@ -121,7 +121,8 @@ def test_rows_leave_what_is_cheaper_and_nothing_else(seed: int) -> None:
         np.add.at(rows, (more.row[own] - len(model.low), more.column[own]), more.coefficient[own])
         assert (rows % 1 == 0).all() and np.abs(rows).max() <= 1e6 + 1
         (large, small), carried = rows[:, :8] @ every.T, np.arange(more.upper[-1] + 1)[:, None]
-        taken = ((large + carried <= more.high[-2]) & (small - 1e6 * carried <= more.high[-1])).any(axis=0)
+        (ahead, back), (most, rest) = rows[:, 12], more.high[-2:]
+        taken = ((large + ahead * carried <= most) & (small + back * carried <= rest)).any(axis=0)
         near = 1e-11 * (price + gains)
         assert taken[costs <= price - near].all()
         assert not taken[costs > price + near].any()

@@ -8,9 +8,16 @@ import numpy as np
 
 from escc.compiler.plan.pipeline import parse
 from escc.cost.hardware import Hardware
+from escc.cost.memory import memory
 from escc.cost.network import Network
+from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
+from escc.ir.program import Program
+from escc.ir.verify.verify import verify
+from escc.passes.choose import Options, choose
 from escc.passes.ilp.solver import Settings
+from escc.passes.lower.insert import insert
+from escc.passes.plan import Plan
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.graph import build_graph
 from escc.passes.search.join_phases import join_phases
@@ -62,4 +69,16 @@ def drawn(problem: Problem, seed: int) -> tuple[int, ...]:
     ascent = DualAscent(problem.graph, prices, near)
     plan = tuple(ascent.round())
     assert math.isfinite(ascent.price_of(plan))
+    return plan
+
+
+def planned_within(program: Program, mesh: Mesh, hardware: Hardware, capacity: float) -> Plan | InputError:
+    """The plan of a program for chips of so many bytes, which keeps to them, or why there is none."""
+    try:
+        plan = choose(program, "main", mesh, Options(hardware, capacity_bytes=capacity))
+    except InputError as error:
+        return error
+    (spmd,) = insert(plan)
+    verify(spmd, program)
+    assert memory(spmd).total_bytes <= capacity
     return plan

@@ -48,7 +48,7 @@ def search(
     """
     copies = search_copies(prover)
     if copies is None:
-        return _among_all(problem, limits, prover, below, sides)
+        return _among_all(prover, limits, below, sides)
     if below < math.inf and copies.bound >= below:
         raise Cutoff(copies.bound)
     settled = is_proven(problem, copies) or problem.columns > MOST_COLUMNS
@@ -57,7 +57,7 @@ def search(
             raise Cutoff(copies.bound)
         return copies
     if limits is None:
-        return _among_all(problem, limits, prover, below, sides)
+        return _among_all(prover, limits, below, sides)
     return _written_out(prover, copies.bound, limits, below, sides)
 
 
@@ -71,25 +71,23 @@ def _written_out(
     if best is None:
         if below < math.inf and problem.columns > MOST_COLUMNS:
             raise Cutoff(least)
-        return _among_all(problem, limits, prover, below, sides)
+        return _among_all(prover, limits, below, sides)
     best = replace(best, bound=min(best.price, max(best.bound, least)))
-    if is_proven(problem, best) or problem.columns > MOST_COLUMNS:
+    if is_proven(problem, best) or problem.columns > MOST_COLUMNS or _is_too_large(problem):
         return best
     try:
-        return _among_all(problem, limits, prover, best.price, sides)
+        return _among_all(prover, limits, best.price, sides)
     except Cutoff as cutoff:
         return replace(best, bound=min(best.price, max(best.bound, cutoff.bound)))
 
 
 def _among_all(
-    problem: Problem,
-    limits: Limits | JointLimits | None,
-    prover: Prover,
-    below: float,
-    sides: Callable[[], Iterable[Side]],
+    prover: Prover, limits: Limits | JointLimits | None, below: float, sides: Callable[[], Iterable[Side]]
 ) -> Candidate:
     """As `search`, of all plans one by one."""
-    _refuse_too_large(problem)
+    problem = prover.problem
+    if _is_too_large(problem):
+        raise too_large()
     ascent = problem.settled.copy()
     if below < math.inf:
         if ascent.bound() >= below:
@@ -118,14 +116,14 @@ def _among_all(
 def least_price(problem: Problem) -> float:
     """What every plan costs at the least, as an ascent of some sweeps shows. Raises InputError where there are too many
     layouts to look at."""
-    _refuse_too_large(problem)
+    if _is_too_large(problem):
+        raise too_large()
     return problem.settled.bound()
 
 
-def _refuse_too_large(problem: Problem) -> None:
+def _is_too_large(problem: Problem) -> bool:
     phases = {node.phase for node in problem.graph.nodes if node.phase is not None}
-    if problem.graph.layouts > MAX_LAYOUTS * max(1, len(phases)):
-        raise too_large()
+    return problem.graph.layouts > MAX_LAYOUTS * max(1, len(phases))
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,9 @@ def test_such_a_plan_is_known_where_all_are_looked_at(monkeypatch: pytest.Monkey
     seen: list[float] = []
     inner = search_module._among_all
 
-    def watched(problem: Any, limits: Any, prover: Any, below: float, sides: Any) -> Candidate:
+    def watched(prover: Any, limits: Any, below: float, sides: Any) -> Candidate:
         seen.append(below)
-        return inner(problem, limits, prover, below, sides)
+        return inner(prover, limits, below, sides)
 
     monkeypatch.setattr(search_module, "_among_all", watched)
     for share, nearer in ((0.9, False), (0.7, True)):
@@ -116,6 +116,16 @@ def test_such_a_plan_is_known_where_all_are_looked_at(monkeypatch: pytest.Monkey
         assert (plan.price < alike.price * (1 - 1e-3)) == nearer and plan.gap <= 1e-9
         if not nearer:
             assert plan.price == alike.price
+
+
+def test_where_there_are_too_many_layouts_such_a_plan_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = written_out(STACKS["forward"], LARGE)
+    room = 0.7 * free_bytes(text, "2x2")
+    monkeypatch.setattr(search_module, "MAX_LAYOUTS", 0)
+    plan = choose(parse(text), "main", Mesh.parse("2x2"), replace(Options(TPU), capacity_bytes=room))
+    [spmd] = insert(plan)
+    assert memory(spmd, TPU.lanes, TPU.fuses_products).total_bytes <= room
+    assert 0.9 * plan.price <= plan.bound < plan.price
 
 
 def test_where_copies_that_choose_alike_do_not_fit_all_plans_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,11 @@ import math
 import pytest
 from judge.generator import generate
 from judge.holding import known
+from problems import planned_within
 
 from escc.cost.hardware import Hardware
-from escc.cost.memory import memory
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
-from escc.passes.choose import Options, choose
-from escc.passes.lower.insert import insert
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search.less_room import Whole, whole
 
@@ -37,13 +35,10 @@ def test_asked_at_once_it_finds_the_least_price_within_every_capacity(
         program = generate(seed).program
         for capacity, least in known(seed, mesh):
             before = len(asked)
-            try:
-                plan = choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=capacity))
-            except InputError:
+            plan = planned_within(program, mesh, HARDWARE, capacity)
+            if isinstance(plan, InputError):
                 assert least == math.inf, (seed, capacity)
                 continue
-            (spmd,) = insert(plan)
-            assert memory(spmd).total_bytes <= capacity
             assert plan.price == pytest.approx(least, rel=1e-9), (seed, capacity)
             for said in asked[before:]:
                 assert said.found is None or said.found.price >= least * (1 - 1e-9), (seed, capacity)

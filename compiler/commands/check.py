@@ -29,9 +29,9 @@ from ..jax.check import check_jax, jax_check_text, require_jax
 from ..jax.gpu import check_gpu
 from ..jax.module_text import module_check_data, module_check_text
 from ..jax.tpu import check_tpu, require_tpu_compiler, slice_of
-from ..plan.offload import Offload
 from ..plan.pipeline import load, read_model, select_phases
-from ..report.compiled_model import Way, compile_model
+from ..plan.way import Offload, Way
+from ..report.compiled_model import compile_model
 from ..report.compiled_pipeline import CompiledPipeline
 from ..report.staged_text import pipeline_check_text, tries_text
 from ..text.arguments import capacity_of

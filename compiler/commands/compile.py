@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperCommand
@@ -20,25 +19,25 @@ from ...ir.program import Program
 from ...passes.choose import Options, choose
 from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
-from ..hf_import.weight_map import WeightMap, map_beside
-from ..plan.autopad import pad_auto, padding_text
 from ..plan.compiled import Compilation
-from ..plan.offload import Offload
 from ..plan.pipeline import compile_phases, load, select_phases
 from ..plan.serving import Stream, of_stream, served, served_text
 from ..plan.shapes import best_of, meshes_to_compile, ranking
-from ..plan.staged import Staged
-from ..plan.tries import Try
-from ..report.compiled_model import CompiledModel, Way, compile_model
-from ..report.compiled_pipeline import CompiledPipeline
+from ..plan.way import Offload, Way
+from ..report.compiled_model import CompiledModel, compile_model
 from ..report.stages import Stage, stage_text
-from ..report.targets import ALONE, Emit, file_names, in_files, in_one, staged_files, staged_in_one
+from ..report.targets import ALONE, Emit, file_names, in_files, in_one
 from ..report.text import Detail, checked_text, sharing_text
 from ..text.arguments import capacity_of, skew_of
 from ..text.files import refuse_existing, write_files
+from ..text.late import late
 from ..text.terminal import complain, note, say
 from . import options as opt
 from .main import BUG, PLAIN, reported
+
+if TYPE_CHECKING:
+    from ..hf_import.weight_map import WeightMap
+    from ..report.compiled_pipeline import CompiledPipeline
 
 compile_app = typer.Typer(**PLAIN)
 
@@ -91,8 +90,8 @@ class _Writing:
         written, where it does not fit or does not send what was planned."""
         for one in compiled.phases:
             module = in_one(Compilation((one,)), self.emit, (), self.detail, self.weights)
-            found = _late("jax.tpu").check_tpu(one, module)
-            checked = _late("jax.module_text").module_check_text(one, found)
+            found = late("compiler.jax.tpu").check_tpu(one, module)
+            checked = late("compiler.jax.module_text").module_check_text(one, found)
             (note if self.folder is None else say)(checked)
             if not found.equal:
                 raise fail(f"The TPU's compiler makes another program of phase {one.phase} than was planned.")
@@ -114,14 +113,16 @@ class _Writing:
         written = write_files(self.folder, texts, self.force)
         say("".join(f"wrote {path}\n" for path in written))
 
-    def show_staged(self, staged: Staged, found: Sequence[Try]) -> None:
+    def show_staged(self, pipeline: CompiledPipeline) -> None:
         """Print or write a pipeline, after what was tried."""
+        targets = late("compiler.report.staged_targets")
+        staged, found = pipeline.staged, pipeline.tried
         if self.folder is not None:
-            texts = staged_files(staged, found, self.emit, self.detail)
+            texts = targets.staged_files(staged, found, self.emit, self.detail)
             written = write_files(self.folder, texts, self.force)
             say("".join(f"wrote {path}\n" for path in written))
         else:
-            say(staged_in_one(staged, found, self.emit, self.detail))
+            say(targets.staged_in_one(staged, found, self.emit, self.detail))
         for n, stage in enumerate(staged.stages):
             if not stage.sound:
                 note(f"escc: internal error: stage {n + 1} does not do what the model says.")
@@ -154,15 +155,10 @@ def _refuse_on_tpu(emit: Emit, stages: str | None, meshes: Sequence[Mesh], chip:
         raise fail("`--check tpu` is of a JAX module.", hint="add `--emit jax`")
     if stages is not None:
         raise fail("`--check tpu` does not go with `--stages`.", hint="its compiler takes one slice")
-    tpu = _late("jax.tpu")
+    tpu = late("compiler.jax.tpu")
     tpu.require_tpu_compiler()
     if len(meshes) == 1:  # of several shapes the cheapest is looked at
         tpu.slice_of(meshes[0], chip)
-
-
-def _late(module: str) -> Any:
-    """A module of the compiler that most plans do without."""
-    return import_module(f"..{module}", __package__)
 
 
 @compile_app.command("compile", cls=_Command)
@@ -264,7 +260,7 @@ def compile_command(
         say(stage_text(stop_after, model, phases, meshes[0], options))
         return
     detail = Detail.VERBOSE if verbose else Detail.PROGRAM if program or folder is not None else Detail.SUMMARY
-    made = map_beside(Path(file), model) if emit is Emit.JAX else None
+    made = _made_of(Path(file), model) if emit is Emit.JAX else None
     writing = _Writing(emit, None if folder is None else Path(folder), force, detail, made)
     writing.refuse(model.name, phases)
     wanted, counts = opt.stages_of(stages, micro_batches), opt.counts_by_phase(micro_batches, phases)
@@ -274,19 +270,20 @@ def compile_command(
     compiled: CompiledModel | CompiledPipeline
     if "auto" in (pad or []):
         shapes, mesh = best_of(model, phases, meshes, options, separate)
-        auto = pad_auto(lambda more: loaded({**pads, **more}), phases, mesh, options, separate)
+        padding = late("compiler.plan.autopad")
+        auto = padding.pad_auto(lambda more: loaded({**pads, **more}), phases, mesh, options, separate)
         compiled = CompiledModel(compile_phases(auto.program, phases, mesh, options, check, separate), shapes)
-        paddings = padding_text(auto)
+        paddings = padding.padding_text(auto)
     else:
         compiled = compile_model(model, meshes, options, phases, way)
     if compiled.choice:
         (say if emit is Emit.TEXT else note)(compiled.choice + "\n")
-    if isinstance(compiled, CompiledPipeline):
-        writing.show_staged(compiled.staged, compiled.tried)
+    if not isinstance(compiled, CompiledModel):
+        writing.show_staged(compiled)
         return
     _remark(compiled)
     if emit is Emit.JAX:
-        complain([warning for one in compiled.phases for warning in _late("jax.planned").too_large(one)])
+        complain([warning for one in compiled.phases for warning in late("compiler.jax.planned").too_large(one)])
     if on_tpu:
         writing.check_on_tpu(compiled)
     writing.show(compiled, paddings)
@@ -295,6 +292,12 @@ def compile_command(
     if separate and len(phases) > 1 and emit is Emit.TEXT:
         say(f"\n{_sharing(compiled, options)}\n")
     _vouch(compiled)
+
+
+def _made_of(file: Path, model: Program) -> WeightMap | None:
+    """What the parameters of a model are made of, by the map beside its file."""
+    made: WeightMap | None = late("compiler.hf_import.weight_map").map_beside(file, model)
+    return made
 
 
 def _stream(input_tokens: int | None, output_tokens: int | None, batch: int | None, chunk: int | None) -> Stream | None:

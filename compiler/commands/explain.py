@@ -23,10 +23,10 @@ from ...ir.text.pins import merge_pins
 from ...passes.choose import Options
 from ...passes.plan import Objective
 from ..plan.compiled import CompiledPhase
-from ..plan.offload import Offload
 from ..plan.pipeline import compile_phase, compile_phases, load, select_phases
+from ..plan.way import Offload, Way
 from ..report.compare import Search, check_grows, compare
-from ..report.compiled_model import Way, compile_model
+from ..report.compiled_model import compile_model
 from ..report.compiled_pipeline import CompiledPipeline
 from ..report.explain_stages import explain_pipeline, pipeline_json, pipeline_text
 from ..report.explain_text import as_json, as_latex, as_text, explained_phase

@@ -12,7 +12,7 @@ from ...cost.hardware import Convention, Hardware, load_engine
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...passes.plan import Objective
-from ..plan.offload import Offload
+from ..plan.way import Offload
 
 MOST_AHEAD = 16  # layers: more take room and save nothing
 File = Annotated[str, typer.Argument(metavar="FILE", help="A model (.esti).", show_default=False)]

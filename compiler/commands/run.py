@@ -15,8 +15,8 @@ from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...passes.choose import Options
 from ..jax.check import require_jax
-from ..plan.offload import Offload
 from ..plan.pipeline import load
+from ..plan.way import Offload
 from ..run.answer import Planned, answer, plan_for, weights_of
 from ..run.answer_text import Prompts, answer_ids, answer_text, asked_of, npy
 from ..run.generate import Plan, alone_on, in_stages, prepare, run_prepared, streaming_on

@@ -18,8 +18,8 @@ from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
 from ..plan.compiled import Compilation
-from ..plan.offload import Offload
 from ..plan.pipeline import read_model
+from ..plan.way import Offload
 from ..report.page.render import frontier_page, plan_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
 from ..sweep.grid import MOST, grid, read_numbers, read_types

@@ -17,7 +17,7 @@ from ...ir.diagnostics import Diagnostic
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram
 from ...passes.plan import Objective, Outcome, PhasePlan, Plan
-from ..simulate.check import ERROR_TOLERANCE, CheckReport
+from ..simulate.check_report import ERROR_TOLERANCE, CheckReport
 
 
 @dataclass(frozen=True)

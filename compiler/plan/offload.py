@@ -13,7 +13,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import cached_property
 from typing import Generic, TypeVar
 
@@ -31,6 +30,7 @@ from .compiled import Compilation
 from .pipeline import compile_phases, compile_plan
 from .serving import serving
 from .streamed_layers import Family, is_infeasible, quickest, streaming
+from .way import Offload
 
 Found = TypeVar("Found")  # what a batch is planned as: streams from the host, or ways to have stages
 MOST_SEQUENCES = 1 << 20  # of a batch that is looked for
@@ -38,15 +38,6 @@ MOST_WORSE = 2  # in turn, twice as large each: with fewer sequences a second th
 MEANS = (0.85, 0.7)  # of what is computed and what comes, by which plans are bounded: shares of the former
 PARTS = 6  # of the counts of layers that may be streamed, of which each is bounded by itself
 OF_MANY = 0.1  # of the effort of one search, for each batch that is tried
-
-
-class Offload(StrEnum):
-    """What may be streamed from the host. AUTO: weights, caches or both, whichever is quickest."""
-
-    NONE = "none"
-    WEIGHTS = "weights"
-    CACHES = "caches"
-    AUTO = "auto"
 
 
 # Those that leave most room first.

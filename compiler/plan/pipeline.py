@@ -32,12 +32,11 @@ from ...passes.expansion.expand import expand
 from ...passes.expansion.narrowed import narrowed
 from ...passes.expansion.orders import Orders
 from ...passes.lower.insert import insert, spell_handovers
-from ...passes.overlap.overlap import overlap
 from ...passes.plan import Objective, Plan
 from ...passes.search.join_phases import for_each
-from ..simulate.check import CheckReport, check
-from ..simulate.spmd_interpreter import ExecutionError
+from ..simulate.check_report import CheckReport
 from ..text.arguments import checked
+from ..text.late import late
 from .compiled import Compilation, CompiledPhase, memory_is_limit
 
 FOLDER = resources.files(models)
@@ -202,15 +201,19 @@ def run_check(program: Program, spmd: SpmdProgram) -> CheckReport:
     """A sharded program run on virtual chips, beside the program that it is of. Raises InputError when it is too
     large to run, or where what the model computes does not stay finite and differs; InternalError when it does not
     run."""
+    simulate = late("compiler.simulate.check")
     try:
-        return check(program, spmd, predict, predict_host=predict_host)
-    except ExecutionError as error:
+        found: CheckReport = simulate.check(program, spmd, predict, predict_host=predict_host)
+    except simulate.ExecutionError as error:
         raise InternalError(f"the plan of phase `{spmd.phase}` does not run: {error}") from error
+    return found
 
 
 def _overlapped(program: Program, spmd: SpmdProgram, options: Options) -> SpmdProgram:
     """The sharded program with loops, verified."""
-    looped = overlap(spmd, options.hardware, options.capacity, options.settings)
+    looped: SpmdProgram = late("passes.overlap.overlap").overlap(
+        spmd, options.hardware, options.capacity, options.settings
+    )
     try:
         verify(looped, program)
     except InputError as error:

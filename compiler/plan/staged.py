@@ -17,7 +17,7 @@ from ...passes.stages.bounds import Known
 from ...passes.stages.choose_stages import choose_stages
 from ...passes.stages.divide import Stage
 from ...passes.stages.staged_plan import StagedPlan
-from ..simulate.check import ERROR_TOLERANCE
+from ..simulate.check_report import ERROR_TOLERANCE
 from ..simulate.spmd_interpreter import ExecutionError
 from ..simulate.staged import check_pipeline
 from .compiled import Compilation

@@ -23,10 +23,11 @@ from ...passes.stages.bounds import Bounds, Known, Split
 from ...passes.stages.choose_stages import refuse_division
 from ...passes.stages.plan_stages import NEAR
 from ...passes.stages.staged_plan import NoPipeline, SlowPipelines, StagedPlan
-from .offload import FAMILIES, Offload
+from .offload import FAMILIES
 from .serving import serving
 from .staged import Staged, compile_staged
 from .streamed_layers import Family, quickest, streaming
+from .way import Offload
 
 
 def with_hosts(mesh: Mesh, axis: str, options: Options) -> Options:

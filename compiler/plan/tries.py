@@ -15,10 +15,11 @@ from ...ir.program import Program
 from ...passes.choose import Options, alike_axes
 from ...passes.plan import Cutoff, NoPlan, Objective, Outcome, relative_gap
 from .compiled import Compilation
-from .offload import OF_MANY, Batched, Offload, compile_offloaded, most_sequences, of_batch
+from .offload import OF_MANY, Batched, compile_offloaded, most_sequences, of_batch
 from .pipeline import compile_phases, with_runs
 from .staged import Staged, compile_staged
 from .staged_offload import compile_streamed_stages
+from .way import Offload
 
 
 @dataclass(frozen=True)

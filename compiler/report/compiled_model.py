@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
-from importlib import import_module
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from ...cost.hardware import Convention, Hardware, load_engine
 from ...ir.choices import with_capacity, with_skew
@@ -18,19 +17,18 @@ from ...passes.choose import Options
 from ...passes.ilp.solver import SOLVERS, Settings
 from ...passes.plan import NoPlan, Objective, Outcome
 from ..plan.compiled import Compilation, CompiledPhase
-from ..plan.offload import Offload, Offloaded, of_batch, on_meshes
-from ..plan.other_ways import advised
-from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled, with_runs
+from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled
 from ..plan.shapes import Shape, best_of, meshes_to_compile, ranking
-from ..plan.staged import Staged
-from ..plan.tries import most_sequences_staged, tries
-from ..text.arguments import capacity_of, checked, skew_of
+from ..plan.way import Offload, Way
+from ..text.arguments import capacity_of, checked, one_of, skew_of
 from ..text.files import write_files
-from .compiled_pipeline import FRAME, CompiledPipeline, one_of
-from .offload_text import batches_text, offload_text, staged_batches_text
-from .staged_text import tries_text
-from .targets import ALONE, Emit, in_files, in_one
+from ..text.late import late
+from .targets import ALONE, FRAME, Emit, in_files, in_one
 from .text import Detail
+
+if TYPE_CHECKING:
+    from ..plan.offload import Offloaded
+    from .compiled_pipeline import CompiledPipeline
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class CompiledModel:
         """
         if one_of(("numpy", "jax", "tpu", "gpu"), backend, "backend") == "numpy":
             return tuple(run_check(one.program, one.spmd) for one in self.phases)
-        checker = import_module(f"..jax.{'check' if backend == 'jax' else backend}", __package__)  # few plans are
+        checker = late(f"compiler.jax.{'check' if backend == 'jax' else backend}")
         return tuple(getattr(checker, f"check_{backend}")(one) for one in self.phases)
 
     def __str__(self) -> str:
@@ -265,22 +263,6 @@ def counts_of(micro_batches: Mapping[str, int], phases: Sequence[str]) -> Mappin
     return micro_batches
 
 
-@dataclass(frozen=True)
-class Way:
-    """How a program is planned. `stages`: over how many its layers are divided, 0 for as many as are quickest, None for
-    none; `micro_batches`: how many a phase has, by its name. `offload`, `ahead`: what may be streamed from the host,
-    and how many layers before it is needed. Phases together or `separate`; with `check` run on virtual chips;
-    `best_batch`: of the batch of most sequences a second, with streams or in stages."""
-
-    stages: int | None = None
-    micro_batches: Mapping[str, int] = field(default_factory=dict)
-    offload: Offload = Offload.NONE
-    ahead: int = 1
-    separate: bool = False
-    check: bool = False
-    best_batch: bool = False
-
-
 def compile_model(
     program: Program, meshes: Sequence[Mesh], options: Options, phases: Sequence[str], way: Way
 ) -> CompiledModel | CompiledPipeline:
@@ -290,39 +272,18 @@ def compile_model(
     except NoPlan as refused:
         if way.offload is not Offload.NONE or program.on_host or options.objective is not Objective.TIME:
             raise
-        raise advised(refused, program, phases, meshes, options, way.stages is not None) from None
+        raise late("compiler.plan.other_ways").advised(
+            refused, program, phases, meshes, options, way.stages is not None
+        ) from None
 
 
 def _compiled(
     program: Program, meshes: Sequence[Mesh], options: Options, phases: Sequence[str], way: Way
 ) -> CompiledModel | CompiledPipeline:
-    if way.stages is not None:
-        return _staged(program, meshes, options, phases, way)
-    if way.offload is not Offload.NONE or program.on_host:
-        batches = on_meshes(program, phases, meshes, options, way.offload, way.ahead, way.best_batch)
-        found = batches[0].found
-        assert found is not None, "what is tried first fits"
-        texts = [batches_text(batches)] if way.best_batch else []
-        compiled = with_runs(found.compiled) if way.check else found.compiled
-        return CompiledModel(compiled, (), found, "\n".join([*texts, offload_text(found)]))
+    if way.stages is not None or way.offload is not Offload.NONE or program.on_host:
+        found: CompiledModel | CompiledPipeline = late("compiler.report.other_ways").in_other_ways(
+            program, meshes, options, phases, way
+        )
+        return found
     shapes, best = best_of(program, phases, meshes, options, way.separate)
     return CompiledModel(compile_phases(program, phases, best, options, way.check, way.separate), shapes)
-
-
-def _staged(
-    program: Program, meshes: Sequence[Mesh], options: Options, phases: Sequence[str], way: Way
-) -> CompiledModel | CompiledPipeline:
-    """The quickest of the ways to have stages, or none."""
-    wanted, texts, tried = way.stages or None, [], None
-    if way.best_batch:
-        how = options, wanted, way.micro_batches, way.offload, way.ahead
-        batches = most_sequences_staged(program, phases, meshes, *how)
-        texts, program = [staged_batches_text(batches)], of_batch(program, batches[0].batch)
-        tried = None if way.check else batches[0].found
-    if tried is None:
-        tried = tries(program, phases, meshes, options, wanted, way.micro_batches, way.check, way.offload, way.ahead)
-    best = tried[0].found
-    assert best is not None, "what is tried first fits"
-    if isinstance(best, Staged):
-        return CompiledPipeline(best, tried, "\n".join(texts))
-    return CompiledModel(best, choice="\n".join([*texts, tries_text(tried)]))

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TypeVar
 
-from ...ir.diagnostics import did_you_mean, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.plan import Outcome
 from ..plan.compiled import Compilation
 from ..plan.staged import Staged
 from ..plan.tries import Try, outcome_of
+from ..text.arguments import one_of
 from ..text.files import write_files
-from .targets import Emit, staged_files, staged_in_one
+from .staged_targets import staged_files, staged_in_one
+from .targets import FRAME, Emit
 from .text import Detail
-
-FRAME = '<iframe srcdoc="{page}" width="100%" height="640" style="border:1px solid #8888"></iframe>'
 
 
 @dataclass(frozen=True)
@@ -88,15 +85,3 @@ class CompiledPipeline:
     def _repr_html_(self) -> str:
         """The page of the pipeline, in a frame of its own, for notebooks."""
         return FRAME.format(page=escape(self.emit(Emit.HTML), quote=True))
-
-
-T = TypeVar("T")
-
-
-def one_of(known: Iterable[T], name: str, what: str) -> T:
-    """What is called `name`, of things by their names. Raises InputError where there is nothing of that name."""
-    names = {str(one): one for one in known}
-    if name not in names:
-        hint = did_you_mean(str(name), names) or f"they are {', '.join(names)}"
-        raise fail(f"There is no {what} `{str(name)[:60]}`.", hint=hint)
-    return names[name]

@@ -11,9 +11,9 @@ from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
-from ..text.arguments import checked
+from ..text.arguments import checked, one_of
 from .compiled_model import CompileOptions, compile
-from .compiled_pipeline import CompiledPipeline, one_of
+from .compiled_pipeline import CompiledPipeline
 from .explain_stages import ExplainedPipeline, explain_pipeline
 from .explain_text import Explained, explained_phase
 

@@ -26,7 +26,7 @@ from ...ir.spmd import Compute, Move, SpmdProgram, SpmdValue
 from ...passes.plan import Objective
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.shapes import Shape, ranking_data
-from ..simulate.check import CheckReport
+from ..simulate.check_report import CheckReport
 from .text import together_data
 
 Data = dict[str, object]

@@ -26,7 +26,7 @@ from ...ir.text.write_spmd import folded, print_spmd
 from ...passes.lower.insert import spell_handovers
 from ...passes.plan import Objective, Outcome, Plan
 from ..plan.compiled import Compilation, CompiledPhase
-from ..simulate.check import ERROR_TOLERANCE, CheckReport
+from ..simulate.check_report import ERROR_TOLERANCE, CheckReport
 from ..text.terminal import count_text, gap_text, share_text, table, time_text
 
 MOST_NAMED = 3  # of the values that are live at the worst point

@@ -21,11 +21,13 @@ from ...ir.program import Einsum, Kind, Program, Take, operand_names, stored_in
 from ...passes.choose import Options
 from ...passes.stages.divide import Stage, layers_of
 from ..plan.compiled import Compilation
-from ..plan.offload import Offload, compile_offloaded
+from ..plan.offload import compile_offloaded
 from ..plan.pipeline import compile_phases
 from ..plan.staged import Staged, streamed_what
 from ..plan.tries import tries
-from ..simulate.check import ERROR_TOLERANCE, largest_difference
+from ..plan.way import Offload
+from ..simulate.check import largest_difference
+from ..simulate.check_report import ERROR_TOLERANCE
 from ..simulate.pointwise import Array
 from ..simulate.reference import fan_in, random_stored, rows, run_reference
 from ..simulate.shrink import true_part, zero_padded

@@ -22,7 +22,7 @@ from ..emit.jax_tree import names_of
 from ..jax.processes import run_processes, sharing
 from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.staged import Staged
-from ..simulate.check import ERROR_TOLERANCE
+from ..simulate.check_report import ERROR_TOLERANCE
 from ..simulate.finite import representable
 from ..simulate.pointwise import Array
 from ..simulate.staged import SmallPhase

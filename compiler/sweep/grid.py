@@ -11,9 +11,9 @@ from ...cost.streams import host_of
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
-from ..plan.offload import Offload
 from ..plan.pipeline import select_phases
 from ..plan.serving import serving
+from ..plan.way import Offload
 from .points import Asked, Sweep
 
 MOST = 1 << 40  # of a batch or a context

@@ -19,9 +19,9 @@ from ...ir.choices import with_skew
 from ...ir.diagnostics import Source
 from ...ir.dtype import Dtype
 from ...ir.program import Program
-from ..plan.offload import Offload
 from ..plan.pipeline import program_of
 from ..plan.serving import Serving
+from ..plan.way import Offload
 
 FORM = 5  # of the results file; another number, another form
 Data = dict[str, Any]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
-from ..plan.offload import Offload
 from ..plan.pipeline import read_model
+from ..plan.way import Offload
 from ..text.arguments import checked, skew_of
 from ..text.processes import completed
 from .answers import Answer, Target, answer

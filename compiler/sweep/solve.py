@@ -16,10 +16,10 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.plan import PROVEN
 from ..plan.compiled import CompiledPhase
-from ..plan.offload import Offload
 from ..plan.pipeline import compile_phase
 from ..plan.serving import sizes_at
 from ..plan.shapes import mesh_name, meshes_of
+from ..plan.way import Offload
 from .points import IN_MESH_ORDER, Point, Record, Status, Sweep, Tried
 from .ways import Found, options_of, ways
 

@@ -11,7 +11,7 @@ from typing import Any
 from ...ir.diagnostics import plural
 from ...ir.dtype import Dtype
 from ...ir.inert import visible
-from ..plan.offload import Offload
+from ..plan.way import Offload
 from ..text.extras import optional
 from ..text.terminal import count_text, table, time_text
 from .answers import Answer, Frontier, Target, answer, best_points, cost_of, cost_unit, frontier_of, plotted

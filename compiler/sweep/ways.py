@@ -16,11 +16,12 @@ from ...passes.layouts.strategies import live_axes
 from ...passes.plan import PROVEN, Cutoff, NoPlan, Outcome, relative_gap
 from ...passes.stages.divide import layers_of
 from ..plan.compiled import CompiledPhase
-from ..plan.offload import Offload, compile_offloaded
+from ..plan.offload import compile_offloaded
 from ..plan.pipeline import compile_phase
 from ..plan.shapes import mesh_name
 from ..plan.staged import Staged, streamed_what
 from ..plan.tries import tries
+from ..plan.way import Offload
 from .points import BEATEN, IN_MESH_ORDER, Point, Status, Sweep, Tried
 
 

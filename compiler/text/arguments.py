@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import wraps
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import did_you_mean, fail
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """The function, which raises InputError for an argument that is not of the type that it declares."""
     signature = inspect.signature(function)
+    taken = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
 
     @wraps(function)
     def checking(*args: P.args, **kwargs: P.kwargs) -> R:
-        hints = get_type_hints(function)
+        hints = get_type_hints(SimpleNamespace(__annotations__=taken), function.__globals__)
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             many = signature.parameters[name].kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
             if not many and not _fits(value, hints[name]):
@@ -85,3 +87,12 @@ def capacity_of(text: str | None) -> Fraction | None:
     if Fraction(text) < 1:
         raise fail(f"A capacity of {text} has no room for what is expected.", hint=hint)
     return Fraction(text)
+
+
+def one_of(known: Iterable[T], name: str, what: str) -> T:
+    """What is called `name`, of things by their names. Raises InputError where there is nothing of that name."""
+    names = {str(one): one for one in known}
+    if name not in names:
+        hint = did_you_mean(str(name), names) or f"they are {', '.join(names)}"
+        raise fail(f"There is no {what} `{str(name)[:60]}`.", hint=hint)
+    return names[name]

@@ -13,7 +13,8 @@ from judge.few_ops import few_ops, pinned_ends, pins
 from judge.generator import Case, generate
 from judge.optimum import optimum
 
-from escc.compiler.simulate.check import CheckReport, check
+from escc.compiler.simulate.check import check
+from escc.compiler.simulate.check_report import CheckReport
 from escc.cost.estimate import predict
 from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError

@@ -9,9 +9,9 @@ import pytest
 from programs import TINY_DECODER as TINY
 
 from escc import Hardware, Mesh, parse
-from escc.compiler.plan.offload import Offload
 from escc.compiler.plan.staged_offload import compile_streamed_stages, with_hosts
 from escc.compiler.plan.streamed_layers import streaming
+from escc.compiler.plan.way import Offload
 from escc.compiler.simulate.reference import random_stored, run_reference
 from escc.cost.hardware import Host
 from escc.cost.network import Network

@@ -96,7 +96,7 @@ def test_codes_are_decoded_where_they_are_multiplied(codes: str, scale: str, tpu
 
 
 STACK = """
-dim B = 256, E = 16384, F = 16384, E128 = E / 128, F128 = F / 128
+dim B = 64, E = 16384, F = 16384, E128 = E / 128, F128 = F / 128
 block layer(x: bf16[B,E]) -> bf16[B,E] {
   param Wi: fp8[E,F] * f32[E128,F128]
   param Wd: fp8[F,E] * f32[F128,E128]
@@ -110,14 +110,13 @@ EXPERTS = """
 dim B = 8192, E = 2048, T = 4096, X = 8, E128 = E / 128, T128 = T / 128
 block layer(x: bf16[B,E]) -> bf16[B,E] {
   param Wr: bf16[E,X]
-  param Wi, Wg: fp8[X,E,T] * f32[X,E128,T128]
+  param Wi: fp8[X,E,T] * f32[X,E128,T128]
   param Wd: fp8[X,T,E] * f32[X,T128,E128]
   r: f32[B,X] = x[B,E] * Wr[E,X]
   m: bf16 = choose(r, over=X, keep=1)
   t[B,X,E] = m[B,X] * x[B,E]
   u[B,X,T] = t[B,X,E] * Wi[X,E,T]
-  g[B,X,T] = t[B,X,E] * Wg[X,E,T]
-  h = silu(g) * u
+  h = silu(u)
   d[B,X,E] = h[B,X,T] * Wd[X,T,E]
   y[B,E] = m[B,X] * d[B,X,E]
   return x + y
@@ -134,7 +133,7 @@ def on_v4(text: str) -> CompiledPhase:
 def test_a_tpu_lays_out_no_scales_for_each_place() -> None:
     """Its codes in groups are all that there is of a matrix beside what is stored."""
     found = check_tpu(on_v4(STACK))
-    assert found.memory["live"] - found.memory["argument"] <= 1.1 * 16384**2
+    assert found.memory["live"] - found.memory["argument"] <= 1.1 * 16384**2 / 2  # a chip has half of it
 
 
 @needs_libtpu

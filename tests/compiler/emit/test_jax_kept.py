@@ -47,15 +47,21 @@ held["float8_e8m0fnu"] = [2**-127, 0.25, 1, 2, 2**127]
 for dtype, values in held.items():
     listed = np.load("PATH/listed.npy")
     cases = [(random.choice(values[: 2 + n % 9], (50, *shape)), count) for n, (shape, count) in enumerate({SHAPES!r})]
-    for n, (keys, count) in enumerate([*cases, (listed, 3)][: None if dtype in tiny else -1]):
-        keys = np.asarray(keys, float).astype(jnp.dtype(dtype))
-        chosen = partial(kept, rank=keys.ndim - 1, count=count, dtype=jnp.bfloat16)
-        mask = jax.jit(chosen)(keys)
-        assert mask.dtype == jnp.bfloat16
-        # A sort in a loop may take the least numbers for 0.
-        plain = np.where(np.abs(keys.astype(float)) <= tiny.get(dtype, 0), 0, keys.astype(float)).astype(keys.dtype)
-        for most in (1, 7 * keys[0].size) if n % 3 == 1 else ():  # a row at a time, and several, the last fewer
-            assert (jax.jit(partial(chosen, most=most))(plain) == jax.jit(chosen)(plain)).all()
+    cases = [*cases, (listed, 3)][: None if dtype in tiny else -1]
+    every = [np.asarray(keys, float).astype(jnp.dtype(dtype)) for keys, _ in cases]
+    chosen = [partial(kept, rank=k.ndim - 1, count=count, dtype=jnp.bfloat16) for k, (_, count) in zip(every, cases)]
+    masks = jax.jit(lambda every: [choose(keys) for choose, keys in zip(chosen, every)])(every)
+    assert all(mask.dtype == jnp.bfloat16 for mask in masks)
+    # A sort in a loop may take the least numbers for 0.
+    plain = [
+        np.where(np.abs(k.astype(float)) <= tiny.get(dtype, 0), 0, k.astype(float)).astype(k.dtype) for k in every[1::3]
+    ]
+    # A row at a time, several at a time, the last fewer, and all at once.
+    looped = [[partial(c, most=most) for most in (1, 7 * k[0].size)] for c, k in zip(chosen[1::3], plain)]
+    ways = [[*loops, whole] for loops, whole in zip(looped, chosen[1::3])]
+    made = jax.jit(lambda plain: [[way(keys) for way in each] for each, keys in zip(ways, plain)])(plain)
+    assert all((mask == whole).all() for *loops, whole in made for mask in loops)
+    for n, (keys, mask) in enumerate(zip(every, masks)):
         found[f"{{dtype}} {{n}} keys"] = keys.astype(float)
         found[f"{{dtype}} {{n}} mask"] = np.asarray(mask).astype(float)
 np.savez("PATH/masks.npz", **found)

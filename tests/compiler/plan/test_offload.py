@@ -11,11 +11,12 @@ from programs import TINY_DECODER
 
 from escc.compiler.plan import offload
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.offload import Offload, Offloaded, compile_offloaded, on_meshes
+from escc.compiler.plan.offload import Offloaded, compile_offloaded, on_meshes
 from escc.compiler.plan.pipeline import compile_phases, load, model_source, parse
 from escc.compiler.plan.staged_offload import compile_streamed_stages
 from escc.compiler.plan.streamed_layers import streaming
 from escc.compiler.plan.tries import tries
+from escc.compiler.plan.way import Offload
 from escc.compiler.report.offload_text import chip_flops_per_s
 from escc.cost.hardware import Hardware, Host
 from escc.cost.streams import HostFull, least_fetched_s

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
 from escc.compiler.emit.numpy_source import emit_numpy
-from escc.compiler.simulate.check import ERROR_TOLERANCE, check, largest_difference
+from escc.compiler.simulate.check import check, largest_difference
+from escc.compiler.simulate.check_report import ERROR_TOLERANCE
 from escc.compiler.simulate.finite import NotFinite, Watch
 from escc.compiler.simulate.reference import run_reference
 from escc.ir.collective import AllReduce, Embed

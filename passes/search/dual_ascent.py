@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,19 @@ NOTHING = 1e-6  # of a group's latency
 STEP = 0.5  # of what a tensor need not pay of a group's latency, how much it hands on at once
 
 
+@dataclass(frozen=True, eq=False)
+class _Least:
+    """The least `value` of what was made `of` some objects: half of all bounds are asked for where few have changed.
+    Arrays are never written to, so that what is made of the same ones is the same."""
+
+    of: tuple[object, ...]
+    value: float
+
+    def is_of(self, now: tuple[object, ...]) -> bool:
+        """Whether it is that of these objects, which are as many."""
+        return all(map(is_, self.of, now))
+
+
 @dataclass(eq=False)
 class Factor:
     """A tensor, or some of its uses at a share of the price, as a function of the layouts at its
@@ -39,6 +53,7 @@ class Factor:
     ports: tuple[Port, ...]
     potentials: list[Floats]
     known: KnownTrees
+    least: _Least | None = None
 
     def copy(self) -> Factor:
         """The same potentials, to go on from by itself."""
@@ -54,7 +69,10 @@ class Factor:
 
     def minimum(self) -> float:
         """The least value over all layouts at the ports."""
-        return float((self.potentials[0] + self.trees()[-1]).min())
+        if self.least is None or not self.least.is_of((self.distances, *self.potentials)):
+            value = float((self.potentials[0] + self.trees()[-1]).min())
+            self.least = _Least((self.distances, *self.potentials), value)
+        return self.least.value
 
     def marginals(self, at_source: bool) -> list[Floats]:
         """For each layout at the source, or at each use, the least value with that layout."""
@@ -126,6 +144,7 @@ class DualAscent:
                     self.ends[port.node].append((factor, i))
         # What each node has been handed, by its choices.
         self.given = [np.zeros(len(p)) for p in self.prices]
+        self.least: list[_Least | None] = [None] * len(self.prices)
         if groups is not None:
             # Which share of each group's latency the trees of each tensor pay, [tensors, groups].
             member = groups.members()
@@ -135,7 +154,7 @@ class DualAscent:
     def copy(self) -> DualAscent:
         """The same split of prices, to go on from by itself."""
         other = copy.copy(self)
-        other.prices, other.given = list(self.prices), list(self.given)
+        other.prices, other.given, other.least = list(self.prices), list(self.given), list(self.least)
         other.factors = [factor.copy() for factor in self.factors]
         at = {id(f): i for i, f in enumerate(self.factors)}
         other.ends = [[(other.factors[at[id(f)]], i) for f, i in ends] for ends in self.ends]
@@ -162,8 +181,15 @@ class DualAscent:
 
     def bound(self) -> float:
         """The proven lower bound."""
-        nodes = sum(float(self.node_costs(n).min()) for n in range(len(self.prices)))
+        nodes = sum(self._least_cost(n) for n in range(len(self.prices)))
         return nodes + sum(f.minimum() for f in self.factors) - self.refund
+
+    def _least_cost(self, node: int) -> float:
+        """Of the `node_costs`."""
+        known, now = self.least[node], (self.prices[node], self.given[node])
+        if known is None or not known.is_of(now):
+            known = self.least[node] = _Least(now, float(self.node_costs(node).min()))
+        return known.value
 
     def sweep(self) -> None:
         """Once forward and once backward over the program."""

@@ -169,6 +169,40 @@ def test_forbidding_choices_only_raises_the_bound() -> None:
         assert ascent.bound() == before
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_bound_is_that_of_what_is_there_now_whatever_was_asked_before(seed: int) -> None:
+    """Least values are known until something that they are made of changes."""
+    _, ascent = ascent_of(small(seed))
+    rng = np.random.default_rng(seed)
+
+    def forgetful(known: DualAscent) -> float:
+        """The bound of an ascent that has never been asked for one."""
+        other = known.copy()
+        other.least = [None] * len(other.least)
+        for factor in other.factors:
+            factor.least = None
+        return other.bound()
+
+    def costly() -> None:
+        node = int(rng.integers(len(ascent.prices)))
+        ascent.charge({node: rng.random(len(ascent.prices[node]))}, 0.25)
+
+    def cheaper() -> None:
+        factor = ascent.factors[int(rng.integers(len(ascent.factors)))]
+        factor.distances = factor.distances.repriced(factor.distances.price * rng.random())
+
+    def narrower() -> None:
+        node = int(rng.integers(len(ascent.prices)))
+        ascent.allow(node, np.arange(len(ascent.prices[node])) == np.argmin(ascent.prices[node]))
+
+    for change in (ascent.sweep, costly, cheaper, ascent.round, narrower, ascent.sweep, cheaper, costly):
+        before = ascent.bound()
+        kept = ascent.copy()
+        change()
+        assert ascent.bound() == forgetful(ascent)
+        assert kept.bound() == before == forgetful(kept)
+
+
 def test_where_there_is_no_plan_nothing_is_alive_and_nobody_is_warned() -> None:
     _, ascent = ascent_of(small(1))
     ascent.allow(0, np.zeros(len(ascent.prices[0]), dtype=bool))

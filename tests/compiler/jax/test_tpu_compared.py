@@ -18,7 +18,7 @@ from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 
 MODEL = """
-dim B = 64, E = 256, V = 8192
+dim B = 64, E = 256, V = 2048
 
 main(x: bf16[B,E]) {
   param table: bf16[E,V]
@@ -32,7 +32,7 @@ main(x: bf16[B,E]) {
   return y, found
 }
 """
-KEYS = re.compile(r"= (f32|bf16)\[[\d,]*8192\]\S* add\(")
+KEYS = re.compile(r"= (f32|bf16)\[[\d,]*2048\]\S* add\(")
 
 
 def kernels(step: str, compiled: CompiledPhase, folder: Path, direction: str) -> list[str]:
@@ -43,7 +43,7 @@ def kernels(step: str, compiled: CompiledPhase, folder: Path, direction: str) ->
     names = {"names": mesh.names, "sizes": mesh.sizes}
     tpu._compile(folder, {"topology": where.topology, "config": where.config, **names})
     found = re.split(r"\n(?=%|ENTRY)", (folder / "final.txt").read_text())
-    compares = re.compile(rf"pred\[\d+,8192\].* compare\(.*direction={direction}")
+    compares = re.compile(rf"pred\[\d+,2048\].* compare\(.*direction={direction}")
     return [kernel for kernel in found if compares.search(kernel)]
 
 

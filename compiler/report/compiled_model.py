@@ -281,9 +281,8 @@ def _compiled(
     program: Program, meshes: Sequence[Mesh], options: Options, phases: Sequence[str], way: Way
 ) -> CompiledModel | CompiledPipeline:
     if way.stages is not None or way.offload is not Offload.NONE or program.on_host:
-        found: CompiledModel | CompiledPipeline = late("compiler.report.other_ways").in_other_ways(
-            program, meshes, options, phases, way
-        )
+        other = late("compiler.report.stages_and_streams")
+        found: CompiledModel | CompiledPipeline = other.staged_or_streamed(program, meshes, options, phases, way)
         return found
     shapes, best = best_of(program, phases, meshes, options, way.separate)
     return CompiledModel(compile_phases(program, phases, best, options, way.check, way.separate), shapes)

@@ -46,7 +46,7 @@ class _Least:
 class Factor:
     """A tensor, or some of its uses at a share of the price, as a function of the layouts at its
     ports: `potentials[0]` at the source, the others at the uses, all [layouts]. What a potential
-    loses, the node at that port has gained."""
+    loses, the node at that port has gained. `least`: the minimum, when that was last asked for."""
 
     tensor: int
     distances: Distances

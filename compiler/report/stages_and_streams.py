@@ -1,4 +1,4 @@
-"""Plans with streams from the host, or in stages, as a script or a notebook holds them."""
+"""A model compiled in stages, or with streams from the host, as a script or a notebook holds it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .offload_text import batches_text, offload_text, staged_batches_text
 from .staged_text import tries_text
 
 
-def in_other_ways(
+def staged_or_streamed(
     program: Program, meshes: Sequence[Mesh], options: Options, phases: Sequence[str], way: Way
 ) -> CompiledModel | CompiledPipeline:
     """The phases of a program on the best of several meshes, in stages, or with streams. Raises as `compile` does."""

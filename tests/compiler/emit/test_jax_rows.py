@@ -55,13 +55,17 @@ weights = np.sin(np.arange(60, dtype=np.float32)).reshape(3, 4, 5)
 for rows in (8, 256, 257, 512, 513, 4096, 9000):
     sizes, a = np.array([rows // 3, 0, rows // 2]), np.cos(np.arange(4 * rows, dtype=np.float32)).reshape(rows, 4)
     at = Routing(None, (), 1, rows, 1, (), None, None, jnp.asarray(sizes))
-    found = expert_dot(jnp.asarray(a), jnp.asarray(weights), at, jnp.float32)
+    stack = np.stack([weights * layer for layer in range(4)])
+
+    def both(a, weights, stack):
+        alone = expert_dot(a, weights, at, jnp.float32)
+        return alone, expert_dot(a, stack[2], at, jnp.float32, (stack, 2))
+
+    found, among = jax.jit(both)(a, weights, stack)
     expert = np.repeat(np.arange(3), sizes)
     wanted = np.einsum("rt,rtc->rc", a[: len(expert)], weights[expert])
     np.testing.assert_allclose(found[: len(expert)], wanted, atol=1e-5)
     assert found.shape == (rows, 5) and not np.any(found[len(expert) :])
-    stack = jnp.stack([jnp.asarray(weights) * layer for layer in range(4)])
-    among = expert_dot(jnp.asarray(a), stack[2], at, jnp.float32, (stack, 2))
     np.testing.assert_allclose(among[: len(expert)], 2 * wanted, atol=1e-5)
     assert among.shape == found.shape and not np.any(among[len(expert) :])
 raise SystemExit(0)

@@ -217,8 +217,9 @@ def live_do_not_fit(limits: Limits | JointLimits, graph: Graph, mesh: Mesh, capa
     least = max((p.needs for p in parts), key=lambda needs: needs.stored_bytes(every) + needs.worst(every)[1])
     point, live = least.worst(every)
     stored = least.stored_bytes(every)
-    largest = sorted((-term.least(every), term.value) for term in point.terms)[:5]
-    listed = ", ".join(f"`{name}` {_size(-size)}" for size, name in largest if size)
+    own = [(-term.least(every), f"`{term.value}`") for term in point.terms]
+    padding = [(-term.least(every), f"`{term.value}` (padding)") for term in least.beside]
+    listed = ", ".join(f"{name} {_size(-size)}" for size, name in sorted(own + padding)[:5] if size)
     where = "at the start" if point.step is None else f"as `{point.step}` is made"
     start = "No plan keeps to" if proven else "No plan was found that keeps to"
     known = "are the least"

@@ -6,6 +6,7 @@ What holds at one capacity holds at a larger one, so plans found with less memor
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from judge.generator import generate
 
-from escc.compiler.plan.pipeline import compile_plan, load
+from escc.compiler.plan.pipeline import compile_plan, load, parse
 from escc.cost.hardware import Convention, Hardware
 from escc.cost.memory import memory
 from escc.ir.diagnostics import InputError
@@ -114,3 +115,30 @@ def test_a_large_problem_has_a_plan_after_a_look_or_two(monkeypatch: pytest.Monk
     (spmd,) = insert(plan)
     assert memory(spmd).total_bytes <= HARDWARE.hbm_bytes
     assert 1e-9 < plan.gap < 0.01
+
+
+PADDED = """
+dim B = 6, E = 30, F = 44
+block layer(x: bf16[B,E]) -> bf16[B,E] {
+  param Wi: bf16[E,F]
+  param Wd: bf16[F,E]
+  u[B,F] = x[B,E] * Wi[E,F]
+  d[B,E] = u[B,F] * Wd[F,E]
+  return x + d
+}
+main(x: bf16[B,E]) { return repeat 9 layer(x) }
+"""
+
+
+def test_what_is_said_to_be_live_is_listed_with_its_padding() -> None:
+    """On TPUs the lanes of small matrices take more than these do."""
+    options = Options(Hardware.load("tpu-v4"), capacity_bytes=40e3)
+    with pytest.raises(InputError) as refused:
+        choose(parse(PADDED), "main", Mesh.parse("2x3"), options)
+    [found] = refused.value.diagnostics
+    live = re.search(r"([\d.]+) kB of live values", found.message)
+    assert live is not None and found.hint is not None
+    sizes = re.findall(r"`([\w.]+)`( \(padding\))? ([\d.]+) (kB|bytes)", found.hint)
+    assert ("layer.Wd", " (padding)") in {(name, form) for name, form, _, _ in sizes}
+    total = sum(float(size) / (1 if unit == "kB" else 1e3) for *_, size, unit in sizes)
+    assert total == pytest.approx(float(live[1]), rel=1e-3)

@@ -274,7 +274,7 @@ def programs(draw: st.DrawFn) -> SpmdProgram:
     return with_sharded_choices(SpmdProgram(name, phase, mesh, sizes, tuple(values), body, results))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(programs(), st.text(max_size=120))
 def test_programs_read_back_and_print_the_same_again(spmd: SpmdProgram, note: str) -> None:
     text = print_spmd(spmd)

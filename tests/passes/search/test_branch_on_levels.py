@@ -116,7 +116,7 @@ def test_what_a_relaxation_takes_nearly_all_of_is_settled_or_else_one_choice() -
 
 def test_a_plan_near_a_relaxation_is_found_with_few_more(monkeypatch: pytest.MonkeyPatch) -> None:
     found = 0
-    for seed in range(16):
+    for seed in range(24):
         problem = problem_of(seed, SQUARE, LINKS)
         problem = Problem(problem.graph, problem.prices, problem.distances, problem.settings)
         limits = rooms(problem, seed)
@@ -130,4 +130,4 @@ def test_a_plan_near_a_relaxation_is_found_with_few_more(monkeypatch: pytest.Mon
         assert bound == pytest.approx(same) and bound <= least * (1 + 1e-6)
         assert plan is None or (limits.fits(plan) and plan.price >= least * (1 - 1e-6))
         found += plan is not None and without is None
-    assert found >= 4
+    assert found >= 6

@@ -195,12 +195,12 @@ def made(q, k):
 
 
 turned = False
-np.testing.assert_allclose(attended(q, k), jax.nn.softmax(jnp.where(mask, q @ k.T, -jnp.inf)) @ k, atol=1e-5)
+assert jnp.abs(attended(q, k) - jax.nn.softmax(jnp.where(mask, q @ k.T, -jnp.inf)) @ k).max() < 1e-5
 jax.effects_barrier()
 several, turned = len(counted), "{out}" == "ML"
 found = made(q, k).T if turned else made(q, k)
 jax.effects_barrier()
-np.testing.assert_allclose(jnp.where(mask, found, 0), jnp.where(mask, q @ k.T, 0), atol=1e-5)
+assert jnp.abs(jnp.where(mask, found, 0) - jnp.where(mask, q @ k.T, 0)).max() < 1e-5
 raise SystemExit(f"{{several}} {{len(counted) - several}}")
 """
 

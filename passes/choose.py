@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +21,6 @@ from ..cost.stages import NO_PASSING, Passing
 from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh
 from ..ir.program import Phase, Pin, Program
-from ..ir.spmd import SpmdProgram
 from .expansion.once import sent_once
 from .expansion.orders import Orders, Product
 from .ilp.solver import Settings
@@ -32,24 +29,20 @@ from .layouts.space import Order
 from .layouts.strategies import live_axes
 from .lower.insert import insert
 from .plan import Cutoff, NoPlan, Objective, Outcome, Plan, Timing, Work
-from .search.branch_and_bound import Side
-from .search.derive_memory_bounds import ORDERED, moments, needs
-from .search.detours import Detours
+from .reader import Reader
 from .search.exact import Prover
-from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
+from .search.extract_plan import least_bytes
 from .search.gathered import with_gathers
 from .search.graph import Graph, build_graph
-from .search.join_phases import for_each, join_phases, view
-from .search.limits import JointLimits, Limits, does_not_fit, live_do_not_fit
+from .search.join_phases import for_each, join_phases
+from .search.limits import does_not_fit, live_do_not_fit
 from .search.parts import in_parts, pins_in_parts, with_whole_axes
 from .search.pinning import apply_pins, bar
 from .search.prices import Moves, all_moves
-from .search.problem import Candidate, Problem
+from .search.problem import Problem
 from .search.search import least_price, search
 from .search.steiner import Distances
-from .search.step_order import joined
 from .search.symmetry import representatives, with_plainest_axes
-from .search.tree_costs import Trees
 
 Floats = NDArray[np.float64]
 LEAST_EXCHANGED = 0.01  # of the time of a plan that sends what is chosen, for which sending it otherwise is planned
@@ -349,7 +342,8 @@ def _planned(task: _Task, below: float) -> Plan:
     started = time.perf_counter()
     options = task.options
     prover = Prover(task.problem)
-    reader = _Reader(task.programs, task.phases, task.mesh, task.moves, task.problem, options)
+    shown = options.hardware, options.objective, options.capacity, options.stored_bytes
+    reader = Reader(task.programs, task.phases, task.mesh, task.moves, task.problem, *shown)
     limits = reader.limits()
     try:
         found = search(task.problem, limits, prover, below, reader.sides)
@@ -368,88 +362,6 @@ def _planned(task: _Task, below: float) -> Plan:
     total = time.perf_counter() - started
     timed = replace(plan, timing=Timing(total - prover.solve_s, prover.solve_s))
     return replace(timed, in_mesh_order=True) if task.order else with_plainest_axes(timed, task.alike)
-
-
-@dataclass(frozen=True, eq=False)
-class _Reader:
-    """Reads plans off what has been chosen, and what they hold."""
-
-    programs: Mapping[str, Program]
-    phases: Sequence[Phase]
-    mesh: Mesh
-    moves: Moves
-    problem: Problem
-    options: Options
-
-    @cached_property
-    def _trees(self) -> dict[tuple[bool, bool], Trees]:
-        """The trees of plans, with projections apart or not, and with all collectives alone or not."""
-        graph, settings = self.problem.graph, self.options.settings
-        moves = {False: self.moves, True: replace(self.moves, groups=None)}
-        return {
-            (apart, alone): moves[alone].trees(graph, settings, lean=apart)
-            for apart, alone in product((False, True), repeat=2)
-        }
-
-    def plan(self, found: Candidate, apart: bool) -> Plan:
-        """The plan that `found` is, with projections `apart` or as they run as one."""
-        objective, trees = self.options.objective, self._trees[apart, found.alone]
-        read = [
-            read_phase(p.name, self.programs[p.name], self._calls(p), self.moves, trees, self.problem, found, objective)
-            for p in self.phases
-        ]
-        own = tuple(replace(phase, apart=apart) for phase in read)
-        stored = stored_layouts(self.problem.graph, found.chosen)
-        handed = read_handovers(self.phases, self.moves, trees, self.problem, found)
-        alone = own[0].bound if len(own) == 1 else None
-        price, bound = (found.price, found.bound) if alone is None else (own[0].price, alone)
-        return Plan(self.mesh, objective, stored, own, Timing(0.0, 0.0), handed, price, bound)
-
-    def sides(self) -> Iterator[Side]:
-        """All plans: first those in which every collective runs alone, for which it is known when each runs."""
-        if self.moves.groups is not None:
-            limits = self.limits(alone=True)
-            problem = replace(self.problem, groups=None)
-            assert limits is not None, "there is a limit on all plans"
-            yield Side(problem, limits, Detours(problem, self.moves, self._trees[True, True]))
-        limits = self.limits(alone=False)
-        assert limits is not None, "there is a limit on all plans"
-        yield Side(self.problem, limits, Detours(self.problem, self.moves, self._trees[True, False]))
-
-    def limits(self, alone: bool | None = None) -> Limits | JointLimits | None:
-        """The memory that a plan may take; None where that is any amount. `alone`: of plans in which every
-        collective runs alone, or of those in which some run as one; None: of any."""
-        ordered = self.moves.groups is None or alone is True
-        combined = self.moves.groups is not None and alone is False
-        lanes, fused = self.options.hardware.lanes, self.options.hardware.fuses_products
-        parts = []
-        spelled = cache(lambda found, apart: insert(self.plan(found, apart)))
-        for n, phase in enumerate(self.phases):
-            graph = view(self.problem.graph, phase.name)
-            stored = self.options.stored_bytes
-            if self.options.objective is Objective.MEMORY:
-                stored = min(stored, least_bytes(graph) * (1 + 1e-12))
-            if min(stored, self.options.capacity) == math.inf:
-                return None
-            groups = None if ordered else self.moves.groups
-            as_one = ORDERED if groups is None else joined(groups, self.problem.graph, phase.name)
-            least = needs(self.programs[phase.name], phase.name, self.mesh, graph, as_one, lanes, fused)
-            told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph, fused=fused)
-            spell = _nth(spelled, n)
-            room = self.options.capacity
-            parts.append(Limits(room, stored, least, spell, told, phase.name, combined, lanes, fused))
-        # Of phases together, programs with rows for moves as well take a solver minutes where without it takes seconds.
-        return parts[0] if len(parts) == 1 else JointLimits(tuple(parts)).standing
-
-    def _calls(self, phase: Phase) -> int:
-        """How often a phase counts."""
-        return phase.calls if len(self.phases) > 1 else 1
-
-
-def _nth(
-    spelled: Callable[[Candidate, bool], tuple[SpmdProgram, ...]], n: int
-) -> Callable[[Candidate, bool], SpmdProgram]:
-    return lambda found, apart: spelled(found, apart)[n]
 
 
 def _problem(graph: Graph, moves: Moves, network: Network, alike: Sequence[Sequence[str]], options: Options) -> Problem:

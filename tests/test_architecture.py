@@ -20,6 +20,7 @@ FLOORS = {  # the rooms of a folder, each above all that it imports from; what i
         ("ilp",),
         ("search", "lower"),
         ("overlap",),
+        ("reader.py",),
         ("choose.py",),
         ("least_held.py",),
         ("stages",),

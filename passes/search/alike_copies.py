@@ -83,7 +83,7 @@ class ClassLimits:
     def limits(self, limits: Limits | JointLimits) -> Limits | JointLimits:
         """Those of the plans in which all copies choose alike."""
         if isinstance(limits, JointLimits):
-            return JointLimits(tuple(map(self._of_phase, limits.parts)))
+            return replace(limits, parts=tuple(map(self._of_phase, limits.parts)))
         return self._of_phase(limits)
 
     def loads(self, limits: Limits | JointLimits) -> list[Load]:

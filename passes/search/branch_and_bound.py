@@ -14,10 +14,12 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from ..layouts.space import Mask
+from .combinable import Combining
 from .detours import Detours
 from .dual_ascent import DualAscent, Floats
 from .exact import Prover
@@ -50,12 +52,13 @@ def press(
     read: Callable[[Sequence[int]], Candidate],
     fits: Callable[[Candidate], bool],
     turns: int,
-    combined: bool = False,
+    combining: Combining = (),
     enough: float = math.inf,
 ) -> Pressed | None:
     """Charge for the memory of `loads` until the plan that is read off keeps to the limits, and bring the charge
-    near the least that does. `fits` is asked of every plan on the way. `combined`: the bound is one of plans that
-    run some collectives as one; with `enough` of it no more is looked at. None where no plan was read off."""
+    near the least that does. `fits` is asked of every plan on the way. `combining`: the bound is one of plans that
+    run some collectives as one, of each of these sets of phases in one; with `enough` of it no more is looked at. None
+    where no plan was read off."""
     best: Pressed | None = None
     failed: dict[int, float] = {}  # of each load the highest charge with which too much was taken
     plenty: dict[int, float] = {}  # and the lowest with which the plan kept to the limits
@@ -63,7 +66,7 @@ def press(
     for turn in range(turns + 1):
         for _ in range(SWEEPS):
             ascent.sweep()
-        bound, chosen = ascent.bound() + (ascent.combining() if combined else 0.0), tuple(ascent.round())
+        bound, chosen = ascent.bound() + ascent.combining(combining), tuple(ascent.round())
         if not np.isfinite(ascent.price_of(chosen)):
             return best
         if bound >= enough:
@@ -147,16 +150,16 @@ class _Cut:
 class Boxes:
     """Of one side the boxes that are left, the best plan so far, and the bound of what was given up. `below`: what a
     plan must cost less than, and `elsewhere` whether another side has one that costs as much, or one was known before.
-    `ascent` has settled on the side without limits. `floor`: a bound of all of its plans."""
+    `floor`: a bound of all of its plans."""
 
-    def __init__(self, side: Side, ascent: DualAscent, prover: Prover, below: float):
-        self.side, self.ascent = side, ascent
+    def __init__(self, side: Side, prover: Prover, below: float):
+        self.side = side
         self.problem, self.limits, self.detours = side.problem, side.limits, side.detours
         self.prover, self.below, self.elsewhere = prover, below, below < math.inf
         self.floor = -math.inf
         self.large = side.problem.columns >= MANY_COLUMNS
         self.in_place, self.before = 0, (0.0, math.inf)  # steps since bound and price were others
-        self.winner = ascent  # that of the box in which the best plan was found
+        self.winner: DualAscent | None = None  # that of the box in which the best plan was found
         problem = self.problem
         self.best: Candidate | None = None
         self.given_up = np.inf
@@ -167,6 +170,11 @@ class Boxes:
         every = sum(arcs)
         a_read = FEW_ARCS_A_READ if every <= MANY_ARCS else ARCS_A_READ
         self.most = min(MOST_READ, MOST_WORK // max(1, every), FEW_READ + every // a_read)
+
+    @cached_property
+    def ascent(self) -> DualAscent:
+        """One that has settled on the side without limits."""
+        return self.problem.settled.copy()
 
     @property
     def price(self) -> float:
@@ -256,7 +264,7 @@ class Boxes:
         known = self.best
         loads = self.limits.loads(tight)
         enough = self.price * (1 - self.problem.settings.gap)
-        pressed = press(ascent, loads, self.reading, self.offered, turns, self.limits.combined, enough)
+        pressed = press(ascent, loads, self.reading, self.offered, turns, self.limits.combining, enough)
         if pressed is not None and self.best is not known:
             self.winner = pressed.ascent
         bound = least if pressed is None else max(least, pressed.bound)
@@ -322,7 +330,7 @@ class Boxes:
         """Of the plans of the price of the best of the side, the plainest."""
         assert self.best is not None, "a plan has been found"
         found = replace(self.best, bound=self.bound)
-        plain = self.prover.plainest(self.winner, found, MOST_COLUMNS, self.limits)
+        plain = self.prover.plainest(self.winner or self.ascent, found, MOST_COLUMNS, self.limits)
         return plain if self.limits.fits(plain) else found
 
     def detour(self, plan: Candidate, most: int) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -28,6 +28,7 @@ from ..layouts.space import PARTIAL_MAX, PARTIAL_SUM, Array, Mask
 from .graph import Graph, Handover, Tensor
 
 Floats = NDArray[np.float64]
+Combining = tuple[frozenset[str], ...]  # phases: of each set in one some collectives run as one
 MOVING = (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_GATHER)  # that do not reduce
 COMBINED = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE, *MOVING)  # in the order in which they follow
 MOVING_KINDS = tuple(map(KINDS.index, MOVING))
@@ -72,10 +73,12 @@ class Key:
 @dataclass(frozen=True, eq=False)
 class Groups:
     """`latency_s[g]`: what a collective of group g takes beside its bytes, over all repetitions.
-    `of[t]`: the group of each arc of tensor t, or ALONE; None for a tensor that nothing reads."""
+    `of[t]`: the group of each arc of tensor t, or ALONE; None for a tensor that nothing reads. `phases`: those in which
+    there are any."""
 
     latency_s: Floats
     of: Sequence[Array | None]
+    phases: frozenset[str] = frozenset()
 
     def members(self) -> Floats:
         """1 where a tensor has an arc in a group, else 0. Shape [tensors, groups]."""
@@ -87,10 +90,27 @@ class Groups:
 
     def take(self, arcs: Sequence[Array | Mask | None]) -> Groups:
         """The same groups with some of each tensor's arcs."""
-        return Groups(
-            self.latency_s,
-            [None if o is None or a is None else o[a] for o, a in zip(self.of, arcs, strict=True)],
-        )
+        of = [None if o is None or a is None else o[a] for o, a in zip(self.of, arcs, strict=True)]
+        return replace(self, of=of)
+
+    def of_phases(self, graph: Graph, combining: Combining) -> list[list[int]]:
+        """For each of some sets of phases their groups, those that have an arc of a tensor of the `graph` left."""
+        own: list[set[int]] = [set() for _ in combining]
+        for tensor, of in zip(graph.tensors, self.of, strict=True):
+            some = () if of is None else np.unique(of[of >= 0]).tolist()
+            for phases, groups in zip(combining, own, strict=True):
+                if str(tensor.phase) in phases:
+                    groups.update(some)
+        return [sorted(groups) for groups in own]
+
+    def only(self, graph: Graph, phases: frozenset[str]) -> Groups | None:
+        """Those of some phases alone, of the tensors of a `graph`; None where none are left."""
+        if self.phases <= phases:
+            return self
+        kept = self.phases & phases
+        tensors = zip(graph.tensors, self.of, strict=True)
+        of = [o if o is None or str(tensor.phase) in kept else np.full(len(o), ALONE) for tensor, o in tensors]
+        return replace(self, of=of, phases=kept) if kept else None
 
 
 def find_groups(programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Arcs | None], network: Network) -> Groups:
@@ -132,7 +152,7 @@ def find_groups(programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Ar
             found, index = keyed
             numbers = [ALONE if key is None else number.get(key, ALONE) for key in found]
             of.append(np.array(numbers, dtype=np.int64)[index])
-    return Groups(np.array([latency[key] for key in number], dtype=np.float64), of)
+    return Groups(np.array([latency[key] for key in number], dtype=np.float64), of, frozenset(k.phase for k in number))
 
 
 def _kinds(tensor: Tensor, arcs: Arcs) -> tuple[list[list[int]], Array]:

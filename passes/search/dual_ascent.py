@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..layouts.space import Mask
-from .combinable import Groups
+from .combinable import Combining, Groups
 from .graph import Graph, Port
 from .steiner import Distances, KnownTrees, point
 
@@ -212,15 +212,17 @@ class DualAscent:
                 self.shares = shares
                 self.reprice()
 
-    def combining(self) -> float:
-        """What plans cost at the least above the bound if collectives of two tensors run as one: a group pays its
-        latency, and both have an arc in it."""
+    def combining(self, some: Combining) -> float:
+        """What plans cost at the least above the bound if of each of some sets of phases in one collectives of two
+        tensors run as one: a group pays its latency, and both have an arc in it."""
+        if not some:
+            return 0.0
         if self.groups is None or not len(self.groups.latency_s):
             return np.inf
         paid = self.shares * self.groups.latency_s
         more = np.sort(self._spare(self.groups) - paid, axis=0)
         least = self.groups.latency_s + more[:2].sum(axis=0) + np.minimum(0.0, more[2:]).sum(axis=0)
-        return max(0.0, float(least.min()))
+        return max(0.0, *(float(least[own].min(initial=np.inf)) for own in self.groups.of_phases(self.graph, some)))
 
     def _spare(self, groups: Groups) -> Floats:
         """What a plan costs at the least above the bound if a tensor has an arc in a group. Shape [tensors,

@@ -316,7 +316,7 @@ class Prover:
         alone it needs few nodes so."""
         if np.count_nonzero(model.upper) > MOST_INTEGER:
             return self._solve(reduced.whole(model), ROOT_NODES, ROUGH)
-        if not reduced.loads or limits.combined:
+        if not reduced.loads or limits.combining:
             return self._solve(reduced.whole(model), NODES)
         program = level_program(reduced.program, model, reduced.loads)
         answer = self._by_scip(program, FEW_NODES)
@@ -380,8 +380,8 @@ class Prover:
             groups = replace(left, latency_s=left.latency_s * unit)
         possible = all(mask.any() for mask in alive)
         loads = taken_by(limits.loads(alive), alive) if limits is not None and possible else []
-        combined = limits is not None and limits.combined
-        program = choice_program(graph, prices, flows, groups, loads, combined)
+        combining = () if limits is None else limits.combining
+        program = choice_program(graph, prices, flows, groups, loads, combining)
         return Reduced(program, [np.flatnonzero(k) for k in alive], arcs, loads, standing)
 
     def _alive(

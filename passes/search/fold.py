@@ -18,7 +18,7 @@ import numpy as np
 
 from ...ir.program import Carry, Stored
 from ..layouts.space import Array
-from .combinable import ALONE, Groups
+from .combinable import ALONE
 from .graph import Graph, Port, Result, Tensor
 from .problem import Problem
 
@@ -363,8 +363,9 @@ class _Classes:
             class_of = np.array([*self.group_of, ALONE])
             latency = np.zeros(max(self.group_of, default=-1) + 1)
             latency[self.group_of] = problem.groups.latency_s
-            of = [problem.groups.of[t] for t in firsts]
-            groups = Groups(latency, [None if own is None else class_of[own] for own in of])
+            every = (problem.groups.of[t] for t in firsts)
+            of = [None if own is None else class_of[own] for own in every]
+            groups = replace(problem.groups, latency_s=latency, of=of)
         prices = [problem.prices[n] for n in nodes]
         distances = [problem.distances[t] for t in firsts]
         return Problem(graph, prices, distances, problem.settings, None, groups, problem.alike)

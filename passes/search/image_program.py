@@ -154,7 +154,7 @@ class ImageSearch:
             start.sweep()
         if below < math.inf:
             return start, problem.found(start.round()), start.bound()
-        pressed = press(start, limits.loads(tight), problem.found, limits.fits, TURNS, limits.combined)
+        pressed = press(start, limits.loads(tight), problem.found, limits.fits, TURNS, limits.combining)
         if pressed is None:
             return start, problem.found(start.round()), start.bound()
         return pressed.ascent, pressed.plan, pressed.bound

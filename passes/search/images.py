@@ -17,7 +17,7 @@ import numpy as np
 
 from ..layouts.reshard import Arcs
 from ..layouts.space import Array, Mask, Space
-from .combinable import ALONE, Groups
+from .combinable import ALONE, Combining, Groups
 from .dual_ascent import DualAscent
 from .graph import Graph, Port, Tensor
 from .limits import JointLimits, Limits
@@ -114,9 +114,9 @@ class ImageLimits:
         return self.loads([np.ones(len(first), dtype=bool) for first in self.images.first])
 
     @property
-    def combined(self) -> bool:
+    def combining(self) -> Combining:
         """As the limits have it."""
-        return self.limits.combined
+        return self.limits.combining
 
     def taken(self, plan: Candidate) -> float:
         """The share of the room that a plan takes at the least, where that is most."""
@@ -276,7 +276,7 @@ def _moves(problem: Problem, rows: Sequence[Array]) -> _Moves | None:
     np.minimum.at(latency, numbers, groups.latency_s)
     if not np.allclose(latency[numbers], groups.latency_s, rtol=1e-9, atol=0.0):
         return None
-    return distances, Groups(latency, members), numbers
+    return distances, replace(groups, latency_s=latency, of=members), numbers
 
 
 class _Merged:

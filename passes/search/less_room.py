@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..layouts.space import Mask
+from .combinable import Combining
 from .dual_ascent import DualAscent
 from .exact import Prover
 from .limits import JointLimits, Limits
@@ -34,9 +35,9 @@ class LessRoom:
     share: float = 1.0
 
     @property
-    def combined(self) -> bool:
-        """Whether only plans that run some collectives as one are of interest."""
-        return self.limits.combined
+    def combining(self) -> Combining:
+        """As the limits have it."""
+        return self.limits.combining
 
     def fits(self, plan: Candidate) -> bool:
         """Whether a plan keeps to the limits, with all the room that there is."""

@@ -16,22 +16,23 @@ from ...ir.mesh import Mesh
 from ...ir.spmd import SpmdProgram
 from ..layouts.space import Mask
 from ..plan import NoPlan, Outcome
+from .combinable import Combining
 from .derive_memory_bounds import Moment
 from .extract_plan import least_bytes
 from .graph import Graph
 from .memory_bounds import Demand, Load, MemoryBounds
 from .problem import Candidate
 
-_Key = tuple[tuple[int, ...], frozenset[int], bool, tuple[tuple[int, tuple[int, ...]], ...], bool]
+_Key = tuple[tuple[int, ...], frozenset[int], frozenset[str], tuple[tuple[int, tuple[int, ...]], ...], bool]
 
 
 class Limited(Protocol):
     """What a plan may take: whether one keeps to that, and what all that is allowed takes at the least.
-    `combined`: only plans that run some collectives as one are of interest."""
+    `combining`: of interest are only plans that run some collectives as one, of each of these sets of phases in one."""
 
     @property
-    def combined(self) -> bool:
-        """Whether only plans that run some collectives as one are of interest."""
+    def combining(self) -> Combining:
+        """Sets of phases, in one of each of which plans of interest run some collectives as one."""
         ...
 
     def fits(self, plan: Candidate) -> bool:
@@ -57,8 +58,7 @@ class Limits:
     """At most `capacity` bytes on a chip at any program point, of which `stored` of parameters and
     caches. `spell` makes the sharded program of a plan, which `cost.memory` judges, with projections
     apart or as they run as one; `needs` is what plans hold at the least, apart, and `moments` tells all copies
-    apart. `combined`: only plans that run some collectives as one are of interest. `lanes`, `fused`: as `cost.memory`
-    has them."""
+    apart. `combining`: as `Limited` has it. `lanes`, `fused`: as `cost.memory` has them."""
 
     capacity: float
     stored: float
@@ -66,7 +66,7 @@ class Limits:
     spell: Callable[[Candidate, bool], SpmdProgram]
     moments: Callable[[bool], tuple[Moment, ...]]
     phase: str
-    combined: bool = False
+    combining: Combining = ()
     lanes: int = 1
     fused: bool = True
     _known: dict[_Key, tuple[MemoryUse, SpmdProgram]] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Limits:
         return self.needs.loads(allowed, self.capacity, self.stored)
 
     def _spelled(self, plan: Candidate, apart: bool) -> tuple[MemoryUse, SpmdProgram]:
-        key = plan.chosen, plan.shared, plan.alone, plan.detours, apart
+        key = plan.chosen, plan.shared, plan.combining, plan.detours, apart
         if key not in self._known:
             spmd = self.spell(plan, apart)
             self._known[key] = memory(spmd, self.lanes, self.fused), spmd
@@ -130,14 +130,10 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class JointLimits:
-    """The limits of several phases, all of which a plan keeps to."""
+    """The limits of several phases, all of which a plan keeps to. `combining`: as `Limited` has it."""
 
     parts: tuple[Limits, ...]
-
-    @property
-    def combined(self) -> bool:
-        """Whether only plans that run some collectives as one are of interest."""
-        return any(part.combined for part in self.parts)
+    combining: Combining = ()
 
     def fits(self, plan: Candidate, apart: bool = True) -> bool:
         """Whether a plan keeps to the limits."""
@@ -146,7 +142,7 @@ class JointLimits:
     @property
     def standing(self) -> JointLimits:
         """These with less known of what plans need, in each phase."""
-        return JointLimits(tuple(part.standing for part in self.parts))
+        return replace(self, parts=tuple(part.standing for part in self.parts))
 
     def held(self, plan: Candidate) -> list[Held]:
         """What a plan holds at its worst point, besides what is stored."""

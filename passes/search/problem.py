@@ -43,7 +43,12 @@ class Problem:
         """A plan with its price; `shared` are groups that may be worth combining. Nothing is proven."""
         total = sum(float(p[c]) for p, c in zip(self.prices, chosen, strict=True))
         paid = self.trees.bill(chosen, shared)
-        return Candidate(tuple(chosen), total + paid.price, -np.inf, paid.shared, self.groups is None)
+        return Candidate(tuple(chosen), total + paid.price, -np.inf, paid.shared, self.combining)
+
+    @property
+    def combining(self) -> frozenset[str]:
+        """The phases in which collectives may run as one."""
+        return frozenset() if self.groups is None else self.groups.phases
 
     def ties_of(self, plan: Candidate) -> float:
         """How far from plain a plan is: its ranks, and what its collectives count for."""
@@ -86,14 +91,14 @@ class Problem:
 @dataclass(frozen=True)
 class Candidate:
     """A plan as one choice for each node, its price, the proven bound of all plans, and the groups
-    of collectives that it runs as one. `alone`: no two of them run as one. `detours`: the tensors that do
+    of collectives that it runs as one. `combining`: the phases in which it may do so. `detours`: the tensors that do
     not move over cheapest trees, with the arcs of `moves` over which they do."""
 
     chosen: tuple[int, ...]
     price: float
     bound: float
     shared: frozenset[int] = frozenset()
-    alone: bool = False
+    combining: frozenset[str] = frozenset()
     detours: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def at_most(self, price: float) -> Candidate:

@@ -165,11 +165,11 @@ def _begun(
     """All sides, each with a box. `ascent` has settled on the problem, and `least` is a bound of it."""
     told = list(sides)
     among = _among_images(prover, limits, told[0].limits, ascent, least, below)
-    every = [_boxes(side, prover, ascent, below) for side in told]
+    every = [_boxes(side, prover, below) for side in told]
     if among is not None:
         for side in every:
             own = side.prover is prover
-            side.begin(among.bound, among.found if own else None, among.ascent if own else side.ascent)
+            side.begin(among.bound, among.found if own else None, among.ascent)
         share(every)
     enter(every, least)
     return every
@@ -202,7 +202,7 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     for side in every:
         price, bound = below if best is None else best.price, side.bound
         if bound < price * (1 - side.problem.settings.gap):
-            found, more = settle(side.side, side.prover, side.ascent, price)
+            found, more = settle(side.side, side.prover, price)
             best, bound = found or best, max(bound, more)
         bounds.append(bound)
     prover.solve_s += sum(side.prover.solve_s for side in every if side.prover is not prover)
@@ -215,11 +215,9 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     return replace(best, bound=min(best.price, max(least, bound)))
 
 
-def _boxes(side: Side, prover: Prover, ascent: DualAscent, below: float) -> Boxes:
-    """A side with an ascent that has settled on it; `ascent` is that of the whole problem."""
-    if side.problem is prover.problem:
-        return Boxes(side, ascent, prover, below)
-    return Boxes(side, side.problem.settled.copy(), Prover(side.problem), below)
+def _boxes(side: Side, prover: Prover, below: float) -> Boxes:
+    """A side with its prover: that of the whole problem if it is of that."""
+    return Boxes(side, prover if side.problem is prover.problem else Prover(side.problem), below)
 
 
 def _refute(ascent: DualAscent, below: float) -> None:

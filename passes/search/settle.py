@@ -21,7 +21,6 @@ from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
 from .branch_and_bound import MANY_ARCS, MOST_COLUMNS, Side
 from .copies_program import CopiesProgram
-from .dual_ascent import DualAscent
 from .exact import Prover
 from .limits import JointLimits
 from .problem import Candidate
@@ -43,13 +42,12 @@ SLACK = 1e-6  # relative: a bound that close is that of the answer
 Tree = tuple[int, ...]
 
 
-def settle(side: Side, prover: Prover, ascent: DualAscent, below: float) -> tuple[Candidate | None, float]:
+def settle(side: Side, prover: Prover, below: float) -> tuple[Candidate | None, float]:
     """The cheapest plan of a side, None where none was found that costs less than `below`, and a bound of those that
-    do: `below` where there is none. `ascent` has settled on the side's problem without limits.
-    """
+    do: `below` where there is none."""
     if arcs_of(side) > MOST_ARCS * (side.problem.settings.effort if below < math.inf else 1.0):
         return None, -math.inf
-    return _Settling(side, prover, ascent, below).run()
+    return _Settling(side, prover, below).run()
 
 
 def arcs_of(side: Side) -> int:
@@ -61,8 +59,9 @@ def arcs_of(side: Side) -> int:
 class _Settling:
     """The search for the cheapest plan of a side that costs less than `price`."""
 
-    def __init__(self, side: Side, prover: Prover, ascent: DualAscent, price: float):
-        self.side, self.prover, self.ascent, self.price = side, prover, ascent, price
+    def __init__(self, side: Side, prover: Prover, price: float):
+        self.side, self.prover, self.price = side, prover, price
+        self.ascent = side.problem.settled.copy()
         self.ordered = side.problem.groups is None
 
     def allowed(self) -> list[Mask] | None:
@@ -79,7 +78,7 @@ class _Settling:
     def program(self, allowed: Sequence[Mask], unit: float) -> CopiesProgram:
         """The program of the side."""
         limits = self.side.limits
-        program = CopiesProgram(self.side.problem, self.side.detours.moves, allowed, unit, limits.combined)
+        program = CopiesProgram(self.side.problem, self.side.detours.moves, allowed, unit, limits.combining)
         for part in limits.parts if isinstance(limits, JointLimits) else (limits,):
             program.limit(part)
         return program

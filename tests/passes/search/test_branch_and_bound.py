@@ -127,6 +127,7 @@ def test_the_least_fits_and_one_byte_less_does_not() -> None:
 def test_of_a_box_whose_bound_is_enough_no_plan_is_looked_at(enough: float, asked: int) -> None:
     seen: list[Candidate] = []
     still: Any = SimpleNamespace(sweep=lambda: None, bound=lambda: 1.0, round=lambda: [0], price_of=lambda chosen: 1.0)
+    still.combining = lambda some: 0.0
     plan = Candidate((0,), 1.0, 1.0)
     found = boxes.press(still, [], lambda chosen: plan, lambda one: seen.append(one) is None, 3, enough=enough)
     assert found is not None and found.bound == 1.0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,14 @@ from escc.ir.verify.fused import together
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options, choose
 from escc.passes.expansion.expand import expand
+from escc.passes.ilp.solver import Settings, solve
 from escc.passes.lower.insert import insert
 from escc.passes.plan import Plan
 from escc.passes.search.branch_and_bound import Side
 from escc.passes.search.combinable import levels
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
+from escc.passes.search.integer_program import choice_program
 from escc.passes.search.limits import Limits
 from escc.passes.search.problem import Candidate, Problem
 from escc.passes.search.search import search
@@ -226,6 +229,39 @@ def test_no_set_of_combined_collectives_is_better(
             best = min(best, plan.price + float(groups.latency_s[list(chosen)].sum()))
     assert found.price == pytest.approx(best, rel=1e-9)
     assert found.price - found.bound <= 1e-9 * found.price
+
+
+@pytest.mark.parametrize("place", list(PLACES))
+@pytest.mark.parametrize("latency_s", [1e-9, 1e-6])
+def test_of_plans_that_combine_none_is_cheaper_than_what_the_program_says(
+    place: str, latency_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every plan there is that runs collectives of two values as one costs as much at least, and hardly more; the
+    ascent's bound of these plans lies below."""
+    source = program(PAIR.format(b=8, e=16, f=64, **PLACES[place]))
+    problem = problem_of(source, hardware(latency_s), "2", monkeypatch)
+    assert problem.groups is not None
+    unit, some = 1e12, (problem.combining,)
+    flows = [None if d is None else (d.arcs, d.price * unit) for d in problem.distances]
+    groups = replace(problem.groups, latency_s=problem.groups.latency_s * unit)
+    made = choice_program(problem.graph, [p * unit for p in problem.prices], flows, groups, combining=some)
+    answer = solve(made.model, Settings())
+    best = math.inf
+    for chosen in product(*(range(len(price)) for price in problem.prices)):
+        for opened in combinations(range(len(problem.groups.latency_s)), 2):
+            plan = problem.found(chosen, frozenset(opened))
+            count = Counter(g for own in problem.trees.bill(chosen, plan.shared).groups for g in set(own) if g >= 0)
+            if max(count.values(), default=0) > 1:
+                best = min(best, plan.price)
+    assert answer.none == (best == math.inf)
+    if not answer.none:
+        # A value may be sent round for nothing to be in a group: for the bytes, where that saves a latency.
+        assert best - latency_s * (1 + 1e-6) <= answer.bound / unit <= best * (1 + 1e-9)
+        assert (best > search(problem, None, Prover(problem)).price * 1.001) == (place != "partial")
+    ascent = DualAscent(problem.graph, problem.prices, problem.distances, problem.groups)
+    for _ in range(4):
+        assert ascent.bound() + ascent.combining(some) <= best * (1 + 1e-9)
+        ascent.sweep()
 
 
 def test_a_small_batch_takes_no_more_collectives_than_a_fused_block_by_hand() -> None:

@@ -85,7 +85,7 @@ def test_a_program_that_is_too_large_is_not_even_built(seed: int, monkeypatch: p
     problem = problem_of(case_of(seed, 2, 2))
     ascent = DualAscent(problem.graph, problem.prices, problem.distances)
     known, prover = problem.found(ascent.round()), Prover(problem)
-    limits = SimpleNamespace(combined=False, fits=lambda plan: True, loads=lambda allowed: [])
+    limits = SimpleNamespace(combining=(), fits=lambda plan: True, loads=lambda allowed: [])
     columns = len(prover._reduce(ascent, known, ties=False, limits=limits).model.cost)
     assert prover.within(ascent, known, limits, columns) is not None
 

@@ -14,6 +14,7 @@ from escc.passes.ilp.solver import Answer, Settings, solve
 from escc.passes.layouts.space import Mask
 from escc.passes.search import exact
 from escc.passes.search.branch_on_levels import LevelPlans
+from escc.passes.search.combinable import Combining
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import ByLevels, Prover
 from escc.passes.search.integer_program import choice_program
@@ -30,7 +31,7 @@ class Rooms:
     """Limits that are nothing but loads."""
 
     every: tuple[Load, ...]
-    combined: bool = False
+    combining: Combining = ()
 
     def fits(self, plan: Candidate) -> bool:
         return all(load.of(plan.chosen) <= load.room * (1 + 1e-9) for load in self.every)

@@ -117,7 +117,7 @@ def test_no_row_cuts_off_a_plan_of_layers(text: str, phase: str, chips: str, mon
         use, _ = alone.limits._spelled(plan, True)
         allowed = [np.arange(len(p)) == c for p, c in zip(problem.prices, plan.chosen, strict=True)]
         for share in (1.0, 0.7):
-            copies = CopiesProgram(alone.problem, alone.detours.moves, allowed, 1.0, False)
+            copies = CopiesProgram(alone.problem, alone.detours.moves, allowed, 1.0, ())
             live_bytes = share * float(use.worst.bytes)
             copies.limit(replace(alone.limits, capacity=float(use.stored_bytes) + live_bytes))
             answer = solve(copies.model(), Settings(solver=settle.SOLVER), 20)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from itertools import combinations
 
 from ..cost.hardware import Hardware
@@ -21,6 +21,7 @@ from .search.detours import Detours
 from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
 from .search.join_phases import view
 from .search.limits import JointLimits, Limits
+from .search.memory_bounds import MemoryBounds
 from .search.prices import Moves
 from .search.problem import Candidate, Problem
 from .search.step_order import joined
@@ -41,15 +42,15 @@ class Reader:
     objective: Objective
     capacity_bytes: float
     stored_bytes: float
-    _trees: dict[tuple[bool, frozenset[str]], Trees] = field(default_factory=dict)
 
-    def trees(self, apart: bool, combining: frozenset[str]) -> Trees:
-        """The trees of plans, with projections apart or not, that run collectives as one in these phases alone."""
-        key = apart, combining
-        if key not in self._trees:
-            graph, settings = self.problem.graph, self.problem.settings
-            self._trees[key] = self._moves(combining).trees(graph, settings, lean=apart)
-        return self._trees[key]
+    @cached_property
+    def _trees(self) -> Callable[[bool, frozenset[str]], Trees]:
+        """The trees of plans, with projections apart or not, that run collectives as one in some phases alone."""
+
+        def trees(apart: bool, some: frozenset[str]) -> Trees:
+            return self._moves(some).trees(self.problem.graph, self.problem.settings, lean=apart)
+
+        return cache(trees)
 
     def _moves(self, combining: frozenset[str]) -> Moves:
         groups = self.moves.groups
@@ -57,7 +58,7 @@ class Reader:
 
     def plan(self, found: Candidate, apart: bool) -> Plan:
         """The plan that `found` is, with projections `apart` or as they run as one."""
-        objective, trees = self.objective, self.trees(apart, found.combining)
+        objective, trees = self.objective, self._trees(apart, found.combining)
         read = [
             read_phase(p.name, self.programs[p.name], self._calls(p), self.moves, trees, self.problem, found, objective)
             for p in self.phases
@@ -88,7 +89,7 @@ class Reader:
         assert limits is not None, "there is a limit on all plans"
         own = None if groups is None else groups.only(self.problem.graph, some)
         problem = self.problem if some == self.combining else replace(self.problem, groups=own)
-        return Side(problem, limits, Detours(problem, self._moves(some), self.trees(True, some)))
+        return Side(problem, limits, Detours(problem, self._moves(some), self._trees(True, some)))
 
     @property
     def combining(self) -> frozenset[str]:
@@ -98,7 +99,7 @@ class Reader:
     def limits(self, some: frozenset[str] | None = None, combining: Combining = ()) -> Limits | JointLimits | None:
         """The memory that a plan may take; None where that is any amount. Of plans in which collectives run as one in
         `some` phases alone (None: in any), and that are `combining`, as `Limited` has it."""
-        lanes, fused = self.hardware.lanes, self.hardware.fuses_products
+        lanes, fused, combined = self.hardware.lanes, self.hardware.fuses_products, self.combining
         parts = []
         spelled = cache(lambda found, apart: insert(self.plan(found, apart)))
         for n, phase in enumerate(self.phases):
@@ -108,15 +109,24 @@ class Reader:
                 stored = min(stored, least_bytes(graph) * (1 + 1e-12))
             if min(stored, self.capacity_bytes) == math.inf:
                 return None
-            as_one = ORDERED
-            if self.moves.groups is not None and phase.name in (self.combining if some is None else some):
-                as_one = joined(self.moves.groups, self.problem.graph, phase.name)
-            least = needs(self.programs[phase.name], phase.name, self.mesh, graph, as_one, lanes, fused)
+            least = self._needs(phase.name, phase.name in (combined if some is None else combined & some))
             told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph, fused=fused)
             own, room = _nth(spelled, n), self.capacity_bytes
             parts.append(Limits(room, stored, least, own, told, phase.name, combining, lanes, fused))
         # Of phases together, programs with rows for moves as well take a solver minutes where without it takes seconds.
         return parts[0] if len(parts) == 1 else JointLimits(tuple(parts), combining).standing
+
+    @cached_property
+    def _needs(self) -> Callable[[str, bool], MemoryBounds]:
+        """What plans hold in a phase at the least, whether some collectives run as one there or none."""
+
+        def needed(phase: str, combined: bool) -> MemoryBounds:
+            graph, groups = view(self.problem.graph, phase), self.moves.groups
+            as_one = joined(groups, self.problem.graph, phase) if combined and groups is not None else ORDERED
+            lanes, fused = self.hardware.lanes, self.hardware.fuses_products
+            return needs(self.programs[phase], phase, self.mesh, graph, as_one, lanes, fused)
+
+        return cache(needed)
 
     def _calls(self, phase: Phase) -> int:
         """How often a phase counts."""

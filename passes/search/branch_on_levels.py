@@ -27,6 +27,7 @@ from .reduced_program import Reduced, fixed
 Floats = NDArray[np.float64]
 Among = Callable[[Answer, float], Candidate | None]
 MOST_IN_VAIN = 3  # times that a plan is looked for among what a relaxation mixes, and none is found
+CLOSE = 1e-4  # of a price: with a plan that is as near to a relaxation branching alone finds what is left
 MOSTLY = 0.9  # of a node, that a relaxation takes of a choice: nearly all
 STEPS = 4  # relaxations in which all is settled so
 MOST_RELAXED = 400  # linear programs, each a tenth of a second
@@ -204,8 +205,10 @@ class LevelSearch(AxisSearch):
             upper[others] = 0.0
 
     def _look_among(self, answer: Answer) -> None:
-        """Take a plan of the choices that a relaxation mixes, unless that was tried in vain too often."""
-        if self.among is None or self.in_vain >= MOST_IN_VAIN:
+        """Take a plan of the choices that a relaxation mixes, unless one is known that is close to it, or that was
+        tried in vain too often."""
+        known = self.best is not None and answer.bound >= self.price * (1 - CLOSE)
+        if self.among is None or known or self.in_vain >= MOST_IN_VAIN:
             return
         plan = self.among(answer, self.price / self.program.unit)
         if plan is None or not self._cheaper(plan):

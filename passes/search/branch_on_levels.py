@@ -42,14 +42,15 @@ SHY = 1e-8  # of a price, far enough below it for columns that are just as dear 
 @dataclass(eq=False)
 class LevelPlans:
     """Plans of what is `reduced` of a problem, within rows of memory, of which `relaxed` is the linear relaxation.
-    `among`: a plan of the choices that an answer mixes, if there is one cheaper than a price in seconds. `solve_s`: the
-    time spent in the solver."""
+    `among`: a plan of the choices that an answer mixes, if there is one cheaper than a price in seconds.
+    `most_relaxed`: how many relaxations a search may look at. `solve_s`: the time spent in the solver."""
 
     program: AxisProgram
     reduced: Reduced
     relaxed: Answer
     settings: Settings
     among: Among | None
+    most_relaxed: int = MOST_RELAXED
     solve_s: float = 0.0
 
     def price(self, columns: int) -> float:
@@ -111,7 +112,8 @@ class LevelPlans:
 
     def _searching(self, price: float, gap: float = 0.0) -> LevelSearch:
         levels = levels_of(self.reduced.loads)
-        return LevelSearch(self.program, self.settings, price, levels=levels, among=self.among, gap=gap)
+        search = LevelSearch(self.program, self.settings, price, levels=levels, among=self.among, gap=gap)
+        return replace(search, most=self.most_relaxed)
 
     def _solve(self, upper: Floats, gap: float) -> tuple[Candidate | None, float]:
         """What a solver says of levels alone: as much as of all choices, if no other is mixed."""
@@ -131,11 +133,13 @@ class LevelPlans:
 class LevelSearch(AxisSearch):
     """Branch and bound by levels. `levels[n]`: what the choices of node n take of memory, in the solver's unit.
     `among`: a plan of the choices that a relaxation mixes, if there is one that is cheaper, which was looked for
-    `in_vain` so often. `gap`: what is near enough."""
+    `in_vain` so often. `gap`: what is near enough. `most`: how many relaxations are looked at in all: of these each
+    takes less."""
 
     levels: Mapping[int, Floats] = field(default_factory=dict)
     among: Among | None = None
     gap: float = 0.0
+    most: int = MOST_RELAXED
     in_vain: int = 0
     _relaxation: Relaxation | None = None
 
@@ -155,8 +159,8 @@ class LevelSearch(AxisSearch):
 
     @property
     def most_relaxed(self) -> int:
-        """How many relaxations are looked at in all: of these each takes less."""
-        return MOST_RELAXED
+        """How many relaxations are looked at in all."""
+        return self.most
 
     @property
     def _gap(self) -> float:

@@ -21,7 +21,7 @@ from ..layouts.space import Array, Mask
 from .combinable import Combining, Groups
 from .derive_memory_bounds import Moment
 from .graph import Port, Tensor
-from .integer_program import InGroup, add_groups, combine, in_group, join
+from .integer_program import add_groups, join
 from .limits import Limits
 from .memory_bounds import Copies, Load, Pair
 from .memory_rows import ROOM, add_moved_on
@@ -76,15 +76,21 @@ class CopiesProgram:
             self.combine(groups)
 
     def combine(self, groups: Groups) -> None:
-        """Rows for collectives that run as one: a group has an arc, and where plans are `combining` one has arcs of two
-        values."""
-        every: dict[int, list[InGroup]] = {group: [] for group in self.shared}
-        for t, apart in self.apart.items():
-            for group, column in apart.items():
-                every[group].append(in_group(self.paid[t] + self.members[t][group], column))
-        for group, column in self.shared.items():
-            self.row(0.0, np.inf, [*every[group], (np.array([column]), np.array([-1.0]))])
-        combine(self.a, every, groups.of_phases(self.problem.graph, self.combining))
+        """Rows for collectives that run as one: a group has an arc; where plans are `combining` one has arcs of two
+        values, for a plan without such a group is one in which every collective runs alone."""
+        several = self.a.add_columns(np.zeros(len(self.shared)), 1.0, True)
+        place = {group: several + n for n, group in enumerate(sorted(self.shared))}
+        for some in groups.of_phases(self.problem.graph, self.combining):
+            self.row(1.0, np.inf, [(np.array([place[g] for g in some], dtype=np.int64), np.ones(len(some)))])
+        for group, column in sorted(self.shared.items()):
+            every: _Entries = []
+            for t, apart in self.apart.items():
+                if group in apart:
+                    own = self.paid[t] + self.members[t][group]
+                    every.append((np.array([*own, apart[group]]), np.array([*np.ones(len(own)), -1.0])))
+            self.row(0.0, np.inf, [*every, (np.array([column]), np.array([-1.0]))])
+            for k in range(len(every)):
+                self.row(0.0, np.inf, [*every[:k], *every[k + 1 :], (np.array([place[group]]), np.array([-1.0]))])
 
     @cached_property
     def groups(self) -> Groups | None:
@@ -285,7 +291,7 @@ class CopiesProgram:
         if done not in self.mixtures:
             column = self.mixtures[done] = self.a.add_columns(np.zeros(1), 1.0, False)
             some = [
-                self.in_group(t, port, group)
+                self.joined(t, port, group)
                 for t, tensor in enumerate(self.problem.graph.tensors)
                 for port in tensor.uses
                 for group in (self.members.get(t, ()) if port in done else ())
@@ -294,7 +300,7 @@ class CopiesProgram:
             self.row(-np.inf, 0.0, [(columns, np.where(columns == column, 1.0, -1.0))])
         return self.mixtures[done]
 
-    def in_group(self, t: int, port: Port, group: int) -> int:
+    def joined(self, t: int, port: Port, group: int) -> int:
         """A column that may be 1 only where a collective on the way to a port is one with others of its group."""
         key = port, group
         if key not in self.joint:

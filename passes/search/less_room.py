@@ -1,4 +1,4 @@
-"""All plans of a side at once, where boxes do not close: by the integer program with a row for each point in time.
+"""All plans of a side at once, where boxes do not close: by a program with a row for each point in time.
 
 Its optimum is a bound of all of them. Its rows know the least that a plan holds, not each copy, so that what it finds
 may hold a little too much: then less room is asked for, as much less as that was, and what fits costs little more.
@@ -23,8 +23,10 @@ TIGHTER = 4  # times that less room is asked for
 BEYOND = 1.1  # how much less, by what a plan takes too much
 ABOVE = (0.02, 0.05)  # a relaxation, where plans are looked for before all that cost less than a known one
 SWEEPS = 6  # of the ascent, which bring its bound within some hundredths
-MOST_COLUMNS = 40_000  # of a program for the solver
-MOST_LEFT = 20_000  # of those that its relaxation leaves: the solver takes some seconds for as many
+MOST_COLUMNS = 40_000  # of a program
+FEW_COLUMNS = 10_000  # of one that a solver is asked: with more it takes a minute for its cuts and heuristics
+MOST_LEFT = 10_000  # of those that its relaxation leaves to it
+MOST_WORK = 2_000_000  # columns of all relaxations that are looked at of one, a tenth of a second for 20,000
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +89,7 @@ def _cheapest(
     some = Candidate(tuple(ascent.round()), price, ascent.bound())
     for share in (*ABOVE, np.inf):
         most = min(price, least + share * abs(least))
-        answer = prover.within(ascent, some.at_most(most), limits, MOST_COLUMNS, MOST_LEFT)
+        answer = _below(prover, limits, ascent, some.at_most(most))
         if answer is None:
             break
         plan, wrong = answer
@@ -99,3 +101,23 @@ def _cheapest(
         if most >= price:
             break
     return least, None, None
+
+
+def _below(
+    prover: Prover, limits: LessRoom, ascent: DualAscent, known: Candidate
+) -> tuple[Candidate, Candidate | None] | None:
+    """As `Prover.within`: the cheapest plan below the price of `known`, or that, with a bound of all; and one that was
+    taken for one of them and does not keep to the limits."""
+    columns = prover.problem.columns
+    if columns < FEW_COLUMNS or known.price == np.inf:
+        return prover.within(ascent, known, limits, MOST_COLUMNS, MOST_LEFT)
+    most, gap = max(1, MOST_WORK // columns), prover.problem.settings.gap
+    answer = prover.by_levels(ascent, known, limits, MOST_COLUMNS, gap, less=True, most_relaxed=most)
+    if answer is None:
+        return None
+    same = replace(known, bound=min(known.price, max(known.bound, answer.bound)))
+    if answer.plan is None or answer.plan.price >= known.price:
+        return same, None
+    if not limits.fits(answer.plan):
+        return same, answer.plan
+    return replace(answer.plan, bound=min(answer.plan.price, same.bound)), None

@@ -110,6 +110,7 @@ AFTER_WORK = 2_000_000  # columns of all plans that are read off of a side whose
 MOVED = 1e-5  # what a bound or a price changes by at the least
 MANY_COLUMNS = 20_000  # of a large side
 FEW_COLUMNS, CLOSE = 1_500, 0.01  # of a side whose steps are quick; a gap of others that as many steps do not close
+MIDDLING = 10_000  # columns of a side of which half as many steps are made, each of which takes long
 MOST_CUTS = 4  # in turn by what the dual ascent says alone
 MOST_WAYS, EACH_WAYS, FEW_WAYS = 1_000, 100, 10  # to make copies: in all, in a box of one plan, and while none is known
 MOST_COLUMNS = 95_000  # of a program for the solver; the proof of one box in many is not worth more
@@ -216,7 +217,8 @@ class Boxes:
         """Whether there is anything left to do."""
         if self.hesitates and self.least >= self.price * (1 - NEARLY):
             return False
-        if self.asked and self.in_place >= PATIENCE and self.problem.columns >= FEW_COLUMNS:
+        patience = PATIENCE // 2 if self.problem.columns >= MIDDLING else PATIENCE
+        if self.asked and self.in_place >= patience and self.problem.columns >= FEW_COLUMNS:
             return self.least < self.price * (1 - CLOSE) and self.read < self.enough
         return self.least < self.price * (1 - self.problem.settings.gap) and self.read < self.enough
 

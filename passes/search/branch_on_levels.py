@@ -43,14 +43,15 @@ SHY = 1e-8  # of a price, far enough below it for columns that are just as dear 
 class LevelPlans:
     """Plans of what is `reduced` of a problem, within rows of memory, of which `relaxed` is the linear relaxation.
     `among`: a plan of the choices that an answer mixes, if there is one cheaper than a price in seconds.
-    `most_relaxed`: how many relaxations a search may look at. `solve_s`: the time spent in the solver."""
+    `most_relaxed`: how many relaxations a search may look at, if not `MOST_RELAXED`. `solve_s`: the time spent in the
+    solver."""
 
     program: AxisProgram
     reduced: Reduced
     relaxed: Answer
     settings: Settings
     among: Among | None
-    most_relaxed: int = MOST_RELAXED
+    most_relaxed: int | None = None
     solve_s: float = 0.0
 
     def price(self, columns: int) -> float:
@@ -133,13 +134,13 @@ class LevelPlans:
 class LevelSearch(AxisSearch):
     """Branch and bound by levels. `levels[n]`: what the choices of node n take of memory, in the solver's unit.
     `among`: a plan of the choices that a relaxation mixes, if there is one that is cheaper, which was looked for
-    `in_vain` so often. `gap`: what is near enough. `most`: how many relaxations are looked at in all: of these each
-    takes less."""
+    `in_vain` so often. `gap`: what is near enough. `most`: how many relaxations are looked at in all, if not
+    `MOST_RELAXED`: of these each takes less."""
 
     levels: Mapping[int, Floats] = field(default_factory=dict)
     among: Among | None = None
     gap: float = 0.0
-    most: int = MOST_RELAXED
+    most: int | None = None
     in_vain: int = 0
     _relaxation: Relaxation | None = None
 
@@ -160,7 +161,7 @@ class LevelSearch(AxisSearch):
     @property
     def most_relaxed(self) -> int:
         """How many relaxations are looked at in all."""
-        return self.most
+        return MOST_RELAXED if self.most is None else self.most
 
     @property
     def _gap(self) -> float:

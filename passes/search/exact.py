@@ -13,7 +13,7 @@ from ..ilp.model import Model, continuous, inner
 from ..ilp.solver import Answer, solve
 from ..layouts.space import Mask
 from .branch_on_axes import AxisProgram, AxisSearch
-from .branch_on_levels import MOST_RELAXED, Among, LevelPlans
+from .branch_on_levels import Among, LevelPlans
 from .dual_ascent import DualAscent
 from .graph import restrict
 from .integer_program import choice_program
@@ -254,13 +254,13 @@ class Prover:
         gap: float | None = None,
         less: bool = False,
         begun: ByLevels | None = None,
-        most_relaxed: int = MOST_RELAXED,
+        most_relaxed: int | None = None,
     ) -> ByLevels | None:
         """The cheapest plan, within a `gap` if one is given, of those that take no more than the `loads` of limits, if
         one costs less than `known`, which need be no plan; and a bound of all of these. A plan that costs more may be
         found as well, unless plans that cost `less` by that gap are asked for. None where the program has more than
         `most_columns`. `begun`: what was said of plans that keep to these limits, if some may cost as much.
-        `most_relaxed`: how many relaxations may be looked at."""
+        `most_relaxed`: how many relaxations may be looked at, if not as many as elsewhere."""
         if begun is None or begun.plans is None or begun.most < known.price:
             begun = self._begun(ascent, known, limits, most_columns)
         if begun is None or begun.plans is None:

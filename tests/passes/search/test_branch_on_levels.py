@@ -11,7 +11,7 @@ from escc.passes.search.branch_on_axes import AxisProgram, Box
 from escc.passes.search.branch_on_levels import LevelSearch, levels_of
 from escc.passes.search.exact import Prover
 from escc.passes.search.memory_bounds import Load
-from escc.passes.search.problem import Problem
+from escc.passes.search.problem import Candidate, Problem
 
 from .test_images import LINKS, SQUARE, problem_of
 from .test_level_program import asked, optimum, rooms
@@ -104,6 +104,17 @@ def test_a_plan_is_looked_for_among_what_is_mixed_only_so_often(monkeypatch: pyt
         search._relaxed(Box(np.ones(3), np.ones(3), Answer(np.full(3, 1 / 3), 0.0, None, 0.0), 0.0, True))
     assert tried == [100.0] * branch_on_levels.MOST_IN_VAIN
     assert len(search.heap) == 5, "what is mixed is split later"
+
+
+@pytest.mark.parametrize(("bound", "known", "looks"), [(99.995, True, 0), (99.9, True, 1), (99.995, False, 1)])
+def test_close_to_a_known_plan_none_is_looked_for(bound: float, known: bool, looks: int) -> None:
+    """Branching alone finds what is left there."""
+    tried = []
+    search = search_of({}, [0])
+    search.among = lambda answer, price: tried.append(price)  # type: ignore[func-returns-value, return-value]
+    search.best = Candidate((), 1.0, 1.0) if known else None
+    search._relaxed(Box(np.ones(3), np.ones(3), Answer(np.full(3, 1 / 3), bound, None, 0.0), bound, True))
+    assert len(tried) == looks and len(search.heap) == 1
 
 
 def test_what_a_relaxation_takes_nearly_all_of_is_settled_or_else_one_choice() -> None:

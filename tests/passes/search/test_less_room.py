@@ -13,14 +13,17 @@ from escc.cost.hardware import Hardware
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.passes.search import branch_and_bound as boxes
+from escc.passes.search import less_room
 from escc.passes.search.less_room import Whole, whole
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 
 
+@pytest.mark.parametrize("few", [less_room.FEW_COLUMNS, 0], ids=["by the solver", "by levels"])
 def test_asked_at_once_it_finds_the_least_price_within_every_capacity(
-    monkeypatch: pytest.MonkeyPatch,
+    few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(less_room, "FEW_COLUMNS", few)
     monkeypatch.setattr(boxes, "MOST_IN_PLACE", 0)
     monkeypatch.setattr(boxes, "FIRST_TURNS", 0)  # memory is not charged for
     asked: list[Whole] = []

@@ -322,7 +322,8 @@ class Boxes:
     def ask_whole(self, least: float) -> None:
         """Boxes do not close: ask the solver of all plans at once, of which `least` is a bound."""
         self.asked = True
-        said = whole(self.prover, self.limits, self.ascent, least, self.price)
+        images = self.floor > -math.inf  # of which a better bound is known than any relaxation of these is
+        said = whole(self.prover, self.limits, self.ascent, least, self.price, not images)
         if said.found is not None and self.offered(said.found):
             self.winner = self.ascent
         self.floor = max(self.floor, said.bound)

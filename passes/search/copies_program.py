@@ -21,7 +21,7 @@ from ..layouts.space import Array, Mask
 from .combinable import Combining, Groups
 from .derive_memory_bounds import Moment
 from .graph import Port, Tensor
-from .integer_program import add_groups, join
+from .integer_program import InGroup, add_groups, combine, in_group, join
 from .limits import Limits
 from .memory_bounds import Copies, Load, Pair
 from .memory_rows import ROOM, add_moved_on
@@ -76,21 +76,16 @@ class CopiesProgram:
             self.combine(groups)
 
     def combine(self, groups: Groups) -> None:
-        """Rows for collectives that run as one: a group has an arc; where plans are `combining` one has arcs of two
-        values, for a plan without such a group is one in which every collective runs alone."""
-        several = self.a.add_columns(np.zeros(len(self.shared)), 1.0, True)
-        place = {group: several + n for n, group in enumerate(sorted(self.shared))}
+        """Rows for collectives that run as one: a group has an arc, and where plans are `combining` one has arcs of two
+        values."""
+        every: dict[int, list[InGroup]] = {group: [] for group in self.shared}
+        for t, apart in self.apart.items():
+            for group, column in apart.items():
+                every[group].append(in_group(self.paid[t] + self.members[t][group], column))
+        for group, column in self.shared.items():
+            self.row(0.0, np.inf, [*every[group], (np.array([column]), np.array([-1.0]))])
         for some in groups.of_phases(self.problem.graph, self.combining):
-            self.row(1.0, np.inf, [(np.array([place[g] for g in some], dtype=np.int64), np.ones(len(some)))])
-        for group, column in sorted(self.shared.items()):
-            every: _Entries = []
-            for t, apart in self.apart.items():
-                if group in apart:
-                    own = self.paid[t] + self.members[t][group]
-                    every.append((np.array([*own, apart[group]]), np.array([*np.ones(len(own)), -1.0])))
-            self.row(0.0, np.inf, [*every, (np.array([column]), np.array([-1.0]))])
-            for k in range(len(every)):
-                self.row(0.0, np.inf, [*every[:k], *every[k + 1 :], (np.array([place[group]]), np.array([-1.0]))])
+            combine(self.a, every, some)
 
     @cached_property
     def groups(self) -> Groups | None:

@@ -24,6 +24,8 @@ from .memory_bounds import Load
 from .memory_rows import MemoryRows, add_memory
 
 Floats = NDArray[np.float64]
+InGroup = tuple[Array, Floats]  # columns that count whether a tensor is in a group, with their coefficients
+MANY_COLUMNS = 6_000  # of a program: with fewer a solver has an end sooner without rows for two tensors in one group
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def choice_program(
     `prices[n]` are the prices of node n's choices, `flows[t]` the arcs of tensor t and theirs (None
     for a tensor that nothing reads), each run alone. `groups`: the collectives that may run as one,
     with the latency that is then paid once, in the unit of the prices. `loads`: what choices may take
-    at most in all. `combining`: sets of phases, of each of which some group is used.
+    at most in all. `combining`: sets of phases, in one of each of which collectives of two tensors run as one; in a
+    program without many columns some group is used.
     """
     a = Assembly()
     choice = []
@@ -82,10 +85,8 @@ def choice_program(
         assert len(price) == len(node.seconds)
     memory = add_memory(a, choice, loads)
     shared = {} if groups is None else add_groups(a, groups)
-    for some in () if groups is None else groups.of_phases(graph, combining):
-        row = a.add_rows(1, 1.0, np.inf)
-        a.add_entries(np.full(len(some), row), np.array([shared[g] for g in some], dtype=np.int64), 1.0)
     flows_of: list[Flows | None] = []
+    every: dict[int, list[InGroup]] = {g: [] for g in shared}
     for t, (tensor, flow) in enumerate(zip(graph.tensors, flows, strict=True)):
         if flow is None:
             flows_of.append(None)
@@ -97,8 +98,17 @@ def choice_program(
             arcs, price = flow
             apart = price - np.where(of >= 0, groups.latency_s[of], 0.0)
             own = _add_flows(a, tensor, choice, arcs, apart)
-            joins, _ = join(a, own.paid, of, groups, shared, alone=len(tensor.uses) > 1)
+            joins, more = join(a, own.paid, of, groups, shared, alone=len(tensor.uses) > 1)
             flows_of.append(replace(own, joins=joins))
+            for g in joins:
+                every[g].append(in_group(own.paid + np.flatnonzero(of == g), more.get(g)))
+    if groups is not None:
+        for some in groups.of_phases(graph, combining):
+            if a.columns >= MANY_COLUMNS:
+                combine(a, every, some)
+            else:
+                row = a.add_rows(1, 1.0, np.inf)
+                a.add_entries(np.full(len(some), row), np.array([shared[g] for g in some], dtype=np.int64), 1.0)
     return ChoiceProgram(a.model(), tuple(choice), memory, tuple(shared.items()), tuple(flows_of))
 
 
@@ -125,6 +135,28 @@ def join(
             extra = apart[g] = a.add_columns(groups.latency_s[[g]], float(len(own)), True)
             a.add_entries(np.array([row]), np.array([extra]), -1.0)
     return rows, apart
+
+
+def in_group(arcs: Array, apart: int | None) -> InGroup:
+    """How many of a tensor's `arcs` of a group run in its collective, without those that pay by themselves, as the
+    columns that say so and their coefficients. `apart`: the column that counts these."""
+    if apart is None:
+        return arcs, np.ones(len(arcs))
+    return np.append(arcs, apart), np.append(np.ones(len(arcs)), -1.0)
+
+
+def combine(a: Assembly, every: Mapping[int, Sequence[InGroup]], some: Sequence[int]) -> None:
+    """Of `some` groups one has arcs of two tensors: without, all of them run alone. `every`: of each group which arcs
+    of each tensor run in its collective."""
+    several = a.add_columns(np.zeros(len(some)), 1.0, True)
+    row = a.add_rows(1, 1.0, np.inf)
+    a.add_entries(np.full(len(some), row), several + np.arange(len(some)), 1.0)
+    for n, g in enumerate(some):
+        for one in range(len(every[g])):
+            row = a.add_rows(1, 0.0, np.inf)
+            a.add_entries(np.array([row]), np.array([several + n]), -1.0)
+            for columns, coefficients in (*every[g][:one], *every[g][one + 1 :]):
+                a.add_entries(np.full(len(columns), row), columns, coefficients)
 
 
 def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> Flows:

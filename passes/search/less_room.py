@@ -22,6 +22,7 @@ from .problem import Candidate
 TIGHTER = 4  # times that less room is asked for
 BEYOND = 1.1  # how much less, by what a plan takes too much
 ABOVE = (0.02, 0.05)  # a relaxation, where plans are looked for before all that cost less than a known one
+ROUNDED = 1e-6  # of a price: a bound that is as near says that nothing is cheaper
 SWEEPS = 6  # of the ascent, which bring its bound within some hundredths
 MOST_COLUMNS = 40_000  # of a program
 FEW_COLUMNS = 10_000  # of one that a solver is asked: with more it takes a minute for its cuts and heuristics
@@ -31,9 +32,11 @@ MOST_WORK = 2_000_000  # columns of all relaxations that are looked at of one, a
 
 @dataclass(frozen=True, eq=False)
 class LessRoom:
-    """The `limits` of a side with a `share` of the room, as far as rows of a program say it."""
+    """The `limits` of a side with a `share` of the room, as far as rows of a program say it. `by_levels`: whether plans
+    of a large problem are looked for by what nodes take of it."""
 
     limits: Limits | JointLimits
+    by_levels: bool = True
     share: float = 1.0
 
     @property
@@ -44,6 +47,10 @@ class LessRoom:
     def fits(self, plan: Candidate) -> bool:
         """Whether a plan keeps to the limits, with all the room that there is."""
         return self.limits.fits(plan)
+
+    def levels_of(self, prover: Prover, price: float) -> bool:
+        """Whether plans that cost less than a price are looked for by levels."""
+        return self.by_levels and prover.problem.columns >= FEW_COLUMNS and price < np.inf
 
     def loads(self, allowed: Sequence[Mask]) -> list[Load]:
         """What plans take of the share at the least."""
@@ -58,9 +65,11 @@ class Whole:
     found: Candidate | None
 
 
-def whole(prover: Prover, limits: Limits | JointLimits, ascent: DualAscent, least: float, price: float) -> Whole:
-    """What the solver says of all plans that keep to `limits` and cost less than `price`; `least` is a bound of them.
-    `ascent` has settled on them without charges for memory."""
+def whole(
+    prover: Prover, limits: Limits | JointLimits, ascent: DualAscent, least: float, price: float, by_levels: bool = True
+) -> Whole:
+    """What a program says of all plans that keep to `limits` and cost less than `price`; `least` is a bound of them.
+    `ascent` has settled on them without charges for memory. `by_levels`: as `LessRoom` has it."""
     allowed = limits.tightened([np.ones(len(each), dtype=bool) for each in ascent.prices])
     if allowed is None:
         return Whole(price, None)
@@ -69,7 +78,7 @@ def whole(prover: Prover, limits: Limits | JointLimits, ascent: DualAscent, leas
         own.allow(node, mask)
     for _ in range(SWEEPS):
         own.sweep()
-    asked = LessRoom(limits)
+    asked = LessRoom(limits, by_levels)
     bound, found = max(least, own.bound()), None
     for _ in range(TIGHTER):
         least, found, wrong = _cheapest(prover, asked, own, bound, price)
@@ -98,8 +107,8 @@ def _cheapest(
             return least, None, wrong
         if plan.price < most:
             return least, plan, None
-        if most >= price:
-            break
+        if most >= price or (limits.levels_of(prover, price) and plan.bound < most * (1 - ROUNDED)):
+            break  # with more columns no more is settled
     return least, None, None
 
 
@@ -108,10 +117,9 @@ def _below(
 ) -> tuple[Candidate, Candidate | None] | None:
     """As `Prover.within`: the cheapest plan below the price of `known`, or that, with a bound of all; and one that was
     taken for one of them and does not keep to the limits."""
-    columns = prover.problem.columns
-    if columns < FEW_COLUMNS or known.price == np.inf:
+    if not limits.levels_of(prover, known.price):
         return prover.within(ascent, known, limits, MOST_COLUMNS, MOST_LEFT)
-    most, gap = max(1, MOST_WORK // columns), prover.problem.settings.gap
+    most, gap = max(1, MOST_WORK // prover.problem.columns), prover.problem.settings.gap
     answer = prover.by_levels(ascent, known, limits, MOST_COLUMNS, gap, less=True, most_relaxed=most)
     if answer is None:
         return None

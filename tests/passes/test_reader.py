@@ -7,6 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from problems import drawn
 
 import escc.passes.choose
 from escc.compiler.plan.pipeline import parse
@@ -21,7 +22,6 @@ from escc.passes.search.combinable import Groups
 from escc.passes.search.limits import JointLimits, Limits
 from escc.passes.search.memory_bounds import MemoryBounds
 from escc.passes.search.problem import Candidate, Problem
-from escc.tests.problems import drawn
 
 PHASES = ("decode", "prefill")
 LAYER = """

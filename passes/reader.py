@@ -27,6 +27,8 @@ from .search.problem import Candidate, Problem
 from .search.step_order import joined
 from .search.tree_costs import Trees
 
+MOST_PHASES = 3  # that are told apart: of each more there are twice as many sides
+
 
 @dataclass(frozen=True, eq=False)
 class Reader:
@@ -72,10 +74,10 @@ class Reader:
 
     def sides(self) -> Iterator[Side]:
         """All plans, told apart by whether some collectives run as one: first those in which none do. Of a large
-        problem by the phases in which some do: of the others it is known when each step runs. A small one is looked at
-        copy by copy, which takes its time for each side."""
+        problem of few phases by those in which some do: of the others it is known when each step runs. A small one is
+        looked at copy by copy, which takes its time for each side."""
         every = sorted(self.combining)
-        if self.problem.columns < MANY_COLUMNS:
+        if self.problem.columns < MANY_COLUMNS or len(every) > MOST_PHASES:
             yield self._side(frozenset(), ())
             if every:
                 yield self._side(self.combining, (self.combining,))

@@ -46,7 +46,7 @@ class Seen(Exception):
     """What the search is given has been seen."""
 
 
-def given(many_columns: int = 0) -> tuple[Problem, list[Side]]:
+def given(many_columns: int = 0, most_phases: int = 2) -> tuple[Problem, list[Side]]:
     """The problem of two phases of which all collectives of one may run as one, and its sides."""
     made: list[tuple[Problem, list[Side]]] = []
 
@@ -59,6 +59,7 @@ def given(many_columns: int = 0) -> tuple[Problem, list[Side]]:
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Seen):
         patched.setattr(escc.passes.choose, "search", seen)
         patched.setattr(reader, "MANY_COLUMNS", many_columns)
+        patched.setattr(reader, "MOST_PHASES", most_phases)
         options = Options(Hardware.load("h100"), capacity_bytes=1e9)
         choose(parse(LAYER), ["prefill", "decode"], Mesh.parse("2x2"), options)
     return made[0]
@@ -90,8 +91,9 @@ def test_a_large_problem_is_told_apart_by_the_phases_that_combine() -> None:
             assert mine == (theirs and tensor.phase in side.problem.combining)
 
 
-def test_a_small_one_is_told_apart_by_whether_any_does() -> None:
-    problem, sides = given(many_columns=10**9)
+@pytest.mark.parametrize(("columns", "phases"), [(10**9, 2), (0, 1)], ids=["small", "of many phases"])
+def test_others_are_told_apart_by_whether_any_does(columns: int, phases: int) -> None:
+    problem, sides = given(columns, phases)
     assert [side.problem.combining for side in sides] == [set(), {"prefill", "decode"}]
     assert [side.limits.combining for side in sides] == [(), ({"prefill", "decode"},)]
     assert sides[-1].problem is problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from judge.generator import generate
@@ -14,9 +15,12 @@ from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import less_room
-from escc.passes.search.less_room import Whole, whole
+from escc.passes.search.dual_ascent import DualAscent
+from escc.passes.search.exact import Prover
+from escc.passes.search.less_room import LessRoom, Whole, whole
 
 HARDWARE = Hardware.of_paper("tpu-v4")
+FAR = 4.0  # times a bound: what few plans cost
 
 
 @pytest.mark.parametrize("few", [less_room.FEW_COLUMNS, 0], ids=["by the solver", "by levels"])
@@ -27,10 +31,16 @@ def test_asked_at_once_it_finds_the_least_price_within_every_capacity(
     monkeypatch.setattr(boxes, "MOST_IN_PLACE", 0)
     monkeypatch.setattr(boxes, "FIRST_TURNS", 0)  # memory is not charged for
     asked: list[Whole] = []
+    levels: list[bool] = []
 
-    def counting(*given: object) -> Whole:
-        asked.append(whole(*given))  # type: ignore[arg-type]
+    def counting(prover: Prover, limits: Any, ascent: DualAscent, least: float, price: float, by_levels: bool) -> Whole:
+        below = FAR * ascent.bound()  # as if a plan of that price were known
+        asked.append(whole(prover, limits, ascent, least, below, by_levels))
+        asked.append(whole(prover, limits, ascent, least, price, by_levels))
         return asked[-1]
+
+    inner = LessRoom.levels_of
+    monkeypatch.setattr(LessRoom, "levels_of", lambda *given: levels.append(inner(*given)) or levels[-1])
 
     monkeypatch.setattr(boxes, "whole", counting)
     mesh = Mesh((("x", 3),))
@@ -46,4 +56,5 @@ def test_asked_at_once_it_finds_the_least_price_within_every_capacity(
             for said in asked[before:]:
                 assert said.found is None or said.found.price >= least * (1 - 1e-9), (seed, capacity)
                 assert said.bound <= least * (1 + 1e-9), (seed, capacity)
-    assert len(asked) >= 5 and any(said.found is not None for said in asked)
+    assert any(levels) == (few == 0)
+    assert len(asked) >= 10 and any(said.found is not None for said in asked)

@@ -23,20 +23,26 @@ HARDWARE = Hardware.of_paper("tpu-v4")
 FAR = 4.0  # times a bound: what few plans cost
 
 
-@pytest.mark.parametrize("few", [less_room.FEW_COLUMNS, 0], ids=["by the solver", "by levels"])
+@pytest.mark.parametrize(
+    ("few", "work"),
+    [(less_room.FEW_COLUMNS, 0), (0, less_room.MOST_WORK), (0, 0)],
+    ids=["by the solver", "by levels", "by a relaxation or two"],
+)
 def test_asked_at_once_it_finds_the_least_price_within_every_capacity(
-    few: int, monkeypatch: pytest.MonkeyPatch
+    few: int, work: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(less_room, "FEW_COLUMNS", few)
+    monkeypatch.setattr(less_room, "MOST_WORK", work)
     monkeypatch.setattr(boxes, "MOST_IN_PLACE", 0)
     monkeypatch.setattr(boxes, "FIRST_TURNS", 0)  # memory is not charged for
     asked: list[Whole] = []
     levels: list[bool] = []
 
     def counting(prover: Prover, limits: Any, ascent: DualAscent, least: float, price: float, by_levels: bool) -> Whole:
-        below = FAR * ascent.bound()  # as if a plan of that price were known
-        asked.append(whole(prover, limits, ascent, least, below, by_levels))
-        asked.append(whole(prover, limits, ascent, least, price, by_levels))
+        for below in (FAR * ascent.bound(), price):  # as if a plan of that price were known
+            asked.append(whole(prover, limits, ascent, least, below, by_levels))
+            found = asked[-1].found
+            assert found is None or limits.fits(found)
         return asked[-1]
 
     inner = LessRoom.levels_of

@@ -342,8 +342,17 @@ def _planned(task: _Task, below: float) -> Plan:
     started = time.perf_counter()
     options = task.options
     prover = Prover(task.problem)
-    shown = options.hardware, options.objective, options.capacity, options.stored_bytes
-    reader = Reader(task.programs, task.phases, task.mesh, task.moves, task.problem, *shown)
+    reader = Reader(
+        task.programs,
+        task.phases,
+        task.mesh,
+        task.moves,
+        task.problem,
+        options.hardware,
+        options.objective,
+        capacity_bytes=options.capacity,
+        stored_bytes=options.stored_bytes,
+    )
     limits = reader.limits()
     try:
         found = search(task.problem, limits, prover, below, reader.sides)

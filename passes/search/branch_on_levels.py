@@ -113,8 +113,9 @@ class LevelPlans:
 
     def _searching(self, price: float, gap: float = 0.0) -> LevelSearch:
         levels = levels_of(self.reduced.loads)
-        search = LevelSearch(self.program, self.settings, price, levels=levels, among=self.among, gap=gap)
-        return replace(search, most=self.most_relaxed)
+        return LevelSearch(
+            self.program, self.settings, price, levels=levels, among=self.among, gap=gap, most=self.most_relaxed
+        )
 
     def _solve(self, upper: Floats, gap: float) -> tuple[Candidate | None, float]:
         """What a solver says of levels alone: as much as of all choices, if no other is mixed."""

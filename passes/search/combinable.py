@@ -78,7 +78,7 @@ class Groups:
 
     latency_s: Floats
     of: Sequence[Array | None]
-    phases: frozenset[str] = frozenset()
+    phases: frozenset[str]
 
     def members(self) -> Floats:
         """1 where a tensor has an arc in a group, else 0. Shape [tensors, groups]."""

@@ -265,10 +265,10 @@ class Prover:
             begun = self._begun(ascent, known, limits, most_columns)
         if begun is None or begun.plans is None:
             return begun
-        begun.plans.most_relaxed = most_relaxed
         if begun.relaxed >= known.price * (1 + 1e-9):
             return replace(begun, plan=None, bound=known.price)
-        plans, price = begun.plans, known.price * begun.plans.program.unit
+        plans = replace(begun.plans, most_relaxed=most_relaxed)
+        price = known.price * plans.program.unit
         before_s, near_enough = plans.solve_s, gap or self.problem.settings.gap
         if less:
             # A bound that is just as near must not be further for being rounded.

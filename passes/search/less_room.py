@@ -48,10 +48,6 @@ class LessRoom:
         """Whether a plan keeps to the limits, with all the room that there is."""
         return self.limits.fits(plan)
 
-    def levels_of(self, prover: Prover, price: float) -> bool:
-        """Whether plans that cost less than a price are looked for by levels."""
-        return self.by_levels and prover.problem.columns >= FEW_COLUMNS and price < np.inf
-
     def loads(self, allowed: Sequence[Mask]) -> list[Load]:
         """What plans take of the share at the least."""
         return [replace(load, room=load.room * self.share) for load in self.limits.loads(allowed)]
@@ -107,9 +103,14 @@ def _cheapest(
             return least, None, wrong
         if plan.price < most:
             return least, plan, None
-        if most >= price or (limits.levels_of(prover, price) and plan.bound < most * (1 - ROUNDED)):
+        if most >= price or (_is_by_levels(prover, limits, price) and plan.bound < most * (1 - ROUNDED)):
             break  # with more columns no more is settled
     return least, None, None
+
+
+def _is_by_levels(prover: Prover, limits: LessRoom, price: float) -> bool:
+    """Whether plans that cost less than a price are looked for by levels."""
+    return limits.by_levels and prover.problem.columns >= FEW_COLUMNS and price < np.inf
 
 
 def _below(
@@ -117,7 +118,7 @@ def _below(
 ) -> tuple[Candidate, Candidate | None] | None:
     """As `Prover.within`: the cheapest plan below the price of `known`, or that, with a bound of all; and one that was
     taken for one of them and does not keep to the limits."""
-    if not limits.levels_of(prover, known.price):
+    if not _is_by_levels(prover, limits, known.price):
         return prover.within(ascent, known, limits, MOST_COLUMNS, MOST_LEFT)
     most, gap = max(1, MOST_WORK // prover.problem.columns), prover.problem.settings.gap
     answer = prover.by_levels(ascent, known, limits, MOST_COLUMNS, gap, less=True, most_relaxed=most)

@@ -17,7 +17,7 @@ from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import less_room
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
-from escc.passes.search.less_room import LessRoom, Whole, whole
+from escc.passes.search.less_room import Whole, whole
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 FAR = 4.0  # times a bound: what few plans cost
@@ -45,9 +45,8 @@ def test_asked_at_once_it_finds_the_least_price_within_every_capacity(
             assert found is None or limits.fits(found)
         return asked[-1]
 
-    inner = LessRoom.levels_of
-    monkeypatch.setattr(LessRoom, "levels_of", lambda *given: levels.append(inner(*given)) or levels[-1])
-
+    inner = less_room._is_by_levels
+    monkeypatch.setattr(less_room, "_is_by_levels", lambda *given: levels.append(inner(*given)) or levels[-1])
     monkeypatch.setattr(boxes, "whole", counting)
     mesh = Mesh((("x", 3),))
     for seed in range(260, 310):

@@ -50,7 +50,7 @@ from typing import TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ir.collective import AllGather, ReduceScatter
+from ..ir.collective import AllGather
 from ..ir.dataflow import ops, origins
 from ..ir.dtype import Dtype
 from ..ir.program import Append, Choose, Einsum, Item, Kind, Region, Repeat, Stored, Take, operand_names, walk
@@ -217,6 +217,17 @@ def places_of_padding(sizes: Sequence[Ints], times: Sequence[int], lanes: int) -
     return much
 
 
+def most_sorted(row: int) -> int:
+    """How many keys are sorted at a time at the most, of rows of so many."""
+    return max(SORTED_KEYS // row, 1) * row
+
+
+def bytes_a_key(bits: int) -> Fraction:
+    """What each key of so many bits takes that is sorted, with the integer in its order and both where they are sorted
+    to."""
+    return Fraction(2 * bits + 32, 8)
+
+
 def bytes_by_rows(op: Take, spmd: SpmdProgram, lanes: int) -> Fraction:
     """What the copy of a stored table takes that its rows are looked up in; nothing where it lies by rows itself."""
     sizes = _row_and_column(op, spmd)
@@ -319,26 +330,19 @@ class _Liveness:
         sorted keys."""
         match step:
             case Compute(Choose(_, keys, over)) if self.whole_scores:
-                value = self.values[keys]
-                row = math.prod(dict(self.spmd.sizes)[d] for d in over)
-                every = self.bytes_of(keys) * 8 / value.dtype.bits
-                together = min(every, Fraction(max(SORTED_KEYS // row, 1) * row))
-                yield Live(keys, together * Fraction(2 * value.dtype.bits + 32, 8), None, "sorted")
+                bits, row = self.values[keys].dtype.bits, math.prod(dict(self.spmd.sizes)[d] for d in over)
+                together = min(self.bytes_of(keys) * 8 / bits, Fraction(most_sorted(row)))
+                yield Live(keys, together * bytes_a_key(bits), None, "sorted")
             case Compute(Einsum() as op):
                 yield from self._of_rows(op)
             case Compute(Take(_, table) as op) if table in self.held:
                 if size := bytes_by_rows(op, self.spmd, self.lanes):
                     yield Live(table, size, table, "rows")
-            case Move(_, operand, ReduceScatter(axes, dim)) if kept:
-                if kept.as_rows(operand, dim, axes):
-                    yield Live(operand, self.bytes_of(operand), None, "rows")
-                first, *later = kept.scatter_stages([operand], axes)
-                if later:
-                    yield Live(operand, self.bytes_of(operand) / self.spmd.mesh.size(*first), None, "first stage")
-            case Move(_, operand, AllGather(axes)) if kept and len(stages := kept.stages(axes)) > 1:
-                size = self.bytes_of(operand) * self.spmd.mesh.size(*stages[-1])
-                copy_of = operand if operand in self.held else self.copies.get(operand)
-                yield Live(operand, size, copy_of, "first stage")
+            case Move(_, operand, collective) if kept:
+                held = operand if operand in self.held else self.copies.get(operand)
+                for form, times in kept.beside(operand, collective):
+                    copy_of = held if isinstance(collective, AllGather) else None
+                    yield Live(operand, self.bytes_of(operand) * times, copy_of, form)
 
     def _of_rows(self, op: Einsum) -> Iterator[Live]:
         """Of an einsum of rows of chosen entries: the sum that it adds them up in, and the matrices that it decodes.

@@ -31,10 +31,11 @@ nothing of it changes what is sent, but for a few elements with which rows are f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ..ir.collective import AllGather, Collective, ReduceScatter
 from ..ir.layout import Reduction
 from ..ir.mesh import Mesh
 from ..ir.spmd import SpmdValue
@@ -74,6 +75,19 @@ class Kept:
         if any(value.chosen for value in values) or self.kept_elements(operands, axes) % SQUARE_ELEMENTS == 0:
             return stages
         return tuple(part for stage in stages for part in _one_by_one(stage, self.mesh))
+
+    def beside(self, operand: str, collective: Collective) -> Iterator[tuple[str, Fraction]]:
+        """What a collective of a value holds beside what it reads and makes, in the order in which it does: sums laid
+        out as rows, and first stages; and how many times what it reads that takes."""
+        match collective:
+            case ReduceScatter(axes, dim):
+                if self.as_rows(operand, dim, axes):
+                    yield "rows", Fraction(1)
+                first, *later = self.scatter_stages([operand], axes)
+                if later:
+                    yield "first stage", Fraction(1, self.mesh.size(*first))
+            case AllGather(axes) if len(stages := self.stages(axes)) > 1:
+                yield "first stage", Fraction(self.mesh.size(*stages[-1]))
 
     def kept_elements(self, operands: Sequence[str], axes: Sequence[str]) -> int:
         """What each chip keeps of the sums of values that are reduce-scattered as one."""

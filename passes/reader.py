@@ -14,9 +14,11 @@ from ..ir.program import Phase, Program
 from ..ir.spmd import SpmdProgram
 from .lower.insert import insert
 from .plan import Objective, Plan, Timing
+from .search.beside_moves import beside_moves
 from .search.branch_and_bound import MANY_COLUMNS, Side
 from .search.combinable import Combining
-from .search.derive_memory_bounds import ORDERED, moments, needs
+from .search.derive_memory_bounds import ORDERED, needs
+from .search.derive_moments import moments
 from .search.detours import Detours
 from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
 from .search.join_phases import view
@@ -112,9 +114,10 @@ class Reader:
             if min(stored, self.capacity_bytes) == math.inf:
                 return None
             least = self._needs(phase.name, phase.name in (combined if some is None else combined & some))
-            told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph, fused=fused)
+            told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph, lanes=lanes, fused=fused)
+            beside = partial(beside_moves, mesh=self.mesh, sizes=dict(phase.sizes), lanes=lanes)
             own, room = _nth(spelled, n), self.capacity_bytes
-            parts.append(Limits(room, stored, least, own, told, phase.name, combining, lanes, fused))
+            parts.append(Limits(room, stored, least, own, told, beside, phase.name, combining, lanes, fused))
         # Of phases together, programs with rows for moves as well take a solver minutes where without it takes seconds.
         return parts[0] if len(parts) == 1 else JointLimits(tuple(parts), combining).standing
 

@@ -286,6 +286,7 @@ def _parameters(settings: Settings, nodes: int | None) -> parameters_pb2.SolvePa
         params.highs.bool_options["mip_root_presolve_only"] = True
     if settings.solver == "cp-sat":  # it counts no nodes
         params.threads = 1
+        params.cp_sat.linearization_level, params.cp_sat.cut_level = 2, 0  # sums of bytes are settled by relaxations
         params.ClearField("node_limit")
         if nodes is not None:
             params.cp_sat.max_deterministic_time = nodes * SECONDS_A_NODE

@@ -2,8 +2,9 @@
 
 Rows over choices alone know a copy only where it is read. Here every arc of every tensor has a column, and what is
 held of a value follows from where on its ways it is at a point: a later reader's way has been gone as far as earlier
-readers have gone it. Where steps keep their order that is all that a plan holds, but for what is moved right before a
-repeat or at an end; where they do not, it is the least. No row cuts off a plan that keeps to the limits.
+readers have gone it (`derive_moments`). Where steps keep their order that is all that a plan holds, but for what is
+moved right before a repeat or at the end of its runs; where they do not, it is the least. No row cuts off a plan that
+keeps to the limits.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from ..ilp.model import Assembly, Model
 from ..layouts.reshard import Arcs
 from ..layouts.space import Array, Mask
 from .combinable import Combining, Groups
-from .derive_memory_bounds import Moment
+from .derive_moments import Moment
 from .graph import Port, Tensor
 from .integer_program import InGroup, add_groups, combine, in_group, join
 from .limits import Limits
-from .memory_bounds import Copies, Load, Pair
-from .memory_rows import ROOM, add_moved_on
+from .memory_bounds import Copies, Demand, Load, Pair
+from .memory_rows import add_moved_on
 from .prices import Moves
 from .problem import Problem
 
 Floats = NDArray[np.float64]
+# Bytes are counted in whole grains, of which there is so much ROOM: CP-SAT scales what is no integer to some, and then
+# finds no plan where one takes nearly all there is.
+ROOM = 1e6
 FULL = ROOM * (1 + 1e-4)  # a little more than there is, as what the solver takes for 0 or 1 may be a little off
-GRAIN = ROOM * 1e-6  # in which bytes are counted where a column stands for some: a solver may take it for an integer
 _Entries = list[tuple[Array, Floats]]  # columns with their coefficients
 
 
@@ -57,7 +60,7 @@ class CopiesProgram:
     mixtures: dict[frozenset[Port], int] = field(default_factory=dict)
     joint: dict[tuple[Port, int], int] = field(default_factory=dict)
     apart: dict[int, dict[int, int]] = field(default_factory=dict)
-    capacity: float = np.inf
+    limits: Limits | None = None  # of the phase whose rows are added
 
     def __post_init__(self) -> None:
         for price, mask in zip(self.problem.prices, self.allowed, strict=True):
@@ -99,8 +102,10 @@ class CopiesProgram:
         return {tensor: t for t, tensor in enumerate(self.problem.graph.tensors)}
 
     def model(self) -> Model:
-        """The program with all rows so far."""
-        return self.a.model()
+        """The program with all rows so far. All its columns are whole numbers in plans: of one that is not said to be
+        so CP-SAT may leave values that are none, and find no plan."""
+        model = self.a.model()
+        return replace(model, integer=np.ones(len(model.cost), dtype=bool))
 
     def row(self, low: float, high: float, entries: _Entries) -> None:
         """One row."""
@@ -194,10 +199,12 @@ class CopiesProgram:
                 self.layouts_at(tensor.source, row, -1.0)
                 self.a.add_entries(row + np.arange(layouts), np.full(layouts, self.moved_on(copies.handed)), -1.0)
             if copies.through is not None:
-                row = self.compare(layouts, 0.0, np.inf, [(held, 1.0)])
-                self.layouts_at(copies.through.port, row, -1.0)
-                for between in copies.through.scores:
-                    self.a.add_entries(row + np.arange(layouts), np.full(layouts, self.moved_on(between)), 1.0)
+                conditions: list[tuple[Pair, ...]] = [(pair,) for pair in copies.through.moved]
+                for moved in conditions or [()]:
+                    row = self.unless_moved(moved, layouts, [(held, 1.0)])
+                    self.layouts_at(copies.through.port, row, -1.0)
+                    for between in copies.through.scores:
+                        self.a.add_entries(row + np.arange(layouts), np.full(layouts, self.moved_on(between)), 1.0)
         return self.held[key]
 
     @staticmethod
@@ -233,12 +240,23 @@ class CopiesProgram:
         stored = Load({term.node: term.bytes for term in limits.needs.stored}, limits.stored)
         if stored.bytes and limits.stored < np.inf:
             self.row(-np.inf, FULL, self.loaded(stored))
-        self.capacity = limits.capacity
+        self.limits = limits
+        lying = self.loaded(Load(self.taken((*limits.needs.stored, *limits.needs.beside)), limits.capacity))
         for ordered in (True, False) if self.groups is not None else (True,):
             for stage in limits.moments(ordered):
-                self.add_stage(stage, self.loaded(replace(stored, room=limits.capacity)), ordered)
+                self.add_stage(stage, lying, ordered)
         for group in self.shared:
-            self.row(-np.inf, FULL, [*self.loaded(replace(stored, room=limits.capacity)), *self.as_one(group, limits)])
+            self.row(-np.inf, FULL, [*lying, *self.as_one(group, limits)])
+        if self.groups is not None:
+            self.add_arcs(lying)
+
+    @staticmethod
+    def taken(terms: Iterable[Demand]) -> dict[int, Floats]:
+        """What terms take by the choices of each node, whatever others are made."""
+        loads: dict[int, Floats] = {}
+        for term in terms:
+            loads[term.node] = loads.get(term.node, 0.0) + term.bytes
+        return loads
 
     def as_one(self, group: int, limits: Limits) -> _Entries:
         """What a group's collective holds: all that it takes and all that it gives."""
@@ -252,22 +270,40 @@ class CopiesProgram:
                 entries.append((columns, np.array([*taken, -taken.max()])))
         return entries
 
+    def add_arcs(self, lying: _Entries) -> None:
+        """Rows for what each arc of the phase takes and gives, whenever it runs."""
+        most = sum(float(size.max()) for _, size in lying)
+        for t, tensor in enumerate(self.problem.graph.tensors):
+            arcs = self.moves.arcs[t]
+            if arcs is None or self.limits is None or tensor.phase != self.limits.phase:
+                continue
+            size = self.bytes(tensor)
+            taken = size[arcs.target] + self.beside(tensor)
+            if self.problem.graph.nodes[tensor.source.node].stored is None:  # else it may be copied from what is stored
+                taken = taken + size[arcs.source]
+            for arc in np.flatnonzero(taken + most > ROOM):
+                self.row(-np.inf, FULL, [*lying, (np.array([self.paid[t] + arc]), taken[[arc]])])
+
     def loaded(self, load: Load) -> _Entries:
         """What choices take of a room."""
         return [
-            (self.choice[n] + np.arange(len(size)), size * (ROOM / load.room)) for n, size in sorted(load.bytes.items())
+            (self.choice[n] + np.arange(len(size)), grains(size, load.room)) for n, size in sorted(load.bytes.items())
         ]
 
-    def add_stage(self, stage: Moment, stored: _Entries, ordered: bool) -> None:
-        """Rows for what is held at a point, or as a value moves right before it."""
-        entries, most = list(stored), sum(float(size.max()) for _, size in stored)
+    def add_stage(self, stage: Moment, lying: _Entries, ordered: bool) -> None:
+        """Rows for what is held at a point, or as a value moves right before it, beside what is lying there."""
+        assert self.limits is not None, "its rows are added"
+        entries = [*lying, *self.loaded(Load(self.taken(stage.beside), self.limits.capacity))]
+        entries += [self.unmoved(term) for term in stage.looked_up]
+        most = sum(float(size.max()) for _, size in entries)
         for copies in stage.held:
             if copies.most:
-                size = self.bytes(copies.tensor)
+                size = self.bytes(copies.tensor, copies.times)
                 entries.append((self.copies(copies, ordered) + np.arange(len(size)), size))
                 most += float(size.max()) * copies.most
         if stage.moving is not None:
             most += float(self.bytes(stage.moving.tensor).max()) * (1 + len(stage.moving.now) + len(stage.moving.after))
+            most += float(self.beside(stage.moving.tensor).max(initial=0.0))
         if most <= ROOM:
             return
         mixed: _Entries = []
@@ -277,9 +313,9 @@ class CopiesProgram:
         if stage.moving is None:
             self.row(-np.inf, FULL, [*entries, *mixed])
             return
-        beside = self.a.add_columns(np.zeros(1), np.ceil(most / GRAIN), False)  # what is so for each of the moves
-        self.row(-np.inf, 0.0, [*entries, (np.array([beside]), np.array([-GRAIN]))])
-        self.add_moves(stage.moving, [*mixed, (np.array([beside]), np.array([GRAIN]))])
+        beside = self.a.add_columns(np.zeros(1), most, False)  # what is so for each of the moves
+        self.row(-np.inf, 0.0, [*entries, (np.array([beside]), np.array([-1.0]))])
+        self.add_moves(stage.moving, [*mixed, (np.array([beside]), np.ones(1))])
 
     def mixed(self, done: frozenset[Port]) -> int:
         """A column that may be 1 only where on the ways to these ports something runs as one with something else."""
@@ -317,6 +353,19 @@ class CopiesProgram:
             if own is not None
         }
 
+    def unmoved(self, term: Demand) -> tuple[Array, Floats]:
+        """Columns for what a term takes, by layout, where its value lies at one port as at the other; elsewhere that is
+        nothing."""
+        assert term.trip is not None and self.limits is not None, "it may be moved, and rows are added"
+        port, other = term.trip.there, term.trip.here
+        size = np.zeros(1 + int(max(port.rows.max(), other.rows.max())))
+        np.maximum.at(size, port.rows, grains(term.bytes, self.limits.capacity))
+        columns = self.a.add_columns(np.zeros(len(size)), 1.0, False)
+        row = self.compare(len(size), -1.0, np.inf, [(columns, 1.0)])
+        for each in (port, other):
+            self.layouts_at(each, row, -1.0)
+        return columns + np.arange(len(size)), size
+
     def add_moves(self, copies: Copies, others: _Entries) -> None:
         """Rows for what each arc holds that takes a value to where it is read now, with all that is left of it."""
         tensor, port = copies.tensor, copies.now[0]
@@ -328,6 +377,9 @@ class CopiesProgram:
         if gone:
             runs = self.a.add_columns(np.zeros(count), 1.0, False)
             self.compare(count, 0.0, np.inf, [(runs, 1.0), (self.flow[port], -1.0), *((flow, 1.0) for flow in gone)])
+            self.compare(count, -np.inf, 0.0, [(runs, 1.0), (self.flow[port], -1.0)])
+            for flow in gone:
+                self.compare(count, -np.inf, 1.0, [(runs, 1.0), (flow, 1.0)])
         leaves = runs
         if copies.stored:  # what it is copied from takes nothing more
             leaves = self.a.add_columns(np.zeros(count), 1.0, False)
@@ -336,18 +388,21 @@ class CopiesProgram:
                 from_there = np.flatnonzero(arcs.source == at)
                 column = np.full(len(from_there), self.choice[tensor.source.node] + c)
                 self.a.add_entries(row + from_there, column, 1.0)
-        kept, above = self.beside(copies, arcs, runs, size) if copies.after or len(copies.now) > 1 else (None, None)
+        kept, above = (
+            self.copies_beside(copies, arcs, runs, size) if copies.after or len(copies.now) > 1 else (None, None)
+        )
+        more = self.beside(tensor)
         for arc in range(count):
             here, there = int(arcs.source[arc]), int(arcs.target[arc])
-            entries = [*others, (np.array([runs + arc, leaves + arc]), size[[there, here]])]
+            entries = [*others, (np.array([runs + arc, leaves + arc]), size[[there, here]] + [more[arc], 0.0])]
             if kept is not None:
                 apart = np.setdiff1d(np.arange(layouts), [here, there])
                 entries.append((kept + apart, size[apart]))
             if above is not None:
-                entries.append((np.array([above + here]), np.array([GRAIN])))
+                entries.append((np.array([above + here]), np.ones(1)))
             self.row(-np.inf, FULL, entries)
 
-    def beside(self, copies: Copies, arcs: Arcs, runs: int, size: Floats) -> tuple[int, int | None]:
+    def copies_beside(self, copies: Copies, arcs: Arcs, runs: int, size: Floats) -> tuple[int, int | None]:
         """Columns for copies of a value that are held while it is moved on: those that there were before, by layout;
         and the bytes of those made on the way to each layout."""
         tensor, layouts, count = copies.tensor, len(copies.tensor.space), len(arcs)
@@ -362,7 +417,7 @@ class CopiesProgram:
             return kept, None
         made = self.a.add_columns(np.zeros(layouts), 1.0, False)
         most = float(size.max()) * len(copies.after)
-        above = self.a.add_columns(np.zeros(layouts), np.ceil(most / GRAIN) + layouts, False)
+        above = self.a.add_columns(np.zeros(layouts), most + layouts, False)
         for port in copies.after:
             at = self.position(tensor, gone, port, True)
             row = self.compare(layouts, 0.0, np.inf, [(kept, 1.0), (at, -1.0)])
@@ -373,8 +428,8 @@ class CopiesProgram:
             self.a.add_entries(row + arcs.target, runs + np.arange(count), -1.0)
         # Along an arc that is gone: above[there] >= above[here] + what of it is held here.
         row = self.compare(count, -most, np.inf, [(runs, -most)])
-        self.a.add_entries(row + np.arange(count), above + arcs.target, GRAIN)
-        self.a.add_entries(row + np.arange(count), above + arcs.source, -GRAIN)
+        self.a.add_entries(row + np.arange(count), above + arcs.target, 1.0)
+        self.a.add_entries(row + np.arange(count), above + arcs.source, -1.0)
         self.a.add_entries(row + np.arange(count), made + arcs.source, -size[arcs.source])
         return kept, above
 
@@ -382,6 +437,18 @@ class CopiesProgram:
         """A row that keeps columns from being 1 all together."""
         self.row(-np.inf, len(columns) - 1.0, [(np.array(columns), np.ones(len(columns)))])
 
-    def bytes(self, tensor: Tensor) -> Floats:
-        """What a chip holds of a value in each layout."""
-        return np.asarray(tensor.total_bytes / tensor.space.space.shards * (ROOM / self.capacity))
+    def bytes(self, tensor: Tensor, times: float = 1.0) -> Floats:
+        """What a chip holds of a value in each layout, so many `times`, in grains."""
+        assert self.limits is not None, "its rows are added"
+        return grains(times * tensor.total_bytes / tensor.space.space.shards, self.limits.capacity)
+
+    def beside(self, tensor: Tensor) -> Floats:
+        """What each of a value's arcs holds beside what it reads and makes, in grains."""
+        limits, arcs = self.limits, self.moves.arcs[self.number[tensor]]
+        assert limits is not None and arcs is not None, "its rows are added, and it is moved"
+        return grains(limits.beside(tensor, arcs), limits.capacity)
+
+
+def grains(size: Floats, room: float) -> Floats:
+    """Bytes of some room in whole grains, no more than they are; twice the room stands for all that is more."""
+    return np.floor(np.minimum(size / room, 2.0) * ROOM)

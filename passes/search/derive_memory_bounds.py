@@ -16,29 +16,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from ...cost.blocks import perhaps_in_blocks
-from ...cost.memory import DECODING, Point, lies_by_columns, places_of_padding, points_without_blocks, stacks_of
-from ...cost.scores import scores
+from ...cost.memory import (
+    DECODING,
+    Point,
+    bytes_a_key,
+    filled,
+    lies_by_columns,
+    most_sorted,
+    places_of_padding,
+    points_without_blocks,
+    stacks_of,
+)
 from ...ir.dataflow import appends
 from ...ir.mesh import Mesh
-from ...ir.program import Carry, Kind, Program, Repeat, Stored, Take, operand_names, signature, stored_in, walk
+from ...ir.program import Carry, Choose, Kind, Program, Repeat, Stored, Take, operand_names, stored_in, walk
 from ...ir.spmd import unsharded
-from ..layouts.space import Array, Mask
+from ..layouts.space import Array
 from .graph import Graph, Port, Result, Tensor
 from .live_value import Live, Use
 from .memory_bounds import (
-    Copies,
     Demand,
+    Floats,
     Freed,
     MemoryBounds,
     Pair,
     PointBound,
-    Through,
     local_bytes,
 )
 from .step_order import END, Joined, StepOrder
@@ -61,7 +68,7 @@ def needs(
     """
     plain = unsharded(program, phase, mesh)
     known = takings(plain, joined == ORDERED, fused)
-    reader = _Reader(program, graph, joined, known, lanes=lanes, sizes=dict(plain.sizes))
+    reader = LiveValues(program, graph, joined, known, lanes, dict(plain.sizes))
     nodes = enumerate(graph.nodes)
     stored = tuple(Demand(n.stored or "", i, n.stored_bytes) for i, n in nodes if n.stored_bytes is not None)
     found = []
@@ -71,47 +78,22 @@ def needs(
     return MemoryBounds(stored, tuple(found), reader.padding)
 
 
-@dataclass(frozen=True)
-class Moment:
-    """A program point with all that is held there besides what is stored, copies included; or the moves of one value,
-    `moving`, right before the step that reads it now, with all that is held beside it and its copies. `done`: where
-    values have been moved by the end of the step. If none of these moves runs as one with another, that is so too
-    where collectives may: steps keep their order up to the first that does."""
-
-    held: tuple[Copies, ...]
-    done: tuple[Port, ...]
-    moving: Copies | None = None
-
-
-def moments(
-    program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True, fused: bool = True
-) -> tuple[Moment, ...]:
-    """What plans of a graph hold, with every copy told apart. Unless `ordered` steps may run in any order in which each
-    finds what it reads; the rest as for `needs`."""
-    plain = unsharded(program, phase, mesh)
-    known = takings(plain, ordered, fused)
-    reader = _Reader(program, graph, ORDERED if ordered else None, known, scores(plain) - perhaps_in_blocks(plain))
-    return tuple(stage for point in points_without_blocks(plain) for stage in reader.moments(point))
-
-
 def values_of(point: Point) -> list[str]:
     """What is live beside what a step makes and what it decodes."""
     return [live.name for live in point.live if live.name != point.step and live.form not in DECODING]
 
 
 @dataclass(frozen=True)
-class _Reader:
+class LiveValues:
     """A program and its graph. A node's index is its time, as far as steps keep their order. `joined`: whose
-    collectives may run as one. `scores`: those that attention holds whole, as what they are made of if they are not
-    moved. `lanes`: those of the memory; `sizes`: of the dims."""
+    collectives may run as one. `lanes`: those of the memory; `sizes`: of the dims."""
 
     program: Program
     graph: Graph
     joined: Joined | None
     takings: Takings
-    scores: frozenset[str] = frozenset()
-    lanes: int = 1
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    lanes: int
+    sizes: Mapping[str, int]
 
     @cached_property
     def repeats(self) -> dict[int, tuple[str, ...]]:
@@ -218,7 +200,8 @@ class _Reader:
             after = ()  # it may not be there yet
         carry = self.carries.get(name)
         waiting = carry is not None and self.precedes(now, self.tensors[carry.next].source.node)
-        fresh = bool(after) and len(after) == len(uses) and self.order.unmoved(tensor, now)
+        fresh = now < 0 and not uses  # an input that nothing reads
+        fresh |= bool(after) and len(after) == len(uses) and self.order.unmoved(tensor, now)
         handed = None if carry is None else self.handed(carry, now)
         freed = self.freed(now) if at else None
         if freed and (after or handed or len(at) > 1):  # of which is known what is so in any case
@@ -228,7 +211,7 @@ class _Reader:
     def freed(self, now: int) -> Freed | None:
         """The products in whose place an op may be made, each where it is made and where the op reads it: those after
         which none of the others is sure to be made."""
-        names = self.takings.products.get(self.graph.nodes[now].name, ()) if now >= 0 else ()
+        names = self.takings.products.get(self.graph.nodes[now].name, ()) if 0 <= now < END else ()
         every = [self.tensors[name] for name in names]
         nodes = [tensor.source.node for tensor in every]
         last = [t for t in every if not any(self.precedes(t.source.node, node) for node in nodes)]
@@ -259,24 +242,6 @@ class _Reader:
         taken = [port for port in following.uses if port.node == inside.source.node]
         return (following.source, taken[0]) if following.source.node == now and len(taken) == 1 else None
 
-    def seen(self, live: Live, now: int) -> Live:
-        """A value with the scores for which it is still there, on the shortest way to one that is read now or later."""
-        if live.now or live.after or live.inner or live.still:
-            return live
-        waiting: list[tuple[str, Port, tuple[tuple[Port, Port], ...]]] = [
-            (self.graph.nodes[port.node].name, port, ()) for port in live.before
-        ]
-        for name, port, before in waiting:
-            if name not in self.scores:
-                continue
-            score = self.tensors[name]
-            unmoved = (*before, *((score.source, other) for other in score.uses))
-            uses = list(self.uses(score))
-            if any(use.when == now or self.precedes(now, use.when) for use in uses):
-                return replace(live, through=Through(port, unmoved))
-            waiting += [(self.graph.nodes[use.port.node].name, port, unmoved) for use in uses if use.when != END]
-        return live
-
     def replaced(self, point: Point, now: int) -> Iterator[Live]:
         """What goes round and is not read any more, but gives up its place now."""
         known = set(values_of(point))
@@ -290,14 +255,17 @@ class _Reader:
         every = [self.live(name, point.repeats, now) for name in values_of(point)]
         every += self.replaced(point, now)
         terms = [live.term() for live in every]
-        terms += self.decoded(point, now)
+        terms += [*self.decoded(point, now), *self.sorted_keys(now)]
         for value in point.live:
             if value.name == point.step:  # it, and what it is made in beside
                 live = self.live(value.name, point.repeats, now)
                 made = live.made(float(value.bytes) / live.tensor.total_bytes)
                 terms.append(replace(made, freed=self.replaced_by(point.step)))
         stored = (self.live(name, point.repeats, now) for name in self.held_by.get(now, ()))
-        gathered = [live.gathered(self.by_rows(live, now)) for live in stored if live.now]
+        gathered = []
+        for live in stored:
+            rows = self.by_rows(live, now) if live.now else None
+            gathered += [live.gathered(None if rows is None else rows > 0)] if live.now else []
         return PointBound(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
 
     @cached_property
@@ -330,22 +298,36 @@ class _Reader:
                     times = float(value.bytes) / tensor.total_bytes
                     yield Demand(value.name, port.node, times * local_bytes(tensor, port))
 
+    def sorted_keys(self, now: int) -> Iterator[Demand]:
+        """What the keys are sorted in by which an op chooses."""
+        match self.graph.nodes[now].item if now >= 0 else None:
+            case Choose(_, keys, over):
+                tensor, bits = self.tensors[keys], self.tensors[keys].value.dtype.bits
+                port = next(port for port in tensor.uses if port.node == now)
+                together = np.minimum(
+                    local_bytes(tensor, port) * 8 / bits, most_sorted(math.prod(self.sizes[d] for d in over))
+                )
+                yield Demand(keys, now, together * float(bytes_a_key(bits)))
+
     def local_sizes(self, tensor: Tensor, dim: str) -> Array:
         """How much of a dim a chip has in each layout."""
         whole, at = self.sizes[dim], tensor.value.dims.index(dim)
         slots, ways = tensor.space.dims, tensor.space.space.ways
         return whole // ways[:, slots.index(at)] if at in slots else np.full(len(ways), whole)
 
-    def by_rows(self, live: Live, now: int) -> Mask | None:
-        """Under which choices of an op a table has its rows looked up in a copy; None where that is no such table."""
+    def by_rows(self, live: Live, now: int) -> Floats | None:
+        """What the copy of a stored table takes in which an op looks its rows up, under each of its choices, nothing
+        where it lies by rows; None where that is no such table."""
         match self.graph.nodes[now].item:
             case Take(_, table, _, over) if table == live.name:
                 tensor, dims = live.tensor, live.tensor.value.dims
                 kept = [dim for dim in dims if dim not in over]
                 if self.lanes == 1 or not kept:
                     return None
-                row, column = (self.local_sizes(tensor, dim) for dim in (kept[-1], over[-1]))
-                return lies_by_columns(row, column, self.lanes)[live.now[0].rows]
+                port = live.now[0]
+                row, column = (self.local_sizes(tensor, dim)[port.rows] for dim in (kept[-1], over[-1]))
+                whole = filled(row, self.lanes) / row * local_bytes(tensor, port)
+                return np.where(lies_by_columns(row, column, self.lanes), whole, 0.0)
         return None
 
     def moves(self, point: Point) -> Iterator[PointBound]:
@@ -379,45 +361,3 @@ class _Reader:
         """Whether a value that is read after a point is there from when another is made that is read at the point."""
         there = not other.now and not other.inner
         return there and self.precedes(other.tensor.source.node, live.tensor.source.node)
-
-    def moments(self, point: Point) -> Iterator[Moment]:
-        """What is held while an op runs, or at the start; and while its operands are moved, right before it."""
-        now = -1 if point.step is None else self.times[point.step]
-        every = [self.seen(self.live(name, point.repeats, now), now) for name in values_of(point)]
-        every += self.replaced(point, now)
-        kept = [self.live(name, point.repeats, now) for name in self.held]
-        made = [self.tensors[v.name] for v in point.live if v.name == point.step]
-        replaced = self.replaced_by(point.step)
-        freed = None if replaced is None else replaced.turned
-        first = [Copies(tensor, (), (tensor.source,), (), False, freed=freed) for tensor in made]
-        moved = tuple(self.moved(point.repeats, now))
-        yield Moment((*first, *(live.copies(live.name in self.held) for live in (*every, *kept))), moved)
-        every = [live.unhanded for live in every]
-        done: tuple[Port, ...] = ()
-        for name, port in self.operands(now) if self.ordered else ():
-            beside = [live.once(done) for live in (*every, *kept) if live.name != name]
-            own = next((live.once(done) for live in (*every, *kept) if live.name == name), None)
-            if own is None or port not in own.after:
-                continue  # a score in blocks, stored only where it is moved, or what was moved before the repeat
-            own = replace(own, now=(port, *own.now), after=tuple(each for each in own.after if each is not port))
-            held = tuple(live.copies(live.name in self.held) for live in beside)
-            yield Moment(held, moved, own.copies(name in self.held))
-            done = (*done, port)
-
-    def moved(self, repeats: tuple[str, ...], now: int) -> Iterator[Port]:
-        """Where the values around a point have been moved by then."""
-        for name, tensor in self.tensors.items():
-            home = self.home(tensor)
-            if repeats[: len(home)] == home:
-                live = self.live(name, repeats, now)
-                yield from (*live.before, *live.now, *live.inner)
-
-    def operands(self, now: int) -> Iterator[tuple[str, Port]]:
-        """What an op reads and where, in the order in which copies are made for it; nothing at the start."""
-        item = self.graph.nodes[now].item if now >= 0 else None
-        if item is None or isinstance(item, Stored | Carry | Result):
-            return
-        signed = signature(item, self.program.table())
-        names = [use.value for k, use in enumerate(signed.uses) if k != signed.tied]
-        left = {name: [port for port in self.tensors[name].uses if port.node == now] for name in names}
-        yield from ((name, left[name].pop(0)) for name in names)

@@ -41,7 +41,7 @@ ROOT_NODES, ROUGH = 20, 0.01  # of that search in a larger one, and the gap that
 ROUNDED = 1e-3  # of a gap
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
-MOST_TIED_WITHIN = 4_000  # and keep to limits, of which the solver may take ten seconds for one node
+MOST_TIED_WITHIN = 2_500  # and keep to limits, of which the solver may take four seconds for one node
 MANY_TIED = 60_000  # and of its relaxation, which takes seconds then and says little
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
 

@@ -14,13 +14,14 @@ from ...ir.diagnostics import Diagnostic
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
 from ...ir.spmd import SpmdProgram
+from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
 from ..plan import NoPlan, Outcome
 from .combinable import Combining
-from .derive_memory_bounds import Moment
+from .derive_moments import Moment
 from .extract_plan import least_bytes
-from .graph import Graph
-from .memory_bounds import Demand, Load, MemoryBounds
+from .graph import Graph, Tensor
+from .memory_bounds import Demand, Floats, Load, MemoryBounds
 from .problem import Candidate
 
 _Key = tuple[tuple[int, ...], frozenset[int], frozenset[str], tuple[tuple[int, tuple[int, ...]], ...], bool]
@@ -58,13 +59,15 @@ class Limits:
     """At most `capacity` bytes on a chip at any program point, of which `stored` of parameters and
     caches. `spell` makes the sharded program of a plan, which `cost.memory` judges, with projections
     apart or as they run as one; `needs` is what plans hold at the least, apart, and `moments` tells all copies
-    apart. `combining`: as `Limited` has it. `lanes`, `fused`: as `cost.memory` has them."""
+    apart, with what is held `beside` each of some arcs of a tensor as its collective runs. `combining`: as `Limited`
+    has it. `lanes`, `fused`: as `cost.memory` has them."""
 
     capacity: float
     stored: float
     needs: MemoryBounds
     spell: Callable[[Candidate, bool], SpmdProgram]
     moments: Callable[[bool], tuple[Moment, ...]]
+    beside: Callable[[Tensor, Arcs], Floats]
     phase: str
     combining: Combining = ()
     lanes: int = 1
@@ -75,6 +78,10 @@ class Limits:
         """Whether a plan keeps to the limits."""
         use, _ = self._spelled(plan, apart)
         return use.stored_bytes <= self.stored and use.total_bytes <= self.capacity
+
+    def tightest(self, plan: Candidate) -> Limits:
+        """These: there is one phase."""
+        return self
 
     @property
     def standing(self) -> Limits:
@@ -146,7 +153,7 @@ class JointLimits:
 
     def held(self, plan: Candidate) -> list[Held]:
         """What a plan holds at its worst point, besides what is stored."""
-        return self._worst(plan).held(plan)
+        return self.tightest(plan).held(plan)
 
     def worst(self, plan: Candidate) -> list[tuple[str, str]]:
         """The phase and the name of all that a plan holds at its worst point, besides what is stored as it is."""
@@ -163,7 +170,7 @@ class JointLimits:
 
     def deciding(self, plan: Candidate) -> set[int]:
         """The nodes whose choices say what is needed at a plan's worst point."""
-        return self._worst(plan).deciding(plan)
+        return self.tightest(plan).deciding(plan)
 
     def tightened(self, allowed: Sequence[Mask]) -> list[Mask] | None:
         """Without the choices that no plan within the limits has; None when nothing is left."""
@@ -184,9 +191,10 @@ class JointLimits:
 
     def excess(self, plan: Candidate) -> float:
         """How much of the room of a phase a plan holds too much at its worst point, negative where there is room."""
-        return self._worst(plan).excess(plan)
+        return self.tightest(plan).excess(plan)
 
-    def _worst(self, plan: Candidate) -> Limits:
+    def tightest(self, plan: Candidate) -> Limits:
+        """Those of the phase in which a plan holds the most of what there is."""
         return max(self.parts, key=lambda part: part.excess(plan))
 
 

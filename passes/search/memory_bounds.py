@@ -44,10 +44,12 @@ def surely_moved(pair: Pair, allowed: Sequence[Mask]) -> bool:
 @dataclass(frozen=True)
 class Through:
     """A value was read at a port for scores that are used later: it is held until then, if between each two ports of
-    `scores`, where one of these is made and where it is read, none is moved."""
+    `scores`, where one of these is made and where it is read, none is moved, and one of what is `moved` is, if that is
+    anything: of a score itself, which is there as others are where it is moved alone."""
 
     port: Port
     scores: tuple[Pair, ...]
+    moved: tuple[Pair, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +59,7 @@ class Copies:
     is held until then. `stored`: whether it is stored at the first port, which takes nothing more. `handed`: where what
     takes its place is made and how it is handed on: if these are two layouts, it is held as it came as well.
     `through`: where it was read for scores that are read later, if these are not moved: it is held until then.
-    `freed`: as a demand has it."""
+    `freed`: as a demand has it. `times`: how often each takes what the value does."""
 
     tensor: Tensor
     before: tuple[Port, ...]
@@ -67,6 +69,7 @@ class Copies:
     handed: Pair | None = None
     through: Through | None = None
     freed: Freed | None = None
+    times: float = 1.0
 
     @property
     def most(self) -> int:
@@ -83,7 +86,7 @@ class Copies:
         if self.stored:
             held -= set(self.before[0].rows[allowed[self.before[0].node]].tolist())
         shards = self.tensor.space.space.shards
-        return sum(self.tensor.total_bytes / float(shards[row]) for row in held if row is not None)
+        return self.times * sum(self.tensor.total_bytes / float(shards[row]) for row in held if row is not None)
 
 
 def _settled(port: Port, allowed: Sequence[Mask]) -> int | None:

@@ -199,7 +199,7 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     if known:
         winner = every[min(known)[1]]
         best = winner.plainest()
-    for side in every:
+    for side in sorted(every, key=lambda side: side.bound):  # the cheapest plan of all is most likely where it is least
         price, bound = below if best is None else best.price, side.bound
         if bound < price * (1 - side.problem.settings.gap):
             found, more = settle(side.side, side.prover, price)

@@ -167,16 +167,19 @@ class _Settling:
 
     def alike(self, program: CopiesProgram, plan: Candidate, x: Floats, fits: bool) -> list[int] | None:
         """Columns of which every plan that has all of them holds as much at the worst point of this one, or is this
-        one; None where what runs as one was taken otherwise than plans have it."""
+        one; None where what runs as one was taken otherwise than plans have it. What is held in a phase is said by
+        what is chosen in it."""
         graph, limits = self.side.problem.graph, self.side.limits
-        tensors = set(range(len(graph.tensors)))
-        nodes = set(range(len(graph.nodes)))
+        phase = None if fits else limits.tightest(plan).phase
+        tensors = {t for t, tensor in enumerate(graph.tensors) if phase in (None, tensor.phase)}
+        nodes = {n for n, node in enumerate(graph.nodes) if phase is None or node.phase in (None, phase)}
         columns: list[int] = []
-        if not self.ordered:
-            groups = {g for g, column in program.shared.items() if x[column] > INTEGRAL}
-            if groups != plan.shared:
+        groups = self.side.problem.groups
+        if groups is not None:
+            if {g for g, column in program.shared.items() if x[column] > INTEGRAL} != plan.shared:
                 return None
-            columns += [program.shared[g] for g in groups]
+            own = set(plan.shared) if phase is None else set(*groups.of_phases(graph, (frozenset({phase}),)))
+            columns += [program.shared[g] for g in plan.shared & own]
         elif not fits and not any(
             isinstance(node.item, Append) for node in graph.nodes
         ):  # no score may come to be stored

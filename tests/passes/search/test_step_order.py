@@ -17,7 +17,7 @@ from escc.ir.mesh import Mesh
 from escc.ir.program import Program, walk
 from escc.ir.spmd import Compute, Move, SpmdProgram
 from escc.passes.search.combinable import ALONE, Groups
-from escc.passes.search.derive_memory_bounds import ORDERED, _Reader
+from escc.passes.search.derive_memory_bounds import ORDERED, LiveValues
 from escc.passes.search.limits import Limits
 from escc.passes.search.problem import Problem
 from escc.passes.search.step_order import StepOrder, joined
@@ -84,7 +84,7 @@ def ordered(program: Program, phase: str, monkeypatch: pytest.MonkeyPatch) -> tu
     """What the search is handed for a program on 2x2 chips, and the order of its steps."""
     problem, limits = searched(program, phase, Mesh.parse("2x2"), LINKS, monkeypatch)
     as_one = ORDERED if problem.groups is None else joined(problem.groups, problem.graph, phase)
-    return problem, limits, _Reader(program, problem.graph, as_one, Takings({}, {})).order
+    return problem, limits, LiveValues(program, problem.graph, as_one, Takings({}, {}), 1, {}).order
 
 
 def places(spmd: SpmdProgram) -> dict[str, int]:

@@ -230,7 +230,7 @@ class Prover:
             self.solve_s += plans.solve_s
         if plan is None or plan.price >= known.price:
             return None, None
-        polished = self._polished(plan, ascent)
+        polished = self.polished(plan, ascent)
         fitting = [p for p in (polished, plan) if limits.fits(p)]
         return min(fitting, key=lambda p: p.price, default=None), None if fitting else plan
 
@@ -428,9 +428,9 @@ class Prover:
             return None
         chosen = [int(kept[np.argmax(share)]) for kept, share in zip(reduced.kept, shares, strict=True)]
         plan = self.problem.found(chosen, reduced.shared(answer))
-        return plan if ascent is None else self._polished(plan, ascent)
+        return plan if ascent is None else self.polished(plan, ascent)
 
-    def _polished(self, plan: Candidate, ascent: DualAscent) -> Candidate:
+    def polished(self, plan: Candidate, ascent: DualAscent) -> Candidate:
         """A plan improved by an ascent, or as it is."""
         for nodes in (None, self.problem.stored_nodes):  # what is stored is in no group, so priced exactly there
             polished = self.problem.found(ascent.polish(plan.chosen, nodes), plan.shared)

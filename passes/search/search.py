@@ -193,12 +193,10 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     """The cheapest plan of all sides, of which `least` is a bound. Raises Cutoff where none was found that costs less
     than `below`."""
     branch_and_bound(every)
-    best: Candidate | None = None
     bounds: list[float] = []
     known = [(side.best.price, n) for n, side in enumerate(every) if side.best is not None]
-    if known:
-        winner = every[min(known)[1]]
-        best = winner.plainest()
+    winner = every[min(known)[1]] if known else None
+    best = None if winner is None else winner.best
     for side in sorted(every, key=lambda side: side.bound):  # the cheapest plan of all is most likely where it is least
         price, bound = below if best is None else best.price, side.bound
         if bound < price * (1 - side.problem.settings.gap):
@@ -209,6 +207,8 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     prover.read += sum(side.read for side in every)
     if best is None:
         raise Cutoff(max(least, min(bounds)))
+    if winner is not None and best is winner.best:  # of those that settling finds rows do not tell cheaper ones
+        best = winner.plainest()
     bound, gap = min(best.price, *bounds), prover.problem.settings.gap
     if gap > PROVEN:  # plans that are nearer to each other were not told apart
         bound = min(bound, best.price * (1 - gap))

@@ -19,7 +19,7 @@ from ..ilp.model import Model, cheaper, continuous, inner
 from ..ilp.solver import Answer, solve
 from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
-from .branch_and_bound import MANY_ARCS, MOST_COLUMNS, Side
+from .branch_and_bound import MANY_ARCS, Side
 from .copies_program import CopiesProgram
 from .exact import Prover
 from .limits import JointLimits
@@ -29,7 +29,7 @@ from .reduced_program import INTEGRAL
 Floats = NDArray[np.float64]
 
 UNIT = 1e6  # the price of a known plan in the solver's unit, as in `exact`
-MOST_ARCS = 8_000  # over all readers of all values, of a problem that is looked at
+MOST_ARCS = 10_000  # over all readers of all values, of a problem that is looked at
 NODES = 1_200  # of the solver's search, of which each program gets half of what is left
 UNKNOWN_NODES = 600  # while no plan is known that others have to be cheaper than
 FEW_NODES = 400  # for one with MANY_ARCS, which is seldom settled, however long it is looked at
@@ -157,13 +157,10 @@ class _Settling:
         return self.side.detours.over(self.side.problem.found(chosen, shared), trees), rounds
 
     def plainest(self, plan: Candidate) -> Candidate:
-        """The plainest plan of the price of one that keeps to the limits, as far as one is found."""
-        problem, limits = self.side.problem, self.side.limits
-        cheapest = problem.found(plan.chosen, plan.shared)
-        if cheapest.price <= plan.price * (1 + 1e-12) and limits.fits(cheapest):
-            plan = cheapest
-        plain = self.prover.plainest(self.ascent, plan, MOST_COLUMNS, limits)
-        return plain if limits.fits(plain) else plan
+        """The plainest plan of the price of one that keeps to the limits, as far as one is found: rows of choices alone
+        would not tell it from cheaper ones that do not."""
+        plain = (self.prover.polished(plan, self.ascent), self.side.problem.found(plan.chosen, plan.shared))
+        return next((p for p in plain if p.price <= plan.price * (1 + 1e-12) and self.side.limits.fits(p)), plan)
 
     def alike(self, program: CopiesProgram, plan: Candidate, x: Floats, fits: bool) -> list[int] | None:
         """Columns of which every plan that has all of them holds as much at the worst point of this one, or is this

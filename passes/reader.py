@@ -18,15 +18,16 @@ from .search.beside_moves import beside_moves
 from .search.branch_and_bound import MANY_COLUMNS, Side
 from .search.combinable import Combining
 from .search.derive_memory_bounds import ORDERED, needs
-from .search.derive_moments import moments
+from .search.derive_moments import Moment, moments
 from .search.detours import Detours
 from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
+from .search.graph import Graph
 from .search.join_phases import view
 from .search.limits import JointLimits, Limits
 from .search.memory_bounds import MemoryBounds
 from .search.prices import Moves
 from .search.problem import Candidate, Problem
-from .search.step_order import joined
+from .search.step_order import Joined, joined
 from .search.tree_costs import Trees
 
 MOST_PHASES = 3  # that are told apart: of each more there are twice as many sides
@@ -114,7 +115,7 @@ class Reader:
             if min(stored, self.capacity_bytes) == math.inf:
                 return None
             least = self._needs(phase.name, phase.name in (combined if some is None else combined & some))
-            told = partial(moments, self.programs[phase.name], phase.name, self.mesh, graph, lanes=lanes, fused=fused)
+            told = partial(self._moments, phase.name, graph)
             beside = partial(beside_moves, mesh=self.mesh, sizes=dict(phase.sizes), lanes=lanes)
             own, room = _nth(spelled, n), self.capacity_bytes
             parts.append(Limits(room, stored, least, own, told, beside, phase.name, combining, lanes, fused))
@@ -126,12 +127,22 @@ class Reader:
         """What plans hold in a phase at the least, whether some collectives run as one there or none."""
 
         def needed(phase: str, combined: bool) -> MemoryBounds:
-            graph, groups = view(self.problem.graph, phase), self.moves.groups
-            as_one = joined(groups, self.problem.graph, phase) if combined and groups is not None else ORDERED
+            graph, as_one = view(self.problem.graph, phase), self._joined(phase) if combined else ORDERED
             lanes, fused = self.hardware.lanes, self.hardware.fuses_products
             return needs(self.programs[phase], phase, self.mesh, graph, as_one, lanes, fused)
 
         return cache(needed)
+
+    def _moments(self, phase: str, graph: Graph, ordered: bool) -> tuple[Moment, ...]:
+        """What plans hold in a phase, with every copy told apart, if steps keep their order or where they may not."""
+        as_one, hardware = ORDERED if ordered else self._joined(phase), self.hardware
+        program, lanes, fused = self.programs[phase], hardware.lanes, hardware.fuses_products
+        return moments(program, phase, self.mesh, graph, as_one, lanes, fused)
+
+    def _joined(self, phase: str) -> Joined:
+        """Whose collectives may run as one in a phase."""
+        groups = self.moves.groups
+        return ORDERED if groups is None else joined(groups, self.problem.graph, phase)
 
     def _calls(self, phase: Phase) -> int:
         """How often a phase counts."""

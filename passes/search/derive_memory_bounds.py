@@ -359,5 +359,6 @@ class LiveValues:
 
     def outlasts(self, other: Live, live: Live) -> bool:
         """Whether a value that is read after a point is there from when another is made that is read at the point."""
-        there = not other.now and not other.inner
-        return there and self.precedes(other.tensor.source.node, live.tensor.source.node)
+        there, source = not other.now and not other.inner, other.tensor.source.node
+        begins = isinstance(self.graph.nodes[source].item, Stored)
+        return there and (begins or self.precedes(source, live.tensor.source.node))

@@ -21,7 +21,7 @@ from .derive_memory_bounds import ORDERED, LiveValues, values_of
 from .graph import Graph, Port, Result
 from .live_value import Live
 from .memory_bounds import Copies, Demand, MovedBytes, Through
-from .step_order import END
+from .step_order import END, Joined
 from .taken_products import takings
 
 
@@ -42,13 +42,12 @@ class Moment:
 
 
 def moments(
-    program: Program, phase: str, mesh: Mesh, graph: Graph, ordered: bool = True, lanes: int = 1, fused: bool = True
+    program: Program, phase: str, mesh: Mesh, graph: Graph, joined: Joined, lanes: int = 1, fused: bool = True
 ) -> tuple[Moment, ...]:
-    """What plans of a graph hold, with every copy told apart. Unless `ordered` steps may run in any order in which each
-    finds what it reads; the rest as for `needs`."""
-    plain = unsharded(program, phase, mesh)
+    """What plans of a graph hold, with every copy told apart; the rest as for `needs`."""
+    plain, ordered = unsharded(program, phase, mesh), joined == ORDERED
     known = takings(plain, ordered, fused)
-    joined, whole, sizes = ORDERED if ordered else None, scores(plain) - perhaps_in_blocks(plain), dict(plain.sizes)
+    whole, sizes = scores(plain) - perhaps_in_blocks(plain), dict(plain.sizes)
     reader = _Moments(program, graph, joined, known, lanes, sizes, whole)
     found = [stage for point in points_without_blocks(plain) for stage in reader.moments(point)]
     return (*found, *reader.at_the_end()) if ordered else tuple(found)
@@ -108,6 +107,19 @@ class _Moments(LiveValues):
         yield Moment((*self.made(point), *others), moved, None, beside, tuple(self.looked_up(kept, now)))
         if self.ordered:
             yield from self.moving([*(live.unhanded for live in every), *kept], self.operands(now), moved)
+        else:
+            yield from self.at_some_time([*every, *kept], self.operands(now))
+
+    def at_some_time(self, every: Sequence[Live], ports: Iterable[tuple[str, Port]]) -> Iterator[Moment]:
+        """What is sure to be held whenever one of `every` value is moved to one of `ports`: what is made before it and
+        read after the port."""
+        for name, port in ports:
+            own = next((live for live in every if live.name == name and port in live.now), None)
+            if own is not None:
+                beside = (live.later for live in every if self.outlasts(live, own))
+                held = tuple(live.copies(live.name in self.held) for live in beside)
+                moving = Copies(own.tensor, (own.tensor.source,), (port,), (), name in self.held)
+                yield Moment(held, (), moving)
 
     def at_the_end(self) -> Iterator[Moment]:
         """What is held while results are moved to where they are handed out, all steps having run."""

@@ -127,6 +127,10 @@ class Limits:
         """What plans take of the memory at the least, wherever it may be too much."""
         return self.needs.loads(allowed, self.capacity, self.stored)
 
+    def spelled(self, plan: Candidate) -> tuple[MemoryUse, SpmdProgram]:
+        """The sharded program of a plan, with projections apart, and what it holds."""
+        return self._spelled(plan, True)
+
     def _spelled(self, plan: Candidate, apart: bool) -> tuple[MemoryUse, SpmdProgram]:
         key = plan.chosen, plan.shared, plan.combining, plan.detours, apart
         if key not in self._known:

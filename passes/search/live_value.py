@@ -92,6 +92,11 @@ class Live:
         """It before the step is run that makes what takes its place."""
         return self if self.handed is None else replace(self, still=True, handed=None)
 
+    @property
+    def later(self) -> Live:
+        """It as far as it is read later, wherever it has been moved to."""
+        return replace(self, before=(), still=False, handed=None, through=None)
+
     def once(self, done: Container[Port]) -> Live:
         """It when of where it is read now it has been moved to those that are `done`, and will be to the others."""
         left = tuple(port for port in self.now if port not in done)

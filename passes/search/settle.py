@@ -8,18 +8,21 @@ program is solved again. Where the solver is not done the linear relaxation has 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ir.program import Append
+from ...ir.dataflow import makes, origins
+from ...ir.program import Append, Repeat, Stored, walk
 from ..ilp.model import Model, cheaper, continuous, inner
 from ..ilp.solver import Answer, solve
 from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
 from .branch_and_bound import MANY_ARCS, Side
+from .column_images import KeptOut, column_images
+from .combinable import Groups
 from .copies_program import CopiesProgram
 from .exact import Prover
 from .limits import JointLimits
@@ -33,10 +36,10 @@ MOST_ARCS = 10_000  # over all readers of all values, of a problem that is looke
 NODES = 1_200  # of the solver's search, of which each program gets half of what is left
 UNKNOWN_NODES = 600  # while no plan is known that others have to be cheaper than
 FEW_NODES = 400  # for one with MANY_ARCS, which is seldom settled, however long it is looked at
-LEAST_NODES = 10  # for each program: small ones take less
-ROUNDS = 20  # programs that are solved
-MOST_ROWS = 20_000  # of all these programs: large ones take seconds each, and a row more seldom moves their bound;
-# and of a linear relaxation, which takes half a minute with thrice as many
+LEAST_NODES = 100  # for each program
+ROUNDS = 40  # programs that are solved
+MOST_ROWS = 80_000  # of all these programs: large ones take seconds each, and a row more seldom moves their bound
+MOST_RELAXED = 20_000  # rows of a linear relaxation, which takes half a minute with thrice as many
 SOLVER = "cp-sat"  # all columns are 0 or 1 in plans, and rows of bytes leave a weak relaxation
 SLACK = 1e-6  # relative: a bound that close is that of the answer
 Tree = tuple[int, ...]
@@ -62,7 +65,6 @@ class _Settling:
     def __init__(self, side: Side, prover: Prover, price: float):
         self.side, self.prover, self.price = side, prover, price
         self.ascent = side.problem.settled.copy()
-        self.ordered = side.problem.groups is None
 
     def allowed(self) -> list[Mask] | None:
         """The choices that a cheaper plan may have; None where there is no such plan."""
@@ -93,7 +95,7 @@ class _Settling:
         program = self.program(allowed, unit)
         most = NODES if self.price < math.inf else UNKNOWN_NODES
         nodes = most if arcs_of(self.side) <= MANY_ARCS else FEW_NODES
-        found: Candidate | None = None
+        found, images = None, None
         bound = -math.inf
         model = program.model()
         for n in range(ROUNDS):
@@ -113,15 +115,15 @@ class _Settling:
                 self.price, found = plan.price, plan
                 if bound >= self.price * (1 - settings.gap):
                     break
-            more = not self.ordered and plan.price * unit < least * (1 - SLACK)  # runs as one than was taken for that
-            columns = None if more else self.alike(program, plan, answer.x, fits)
-            wrong = rounds or ([] if columns is None else [columns])
-            if not wrong or not (nearer or least - answer.bound <= SLACK * abs(least)):
-                break  # there is no telling which plans these are, or the solver was not done
-            for columns in wrong:
-                program.forbid(columns)
+            wrong = [KeptOut(cycle) for cycle in rounds] or [self.alike(program, plan, answer.x, fits)]
+            if not (nearer or least - answer.bound <= SLACK * abs(least)):
+                break  # the solver was not done
+            images = column_images(program) if images is None else images
+            for one in wrong:
+                for each in one.with_images(images):
+                    program.forbid(each.columns, each.others)
             model = program.model()
-        if bound < self.price * (1 - settings.gap) and len(model.low) <= MOST_ROWS:
+        if bound < self.price * (1 - settings.gap) and len(model.low) <= MOST_RELAXED:
             relaxed = solve(continuous(model), settings)
             self.prover.solve_s += relaxed.seconds
             bound = self.price if relaxed.none else max(bound, relaxed.bound / unit)
@@ -162,30 +164,76 @@ class _Settling:
         plain = (self.prover.polished(plan, self.ascent), self.side.problem.found(plan.chosen, plan.shared))
         return next((p for p in plain if p.price <= plan.price * (1 + 1e-12) and self.side.limits.fits(p)), plan)
 
-    def alike(self, program: CopiesProgram, plan: Candidate, x: Floats, fits: bool) -> list[int] | None:
+    def alike(self, program: CopiesProgram, plan: Candidate, x: Floats, fits: bool) -> KeptOut:
         """Columns of which every plan that has all of them holds as much at the worst point of this one, or is this
-        one; None where what runs as one was taken otherwise than plans have it. What is held in a phase is said by
-        what is chosen in it."""
-        graph, limits = self.side.problem.graph, self.side.limits
-        phase = None if fits else limits.tightest(plan).phase
-        tensors = {t for t, tensor in enumerate(graph.tensors) if phase in (None, tensor.phase)}
-        nodes = {n for n, node in enumerate(graph.nodes) if phase is None or node.phase in (None, phase)}
-        columns: list[int] = []
-        groups = self.side.problem.groups
+        one."""
+        taken = {group for group, column in program.shared.items() if x[column] > INTEGRAL}
+        if fits or taken != plan.shared:  # or what runs as one was taken otherwise than plans have it
+            return KeptOut(self.exactly(program, x))
+        return self.too_much(program, plan)
+
+    def too_much(self, program: CopiesProgram, plan: Candidate) -> KeptOut:
+        """What says that a plan holds too much, as far as it is known: in a phase that is what is chosen in it."""
+        graph, limits, groups = self.side.problem.graph, self.side.limits.tightest(plan), program.groups
+        tensors = every = {t for t, tensor in enumerate(graph.tensors) if tensor.phase == limits.phase}
+        others: list[int] = []
         if groups is not None:
-            if {g for g, column in program.shared.items() if x[column] > INTEGRAL} != plan.shared:
-                return None
-            own = set(plan.shared) if phase is None else set(*groups.of_phases(graph, (frozenset({phase}),)))
-            columns += [program.shared[g] for g in plan.shared & own]
-        elif not fits and not any(
-            isinstance(node.item, Append) for node in graph.nodes
-        ):  # no score may come to be stored
+            joined = self.joined(plan, limits.phase, groups)
+            tensors = self.around(plan, limits.phase, joined)
+            others = [program.paid[t] + arc for t in sorted(every - tensors) for arc in _in(groups, t, joined)]
+            [own] = groups.of_phases(graph, (frozenset({limits.phase}),))
+            others += [program.several[group] for group in own if group not in joined]
+        elif not any(isinstance(node.item, Append) for node in graph.nodes):  # no score may come to be stored
             tensors = {self.side.detours.numbers[name] for name in limits.worst(plan)}
-            nodes = {term.node for term in limits.stored_terms}
-            nodes |= {port.node for t in tensors for port in (graph.tensors[t].source, *graph.tensors[t].uses)}
-        columns += [program.choice[n] + plan.chosen[n] for n in nodes]
+        nodes = {term.node for term in limits.stored_terms}
+        nodes |= {port.node for t in tensors for port in (graph.tensors[t].source, *graph.tensors[t].uses)}
+        columns = [program.choice[n] + plan.chosen[n] for n in nodes]
         columns += [program.paid[t] + arc for t, tree in plan.detours if t in tensors for arc in tree]
-        return sorted(columns)
+        return KeptOut(sorted(columns), others)
+
+    def joined(self, plan: Candidate, phase: str, groups: Groups) -> dict[int, set[int]]:
+        """The groups of which several collectives run in a phase, and whose these are."""
+        found: dict[int, set[int]] = {}
+        for t, tree in plan.detours:
+            of = groups.of[t]
+            if of is not None and self.side.problem.graph.tensors[t].phase == phase:
+                for group in of[list(tree)].tolist():
+                    found.setdefault(group, set()).add(t)
+        return {group: some for group, some in found.items() if group >= 0 and len(some) > 1}
+
+    def around(self, plan: Candidate, phase: str, joined: Mapping[int, set[int]]) -> set[int]:
+        """The tensors of a phase whose layouts and ways say what a plan holds at its worst point, if the same
+        collectives are `joined` and no others: what it holds there, all that is made in that repeat, and what says in
+        which order steps run."""
+        graph, limits, numbers = self.side.problem.graph, self.side.limits, self.side.detours.numbers
+        use, spmd = limits.tightest(plan).spelled(plan)
+        first, names = origins(spmd), set[str]()
+        for placed in walk(spmd.body):
+            around = tuple(repeat.name for repeat in placed.repeats)
+            if isinstance(placed.item, Repeat) and (*around, placed.item.name) == use.worst.repeats:
+                names |= {carry.inside for carry in placed.item.carries}
+            if around == use.worst.repeats:
+                made = (placed.item.value,) if isinstance(placed.item, Stored) else makes(placed.item)
+                names |= {first.get(name, name) for name in made}
+        found = {numbers[name] for name in limits.worst(plan)}.union(*joined.values())
+        readers = {port.node for some in joined.values() for t in some for port in graph.tensors[t].uses}
+        found |= {numbers[phase, name] for name in names if (phase, name) in numbers}
+        own = ((t, tensor) for t, tensor in enumerate(graph.tensors) if tensor.phase == phase)
+        return found | {t for t, tensor in own if any(port.node in readers for port in tensor.uses)}
+
+    def exactly(self, program: CopiesProgram, x: Floats) -> list[int]:
+        """The columns of what an answer chooses and moves, which say what runs as one."""
+        choices = [first + np.arange(len(mask)) for first, mask in zip(program.choice, program.allowed, strict=True)]
+        every = self.side.detours.moves.arcs
+        arcs = [paid + np.arange(len(own)) for t, paid in program.paid.items() if (own := every[t]) is not None]
+        columns = np.concatenate([*choices, *arcs])
+        return [int(column) for column in columns if x[column] > 0.5]
+
+
+def _in(groups: Groups, t: int, some: Collection[int]) -> list[int]:
+    """The arcs of a tensor that are in `some` groups."""
+    of = groups.of[t]
+    return [] if of is None else np.flatnonzero(np.isin(of, list(some))).tolist()
 
 
 def _tree(arcs: Arcs, used: Sequence[int], root: int, targets: Sequence[int]) -> Tree:

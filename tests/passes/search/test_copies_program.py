@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judge.generator import generate
+from numpy.typing import NDArray
 from problems import GATED, drawn
 from programs import TINY_DECODER
 from programs import generate as generate_any
@@ -22,6 +23,7 @@ from escc.passes import choose as choosing
 from escc.passes.choose import Options, choose
 from escc.passes.ilp.solver import Settings, solve
 from escc.passes.search.branch_and_bound import Side
+from escc.passes.search.column_images import KeptOut, column_images
 from escc.passes.search.copies_program import CopiesProgram
 from escc.passes.search.exact import Prover
 from escc.passes.search.limits import JointLimits, Limits
@@ -160,29 +162,72 @@ def test_what_a_phase_holds_too_much_is_kept_out_whatever_others_do(sides_of: Ca
         tight = tuple(
             replace(part, capacity=size - 1 if part.phase == phase else 1e18, _known={}) for part in parts(side)
         )
-        limited = replace(side, limits=JointLimits(tight))
-        settling = _Settling(limited, Prover(side.problem), math.inf)
-        every = [np.ones(len(p), dtype=bool) for p in side.problem.prices]
-        program = CopiesProgram(side.problem, side.detours.moves, every, 1.0, ())
-        over = settling.read(program, whole_answer(side, program, plan))[0]
-        columns = settling.alike(program, over, np.zeros(0), fits=False)
-        assert columns is not None
+        program, kept = kept_out(replace(side, limits=JointLimits(tight)), plan)
         graph = side.problem.graph
-        numbers = {first + c: n for n, first in enumerate(program.choice) for c in range(len(every[n]))}
-        nodes = {graph.nodes[numbers[column]].phase for column in columns if column in numbers}
+        numbers = {first + c: n for n, first in enumerate(program.choice) for c in range(len(side.problem.prices[n]))}
+        nodes = {graph.nodes[numbers[column]].phase for column in kept.columns if column in numbers}
         assert nodes == {None, phase}
-        arcs = [
-            t for t, paid in program.paid.items() for c in columns if 0 <= c - paid < len(side.detours.moves.arcs[t])
-        ]
-        assert {graph.tensors[t].phase for t in arcs} <= {phase}
+        arcs = side.detours.moves.arcs
+        moved = [t for t, paid in program.paid.items() for c in kept.columns if 0 <= c - paid < len(arcs[t])]
+        assert {graph.tensors[t].phase for t in moved} <= {phase}
 
 
-def whole_answer(side: Side, program: CopiesProgram, plan: Candidate) -> Any:
-    """What the solver would say of a plan: its choices, and the arcs that it pays for."""
+@pytest.mark.parametrize(("seed", "chips"), [(5072, "2x2"), (5074, "2x2"), (5096, "2x2"), (5006, "2"), (5050, "2")])
+def test_plans_that_are_kept_out_hold_as_much(seed: int, chips: str, sides_of: Callable[..., list[Side]]) -> None:
+    """Other plans that have all columns and none of the others, and images of the plan."""
+    side = sides_of(generate(seed).program, "main", chips, "tpu-v4")[-1]
+    assert side.problem.groups is not None
+    [part] = parts(side)
+    rng, alike, images = np.random.default_rng(seed), 0, 0
+    for number in range(6):
+        plan = side.problem.found(drawn(side.problem, number))
+        size = float(part.spelled(plan)[0].total_bytes)
+        tight = replace(side, limits=replace(part, capacity=size - 1, _known={}))
+        program, kept = kept_out(tight, plan)
+        every = list(kept.with_images(column_images(program)))
+        firsts = list(zip(program.choice, side.problem.prices, strict=True))
+        free = [n for n, (first, p) in enumerate(firsts) if not any(0 <= c - first < len(p) for c in kept.columns)]
+        for _ in range(30 if free else 0):
+            chosen = list(plan.chosen)
+            for n in rng.choice(free, min(2, len(free)), replace=False):
+                chosen[n] = int(rng.integers(len(side.problem.prices[n])))
+            other = side.problem.found(chosen)
+            if not np.isfinite(other.price):
+                continue
+            x = answer_of(tight, program, other)
+            some = [n for n, one in enumerate(every) if x[one.columns].all() and not x[one.others].any()]
+            alike += bool(some) and other.chosen != plan.chosen
+            assert not some or part.spelled(other)[0].total_bytes >= size, (number, chosen)
+        for one in every[1:]:
+            images += 1
+            pinned = [[c - first for c in one.columns if 0 <= c - first < len(price)] for first, price in firsts]
+            if all(pinned):
+                other = side.problem.found([own[0] for own in pinned])
+                assert part.spelled(other)[0].total_bytes == pytest.approx(size, rel=1e-12)
+    assert alike >= 1 and (images >= 1 or chips != "2x2")
+
+
+def kept_out(side: Side, plan: Candidate) -> tuple[CopiesProgram, KeptOut]:
+    """What is kept out because of a plan that holds too much, and the program."""
+    every = [np.ones(len(price), dtype=bool) for price in side.problem.prices]
+    program = CopiesProgram(side.problem, side.detours.moves, every, 1.0, ())
+    settling = _Settling(side, Prover(side.problem), math.inf)
+    over, _ = settling.read(program, answer_of(side, program, plan))
+    return program, settling.alike(program, over, answer_of(side, program, over), fits=False)
+
+
+def answer_of(side: Side, program: CopiesProgram, plan: Candidate) -> NDArray[np.float64]:
+    """What the solver would say of a plan: its choices, the arcs that it pays for, and what runs as one."""
+    several = program.several if program.groups is not None else {}
     x = np.zeros(program.a.columns)
     for first, c in zip(program.choice, plan.chosen, strict=True):
         x[first + c] = 1.0
     own = side.detours.trees.bill(plan.chosen, plan.shared).arcs
     for t, paid in program.paid.items():
         x[[paid + arc for arc in own[t]]] = 1.0
+    for group in plan.shared:
+        x[program.shared[group]] = 1.0
+    for group, column in several.items():
+        arcs = [program.paid[t] + arcs[group] for t, arcs in program.members.items() if group in arcs]
+        x[column] = sum(float(x[each].sum()) for each in arcs) >= 2
     return x

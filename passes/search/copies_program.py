@@ -95,8 +95,7 @@ class CopiesProgram(WaysProgram):
                 self.add_stage(stage, lying, ordered)
         if combined:
             for group in self.shared:
-                for entries in self.as_one(group):
-                    self.row(-np.inf, FULL, [*lying, *entries])
+                self.row(-np.inf, FULL, [*lying, *self.as_one(group)])
             self.add_arcs(lying)
 
     @staticmethod
@@ -107,20 +106,24 @@ class CopiesProgram(WaysProgram):
             loads[term.node] = loads.get(term.node, 0.0) + term.bytes
         return loads
 
-    def as_one(self, group: int) -> Iterator[Entries]:
-        """What a group's collective holds: all that it takes and all that it gives, and what one of those that run in
-        it holds beside."""
+    def as_one(self, group: int) -> Entries:
+        """What a group's collective holds: all that it takes and all that it gives."""
         assert self.limits is not None, "its rows are added"
-        every: Entries = []
-        asides: list[tuple[Array, Floats]] = [(np.zeros(0, dtype=np.int64), np.zeros(0))]
+        entries: Entries = []
         for t, apart in self.apart.items():
             tensor, arcs = self.problem.graph.tensors[t], self.moves.arcs[t]
             if tensor.phase == self.limits.phase and group in apart and arcs is not None:
-                own, size, columns = self.members[t][group], self.bytes(tensor), self.paid[t] + self.members[t][group]
-                columns = np.append(columns, apart[group])
-                for some, taken in ((every, size[arcs.source] + size[arcs.target]), (asides, self.beside(tensor))):
-                    some.append((columns, np.append(taken[own], -taken[own].max())))
-        yield from ([*every, aside] for aside in asides if len(asides) == 1 or aside[1].any())
+                own = self.members[t][group]
+                taken = self.taken_by(tensor, arcs)[own]
+                columns = np.array([*(self.paid[t] + own), apart[group]])
+                entries.append((columns, np.array([*taken, -taken.max()])))
+        return entries
+
+    def taken_by(self, tensor: Tensor, arcs: Arcs) -> Floats:
+        """What each arc of a value takes and gives; it may be copied from what is stored, and takes nothing more."""
+        size = self.bytes(tensor)
+        stored = self.problem.graph.nodes[tensor.source.node].stored is not None
+        return size[arcs.target] if stored else size[arcs.target] + size[arcs.source]
 
     def add_arcs(self, lying: Entries) -> None:
         """Rows for what each arc of the phase takes and gives, whenever it runs."""
@@ -129,10 +132,7 @@ class CopiesProgram(WaysProgram):
             arcs = self.moves.arcs[t]
             if arcs is None or self.limits is None or tensor.phase != self.limits.phase:
                 continue
-            size = self.bytes(tensor)
-            taken = size[arcs.target] + self.beside(tensor)
-            if self.problem.graph.nodes[tensor.source.node].stored is None:  # else it may be copied from what is stored
-                taken = taken + size[arcs.source]
+            taken = self.taken_by(tensor, arcs) + self.beside(tensor, alone=True)
             for arc in np.flatnonzero(taken + most > ROOM):
                 self.row(-np.inf, FULL, [*lying, (np.array([self.paid[t] + arc]), taken[[arc]])])
 
@@ -167,7 +167,7 @@ class CopiesProgram(WaysProgram):
             return
         beside = self.a.add_columns(np.zeros(1), most, False)  # what is so for each of the moves
         self.row(-np.inf, 0.0, [*entries, (np.array([beside]), np.array([-1.0]))])
-        self.add_moves(stage.moving, [*mixed, (np.array([beside]), np.ones(1))])
+        self.add_moves(stage.moving, [*mixed, (np.array([beside]), np.ones(1))], ordered)
         if not ordered:
             self.add_joint(stage.moving, beside, most)
 
@@ -178,9 +178,8 @@ class CopiesProgram(WaysProgram):
         for group, apart in self.apart.get(t, {}).items():
             runs = flow + self.members[t][group]
             columns = np.array([*runs, apart, beside])
-            for entries in self.as_one(group):
-                sizes = np.array([*np.full(len(runs), most), -most, 1.0])
-                self.row(-np.inf, FULL + most, [*entries, (columns, sizes)])
+            sizes = np.array([*np.full(len(runs), most), -most, 1.0])
+            self.row(-np.inf, FULL + most, [*self.as_one(group), (columns, sizes)])
 
     def unmoved(self, term: Demand) -> tuple[Array, Floats]:
         """Columns for what a term takes, by layout, where its value lies at one port as at the other; elsewhere that is
@@ -195,7 +194,7 @@ class CopiesProgram(WaysProgram):
             self.layouts_at(each, row, -1.0)
         return columns + np.arange(len(size)), size
 
-    def add_moves(self, copies: Copies, others: Entries) -> None:
+    def add_moves(self, copies: Copies, others: Entries, ordered: bool) -> None:
         """Rows for what each arc holds that takes a value to where it is read now, with all that is left of it."""
         tensor, port = copies.tensor, copies.now[0]
         arcs = self.moves.arcs[self.number[tensor]]
@@ -220,7 +219,7 @@ class CopiesProgram(WaysProgram):
         kept, above = (
             self.copies_beside(copies, arcs, runs, size) if copies.after or len(copies.now) > 1 else (None, None)
         )
-        more = self.beside(tensor)
+        more = self.beside(tensor, alone=not ordered)
         for arc in range(count):
             here, there = int(arcs.source[arc]), int(arcs.target[arc])
             entries = [*others, (np.array([runs + arc, leaves + arc]), size[[there, here]] + [more[arc], 0.0])]
@@ -267,11 +266,14 @@ class CopiesProgram(WaysProgram):
         assert self.limits is not None, "its rows are added"
         return grains(times * tensor.total_bytes / tensor.space.space.shards, self.limits.capacity)
 
-    def beside(self, tensor: Tensor) -> Floats:
-        """What each of a value's arcs holds beside what it reads and makes, in grains."""
-        limits, arcs = self.limits, self.moves.arcs[self.number[tensor]]
+    def beside(self, tensor: Tensor, alone: bool = False) -> Floats:
+        """What each of a value's arcs holds beside what it reads and makes, in grains; `alone`: only of those that are
+        sure to run alone. Of what runs as one memory counts that of the first."""
+        t, limits = self.number[tensor], self.limits
+        arcs, of = self.moves.arcs[t], None if self.groups is None else self.groups.of[t]
         assert limits is not None and arcs is not None, "its rows are added, and it is moved"
-        return grains(limits.beside(tensor, arcs), limits.capacity)
+        more = grains(limits.beside(tensor, arcs), limits.capacity)
+        return np.where(of >= 0, 0.0, more) if alone and of is not None else more
 
 
 def grains(size: Floats, room: float) -> Floats:

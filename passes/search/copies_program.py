@@ -92,11 +92,21 @@ class CopiesProgram(WaysProgram):
         combined = self.groups is not None and limits.phase in self.groups.phases
         for ordered in (True, False) if combined else (True,):
             for stage in limits.moments(ordered):
-                self.add_stage(stage, lying, ordered)
+                for each in self.told_apart(stage) if combined else (stage,):
+                    self.add_stage(each, lying, ordered)
         if combined:
             for group in self.shared:
                 self.row(-np.inf, FULL, [*lying, *self.as_one(group)])
-            self.add_arcs(lying)
+        self.add_arcs(lying)
+
+    def told_apart(self, stage: Moment) -> tuple[Moment, ...]:
+        """A moment, and what is of its repeat, as far as one does not say what the other does: something that runs as
+        one outside changes the order of what is outside alone."""
+        if stage.inner is None:
+            return (stage,)
+        grouped = {port for t in self.members for port in self.problem.graph.tensors[t].uses}
+        alike = grouped.isdisjoint({*stage.done} - {*stage.inner.done})
+        return (stage,) if alike else (stage.inner,) if stage.inner.held == stage.held else (stage, stage.inner)
 
     @staticmethod
     def taken(terms: Iterable[Demand]) -> dict[int, Floats]:
@@ -122,7 +132,7 @@ class CopiesProgram(WaysProgram):
     def taken_by(self, tensor: Tensor, arcs: Arcs) -> Floats:
         """What each arc of a value takes and gives; it may be copied from what is stored, and takes nothing more."""
         size = self.bytes(tensor)
-        stored = self.problem.graph.nodes[tensor.source.node].stored is not None
+        stored = self.problem.graph.nodes[tensor.source.node].stored_bytes is not None
         return size[arcs.target] if stored else size[arcs.target] + size[arcs.source]
 
     def add_arcs(self, lying: Entries) -> None:

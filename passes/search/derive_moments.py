@@ -32,13 +32,15 @@ class Moment:
     values have been moved by the end of the step. If none of these moves runs as one with another, that is so too
     where collectives may: steps keep their order up to the first that does. `beside`: matrices that the step decodes
     and keys that it sorts, of which each choice takes what it takes whatever others are made; `looked_up`: tables in
-    whose copies by rows it looks, if they are not moved."""
+    whose copies by rows it looks, if they are not moved. `inner`: what of that is of
+    values of the repeat around it, whose steps keep their order whatever runs as one outside."""
 
     held: tuple[Copies, ...]
     done: tuple[Port, ...]
     moving: Copies | None = None
     beside: tuple[Demand, ...] = ()
     looked_up: tuple[Demand, ...] = ()
+    inner: Moment | None = None
 
 
 def moments(
@@ -49,7 +51,10 @@ def moments(
     known = takings(plain, ordered, fused)
     whole, sizes = scores(plain) - perhaps_in_blocks(plain), dict(plain.sizes)
     reader = _Moments(program, graph, joined, known, lanes, sizes, whole)
-    found = [stage for point in points_without_blocks(plain) for stage in reader.moments(point)]
+    found: list[Moment] = []
+    for point in points_without_blocks(plain):
+        every = reader.moments(point)
+        found += reader.with_inner(every, point.repeats) if ordered and point.repeats else every
     return (*found, *reader.at_the_end()) if ordered else tuple(found)
 
 
@@ -109,6 +114,15 @@ class _Moments(LiveValues):
             yield from self.moving([*(live.unhanded for live in every), *kept], self.operands(now), moved)
         else:
             yield from self.at_some_time([*every, *kept], self.operands(now))
+
+    def with_inner(self, every: Iterable[Moment], repeats: tuple[str, ...]) -> Iterator[Moment]:
+        """Moments in some repeats, with what is of values that are made in these."""
+        own = {tensor for tensor in self.graph.tensors if self.home(tensor) == repeats}
+        ports = {port for tensor in own for port in tensor.uses}
+        for one in every:
+            held = tuple(copies for copies in one.held if copies.tensor in own)
+            inner = replace(one, held=held, done=tuple(port for port in one.done if port in ports))
+            yield replace(one, inner=inner) if one.moving is None or one.moving.tensor in own else one
 
     def at_some_time(self, every: Sequence[Live], ports: Iterable[tuple[str, Port]]) -> Iterator[Moment]:
         """What is sure to be held whenever one of `every` value is moved to one of `ports`: what is made before it and

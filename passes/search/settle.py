@@ -215,7 +215,7 @@ class _Settling:
             if around == use.worst.repeats:
                 made = (placed.item.value,) if isinstance(placed.item, Stored) else makes(placed.item)
                 names |= {first.get(name, name) for name in made}
-        found = {numbers[name] for name in limits.worst(plan)}.union(*joined.values())
+        found = {numbers[name] for name in limits.worst(plan)}
         readers = {port.node for some in joined.values() for t in some for port in graph.tensors[t].uses}
         found |= {numbers[phase, name] for name in names if (phase, name) in numbers}
         own = ((t, tensor) for t, tensor in enumerate(graph.tensors) if tensor.phase == phase)

@@ -128,7 +128,7 @@ def solve(
     result = _ask(proto, settings, parameters, wanted)
     infeasible = result is not None and result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE
     if result is None or (infeasible and settings.presolve and not second):
-        result = _ask(proto, settings, _careful(settings, nodes), wanted)
+        result = _ask(proto, settings, _careful(settings, nodes, bool(model.integer.all())), wanted)
     if result is None:
         return Answer(None, -np.inf, None, time.perf_counter() - started)
     if result.termination.reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
@@ -293,12 +293,15 @@ def _parameters(settings: Settings, nodes: int | None) -> parameters_pb2.SolvePa
     return params
 
 
-def _careful(settings: Settings, nodes: int | None) -> parameters_pb2.SolveParametersProto:
+def _careful(settings: Settings, nodes: int | None, whole: bool) -> parameters_pb2.SolveParametersProto:
     """The same without that by which models with known solutions have been reduced to nothing: of HiGHS all presolve,
-    without which CP-SAT gets nowhere; of that another step that has had a part in it."""
+    without which CP-SAT gets nowhere; of that another step that has had a part in it, and where columns are not all
+    `whole` numbers what is done before they are made so."""
     careful = _parameters(settings, nodes)
     if settings.solver == "cp-sat":
         careful.cp_sat.merge_at_most_one_work_limit = 0.0
+        if not whole:
+            careful.cp_sat.mip_presolve_level = 0
     else:
         careful.presolve = parameters_pb2.EMPHASIS_OFF
     return careful

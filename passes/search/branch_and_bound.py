@@ -101,7 +101,8 @@ FIRST_TURNS, TURNS = 16, 2  # of charging for memory: in a box while no plan is 
 MOST_READ = 500  # plans read off in all boxes; then the best so far is returned, with the bound of what is left
 MOST_WORK = 20_000_000  # arcs swept over for them: what large problems may take
 MANY_ARCS = 2_500  # over all readers of all values, of a problem that is seldom settled otherwise (see `settle`)
-FEW_READ, FEW_ARCS_A_READ, ARCS_A_READ = 14, 150, 5  # of one with fewer, which is settled then; of others
+FEW_READ, ARCS_A_READ = 10, 5  # plans read off of one with more, and arcs for which one more is
+SETTLED_READ, SETTLED_ARCS = 14, 150  # the same of one with fewer, which is settled then
 NEAR_BOUND = (0.05, 0.02, 0.01, 0.005, 0.002)  # above its bound, of a box with too many plans that may be cheaper
 MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of others that is not asked any more
 NEARLY = 2e-3  # a gap that is small enough where steps take long
@@ -169,8 +170,8 @@ class Boxes:
         self.asked = False  # whether the solver has been asked of all plans at once
         arcs = (len(d.price) * len(t.uses) for d, t in zip(problem.distances, problem.graph.tensors, strict=True) if d)
         every = sum(arcs)
-        a_read = FEW_ARCS_A_READ if every <= MANY_ARCS else ARCS_A_READ
-        self.most = min(MOST_READ, MOST_WORK // max(1, every), FEW_READ + every // a_read)
+        few, a_read = (SETTLED_READ, SETTLED_ARCS) if every <= MANY_ARCS else (FEW_READ, ARCS_A_READ)
+        self.most = min(MOST_READ, MOST_WORK // max(1, every), few + every // a_read)
 
     @cached_property
     def ascent(self) -> DualAscent:

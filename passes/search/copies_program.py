@@ -96,7 +96,8 @@ class CopiesProgram(WaysProgram):
                     self.add_stage(each, lying, ordered)
         if combined:
             for group in self.shared:
-                self.row(-np.inf, FULL, [*lying, *self.as_one(group)])
+                if own := self.as_one(group):
+                    self.row(-np.inf, FULL, [*lying, *own])
         self.add_arcs(lying)
 
     def told_apart(self, stage: Moment) -> tuple[Moment, ...]:

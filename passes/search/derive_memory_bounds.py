@@ -262,10 +262,7 @@ class LiveValues:
                 made = live.made(float(value.bytes) / live.tensor.total_bytes)
                 terms.append(replace(made, freed=self.replaced_by(point.step)))
         stored = (self.live(name, point.repeats, now) for name in self.held_by.get(now, ()))
-        gathered = []
-        for live in stored:
-            rows = self.by_rows(live, now) if live.now else None
-            gathered += [live.gathered(None if rows is None else rows > 0)] if live.now else []
+        gathered = [live.gathered(self.by_rows(live, now)) for live in stored if live.now]
         return PointBound(point.step, tuple(term for term in (*terms, *gathered) if term is not None))
 
     @cached_property

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..layouts.reshard import worthwhile
-from ..layouts.space import Mask
 from .graph import Port, Tensor
 from .memory_bounds import Copies, Demand, Freed, MovedBytes, Through, local_bytes
 
@@ -102,12 +101,12 @@ class Live:
         left = tuple(port for port in self.now if port not in done)
         return replace(self, now=tuple(port for port in self.now if port in done), after=(*left, *self.after))
 
-    def gathered(self, by_rows: Mask | None = None) -> Demand:
-        """A copy of what is stored, unless it is read as it is stored; read in a copy that lies `by_rows` it takes no
-        less."""
+    def gathered(self, by_rows: Floats | None = None) -> Demand:
+        """A copy of what is stored, unless it is read as it is stored; a copy that is looked up by rows (see
+        `LiveValues.by_rows`) is there even then."""
         port, source = self.now[0], self.tensor.source
         there = local_bytes(self.tensor, port)
-        as_stored = np.zeros(len(there)) if by_rows is None else np.where(by_rows, there, 0.0)
+        as_stored = np.zeros(len(there)) if by_rows is None else np.minimum(by_rows, there)
         term = Demand(self.name, port.node, as_stored, MovedBytes(port, source, there), freed=self.freed)
         return term if self.freed else self.with_copies(term, stored=True)
 

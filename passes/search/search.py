@@ -197,7 +197,7 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     known = [(side.best.price, n) for n, side in enumerate(every) if side.best is not None]
     winner = every[min(known)[1]] if known else None
     best = None if winner is None else winner.best
-    for side in sorted(every, key=lambda side: _turn(side, best is not None)):
+    for side in sorted(every, key=lambda side: _settled_next(side, best is not None)):
         price, bound = below if best is None else best.price, side.bound
         if bound < price * (1 - side.problem.settings.gap):
             found, more = settle(side.side, side.prover, price)
@@ -215,7 +215,7 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     return replace(best, bound=min(best.price, max(least, bound)))
 
 
-def _turn(side: Boxes, known: bool) -> tuple[bool, float]:
+def _settled_next(side: Boxes, known: bool) -> tuple[bool, float]:
     """Where to look first for the cheapest plan of all: where the bound is least, or while none is known where most is
     known of what plans hold."""
     return not known and side.problem.groups is not None, side.bound

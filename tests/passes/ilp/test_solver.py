@@ -170,3 +170,32 @@ def test_rows_of_bytes_leave_the_optimum_beside_what_is_cheaper(widths: int) -> 
             assert not solve(cheaper(model, least * (1 + 1e-7)), Settings(solver="cp-sat")).none
             some += 1
     assert some >= 30
+
+
+FALSELY_REFUSED = (
+    (1, 1, {1: 1}),
+    (0, 0, {2: -1, 0: 1}),
+    (0, 0, {3: -1, 0: 1}),
+    (0, 0, {3: 1, 1: -1}),
+    (0, np.inf, {5: 1, 2: -1}),
+    (0, 0, {9: -1, 0: 1}),
+    (0, np.inf, {7: 1, 9: -1, 6: 1}),
+    (0, 0, {10: -1, 11: 1}),
+    (-1, np.inf, {11: 1, 3: -1, 2: -1}),
+    (-1, np.inf, {8: 1, 10: -1, 5: -1}),
+    (-3888, np.inf, {6: -3888, 8: -324}),
+    (-np.inf, 1000100, {4: 1, 5: 2916}),
+    (-np.inf, 1000100, {4: 1, 7: 1296}),
+)
+
+
+@pytest.mark.parametrize("solver", ["cp-sat", "highs"])
+@pytest.mark.parametrize("whole", [0, 2, 12])
+def test_a_solution_is_found_whichever_columns_are_whole_numbers(whole: int, solver: str) -> None:
+    """CP-SAT presolves columns that are not to nothing: rows as memory has them, of which it says that none fits."""
+    entries = [(row, column, by) for row, (_, _, of) in enumerate(FALSELY_REFUSED) for column, by in of.items()]
+    row, column, coefficient = (np.array(each) for each in zip(*entries, strict=True))
+    low, high = (np.array([each[end] for each in FALSELY_REFUSED], dtype=float) for end in (0, 1))
+    upper = np.where(np.arange(12) == 4, 2840146.0, 1.0)
+    model = Model(np.zeros(12), upper, np.arange(12) < whole, row, column, coefficient.astype(float), low, high)
+    assert solve(model, Settings(solver=solver)).x is not None

@@ -93,12 +93,8 @@ def test_rows_say_just_what_a_plan_of_layers_holds(
 ) -> None:
     """Padding of lanes, tables by rows, decoded matrices, scores that are moved and what they are made of."""
     side = sides_of(parse(text), phase, chips, hardware)[0]
-    [part] = parts(side)
     for seed in seeds:
-        plan = side.problem.found(drawn(side.problem, seed))
-        use, _ = part._spelled(plan, True)
-        assert fits(side, part, plan, float(use.total_bytes)), (seed, use.worst)
-        assert not fits(side, part, plan, float(use.total_bytes) * ENDS), (seed, use.worst)
+        assert_rows_know(side, side.problem.found(drawn(side.problem, seed)))
 
 
 @pytest.mark.parametrize(
@@ -115,12 +111,8 @@ def test_rows_say_just_what_a_plan_holds(
     seed: int, chips: str, plans: range, sides_of: Callable[..., list[Side]]
 ) -> None:
     side = sides_of(generate(seed).program, "main", chips, "tpu-v5e")[0]
-    [part] = parts(side)
     for number in plans:
-        plan = side.problem.found(drawn(side.problem, number))
-        use, _ = part._spelled(plan, True)
-        assert fits(side, part, plan, float(use.total_bytes)), (number, use.worst)
-        assert not fits(side, part, plan, float(use.total_bytes) * ENDS), (number, use.worst)
+        assert_rows_know(side, side.problem.found(drawn(side.problem, number)))
 
 
 def test_all_columns_are_whole_numbers(sides_of: Callable[..., list[Side]]) -> None:
@@ -140,11 +132,7 @@ def test_all_columns_are_whole_numbers(sides_of: Callable[..., list[Side]]) -> N
 def test_rows_know_inputs_and_what_keys_are_sorted_in(seed: int, sides_of: Callable[..., list[Side]]) -> None:
     program = parse(generate_any(seed).text)
     side = sides_of(program, program.phases[0].name, "2", "tpu-v5e")[0]
-    [part] = parts(side)
-    plan = side.problem.found(drawn(side.problem, 0))
-    use, _ = part._spelled(plan, True)
-    assert fits(side, part, plan, float(use.total_bytes))
-    assert not fits(side, part, plan, float(use.total_bytes) * ENDS)
+    assert_rows_know(side, side.problem.found(drawn(side.problem, 0)))
 
 
 @pytest.mark.parametrize("hardware", ["h100", "tpu-v5e"])
@@ -168,17 +156,25 @@ def test_rows_cut_off_no_plan_that_runs_collectives_as_one(
     kept_out = 0
     for number in range(4):
         plan = side.problem.found(drawn(side.problem, number))
-        use, _ = part._spelled(plan, True)
+        use, _ = part.spelled(plan)
         assert fits(side, part, plan, float(use.total_bytes)), (number, use.worst)
         kept_out += not fits(side, part, plan, float(use.total_bytes) * 0.5)
     assert kept_out >= 3
+
+
+def assert_rows_know(side: Side, plan: Candidate) -> None:
+    """That the rows leave a plan room in just what it holds, if all of it runs alone."""
+    [part] = parts(side)
+    use, _ = part.spelled(plan)
+    assert fits(side, part, plan, float(use.total_bytes)), use.worst
+    assert not fits(side, part, plan, float(use.total_bytes) * ENDS), use.worst
 
 
 def test_what_a_phase_holds_too_much_is_kept_out_whatever_others_do(sides_of: Callable[..., list[Side]]) -> None:
     text = TINY_DECODER.replace("repeat 5", "repeat 2")
     side = sides_of(parse(text), ["prefill", "decode"], "2", "h100")[0]
     plan = side.problem.found(drawn(side.problem, 1))
-    held = {part.phase: float(part._spelled(plan, True)[0].total_bytes) for part in parts(side)}
+    held = {part.phase: float(part.spelled(plan)[0].total_bytes) for part in parts(side)}
     assert isinstance(side.limits, JointLimits)
     for phase, size in held.items():
         tight = tuple(

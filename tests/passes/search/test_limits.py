@@ -199,7 +199,7 @@ def test_a_copy_is_made_another_way_where_the_cheapest_holds_too_much() -> None:
 
 def test_ways_that_were_not_tried_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "settle", lambda *_: (None, -math.inf))
-    monkeypatch.setattr(boxes, "FEW_READ", boxes.MOST_READ)
+    monkeypatch.setattr(boxes, "SETTLED_READ", boxes.MOST_READ)
     monkeypatch.setattr(boxes, "FEW_WAYS", 0)  # ways are looked for where nothing is left to choose, and only there
     program = expanded(TWICE)
     pins = tuple(parse_pins(Source("a.pins", "stored x BE_x"), program))

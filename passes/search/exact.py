@@ -37,7 +37,8 @@ MANY_ALIKE = 100_000  # columns where axes are told apart by what layers hand on
 MOST_LEFT = 80_000  # columns of a program whose plans are looked for one by one: with more each takes a second
 MOST_SETTLED = 120_000  # and of one in which some steps are made from its relaxation, to any plan
 MOST_INTEGER = 10_000  # columns of a program for that search
-MOST_COMBINING = 5_000  # and where collectives run as one, of which its cuts know little
+MOST_COMBINING = 5_000  # and where collectives run as one, of which its cuts know little, of a problem that is
+SMALL = 10_000  # no larger: of others its plans are worth the time
 ROOT_NODES, ROUGH = 20, 0.01  # of that search in a larger one, and the gap that is small enough there
 ROUNDED = 1e-3  # of a gap
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
@@ -171,6 +172,7 @@ class Prover:
             return None
         unit = _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0))
         best, left = known, reduced.model
+        large = not limits.combining or self.problem.columns > SMALL
         wrong: Candidate | None = None
         for relaxed in (True, False):
             answer = self._relax(reduced, ascent, unit) if relaxed else self._by_bytes(left, reduced, limits)
@@ -192,7 +194,7 @@ class Prover:
                 break
             if np.isfinite(best.price):
                 left = fixed(left, answer, best.price * unit * (1 + 1e-9))
-            if np.count_nonzero(left.upper) > (min(most_left, MOST_COMBINING) if limits.combining else most_left):
+            if np.count_nonzero(left.upper) > (most_left if large else min(most_left, MOST_COMBINING)):
                 break  # boxes settle it sooner
         return best, wrong
 

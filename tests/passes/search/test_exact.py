@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,14 +12,22 @@ from judge.generator import Case, generate
 from judge.optimum import optimum
 
 from escc.cost.hardware import Hardware
+from escc.cost.memory import memory
 from escc.cost.network import Network
 from escc.ir.mesh import Mesh
+from escc.passes.choose import Options, choose
+from escc.passes.ilp.model import Model
 from escc.passes.ilp.solver import Settings
 from escc.passes.layouts.reshard import leaving, price_arcs
+from escc.passes.lower.insert import insert
+from escc.passes.search import exact
+from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent
 from escc.passes.search.exact import Prover
 from escc.passes.search.graph import build_graph
+from escc.passes.search.limits import Limited
 from escc.passes.search.problem import Problem
+from escc.passes.search.reduced_program import Reduced
 from escc.passes.search.search import search
 from escc.passes.search.steiner import Distances
 
@@ -94,3 +103,30 @@ def test_a_program_that_is_too_large_is_not_even_built(seed: int, monkeypatch: p
 
     monkeypatch.setattr(Prover, "_reduce", refused)
     assert prover.within(ascent, known, limits, columns - 1) is None
+
+
+@pytest.mark.parametrize("seed", [5006, 5012])
+def test_programs_of_what_runs_as_one_are_left_to_boxes_where_they_are_large(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a small problem; the plan is as cheap, and its bound holds."""
+    program, mesh, hardware = generate(seed).program, Mesh.parse("2x2"), Hardware.load("h100")
+    free = choose(program, "main", mesh, Options(hardware, capacity_bytes=math.inf))
+    options = Options(hardware, capacity_bytes=0.6 * float(memory(insert(free)[0]).total_bytes))
+    least = choose(program, "main", mesh, options).phases[0]
+    assert least.gap <= 1e-9
+    asked, by_bytes = list[int](), Prover._by_bytes
+
+    def counted(self: Prover, model: Model, reduced: Reduced, limits: Limited) -> object:
+        asked.extend([len(model.cost)] if limits.combining else [])
+        return by_bytes(self, model, reduced, limits)
+
+    monkeypatch.setattr(Prover, "_by_bytes", counted)
+    monkeypatch.setattr(searching, "settle", lambda *_: (None, -math.inf))
+    for most, small, some in ((exact.MOST_COMBINING, exact.SMALL, True), (0, exact.SMALL, False), (0, 0, True)):
+        monkeypatch.setattr(exact, "MOST_COMBINING", most)
+        monkeypatch.setattr(exact, "SMALL", small)
+        asked.clear()
+        plan = choose(program, "main", mesh, options).phases[0]
+        assert bool(asked) == some
+        assert plan.bound * (1 - 1e-9) <= least.price <= plan.price * (1 + 1e-9)

@@ -283,7 +283,7 @@ def _parameters(settings: Settings, nodes: int | None) -> parameters_pb2.SolvePa
         params.presolve = parameters_pb2.EMPHASIS_OFF
     if settings.solver == "highs":
         params.highs.bool_options["mip_root_presolve_only"] = True
-        params.highs.bool_options["mip_heuristic_run_root_reduced_cost"] = False  # a third of all time
+        params.highs.bool_options["mip_heuristic_run_root_reduced_cost"] = False  # a third of small programs
     if settings.solver == "cp-sat":  # it counts no nodes
         params.threads = 1
         params.cp_sat.linearization_level, params.cp_sat.cut_level = 2, 0  # sums of bytes are settled by relaxations

@@ -172,7 +172,8 @@ class Prover:
             return None
         unit = _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0))
         best, left = known, reduced.model
-        large = not limits.combining or self.problem.columns > SMALL
+        if limits.combining and self.problem.columns <= SMALL:
+            most_left = min(most_left, MOST_COMBINING)
         wrong: Candidate | None = None
         for relaxed in (True, False):
             answer = self._relax(reduced, ascent, unit) if relaxed else self._by_bytes(left, reduced, limits)
@@ -194,7 +195,7 @@ class Prover:
                 break
             if np.isfinite(best.price):
                 left = fixed(left, answer, best.price * unit * (1 + 1e-9))
-            if np.count_nonzero(left.upper) > (most_left if large else min(most_left, MOST_COMBINING)):
+            if np.count_nonzero(left.upper) > most_left:
                 break  # boxes settle it sooner
         return best, wrong
 

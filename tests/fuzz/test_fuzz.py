@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,9 @@ def test_what_is_wrong_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sorted(os.listdir(tmp_path)) == ["m.esti", "out"]
     monkeypatch.setattr("escc.compiler.commands.check.load", lambda *_, **__: 1 / 0)
     assert "ZeroDivisionError" in (run(("check", str(file))).wrong or "")
+    early = [lambda: os.kill(os.getpid(), signal.SIGPROF)]  # a signal that is not about the CPU
+    monkeypatch.setattr("escc.compiler.commands.check.load", lambda *_, **__: early.pop()() or 1 / 0)
+    assert "ZeroDivisionError" in (run(("check", str(file))).wrong or "") and not early
     monkeypatch.setattr("escc.compiler.commands.check.load", lambda *_, **__: os._exit if sum(range(10**8)) else None)
     monkeypatch.setattr("fuzz.harness.MOST_CPU_S", 0.05)
     assert "takes more than" in (run(("check", str(file))).wrong or "")

@@ -78,6 +78,14 @@ def fits(side: Side, part: Limits, plan: Candidate, capacity: float) -> bool:
     return not solve(replace(model, upper=upper), Settings(solver=SOLVER), 200).none
 
 
+def assert_rows_know(side: Side, plan: Candidate) -> None:
+    """That the rows leave a plan room in just what it holds, if all of it runs alone."""
+    [part] = parts(side)
+    use, _ = part.spelled(plan)
+    assert fits(side, part, plan, float(use.total_bytes)), use.worst
+    assert not fits(side, part, plan, float(use.total_bytes) * ENDS), use.worst
+
+
 @pytest.mark.parametrize("hardware", ["h100", "tpu-v5e"])
 @pytest.mark.parametrize(
     ("text", "phase", "chips", "seeds"),
@@ -160,14 +168,6 @@ def test_rows_cut_off_no_plan_that_runs_collectives_as_one(
         assert fits(side, part, plan, float(use.total_bytes)), (number, use.worst)
         kept_out += not fits(side, part, plan, float(use.total_bytes) * 0.5)
     assert kept_out >= 3
-
-
-def assert_rows_know(side: Side, plan: Candidate) -> None:
-    """That the rows leave a plan room in just what it holds, if all of it runs alone."""
-    [part] = parts(side)
-    use, _ = part.spelled(plan)
-    assert fits(side, part, plan, float(use.total_bytes)), use.worst
-    assert not fits(side, part, plan, float(use.total_bytes) * ENDS), use.worst
 
 
 def test_what_a_phase_holds_too_much_is_kept_out_whatever_others_do(sides_of: Callable[..., list[Side]]) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from itertools import combinations
+from itertools import combinations, groupby
 
 from ..cost.hardware import Hardware
 from ..ir.mesh import Mesh
@@ -15,8 +15,8 @@ from ..ir.spmd import SpmdProgram
 from .lower.insert import insert
 from .plan import Objective, Plan, Timing
 from .search.beside_moves import beside_moves
-from .search.branch_and_bound import MANY_COLUMNS, Side
-from .search.combinable import Combining
+from .search.branch_and_bound import MANY_ARCS, MANY_COLUMNS, Side
+from .search.combinable import Combining, Knot
 from .search.derive_memory_bounds import ORDERED, needs
 from .search.derive_moments import Moment, moments
 from .search.detours import Detours
@@ -30,7 +30,10 @@ from .search.problem import Candidate, Problem
 from .search.step_order import Joined, joined
 from .search.tree_costs import Trees
 
-MOST_PHASES = 3  # that are told apart: of each more there are twice as many sides
+MOST_PHASES, MOST_KNOTS = 3, 4  # that are told apart: of each more there are twice as many sides
+MOST_COLUMNS = (
+    12_000  # of a problem that is told apart by knots: of larger ones there is not the time for so many sides
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,17 +52,17 @@ class Reader:
     stored_bytes: float
 
     @cached_property
-    def _trees(self) -> Callable[[bool, frozenset[str]], Trees]:
-        """The trees of plans, with projections apart or not, that run collectives as one in some phases alone."""
+    def _trees(self) -> Callable[[bool, frozenset[Knot]], Trees]:
+        """The trees of plans, with projections apart or not, that run collectives of some knots alone as one."""
 
-        def trees(apart: bool, some: frozenset[str]) -> Trees:
+        def trees(apart: bool, some: frozenset[Knot]) -> Trees:
             return self._moves(some).trees(self.problem.graph, self.problem.settings, lean=apart)
 
         return cache(trees)
 
-    def _moves(self, combining: frozenset[str]) -> Moves:
+    def _moves(self, combining: frozenset[Knot]) -> Moves:
         groups = self.moves.groups
-        return replace(self.moves, groups=None if groups is None else groups.only(self.problem.graph, combining))
+        return replace(self.moves, groups=None if groups is None else groups.only(combining))
 
     def plan(self, found: Candidate, apart: bool) -> Plan:
         """The plan that `found` is, with projections `apart` or as they run as one."""
@@ -76,35 +79,43 @@ class Reader:
         return Plan(self.mesh, objective, stored, own, Timing(0.0, 0.0), handed, price, bound)
 
     def sides(self) -> Iterator[Side]:
-        """All plans, told apart by whether some collectives run as one: first those in which none do. Of a large
-        problem of few phases by those in which some do: of the others it is known when each step runs. A small one is
-        looked at copy by copy, which takes its time for each side."""
-        every = sorted(self.combining)
-        if self.problem.columns < MANY_COLUMNS or len(every) > MOST_PHASES:
-            yield self._side(frozenset(), ())
-            if every:
-                yield self._side(self.combining, (self.combining,))
-            return
-        for some in (some for count in range(len(every) + 1) for some in combinations(every, count)):
-            yield self._side(frozenset(some), tuple(frozenset({phase}) for phase in some))
+        """All plans, told apart by which collectives run as one: first those in which none do. The fewer may do so the
+        more is known of the order of steps, and so of what is held. A large problem is told apart by the phases in
+        which some do, a smaller one by knots; by whether any do where there are many of either, and where all copies
+        of a problem are settled at once (see `settle`), which takes its time for each side."""
+        told = self._told
+        for some in (some for count in range(len(told) + 1) for some in combinations(told, count)):
+            yield self._side(frozenset().union(*some), some)
 
-    def _side(self, some: frozenset[str], combining: Combining) -> Side:
-        """The plans in which collectives run as one in `some` phases alone, and that are `combining`."""
+    @property
+    def _told(self) -> list[frozenset[Knot]]:
+        """What sides tell apart: knots, or some of them together."""
+        every, columns = sorted(self.combining), self.problem.columns
+        phases = [frozenset(some) for _, some in groupby(every, key=lambda knot: knot[0])]
+        if columns >= MANY_COLUMNS and len(phases) <= MOST_PHASES:
+            return phases
+        if columns <= MOST_COLUMNS and self.problem.arcs_read > MANY_ARCS and len(every) <= MOST_KNOTS:
+            return [frozenset({knot}) for knot in every]
+        return [self.combining] if every else []
+
+    def _side(self, some: frozenset[Knot], combining: Combining) -> Side:
+        """The plans in which collectives of `some` knots alone run as one, and that are `combining`."""
         limits, groups = self.limits(some, combining), self.problem.groups
         assert limits is not None, "there is a limit on all plans"
-        own = None if groups is None else groups.only(self.problem.graph, some)
+        own = None if groups is None else groups.only(some)
         problem = self.problem if some == self.combining else replace(self.problem, groups=own)
         return Side(problem, limits, Detours(problem, self._moves(some), self._trees(True, some)))
 
     @property
-    def combining(self) -> frozenset[str]:
-        """The phases in which collectives may run as one."""
-        return frozenset() if self.moves.groups is None else self.moves.groups.phases
+    def combining(self) -> frozenset[Knot]:
+        """The knots of which collectives may run as one."""
+        return frozenset() if self.moves.groups is None else self.moves.groups.kept
 
-    def limits(self, some: frozenset[str] | None = None, combining: Combining = ()) -> Limits | JointLimits | None:
-        """The memory that a plan may take; None where that is any amount. Of plans in which collectives run as one in
-        `some` phases alone (None: in any), and that are `combining`, as `Limited` has it."""
-        lanes, fused, combined = self.hardware.lanes, self.hardware.fuses_products, self.combining
+    def limits(self, some: frozenset[Knot] | None = None, combining: Combining = ()) -> Limits | JointLimits | None:
+        """The memory that a plan may take; None where that is any amount. Of plans in which collectives of `some` knots
+        alone (None: of any) run as one, and that are `combining`, as `Limited` has it."""
+        lanes, fused = self.hardware.lanes, self.hardware.fuses_products
+        some = self.combining if some is None else some
         parts = []
         spelled = cache(lambda found, apart: insert(self.plan(found, apart)))
         for n, phase in enumerate(self.phases):
@@ -114,8 +125,9 @@ class Reader:
                 stored = min(stored, least_bytes(graph) * (1 + 1e-12))
             if min(stored, self.capacity_bytes) == math.inf:
                 return None
-            least = self._needs(phase.name, phase.name in (combined if some is None else combined & some))
-            told = partial(self._moments, phase.name, graph)
+            own_knots = frozenset(knot for knot in some if knot[0] == phase.name)
+            least = self._needs(phase.name, own_knots)
+            told = partial(self._moments, phase.name, graph, own_knots)
             beside = partial(beside_moves, mesh=self.mesh, sizes=dict(phase.sizes), lanes=lanes)
             own, room = _nth(spelled, n), self.capacity_bytes
             parts.append(Limits(room, stored, least, own, told, beside, phase.name, combining, lanes, fused))
@@ -123,25 +135,25 @@ class Reader:
         return parts[0] if len(parts) == 1 else JointLimits(tuple(parts), combining).standing
 
     @cached_property
-    def _needs(self) -> Callable[[str, bool], MemoryBounds]:
-        """What plans hold in a phase at the least, whether some collectives run as one there or none."""
+    def _needs(self) -> Callable[[str, frozenset[Knot]], MemoryBounds]:
+        """What plans hold in a phase at the least in which collectives of some knots alone run as one there."""
 
-        def needed(phase: str, combined: bool) -> MemoryBounds:
-            graph, as_one = view(self.problem.graph, phase), self._joined(phase) if combined else ORDERED
-            lanes, fused = self.hardware.lanes, self.hardware.fuses_products
-            return needs(self.programs[phase], phase, self.mesh, graph, as_one, lanes, fused)
+        def needed(phase: str, some: frozenset[Knot]) -> MemoryBounds:
+            graph, lanes, fused = view(self.problem.graph, phase), self.hardware.lanes, self.hardware.fuses_products
+            return needs(self.programs[phase], phase, self.mesh, graph, self._joined(phase, some), lanes, fused)
 
         return cache(needed)
 
-    def _moments(self, phase: str, graph: Graph, ordered: bool) -> tuple[Moment, ...]:
-        """What plans hold in a phase, with every copy told apart, if steps keep their order or where they may not."""
-        as_one, hardware = ORDERED if ordered else self._joined(phase), self.hardware
-        program, lanes, fused = self.programs[phase], hardware.lanes, hardware.fuses_products
+    def _moments(self, phase: str, graph: Graph, some: frozenset[Knot], ordered: bool) -> tuple[Moment, ...]:
+        """What plans hold in a phase, with every copy told apart, if steps keep their order or where collectives of
+        some knots run as one."""
+        as_one = ORDERED if ordered else self._joined(phase, some)
+        program, lanes, fused = self.programs[phase], self.hardware.lanes, self.hardware.fuses_products
         return moments(program, phase, self.mesh, graph, as_one, lanes, fused)
 
-    def _joined(self, phase: str) -> Joined:
-        """Whose collectives may run as one in a phase."""
-        groups = self.moves.groups
+    def _joined(self, phase: str, some: frozenset[Knot]) -> Joined:
+        """Whose collectives may run as one in a phase, of some knots."""
+        groups = None if self.moves.groups is None else self.moves.groups.only(some)
         return ORDERED if groups is None else joined(groups, self.problem.graph, phase)
 
     def _calls(self, phase: Phase) -> int:

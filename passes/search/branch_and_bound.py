@@ -57,8 +57,8 @@ def press(
 ) -> Pressed | None:
     """Charge for the memory of `loads` until the plan that is read off keeps to the limits, and bring the charge
     near the least that does. `fits` is asked of every plan on the way. `combining`: the bound is one of plans that
-    run some collectives as one, of each of these sets of phases in one; with `enough` of it no more is looked at. None
-    where no plan was read off."""
+    run some collectives as one, of each of these sets of knots those of one; with `enough` of it no more is looked at.
+    None where no plan was read off."""
     best: Pressed | None = None
     failed: dict[int, float] = {}  # of each load the highest charge with which too much was taken
     plenty: dict[int, float] = {}  # and the lowest with which the plan kept to the limits
@@ -108,6 +108,7 @@ MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of other
 NEARLY = 2e-3  # a gap that is small enough where steps take long
 MOST_IN_PLACE, PATIENCE = 6, 24  # steps that change nothing, and plans that have been read off, after which it is
 AFTER_WORK = 2_000_000  # columns of all plans that are read off of a side whose images have been looked at
+TOLD_WORK = 4_000_000  # and of a small problem of which many sides are told apart, once a plan is known
 MOVED = 1e-5  # what a bound or a price changes by at the least
 MANY_COLUMNS = 20_000  # of a large side
 FEW_COLUMNS, CLOSE = 1_500, 0.01  # of a side whose steps are quick; a gap of others that as many steps do not close
@@ -168,8 +169,7 @@ class Boxes:
         self.heap: list[tuple[float, int, _Box]] = []
         self.entered, self.read, self.tried, self.in_vain = 0, 0, 0, 0
         self.asked = False  # whether the solver has been asked of all plans at once
-        arcs = (len(d.price) * len(t.uses) for d, t in zip(problem.distances, problem.graph.tensors, strict=True) if d)
-        every = sum(arcs)
+        every = problem.arcs_read
         few, a_read = (SETTLED_READ, SETTLED_ARCS) if every <= MANY_ARCS else (FEW_READ, ARCS_A_READ)
         self.most = min(MOST_READ, MOST_WORK // max(1, every), few + every // a_read)
 
@@ -435,9 +435,17 @@ def branch_and_bound(sides: Sequence[Boxes]) -> None:
         stuck = min((side.bound for side in sides if side.large and not side.open), default=math.inf)
         if all(side.best is not None or side.elsewhere for side in sides) and stuck <= min(s.bound for s in waiting):
             break  # a better bound of these would be none of all plans
+        if _is_spent(sides):
+            break
         now = waiting[0] if waiting[0].dives else min(waiting, key=_turn)
         now.step()
         share(sides)
+
+
+def _is_spent(sides: Sequence[Boxes]) -> bool:
+    """Whether many sides of a small problem have taken together what there is for them."""
+    few = len(sides) <= 2 or any(side.dives or side.large for side in sides)
+    return not few and sum(side.read for side in sides) * sides[0].problem.columns >= TOLD_WORK
 
 
 def _turn(side: Boxes) -> tuple[int, float]:

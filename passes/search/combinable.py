@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,8 @@ from ..layouts.space import PARTIAL_MAX, PARTIAL_SUM, Array, Mask
 from .graph import Graph, Handover, Tensor
 
 Floats = NDArray[np.float64]
-Combining = tuple[frozenset[str], ...]  # phases: of each set in one some collectives run as one
+Knot = tuple[str, int]  # groups of a phase that hang together, by the values that may be in several, with a number
+Combining = tuple[frozenset[Knot], ...]  # of each of these sets a group runs several collectives as one
 MOVING = (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_GATHER)  # that do not reduce
 COMBINED = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE, *MOVING)  # in the order in which they follow
 MOVING_KINDS = tuple(map(KINDS.index, MOVING))
@@ -73,12 +75,18 @@ class Key:
 @dataclass(frozen=True, eq=False)
 class Groups:
     """`latency_s[g]`: what a collective of group g takes beside its bytes, over all repetitions.
-    `of[t]`: the group of each arc of tensor t, or ALONE; None for a tensor that nothing reads. `phases`: those in which
-    there are any."""
+    `of[t]`: the group of each arc of tensor t, or ALONE; None for a tensor that nothing reads. `knot[g]`: the knot of
+    group g; `kept`: those of which there are any."""
 
     latency_s: Floats
     of: Sequence[Array | None]
-    phases: frozenset[str]
+    knot: Sequence[Knot]
+    kept: frozenset[Knot]
+
+    @property
+    def phases(self) -> frozenset[str]:
+        """The phases in which there are any."""
+        return frozenset(phase for phase, _ in self.kept)
 
     def members(self) -> Floats:
         """1 where a tensor has an arc in a group, else 0. Shape [tensors, groups]."""
@@ -93,24 +101,49 @@ class Groups:
         of = [None if o is None or a is None else o[a] for o, a in zip(self.of, arcs, strict=True)]
         return replace(self, of=of)
 
-    def of_phases(self, graph: Graph, combining: Combining) -> list[list[int]]:
-        """For each of some sets of phases their groups, those that have an arc of a tensor of the `graph` left."""
-        own: list[set[int]] = [set() for _ in combining]
-        for tensor, of in zip(graph.tensors, self.of, strict=True):
-            some = () if of is None else np.unique(of[of >= 0]).tolist()
-            for phases, groups in zip(combining, own, strict=True):
-                if str(tensor.phase) in phases:
-                    groups.update(some)
-        return [sorted(groups) for groups in own]
+    def of_knots(self, combining: Combining) -> list[list[int]]:
+        """For each of some sets of knots their groups, those that have an arc left."""
+        left = [np.unique(of[of >= 0]) for of in self.of if of is not None]
+        every = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *left])).tolist()
+        return [[g for g in every if self.knot[g] in knots] for knots in combining]
 
-    def only(self, graph: Graph, phases: frozenset[str]) -> Groups | None:
-        """Those of some phases alone, of the tensors of a `graph`; None where none are left."""
-        if self.phases <= phases:
+    def only(self, knots: frozenset[Knot]) -> Groups | None:
+        """Those of some knots alone; None where none are left."""
+        if self.kept <= knots:
             return self
-        kept = self.phases & phases
-        tensors = zip(graph.tensors, self.of, strict=True)
-        of = [o if o is None or str(tensor.phase) in kept else np.full(len(o), ALONE) for tensor, o in tensors]
-        return replace(self, of=of, phases=kept) if kept else None
+        kept = self.kept & knots
+        own = np.array([*(knot in kept for knot in self.knot), False])  # the last for ALONE
+        of = [o if o is None else np.where(own[o], o, ALONE) for o in self.of]
+        return replace(self, of=of, kept=kept) if kept else None
+
+
+class Merged:
+    """Numbers of which some are one."""
+
+    def __init__(self, count: int):
+        self.lead = list(range(count))
+
+    def find(self, a: int) -> int:
+        """The least of those that are one with a number."""
+        while self.lead[a] != a:
+            self.lead[a] = self.lead[self.lead[a]]
+            a = self.lead[a]
+        return a
+
+    def join(self, a: int, b: int) -> None:
+        """Let two numbers be one."""
+        a, b = self.find(a), self.find(b)
+        self.lead[max(a, b)] = min(a, b)
+
+    def join_all(self, some: Sequence[int]) -> None:
+        """Let all of some numbers be one."""
+        for a, b in pairwise(some):
+            self.join(a, b)
+
+    def numbers(self) -> Array:
+        """For each the number of those that are one with it."""
+        leads = np.array([self.find(a) for a in range(len(self.lead))], dtype=np.int64)
+        return np.asarray(np.unique(leads, return_inverse=True)[1].reshape(-1)) if len(leads) else leads
 
 
 def find_groups(programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Arcs | None], network: Network) -> Groups:
@@ -152,7 +185,17 @@ def find_groups(programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Ar
             found, index = keyed
             numbers = [ALONE if key is None else number.get(key, ALONE) for key in found]
             of.append(np.array(numbers, dtype=np.int64)[index])
-    return Groups(np.array([latency[key] for key in number], dtype=np.float64), of, frozenset(k.phase for k in number))
+    knot = _knots([key.phase for key in number], of)
+    return Groups(np.array([latency[key] for key in number], dtype=np.float64), of, knot, frozenset(knot))
+
+
+def _knots(phases: Sequence[str], of: Sequence[Array | None]) -> list[Knot]:
+    """The knot of each group, of which the `phases` are given, and which the arcs `of` each tensor are in."""
+    one = Merged(len(phases))
+    for own in of:
+        if own is not None:
+            one.join_all(np.unique(own[own >= 0]).tolist())
+    return list(zip(phases, one.numbers().tolist(), strict=True))
 
 
 def _kinds(tensor: Tensor, arcs: Arcs) -> tuple[list[list[int]], Array]:

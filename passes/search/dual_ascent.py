@@ -213,7 +213,7 @@ class DualAscent:
                 self.reprice()
 
     def combining(self, some: Combining) -> float:
-        """What plans cost at the least above the bound if of each of some sets of phases in one collectives of two
+        """What plans cost at the least above the bound if of each of some sets of knots collectives of one of two
         tensors run as one: a group pays its latency, and both have an arc in it."""
         if not some:
             return 0.0
@@ -222,7 +222,7 @@ class DualAscent:
         paid = self.shares * self.groups.latency_s
         more = np.sort(self._spare(self.groups) - paid, axis=0)
         least = self.groups.latency_s + more[:2].sum(axis=0) + np.minimum(0.0, more[2:]).sum(axis=0)
-        return max(0.0, *(float(least[own].min(initial=np.inf)) for own in self.groups.of_phases(self.graph, some)))
+        return max(0.0, *(float(least[own].min(initial=np.inf)) for own in self.groups.of_knots(some)))
 
     def _spare(self, groups: Groups) -> Floats:
         """What a plan costs at the least above the bound if a tensor has an arc in a group. Shape [tensors,

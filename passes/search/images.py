@@ -17,7 +17,7 @@ import numpy as np
 
 from ..layouts.reshard import Arcs
 from ..layouts.space import Array, Mask, Space
-from .combinable import ALONE, Combining, Groups
+from .combinable import ALONE, Combining, Groups, Merged
 from .dual_ascent import DualAscent
 from .graph import Graph, Port, Tensor
 from .limits import JointLimits, Limits
@@ -234,7 +234,7 @@ def _moves(problem: Problem, rows: Sequence[Array]) -> _Moves | None:
     """The arcs between layouts that stand for others, and their groups: those that have an image in common are one.
     None where these are of different latencies."""
     groups = problem.groups
-    one = _Merged(0 if groups is None else len(groups.latency_s))
+    one = Merged(0 if groups is None else len(groups.latency_s))
     found: list[tuple[Array, Array] | None] = []
     for t, near in enumerate(problem.distances):
         if near is None:
@@ -276,28 +276,9 @@ def _moves(problem: Problem, rows: Sequence[Array]) -> _Moves | None:
     np.minimum.at(latency, numbers, groups.latency_s)
     if not np.allclose(latency[numbers], groups.latency_s, rtol=1e-9, atol=0.0):
         return None
-    return distances, replace(groups, latency_s=latency, of=members), numbers
-
-
-class _Merged:
-    """Numbers of which some are one."""
-
-    def __init__(self, count: int):
-        self.lead = list(range(count))
-
-    def find(self, a: int) -> int:
-        """The least of those that are one with a number."""
-        while self.lead[a] != a:
-            self.lead[a] = self.lead[self.lead[a]]
-            a = self.lead[a]
-        return a
-
-    def join(self, a: int, b: int) -> None:
-        """Let two numbers be one."""
-        a, b = self.find(a), self.find(b)
-        self.lead[max(a, b)] = min(a, b)
-
-    def numbers(self) -> Array:
-        """For each the number of those that are one with it."""
-        leads = np.array([self.find(a) for a in range(len(self.lead))], dtype=np.int64)
-        return np.asarray(np.unique(leads, return_inverse=True)[1].reshape(-1)) if len(leads) else leads
+    knot = dict(zip(numbers.tolist(), groups.knot, strict=True))  # images of a group have the values that it has
+    return (
+        distances,
+        replace(groups, latency_s=latency, of=members, knot=[knot[g] for g in range(len(latency))]),
+        numbers,
+    )

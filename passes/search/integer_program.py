@@ -72,7 +72,7 @@ def choice_program(
     `prices[n]` are the prices of node n's choices, `flows[t]` the arcs of tensor t and theirs (None
     for a tensor that nothing reads), each run alone. `groups`: the collectives that may run as one,
     with the latency that is then paid once, in the unit of the prices. `loads`: what choices may take
-    at most in all. `combining`: sets of phases, in one of each of which collectives of two tensors run as one; in a
+    at most in all. `combining`: sets of knots, of one of each of which collectives of two tensors run as one; in a
     program without many columns some group is used.
     """
     a = Assembly()
@@ -103,7 +103,7 @@ def choice_program(
             for g in joins:
                 every[g].append(in_group(own.paid + np.flatnonzero(of == g), more.get(g)))
     if groups is not None:
-        for some in groups.of_phases(graph, combining):
+        for some in groups.of_knots(combining):
             if a.columns >= MANY_COLUMNS:
                 combine(a, every, some)
             else:

@@ -17,23 +17,23 @@ from ...ir.spmd import SpmdProgram
 from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
 from ..plan import NoPlan, Outcome
-from .combinable import Combining
+from .combinable import Combining, Knot
 from .derive_moments import Moment
 from .extract_plan import least_bytes
 from .graph import Graph, Tensor
 from .memory_bounds import Demand, Floats, Load, MemoryBounds
 from .problem import Candidate
 
-_Key = tuple[tuple[int, ...], frozenset[int], frozenset[str], tuple[tuple[int, tuple[int, ...]], ...], bool]
+_Key = tuple[tuple[int, ...], frozenset[int], frozenset[Knot], tuple[tuple[int, tuple[int, ...]], ...], bool]
 
 
 class Limited(Protocol):
     """What a plan may take: whether one keeps to that, and what all that is allowed takes at the least.
-    `combining`: of interest are only plans that run some collectives as one, of each of these sets of phases in one."""
+    `combining`: of interest are only plans that run some collectives as one, those of a knot of each of these sets."""
 
     @property
     def combining(self) -> Combining:
-        """Sets of phases, in one of each of which plans of interest run some collectives as one."""
+        """Sets of knots, of one of each of which plans of interest run some collectives as one."""
         ...
 
     def fits(self, plan: Candidate) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..ilp.solver import Settings
 from ..layouts.space import Mask
-from .combinable import Groups
+from .combinable import Groups, Knot
 from .dual_ascent import DualAscent
 from .graph import Graph
 from .steiner import Distances
@@ -46,9 +46,9 @@ class Problem:
         return Candidate(tuple(chosen), total + paid.price, -np.inf, paid.shared, self.combining)
 
     @property
-    def combining(self) -> frozenset[str]:
-        """The phases in which collectives may run as one."""
-        return frozenset() if self.groups is None else self.groups.phases
+    def combining(self) -> frozenset[Knot]:
+        """The knots of which collectives may run as one."""
+        return frozenset() if self.groups is None else self.groups.kept
 
     def ties_of(self, plan: Candidate) -> float:
         """How far from plain a plan is: its ranks, and what its collectives count for."""
@@ -74,8 +74,13 @@ class Problem:
     @property
     def columns(self) -> int:
         """How many choices and arcs, of each use, there are."""
+        return sum(map(len, self.prices)) + self.arcs_read
+
+    @property
+    def arcs_read(self) -> int:
+        """How many arcs there are over all readers of all values."""
         moves = zip(self.graph.tensors, self.distances, strict=True)
-        return sum(map(len, self.prices)) + sum(len(t.uses) * len(d.price) for t, d in moves if d is not None)
+        return sum(len(t.uses) * len(d.price) for t, d in moves if d is not None)
 
     @cached_property
     def stored_nodes(self) -> tuple[int, ...]:
@@ -91,14 +96,14 @@ class Problem:
 @dataclass(frozen=True)
 class Candidate:
     """A plan as one choice for each node, its price, the proven bound of all plans, and the groups
-    of collectives that it runs as one. `combining`: the phases in which it may do so. `detours`: the tensors that do
+    of collectives that it runs as one. `combining`: the knots of which it may do so. `detours`: the tensors that do
     not move over cheapest trees, with the arcs of `moves` over which they do."""
 
     chosen: tuple[int, ...]
     price: float
     bound: float
     shared: frozenset[int] = frozenset()
-    combining: frozenset[str] = frozenset()
+    combining: frozenset[Knot] = frozenset()
     detours: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def at_most(self, price: float) -> Candidate:

@@ -29,6 +29,7 @@ from .settle import settle
 
 FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
 MOST_COLUMNS = 500_000  # of a problem of which all plans are looked at where copies that choose alike prove nothing
+BOTH = 2  # sides: where more are told apart, programs of all copies of each are too large to be settled
 MOST_FREE = 200_000  # columns of a program without limits, where plans within them have been looked at already
 
 
@@ -199,7 +200,7 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     best = None if winner is None else winner.best
     for side in sorted(every, key=lambda side: _settled_next(side, best is not None)):
         price, bound = below if best is None else best.price, side.bound
-        if bound < price * (1 - side.problem.settings.gap):
+        if bound < price * (1 - side.problem.settings.gap) and (best is None or len(every) <= BOTH):
             found, more = settle(side.side, side.prover, price)
             best, bound = found or best, max(bound, more)
         bounds.append(bound)

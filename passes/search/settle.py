@@ -181,7 +181,7 @@ class _Settling:
             joined = self.joined(plan, limits.phase, groups)
             tensors = self.around(plan, limits.phase, joined)
             others = [program.paid[t] + arc for t in sorted(every - tensors) for arc in _in(groups, t, joined)]
-            [own] = groups.of_phases(graph, (frozenset({limits.phase}),))
+            [own] = groups.of_knots((frozenset(knot for knot in groups.kept if knot[0] == limits.phase),))
             others += [program.several[group] for group in own if group not in joined]
         elif not any(isinstance(node.item, Append) for node in graph.nodes):  # no score may come to be stored
             tensors = {self.side.detours.numbers[name] for name in limits.worst(plan)}

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from ...ir.program import Carry, Stored
-from .combinable import Groups
+from .combinable import Groups, Merged
 from .graph import Graph, Result, Tensor
 
 END = 1 << 60  # later than any node
@@ -25,22 +25,16 @@ Joined = Mapping[str, frozenset[str]]  # of each value all with which it may hav
 def joined(groups: Groups, graph: Graph, phase: str) -> Joined:
     """The values of a phase whose collectives may run as one, be it by those of others, of a graph whose arcs have such
     `groups`."""
-    other: dict[int, int] = {}  # of each group one that hangs together with it, at last itself
+    one = Merged(len(groups.latency_s))
     of_value: dict[str, int] = {}
-
-    def last(group: int) -> int:
-        while other[group] != group:
-            other[group] = group = other[other[group]]
-        return group
-
     for tensor, of in zip(graph.tensors, groups.of, strict=True):
         numbers = [] if of is None or tensor.phase != phase else np.unique(of[of >= 0]).tolist()
-        for group in numbers:
-            other.setdefault(group, group)
-            other[last(group)] = of_value[tensor.value.name] = last(numbers[0])
+        one.join_all(numbers)
+        if numbers:
+            of_value[tensor.value.name] = numbers[0]
     together: dict[int, set[str]] = {}
     for name, group in of_value.items():
-        together.setdefault(last(group), set()).add(name)
+        together.setdefault(one.find(group), set()).add(name)
     return {name: frozenset(names) for names in together.values() if len(names) > 1 for name in names}
 
 

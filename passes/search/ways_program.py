@@ -75,7 +75,7 @@ class WaysProgram:
                 every[group].append(in_group(self.paid[t] + self.members[t][group], column))
         for group, column in self.shared.items():
             self.row(0.0, np.inf, [*every[group], (np.array([column]), np.array([-1.0]))])
-        for some in groups.of_phases(self.problem.graph, self.combining):
+        for some in groups.of_knots(self.combining):
             combine(self.a, every, some)
 
     @cached_property

@@ -1,9 +1,9 @@
-"""How all plans are told apart: by the phases in which collectives run as one, and what is known of each."""
+"""How all plans are told apart: by which collectives run as one, and what is known of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -12,13 +12,15 @@ from problems import drawn
 import escc.passes.choose
 from escc.compiler.plan.pipeline import parse
 from escc.cost.hardware import Hardware
+from escc.ir.dataflow import origins
 from escc.ir.mesh import Mesh
 from escc.ir.program import walk
 from escc.ir.spmd import Move
 from escc.passes import reader
 from escc.passes.choose import Options, choose
 from escc.passes.search.branch_and_bound import Side
-from escc.passes.search.combinable import Groups
+from escc.passes.search.combinable import Groups, Knot
+from escc.passes.search.graph import Tensor
 from escc.passes.search.limits import JointLimits, Limits
 from escc.passes.search.memory_bounds import MemoryBounds
 from escc.passes.search.problem import Candidate, Problem
@@ -41,13 +43,19 @@ phase prefill { B = 4, L = 64 }
 phase decode { B = 64, L = 1 }
 """
 
+KNOTS = LAYER.replace("  param Wd: bf16[F,E]", "  param Wd, We: bf16[F,E]").replace(
+    "  return x + d", "  e[B,L,E] = h[B,L,F] * We[F,E]\n  m = silu(d) * e\n  return x + m"
+)
+
 
 class Seen(Exception):
     """What the search is given has been seen."""
 
 
-def given(many_columns: int = 0, most_phases: int = 2) -> tuple[Problem, list[Side]]:
-    """The problem of two phases of which all collectives of one may run as one, and its sides."""
+def given(
+    many_columns: int = 0, most_phases: int = 2, many_arcs: int = 10**9, text: str = LAYER
+) -> tuple[Problem, list[Side]]:
+    """The problem of two phases in each of which some collectives may run as one, and its sides."""
     made: list[tuple[Problem, list[Side]]] = []
 
     def seen(
@@ -60,8 +68,10 @@ def given(many_columns: int = 0, most_phases: int = 2) -> tuple[Problem, list[Si
         patched.setattr(escc.passes.choose, "search", seen)
         patched.setattr(reader, "MANY_COLUMNS", many_columns)
         patched.setattr(reader, "MOST_PHASES", most_phases)
+        patched.setattr(reader, "MANY_ARCS", many_arcs)
+        patched.setattr(reader, "MOST_COLUMNS", 10**9)
         options = Options(Hardware.load("h100"), capacity_bytes=1e9)
-        choose(parse(LAYER), ["prefill", "decode"], Mesh.parse("2x2"), options)
+        choose(parse(text), ["prefill", "decode"], Mesh.parse("2x2"), options)
     return made[0]
 
 
@@ -77,74 +87,126 @@ def known(side: Side) -> Iterator[tuple[str, MemoryBounds]]:
     return ((part.phase, part.needs) for part in side.limits.parts)
 
 
+def of_phase(problem: Problem, phase: str) -> frozenset[Knot]:
+    """The knots of a phase."""
+    return frozenset(knot for knot in problem.combining if knot[0] == phase)
+
+
 def test_a_large_problem_is_told_apart_by_the_phases_that_combine() -> None:
     problem, sides = given()
-    assert problem.combining == {"prefill", "decode"}
-    every = [set(some) for count in range(3) for some in combinations(PHASES, count)]
-    assert [side.problem.combining for side in sides] == every
-    assert [side.limits.combining for side in sides] == [tuple({p} for p in sorted(some)) for some in every]
+    assert of(problem).phases == {"prefill", "decode"}
+    own = [of_phase(problem, phase) for phase in PHASES]
+    every = [some for count in range(3) for some in combinations(own, count)]
+    assert [side.limits.combining for side in sides] == every
+    assert_each_is_of_its_knots(problem, sides)
+
+
+def test_a_smaller_one_is_told_apart_by_knots() -> None:
+    """Of which here each phase has two."""
+    problem, sides = given(10**9, many_arcs=0, text=KNOTS)
+    own = [frozenset({knot}) for knot in sorted(problem.combining)]
+    assert len(own) == 4 and {phase for [(phase, _)] in own} == set(PHASES)
+    assert [side.limits.combining for side in sides] == [some for n in range(5) for some in combinations(own, n)]
+    assert_each_is_of_its_knots(problem, sides)
+
+
+def assert_each_is_of_its_knots(problem: Problem, sides: list[Side]) -> None:
+    """Sides have groups of the knots that they combine, all of these, and no others."""
     assert sides[0].problem.groups is None and sides[-1].problem is problem
+    every = of(problem).members()
     for side in sides[1:]:
-        members = of(side.problem).members().any(axis=1)
-        assert members.any()
-        for tensor, mine, theirs in zip(problem.graph.tensors, members, of(problem).members().any(axis=1), strict=True):
-            assert mine == (theirs and tensor.phase in side.problem.combining)
+        assert side.problem.combining == frozenset[Knot]().union(*side.limits.combining)
+        mine = [knot in side.problem.combining for knot in of(problem).knot]
+        assert any(mine)
+        np.testing.assert_array_equal(of(side.problem).members(), every * mine)
 
 
-@pytest.mark.parametrize(("columns", "phases"), [(10**9, 2), (0, 1)], ids=["small", "of many phases"])
-def test_others_are_told_apart_by_whether_any_does(columns: int, phases: int) -> None:
-    problem, sides = given(columns, phases)
-    assert [side.problem.combining for side in sides] == [set(), {"prefill", "decode"}]
-    assert [side.limits.combining for side in sides] == [(), ({"prefill", "decode"},)]
+@pytest.mark.parametrize(
+    ("columns", "phases", "arcs"), [(10**9, 2, 10**9), (0, 1, 10**9)], ids=["few arcs", "many phases"]
+)
+def test_others_are_told_apart_by_whether_any_does(columns: int, phases: int, arcs: int) -> None:
+    problem, sides = given(columns, phases, arcs)
+    assert [side.problem.combining for side in sides] == [set(), problem.combining]
+    assert [side.limits.combining for side in sides] == [(), (problem.combining,)]
     assert sides[-1].problem is problem
 
 
-def test_of_a_phase_that_combines_nothing_as_much_is_known_as_where_none_does() -> None:
-    """And less of one that does: its steps may run in another order."""
-    _, sides = given()
-    alone = dict(known(sides[0]))
+def test_values_of_a_knot_hang_together() -> None:
+    """Two groups are of one knot if one gets from one to the other over values that may be in both."""
+    problem, _ = given()
+    groups = of(problem)
+    near = groups.members().T @ groups.members() > 0
+    for _ in range(len(near)):
+        near = near @ near
+    same = np.array([[a == b for b in groups.knot] for a in groups.knot])
+    np.testing.assert_array_equal(near, same)
+    for tensor, own in zip(problem.graph.tensors, groups.members(), strict=True):
+        assert {groups.knot[g][0] for g in np.flatnonzero(own).tolist()} <= {tensor.phase}
+
+
+@pytest.mark.parametrize("by_knots", [False, True])
+def test_of_a_phase_that_combines_nothing_as_much_is_known_as_where_none_does(by_knots: bool) -> None:
+    """And less of one that does, the less the more does: its steps may run in another order."""
+    _, sides = given(10**9, many_arcs=0, text=KNOTS) if by_knots else given()
+    every = {side.problem.combining: dict(known(side)) for side in sides}
     rng, less = np.random.default_rng(0), 0
-    for _ in range(20):
+    for _ in range(20 if not by_knots else 6):
         some = [rng.integers(len(price)) == np.arange(len(price)) for price in sides[0].problem.prices]
-        for side in sides[1:]:
-            for phase, needs in known(side):
-                held, most = needs.worst(some)[1], alone[phase].worst(some)[1]
-                assert held <= most * (1 + 1e-12)
-                less += held < most
-                if phase not in side.problem.combining:
-                    assert held == most
+        held = {knots: {phase: needs.worst(some)[1] for phase, needs in own.items()} for knots, own in every.items()}
+        for (few, least), (many, most) in product(held.items(), repeat=2):
+            for phase in PHASES:
+                fewer, more = ({knot for knot in knots if knot[0] == phase} for knots in (few, many))
+                if fewer <= more:
+                    assert most[phase] <= least[phase] * (1 + 1e-12)
+                    less += most[phase] < least[phase]
+                if fewer == more:
+                    assert most[phase] == least[phase]
     assert less, "the order of steps matters here"
 
 
-def test_a_plan_of_a_side_combines_in_its_phases_alone() -> None:
+@pytest.mark.parametrize("by_knots", [False, True])
+def test_a_plan_of_a_side_combines_what_it_may_alone(by_knots: bool) -> None:
     """Spelled out as it was priced: what may run as one elsewhere runs alone there."""
-    _, sides = given()
+    _, sides = given(10**9, many_arcs=0, text=KNOTS) if by_knots else given()
     combined = dict.fromkeys(PHASES, 0)
     for side in sides:
-        for seed in range(12):
+        for seed in range(12 if not by_knots else 4):
             plan = side.problem.found(drawn(side.problem, seed))
             assert plan.combining == side.problem.combining
             assert isinstance(side.limits, JointLimits)
             for part in side.limits.parts:
                 shared = shares(part, plan)
-                assert not shared or part.phase in plan.combining
-                combined[part.phase] += shared
+                values = {t.value.name for t in members(side.problem, part.phase)}
+                assert shared <= values
+                combined[part.phase] += len(shared)
     assert all(combined.values()), "some do run as one"
 
 
-def shares(part: Limits, plan: Candidate) -> bool:
-    """Whether a plan runs some collectives of a phase as one."""
-    items = (placed.item for placed in walk(part.spell(plan, True).body))
-    return any(isinstance(item, Move) and item.joined for item in items)
+def members(problem: Problem, phase: str) -> list[Tensor]:
+    """The tensors of a phase that may be in collectives of several."""
+    if problem.groups is None:
+        return []
+    own = problem.groups.members().any(axis=1).tolist()
+    return [t for t, some in zip(problem.graph.tensors, own, strict=True) if some and t.phase == phase]
 
 
-def test_what_is_left_of_groups_is_of_the_phases_asked_for() -> None:
+def shares(part: Limits, plan: Candidate) -> set[str]:
+    """The values of a phase that a plan moves in collectives of several."""
+    spmd = part.spell(plan, True)
+    first = origins(spmd)
+    moved = [move for placed in walk(spmd.body) if isinstance(move := placed.item, Move) and move.joined]
+    return {first.get(move.operand, move.operand) for move in moved}
+
+
+def test_what_is_left_of_groups_is_of_the_knots_asked_for() -> None:
     problem, _ = given()
     groups = of(problem)
-    assert groups.only(problem.graph, frozenset(PHASES)) is groups
-    assert groups.only(problem.graph, frozenset()) is None
-    assert groups.only(problem.graph, frozenset({"other"})) is None
-    [own] = groups.of_phases(problem.graph, (frozenset({"decode"}),))
-    [rest] = groups.of_phases(problem.graph, (frozenset({"prefill"}),))
-    assert own and rest and not set(own) & set(rest)
-    assert groups.of_phases(problem.graph, (frozenset(PHASES),)) == [sorted({*own, *rest})]
+    assert groups.only(problem.combining) is groups
+    assert groups.only(frozenset()) is None
+    assert groups.only(frozenset({("other", 0)})) is None
+    decode, prefill = (of_phase(problem, phase) for phase in PHASES)
+    left = groups.only(decode)
+    assert left is not None and left.phases == {"decode"} and left.of_knots((decode, prefill))[1] == []
+    own, rest = groups.of_knots((decode, prefill))
+    assert own and rest and not set(own) & set(rest) and left.of_knots((decode,)) == [own]
+    assert groups.of_knots((problem.combining,)) == [sorted({*own, *rest})]

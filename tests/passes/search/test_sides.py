@@ -1,4 +1,4 @@
-"""Of the plans that several sides have found the cheapest is taken, whichever side that is."""
+"""However plans are told apart the cheapest of all is found; and what is looked at of many sides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from judge.generator import generate
 
+from escc.cost.hardware import Hardware
+from escc.cost.memory import memory
+from escc.ir.diagnostics import InputError
+from escc.ir.mesh import Mesh
+from escc.passes import reader
+from escc.passes.choose import Options, choose
+from escc.passes.lower.insert import insert
+from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import search
 from escc.passes.search.problem import Candidate
 
@@ -28,3 +37,92 @@ def test_the_cheapest_of_all_sides_is_taken(prices: tuple[float, ...], monkeypat
     found = search._sides([side(price, prover) for price in prices], prover, 0.0, math.inf)
     assert found.price == min(prices) and found.bound == 1.0
     assert prover.read == len(prices), "all that was read off counts"
+
+
+@pytest.mark.parametrize(
+    ("count", "known", "asked"), [(2, True, True), (3, True, False), (3, False, True)], ids=["two", "many", "no plan"]
+)
+def test_copies_of_many_sides_are_looked_at_where_no_plan_is_known(
+    count: int, known: bool, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+
+    def settle(side: object, prover: object, price: float) -> tuple[Candidate | None, float]:
+        seen.append(price)
+        return (None if known else Candidate((0,), 2.0, 2.0)), price
+
+    prover: Any = SimpleNamespace(solve_s=0.0, read=0, problem=SimpleNamespace(settings=SimpleNamespace(gap=1e-9)))
+    monkeypatch.setattr(search, "branch_and_bound", lambda sides: None)
+    monkeypatch.setattr(search, "settle", settle)
+    sides = [side(2.0, prover) for _ in range(count)]
+    for one in sides:
+        one.best = one.best if known else None
+        one.problem.groups = None
+    found = search._sides(sides, prover, 0.0, math.inf)
+    assert bool(seen) == asked
+    assert found.price == 2.0 and found.bound == (1.0 if not asked or not known else 2.0)
+
+
+@pytest.mark.parametrize(
+    ("read", "changed", "spent"),
+    [
+        ([3, 3, 4], {}, True),
+        ([3, 3, 3], {}, False),
+        ([9, 9], {}, False),
+        ([3, 3, 4], {"dives": True}, False),
+        ([3, 3, 4], {"large": True}, False),
+    ],
+    ids=["as much as there is", "less", "two sides", "no plan is known", "a large problem"],
+)
+def test_many_sides_share_what_is_looked_at(read: list[int], changed: dict[str, bool], spent: bool) -> None:
+    columns = boxes.TOLD_WORK // 10
+    each = {"problem": SimpleNamespace(columns=columns), "dives": False, "large": False} | changed
+    sides: Any = [SimpleNamespace(read=count, **each) for count in read]
+    assert boxes._is_spent(sides) == spent
+
+
+def test_boxes_of_many_sides_end_with_what_there_is_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with the bound that it has come to."""
+
+    def step(self: Any) -> None:
+        self.read += 1
+
+    monkeypatch.setattr(boxes, "_turn", lambda side: (side.read, 0.0))
+    monkeypatch.setattr(boxes, "share", lambda sides: None)
+    problem = SimpleNamespace(columns=boxes.TOLD_WORK // 10)
+    made: Any = [
+        SimpleNamespace(read=0, problem=problem, dives=False, large=False, open=True, bound=1.0, best=object())
+        for _ in range(3)
+    ]
+    for one in made:
+        one.step = step.__get__(one)
+    boxes.branch_and_bound(made)
+    assert sorted(one.read for one in made) == [3, 3, 4]
+
+
+@pytest.mark.parametrize(("seed", "share"), [(5002, 0.45), (5006, 0.6), (5018, 0.6), (5022, 0.6), (5030, 0.6)])
+def test_told_apart_by_knots_the_cheapest_plan_is_the_same(
+    seed: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by whether any collectives run as one; or as sure is none that fits."""
+    program, mesh, hardware = generate(seed).program, Mesh.parse("2x2"), Hardware.load("h100")
+    free = choose(program, "main", mesh, Options(hardware, capacity_bytes=math.inf))
+    options = Options(hardware, capacity_bytes=share * float(memory(insert(free)[0]).total_bytes))
+    counts, answers, told = list[int](), list[str | float](), search._sides
+
+    def counted(every: Any, *others: Any) -> Candidate:
+        counts.append(len(every))
+        return told(every, *others)
+
+    monkeypatch.setattr(search, "_sides", counted)
+    for arcs in (reader.MANY_ARCS, 0):
+        monkeypatch.setattr(reader, "MANY_ARCS", arcs)
+        try:
+            plan = choose(program, "main", mesh, options).phases[0]
+            assert plan.gap is not None and plan.gap <= 1e-9
+            answers.append(plan.price)
+        except InputError as error:
+            answers.append(error.diagnostics[0].message)
+    assert counts[0] == 2 and counts[1] > 2, "the program has several knots"
+    first, second = answers
+    assert second == (first if isinstance(first, str) else pytest.approx(first, rel=2e-9))

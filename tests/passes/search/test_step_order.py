@@ -164,7 +164,8 @@ def test_values_hang_together_that_groups_link(seed: int) -> None:
     of = [rng.choice(12, size=rng.integers(0, 3), replace=False) for _ in range(9)]
     values = [SimpleNamespace(name=f"v{n}") for n in range(9)]
     graph: Any = SimpleNamespace(tensors=[SimpleNamespace(phase="main", value=value) for value in values])
-    found = joined(Groups(np.ones(12), [np.append(own, ALONE) for own in of], frozenset({"main"})), graph, "main")
+    groups = Groups(np.ones(12), [np.append(own, ALONE) for own in of], [("main", 0)] * 12, frozenset({("main", 0)}))
+    found = joined(groups, graph, "main")
     near = np.array([[bool(set(a) & set(b)) for b in of] for a in of])
     for _ in range(9):
         near |= (near.astype(int) @ near.astype(int)) > 0

@@ -186,8 +186,8 @@ def members(problem: Problem, phase: str) -> list[Tensor]:
     """The tensors of a phase that may be in collectives of several."""
     if problem.groups is None:
         return []
-    own = problem.groups.members().any(axis=1).tolist()
-    return [t for t, some in zip(problem.graph.tensors, own, strict=True) if some and t.phase == phase]
+    own = problem.groups.members() > 0
+    return [t for n, t in enumerate(problem.graph.tensors) if own[n].any() and t.phase == phase]
 
 
 def shares(part: Limits, plan: Candidate) -> set[str]:

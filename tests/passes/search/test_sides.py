@@ -115,7 +115,7 @@ def test_told_apart_by_knots_the_cheapest_plan_is_the_same(
         return told(every, *others)
 
     monkeypatch.setattr(search, "_sides", counted)
-    for arcs in (reader.MANY_ARCS, 0):
+    for arcs in (boxes.MANY_ARCS, 0):
         monkeypatch.setattr(reader, "MANY_ARCS", arcs)
         try:
             plan = choose(program, "main", mesh, options).phases[0]

@@ -317,3 +317,16 @@ def test_arcs_of_the_whole_stand_for_arcs_among_images_and_lead_from_image_to_im
         assert small.between(whole, {t: every})[t].all(), "each arc stands for one, or leads to an image"
         ends = (source == own.arcs.source[0]) & (target == own.arcs.target[0])
         assert ends.any() and (small.between(whole, {t: one})[t] == (ends | (source == target))).all()
+
+
+def test_groups_of_images_are_of_the_knots_of_those_that_they_stand_for() -> None:
+    several = 0
+    for seed in range(24):
+        problem = problem_of(seed, SQUARE, LINKS)
+        found = images(problem)
+        if found is not None and problem.groups is not None:
+            small = found.problem.groups
+            assert small is not None and small.kept == problem.groups.kept
+            assert [small.knot[g] for g in found.groups.tolist()] == list(problem.groups.knot)
+            several += len(small.knot) < len(problem.groups.knot) and len(small.kept) > 1
+    assert several, "some groups stand for several, of more than one knot"

@@ -112,7 +112,8 @@ def _allowed(path: str, output: Path | None) -> bool:
 @contextmanager
 def _limited() -> Iterator[None]:
     """Raise TooLong in what takes more CPU than it may: the process's own, so that a busy machine does not count. A
-    signal that comes sooner, or when all is done, is not about that, and raises nothing."""
+    signal that comes sooner, or when all is done, is not about that, and raises nothing; one that was on its way as the
+    timer was stopped would end the process, were it not ignored."""
     began, running = time.process_time(), True
 
     def late(_number: int, _frame: object) -> None:
@@ -122,11 +123,11 @@ def _limited() -> Iterator[None]:
         elif running:
             raise TooLong
 
-    before = signal.signal(signal.SIGPROF, late)
+    signal.signal(signal.SIGPROF, late)
     signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S)
     try:
         yield
     finally:
         running = False
         signal.setitimer(signal.ITIMER_PROF, 0.0)
-        signal.signal(signal.SIGPROF, before)
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)

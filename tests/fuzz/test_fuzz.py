@@ -57,6 +57,8 @@ def test_what_is_wrong_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     early = [lambda: os.kill(os.getpid(), signal.SIGPROF)]  # a signal that is not about the CPU
     monkeypatch.setattr("escc.compiler.commands.check.load", lambda *_, **__: early.pop()() or 1 / 0)
     assert "ZeroDivisionError" in (run(("check", str(file))).wrong or "") and not early
+    assert signal.getsignal(signal.SIGPROF) is signal.SIG_IGN, "a late one ends no test run"
+    os.kill(os.getpid(), signal.SIGPROF)
     monkeypatch.setattr("escc.compiler.commands.check.load", lambda *_, **__: os._exit if sum(range(10**8)) else None)
     monkeypatch.setattr("fuzz.harness.MOST_CPU_S", 0.05)
     assert "takes more than" in (run(("check", str(file))).wrong or "")

@@ -31,9 +31,7 @@ from .search.step_order import Joined, joined
 from .search.tree_costs import Trees
 
 MOST_PHASES, MOST_KNOTS = 3, 4  # that are told apart: of each more there are twice as many sides
-MOST_COLUMNS = (
-    12_000  # of a problem that is told apart by knots: of larger ones there is not the time for so many sides
-)
+MOST_COLUMNS = 12_000  # of a problem that is told apart by knots: each of so many sides takes its time
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,7 +108,8 @@ MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of other
 NEARLY = 2e-3  # a gap that is small enough where steps take long
 MOST_IN_PLACE, PATIENCE = 6, 24  # steps that change nothing, and plans that have been read off, after which it is
 AFTER_WORK = 2_000_000  # columns of all plans that are read off of a side whose images have been looked at
-TOLD_WORK = 4_000_000  # and of a small problem of which many sides are told apart, once a plan is known
+FEW_SIDES = 2  # where more are told apart there is not the time to settle each, copy by copy
+TOLD_WORK = 4_000_000  # as AFTER_WORK, of all of so many sides of a small problem together, once a plan is known
 MOVED = 1e-5  # what a bound or a price changes by at the least
 MANY_COLUMNS = 20_000  # of a large side
 FEW_COLUMNS, CLOSE = 1_500, 0.01  # of a side whose steps are quick; a gap of others that as many steps do not close
@@ -444,7 +445,7 @@ def branch_and_bound(sides: Sequence[Boxes]) -> None:
 
 def _is_spent(sides: Sequence[Boxes]) -> bool:
     """Whether many sides of a small problem have taken together what there is for them."""
-    few = len(sides) <= 2 or any(side.dives or side.large for side in sides)
+    few = len(sides) <= FEW_SIDES or any(side.dives or side.large for side in sides)
     return not few and sum(side.read for side in sides) * sides[0].problem.columns >= TOLD_WORK
 
 

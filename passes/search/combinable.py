@@ -135,11 +135,6 @@ class Merged:
         a, b = self.find(a), self.find(b)
         self.lead[max(a, b)] = min(a, b)
 
-    def join_all(self, some: Sequence[int]) -> None:
-        """Let all of some numbers be one."""
-        for a, b in pairwise(some):
-            self.join(a, b)
-
     def numbers(self) -> Array:
         """For each the number of those that are one with it."""
         leads = np.array([self.find(a) for a in range(len(self.lead))], dtype=np.int64)
@@ -185,16 +180,17 @@ def find_groups(programs: Mapping[str, Program], graph: Graph, arcs: Sequence[Ar
             found, index = keyed
             numbers = [ALONE if key is None else number.get(key, ALONE) for key in found]
             of.append(np.array(numbers, dtype=np.int64)[index])
-    knot = _knots([key.phase for key in number], of)
+    knot = find_knots([key.phase for key in number], of)
     return Groups(np.array([latency[key] for key in number], dtype=np.float64), of, knot, frozenset(knot))
 
 
-def _knots(phases: Sequence[str], of: Sequence[Array | None]) -> list[Knot]:
+def find_knots(phases: Sequence[str], of: Sequence[Array | None]) -> list[Knot]:
     """The knot of each group, of which the `phases` are given, and which the arcs `of` each tensor are in."""
     one = Merged(len(phases))
     for own in of:
         if own is not None:
-            one.join_all(np.unique(own[own >= 0]).tolist())
+            for a, b in pairwise(np.unique(own[own >= 0]).tolist()):
+                one.join(a, b)
     return list(zip(phases, one.numbers().tolist(), strict=True))
 
 

@@ -277,8 +277,5 @@ def _moves(problem: Problem, rows: Sequence[Array]) -> _Moves | None:
     if not np.allclose(latency[numbers], groups.latency_s, rtol=1e-9, atol=0.0):
         return None
     knot = dict(zip(numbers.tolist(), groups.knot, strict=True))  # images of a group have the values that it has
-    return (
-        distances,
-        replace(groups, latency_s=latency, of=members, knot=[knot[g] for g in range(len(latency))]),
-        numbers,
-    )
+    merged = replace(groups, latency_s=latency, of=members, knot=[knot[g] for g in range(len(latency))])
+    return distances, merged, numbers

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ..layouts.space import too_large
 from ..plan import PROVEN, Cutoff
 from .alike_copies import search_alike
-from .branch_and_bound import MANY_COLUMNS, Boxes, Side, branch_and_bound, enter, share
+from .branch_and_bound import FEW_SIDES, MANY_COLUMNS, Boxes, Side, branch_and_bound, enter, share
 from .depth import is_proven, search_copies
 from .dual_ascent import DualAscent
 from .exact import Prover
@@ -29,7 +29,6 @@ from .settle import settle
 
 FAR = 0.01  # a plan that may be so much too dear says little about what the cheapest one holds
 MOST_COLUMNS = 500_000  # of a problem of which all plans are looked at where copies that choose alike prove nothing
-BOTH = 2  # sides: where more are told apart, programs of all copies of each are too large to be settled
 MOST_FREE = 200_000  # columns of a program without limits, where plans within them have been looked at already
 
 
@@ -200,7 +199,7 @@ def _sides(every: Sequence[Boxes], prover: Prover, least: float, below: float) -
     best = None if winner is None else winner.best
     for side in sorted(every, key=lambda side: _settled_next(side, best is not None)):
         price, bound = below if best is None else best.price, side.bound
-        if bound < price * (1 - side.problem.settings.gap) and (best is None or len(every) <= BOTH):
+        if bound < price * (1 - side.problem.settings.gap) and (best is None or len(every) <= FEW_SIDES):
             found, more = settle(side.side, side.prover, price)
             best, bound = found or best, max(bound, more)
         bounds.append(bound)

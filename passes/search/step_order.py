@@ -12,10 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from ...ir.program import Carry, Stored
-from .combinable import Groups, Merged
+from .combinable import Groups, Knot
 from .graph import Graph, Result, Tensor
 
 END = 1 << 60  # later than any node
@@ -25,16 +23,11 @@ Joined = Mapping[str, frozenset[str]]  # of each value all with which it may hav
 def joined(groups: Groups, graph: Graph, phase: str) -> Joined:
     """The values of a phase whose collectives may run as one, be it by those of others, of a graph whose arcs have such
     `groups`."""
-    one = Merged(len(groups.latency_s))
-    of_value: dict[str, int] = {}
+    together: dict[Knot, set[str]] = {}
     for tensor, of in zip(graph.tensors, groups.of, strict=True):
-        numbers = [] if of is None or tensor.phase != phase else np.unique(of[of >= 0]).tolist()
-        one.join_all(numbers)
-        if numbers:
-            of_value[tensor.value.name] = numbers[0]
-    together: dict[int, set[str]] = {}
-    for name, group in of_value.items():
-        together.setdefault(one.find(group), set()).add(name)
+        own = [] if of is None or tensor.phase != phase else of[of >= 0].tolist()
+        if own:  # all of one knot
+            together.setdefault(groups.knot[own[0]], set()).add(tensor.value.name)
     return {name: frozenset(names) for names in together.values() if len(names) > 1 for name in names}
 
 

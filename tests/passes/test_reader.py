@@ -46,16 +46,16 @@ phase decode { B = 64, L = 1 }
 KNOTS = LAYER.replace("  param Wd: bf16[F,E]", "  param Wd, We: bf16[F,E]").replace(
     "  return x + d", "  e[B,L,E] = h[B,L,F] * We[F,E]\n  m = silu(d) * e\n  return x + m"
 )
+BY_KNOTS = {"MANY_COLUMNS": 10**9, "MANY_ARCS": 0, "MOST_COLUMNS": 10**9}
 
 
 class Seen(Exception):
     """What the search is given has been seen."""
 
 
-def given(
-    many_columns: int = 0, most_phases: int = 2, many_arcs: int = 10**9, text: str = LAYER
-) -> tuple[Problem, list[Side]]:
-    """The problem of two phases in each of which some collectives may run as one, and its sides."""
+def given(text: str = LAYER, **figures: int) -> tuple[Problem, list[Side]]:
+    """The problem of two phases in each of which some collectives may run as one, and its sides with other figures of
+    the reader: if nothing else is said by phases."""
     made: list[tuple[Problem, list[Side]]] = []
 
     def seen(
@@ -66,10 +66,8 @@ def given(
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Seen):
         patched.setattr(escc.passes.choose, "search", seen)
-        patched.setattr(reader, "MANY_COLUMNS", many_columns)
-        patched.setattr(reader, "MOST_PHASES", most_phases)
-        patched.setattr(reader, "MANY_ARCS", many_arcs)
-        patched.setattr(reader, "MOST_COLUMNS", 10**9)
+        for name, figure in ({"MANY_COLUMNS": 0, "MOST_PHASES": 2} | figures).items():
+            patched.setattr(reader, name, figure)
         options = Options(Hardware.load("h100"), capacity_bytes=1e9)
         choose(parse(text), ["prefill", "decode"], Mesh.parse("2x2"), options)
     return made[0]
@@ -103,7 +101,7 @@ def test_a_large_problem_is_told_apart_by_the_phases_that_combine() -> None:
 
 def test_a_smaller_one_is_told_apart_by_knots() -> None:
     """Of which here each phase has two."""
-    problem, sides = given(10**9, many_arcs=0, text=KNOTS)
+    problem, sides = given(KNOTS, **BY_KNOTS)
     own = [frozenset({knot}) for knot in sorted(problem.combining)]
     assert len(own) == 4 and {phase for [(phase, _)] in own} == set(PHASES)
     assert [side.limits.combining for side in sides] == [some for n in range(5) for some in combinations(own, n)]
@@ -122,10 +120,17 @@ def assert_each_is_of_its_knots(problem: Problem, sides: list[Side]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "phases", "arcs"), [(10**9, 2, 10**9), (0, 1, 10**9)], ids=["few arcs", "many phases"]
+    "figures",
+    [
+        BY_KNOTS | {"MANY_ARCS": 10**9},
+        BY_KNOTS | {"MOST_KNOTS": 3},
+        BY_KNOTS | {"MOST_COLUMNS": 100},
+        {"MOST_PHASES": 1, "MOST_COLUMNS": 0},
+    ],
+    ids=["few arcs", "many knots", "many columns", "many phases"],
 )
-def test_others_are_told_apart_by_whether_any_does(columns: int, phases: int, arcs: int) -> None:
-    problem, sides = given(columns, phases, arcs)
+def test_others_are_told_apart_by_whether_any_does(figures: dict[str, int]) -> None:
+    problem, sides = given(KNOTS, **figures)
     assert [side.problem.combining for side in sides] == [set(), problem.combining]
     assert [side.limits.combining for side in sides] == [(), (problem.combining,)]
     assert sides[-1].problem is problem
@@ -147,7 +152,7 @@ def test_values_of_a_knot_hang_together() -> None:
 @pytest.mark.parametrize("by_knots", [False, True])
 def test_of_a_phase_that_combines_nothing_as_much_is_known_as_where_none_does(by_knots: bool) -> None:
     """And less of one that does, the less the more does: its steps may run in another order."""
-    _, sides = given(10**9, many_arcs=0, text=KNOTS) if by_knots else given()
+    _, sides = given(KNOTS, **BY_KNOTS) if by_knots else given()
     every = {side.problem.combining: dict(known(side)) for side in sides}
     rng, less = np.random.default_rng(0), 0
     for _ in range(20 if not by_knots else 6):
@@ -167,7 +172,7 @@ def test_of_a_phase_that_combines_nothing_as_much_is_known_as_where_none_does(by
 @pytest.mark.parametrize("by_knots", [False, True])
 def test_a_plan_of_a_side_combines_what_it_may_alone(by_knots: bool) -> None:
     """Spelled out as it was priced: what may run as one elsewhere runs alone there."""
-    _, sides = given(10**9, many_arcs=0, text=KNOTS) if by_knots else given()
+    _, sides = given(KNOTS, **BY_KNOTS) if by_knots else given()
     combined = dict.fromkeys(PHASES, 0)
     for side in sides:
         for seed in range(12 if not by_knots else 4):
@@ -180,6 +185,23 @@ def test_a_plan_of_a_side_combines_what_it_may_alone(by_knots: bool) -> None:
                 assert shared <= values
                 combined[part.phase] += len(shared)
     assert all(combined.values()), "some do run as one"
+
+
+def test_no_plan_of_a_side_holds_less_than_is_known_of_it() -> None:
+    """Where knots are told apart, of plans that combine none but those."""
+    _, sides = given(KNOTS, **BY_KNOTS)
+    joined = 0
+    for side in sides:
+        for seed in range(3):
+            plan = side.problem.found(drawn(side.problem, seed))
+            own = [np.arange(len(p)) == c for p, c in zip(side.problem.prices, plan.chosen, strict=True)]
+            assert isinstance(side.limits, JointLimits)
+            for part in side.limits.parts:
+                use, _ = part.spelled(plan)
+                held = part.needs.stored_bytes(own) + part.needs.worst(own)[1]
+                assert held <= float(use.total_bytes) * (1 + 1e-12)
+                joined += bool(shares(part, plan))
+    assert joined, "some run collectives as one"
 
 
 def members(problem: Problem, phase: str) -> list[Tensor]:

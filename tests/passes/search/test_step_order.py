@@ -16,7 +16,7 @@ from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program, walk
 from escc.ir.spmd import Compute, Move, SpmdProgram
-from escc.passes.search.combinable import ALONE, Groups
+from escc.passes.search.combinable import ALONE, Groups, find_knots
 from escc.passes.search.derive_memory_bounds import ORDERED, LiveValues
 from escc.passes.search.limits import Limits
 from escc.passes.search.problem import Problem
@@ -164,8 +164,9 @@ def test_values_hang_together_that_groups_link(seed: int) -> None:
     of = [rng.choice(12, size=rng.integers(0, 3), replace=False) for _ in range(9)]
     values = [SimpleNamespace(name=f"v{n}") for n in range(9)]
     graph: Any = SimpleNamespace(tensors=[SimpleNamespace(phase="main", value=value) for value in values])
-    groups = Groups(np.ones(12), [np.append(own, ALONE) for own in of], [("main", 0)] * 12, frozenset({("main", 0)}))
-    found = joined(groups, graph, "main")
+    arcs = [np.append(own, ALONE) for own in of]
+    knot = find_knots(["main"] * 12, arcs)
+    found = joined(Groups(np.ones(12), arcs, knot, frozenset(knot)), graph, "main")
     near = np.array([[bool(set(a) & set(b)) for b in of] for a in of])
     for _ in range(9):
         near |= (near.astype(int) @ near.astype(int)) > 0

@@ -86,6 +86,7 @@ def test_boxes_of_many_sides_end_with_what_there_is_for_them(monkeypatch: pytest
 
     def step(self: Any) -> None:
         self.read += 1
+        self.open = self.read < 9
 
     monkeypatch.setattr(boxes, "_turn", lambda side: (side.read, 0.0))
     monkeypatch.setattr(boxes, "share", lambda sides: None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -172,3 +172,13 @@ def test_values_hang_together_that_groups_link(seed: int) -> None:
         near |= (near.astype(int) @ near.astype(int)) > 0
     expected = {f"v{n}": {f"v{m}" for m in np.flatnonzero(row)} for n, row in enumerate(near) if row.sum() > 1}
     assert found == expected
+
+
+def test_values_of_another_phase_say_nothing_of_one() -> None:
+    """Though they are called alike."""
+    knot = [("first", 0), ("second", 1)]
+    arcs = [np.array([g]) for g in (0, 0, ALONE, ALONE, 1, 1)]
+    values = [SimpleNamespace(phase=phase, value=SimpleNamespace(name=f"v{n}")) for phase, _ in knot for n in range(3)]
+    groups, graph = Groups(np.ones(2), arcs, knot, frozenset(knot)), cast(Any, SimpleNamespace(tensors=values))
+    assert joined(groups, graph, "first") == {key: {"v0", "v1"} for key in ("v0", "v1")}
+    assert joined(groups, graph, "second") == {key: {"v1", "v2"} for key in ("v1", "v2")}

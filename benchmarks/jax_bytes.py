@@ -101,7 +101,7 @@ def measure(case: Case) -> Row:
     done = compiled(case, overlap=False)
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         path = Path(folder)
-        text = emit_jax(done.program, done.spmd, done.estimate, tpu=done.for_tpu)
+        text = emit_jax(done.program, done.spmd, done.estimate, platform=done.platform)
         (path / "step.py").write_text(text, encoding="utf-8")
         flags = f"--xla_force_host_platform_device_count={MESH.chips}"
         environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}

@@ -26,6 +26,7 @@ from escc.compiler.jax.tpu import check_tpu, require_tpu_compiler, slice_of
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
+from escc.cost.platform import Platform
 from escc.ir.choices import with_capacity
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
@@ -140,7 +141,7 @@ def row(case: Case, kept: Kept) -> str:
         one = planned(case)
     except InputError:
         return _said(case, "does not fit by its plan")
-    step = emit_jax(one.program, one.spmd, one.estimate, tpu=True)
+    step = emit_jax(one.program, one.spmd, one.estimate, platform=Platform.TPU)
     digest = digest_of(case, one, step)
     if digest not in kept.rows:
         try:

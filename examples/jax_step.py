@@ -17,6 +17,7 @@ import importlib.util
 import inspect
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -70,14 +71,20 @@ def main(told: argparse.Namespace) -> None:
     module = load(path)
     cfg, mesh = module.FULL, module.make_mesh()
     cells = row(module, mesh, told) if told.row else []
-    step = module.build(mesh)
+    if hasattr(module, "apart") and mesh.devices.flat[0].platform == "gpu":
+        cfg = replace(cfg, unrolled=True)  # GPUs read what stands alone where it lies, and copy parts of stacks
+    step = module.build(mesh, cfg)
     filled = [name for name in inspect.signature(step).parameters if name.startswith("filled_")]
 
     def zeros():
         contexts = (jnp.int32(getattr(cfg, name.removeprefix("filled_"))) for name in filled)
-        return (*module.tensors(cfg, lambda shape, dtype, *_: jnp.zeros(shape, dtype)), *contexts)
+        trees = module.tensors(cfg, lambda shape, dtype, *_: jnp.zeros(shape, dtype))
+        if hasattr(module, "apart") and cfg.unrolled:
+            trees = (module.apart(tree) if isinstance(tree, dict) else tree for tree in trees)
+        return (*trees, *contexts)
 
-    places = jax.tree.map(partial(NamedSharding, mesh), module.SPECS)
+    specs = module.specs(cfg) if hasattr(module, "specs") else module.SPECS
+    places = jax.tree.map(partial(NamedSharding, mesh), specs)
     if hasattr(module, "by_rows"):
         places = (module.by_rows(places[0]), *places[1:])
     arguments = list(jax.jit(zeros, out_shardings=places)())

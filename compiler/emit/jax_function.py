@@ -43,6 +43,7 @@ class FunctionText:
     `notes`: what the comment on a value says beside its layout, none where there are no comments.
     `both_ways`: the first results of the loops that pass halves of blocks both ways. `packed`: what is held as rows.
     `tpu`: collectives are written so that the TPU's compiler keeps them. `in_blocks`: what runs in blocks of scores.
+    `unrolls`: where the module is told so, repetitions come one after another, and of stacks there are tuples of parts.
     """
 
     spmd: SpmdProgram
@@ -52,6 +53,7 @@ class FunctionText:
     both_ways: frozenset[str] = frozenset()
     tpu: bool = False
     in_blocks: Sequence[InBlocks] = ()
+    unrolls: bool = False
 
     def __post_init__(self) -> None:
         self.values, self.sizes = self.spmd.table(), dict(self.spmd.sizes)
@@ -115,7 +117,11 @@ class FunctionText:
         if leaf.kind is Kind.CACHE:
             text = scope.new(leaf.path[-1])
             squeezed = "" if leaf in self.streams else squeezed
-            self.lines.line(f"{text} = {self.names.access(leaf)}{squeezed}")
+            whole = f"{self.names.access(leaf)}{squeezed}"
+            if squeezed and leaf.repeats and self.unrolls:
+                units = [i - len(leaf.dims) for i, d in enumerate(leaf.dims) if self.sizes[d] == 1]
+                whole = f"jax.tree.map(lambda a: a.squeeze({places_text(units)}), {self.names.access(leaf)})"
+            self.lines.line(f"{text} = {whole}")
             scope.stacked[leaf.value] = text
             if not leaf.repeats:
                 scope.texts[leaf.value] = text
@@ -133,6 +139,9 @@ class FunctionText:
         """`text` with the dims of size 1 that a chip does without."""
         lead = len(leaf.repeats) if leaf else 0
         units = [i + lead for i, d in enumerate(dims) if self.sizes[d] == 1]
+        if units and lead and self.unrolls:
+            units = [i - lead - len(dims) for i in units]
+            return f"jax.tree.map(lambda a: jnp.expand_dims(a, {places_text(units)}), {text})"
         return f"jnp.expand_dims({text}, {places_text(units)})" if units else text
 
     # Regions
@@ -264,6 +273,8 @@ class FunctionText:
             scope.texts[carry.result] = scope.new(self.names.base(carry.result))
         results = [scope.texts[c.result] for c in repeat.carries] + [scope.stacked[value] for value in carried]
         call = f"lax.scan({function}, {_together(before)}, {over})"
+        if stored and self.unrolls:
+            call = f"repeated(cfg.unrolled, {function}, {_together(before)}, cfg.{self.names.fields[repeat.name]})"
         if streaming:
             apart, weights = len(before) - len(caches), over or None
             call = self.streams.call(function, repeat.name, before[:apart], caches, weights, scope.stacked)
@@ -284,11 +295,11 @@ class FunctionText:
         """
         count = f"cfg.{self.names.fields[repeat.name]}"
         over, stored = [], []
-        params = [leaf for leaf in leaves if leaf.kind is Kind.PARAM]
+        params = [leaf for leaf in leaves if leaf.kind is Kind.PARAM and not self.unrolls]
         own = any(leaf.repeats[-1] == repeat.name for leaf in params)
         whole = own and params[0].repeats[0] != repeat.name and not scope.place
         deeper = any(leaf.repeats[-1] != repeat.name for leaf in params)
-        if whole or deeper or any(leaf.kind is Kind.CACHE for leaf in leaves):
+        if whole or deeper or any(leaf.kind is Kind.CACHE or self.unrolls for leaf in leaves):
             inner.index = (*scope.index, inner.new(INDICES[len(scope.index)]))
             over.append(f"jnp.arange({count})")
             stored.append(inner.index[-1])
@@ -335,6 +346,8 @@ class FunctionText:
         units = [i for i, d in enumerate(leaf.dims) if self.sizes[d] == 1]
         squeezed = f".squeeze({places_text(units)})" if units else ""
         scope.texts[leaf.value] = f"{scope.weights}[{literal(leaf.path[-1])}]{squeezed}"
+        if self.unrolls:
+            scope.texts[leaf.value] = f"{self.names.access(leaf)}[{scope.index[0]}]{squeezed}"
 
     # Ops
 
@@ -349,10 +362,18 @@ class FunctionText:
         text = scope.texts[op.new]
         if new.dtype is not value.dtype:
             text += f".astype({dtype_text(value.dtype)})"
+        parts = bool(index) and self.unrolls  # of a tuple of them, or of a stack
         if axes or op.context:
             block, at = block_text(text, renamed, dims, 0), f", ({', '.join(index)},)" if index else ""
             helper = "append_wrapping" if op.context else "append"
-            call = f"{helper}({whole}, {block}, {end}, {axes_text(axes)}, {dims.index(op.target)}{at})"
+            given = f"{block}, {end}, {axes_text(axes)}, {dims.index(op.target)}"
+            call = f"{helper}({whole}, {given}{at})"
+            if parts:
+                call = f"written({whole}, {index[0]}, lambda a, at: {helper}(a, {given}, at))"
+        elif parts:
+            corner = _group([f"{end} - {entries}" if d == op.target else "0" for d in dims])
+            block = block_text(text, renamed, dims, 0)
+            call = f"written({whole}, {index[0]}, lambda a, at: put(a, {block}, {corner}, at))"
         else:
             block = block_text(text, renamed, dims, len(index))
             places = [*index, *(f"{end} - {entries}" if d == op.target else "0" for d in dims)]

@@ -1,14 +1,15 @@
-"""The order of dims in which caches and projections are handed to a module for TPUs.
+"""The order of dims in which caches and projections are handed to a module.
 
-Caches: their context next to the last dim, or last. The TPU's compiler lays out the loop over layers so that what a
-step reads of a cache, the places of its context by what each place holds, fills tiles. Handed over in another order,
-caches are copied as a whole on entry and once more on the way out, in every step (LLaMA-3-70B, decode, v4 4x4x4 by
-libtpu 0.0.52: 2.7 GB of a chip).
+Caches: their context next to the last dim, or for TPUs last. The TPU's compiler lays out the loop over layers so that
+what a step reads of a cache, the places of its context by what each place holds, fills tiles; that of GPUs so that what
+is one of many in a product, sequences and heads, comes first. Handed over in another order, caches are copied as a
+whole on entry and once more on the way out, in every step (LLaMA-3-70B, decode, v4 4x4x4 by libtpu 0.0.52: 2.7 GB of a
+chip; LLaMA-3-8B, 16 sequences of 2,048 tokens, on an H200 with JAX 0.11.2: 4.7 of 20.1 ms).
 
-A tile has 128 lanes, and the last dim of what goes through a loop lies along them: heads of 160 would take the room of
-256, and so be copied into that room and back. Where the context fills lanes and what a place holds does not, the
-context stands last (libtpu 0.0.42, v4 4x4x4, decode: Megatron's heads of 160 do not fit otherwise, 64.7 GB for 25.3;
-GPT-NeoX's of 96, kept as 24 and 72, take 7.9 GB for 3.5).
+The rest is of TPUs alone. A tile has 128 lanes, and the last dim of what goes through a loop lies along them: heads of
+160 would take the room of 256, and so be copied into that room and back. Where the context fills lanes and what a place
+holds does not, the context stands last (libtpu 0.0.42, v4 4x4x4, decode: Megatron's heads of 160 do not fit otherwise,
+64.7 GB for 25.3; GPT-NeoX's of 96, kept as 24 and 72, take 7.9 GB for 3.5).
 
 Projections to several dims, such as heads and what each has: the dim that is summed last. As declared, [E,H,Q], each
 layer's are first taken out of the stack into another order; so they are read where they lie (cycles of a step of decode
@@ -31,6 +32,7 @@ from typing import TypeVar
 
 from ...cost.hardware import LANES
 from ...cost.memory import handed_by_rows
+from ...cost.platform import Platform
 from ...ir.collective import AllGather, AllToAll, Collective, Embed, Permute, ReduceScatter, Slice
 from ...ir.dataflow import appends, ops, rewritten
 from ...ir.inert import docstring, literal
@@ -43,10 +45,10 @@ Item = TypeVar("Item", Value, SpmdValue)
 Orders = dict[str, tuple[int, ...]]  # of a value whose dims change places, for each place the one before
 
 
-def in_memory_order(program: Program, spmd: SpmdProgram) -> tuple[Program, SpmdProgram]:
-    """A program, and its sharded form, with the dims of caches and projections in the order in which a module for TPUs
-    takes them."""
-    orders = orders_of(program, spmd)
+def in_memory_order(program: Program, spmd: SpmdProgram, platform: Platform) -> tuple[Program, SpmdProgram]:
+    """A program, and its sharded form, with the dims of caches, and for TPUs of projections, in the order in which a
+    module takes them."""
+    orders = orders_of(program, spmd, platform)
     if not orders:
         return program, spmd
     whole = replace(
@@ -67,10 +69,12 @@ def reordered(spmd: SpmdProgram, orders: Orders) -> SpmdProgram:
     return replace(spmd, values=values, body=rewritten(spmd.body, lambda step: [_step(step, orders)]))
 
 
-def orders_of(program: Program, spmd: SpmdProgram) -> Orders:
+def orders_of(program: Program, spmd: SpmdProgram, platform: Platform) -> Orders:
     """The caches and projections that stand in another order, what is appended to caches, and the copies of all."""
-    items = [placed.item for placed in walk(spmd.body)]
-    orders = _projections(program) | _caches(spmd)
+    if platform is Platform.ANY:
+        return {}
+    items, tpu = [placed.item for placed in walk(spmd.body)], platform is Platform.TPU
+    orders = (_projections(program) if tpu else {}) | _caches(spmd, LANES if tpu else 1)
     for item in items:  # in order: each comes after what it is made of
         match item:
             case Compute(Append(result, cache)) if cache in orders:
@@ -105,7 +109,7 @@ def _summed_last(op: Op, name: str, sizes: Sequence[int]) -> tuple[int, ...] | N
     return (*(i for i in range(len(own)) if i not in summed), *summed)
 
 
-def _caches(spmd: SpmdProgram) -> Orders:
+def _caches(spmd: SpmdProgram, lanes: int) -> Orders:
     """The caches whose context stands elsewhere."""
     dims, sizes = {name: value.dims for name, value in spmd.table().items()}, dict(spmd.sizes)
     contexts = {cache: op.target for cache, op in appends(spmd).items()}
@@ -115,7 +119,7 @@ def _caches(spmd: SpmdProgram) -> Orders:
         if context is None or own[-1] == context:
             continue
         places = [i for i, dim in enumerate(own) if dim != context]
-        if sizes[own[places[-1]]] % LANES and sizes[context] % LANES == 0:
+        if sizes[own[places[-1]]] % lanes and sizes[context] % lanes == 0:
             order = (*places, own.index(context))
         else:
             order = (*places[:-1], own.index(context), places[-1])

@@ -7,7 +7,7 @@ Never imported by the compiler, which reads it as text: JAX may be missing. All 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
+
+
+def repeated(unrolled: bool, body: Callable[..., Any], carry: Any, count: int) -> tuple[Any, Any]:
+    """`lax.scan` of `body` over the numbers of repetitions; or `unrolled`, one after another."""
+    if not unrolled:
+        carry, beside = lax.scan(body, carry, jnp.arange(count))
+        return carry, beside
+    beside = []
+    for i in range(count):
+        carry, more = body(carry, i)
+        beside.append(more)
+    return carry, jax.tree.map(lambda *each: jnp.stack(each), *beside)
+
+
+def written(cache: Any, i: Any, write: Callable[..., jax.Array]) -> Any:
+    """A cache of all repetitions, a tuple or a stack, of which `write` has written that of one."""
+    if isinstance(cache, tuple):
+        return (*cache[:i], write(cache[i], ()), *cache[i + 1 :])
+    return write(cache, (i,))
+
+
+def put(cache: jax.Array, new: jax.Array, corner: tuple[Any, ...], at: tuple[jax.Array, ...]) -> jax.Array:
+    """`cache[at]` with `new` at a corner."""
+    return lax.dynamic_update_slice(cache, jnp.expand_dims(new, range(len(at))), (*at, *corner))
 
 
 def own_block(a: jax.Array, axes: Sequence[str], axis: int) -> jax.Array:

@@ -7,17 +7,16 @@ program unsharded, with which it compares itself at small sizes when it is run.
 from __future__ import annotations
 
 import ast
-import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 
 from ...cost.blocks import blocks_of, in_blocks
 from ...cost.estimate import Estimate
+from ...cost.platform import Platform
 from ...ir.choices import chooses
 from ...ir.dataflow import ops, repeat_counts
 from ...ir.inert import comment, docstring, literal
@@ -30,6 +29,7 @@ from ..hf_import import checkpoint_files, parameter_parts
 from ..hf_import.weight_map import WeightMap, fitted_map, ordered_map
 from ..simulate.shrink import shrink
 from .jax_attention import small_blocks
+from .jax_build import mesh_and_build_text, unrolls
 from .jax_function import FunctionText, contexts_of
 from .jax_lines import WIDTH
 from .jax_order import by_rows_text, in_memory_order, orders_of, reordered
@@ -44,7 +44,6 @@ RUNTIME, SCORES_RUNTIME, ROWS_RUNTIME, STREAMS_RUNTIME = (
     Path(__file__).with_name(f"jax_{name}runtime.py") for name in ("", "scores_", "rows_", "streams_")
 )
 CHECKPOINTS = Path(checkpoint_files.__file__), Path(parameter_parts.__file__)
-OLDEST = (0, 10)  # the first JAX whose gathers can say that their result is the same everywhere
 # Of the largest element, in floats of 32 bits: how far results may be from those of the unsharded program; and where
 # rounding takes these farther than that from what they were exactly, as over many layers of many norms, twice as far as
 # that, which is not more than the second.
@@ -63,7 +62,7 @@ def emit_jax(
     cost: Estimate,
     weights: WeightMap | None = None,
     small: SpmdProgram | None = None,
-    tpu: bool = False,
+    platform: Platform = Platform.ANY,
 ) -> str:
     """The text of a Python file for one sharded phase of `program`; `cost` is what its comments say.
 
@@ -72,25 +71,25 @@ def emit_jax(
     more than rounding explains. With `weights`, `load(checkpoint, mesh, cfg)` gives the parameters as they are in a
     checkpoint. `small`: the program at the sizes at which it is compared, where these are not its own. Where chosen
     values have a capacity, what is beyond is dropped, and counted in a last result: for each chip how many entries that
-    were, and of how many tokens. `tpu`:
-    collectives are written so that the TPU's compiler keeps them, and caches and projections stand in the order in
-    which it reads them.
+    were, and of how many tokens. `platform`: for the TPU's compiler collectives are written so that it keeps them; for
+    it and that of GPUs caches, and what else it copies otherwise, stand in the order in which it reads them, and for
+    GPUs what is of repetitions can be handed over apart.
     """
     made = None if weights is None else fitted_map(weights, program)
-    if tpu:
-        orders = orders_of(program, spmd)
-        small = None if small is None else reordered(small, orders)
-        made = None if made is None else ordered_map(made, orders)
-        program, spmd = in_memory_order(program, spmd)
+    orders = orders_of(program, spmd, platform)
+    small = None if small is None else reordered(small, orders)
+    made = None if made is None else ordered_map(made, orders)
+    program, spmd = in_memory_order(program, spmd, platform)
     helpers = _runtime(bool(host_tensors(spmd)))
     names = step_names(spmd)
     step = identifier(spmd.phase, {*names.reserved, *names.inputs.values()}) if spmd.phase not in OWN else "step"
     small = small or shrink(program, [spmd]).spmds[0]
     rows = packed(spmd)
     both_ways = frozenset(loop.first for loop in cost.loops if loop.halves == 2)
-    body = FunctionText(spmd, names, _notes(cost), rows, both_ways, tpu, in_blocks(spmd)).write()
+    tpu, apart = platform is Platform.TPU, unrolls(spmd, names, platform)
+    body = FunctionText(spmd, names, _notes(cost), rows, both_ways, tpu, in_blocks(spmd), apart).write()
     whole = unsharded(program, spmd.phase, Mesh((("x", 1),)))
-    dense = FunctionText(unstreamed(whole), names, None, Packed(whole, {})).write()
+    dense = FunctionText(unstreamed(whole), names, None, Packed(whole, {}), unrolls=apart).write()
     arguments = ", ".join(["cfg", *names.arguments])
     functions = [
         f'def {step}({arguments}):\n    """{_doc(names)}"""',
@@ -107,14 +106,14 @@ def emit_jax(
     used = _used(helpers, "\n".join(beside if streams.tensors else functions))
     first = [helper for helper in used if helper.startswith("class Streamed(")]
     parts = [
-        _config(spmd, names, small, rows, streams),
+        _config(spmd, names, small, rows, streams, apart),
         *first,
         _specs(spmd, names, rows, streams),
         _tensors(program, spmd, names),
         *(helper for helper in used if helper not in first),
         *divided,
         "\n".join(functions),
-        _build(spmd, names, step),
+        mesh_and_build_text(spmd, names, step, apart),
         *tables,
         *load,
         _main(spmd, names, weights is not None, rows.limited, streams),
@@ -248,7 +247,7 @@ def _notes(cost: Estimate) -> dict[str, str]:
     return out
 
 
-def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed, streams: Streams) -> str:
+def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed, streams: Streams, apart: bool) -> str:
     counts = repeat_counts(spmd)
     fields = [f"    {names.fields[d]}: int = {n}" for d, n in spmd.sizes]
     fields += [f"    {names.fields[r]}: int = {n}  # repetitions" for r, n in counts.items()]
@@ -262,6 +261,8 @@ def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed, s
     fields += [f"    {name}: int = {n}  # entries of each that are kept" for name, n in keeps.items()]
     if rows.packings and rows.capacity is not None:
         fields.append(f"    capacity: float = {float(rows.capacity)!r}  # room for rows, of those expected")
+    if apart:
+        fields.append("    unrolled: bool = False  # tuples in place of stacks, as GPUs want it: see `apart`")
     narrow = [d for d in CHOSEN if d in {v.dtype for v in spmd.values}]
     fields += [f"    {d}: type = jnp.{NUMPY[d]}" for d in narrow]
     cut = {**dict(small.sizes), **{r: min(n, 2) for r, n in counts.items()}}
@@ -342,48 +343,6 @@ def _terms(program: Program, leaf: Leaf) -> list[str]:
                 own = indices[operands.index(leaf.value)]
                 return [d for i, d in zip(own, leaf.dims, strict=True) if i not in output]
     return []
-
-
-def _made(mesh: Mesh, axes: str) -> str:
-    """The end of `make_mesh`. For an axis of 4 JAX takes two sides of 2 of a slice, if there are two, and does not find
-    the others then: of 2x2x4 chips stand where their coordinates say."""
-    made = f"return jax.make_mesh({mesh.sizes}, ({axes}), axis_types=types, devices=jax.devices()[:{mesh.chips}])"
-    sides = [size for size in mesh.sizes if size > 1]
-    others = (sides[:n] + sides[n + 1 :] for n in range(len(sides)))
-    if not any(math.prod(pair) == size for size, rest in zip(sides, others, strict=True) for pair in _several(rest)):
-        return f"    {made}"
-    return f"""    try:
-        {made}
-    except NotImplementedError:
-        chips = sorted(jax.devices()[:{mesh.chips}], key=lambda chip: tuple(chip.coords))
-        return Mesh(np.reshape(np.array(chips), {mesh.sizes}), ({axes}), axis_types=types)"""
-
-
-def _several(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Every two and more of some sizes."""
-    return (found for n in range(2, len(sizes) + 1) for found in combinations(sizes, n))
-
-
-def _build(spmd: SpmdProgram, names: Names, step: str) -> str:
-    axes = ", ".join(map(literal, spmd.mesh.names)) + ("," if len(spmd.mesh.names) == 1 else "")
-    caches = names.arguments.index("caches") if "caches" in names.arguments else None
-    donated = "" if caches is None else f", donate_argnums={caches}"
-    oldest = ".".join(map(str, OLDEST))
-    says = "" if caches is None else ". The caches are donated, and written in place"
-    return f'''def make_mesh():
-    """The mesh, of the first {spmd.mesh.chips} devices. Its axes are Auto, as code the compiler partitions wants."""
-    if jax.__version_info__ < {OLDEST}:
-        raise RuntimeError(f"This program takes JAX {oldest} or newer, and this is {{jax.__version__}}.")
-    if len(jax.devices()) < {spmd.mesh.chips}:
-        raise RuntimeError(f"This program takes {spmd.mesh.chips} devices, and JAX has {{len(jax.devices())}}.")
-    types = (AxisType.Auto,) * {len(spmd.mesh.names)}
-{_made(spmd.mesh, axes)}
-
-
-def build(mesh, cfg: Config = FULL):
-    """The jitted step of ({", ".join(names.arguments)}){says}."""
-    sharded = jax.shard_map(partial({step}, cfg), mesh=mesh, in_specs=SPECS, out_specs=RESULTS)
-    return jax.jit(sharded{donated})'''
 
 
 LOAD = '''def load(checkpoint: str, mesh, cfg: Config = FULL, tell: Callable[[str], None] = lambda name: None):

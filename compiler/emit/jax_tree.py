@@ -30,7 +30,11 @@ OWN |= {
     "Callable",
     "Any",
     "specs",
+    "apart",
+    "REPEATS",
 }
+
+SETTINGS = ("capacity", "unrolled")  # of `Config`, beside sizes and types
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def names_of(spmd: SpmdProgram, contexts: Sequence[str], reserved: Iterable[str]
     repeats = list(repeat_counts(spmd))
     fields: dict[str, str] = {}
     for name in (*(dim for dim, _ in spmd.sizes), *repeats):
-        fields[name] = identifier(name, {*fields.values(), *CHOSEN})
+        fields[name] = identifier(name, {*fields.values(), *CHOSEN, *SETTINGS})
     keeps: dict[str, str] = {}
     for op in ops(spmd):
         if isinstance(op, Choose):

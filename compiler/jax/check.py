@@ -23,10 +23,11 @@ from ...ir.diagnostics import InternalError, fail, plural
 from ...ir.dtype import Dtype
 from ...ir.program import Kind, Program, walk
 from ...ir.spmd import Compute, SpmdProgram
+from ..emit.jax_build import OLDEST
 from ..emit.jax_function import contexts_of
 from ..emit.jax_order import in_memory_order
 from ..emit.jax_packed import packed
-from ..emit.jax_source import MOST_ROUNDED, OLDEST, TOLERANCE, emit_jax
+from ..emit.jax_source import MOST_ROUNDED, TOLERANCE, emit_jax
 from ..emit.jax_tree import Names, names_of
 from ..plan.compiled import CompiledPhase
 from ..simulate.check import incomparable, largest_difference, refuse_large
@@ -128,9 +129,7 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
     does not run or compile.
     """
     require_jax()
-    program, spmd = compiled.program, compiled.spmd
-    if compiled.for_tpu:
-        program, spmd = in_memory_order(program, spmd)
+    program, spmd = in_memory_order(compiled.program, compiled.spmd, compiled.platform)
     shrunken = shrink(program, [spmd])
     small, [local] = shrunken.program, shrunken.spmds
     refuse_large(local)
@@ -151,7 +150,7 @@ def check_jax(compiled: CompiledPhase, seed: int = 0) -> JaxReport:
     order = [leaf.value for kind in (Kind.PARAM, Kind.CACHE, Kind.INPUT) for leaf in names.of(kind)]
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         path = Path(folder)
-        text = emit_jax(program, spmd, compiled.estimate, tpu=compiled.for_tpu)
+        text = emit_jax(program, spmd, compiled.estimate, platform=compiled.platform)
         (path / "step.py").write_text(text, encoding="utf-8")
         arrays = [stored[name] for name in order] + [np.asarray(ends[dim]) for dim in names.contexts]
         np.savez(path / "stored.npz", *arrays)

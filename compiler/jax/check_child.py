@@ -99,8 +99,8 @@ def _wide(results: Any) -> list[np.ndarray]:
     return [np.asarray(a) if a.dtype == jnp.int32 else np.asarray(a, np.float32) for a in leaves]
 
 
-def step_arguments(module: ModuleType, mesh: Any) -> Any:
-    """What the step of an emitted module takes at full size, as shapes that lie on `mesh`."""
+def step_arguments(module: ModuleType, mesh: Any, parts: bool = False) -> Any:
+    """What the step of an emitted module takes at full size, as shapes that lie on `mesh`; `parts`: unrolled."""
     shapes = module.tensors(module.FULL, lambda shape, dtype, terms=1: jax.ShapeDtypeStruct(shape, dtype))
     ends = [jax.ShapeDtypeStruct((), jnp.int32)] * (len(module.SPECS) - len(shapes))
     every = (*shapes, *ends)
@@ -109,7 +109,19 @@ def step_arguments(module: ModuleType, mesh: Any) -> Any:
     places = _places(module, mesh)
     if hasattr(module, "by_rows"):
         places = (module.by_rows(places[0]), *places[1:])
-    return jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), every, places)
+    if parts:
+        every = jax.eval_shape(lambda trees: tuple(module.apart(t) if isinstance(t, dict) else t for t in trees), every)
+        places = jax.tree.map(partial(NamedSharding, mesh), module.specs(unrolled(module)))
+
+    def placed(place: Any, leaves: Any) -> Any:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), leaves)
+
+    return jax.tree.map(placed, places, every)
+
+
+def unrolled(module: ModuleType) -> Any:
+    """The full sizes of a module that takes tuples of parts in place of stacks, where it takes these."""
+    return replace(module.FULL, unrolled=True)
 
 
 def _compile(module: ModuleType, mesh: Any, folder: Path) -> None:

@@ -36,7 +36,7 @@ import numpy as np  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
-from .check_child import load, step_arguments  # noqa: E402
+from .check_child import load, step_arguments, unrolled  # noqa: E402
 
 MEMORY = ("argument", "output", "alias", "temp", "generated_code")
 PLACED = re.compile(r"\(color=0\)\nTotal bytes: (\d+) ")  # in HBM, the arguments with what is temporary
@@ -52,7 +52,9 @@ def main(folder: Path) -> None:
     try:
         module = load(folder / "step.py")
         mesh = module.make_mesh() if platform else _mesh(wanted)
-        lowered = module.build(mesh).lower(*step_arguments(module, mesh))
+        parts = bool(platform) and hasattr(module, "apart")  # as GPUs want them
+        step = module.build(mesh, unrolled(module) if parts else module.FULL)
+        lowered = step.lower(*step_arguments(module, mesh, parts))
         options: dict[str, Any] = {}
         if room is not None:
             options["xla_tpu_user_reserved_hbm_bytes"] = int(_hbm_bytes(mesh) - room)

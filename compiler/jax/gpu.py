@@ -33,7 +33,7 @@ def check_gpu(compiled: CompiledPhase, platform: str = PLATFORM) -> ModuleReport
     spmd = compiled.spmd
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         path = Path(folder)
-        step = emit_jax(compiled.program, spmd, compiled.estimate, tpu=compiled.for_tpu)
+        step = emit_jax(compiled.program, spmd, compiled.estimate, platform=compiled.platform)
         (path / "step.py").write_text(step, encoding="utf-8")
         (path / "slice.json").write_text(json.dumps({"platform": platform, "sizes": spmd.mesh.sizes}))
         run_processes(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cost.hardware import Hardware, Torus
+from ...cost.platform import Platform
 from ...cost.topology import FAR_NAMES
 from ...ir.diagnostics import InputError, InternalError, fail
 from ...ir.mesh import Mesh
@@ -97,7 +98,7 @@ def check_tpu(compiled: CompiledPhase, step: str | None = None) -> ModuleReport:
     spmd, where = compiled.spmd, slice_of(compiled.spmd.mesh, compiled.hardware)
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         path = Path(folder)
-        step = step or emit_jax(compiled.program, spmd, compiled.estimate, tpu=True)
+        step = step or emit_jax(compiled.program, spmd, compiled.estimate, platform=Platform.TPU)
         (path / "step.py").write_text(step, encoding="utf-8")
         wanted = {"topology": where.topology, "config": where.config, **_mesh(spmd.mesh)}
         _compile(path, wanted)

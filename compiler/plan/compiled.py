@@ -11,6 +11,7 @@ from typing import overload
 from ...cost.estimate import Estimate, Scope, local_bytes, scopes
 from ...cost.hardware import Hardware
 from ...cost.memory import MemoryUse, memory
+from ...cost.platform import Platform
 from ...cost.predict import Prediction, predict_phase
 from ...cost.streams import host_bytes
 from ...ir.diagnostics import Diagnostic
@@ -57,6 +58,11 @@ class CompiledPhase:
     def for_tpu(self) -> bool:
         """Whether its modules are compiled by the TPU's compiler."""
         return self.hardware.tpu_compiler is not None
+
+    @property
+    def platform(self) -> Platform:
+        """Whose compiler its modules are written for: what is no TPU is a GPU, or takes what GPUs take."""
+        return Platform.TPU if self.for_tpu else Platform.GPU
 
     @property
     def calls(self) -> int:

@@ -24,7 +24,7 @@ def module_text(one: CompiledPhase, emit: Emit, weights: WeightMap | None) -> st
         return emit_numpy(one.program, one.spmd)
     if emit is Emit.SPECS:
         return specs_module(one.spmd)
-    return emit_jax(one.program, one.spmd, one.estimate, weights, tpu=one.for_tpu)
+    return emit_jax(one.program, one.spmd, one.estimate, weights, platform=one.platform)
 
 
 def stage_modules(staged: Staged) -> dict[str, str]:
@@ -38,7 +38,7 @@ def stage_modules(staged: Staged) -> dict[str, str]:
         modules = []
         for one, small, planned in zip(stages, smalls, staged.plan.stages, strict=True):
             file = file_stem(one.program.name, phase) + "_jax"
-            texts[f"{file}.py"] = emit_jax(one.program, one.spmd, one.estimate, small=small, tpu=one.for_tpu)
+            texts[f"{file}.py"] = emit_jax(one.program, one.spmd, one.estimate, small=small, platform=one.platform)
             modules.append(StageModule(file, one.spmd, planned.stage.received))
         name = staged.program.name
         texts[f"{file_stem(name, 'pipeline', phase)}_jax.py"] = emit_pipeline(name, modules)

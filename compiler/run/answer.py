@@ -183,7 +183,7 @@ def answer(planned: Planned, processes: int, check: bool, stream: bool) -> Answe
     with tempfile.TemporaryDirectory(prefix="escc-") as folder:
         path = Path(folder)
         for one in planned.compiled:
-            text = emit_jax(one.program, one.spmd, one.estimate, planned.weights, tpu=one.for_tpu)
+            text = emit_jax(one.program, one.spmd, one.estimate, planned.weights, platform=one.platform)
             (path / f"{one.phase}.py").write_text(text, encoding="utf-8")
         (path / "told.json").write_text(json.dumps(told), encoding="utf-8")
         devices = planned.compiled[0].spmd.mesh.chips // processes

@@ -14,6 +14,7 @@ from escc.compiler.jax.tpu import check_tpu
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, parse
 from escc.cost.hardware import Hardware
+from escc.cost.platform import Platform
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 
@@ -89,7 +90,8 @@ SPREAD = 'decoded(params["W"], cfg.bf16, lax.optimization_barrier(jnp.repeat(par
 def test_codes_are_decoded_where_they_are_multiplied(codes: str, scale: str, tpu: str, tmp_path: Path) -> None:
     model = parse(GROUPS.replace("CODES", codes).replace("SCALE", scale))
     one = compile_phase(model, "main", Mesh.parse("2"), Options(Hardware.load("tpu-v4")))
-    texts = {str(tpu): emit_jax(one.program, one.spmd, one.estimate, tpu=tpu) for tpu in (True, False)}
+    platforms = {"True": Platform.TPU, "False": Platform.ANY}
+    texts = {name: emit_jax(one.program, one.spmd, one.estimate, platform=each) for name, each in platforms.items()}
     plain = {name: " ".join(text.split()).replace("( ", "(").replace(" )", ")") for name, text in texts.items()}
     assert tpu in plain["True"] and MADE in plain["False"] and "barrier(" not in plain["False"].partition("def main")[2]
     assert run_files(texts, tmp_path) == dict.fromkeys(texts, "0")

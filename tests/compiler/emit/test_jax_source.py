@@ -22,6 +22,7 @@ from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load, parse, with_pins
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
+from escc.cost.platform import Platform
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Program
@@ -111,7 +112,7 @@ def palm(phase: str) -> CompiledPhase:
 
 def test_the_palm_block_is_short() -> None:
     compiled = palm("decode")
-    text = emit_jax(compiled.program, compiled.spmd, compiled.estimate, tpu=compiled.for_tpu)
+    text = emit_jax(compiled.program, compiled.spmd, compiled.estimate, platform=compiled.platform)
     lines = text.splitlines()
     assert len(lines) <= 260
     assert text.count("check_vma") == 0  # on, as it is unless one says otherwise
@@ -120,7 +121,7 @@ def test_the_palm_block_is_short() -> None:
     assert 'q = jnp.einsum("BE,HQE->BHQ", n, w["Wq"]) # BH_yzQ partialsum-x 17.6 us' in plain
     assert '"Wo": P(None, ("y", "z"), None, "x"), # bf16 H_yzQE_x' in plain
     assert "return jax.jit(sharded, donate_argnums=1)" in plain
-    assert emit_jax(compiled.program, compiled.spmd, compiled.estimate, tpu=True) == text
+    assert emit_jax(compiled.program, compiled.spmd, compiled.estimate, platform=Platform.TPU) == text
 
 
 def test_specs_say_what_is_stored_and_where_values_are_held() -> None:

@@ -22,6 +22,7 @@ from escc.compiler.jax.planned import planned, sent_bytes
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
+from escc.cost.platform import Platform
 from escc.cost.tpu_collectives import Kept, filled, stages_of
 from escc.ir.collective import AllGather, CollectiveKind, ReduceScatter
 from escc.ir.mesh import Mesh
@@ -43,7 +44,7 @@ def case(name: str) -> tuple[Program, SpmdProgram]:
 
 def emitted(name: str, tpu: bool) -> str:
     program, spmd = case(name)
-    return emit_jax(program, spmd, estimate(spmd, HARDWARE), tpu=tpu)
+    return emit_jax(program, spmd, estimate(spmd, HARDWARE), platform=Platform.TPU if tpu else Platform.ANY)
 
 
 def test_what_is_written_for_tpus_gives_the_same(tmp_path: Path):
@@ -142,7 +143,7 @@ def test_scatters_as_rows_are_filled_up(tmp_path: Path):
     b.move("t", "s", ReduceScatter(("x",), 0), "B_xE")
     b.move("u", "t", AllGather(("x",), 0), "BE")
     spmd = b.spmd("u")
-    text = emit_jax(b.program("u"), spmd, estimate(spmd, HARDWARE), tpu=True)
+    text = emit_jax(b.program("u"), spmd, estimate(spmd, HARDWARE), platform=Platform.TPU)
     assert "scatter_rows(s, " in text
     assert run_files({"filled": text}, tmp_path) == {"filled": "0"}
     sent = {each.kind: float(each.bytes) for each in planned(spmd, estimate(spmd, HARDWARE), tpu=True)}
@@ -169,7 +170,7 @@ def test_chips_stand_where_their_coordinates_say_where_jax_does_not_place_them()
         b = Build(mesh, B=16)
         b.stored("a", "B_x", Kind.INPUT)
         b.map("b", call("exp", "a"), "B_x")
-        text = emit_jax(b.program("b"), b.spmd("b"), estimate(b.spmd("b"), HARDWARE), tpu=True)
+        text = emit_jax(b.program("b"), b.spmd("b"), estimate(b.spmd("b"), HARDWARE), platform=Platform.TPU)
         return text[text.index("def make_mesh") : text.index("def build")]
 
     def refuse(*_: object, **__: object) -> None:
@@ -200,7 +201,7 @@ def test_a_gather_of_a_row_that_is_not_of_whole_lanes_goes_as_several(
     b.stored("a", "B_yE_x", Kind.INPUT)
     b.move("b", "a", AllGather(("x",), 1), "B_yE")
     b.map("c", call("exp", "b"), "B_yE")
-    text = emit_jax(b.program("c"), b.spmd("c"), estimate(b.spmd("c"), HARDWARE), tpu=True)
+    text = emit_jax(b.program("c"), b.spmd("c"), estimate(b.spmd("c"), HARDWARE), platform=Platform.TPU)
     assert ("gather_together([(" in text) == several
     assert run_files({"gathered": text}, tmp_path) == {"gathered": "0"}
 
@@ -211,7 +212,7 @@ def test_a_large_gather_goes_through_a_barrier_and_gives_the_same(tmp_path: Path
         b.stored("a", "B_xE", Kind.INPUT)
         b.move("b", "a", AllGather(("x",), 0), "BE")
         b.map("c", call("exp", "b"), "BE")
-        return emit_jax(b.program("c"), b.spmd("c"), estimate(b.spmd("c"), HARDWARE), tpu=True)
+        return emit_jax(b.program("c"), b.spmd("c"), estimate(b.spmd("c"), HARDWARE), platform=Platform.TPU)
 
     held = "lax.optimization_barrier(lax.all_gather("
     large = gathered(2**14)
@@ -243,35 +244,35 @@ def served(places: int = 8) -> tuple[Program, SpmdProgram]:
 
 def test_the_context_of_caches_stands_next_to_their_last_dim(tmp_path: Path):
     program, spmd = served()
-    whole, sharded = in_memory_order(program, spmd)
+    whole, sharded = in_memory_order(program, spmd, platform=Platform.TPU)
     table = sharded.table()
     assert [table[name].dims for name in ("cache", "held", "all", "whole")] == [tuple("BKMQ")] * 4
     assert table["cache"].layout.dims == (("x",), ("y",), (), ())
     assert [v.dims for v in whole.values if v.name == "cache"] == [tuple("BKMQ")]
     verify(sharded, whole)  # raises where it is not the same
-    assert in_memory_order(whole, sharded) == (whole, sharded), "what stands so already stays"
-    text = emit_jax(program, spmd, estimate(spmd, HARDWARE), tpu=True)
+    assert in_memory_order(whole, sharded, platform=Platform.TPU) == (whole, sharded), "what stands so already stays"
+    text = emit_jax(program, spmd, estimate(spmd, HARDWARE), platform=Platform.TPU)
     assert '"cache": P("x", "y"),' in text and "BKMQ->BKGM" in text and "cache = laid_out(" in text
     assert run_files({"served": text}, tmp_path) == {"served": "0"}
 
 
 def test_a_context_that_fills_lanes_stands_last_where_heads_do_not(tmp_path: Path):
     program, spmd = served(256)
-    whole, sharded = in_memory_order(program, spmd)
+    whole, sharded = in_memory_order(program, spmd, platform=Platform.TPU)
     assert [sharded.table()[name].dims for name in ("cache", "held", "all", "whole")] == [tuple("BKQM")] * 4
     verify(sharded, whole)
-    assert in_memory_order(whole, sharded) == (whole, sharded)
-    text = emit_jax(program, spmd, estimate(spmd, HARDWARE), tpu=True)
+    assert in_memory_order(whole, sharded, platform=Platform.TPU) == (whole, sharded)
+    text = emit_jax(program, spmd, estimate(spmd, HARDWARE), platform=Platform.TPU)
     assert "BKQM->BKGM" in text
     assert run_files({"served": text}, tmp_path) == {"served": "0"}
-    small = reordered(served(8)[1], orders_of(program, spmd)).table()  # as it is compared
+    small = reordered(served(8)[1], orders_of(program, spmd, platform=Platform.TPU)).table()  # as it is compared
     assert small["cache"].dims == tuple("BKQM")
 
 
 def test_a_cache_that_is_a_result_stands_as_it_is_declared():
     program, spmd = served()
     given = replace(spmd, results=("held",))
-    assert in_memory_order(program, given) == (program, given)
+    assert in_memory_order(program, given, platform=Platform.TPU) == (program, given)
 
 
 def projected(places: str = "EHQ") -> tuple[Program, SpmdProgram]:
@@ -288,13 +289,13 @@ def projected(places: str = "EHQ") -> tuple[Program, SpmdProgram]:
 
 def test_the_dim_that_a_projection_sums_stands_last(tmp_path: Path):
     program, spmd = projected()
-    whole, sharded = in_memory_order(program, spmd)
+    whole, sharded = in_memory_order(program, spmd, platform=Platform.TPU)
     table = sharded.table()
     assert [table[name].dims for name in ("W", "whole", "V")] == [tuple("HQE")] * 3
     assert table["W"].layout.dims == (("y",), (), ())
     verify(sharded, whole)
-    assert in_memory_order(whole, sharded) == (whole, sharded), "what stands so already stays"
-    text = emit_jax(program, spmd, estimate(spmd, HARDWARE), tpu=True)
+    assert in_memory_order(whole, sharded, platform=Platform.TPU) == (whole, sharded), "what stands so already stays"
+    text = emit_jax(program, spmd, estimate(spmd, HARDWARE), platform=Platform.TPU)
     assert '"W": P("y"),' in text and "BE,HQE->BHQ" in text
     assert run_files({"projected": text}, tmp_path) == {"projected": "0"}
 
@@ -327,7 +328,7 @@ def looked_up(row: int, weights: WeightMap | None = None) -> str:
     b.stored("table", "VE_x")
     b.op(Take("found", "table", "ids", ("V",)), "BE_x")
     program, spmd = b.program("found"), b.spmd("found")
-    return emit_jax(program, spmd, estimate(spmd, HARDWARE), weights, tpu=True)
+    return emit_jax(program, spmd, estimate(spmd, HARDWARE), weights, platform=Platform.TPU)
 
 
 HANDED = """

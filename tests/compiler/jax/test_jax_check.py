@@ -28,6 +28,7 @@ from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load, parse
 from escc.cost.estimate import Estimate, estimate
 from escc.cost.hardware import Hardware
+from escc.cost.platform import Platform
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.expr import FUNCTIONS, Const, Operand, Size
 from escc.ir.mesh import Mesh
@@ -48,6 +49,7 @@ class ByHand:
     program: Program
     spmd: SpmdProgram
     for_tpu: bool = False
+    platform: Platform = Platform.ANY
 
     @property
     def estimate(self) -> Estimate:

@@ -14,6 +14,7 @@ from escc.compiler.jax import tpu
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
+from escc.cost.platform import Platform
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
 
@@ -61,7 +62,7 @@ def kernels(step: str, compiled: CompiledPhase, folder: Path, direction: str) ->
 def test_what_is_compared_is_made_once(largest: str, direction: str, tmp_path: Path) -> None:
     (tmp_path / "model.esti").write_text(MODEL.replace("LARGEST", largest))
     one = compile_phase(load(tmp_path / "model.esti"), "main", Mesh.parse("2x2"), Options(Hardware.load("tpu-v4")))
-    step = emit_jax(one.program, one.spmd, one.estimate, tpu=True)
+    step = emit_jax(one.program, one.spmd, one.estimate, platform=Platform.TPU)
     barrier = re.compile(r"lax\.optimization_barrier\((.*)\)")
     once, anew = (kernels(text, one, tmp_path, direction) for text in (step, barrier.sub(r"\1", step)))
     assert once and not any(map(KEYS.search, once))

@@ -1,0 +1,120 @@
+"""Modules for GPUs: the order of their caches, and steps that take tuples of parts where they take stacks, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from escc.compiler.emit.jax_build import unrolls
+from escc.compiler.emit.jax_order import in_memory_order
+from escc.compiler.emit.jax_source import emit_jax, step_names
+from escc.compiler.plan.compiled import CompiledPhase
+from escc.compiler.plan.pipeline import compile_phase, load
+from escc.cost.hardware import Hardware
+from escc.cost.platform import Platform
+from escc.ir.mesh import Mesh
+from escc.ir.program import Kind, stored_in
+from escc.ir.verify.verify import verify
+from escc.passes.choose import Options
+
+pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+
+# Runs each module at its small sizes as its stacks are and as tuples, and says how far apart all results are.
+DRIVER = """
+import importlib.util, sys
+from dataclasses import replace
+from functools import partial
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 16)
+
+
+def draw(shape, dtype, terms=1):
+    if jnp.issubdtype(dtype, jnp.integer):
+        return rng.integers(0, min(terms, 7) if dtype != jnp.int32 else terms, shape).astype(dtype)
+    return (rng.standard_normal(shape) / terms**0.5).astype(dtype)
+
+
+for path in sys.argv[1:]:
+    spec = importlib.util.spec_from_file_location("step", path)
+    module = sys.modules["step"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rng = np.random.default_rng(0)
+    mesh, stacks = module.make_mesh(), module.tensors(module.SMALL, draw)
+    ends = [jnp.int32(module.SMALL.M)] * (len(module.SPECS) - len(stacks))
+    parts = [module.apart(tree) if isinstance(tree, dict) else tree for tree in stacks]
+    results = []
+    for unrolled, given in ((False, stacks), (True, parts)):
+        cfg = replace(module.SMALL, unrolled=unrolled)
+        places = jax.tree.map(partial(NamedSharding, mesh), module.specs(cfg))
+        results.append(module.build(mesh, cfg)(*jax.device_put((*given, *ends), places)))
+    (first, stacked, *lost), (same, tuples, *as_many) = results
+    assert jax.tree.structure(tuples) == jax.tree.structure(module.apart(stacked))
+    pairs = jax.tree.leaves([[first, module.apart(stacked), lost], [same, tuples, as_many]])
+    half = len(pairs) // 2
+    far = [np.abs(np.asarray(a, float) - np.asarray(b, float)).max() for a, b in zip(pairs[:half], pairs[half:])]
+    print(max(far) < 1e-5, len(jax.tree.leaves(tuples)))
+"""
+CASES = {
+    "heads": ("llama-3-8b", "gpu=2", "decode"),
+    "one sequence, its context split": ("llama-3-8b", "gpu=16", "decode", 1, 2**17),
+    "a prompt": ("llama-3-8b", "gpu=2", "prefill", 4),
+    "experts and windows": ("gpt-oss-120b", "node=2,gpu=4", "decode"),
+}
+
+
+@cache
+def planned(model: str, mesh: str, phase: str, batch: int = 16, context: int = 2048) -> CompiledPhase:
+    new = {"L": context} if phase == "prefill" else {}
+    program = load(Path(model), {"B": batch, "M": context} | new, phase=phase)
+    return compile_phase(program, phase, Mesh.parse(mesh), Options(Hardware.load("h100")))
+
+
+def text_of(name: str) -> str:
+    one = planned(*CASES[name])
+    return emit_jax(one.program, one.spmd, one.estimate, platform=one.platform)
+
+
+def test_tuples_of_parts_give_what_stacks_give(tmp_path: Path) -> None:
+    paths = []
+    for n, name in enumerate(CASES):
+        paths.append(tmp_path / f"case{n}.py")
+        paths[-1].write_text(text_of(name))
+    command = [sys.executable, "-c", DRIVER, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["True"] * len(CASES), done.stdout + done.stderr
+    alone = text_of("one sequence, its context split").partition("def decode(")[2]
+    assert "append(" in alone and "lambda a: a.squeeze(" in alone
+    assert "append_wrapping(" in text_of("experts and windows") and "put(" in text_of("heads")
+
+
+def test_the_context_of_caches_stands_next_to_their_last_dim_and_parameters_as_they_are_declared() -> None:
+    one = planned(*CASES["heads"])
+    before = one.spmd.table()
+    whole, sharded = in_memory_order(one.program, one.spmd, Platform.GPU)
+    changed = {name: value.dims for name, value in sharded.table().items() if value.dims != before[name].dims}
+    assert {before[name].dims for name in changed} == {tuple("BMKQ")} and set(changed.values()) == {tuple("BKMQ")}
+    assert {each.value for each in stored_in(one.spmd.body, Kind.CACHE)} <= set(changed)
+    verify(sharded, whole)
+    assert in_memory_order(whole, sharded, Platform.GPU) == (whole, sharded), "what stands so already stays"
+    assert in_memory_order(one.program, one.spmd, Platform.ANY) == (one.program, one.spmd)
+
+
+def test_only_stacks_of_one_repeat_that_lie_on_gpus_are_taken_apart() -> None:
+    one, nested = planned(*CASES["heads"]), planned("gemma-3-27b", "gpu=2", "decode")
+
+    def apart(of: CompiledPhase, platform: Platform) -> bool:
+        return unrolls(of.spmd, step_names(of.spmd), platform)
+
+    assert apart(one, Platform.GPU) and not apart(one, Platform.TPU) and not apart(one, Platform.ANY)
+    inner = any(len(leaf.repeats) > 1 for leaf in step_names(nested.spmd).leaves)
+    assert inner and not apart(nested, Platform.GPU)
+    text = emit_jax(nested.program, nested.spmd, nested.estimate, platform=Platform.GPU)
+    assert "def apart(" not in text and "unrolled" not in text

@@ -26,7 +26,7 @@ $(PY) -m pip install --quiet --disable-pip-version-check --no-compile '$(1)'
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo real test test-hf bench bench-presets bench-jax bench-tpu bench-load validate figures schedules dense format clean
+.PHONY: help demo real test test-hf bench bench-presets bench-jax bench-tpu bench-gpu bench-load validate figures schedules dense format clean
 
 help:
 	@echo "make demo     compile the PaLM 540B block for 4x4x4 chips and print the plan"
@@ -37,6 +37,7 @@ help:
 	@echo "make bench-presets  plan every shipped model for whole slices and write benchmarks/presets.md; twenty minutes"
 	@echo "make bench-jax  count the bytes that chips send in JAX and write benchmarks/jax_bytes.md"
 	@echo "make bench-tpu  compile modules for TPU slices ahead of time, write benchmarks/tpu_modules.md; an hour"
+	@echo "make bench-gpu  compile modules for GPUs ahead of time, write benchmarks/gpu_modules.md; ten minutes"
 	@echo "make bench-load  load checkpoints of 2 GB, measure memory and rate, write benchmarks/loading.md; ten minutes"
 	@echo "make validate compare predictions with published measurements and write docs/validation.md"
 	@echo "make figures  draw the figures of Pope et al. 2022 from plans and write docs/figures.md; about ten minutes"
@@ -81,6 +82,11 @@ bench-load: $(VENV)/installed-test
 bench-tpu: $(VENV)/installed-test
 	$(PY) -m pip install --quiet --disable-pip-version-check 'jax[tpu]'
 	$(PY) benchmarks/tpu_modules.py
+
+# That of GPUs is larger, and needs none.
+bench-gpu: $(VENV)/installed-test
+	$(PY) -m pip install --quiet --disable-pip-version-check 'jax[cuda13]'
+	$(PY) benchmarks/gpu_modules.py
 
 validate: $(VENV)/installed-test
 	$(PY) benchmarks/validate.py

@@ -71,7 +71,7 @@ def main(told: argparse.Namespace) -> None:
     module = load(path)
     cfg, mesh = module.FULL, module.make_mesh()
     cells = row(module, mesh, told) if told.row else []
-    if hasattr(module, "apart") and mesh.devices.flat[0].platform == "gpu":
+    if hasattr(module.FULL, "unrolled") and mesh.devices.flat[0].platform == "gpu":
         cfg = replace(cfg, unrolled=True)  # GPUs read what stands alone where it lies, and copy parts of stacks
     step = module.build(mesh, cfg)
     filled = [name for name in inspect.signature(step).parameters if name.startswith("filled_")]
@@ -79,8 +79,8 @@ def main(told: argparse.Namespace) -> None:
     def zeros():
         contexts = (jnp.int32(getattr(cfg, name.removeprefix("filled_"))) for name in filled)
         trees = module.tensors(cfg, lambda shape, dtype, *_: jnp.zeros(shape, dtype))
-        if hasattr(module, "apart") and cfg.unrolled:
-            trees = (module.apart(tree) if isinstance(tree, dict) else tree for tree in trees)
+        if hasattr(module.FULL, "unrolled") and cfg.unrolled:
+            trees = (module.unstacked(tree) if isinstance(tree, dict) else tree for tree in trees)
         return (*trees, *contexts)
 
     specs = module.specs(cfg) if hasattr(module, "specs") else module.SPECS

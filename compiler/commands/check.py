@@ -57,7 +57,7 @@ def check_command(
         typer.Option(
             help="`jax`: run the plan with JAX on CPU devices, and compare its compiled module with the plan. `tpu`: "
             "compile it at full size with the TPU's compiler, which needs no TPU, and compare that module. "
-            "`gpu`: the same with that of the GPUs that are here."
+            "`gpu`: the same with that of GPUs, of those that are here or of the hardware that is named."
         ),
     ] = None,
     chips: Annotated[

@@ -30,29 +30,31 @@ from ...ir.streams import host_tensors
 from .jax_tree import TREES, Names
 
 OLDEST = (0, 10)  # the first JAX whose gathers can say that their result is the same everywhere
-APART = '''def apart(tree, parts=tuple):
+APART = '''def repetitions(stack, depth):
+    """The parts of a stack of repetitions, of which there are stacks where repeats are `depth` deep."""
+    return tuple(repetitions(part, depth - 1) for part in stack) if depth else stack
+
+
+def unstacked(tree, parts=repetitions, depth=0):
     """Parameters or caches as an unrolled step takes them: of each stack of repetitions a tuple of its parts."""
-    return {name: jax.tree.map(parts, some) if name in REPEATS else some for name, some in tree.items()}
+    return {
+        name: unstacked(some, parts, depth + (name in REPEATS)) if isinstance(some, dict) else parts(some, depth)
+        for name, some in tree.items()
+    }
 
 
 def specs(cfg: Config = FULL):
     """SPECS, or what takes their place where a step is unrolled."""
     if not cfg.unrolled:
         return SPECS
-    one = partial(apart, parts=lambda spec: P(*spec[1:]))
+    one = partial(unstacked, parts=lambda spec, depth: P(*spec[depth:]))
 '''
 
 
 def unrolls(spmd: SpmdProgram, names: Names, platform: Platform) -> bool:
-    """Whether a module takes tuples of parts in place of stacks: one for GPUs, of which all stacks are of one repeat's
-    repetitions, and nothing comes from a host."""
-    stacks = [leaf for leaf in names.leaves if leaf.repeats]
-    return (
-        platform is Platform.GPU
-        and bool(stacks)
-        and all(len(leaf.repeats) == 1 for leaf in stacks)
-        and not host_tensors(spmd)
-    )
+    """Whether a module takes tuples of parts in place of stacks: one for GPUs that has stacks, of which nothing comes
+    from a host."""
+    return platform is Platform.GPU and any(leaf.repeats for leaf in names.leaves) and not host_tensors(spmd)
 
 
 def mesh_and_build_text(spmd: SpmdProgram, names: Names, step: str, parts: bool) -> str:
@@ -72,7 +74,7 @@ def mesh_and_build_text(spmd: SpmdProgram, names: Names, step: str, parts: bool)
 
 def _apart(names: Names) -> str:
     """What takes stacks apart, and says where the parts lie."""
-    repeats = dict.fromkeys(names.keys[leaf.repeats[0]] for leaf in names.leaves if leaf.repeats)
+    repeats = dict.fromkeys(names.keys[repeat] for leaf in names.leaves for repeat in leaf.repeats)
     trees = [tree.upper() for kind, tree in TREES.items() if names.of(kind)]
     taken = ", ".join([*(f"one({tree})" for tree in trees), f"*SPECS[{len(trees)}:]"])
     return f"REPEATS = {tuple(map(str, repeats))}\n\n\n{APART}    return ({taken})"

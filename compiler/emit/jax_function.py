@@ -341,13 +341,15 @@ class FunctionText:
     def _load_repeated(self, leaf: Leaf, scope: Scope) -> None:
         """Make a stored tensor known in the body of its repeat."""
         if leaf.kind is Kind.CACHE:
-            scope.texts[leaf.value] = f"{scope.stacked[leaf.value]}[{', '.join(self._index(leaf, scope))}]"
+            index = self._index(leaf, scope)
+            at = _at(index) if self.unrolls else f"[{', '.join(index)}]"
+            scope.texts[leaf.value] = f"{scope.stacked[leaf.value]}{at}"
             return
         units = [i for i, d in enumerate(leaf.dims) if self.sizes[d] == 1]
         squeezed = f".squeeze({places_text(units)})" if units else ""
         scope.texts[leaf.value] = f"{scope.weights}[{literal(leaf.path[-1])}]{squeezed}"
         if self.unrolls:
-            scope.texts[leaf.value] = f"{self.names.access(leaf)}[{scope.index[0]}]{squeezed}"
+            scope.texts[leaf.value] = f"{self.names.access(leaf)}{_at(scope.index)}{squeezed}"
 
     # Ops
 
@@ -369,11 +371,11 @@ class FunctionText:
             given = f"{block}, {end}, {axes_text(axes)}, {dims.index(op.target)}"
             call = f"{helper}({whole}, {given}{at})"
             if parts:
-                call = f"written({whole}, {index[0]}, lambda a, at: {helper}(a, {given}, at))"
+                call = f"written({whole}, {_group(index)}, lambda a, at: {helper}(a, {given}, at))"
         elif parts:
             corner = _group([f"{end} - {entries}" if d == op.target else "0" for d in dims])
             block = block_text(text, renamed, dims, 0)
-            call = f"written({whole}, {index[0]}, lambda a, at: put(a, {block}, {corner}, at))"
+            call = f"written({whole}, {_group(index)}, lambda a, at: put(a, {block}, {corner}, at))"
         else:
             block = block_text(text, renamed, dims, len(index))
             places = [*index, *(f"{end} - {entries}" if d == op.target else "0" for d in dims)]
@@ -383,7 +385,8 @@ class FunctionText:
         grown = scope.new(self.caches[op.cache].path[-1]) if kept else whole
         self.lines.line(f"{grown} = {call}", self._note(op.result))
         scope.stacked[op.cache] = scope.stacked[op.result] = grown
-        scope.texts[op.result] = f"{grown}[{', '.join(index)}]" if index else grown
+        at = _at(index) if self.unrolls or not index else f"[{', '.join(index)}]"
+        scope.texts[op.result] = f"{grown}{at}"
 
     def _note(self, name: str) -> str:
         """What is said beside a value: how it lies, what it costs."""
@@ -459,6 +462,11 @@ def _compared(spmd: SpmdProgram) -> frozenset[str]:
 def _together(names: Sequence[str]) -> str:
     """Several names as a tuple, one as itself."""
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def _at(index: Sequence[str]) -> str:
+    """Indices that a stack and a tuple of tuples take alike."""
+    return "".join(f"[{i}]" for i in index)
 
 
 def _group(names: Sequence[str]) -> str:

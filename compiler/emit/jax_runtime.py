@@ -29,11 +29,12 @@ def repeated(unrolled: bool, body: Callable[..., Any], carry: Any, count: int) -
     return carry, jax.tree.map(lambda *each: jnp.stack(each), *beside)
 
 
-def written(cache: Any, i: Any, write: Callable[..., jax.Array]) -> Any:
-    """A cache of all repetitions, a tuple or a stack, of which `write` has written that of one."""
-    if isinstance(cache, tuple):
-        return (*cache[:i], write(cache[i], ()), *cache[i + 1 :])
-    return write(cache, (i,))
+def written(cache: Any, at: tuple[Any, ...], write: Callable[..., jax.Array]) -> Any:
+    """A cache of all repetitions, a stack or a tuple of its parts, of which `write` has written that of one."""
+    if not isinstance(cache, tuple):
+        return write(cache, at)
+    i, *rest = at
+    return (*cache[:i], written(cache[i], tuple(rest), write), *cache[i + 1 :])
 
 
 def put(cache: jax.Array, new: jax.Array, corner: tuple[Any, ...], at: tuple[jax.Array, ...]) -> jax.Array:

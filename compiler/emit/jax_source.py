@@ -262,7 +262,7 @@ def _config(spmd: SpmdProgram, names: Names, small: SpmdProgram, rows: Packed, s
     if rows.packings and rows.capacity is not None:
         fields.append(f"    capacity: float = {float(rows.capacity)!r}  # room for rows, of those expected")
     if apart:
-        fields.append("    unrolled: bool = False  # tuples in place of stacks, as GPUs want it: see `apart`")
+        fields.append("    unrolled: bool = False  # tuples in place of stacks, as GPUs want it: see `unstacked`")
     narrow = [d for d in CHOSEN if d in {v.dtype for v in spmd.values}]
     fields += [f"    {d}: type = jnp.{NUMPY[d]}" for d in narrow]
     cut = {**dict(small.sizes), **{r: min(n, 2) for r, n in counts.items()}}

@@ -30,7 +30,8 @@ OWN |= {
     "Callable",
     "Any",
     "specs",
-    "apart",
+    "unstacked",
+    "repetitions",
     "REPEATS",
 }
 

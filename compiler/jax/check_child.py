@@ -110,7 +110,9 @@ def step_arguments(module: ModuleType, mesh: Any, parts: bool = False) -> Any:
     if hasattr(module, "by_rows"):
         places = (module.by_rows(places[0]), *places[1:])
     if parts:
-        every = jax.eval_shape(lambda trees: tuple(module.apart(t) if isinstance(t, dict) else t for t in trees), every)
+        every = jax.eval_shape(
+            lambda trees: tuple(module.unstacked(t) if isinstance(t, dict) else t for t in trees), every
+        )
         places = jax.tree.map(partial(NamedSharding, mesh), module.specs(unrolled(module)))
 
     def placed(place: Any, leaves: Any) -> Any:

@@ -5,6 +5,8 @@ FOLDER holds `step.py`, an emitted module, and `slice.json`: the `topology` of a
 compiler calls them, and the `names` and `sizes` of the mesh; then the step is compiled ahead of time, from shapes
 alone, for devices that need not be there. Or it has a `platform` of JAX, and the step is compiled for devices of that
 which are here: `devices.json` says what they are called and how many there are, or `absent.txt` why there are none.
+With a `target` beside that, a GPU as XLA reads it, and a `topology` of such, it is compiled ahead of time where too few
+are here.
 Beside it come `final.txt`, the optimised and scheduled module, and `memory.json`, bytes of a chip; or, where the
 compiler refuses, `refused.txt`, what it says; or beside the memory, where nobody can write the module as text,
 `unreadable.txt`, what JAX says of that. With `room_bytes` in `slice.json` the compiler is asked to do with so much HBM,
@@ -13,6 +15,7 @@ with `far` to place all in HBM and nothing in the memory near the arithmetic; on
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -27,6 +30,7 @@ ALONE = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",  # nothing runs, so that no lock on chips is needed
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # of libraries that look for a GPU
 }
 os.environ.update(ALONE)
 
@@ -38,6 +42,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 from .check_child import load, step_arguments, unrolled  # noqa: E402
 
+AHEAD: dict[str, Any] = {}  # options of the compiler of GPUs that are not here
 MEMORY = ("argument", "output", "alias", "temp", "generated_code")
 PLACED = re.compile(r"\(color=0\)\nTotal bytes: (\d+) ")  # in HBM, the arguments with what is temporary
 
@@ -47,12 +52,13 @@ def main(folder: Path) -> None:
     wanted = json.loads((folder / "slice.json").read_text())
     room, far = wanted.get("room_bytes"), wanted.get("far", False)
     shutil.rmtree(folder / "dump", ignore_errors=True)  # of the same step, compiled otherwise
-    if (platform := wanted.get("platform")) and not _are_here(platform, math.prod(wanted["sizes"]), folder):
+    platform, devices = wanted.get("platform"), None
+    if platform and (devices := _devices(platform, wanted, folder)) is None:
         return
     try:
         module = load(folder / "step.py")
-        mesh = module.make_mesh() if platform else _mesh(wanted)
-        parts = bool(platform) and hasattr(module, "apart")  # as GPUs want them
+        mesh = Mesh(np.reshape(np.array(devices), wanted["sizes"]), wanted["names"]) if devices else _mesh(wanted)
+        parts = bool(platform) and hasattr(module.FULL, "unrolled")  # as GPUs want them
         step = module.build(mesh, unrolled(module) if parts else module.FULL)
         lowered = step.lower(*step_arguments(module, mesh, parts))
         options: dict[str, Any] = {}
@@ -60,7 +66,7 @@ def main(folder: Path) -> None:
             options["xla_tpu_user_reserved_hbm_bytes"] = int(_hbm_bytes(mesh) - room)
         options |= {"xla_msa_enable": False} if far else {}
         options |= {} if platform else {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_as_text": True}
-        compiled = lowered.compile(compiler_options=options)
+        compiled = _compiled(lowered, options)
     except jax.errors.JaxRuntimeError as error:
         (folder / "refused.txt").write_text(str(error))
         return
@@ -108,15 +114,49 @@ def _hbm_bytes(mesh: Mesh) -> float:
     raise jax.errors.JaxRuntimeError("the compiler does not say how much HBM there is")
 
 
-def _are_here(platform: str, wanted: int, folder: Path) -> bool:
-    """Whether JAX has as many devices of a platform; says what there is."""
+def _devices(platform: str, wanted: dict[str, Any], folder: Path) -> list[Any] | None:
+    """As many devices of a platform as a mesh has, those that are here or are described; says what there is."""
+    chips, ahead, absent, here = math.prod(wanted["sizes"]), False, "", []
     try:
         here = jax.devices(platform)
     except RuntimeError as error:
-        (folder / "absent.txt").write_text(str(error))
-        return False
-    (folder / "devices.json").write_text(json.dumps({"kind": here[0].device_kind, "count": len(here)}))
-    return len(here) >= wanted
+        absent = str(error)
+    if len(here) < chips and "target" in wanted:
+        try:
+            here, ahead = _described(wanted), True
+        except (NotImplementedError, jax.errors.JaxRuntimeError) as error:
+            absent = absent or str(error)
+    if not here:
+        (folder / "absent.txt").write_text(absent)
+        return None
+    said = {"kind": here[0].device_kind, "count": len(here), "ahead": ahead}
+    (folder / "devices.json").write_text(json.dumps(said))
+    return here[:chips] if len(here) >= chips else None
+
+
+def _described(wanted: dict[str, Any]) -> list[Any]:
+    """GPUs that need not be here. Where there are none JAX knows of no platform `gpu`, as it calls theirs while it
+    lowers a program for them (jax-ml/jax, issue 23971)."""
+    xla_bridge: Any = importlib.import_module("jax._src.xla_bridge")
+    known = xla_bridge.canonicalize_platform
+    topology = topologies.get_topology_desc("", "cuda", target_config=wanted["target"], topology=wanted["topology"])
+
+    def canonicalize(platform: str) -> str:
+        return "cuda" if platform == "gpu" else str(known(platform))
+
+    xla_bridge.canonicalize_platform = canonicalize
+    AHEAD["xla_gpu_autotune_level"] = 0  # nothing can be measured
+    return list(topology.devices)
+
+
+def _compiled(lowered: jax.stages.Lowered, options: dict[str, Any]) -> jax.stages.Compiled:
+    """The step, compiled; by other kernels where those that are taken unmeasured have no tiles for it."""
+    try:
+        return lowered.compile(compiler_options=options | AHEAD)
+    except jax.errors.JaxRuntimeError as error:
+        if not AHEAD or "tile" not in str(error):
+            raise
+        return lowered.compile(compiler_options=options | AHEAD | {"xla_gpu_enable_triton_gemm": False})
 
 
 def _mesh(wanted: dict[str, Any]) -> Mesh:

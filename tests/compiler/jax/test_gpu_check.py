@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ from typer.testing import CliRunner
 
 from escc.compiler.commands.main import app
 from escc.compiler.jax import gpu
+from escc.compiler.jax.gpu_targets import GPUS, gpu_target, gpu_topology
 from escc.compiler.jax.module_text import module_check_data, module_check_text
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, parse
-from escc.cost.hardware import Hardware
+from escc.cost.hardware import Hardware, presets
 from escc.ir.diagnostics import InputError, InternalError
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
@@ -68,7 +71,9 @@ def left(monkeypatch: pytest.MonkeyPatch, **files: Any) -> None:
     def run(commands: Any, devices: int, platform: str) -> None:
         [(_, folder)] = commands
         assert (devices, platform) == (2, "cuda,cpu")
-        assert json.loads((Path(folder) / "slice.json").read_text())["platform"] == "cuda"
+        told = json.loads((Path(folder) / "slice.json").read_text())
+        assert told["platform"] == "cuda" and told["target"] == gpu_target(Hardware.load("h100"))
+        assert (told["topology"], told["sizes"], told["names"]) == ("1x1x2", [2], ["g"])
         for name, left in files.items():
             as_text = isinstance(left, str)
             path = Path(folder) / f"{name}{'.txt' if as_text else '.json'}"
@@ -104,6 +109,79 @@ def test_collectives_that_gpus_start_and_end_apart_are_read(
     left(monkeypatch, devices=HERE, refused="INTERNAL: no")
     with pytest.raises(InternalError, match="does not take phase `main`"):
         gpu.check_gpu(halves)
+
+
+def test_it_says_that_it_was_compiled_ahead_of_time(halves: CompiledPhase, monkeypatch: pytest.MonkeyPatch) -> None:
+    left(monkeypatch, devices=HERE | {"ahead": True}, memory=MEMORY, final=FINAL)
+    assert gpu.check_gpu(halves).compiled_for == "2 x NVIDIA H100, ahead of time"
+
+
+def test_gpus_are_described_as_their_compiler_reads_them() -> None:
+    found = gpu_target(Hardware.load("a100-80"))
+    assert found is not None
+    lines = [line.strip() for line in found.splitlines()]
+    assert {"core_count: 108", "cuda_compute_capability { major: 8 minor: 0 }", 'platform_name: "CUDA"'} <= set(lines)
+    assert "shared_memory_per_block_optin: 166912" in lines and "device_memory_size: 80000000000" in lines
+    assert found.count("{") == found.count("}") == 4
+    assert gpu_target(Hardware.load("tpu-v4")) is None is gpu_target(Hardware.load("v100"))
+    assert set(GPUS) <= set(presets())
+
+
+@pytest.mark.parametrize(
+    ("mesh", "topology"), [("8", "1x1x8"), ("4", "1x1x4"), ("node=2,gpu=8", "1x2x8"), ("node=3,gpu=4", "1x1x12")]
+)
+def test_gpus_of_a_mesh_stand_in_nodes(mesh: str, topology: str) -> None:
+    assert gpu_topology(Hardware.load("h100"), Mesh.parse(mesh)) == topology
+
+
+DEVICES = """
+import json, pathlib, sys, types
+from escc.compiler.jax import compile_child as child
+
+folder, here, target = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+gpus = [types.SimpleNamespace(device_kind="GPU", id=n) for n in range(8)]
+
+
+def devices(platform):
+    if not here:
+        raise RuntimeError("no " + platform)
+    return gpus[:here]
+
+
+def described(wanted):
+    if wanted["target"] == "unknown":
+        raise NotImplementedError("topology not implemented for cuda")
+    return gpus
+
+
+child.jax.devices, child._described = devices, described
+found = child._devices("cuda", {"sizes": [2, 2]} | ({"target": target} if target else {}), folder)
+print(None if found is None else len(found), [*sorted(path.name for path in folder.iterdir())])
+"""
+
+
+@pytest.mark.parametrize(
+    ("here", "target", "said"),
+    [
+        (8, "", "4 ['devices.json']"),
+        (8, "known", "4 ['devices.json']"),
+        (2, "", "None ['devices.json']"),
+        (2, "known", "4 ['devices.json']"),
+        (0, "known", "4 ['devices.json']"),
+        (0, "unknown", "None ['absent.txt']"),
+        (2, "unknown", "None ['devices.json']"),
+        (0, "", "None ['absent.txt']"),
+    ],
+)
+def test_devices_that_are_here_come_first(here: int, target: str, said: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DEVICES, str(tmp_path), str(here), target]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == said, done.stderr
+    if (tmp_path / "devices.json").exists():
+        ahead = json.loads((tmp_path / "devices.json").read_text())["ahead"]
+        assert ahead == (here < 4 and target == "known")
+    else:
+        assert (tmp_path / "absent.txt").read_text() == "no cuda"
 
 
 def test_the_command_says_why_where_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

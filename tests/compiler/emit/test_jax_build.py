@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +16,9 @@ from escc.compiler.emit.jax_build import unrolls
 from escc.compiler.emit.jax_order import in_memory_order
 from escc.compiler.emit.jax_source import emit_jax, step_names
 from escc.compiler.plan.compiled import CompiledPhase
-from escc.compiler.plan.pipeline import compile_phase, load
-from escc.cost.hardware import Hardware
+from escc.compiler.plan.pipeline import compile_phase, load, parse
+from escc.compiler.plan.streamed_layers import streaming
+from escc.cost.hardware import Hardware, Host
 from escc.cost.platform import Platform
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, stored_in
@@ -49,15 +52,15 @@ for path in sys.argv[1:]:
     rng = np.random.default_rng(0)
     mesh, stacks = module.make_mesh(), module.tensors(module.SMALL, draw)
     ends = [jnp.int32(module.SMALL.M)] * (len(module.SPECS) - len(stacks))
-    parts = [module.apart(tree) if isinstance(tree, dict) else tree for tree in stacks]
+    parts = [module.unstacked(tree) if isinstance(tree, dict) else tree for tree in stacks]
     results = []
     for unrolled, given in ((False, stacks), (True, parts)):
         cfg = replace(module.SMALL, unrolled=unrolled)
         places = jax.tree.map(partial(NamedSharding, mesh), module.specs(cfg))
         results.append(module.build(mesh, cfg)(*jax.device_put((*given, *ends), places)))
     (first, stacked, *lost), (same, tuples, *as_many) = results
-    assert jax.tree.structure(tuples) == jax.tree.structure(module.apart(stacked))
-    pairs = jax.tree.leaves([[first, module.apart(stacked), lost], [same, tuples, as_many]])
+    assert jax.tree.structure(tuples) == jax.tree.structure(module.unstacked(stacked))
+    pairs = jax.tree.leaves([[first, module.unstacked(stacked), lost], [same, tuples, as_many]])
     half = len(pairs) // 2
     far = [np.abs(np.asarray(a, float) - np.asarray(b, float)).max() for a, b in zip(pairs[:half], pairs[half:])]
     print(max(far) < 1e-5, len(jax.tree.leaves(tuples)))
@@ -67,6 +70,8 @@ CASES = {
     "one sequence, its context split": ("llama-3-8b", "gpu=16", "decode", 1, 2**17),
     "a prompt": ("llama-3-8b", "gpu=2", "prefill", 4),
     "experts and windows": ("gpt-oss-120b", "node=2,gpu=4", "decode"),
+    "collectives that run as one": ("palm-8b", "gpu=4", "decode", 32),
+    "repeats in a repeat": ("gemma-3-27b", "gpu=2", "decode"),
 }
 
 
@@ -95,6 +100,12 @@ def test_tuples_of_parts_give_what_stacks_give(tmp_path: Path) -> None:
     assert "append_wrapping(" in text_of("experts and windows") and "put(" in text_of("heads")
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_no_function_of_a_module_takes_the_name_of_another(name: str) -> None:
+    made = [node.name for node in ast.parse(text_of(name)).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert len(made) == len(set(made)) and {"unstacked", "specs", "repetitions", "repeated", "written"} <= set(made)
+
+
 def test_the_context_of_caches_stands_next_to_their_last_dim_and_parameters_as_they_are_declared() -> None:
     one = planned(*CASES["heads"])
     before = one.spmd.table()
@@ -107,14 +118,21 @@ def test_the_context_of_caches_stands_next_to_their_last_dim_and_parameters_as_t
     assert in_memory_order(one.program, one.spmd, Platform.ANY) == (one.program, one.spmd)
 
 
-def test_only_stacks_of_one_repeat_that_lie_on_gpus_are_taken_apart() -> None:
-    one, nested = planned(*CASES["heads"]), planned("gemma-3-27b", "gpu=2", "decode")
+def test_only_stacks_that_lie_on_gpus_are_taken_apart() -> None:
+    one = planned(*CASES["heads"])
+    names = step_names(one.spmd)
+    assert [platform for platform in Platform if unrolls(one.spmd, names, platform)] == [Platform.GPU]
+    fetched = streaming(load(Path("llama-3-8b"), {"B": 16, "M": 2048}, phase="decode"), {Kind.PARAM}, 1, 1)
+    flat = parse("dim B, E = 64\nparam W: f32[E]\nmain(x: f32[B,E]) { return x * W }\nphase run { B = 64 }")
+    host = Host(dram_bytes=1e12, dram_bytes_per_s=1e11, link_bytes_per_s=1e10, host_chips=8)
+    chip = replace(Hardware.load("h100"), host=host)
+    for program, phase in ((fetched, "decode"), (flat, "run")):
+        other = compile_phase(program, phase, Mesh.parse("1"), Options(chip))
+        assert not unrolls(other.spmd, step_names(other.spmd), Platform.GPU)
 
-    def apart(of: CompiledPhase, platform: Platform) -> bool:
-        return unrolls(of.spmd, step_names(of.spmd), platform)
 
-    assert apart(one, Platform.GPU) and not apart(one, Platform.TPU) and not apart(one, Platform.ANY)
-    inner = any(len(leaf.repeats) > 1 for leaf in step_names(nested.spmd).leaves)
-    assert inner and not apart(nested, Platform.GPU)
-    text = emit_jax(nested.program, nested.spmd, nested.estimate, platform=Platform.GPU)
-    assert "def apart(" not in text and "unrolled" not in text
+def test_dims_that_are_called_as_settings_are_fields_of_their_own() -> None:
+    text = "dim unrolled = 64, capacity = 32\nmain(x: f32[unrolled,capacity]) { return 2 * x }\nphase run { }"
+    one = compile_phase(parse(text), "run", Mesh.parse("1"), Options(Hardware.load("h100")))
+    fields = step_names(one.spmd).fields
+    assert set(fields) == {"unrolled", "capacity"} and not set(fields.values()) & set(fields)

@@ -1,0 +1,132 @@
+"""What the compiler of GPUs makes of emitted modules: bytes, memory and copies beside the plan.
+
+Writes the table `gpu_modules.md`: `make bench-gpu`, or `python benchmarks/gpu_modules.py`. Each program is compiled at
+full size, ahead of time where there are no GPUs. Not a test: what differs shows in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib.metadata import version
+from pathlib import Path
+
+from escc.compiler.jax.gpu import check_gpu
+from escc.compiler.jax.module_report import ModuleReport
+from escc.compiler.jax.planned import sent_bytes
+from escc.compiler.plan.pipeline import compile_phase, load
+from escc.cost.hardware import Hardware
+from escc.ir.choices import with_capacity
+from escc.ir.diagnostics import InputError, InternalError
+from escc.ir.mesh import Mesh
+from escc.passes.choose import Options
+
+TABLE = Path(__file__).resolve().parent / "gpu_modules.md"
+CHIP, CONTEXT = "h100", 2048
+DECODE, PREFILL = ("decode", 32), ("prefill", 8)  # and the sequences
+NODE, NODES = "gpu=8", "node=2,gpu=8"
+MODELS = (
+    ("llama-3-8b", "gpu=2"),
+    ("palm-8b", "gpu=4"),
+    ("llama-2-13b", "gpu=4"),
+    ("gpt-neox-20b", NODE),
+    ("gemma-3-27b", NODE),
+    ("qwen3-32b", NODE),
+    ("palm-62b", NODE),
+    ("llama-3-70b", NODE),
+    ("llama-3-70b", NODES),
+    ("gpt-3-175b", NODES),
+    ("mixtral-8x7b", NODE),
+    ("gpt-oss-120b", NODE),
+    ("llama-4-scout", NODES),
+    ("qwen3-235b-a22b", NODES),
+    ("deepseek-v3", "node=4,gpu=8"),
+)
+PREFILLS = (("llama-3-8b", "gpu=2"), ("palm-8b", "gpu=4"), ("llama-3-70b", NODE))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A phase of a model on a mesh of GPUs, with so many sequences."""
+
+    model: str
+    mesh: str
+    phase: str
+    batch: int
+
+    @property
+    def name(self) -> str:
+        """What it is called in the table."""
+        return f"{self.model}, {self.phase}, {self.mesh}"
+
+
+def cases() -> Iterator[Case]:
+    """All cases, in the order of the table."""
+    for phase, models in ((DECODE, MODELS), (PREFILL, PREFILLS)):
+        yield from (Case(model, mesh, *phase) for model, mesh in models)
+
+
+def row(case: Case) -> str:
+    """A case as a line of the table."""
+    sizes = {"B": case.batch, "M": CONTEXT} | ({"L": CONTEXT} if case.phase == PREFILL[0] else {})
+    program = with_capacity(load(case.model, sizes, phase=case.phase), Fraction(1))
+    one = compile_phase(program, case.phase, Mesh.parse(case.mesh), Options(Hardware.load(CHIP)))
+    try:
+        return f"| {case.name} | {' | '.join(_cells(check_gpu(one)))} |"
+    except InternalError as error:
+        return f"| {case.name} | {str(error)[:160]} | | | | | |"
+
+
+def _cells(found: ModuleReport) -> Iterator[str]:
+    wanted, sent = (float(sent_bytes(which)) for which in (found.planned, found.module))
+    yield f"{wanted / 1e6:,.2f}"
+    yield f"{sent / wanted:.3f}" if wanted else "-"
+    yield "yes" if found.equal else "**no**"
+    yield f"{found.planned_bytes / 1e9:.2f}"
+    yield f"{found.memory['live'] / found.planned_bytes:.3f}"
+    yield f"{sum(copy.bytes * copy.times for copy in found.copies) / 1e9:.2f}"
+
+
+def table(rows: list[str]) -> list[str]:
+    """The rows as Markdown."""
+    return [
+        "# What the compiler of GPUs makes of emitted modules",
+        "",
+        f"Written by `make bench-gpu`, with JAX {version('jax')}: full size, compiled for H100s in nodes of 8. Decode",
+        f"of {DECODE[1]} sequences of {CONTEXT:,} tokens, prefill of {PREFILL[1]}. Bytes are those that a chip sends",
+        "in the whole program, *kinds equal* whether each kind of collective sends what was planned. GB are the most",
+        "that a chip holds by the plan, *live* the ratio to it of the most that the module has live at once, *copied*",
+        "GB of parameters and caches in copies of 16 MB and more. Modules with experts have room for what the plan",
+        "counts.",
+        "",
+        "| program | plan, MB | sent, ratio | kinds equal | plan, GB | live | copied |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        *rows,
+    ]
+
+
+def main() -> int:
+    """Compile and report; the file is written when every case was compiled."""
+    parser = argparse.ArgumentParser(description="Compile emitted modules for GPUs.")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="only cases whose names have all of these")
+    arguments, rows = parser.parse_args(), []
+    for case in cases():
+        if all(text in case.name for text in arguments.only or ()):
+            try:
+                rows.append(row(case))
+            except InputError as error:
+                print(error, file=sys.stderr)
+                return 1
+            print(rows[-1], file=sys.stderr, flush=True)
+    text = "\n".join(table(rows)) + "\n"
+    print(text, end="")
+    if not arguments.only:
+        TABLE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

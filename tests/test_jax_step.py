@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -76,6 +78,33 @@ def test_on_one_host_whose_time_is_a_row_that_is_validated(module: Path) -> None
     assert row.seconds == pytest.approx(float(found[1]) / 1e3, rel=1e-2)
     done = CliRunner().invoke(app, ["validate", str(table), "--hardware", "h100"])
     assert done.exit_code == 0 and "tiny_decode_jax-1" in done.output, done.output
+
+
+@pytest.mark.parametrize("options", [(), ("--unrolled",)])
+def test_stacks_and_tuples_of_their_parts_are_made(options: tuple[str, ...], tmp_path: Path) -> None:
+    sizes = {"B": 4, "M": 32, "E": 64, "F": 128, "V": 500}
+    told = ["compile", "llama-3-8b", "--phase", "decode", "--chips", "gpu=2", "--hardware", "h100", "--emit", "jax"]
+    told += [word for dim, size in sizes.items() for word in ("--set", f"{dim}={size}")]
+    result = CliRunner().invoke(app, [*told, "-o", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    said, errors = start(tmp_path / "llama_3_8b_decode_jax.py", 2, *options).communicate(timeout=120)
+    assert re.fullmatch(r"[\d.]+ ms a step; devices: 2, hosts: 1\n", said), errors
+
+
+def drawn(dtype: str, most: int) -> Any:
+    jax = pytest.importorskip("jax")
+    script = runpy.run_path(str(SCRIPT))
+    here = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    return np.asarray(script["drawing"]((40, 50), jax.numpy.dtype(dtype), most, here)()).astype(float)
+
+
+def test_what_it_multiplies_is_as_good_as_random() -> None:
+    floats, ids = drawn("float32", 127), drawn("int32", 500)
+    assert (
+        np.abs(floats).max() <= 0.02 and abs(floats.mean()) < 1e-3 and floats.std() == pytest.approx(0.0115, rel=0.05)
+    )
+    assert ids.min() >= 0 and ids.max() == 499 and len(np.unique(ids)) > 450
+    assert drawn("float8_e8m0fnu", 127).min() > 0
 
 
 def test_rows_are_added_only_to_tables_of_rows(module: Path, tmp_path: Path) -> None:

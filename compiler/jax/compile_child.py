@@ -124,7 +124,7 @@ def _devices(platform: str, wanted: dict[str, Any], folder: Path) -> list[Any] |
     if len(here) < chips and "target" in wanted:
         try:
             here, ahead = _described(wanted), True
-        except (NotImplementedError, jax.errors.JaxRuntimeError) as error:
+        except (NotImplementedError, AttributeError, jax.errors.JaxRuntimeError) as error:  # JAX is another, too
             absent = absent or str(error)
     if not here:
         (folder / "absent.txt").write_text(absent)

@@ -14,9 +14,9 @@ from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
 
+from tpu_modules import copied_cell, first_cells
+
 from escc.compiler.jax.gpu import check_gpu
-from escc.compiler.jax.module_report import ModuleReport
-from escc.compiler.jax.planned import sent_bytes
 from escc.compiler.plan.pipeline import compile_phase, load
 from escc.cost.hardware import Hardware
 from escc.ir.choices import with_capacity
@@ -75,19 +75,10 @@ def row(case: Case) -> str:
     program = with_capacity(load(case.model, sizes, phase=case.phase), Fraction(1))
     one = compile_phase(program, case.phase, Mesh.parse(case.mesh), Options(Hardware.load(CHIP)))
     try:
-        return f"| {case.name} | {' | '.join(_cells(check_gpu(one)))} |"
+        found = check_gpu(one)
+        return f"| {' | '.join([case.name, *first_cells(found), copied_cell(found)])} |"
     except InternalError as error:
         return f"| {case.name} | {str(error)[:160]} | | | | | |"
-
-
-def _cells(found: ModuleReport) -> Iterator[str]:
-    wanted, sent = (float(sent_bytes(which)) for which in (found.planned, found.module))
-    yield f"{wanted / 1e6:,.2f}"
-    yield f"{sent / wanted:.3f}" if wanted else "-"
-    yield "yes" if found.equal else "**no**"
-    yield f"{found.planned_bytes / 1e9:.2f}"
-    yield f"{found.memory['live'] / found.planned_bytes:.3f}"
-    yield f"{sum(copy.bytes * copy.times for copy in found.copies) / 1e9:.2f}"
 
 
 def table(rows: list[str]) -> list[str]:

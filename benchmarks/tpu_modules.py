@@ -170,17 +170,27 @@ def _said(case: Case, what: str) -> str:
     return f"| {case.name} | {what[:160]} |{' |' * (COLUMNS - 1)}"
 
 
-def _cells(found: ModuleReport) -> Iterator[str]:
+def first_cells(found: ModuleReport) -> Iterator[str]:
+    """What is said of a module whatever compiled it: what it sends, and what it has live at once."""
     wanted, sent = (float(sent_bytes(which)) for which in (found.planned, found.module))
     yield f"{wanted / MEGA:,.2f}"
     yield f"{sent / wanted:.3f}" if wanted else "-"
     yield "yes" if found.equal else "**no**"
     yield f"{found.planned_bytes / GIGA:.2f}"
     yield f"{found.memory['live'] / found.planned_bytes:.3f}"
+
+
+def copied_cell(found: ModuleReport) -> str:
+    """GB of parameters and caches that it copies."""
+    return f"{sum(copy.bytes * copy.times for copy in found.copies) / GIGA:.2f}"
+
+
+def _cells(found: ModuleReport) -> Iterator[str]:
+    yield from first_cells(found)
     yield f"{found.peak_bytes / found.planned_bytes:.3f}"
     yield "-" if found.far_bytes is None else f"{found.far_bytes / found.planned_bytes:.3f}"
     yield _short(found)
-    yield f"{sum(copy.bytes * copy.times for copy in found.copies) / GIGA:.2f}"
+    yield copied_cell(found)
     yield f"{sum(one.beside_products for one in found.hidden)} of {sum(one.every for one in found.hidden)}"
 
 

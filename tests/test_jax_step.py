@@ -80,14 +80,24 @@ def test_on_one_host_whose_time_is_a_row_that_is_validated(module: Path) -> None
     assert done.exit_code == 0 and "tiny_decode_jax-1" in done.output, done.output
 
 
-@pytest.mark.parametrize("options", [(), ("--unrolled",)])
-def test_stacks_and_tuples_of_their_parts_are_made(options: tuple[str, ...], tmp_path: Path) -> None:
-    sizes = {"B": 4, "M": 32, "E": 64, "F": 128, "V": 500}
-    told = ["compile", "llama-3-8b", "--phase", "decode", "--chips", "gpu=2", "--hardware", "h100", "--emit", "jax"]
+@pytest.mark.parametrize(
+    ("model", "how", "options"),
+    [
+        ("llama-3-8b", (), ()),
+        ("llama-3-8b", (), ("--unrolled",)),
+        ("mixtral-8x7b", ("--capacity", "1.25"), ()),  # which counts what finds no room beside its caches
+    ],
+)
+def test_stacks_and_tuples_of_their_parts_are_made(
+    model: str, how: tuple[str, ...], options: tuple[str, ...], tmp_path: Path
+) -> None:
+    sizes = {"B": 4, "M": 32, "E": 64, "T" if "mixtral" in model else "F": 128, "V": 500}
+    told = ["compile", model, "--phase", "decode", "--chips", "gpu=2", "--hardware", "h100", "--emit", "jax", *how]
     told += [word for dim, size in sizes.items() for word in ("--set", f"{dim}={size}")]
     result = CliRunner().invoke(app, [*told, "-o", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    said, errors = start(tmp_path / "llama_3_8b_decode_jax.py", 2, *options).communicate(timeout=120)
+    [file] = tmp_path.glob("*_decode_jax.py")
+    said, errors = start(file, 2, *options).communicate(timeout=120)
     assert re.fullmatch(r"[\d.]+ ms a step; devices: 2, hosts: 1\n", said), errors
 
 

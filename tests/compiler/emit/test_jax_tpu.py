@@ -269,6 +269,12 @@ def test_a_context_that_fills_lanes_stands_last_where_heads_do_not(tmp_path: Pat
     assert small["cache"].dims == tuple("BKQM")
 
 
+def test_gpus_have_no_lanes_that_heads_could_fill():
+    program, spmd = served(256)
+    _, sharded = in_memory_order(program, spmd, platform=Platform.GPU)
+    assert [sharded.table()[name].dims for name in ("cache", "held", "all", "whole")] == [tuple("BKMQ")] * 4
+
+
 def test_a_cache_that_is_a_result_stands_as_it_is_declared():
     program, spmd = served()
     given = replace(spmd, results=("held",))

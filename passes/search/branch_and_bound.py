@@ -107,7 +107,8 @@ NEAR_BOUND = (0.05, 0.02, 0.01, 0.005, 0.002)  # above its bound, of a box with 
 MOST_IN_VAIN = 3  # of a side, boxes that had no plan near their bound; of others that is not asked any more
 NEARLY = 2e-3  # a gap that is small enough where steps take long
 MOST_IN_PLACE, PATIENCE = 6, 24  # steps that change nothing, and plans that have been read off, after which it is
-AFTER_WORK = 2_000_000  # columns of all plans that are read off of a side whose images have been looked at
+AFTER_WORK = 2_000_000  # columns of all plans that are read off of a side all of which a solver has been asked of
+AFTER_IMAGES = 400_000  # and of one whose images have been looked at, near whose plans no cheaper one was found so
 FEW_SIDES = 2  # where more are told apart there is not the time to settle each, copy by copy
 TOLD_WORK = 4_000_000  # as AFTER_WORK, of all of so many sides of a small problem together, once a plan is known
 MOVED = 1e-5  # what a bound or a price changes by at the least
@@ -228,7 +229,7 @@ class Boxes:
     def is_closed(self) -> bool:
         """Whether so little may be looked at after images that it is not worth to begin."""
         known = self.floor > -math.inf and self.price < math.inf
-        return known and AFTER_WORK // self.problem.columns < FEW_READ
+        return known and AFTER_IMAGES // self.problem.columns < FEW_READ
 
     def reading(self, chosen: Sequence[int]) -> Candidate:
         """A plan that was read off."""
@@ -250,7 +251,7 @@ class Boxes:
         if known is not None and known.price < self.price:
             self.best, self.winner = known, winner
         if self.price < math.inf:  # what images leave open is seldom closed
-            self.most = min(self.most, AFTER_WORK // self.problem.columns)
+            self.most = min(self.most, AFTER_IMAGES // self.problem.columns)
 
     def enter(self, allowed: Sequence[Mask], parent: DualAscent, least: float, cuts: int = 0) -> None:
         """Put a box on the heap, unless no plan in it can keep to the limits or be cheaper. `least` is

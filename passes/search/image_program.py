@@ -17,6 +17,7 @@ from .branch_and_bound import NEARLY, press
 from .dual_ascent import DualAscent
 from .exact import ByLevels, Prover
 from .images import ImageLimits, Images
+from .less_room import LessRoom
 from .limits import JointLimits, Limits
 from .problem import Candidate
 
@@ -26,6 +27,7 @@ NEAR_BOUND = (0.05, 0.01, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # above it, where pla
 ABOVE = (2e-3, 0.01, 0.03, 0.1, 0.3, 1.0)  # what the cheapest within less room may cost more than the cheapest of all
 JUMP = 0.03  # what a step may begin above the end of the one before
 MANY_IMAGES, ROUGH = 60_000, 1e-3  # columns, and the gap that is small enough where there are so many
+FEW = 16  # relaxations that are looked at for a smaller one
 FAR = 0.3  # above a bound: a price below which plans are many
 NEAR_PLAN = (0.05, 0.02, 0.01, 2e-3)  # above the price of a plan among images, what it may cost spelled out
 NEAR_STORED = (2e-3, 0.01, 0.02)  # and one that stores as much
@@ -38,6 +40,9 @@ TIGHTER = (0.5, 1.1, 1.1, 2.0)  # how much less room there is said to be, by wha
 ROOMY = 4e-4  # a gap that is near enough where less room is asked for than there is
 UNKNOWN = 0.02  # taken too much by a plan none of whose images keeps to the limits
 SOME = 5e-4  # taken too much by any that does not: plans that were asked for less by less are seldom others
+MOST_IMPROVED = 8  # times that a part of a plan is settled beside the rest
+MORE_TIGHTLY = (1.1, 3.0)  # as TIGHTER, of plans that are repaired
+MOST_REPAIRED, REPAIRED = 0.05, 0.02  # taken too much by a plan that is repaired, and what that may cost more
 LITTLE = 1e-6  # and less than that plan takes at the least, so that another is found
 
 
@@ -76,12 +81,11 @@ class ImageSearch:
             cheapest, limits = self._known_closer(cheapest, small, limits, bound, below)
             found = self._nearest(cheapest, small, limits, bound, whole, below)
             near_enough = ROUGH if self.images.problem.columns < MANY_IMAGES else NEARLY
-            if found is not None and bound < found.price * (1 - near_enough):
-                found = self._alike(found, whole, stored=True) or found
-                found = self._alike(found, whole, stored=False) or found
+            found = self._improved(found, whole, bound / (1 - near_enough))
             price = below if found is None else found.price
             if bound < price * (1 - NEARLY):  # seldom is there none that is much nearer
-                found = self._nearest_as_stored(cheapest, small, limits, bound, price) or found
+                nearer = self._nearest_as_stored(cheapest, small, limits, bound, whole, price)
+                found = self._improved(nearer, whole, bound / (1 - near_enough)) or found
         self.prover.solve_s += small.prover.solve_s
         return Among(bound, found, whole)
 
@@ -103,6 +107,7 @@ class ImageSearch:
         the limits, of one that takes less. `low`: a bound of all plans."""
         for beyond in (*TIGHTER, None):
             found, wrong = self._spelled(plan, whole, below)
+            found = found or self._repaired(wrong, whole, below)
             if found is not None or beyond is None:
                 return found
             if wrong is None and below < math.inf:  # what is known is near enough to what is looked for
@@ -115,11 +120,12 @@ class ImageSearch:
         return None
 
     def _nearest_as_stored(
-        self, plan: Candidate, small: _Small, limits: ImageLimits, low: float, below: float
+        self, plan: Candidate, small: _Small, limits: ImageLimits, low: float, whole: DualAscent, below: float
     ) -> Candidate | None:
         """As `_nearest`, of the images of what a plan among images stores, as long as some are near it."""
         for beyond in (*TIGHTER, None):
             found, wrong = self._as_stored(plan, small, limits, below)
+            found = found or self._repaired(wrong, whole, below)
             if found is not None or wrong is None or beyond is None:
                 return found
             limits = self._with_less_room(limits, plan, wrong, beyond)
@@ -221,17 +227,49 @@ class ImageSearch:
                 break
         return None, None
 
+    def _improved(self, plan: Candidate | None, whole: DualAscent, enough: float) -> Candidate | None:
+        """A plan with what it stores and with all else settled in turn, as long as that makes it cheaper by something
+        and it costs more than is `enough`."""
+        for turn in range(MOST_IMPROVED):
+            if plan is None or plan.price <= enough:
+                break
+            other = self._alike(plan, whole, stored=turn % 2 == 0)
+            if other is None and turn > 0:
+                break
+            plan = other or plan
+        return plan
+
     def _alike(self, plan: Candidate, whole: DualAscent, stored: bool) -> Candidate | None:
         """A cheaper plan that stores what a plan stores: with that settled, much of how axes stand to each other is. Or
         one that does all else as it does."""
+        answer = self.prover.near_relaxed(self._fixed(plan, whole, stored), plan, self.limits, MOST_STORED, ROUGH)
+        return None if answer is None else answer[0]
+
+    def _repaired(self, wrong: Candidate | None, whole: DualAscent, below: float) -> Candidate | None:
+        """A plan that stores something else than one that is a little beyond the limits, does all else as it does, and
+        keeps to them; None where none is found that costs less than `below`. Rows do not know of all that a plan holds,
+        so that less room is asked for than there is."""
+        if wrong is None or self.limits.excess(wrong) > MOST_REPAIRED:
+            return None
+        own, price, share = self._fixed(wrong, whole, stored=False), min(below, wrong.price * (1 + REPAIRED)), 1.0
+        for beyond in MORE_TIGHTLY:
+            share *= 1 - beyond * max(self.limits.excess(wrong), LITTLE)
+            known = replace(wrong, price=price, bound=own.bound())
+            answer = self.prover.near_relaxed(own, known, LessRoom(self.limits, share=share), MOST_STORED, ROUGH)
+            if answer is None or answer[1] is None:
+                return None if answer is None else answer[0]
+            wrong = answer[1]
+        return None
+
+    def _fixed(self, plan: Candidate, whole: DualAscent, stored: bool) -> DualAscent:
+        """An ascent that has settled on plans that store what a plan stores, or that do all else as it does."""
         own = whole.copy()
         for n, node in enumerate(self.prover.problem.graph.nodes):
             if (node.stored is not None) == stored:
                 own.allow(n, np.arange(len(own.prices[n])) == plan.chosen[n])
         for _ in range(SWEEPS):
             own.sweep()
-        answer = self.prover.near_relaxed(own, plan, self.limits, MOST_STORED, ROUGH)
-        return None if answer is None else answer[0]
+        return own
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,10 +287,12 @@ class _Small:
             best, bound, answer = self.any(limits, bound, below, self._gap)
             if best is None:
                 return None, bound
-        price = below if best is None else best.price
-        while bound < price * (1 - self._gap):
-            known = self._at_most(price)
-            answer = self.prover.by_levels(self.ascent, known, limits, MOST_AMONG, self._gap, less=True, begun=answer)
+        price, gap = below if best is None else best.price, self.prover.problem.settings.gap
+        while bound < price * (1 - gap):
+            known, near = self._at_most(price), bound >= price * (1 - self._gap)
+            answer = self.prover.by_levels(
+                self.ascent, known, limits, MOST_AMONG, gap, less=True, begun=answer, most_relaxed=FEW if near else None
+            )
             if answer is None:
                 break
             bound = max(bound, answer.bound)

@@ -137,10 +137,10 @@ def test_of_a_box_whose_bound_is_enough_no_plan_is_looked_at(enough: float, aske
 @pytest.mark.parametrize(
     ("floor", "below", "columns", "closed"),
     [
-        (1.0, 2.0, boxes.AFTER_WORK, True),
-        (1.0, 2.0, boxes.AFTER_WORK // boxes.FEW_READ, False),
-        (-math.inf, 2.0, boxes.AFTER_WORK, False),
-        (1.0, math.inf, boxes.AFTER_WORK, False),
+        (1.0, 2.0, boxes.AFTER_IMAGES, True),
+        (1.0, 2.0, boxes.AFTER_IMAGES // boxes.FEW_READ, False),
+        (-math.inf, 2.0, boxes.AFTER_IMAGES, False),
+        (1.0, math.inf, boxes.AFTER_IMAGES, False),
     ],
     ids=["too large", "small enough", "not looked at by images", "no plan is known"],
 )

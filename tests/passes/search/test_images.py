@@ -26,6 +26,7 @@ from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import image_program
 from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent
+from escc.passes.search.exact import Prover
 from escc.passes.search.image_program import Among, ImageSearch
 from escc.passes.search.images import ImageLimits, Images, images
 from escc.passes.search.limits import Limits
@@ -300,6 +301,113 @@ def test_what_is_alike_a_plan_is_cheaper_and_has_the_rest_as_it_was(
     nodes = search.prover.problem.graph.nodes
     kept = [n for n, node in enumerate(nodes) if (node.stored is not None) == stored]
     assert kept and all(found.chosen[n] == dear.chosen[n] for n in kept)
+
+
+def search_of(stored: float, monkeypatch: pytest.MonkeyPatch) -> tuple[ImageSearch, Among]:
+    """The search by images of a layer of whose parameters a chip may hold a share, and what it came to."""
+    run, told = ImageSearch.run, list[tuple[ImageSearch, Among]]()
+
+    def noted(self: ImageSearch, least: float, below: float) -> Among:
+        told.append((self, run(self, least, below)))
+        return told[-1][1]
+
+    source = Source("layer.esti", LAYER)
+    program = expand(parse(source), source, {})
+    with monkeypatch.context() as patched:
+        searched_by_images(patched)
+        patched.setattr(ImageSearch, "run", noted)
+        choose(program, "main", CUBE, Options(LINKS, capacity_bytes=math.inf, stored_bytes=stored * 2**20 + 1))
+    return told[0]
+
+
+def beyond(search: ImageSearch, plan: Candidate) -> Candidate:
+    """A plan with all stored whole that is beyond the limits, and does all else as one does."""
+    chosen = list(plan.chosen)
+    for n, node in enumerate(search.prover.problem.graph.nodes):
+        if node.stored_bytes is not None:
+            chosen[n] = int(np.argmax(node.stored_bytes))
+    return search.prover.problem.found(chosen)
+
+
+def test_a_plan_beyond_the_limits_is_repaired_by_what_it_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, among = search_of(0.6, monkeypatch)
+    assert among.found is not None
+    wrong = beyond(search, among.found)
+    excess = search.limits.excess(wrong)
+    assert excess > image_program.MOST_REPAIRED and search._repaired(wrong, among.ascent, math.inf) is None
+    monkeypatch.setattr(image_program, "MOST_REPAIRED", excess)
+    monkeypatch.setattr(image_program, "REPAIRED", 9.0)
+    found = search._repaired(wrong, among.ascent, math.inf)
+    assert found is not None and search.limits.fits(found)
+    nodes = search.prover.problem.graph.nodes
+    assert all(found.chosen[n] == wrong.chosen[n] for n, node in enumerate(nodes) if node.stored is None)
+    assert search._repaired(wrong, among.ascent, found.price) is None, "none is cheaper"
+    assert search._repaired(None, among.ascent, math.inf) is None
+
+
+def test_where_what_a_repair_finds_is_beyond_the_limits_less_room_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, among = search_of(0.6, monkeypatch)
+    assert among.found is not None
+    wrong, near_relaxed, asked = beyond(search, among.found), Prover.near_relaxed, list[float]()
+    monkeypatch.setattr(image_program, "MOST_REPAIRED", math.inf)
+    monkeypatch.setattr(image_program, "REPAIRED", 9.0)
+
+    def beyond_at_first(self: Prover, ascent: DualAscent, known: Candidate, limits: Any, *others: Any) -> Any:
+        asked.append(limits.share)
+        return near_relaxed(self, ascent, known, limits, *others) if len(asked) > 1 else (None, wrong)
+
+    monkeypatch.setattr(image_program, "MORE_TIGHTLY", (0.1, 0.3, 0.5))
+    monkeypatch.setattr(Prover, "near_relaxed", beyond_at_first)
+    found = search._repaired(wrong, among.ascent, math.inf)
+    assert found is not None and search.limits.fits(found)
+    assert len(asked) == 2 and asked[1] < asked[0] < 1
+    always = list[float]()
+
+    def beyond_always(self: Prover, ascent: DualAscent, known: Candidate, limits: Any, *others: Any) -> Any:
+        always.append(limits.share)
+        return None, wrong
+
+    monkeypatch.setattr(Prover, "near_relaxed", beyond_always)
+    assert search._repaired(wrong, among.ascent, math.inf) is None and len(always) == 3
+
+
+def test_a_plan_found_near_one_beyond_the_limits_is_taken_without_another_being_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spelled, asked = ImageSearch._spelled, list[Candidate]()
+
+    def wrong(self: ImageSearch, plan: Candidate, whole: DualAscent, below: float) -> Any:
+        asked.append(plan)
+        found = spelled(self, plan, whole, below)[0]
+        return None, None if found is None else beyond(self, found)
+
+    monkeypatch.setattr(ImageSearch, "_spelled", wrong)
+    monkeypatch.setattr(image_program, "MOST_REPAIRED", math.inf)
+    monkeypatch.setattr(image_program, "REPAIRED", 9.0)
+    _, among = search_of(0.6, monkeypatch)
+    assert among.found is not None and len(asked) == 1
+    monkeypatch.setattr(ImageSearch, "_repaired", lambda *_: None)
+    search_of(0.6, monkeypatch)
+    assert len(asked) > 2, "without it less room is asked for"
+
+
+def test_parts_of_a_plan_are_settled_in_turn_while_that_makes_it_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, among = search_of(0.6, monkeypatch)
+    assert among.found is not None
+    start, asked = dataclasses.replace(among.found, price=10.0), list[bool]()
+
+    def cheaper(self: ImageSearch, plan: Candidate, whole: DualAscent, stored: bool) -> Candidate | None:
+        asked.append(stored)
+        prices = {10.0: 8.0, 8.0: 7.0}
+        return dataclasses.replace(plan, price=prices[plan.price]) if plan.price in prices else None
+
+    monkeypatch.setattr(ImageSearch, "_alike", cheaper)
+    found = search._improved(start, among.ascent, 0.0)
+    assert found is not None and found.price == 7.0 and asked == [True, False, True]
+    asked.clear()
+    found = search._improved(start, among.ascent, 8.0)
+    assert found is not None and found.price == 8.0 and asked == [True], "it is near enough"
+    assert search._improved(None, among.ascent, 0.0) is None
 
 
 def test_arcs_of_the_whole_stand_for_arcs_among_images_and_lead_from_image_to_image() -> None:

@@ -118,22 +118,24 @@ def main(told: argparse.Namespace) -> None:
     """Run a step once to compile it, then so many times as were `told`, and print how long one takes."""
     path, steps = told.module, told.steps
     module = load(path)
+    if hasattr(module, "divided"):
+        raise SystemExit(f"{path} is not timed: it streams what it keeps on the host, which this does not hand over")
     cfg, mesh = module.FULL, module.make_mesh()
     cells = row(module, mesh, told) if told.row else []
     if hasattr(cfg, "unrolled"):  # GPUs read what stands alone where it lies, and copy parts of stacks
         cfg = replace(cfg, unrolled=told.unrolled or mesh.devices.flat[0].platform == "gpu")
     step = module.build(mesh, cfg)
     arguments = tensors(module, cfg, mesh)
-    filled = [name for name in inspect.signature(step).parameters if name.startswith("filled_")]
+    names = list(inspect.signature(step).parameters)
+    filled = [name for name in names if name.startswith("filled_")]
     for name, spec in zip(filled, module.SPECS[len(arguments) :], strict=True):
         context = np.int32(getattr(cfg, name.removeprefix("filled_")))
         arguments.append(jax.device_put(context, NamedSharding(mesh, spec)))
-    has_caches = hasattr(module, "CACHES")
 
     def run():
         results = step(*arguments)
-        if has_caches:
-            arguments[1] = results[1]  # they were donated, and written in place
+        if "caches" in names:
+            arguments[names.index("caches")] = results[1]  # they were donated, and written in place
         return results
 
     jax.block_until_ready(run())

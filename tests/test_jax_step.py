@@ -35,6 +35,20 @@ main(x: bf16[B,L,E]) {
 phase decode { B = 8, L = 1, M = 16 }
 """
 
+CACHED = """
+dim B, L, capacity
+dim H = 8
+block layer(x: bf16[B,L,H]) -> bf16[B,L,H] {
+  cache keys: bf16[B,capacity,H]
+  ks = append(keys, x, L into capacity)
+  s[B,L,capacity] = x[B,L,H] * ks[B,capacity,H]
+  y[B,L,H] = s[B,L,capacity] * ks[B,capacity,H]
+  return tanh(x + y)
+}
+main(x: bf16[B,L,H]) { return repeat 2 layer(x) }
+phase decode { B = 8, L = 1, capacity = 16 }
+"""
+
 
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -99,6 +113,24 @@ def test_stacks_and_tuples_of_their_parts_are_made(
     [file] = tmp_path.glob("*_decode_jax.py")
     said, errors = start(file, 2, *options).communicate(timeout=120)
     assert re.fullmatch(r"[\d.]+ ms a step; devices: 2, hosts: 1\n", said), errors
+
+
+@pytest.mark.parametrize("unrolled", [(), ("--unrolled",)], ids=["stacks", "tuples"])
+def test_caches_without_parameters_and_contexts_called_as_settings(unrolled: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "tiny.esti").write_text(CACHED)
+    told = ["compile", str(tmp_path / "tiny.esti"), "--chips", "gpu=2", "--hardware", "h100", "--emit", "jax"]
+    result = CliRunner().invoke(app, [*told, "-o", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    [file] = (tmp_path / "out").glob("*_jax.py")
+    assert "PARAMS" not in file.read_text() and "filled_capacity_1" in file.read_text()
+    said, errors = start(file, 2, *unrolled).communicate(timeout=120)
+    assert re.fullmatch(r"[\d.]+ ms a step; devices: 2, hosts: 1\n", said), errors
+
+
+def test_a_module_that_streams_from_the_host_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text("def divided(): ...")
+    said, errors = start(tmp_path / "step.py", 1).communicate(timeout=120)
+    assert not said and "step.py is not timed: it streams" in errors and "Traceback" not in errors
 
 
 def drawn(dtype: str, most: int) -> Any:

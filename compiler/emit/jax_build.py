@@ -23,10 +23,12 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from ...cost.platform import Platform
+from ...ir.dataflow import regions
 from ...ir.inert import docstring, literal
 from ...ir.mesh import Mesh
-from ...ir.spmd import SpmdProgram
+from ...ir.spmd import Move, SpmdProgram
 from ...ir.streams import host_tensors
+from ...ir.verify.fused import together
 from .jax_tree import TREES, Names
 
 OLDEST = (0, 10)  # the first JAX whose gathers can say that their result is the same everywhere
@@ -69,7 +71,19 @@ def mesh_and_build_text(spmd: SpmdProgram, names: Names, step: str, parts: bool)
         raise RuntimeError(f"This program takes {spmd.mesh.chips} devices, and JAX has {{len(jax.devices())}}.")
     types = (AxisType.Auto,) * {len(spmd.mesh.names)}
 {_made(spmd.mesh, axes)}'''
-    return "\n\n\n".join([making, *([_apart(names)] if parts else []), _build(names, step, parts)])
+    return "\n\n\n".join([making, *([_apart(names)] if parts else []), _build(names, step, parts, _mixes(spmd))])
+
+
+def _mixes(spmd: SpmdProgram) -> bool:
+    """Whether values that differ between chips of other axes are moved as one. JAX takes each of what comes of it to
+    differ between chips of all of these axes, so that it must not check where values do."""
+    values = spmd.table()
+    for region, _ in regions(spmd.body):
+        for run in together(region.items):
+            layouts = [values[item.result].layout for item in run if isinstance(item, Move)]
+            if len({frozenset((*one.split_axes, *one.partial)) for one in layouts}) > 1:
+                return True
+    return False
 
 
 def _apart(names: Names) -> str:
@@ -80,7 +94,8 @@ def _apart(names: Names) -> str:
     return f"REPEATS = {tuple(map(str, repeats))}\n\n\n{APART}    return ({taken})"
 
 
-def _build(names: Names, step: str, parts: bool) -> str:
+def _build(names: Names, step: str, parts: bool, mixes: bool) -> str:
+    """The text of `build`; `mixes`: JAX is not asked whether results differ between chips."""
     says, donated = f"The jitted step of ({', '.join(names.arguments)})", ""
     cached = "caches" in names.arguments
     if cached:
@@ -94,7 +109,8 @@ def _build(names: Names, step: str, parts: bool) -> str:
     if parts and cached:
         lines[-1] = "    taken = specs(cfg)"
         lines.append(f"    made = (RESULTS[0], taken[{names.arguments.index('caches')}], *RESULTS[2:])")
-    call = f"jax.shard_map(partial({step}, cfg), mesh=mesh, in_specs={given}, out_specs={made})"
+    unchecked = ", check_vma=False" if mixes else ""
+    call = f"jax.shard_map(partial({step}, cfg), mesh=mesh, in_specs={given}, out_specs={made}{unchecked})"
     return "\n".join([*lines, f"    sharded = {call}", f"    return jax.jit(sharded{donated})"])
 
 

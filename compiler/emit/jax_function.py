@@ -300,7 +300,7 @@ class FunctionText:
         whole = own and params[0].repeats[0] != repeat.name and not scope.place
         deeper = any(leaf.repeats[-1] != repeat.name for leaf in params)
         if whole or deeper or any(leaf.kind is Kind.CACHE or self.unrolls for leaf in leaves):
-            inner.index = (*scope.index, inner.new(INDICES[len(scope.index)]))
+            inner.index = (*scope.index, inner.new(INDICES[len(scope.index) % len(INDICES)]))
             over.append(f"jnp.arange({count})")
             stored.append(inner.index[-1])
         if own or (deeper and scope.place):
@@ -371,11 +371,11 @@ class FunctionText:
             given = f"{block}, {end}, {axes_text(axes)}, {dims.index(op.target)}"
             call = f"{helper}({whole}, {given}{at})"
             if parts:
-                call = f"written({whole}, {_group(index)}, lambda a, at: {helper}(a, {given}, at))"
+                call = f"written({whole}, {_group(index)}, {helper}, {given})"
         elif parts:
             corner = _group([f"{end} - {entries}" if d == op.target else "0" for d in dims])
             block = block_text(text, renamed, dims, 0)
-            call = f"written({whole}, {_group(index)}, lambda a, at: put(a, {block}, {corner}, at))"
+            call = f"written({whole}, {_group(index)}, put, {block}, {corner})"
         else:
             block = block_text(text, renamed, dims, len(index))
             places = [*index, *(f"{end} - {entries}" if d == op.target else "0" for d in dims)]

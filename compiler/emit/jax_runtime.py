@@ -29,12 +29,13 @@ def repeated(unrolled: bool, body: Callable[..., Any], carry: Any, count: int) -
     return carry, jax.tree.map(lambda *each: jnp.stack(each), *beside)
 
 
-def written(cache: Any, at: tuple[Any, ...], write: Callable[..., jax.Array]) -> Any:
-    """A cache of all repetitions, a stack or a tuple of its parts, of which `write` has written that of one."""
+def written(cache: Any, at: tuple[Any, ...], write: Callable[..., jax.Array], *given: Any) -> Any:
+    """A cache of all repetitions, a stack or a tuple of its parts, of which `write` has written what is `given` into
+    that of one."""
     if not isinstance(cache, tuple):
-        return write(cache, at)
+        return write(cache, *given, at)
     i, *rest = at
-    return (*cache[:i], written(cache[i], tuple(rest), write), *cache[i + 1 :])
+    return (*cache[:i], written(cache[i], tuple(rest), write, *given), *cache[i + 1 :])
 
 
 def put(cache: jax.Array, new: jax.Array, corner: tuple[Any, ...], at: tuple[jax.Array, ...]) -> jax.Array:

@@ -162,9 +162,11 @@ def _used(helpers: Mapping[str, str], text: str) -> list[str]:
 
 
 def _calls(text: str) -> frozenset[str]:
-    """The functions that a source calls by their bare names."""
-    calls = (node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
-    return frozenset(function.id for function in calls if isinstance(function, ast.Name))
+    """The functions that a source calls by their bare names, and those by which it has something `written`."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    named = [node.func for node in calls]
+    named += [node.args[2] for node in calls if isinstance(node.func, ast.Name) and node.func.id == "written"]
+    return frozenset(one.id for one in named if isinstance(one, ast.Name))
 
 
 _helper_calls = cache(_calls)  # helpers are few, and the same in every module

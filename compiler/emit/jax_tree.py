@@ -128,10 +128,13 @@ def names_of(spmd: SpmdProgram, contexts: Sequence[str], reserved: Iterable[str]
         leaves.append(Leaf(value.name, one.kind, value.dims, value.dtype, value.layout, around, path))
     used = {*OWN, *reserved, *TREES.values()}
     arguments: dict[str, str] = {}
-    for name in (*(f"filled {dim}" for dim in contexts), *(leaf.value for leaf in leaves if leaf.kind is Kind.INPUT)):
+    filled: dict[str, str] = {}
+    for dim in contexts:
+        filled[dim] = identifier(f"filled {fields[dim]}", used)
+        used.add(filled[dim])
+    for name in (leaf.value for leaf in leaves if leaf.kind is Kind.INPUT):
         arguments[name] = identifier(name, used)
         used.add(arguments[name])
-    filled = {dim: arguments[f"filled {dim}"] for dim in contexts}
     inputs = {leaf.value: arguments[leaf.value] for leaf in leaves if leaf.kind is Kind.INPUT}
     return Names(tuple(leaves), fields, keeps, blocks, keys, filled, inputs, frozenset(used - set(inputs.values())))
 

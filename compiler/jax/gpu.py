@@ -23,9 +23,10 @@ from .processes import run_processes
 
 CHILD = f"{__package__}.compile_child"
 PLATFORM = "cuda"  # as JAX calls it
+CPUS = "`--backend jax` takes CPU devices"
 GET = (
     "`pip install 'jax[cuda13]'` brings JAX the compiler of GPUs, which compiles for "
-    f"{', '.join(GPUS)} where there are none; `--backend jax` takes CPU devices"
+    f"{', '.join(GPUS)} where there are none; {CPUS}"
 )
 
 
@@ -42,7 +43,8 @@ def check_gpu(compiled: CompiledPhase, platform: str = PLATFORM) -> ModuleReport
         step = emit_jax(compiled.program, spmd, compiled.estimate, platform=compiled.platform)
         (path / "step.py").write_text(step, encoding="utf-8")
         told = {"platform": platform, "sizes": spmd.mesh.sizes, "names": spmd.mesh.names}
-        if platform == PLATFORM and (target := gpu_target(compiled.hardware)) is not None:
+        target = gpu_target(compiled.hardware) if platform == PLATFORM else None
+        if target is not None:
             told |= {"target": target, "topology": gpu_topology(compiled.hardware, spmd.mesh)}
         (path / "slice.json").write_text(json.dumps(told))
         run_processes(
@@ -50,12 +52,12 @@ def check_gpu(compiled: CompiledPhase, platform: str = PLATFORM) -> ModuleReport
         )  # without CPUs JAX does not say why
         if (absent := path / "absent.txt").exists():
             said = " ".join(absent.read_text(encoding="utf-8").split())[:160]
-            raise fail(f"JAX finds no GPU on this machine: {said.rstrip('.')}.", hint=GET)
+            raise fail(f"JAX finds no GPU on this machine: {said.rstrip('.')}.", hint=_hint(compiled, target))
         here = json.loads((path / "devices.json").read_text(encoding="utf-8"))
         if here["count"] < spmd.mesh.chips:
             raise fail(
                 f"The mesh has {spmd.mesh.chips} chips, and this machine {here['count']} x {here['kind']}.",
-                hint=f"name a smaller mesh with `--chips`; {GET}",
+                hint=f"name a smaller mesh with `--chips`; {_hint(compiled, target)}",
             )
         if (refused := path / "refused.txt").exists():
             raise _refusal(refused.read_text(encoding="utf-8"), compiled, here["kind"])
@@ -63,6 +65,14 @@ def check_gpu(compiled: CompiledPhase, platform: str = PLATFORM) -> ModuleReport
         text = (path / "final.txt").read_text(encoding="utf-8")
     ahead = ", ahead of time" if here.get("ahead") else ""
     return report_of(compiled, f"{spmd.mesh.chips} x {here['kind']}{ahead}", text, memory)
+
+
+def _hint(compiled: CompiledPhase, target: str | None) -> str:
+    """What to do where there are no GPUs, or too few; `target`: what is compiled for without any, if that is known."""
+    if target is not None:
+        return GET
+    known = ", ".join(GPUS)
+    return f"without GPUs modules are compiled for {known}, and {compiled.hardware.name} is none of these; {CPUS}"
 
 
 def _refusal(said: str, compiled: CompiledPhase, kind: str) -> InputError | InternalError:

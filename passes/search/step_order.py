@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...ir.program import Carry, Stored
+from ...ir.program import Append, Carry, Stored
 from .combinable import Groups, Knot
 from .graph import Graph, Result, Tensor
 
@@ -73,13 +73,20 @@ class StepOrder:
         last = {item.result: item.next for item in (node.item for node in self.graph.nodes) if isinstance(item, Carry)}
         found: dict[int, frozenset[int]] = {}
         for node, names in self.reads.items():
-            makers = {self._tensors[n].source.node for name in names for n in (name, last.get(name, name))} - {node}
+            every = (self._maker(n) for name in names for n in (name, last.get(name, name)))
+            makers = {maker for maker in every if maker is not None and maker != node}
             found[node] = frozenset(makers).union(*(found[maker] for maker in makers))
         return found
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor]:
         return {t.value.name: t for t in self.graph.tensors}
+
+    def _maker(self, name: str) -> int | None:
+        """The node that makes a value; None of a cache, which is there before what is appended to it."""
+        source = self._tensors[name].source.node
+        item = self.graph.nodes[source].item
+        return None if isinstance(item, Append) and item.cache == name else source
 
     def _is_step(self, node: int) -> bool:
         return not isinstance(self.graph.nodes[node].item, Stored | Carry | Result)
@@ -106,7 +113,9 @@ class StepOrder:
 
     def _finished(self, name: str, reader: int, latest: Mapping[int, float]) -> float:
         """After which node of the region of one that reads it a value is there as it is made."""
-        source = self._tensors[name].source.node
+        source = self._maker(name)
+        if source is None:
+            return -math.inf
         item = self.graph.nodes[source].item
         if isinstance(item, Carry) and item.result == name:
             return math.inf  # a repeat waits for all that is read in it
@@ -125,6 +134,8 @@ class StepOrder:
 
     def _made(self, name: str, reader: int, soonest: Mapping[int, float]) -> float:
         """The soonest that what makes a value runs, in the region of one that reads it."""
-        source = self._tensors[name].source.node
+        source = self._maker(name)
+        if source is None:
+            return -math.inf
         inside = self._is_step(source) and self.repeats[source] == self.repeats[reader]
         return soonest[source] if inside else -math.inf

@@ -20,8 +20,10 @@ from escc.compiler.plan.pipeline import compile_phase, load, parse
 from escc.compiler.plan.streamed_layers import streaming
 from escc.cost.hardware import Hardware, Host
 from escc.cost.platform import Platform
+from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, stored_in
+from escc.ir.text.pins import parse_pins
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options
 
@@ -96,8 +98,67 @@ def test_tuples_of_parts_give_what_stacks_give(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["True"] * len(CASES), done.stdout + done.stderr
     alone = text_of("one sequence, its context split").partition("def decode(")[2]
-    assert "append(" in alone and "lambda a: a.squeeze(" in alone
+    assert ", append, " in alone and "lambda a: a.squeeze(" in alone
     assert "append_wrapping(" in text_of("experts and windows") and "put(" in text_of("heads")
+
+
+# Values called as helpers call theirs, in more repeats than there are letters for their numbers.
+NAMED = """
+dim B = 4, L, M, E = 8, Q = 16
+block b0(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param W: bf16[E,Q]
+  param V: bf16[Q,E]
+  cache cached: bf16[B,M,E]
+  u[B,L,Q] = x[B,L,E] * W[E,Q]
+  %s[B,L,E] = u[B,L,Q] * V[Q,E]
+  put = append(cached, %s, L into M)
+  s[B,L,M] = x[B,L,E] * put[B,M,E]
+  p = softmax(s, over=M, mask=causal(L, M))
+  given[B,L,E] = p[B,L,M] * put[B,M,E]
+  return tanh(given)
+}
+BLOCKSmain(x: bf16[B,L,E]) { return repeat 2 DEEPEST(x) }
+phase prefill { L = 16, M = 16 }
+"""
+DEEPER = "block b%d(x: bf16[B,L,E]) -> bf16[B,L,E] { return repeat 2 b%d(x) }\n"
+
+
+@pytest.mark.parametrize(("value", "depth"), [("a", 1), ("at", 1), ("written", 2), ("i", 6)])
+def test_a_value_is_not_taken_for_another_of_its_name(value: str, depth: int, tmp_path: Path) -> None:
+    blocks = "".join(DEEPER % (n, n - 1) for n in range(1, depth))
+    text = (NAMED % (value, value)).replace("BLOCKS", blocks).replace("DEEPEST", f"b{depth - 1}")
+    one = compile_phase(parse(text), "prefill", Mesh.parse("gpu=2"), Options(Hardware.load("h100")))
+    path = tmp_path / "named.py"
+    path.write_text(emit_jax(one.program, one.spmd, one.estimate, platform=one.platform))
+    command = [sys.executable, "-c", DRIVER, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == f"True {2**depth}\n", done.stdout + done.stderr
+
+
+MIXED = """
+dim B = 8, E = 16
+main(a: f32[B,E] @ B_yE, b: f32[B,E] @ B_yE_x) {
+  c @ B_yE = a * 2
+  d @ B_yE_x = b * 3
+  p[B,E] @ BE = c[B,E]
+  q[B,E] @ BE_x = d[B,E]
+  return p, q
+}
+phase run { }
+"""
+
+
+@pytest.mark.parametrize(("pins", "mixes"), [("stored p BE\nstored q BE_x", True), ("stored p BE\nstored q BE", False)])
+def test_values_that_differ_over_other_axes_are_moved_as_one(pins: str, mixes: bool, tmp_path: Path) -> None:
+    program = parse(MIXED if mixes else MIXED.replace("E_x", "E"))
+    held = parse_pins(Source("own.pins", pins), program)
+    one = compile_phase(program, "run", Mesh.parse("2x2"), Options(Hardware.load("h100"), pins=held))
+    text = emit_jax(one.program, one.spmd, one.estimate, platform=one.platform)
+    assert "gather_together(" in text and ("check_vma=False" in text) == mixes
+    path = tmp_path / "mixed.py"
+    path.write_text(text)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", CASES)

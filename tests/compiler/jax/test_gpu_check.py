@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,23 @@ def test_what_cannot_be_compiled_is_said(
     with pytest.raises(InputError) as caught:
         gpu.check_gpu(halves)
     assert message in str(caught.value) and caught.value.diagnostics[0].hint
+
+
+def test_where_other_gpus_alone_are_compiled_for_without_any_that_is_said(
+    halves: CompiledPhase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(monkeypatch, absent="Unknown backend cuda.")
+    other = replace(halves, hardware=replace(halves.hardware, name="mine"))
+    with pytest.raises(InputError) as caught, monkeypatch.context() as patched:
+        patched.setattr(
+            gpu, "run_processes", lambda commands, *_, **__: (Path(commands[0][1]) / "absent.txt").write_text("no")
+        )
+        gpu.check_gpu(other)
+    hint = caught.value.diagnostics[0].hint or ""
+    assert "pip install" not in hint and "h100, h200" in hint and "mine is none of these" in hint
+    with pytest.raises(InputError) as caught:
+        gpu.check_gpu(halves)
+    assert "pip install" in (caught.value.diagnostics[0].hint or "")
 
 
 def test_collectives_that_gpus_start_and_end_apart_are_read(

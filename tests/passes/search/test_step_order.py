@@ -121,6 +121,37 @@ def test_steps_that_are_said_to_keep_their_order_do(seed: int, monkeypatch: pyte
                 assert not order.precedes(first, second) or at[names[0]] < at[names[1]], (draw, names)
 
 
+EARLY = """
+dim B = 16, L = 4, M = 16, E = 64, F = 64
+block layer(x: bf16[B,L,E]) -> bf16[B,L,E] {
+  param Wi, Wg: bf16[E,F]
+  param Wd: bf16[F,E]
+  cache keys: bf16[B,M,E]
+  old = max(keys, over=M)
+  u[B,L,F] = x[B,L,E] * Wi[E,F]
+  g[B,L,F] = x[B,L,E] * Wg[E,F]
+  h = u * g
+  d[B,L,E] = h[B,L,F] * Wd[F,E]
+  ks = append(keys, d, L into M)
+  s[B,L,M] = d[B,L,E] * ks[B,M,E]
+  p = softmax(s, over=M, mask=causal(L, M))
+  o[B,L,E] = p[B,L,M] * ks[B,M,E]
+  return x + o * old
+}
+main(x: bf16[B,L,E]) { return repeat 2 layer(x) }
+"""
+
+
+def test_a_cache_is_there_before_what_is_appended_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_of(Source("layer.esti", EARLY))
+    problem, limits, order = ordered(program, "main", monkeypatch)
+    node = {each.name: n for n, each in enumerate(problem.graph.nodes)}
+    reads, append = (next(n for name, n in node.items() if name.endswith(last)) for last in ("old", "ks"))
+    assert reads < append and append not in order.earlier[reads] and not order.kept
+    said, _ = compared(problem, limits, order, 20)
+    assert said > 0
+
+
 def test_most_steps_of_a_layer_keep_it_and_some_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where queries wait for keys and values what is made of them does too."""
     problem, limits, order = ordered(program_of(Source("layer.esti", ATTENTION)), "main", monkeypatch)

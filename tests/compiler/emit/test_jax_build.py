@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from escc.compiler.emit.jax_build import unrolls
+from escc.compiler.emit.jax_build import _mixes, unrolls
 from escc.compiler.emit.jax_order import in_memory_order
 from escc.compiler.emit.jax_source import emit_jax, step_names
 from escc.compiler.plan.compiled import CompiledPhase
@@ -24,6 +24,7 @@ from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Kind, stored_in
 from escc.ir.text.pins import parse_pins
+from escc.ir.text.read_spmd import parse_spmd
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options
 
@@ -159,6 +160,20 @@ def test_values_that_differ_over_other_axes_are_moved_as_one(pins: str, mixes: b
     path.write_text(text)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("layout", "mixes"), [("BE_x partialsum-z", True), ("BE_x", False), ("BE_xz", True)])
+def test_partial_sums_differ_as_split_values_do(layout: str, mixes: bool) -> None:
+    before = layout.replace("B", "B_y")
+    text = f"""sharded "joined" main on x=2 y=2 z=2
+sizes B=8 E=16
+input a: f32 B_yE_x
+input b: f32 {before}
+  a' f32 BE_x = all-gather(y) B of a
++ b' f32 {layout} = all-gather(y) B of b
+return a', b'
+"""
+    assert _mixes(parse_spmd(Source("joined.spmd", text))) == mixes
 
 
 @pytest.mark.parametrize("name", CASES)

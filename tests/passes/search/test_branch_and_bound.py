@@ -154,3 +154,13 @@ def test_boxes_are_not_begun_where_few_plans_may_be_read_off(
     if closed:
         boxes.enter([side], 1.5)
         assert side.given_up == 1.5, "what was known of it stays known"
+
+
+@pytest.mark.parametrize(("price", "most"), [(2.0, 8), (math.inf, 500)], ids=["a plan is known", "none is known"])
+def test_after_images_few_plans_are_read_off(price: float, most: int) -> None:
+    side: Any = boxes.Boxes.__new__(boxes.Boxes)
+    side.best, side.below, side.most = None, math.inf, 500
+    side.problem = SimpleNamespace(columns=boxes.AFTER_IMAGES // 8)
+    known = None if price == math.inf else Candidate((0,), price, 1.0)
+    side.begin(1.0, known, SimpleNamespace())
+    assert (side.floor, side.price, side.most) == (1.0, price, most)

@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import math
 from functools import partialmethod
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from escc.passes.search import branch_and_bound as boxes
 from escc.passes.search import image_program
 from escc.passes.search import search as searching
 from escc.passes.search.dual_ascent import DualAscent
-from escc.passes.search.exact import Prover
+from escc.passes.search.exact import ByLevels, Prover
 from escc.passes.search.image_program import Among, ImageSearch
 from escc.passes.search.images import ImageLimits, Images, images
 from escc.passes.search.limits import Limits
@@ -389,6 +390,40 @@ def test_a_plan_found_near_one_beyond_the_limits_is_taken_without_another_being_
     monkeypatch.setattr(ImageSearch, "_repaired", lambda *_: None)
     search_of(0.6, monkeypatch)
     assert len(asked) > 2, "without it less room is asked for"
+
+
+def test_what_is_found_by_what_is_stored_is_settled_in_turn_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    improved, asked = ImageSearch._improved, list[Candidate | None]()
+
+    def noted(self: ImageSearch, plan: Candidate | None, whole: DualAscent, enough: float) -> Candidate | None:
+        asked.append(plan)
+        return improved(self, plan, whole, enough)
+
+    monkeypatch.setattr(ImageSearch, "_improved", noted)
+    monkeypatch.setattr(ImageSearch, "_spelled", lambda *_: (None, None))
+    _, among = search_of(0.6, monkeypatch)
+    first, second = asked
+    assert first is None and second is not None and among.found is not None and among.found.price <= second.price
+
+
+@pytest.mark.parametrize(("bound", "most"), [(8.0, None), (9.995, image_program.FEW)], ids=["far", "near"])
+def test_of_many_images_a_small_gap_is_closed_where_few_relaxations_do(
+    bound: float, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that costs 10 is within 0.1% of its bound, or far from it; what is asked then says that it is proven."""
+    asked, plan = list[tuple[float, int | None]](), Candidate((0,), 10.0, bound)
+    settings, columns = SimpleNamespace(gap=1e-9), image_program.MANY_IMAGES
+
+    def by_levels(ascent: Any, known: Any, limits: Any, most_columns: int, gap: float, **how: Any) -> Any:
+        asked.append((gap, how["most_relaxed"]))
+        return ByLevels(None, 10.0, 10.0)
+
+    prover: Any = SimpleNamespace(problem=SimpleNamespace(settings=settings, columns=columns), by_levels=by_levels)
+    small = image_program._Small(prover, cast(Any, SimpleNamespace(bound=lambda: 1.0)), plan)
+    monkeypatch.setattr(image_program._Small, "any", lambda *_: (plan, bound, None))
+    best, shown = small.cheapest(cast(Any, None), 1.0, math.inf)
+    assert best is plan and shown == 10.0
+    assert asked == [(1e-9, most)]
 
 
 def test_parts_of_a_plan_are_settled_in_turn_while_that_makes_it_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,8 @@ def test_a_cache_is_there_before_what_is_appended_to_it(monkeypatch: pytest.Monk
     node = {each.name: n for n, each in enumerate(problem.graph.nodes)}
     reads, append = (next(n for name, n in node.items() if name.endswith(last)) for last in ("old", "ks"))
     assert reads < append and append not in order.earlier[reads] and not order.kept
+    scores = next(n for name, n in node.items() if name.endswith(".s"))
+    assert append in order.earlier[scores], "what reads the new version waits for it"
     said, _ = compared(problem, limits, order, 20)
     assert said > 0
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
 
-from tpu_modules import copied_cell, first_cells
+from tpu_modules import copied_cell, first_cells, report
 
 from escc.compiler.jax.gpu import check_gpu
 from escc.compiler.plan.pipeline import compile_phase, load
@@ -103,19 +103,13 @@ def main() -> int:
     """Compile and report; the file is written when every case was compiled."""
     parser = argparse.ArgumentParser(description="Compile emitted modules for GPUs.")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="only cases whose names have all of these")
-    arguments, rows = parser.parse_args(), []
-    for case in cases():
-        if all(text in case.name for text in arguments.only or ()):
-            try:
-                rows.append(row(case))
-            except InputError as error:
-                print(error, file=sys.stderr)
-                return 1
-            print(rows[-1], file=sys.stderr, flush=True)
-    text = "\n".join(table(rows)) + "\n"
-    print(text, end="")
-    if not arguments.only:
-        TABLE.write_text(text, encoding="utf-8")
+    only = parser.parse_args().only or ()
+    rows = (row(case) for case in cases() if all(text in case.name for text in only))
+    try:
+        report(rows, table, None if only else TABLE)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
@@ -225,6 +225,18 @@ def table(rows: list[str]) -> list[str]:
     ]
 
 
+def report(rows: Iterable[str], lines: Callable[[list[str]], list[str]], file: Path | None) -> None:
+    """Print rows as they are made, then the `lines` of their table, which are written to a `file` if there is one."""
+    made = []
+    for one in rows:
+        print(one, file=sys.stderr, flush=True)
+        made.append(one)
+    text = "\n".join(lines(made)) + "\n"
+    print(text, end="")
+    if file is not None:
+        file.write_text(text, encoding="utf-8")
+
+
 def main() -> int:
     """Measure and report; the file is written when every case was measured."""
     parser = argparse.ArgumentParser(description="Compile emitted modules ahead of time for TPU slices.")
@@ -234,15 +246,9 @@ def main() -> int:
     require_tpu_compiler()
     if arguments.fresh:
         KEPT.unlink(missing_ok=True)
-    rows, kept = [], Kept(KEPT)
-    for case in cases():
-        if all(text in case.name for text in arguments.only or ()):
-            rows.append(row(case, kept))
-            print(rows[-1], file=sys.stderr, flush=True)
-    text = "\n".join(table(rows)) + "\n"
-    print(text, end="")
-    if not arguments.only:
-        TABLE.write_text(text, encoding="utf-8")
+    only, kept = arguments.only or (), Kept(KEPT)
+    rows = (row(case, kept) for case in cases() if all(text in case.name for text in only))
+    report(rows, table, None if only else TABLE)
     return 0
 
 

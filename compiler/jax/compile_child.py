@@ -42,7 +42,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 from .check_child import load, step_arguments, unrolled  # noqa: E402
 
-AHEAD: dict[str, Any] = {}  # options of the compiler of GPUs that are not here
+AHEAD = {"xla_gpu_autotune_level": 0}  # of GPUs that are not here: nothing can be measured
 MEMORY = ("argument", "output", "alias", "temp", "generated_code")
 PLACED = re.compile(r"\(color=0\)\nTotal bytes: (\d+) ")  # in HBM, the arguments with what is temporary
 
@@ -52,9 +52,11 @@ def main(folder: Path) -> None:
     wanted = json.loads((folder / "slice.json").read_text())
     room, far = wanted.get("room_bytes"), wanted.get("far", False)
     shutil.rmtree(folder / "dump", ignore_errors=True)  # of the same step, compiled otherwise
-    platform, devices = wanted.get("platform"), None
-    if platform and (devices := _devices(platform, wanted, folder)) is None:
-        return
+    platform, devices, ahead = wanted.get("platform"), None, False
+    if platform:
+        devices, ahead = _devices(platform, wanted, folder)
+        if devices is None:
+            return
     try:
         module = load(folder / "step.py")
         mesh = Mesh(np.reshape(np.array(devices), wanted["sizes"]), wanted["names"]) if devices else _mesh(wanted)
@@ -66,7 +68,7 @@ def main(folder: Path) -> None:
             options["xla_tpu_user_reserved_hbm_bytes"] = int(_hbm_bytes(mesh) - room)
         options |= {"xla_msa_enable": False} if far else {}
         options |= {} if platform else {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_as_text": True}
-        compiled = _compiled(lowered, options)
+        compiled = _compiled(lowered, options, ahead)
     except jax.errors.JaxRuntimeError as error:
         (folder / "refused.txt").write_text(str(error))
         return
@@ -114,8 +116,8 @@ def _hbm_bytes(mesh: Mesh) -> float:
     raise jax.errors.JaxRuntimeError("the compiler does not say how much HBM there is")
 
 
-def _devices(platform: str, wanted: dict[str, Any], folder: Path) -> list[Any] | None:
-    """As many devices of a platform as a mesh has, those that are here or are described; says what there is."""
+def _devices(platform: str, wanted: dict[str, Any], folder: Path) -> tuple[list[Any] | None, bool]:
+    """As many devices of a platform as a mesh has, and whether they are described and not here; says what there is."""
     chips, ahead, absent, here = math.prod(wanted["sizes"]), False, "", []
     try:
         here = jax.devices(platform)
@@ -128,10 +130,10 @@ def _devices(platform: str, wanted: dict[str, Any], folder: Path) -> list[Any] |
             absent = absent or str(error)
     if not here:
         (folder / "absent.txt").write_text(absent)
-        return None
+        return None, False
     said = {"kind": here[0].device_kind, "count": len(here), "ahead": ahead}
     (folder / "devices.json").write_text(json.dumps(said))
-    return here[:chips] if len(here) >= chips else None
+    return here[:chips] if len(here) >= chips else None, ahead
 
 
 def _described(wanted: dict[str, Any]) -> list[Any]:
@@ -145,18 +147,19 @@ def _described(wanted: dict[str, Any]) -> list[Any]:
         return "cuda" if platform == "gpu" else str(known(platform))
 
     xla_bridge.canonicalize_platform = canonicalize
-    AHEAD["xla_gpu_autotune_level"] = 0  # nothing can be measured
     return list(topology.devices)
 
 
-def _compiled(lowered: jax.stages.Lowered, options: dict[str, Any]) -> jax.stages.Compiled:
-    """The step, compiled; by other kernels where those that are taken unmeasured have no tiles for it."""
+def _compiled(lowered: jax.stages.Lowered, options: dict[str, Any], ahead: bool) -> jax.stages.Compiled:
+    """The step, compiled, `ahead` for GPUs that are not here; by other kernels where those that are taken unmeasured
+    have no tiles for it."""
+    options = options | (AHEAD if ahead else {})
     try:
-        return lowered.compile(compiler_options=options | AHEAD)
+        return lowered.compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as error:
-        if not AHEAD or "tile" not in str(error):
+        if not ahead or "tile" not in str(error):
             raise
-        return lowered.compile(compiler_options=options | AHEAD | {"xla_gpu_enable_triton_gemm": False})
+        return lowered.compile(compiler_options=options | {"xla_gpu_enable_triton_gemm": False})
 
 
 def _mesh(wanted: dict[str, Any]) -> Mesh:

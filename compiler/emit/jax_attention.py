@@ -21,6 +21,7 @@ from ...ir.dtype import Dtype
 from ...ir.expr import Expr, operands
 from ...ir.program import Op
 from ...ir.spmd import SpmdProgram, SpmdValue
+from .jax_kernels import KernelScores, kernel_scores
 from .jax_lines import Lines, Scope
 from .jax_ops import Ops
 from .jax_text import ExprText, align_text, dtype_text
@@ -43,8 +44,8 @@ def _limits_text(sides: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class ScoreBlocks:
-    """Writes what of a program runs in blocks of scores, `found`. `made`: the text of each product, as a chip makes
-    it."""
+    """Writes what of a program runs in blocks of scores, `found`. `kernels`: for GPUs, where attention runs as one
+    kernel if it can. `made`: the text of each product, as a chip makes it."""
 
     found: Sequence[InBlocks]
     spmd: SpmdProgram
@@ -53,6 +54,7 @@ class ScoreBlocks:
     ops: Ops
     lines: Lines
     note: Callable[[str], str]
+    kernels: bool = False
     made: dict[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -84,13 +86,15 @@ class ScoreBlocks:
             self._product(one, scope)
 
     def _call(self, one: Attention, scope: Scope) -> None:
-        function, parts = self._function(one.shares, [*one.scores], one.parts, scope)
+        kernel = kernel_scores(one, self.spmd) if self.kernels else None
+        function, parts = self._function(one.shares, [*one.scores], one.parts, scope, kernel)
         results = (one.product.result, one.largest.result, one.sum.result)
         made, largest, total = (scope.new(self.names.base(name)) for name in results)
         scope.texts[one.largest.result], scope.texts[one.sum.result] = largest, total
         self.made[one.product.result] = made
         self.lines.call(
-            f"{made}, {largest}, {total} = attention_in_blocks", self._arguments(one, function, parts, scope)
+            f"{made}, {largest}, {total} = attention_in_{'kernel' if kernel else 'blocks'}",
+            self._arguments(one, function, parts, scope),
         )
 
     def _summed(self, one: SummedScores, scope: Scope) -> None:
@@ -109,9 +113,11 @@ class ScoreBlocks:
         self.lines.comment(f"{scope.texts[result]}: {note}")
         self.lines.call(f"{scope.texts[result]} = made_in_blocks", arguments)
 
-    def _function(self, name: str, ops: Sequence[Op], cut_from: Sequence[Part], scope: Scope) -> tuple[str, Parts]:
-        """Write the function that makes a block, of which the last of some ops makes the result: what it is called, and
-        the labels and the text of each part that it takes."""
+    def _function(
+        self, name: str, ops: Sequence[Op], cut_from: Sequence[Part], scope: Scope, kernel: KernelScores | None = None
+    ) -> tuple[str, Parts]:
+        """Write the function that makes a block, of which the last of some ops makes the result, in a `kernel` or in
+        none: what it is called, and the labels and the text of each part that it takes."""
         inner = Scope(dict(scope.texts), scope.stacked, set(scope.used), scope.index, scope.place)
         function = scope.new(f"{self.names.base(name)} scores")
         inner.used.add(function)
@@ -122,11 +128,18 @@ class ScoreBlocks:
             inner.texts[part.value] = own
             taken.append(own)
             parts.append((self._kept(part.labels, self.values[part.value].dims), text))
+        writer = self.ops
+        if kernel:
+            filled = [self.names.contexts[dim] for dim in kernel.contexts]
+            taken, parts, ops = [*taken, *filled], [*parts, *(((), text) for text in filled)], kernel.ops
+            sizes = {**self.ops.sizes, **dict.fromkeys(kernel.rows, 1)}
+            writer = replace(self.ops, values=kernel.values, sizes=sizes)
+            inner.texts |= {part: f"{inner.texts[part]}.astype(jnp.float32)" for part in kernel.widened}
         self.lines.blank()
         self.lines.definition(function, taken)
         self.lines.depth += 1
         for op in ops:
-            text, note = self.ops.text(op, inner.texts), self.note(op.result)
+            text, note = writer.text(op, inner.texts), self.note(op.result)
             if op is ops[-1]:
                 self.lines.line(f"return {text}", note)
                 continue

@@ -59,8 +59,9 @@ def unrolls(spmd: SpmdProgram, names: Names, platform: Platform) -> bool:
     return platform is Platform.GPU and any(leaf.repeats for leaf in names.leaves) and not host_tensors(spmd)
 
 
-def mesh_and_build_text(spmd: SpmdProgram, names: Names, step: str, parts: bool) -> str:
-    """The text of `make_mesh` and `build`, of a step of that name; `parts`: it takes tuples of these, too."""
+def mesh_and_build_text(spmd: SpmdProgram, names: Names, step: str, parts: bool, kernels: bool) -> str:
+    """The text of `make_mesh` and `build`, of a step of that name. `parts`: it takes tuples of these, too; `kernels`:
+    it runs kernels, of whose results JAX does not know where they differ between chips."""
     axes = ", ".join(map(literal, spmd.mesh.names)) + ("," if len(spmd.mesh.names) == 1 else "")
     oldest = ".".join(map(str, OLDEST))
     making = f'''def make_mesh():
@@ -71,7 +72,9 @@ def mesh_and_build_text(spmd: SpmdProgram, names: Names, step: str, parts: bool)
         raise RuntimeError(f"This program takes {spmd.mesh.chips} devices, and JAX has {{len(jax.devices())}}.")
     types = (AxisType.Auto,) * {len(spmd.mesh.names)}
 {_made(spmd.mesh, axes)}'''
-    return "\n\n\n".join([making, *([_apart(names)] if parts else []), _build(names, step, parts, _mixes(spmd))])
+    return "\n\n\n".join(
+        [making, *([_apart(names)] if parts else []), _build(names, step, parts, kernels or _mixes(spmd))]
+    )
 
 
 def _mixes(spmd: SpmdProgram) -> bool:

@@ -44,6 +44,7 @@ class FunctionText:
     `both_ways`: the first results of the loops that pass halves of blocks both ways. `packed`: what is held as rows.
     `tpu`: collectives are written so that the TPU's compiler keeps them. `in_blocks`: what runs in blocks of scores.
     `unrolls`: where the module is told so, repetitions come one after another, and of stacks there are tuples of parts.
+    `kernels`: attention runs as kernels of GPUs, where it can.
     """
 
     spmd: SpmdProgram
@@ -54,6 +55,7 @@ class FunctionText:
     tpu: bool = False
     in_blocks: Sequence[InBlocks] = ()
     unrolls: bool = False
+    kernels: bool = False
 
     def __post_init__(self) -> None:
         self.values, self.sizes = self.spmd.table(), dict(self.spmd.sizes)
@@ -64,7 +66,9 @@ class FunctionText:
         base, note = self.names.base, self._note
         self.rows = Rows(self.packed, self.values, self.names, self.ops, self.lines, base, kept)
         self.loops = Loops(self.values, self.ops, self.moves, self.lines, base, note, self.both_ways)
-        self.blocks = ScoreBlocks(self.in_blocks, self.spmd, self.values, self.names, self.ops, self.lines, note)
+        self.blocks = ScoreBlocks(
+            self.in_blocks, self.spmd, self.values, self.names, self.ops, self.lines, note, self.kernels
+        )
         self.caches = {leaf.value: leaf for leaf in self.names.leaves if leaf.kind is Kind.CACHE}
         self.streams = Streams(self.spmd, self.names)
         self.once = _compared(self.spmd)

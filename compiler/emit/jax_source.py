@@ -40,8 +40,8 @@ from .jax_tree import OWN, TREES, Leaf, Names, names_of
 
 # Nothing of a model stands in the first two lines, where Python looks for an encoding (PEP 263).
 TITLE = '"""A step of a model on the chips of a mesh, in JAX, with its collectives spelled out.'
-RUNTIME, SCORES_RUNTIME, ROWS_RUNTIME, STREAMS_RUNTIME = (
-    Path(__file__).with_name(f"jax_{name}runtime.py") for name in ("", "scores_", "rows_", "streams_")
+RUNTIME, SCORES_RUNTIME, KERNEL_RUNTIME, ROWS_RUNTIME, STREAMS_RUNTIME = (
+    Path(__file__).with_name(f"jax_{name}runtime.py") for name in ("", "scores_", "kernel_", "rows_", "streams_")
 )
 CHECKPOINTS = Path(checkpoint_files.__file__), Path(parameter_parts.__file__)
 # Of the largest element, in floats of 32 bits: how far results may be from those of the unsharded program; and where
@@ -49,6 +49,7 @@ CHECKPOINTS = Path(checkpoint_files.__file__), Path(parameter_parts.__file__)
 # that, which is not more than the second.
 TOLERANCE, MOST_ROUNDED = 1e-5, 3e-5
 LEAST_SHOWN_US = 0.05
+TRITON = ["", "try:", "    from jax.experimental.pallas import triton", "except ImportError:", "    triton = None"]
 
 
 def step_names(spmd: SpmdProgram) -> Names:
@@ -87,7 +88,9 @@ def emit_jax(
     rows = packed(spmd)
     both_ways = frozenset(loop.first for loop in cost.loops if loop.halves == 2)
     tpu, apart = platform is Platform.TPU, unrolls(spmd, names, platform)
-    body = FunctionText(spmd, names, _notes(cost), rows, both_ways, tpu, in_blocks(spmd), apart).write()
+    body = FunctionText(
+        spmd, names, _notes(cost), rows, both_ways, tpu, in_blocks(spmd), apart, platform is Platform.GPU
+    ).write()
     whole = unsharded(program, spmd.phase, Mesh((("x", 1),)))
     dense = FunctionText(unstreamed(whole), names, None, Packed(whole, {}), unrolls=apart).write()
     arguments = ", ".join(["cfg", *names.arguments])
@@ -113,7 +116,7 @@ def emit_jax(
         *(helper for helper in used if helper not in first),
         *divided,
         "\n".join(functions),
-        mesh_and_build_text(spmd, names, step, apart),
+        mesh_and_build_text(spmd, names, step, apart, kernels="attention_in_kernel" in "\n".join(body)),
         *tables,
         *load,
         _main(spmd, names, weights is not None, rows.limited, streams),
@@ -133,7 +136,7 @@ def _doc(names: Names) -> str:
 
 def _runtime(streams: bool) -> dict[str, str]:
     """The helper functions by name, as text; with those for `streams`."""
-    return _helpers(RUNTIME, SCORES_RUNTIME, ROWS_RUNTIME, *([STREAMS_RUNTIME] if streams else []))
+    return _helpers(RUNTIME, SCORES_RUNTIME, KERNEL_RUNTIME, ROWS_RUNTIME, *([STREAMS_RUNTIME] if streams else []))
 
 
 def _helpers(*paths: Path) -> dict[str, str]:
@@ -147,7 +150,8 @@ def _functions(path: Path) -> Mapping[str, str]:
     text = path.read_text(encoding="utf-8")
     found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     lines = text.splitlines()  # once for all: `ast.get_source_segment` splits the file again for each
-    return MappingProxyType({node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in found})
+    first = {node.name: min([node.lineno, *(each.lineno for each in node.decorator_list)]) for node in found}
+    return MappingProxyType({node.name: "\n".join(lines[first[node.name] - 1 : node.end_lineno]) for node in found})
 
 
 def _used(helpers: Mapping[str, str], text: str) -> list[str]:
@@ -187,13 +191,15 @@ def _imports(text: str) -> str:
     third = ["import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import lax"]
     layouts = [*(["Format"] if "Format(" in text else []), "Layout"]
     layouts += ["with_layout_constraint"] if "laid_out(" in text else []
+    third += ["from jax.experimental import pallas as pl"] if "pl.BlockSpec" in text else []
     third += [f"from jax.experimental.layout import {', '.join(layouts)}"] if len(layouts) > 1 else []
     meshes = ", Mesh" if " Mesh(" in text else ""
     sharding = [
         f"from jax.sharding import AxisType{meshes}, NamedSharding",
         "from jax.sharding import PartitionSpec as P",
     ]
-    return "\n".join([*lines, "", *third, *sharding])
+    perhaps = TRITON if "triton.load" in text else []
+    return "\n".join([*lines, "", *third, *sharding, *perhaps])
 
 
 def _header(spmd: SpmdProgram, cost: Estimate, rows: Packed) -> str:

@@ -17,6 +17,8 @@ from .jax_text import CHOSEN, identifier
 TREES = {Kind.PARAM: "params", Kind.CACHE: "caches"}
 OWN = {"cfg", "carry", "stored", "mesh", "make", "build", "dense", "tensors", "main", "make_mesh", "Config", "FULL"}
 OWN |= {
+    "pl",
+    "triton",
     "WEIGHTS",
     "load",
     "run",

@@ -61,8 +61,7 @@ def main(folder: Path) -> None:
         module = load(folder / "step.py")
         mesh = Mesh(np.reshape(np.array(devices), wanted["sizes"]), wanted["names"]) if devices else _mesh(wanted)
         parts = bool(platform) and hasattr(module.FULL, "unrolled")  # as GPUs want them
-        step = module.build(mesh, unrolled(module) if parts else module.FULL)
-        lowered = step.lower(*step_arguments(module, mesh, parts))
+        lowered = _lowered(module, mesh, parts)
         options: dict[str, Any] = {}
         if room is not None:
             options["xla_tpu_user_reserved_hbm_bytes"] = int(_hbm_bytes(mesh) - room)
@@ -148,6 +147,18 @@ def _described(wanted: dict[str, Any]) -> list[Any]:
 
     xla_bridge.canonicalize_platform = canonicalize
     return list(topology.devices)
+
+
+def _lowered(module: Any, mesh: Mesh, parts: bool) -> jax.stages.Lowered:
+    """The step for the compiler; where JAX knows too little of GPUs that are not here for kernels, without these."""
+    step = module.build(mesh, unrolled(module) if parts else module.FULL)
+    try:
+        return step.lower(*step_arguments(module, mesh, parts))
+    except RuntimeError:
+        if getattr(module, "triton", None) is None:
+            raise
+        module.triton = None
+        return _lowered(module, mesh, parts)
 
 
 def _compiled(lowered: jax.stages.Lowered, options: dict[str, Any], ahead: bool) -> jax.stages.Compiled:

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
+from attending import CASES, compiled, emitted, ragged
 from emitted_files import run_files
 
 from escc.compiler.emit.jax_lines import WIDTH, Lines
 from escc.compiler.emit.jax_source import emit_jax
 from escc.compiler.jax.check import check_jax
-from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phases
 from escc.cost.blocks import in_blocks
 from escc.cost.hardware import Hardware
@@ -28,85 +27,6 @@ from escc.passes.expansion.expand import expand
 pytestmark = pytest.mark.usefixtures("forked_jax")
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "jax_attention.txt"
-MODEL = """
-model "attending"
-dim B = 4, L = {new}, M = 8192, E = 32, Q = 8, R = 4, K = 4, G = 2
-dim H = K * G
-param Wq: bf16[E,H,Q]
-param Wr: bf16[E,H,R]
-param Wk: bf16[E,K,Q]
-param Wv: bf16[E,K,Q]
-param z: bf16[H]
-param narrow: bf16[Q]
-main(x: bf16[B,L,E], t: bf16[B,M,R]) {{
-  cache keys, values: bf16[B,M,K,Q] @ {layout}
-  q[B,L,H,Q] = x[B,L,E] * Wq[E,H,Q]
-  r[B,L,H,R] = x[B,L,E] * Wr[E,H,R]
-  k[B,L,K,Q] = x[B,L,E] * Wk[E,K,Q]
-  v[B,L,K,Q] = x[B,L,E] * Wv[E,K,Q]
-  ks = append(keys, k, L into M)
-  vs = append(values, v, L into M)
-  s[B,L,H,M] @ {split} = q[B,L,H,Q] * ks[B,M,K,Q]
-  {scores}
-  {product}
-  return o
-}}
-phase prefill {{ }}
-"""
-PRODUCT = "o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,K,Q]"
-SPLIT, ALONE = ("BM_xK_yQ", "BLK_yGM_x"), ("B_xMK_yQ", "B_xLK_yGM")
-INDEXER = """\
-w[B,L,H,M] = r[B,L,H,R] * t[B,M,R]
-  f = relu(w / 2)
-  i: f32[B,L,M] = z[H] * f[B,L,H,M]
-  m = choose(i, over=M, keep=2048, mask=causal(L, M))
-  c[B,L,H,M] = m[B,L,M] * s[B,L,H,M]
-  p = softmax(c, over=M, mask=causal(L, M), among=m)"""
-CASES = {  # what makes shares of scores, and how caches and scores lie
-    "a window and a sink over a split context": ("p = softmax(s, over=M, mask=causal(L, M, window=3), sink=z)", SPLIT),
-    "a chunk and a cap": (
-        "c = 5 * tanh(s / 5)\n  p = softmax(c, over=M, mask=causal(L, M, chunk=4))",
-        ALONE,
-    ),
-    "scores of two products": (
-        "w[B,L,H,M] = r[B,L,H,R] * t[B,M,R]\n  p = softmax((s + w) / 3, over=M)",
-        SPLIT,
-    ),
-    "values that are made after the scores and gathered": (
-        "p = softmax(s, over=M)\n  y[B,M,K,Q] @ B_xM_yKQ = vs[B,M,K,Q] * narrow[Q]",
-        ALONE,
-    ),
-    "tokens that an indexer chooses over a split context": (INDEXER, SPLIT),
-    "tokens that an indexer chooses": (INDEXER, ALONE),
-}
-RAGGED = {"L": 10, "M": 12, "L_block": 4, "M_block": 5}  # blocks divide neither, nor what a chip has of the context
-
-
-@cache
-def compiled(name: str, new: int = 4096) -> CompiledPhase:
-    made, (layout, split) = CASES[name]
-    product = PRODUCT.replace("vs", "y") if "y[" in made else PRODUCT
-    source = Source("a.esti", MODEL.format(new=new, scores=made, layout=layout, split=split, product=product))
-    [one] = compile_phases(
-        expand(parse(source), source), ["prefill"], Mesh.parse("2x2"), Options(Hardware.of_paper("tpu-v4"))
-    )
-    return one
-
-
-def emitted(name: str, new: int = 4096) -> str:
-    one = compiled(name, new)
-    return emit_jax(one.program, one.spmd, one.estimate)
-
-
-def ragged(name: str) -> str:
-    """The module of a case, which compares itself at sizes that blocks do not divide."""
-    head, small, rest = emitted(name).partition("SMALL = ")
-    line, end, after = rest.partition("\n\n")
-    for field, size in RAGGED.items():
-        line = re.sub(rf"\b{field}=\d+", f"{field}={size}", line)
-    return head + small + line + end + after
-
-
 BROKEN = [
     ("tokens that an indexer chooses", "places - left, None", "0, left"),
     ("tokens that an indexer chooses", "start, first = at(0)", "start, first = at(1)"),

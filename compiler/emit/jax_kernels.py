@@ -1,0 +1,121 @@
+"""Which attention of a module for GPUs runs as one kernel, and its scores as the kernel makes them.
+
+A kernel (jax_kernel_runtime.py) makes scores of some queries and some of the context, for one of each of all else that
+there are scores of, such as sequences and heads. It multiplies matrices of floats of 16 bits, and does all else in
+those of 32. Attention that takes more than that runs in blocks of scores, as elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ...cost.attention import Attention
+from ...cost.scores import local_sizes
+from ...ir.dtype import Dtype
+from ...ir.expr import Call, Const, Expr, context_dims, operands, rotated_dims
+from ...ir.program import Einsum, Map, Op, Sum, operand_names
+from ...ir.spmd import SpmdProgram, SpmdValue
+
+LEAST_QUERIES = 32  # of fewer a kernel fills no tile, and what takes time is to read the caches
+MOST_FEATURES = 512  # a kernel holds all that there is of a query and of its result
+READ = frozenset({Dtype.BF16, Dtype.F32, Dtype.I32})
+
+
+@dataclass(frozen=True)
+class KernelScores:
+    """The scores of an attention as a kernel makes them: by `ops`, with `values` as these have them, for one of each of
+    the dims `rows`. `widened`: what it reads as floats of 32 bits; `contexts`: the dims of which it asks how much is
+    filled."""
+
+    ops: tuple[Op, ...]
+    values: Mapping[str, SpmdValue]
+    rows: frozenset[str]
+    widened: tuple[str, ...]
+    contexts: tuple[str, ...]
+
+
+def kernel_scores(one: Attention, spmd: SpmdProgram) -> KernelScores | None:
+    """The scores of an attention for a kernel; None where it runs in blocks."""
+    found = _Suits(one, spmd, spmd.table(), dict(spmd.sizes))
+    if not found.suits():
+        return None
+    pointwise = [op for op in one.scores if not isinstance(op, Einsum)]
+    read = {name for op in pointwise for name in operand_names(op)}
+    widened = tuple(p.value for p in one.parts if p.value in read and found.values[p.value].dtype is Dtype.BF16)
+    wide = {name: replace(found.values[name], dtype=Dtype.F32) for name in (*widened, *(o.result for o in one.scores))}
+    ops = tuple(replace(op, expr=_without_division(op.expr)) if isinstance(op, Map) else op for op in one.scores)
+    contexts = dict.fromkeys(dim for op in ops if isinstance(op, Map) for dim in sorted(context_dims(op.expr)))
+    return KernelScores(ops, {**found.values, **wide}, found.rows, widened, tuple(contexts))
+
+
+@dataclass(frozen=True)
+class _Suits:
+    """Whether a kernel takes an attention."""
+
+    one: Attention
+    spmd: SpmdProgram
+    values: Mapping[str, SpmdValue]
+    sizes: Mapping[str, int]
+
+    @cached_property
+    def rows(self) -> frozenset[str]:
+        """The dims that a kernel has one of."""
+        return frozenset(self.values[self.one.masked].dims) - {self.one.query, self.one.context}
+
+    def suits(self) -> bool:
+        """Whether it does."""
+        one = self.one
+        if one.query is None or local_sizes(self.values[one.masked], self.spmd)[one.query] < LEAST_QUERIES:
+            return False
+        own = one.product.operands.index(one.shares)
+        read = [*((part.value, part.labels) for part in one.parts), (one.values, one.product.indices[1 - own])]
+        every = [*read, (one.product.result, one.product.output)]
+        if any(self.values[name].dtype not in READ for name, _ in every):
+            return False
+        if not all(self.stands(name, labels) for name, labels in every):
+            return False
+        held, made = ({*self.inner(name, labels)} for name, labels in every[-2:])
+        features = held - {one.context}
+        plain = len(held) == 2 and one.context in held and made == {one.query, *features}
+        return plain and self.values[one.values].dtype is Dtype.BF16 and all(map(self.makes, one.scores))
+
+    def inner(self, name: str, labels: Sequence[str]) -> tuple[str, ...]:
+        """The labels that the local array of a value has in a kernel."""
+        pairs = zip(labels, self.values[name].dims, strict=True)
+        return tuple(label for label, dim in pairs if self.sizes[dim] > 1 and label not in self.rows)
+
+    def stands(self, name: str, labels: Sequence[str]) -> bool:
+        """Whether a value has a matrix at most in a kernel, not too wide, and rows as scores have them."""
+        inner, dims = self.inner(name, labels), self.values[name].dims
+        local = dict(zip(labels, local_sizes(self.values[name], self.spmd).values(), strict=True))
+        wide = max([local[label] for label in inner if label not in (self.one.query, self.one.context)], default=1)
+        alike = all((label in self.rows) == (dim in self.rows) for label, dim in zip(labels, dims, strict=True))
+        return alike and len({*inner}) == len(inner) <= 2 and wide <= MOST_FEATURES
+
+    def makes(self, op: Op) -> bool:
+        """Whether a kernel makes a score: a product of two matrices, or something pointwise."""
+        match op:
+            case Einsum(result, (a, b), (left, right), output, ()):
+                factors = [self.inner(a, left), self.inner(b, right)]
+                summed = {*factors[0]} & {*factors[1]}
+                plain = all(len(each) == 2 for each in factors) and len(summed) == 1
+                same = {self.values[name].dtype for name in (a, b)} == {Dtype.BF16}
+                read = {a, b}.isdisjoint(each.result for each in self.one.scores)
+                return plain and same and read and {*self.inner(result, output)} == {*factors[0], *factors[1]} - summed
+            case Map(_, expr):
+                return not rotated_dims(expr)
+            case Sum():
+                return True
+        return False
+
+
+def _without_division(expr: Expr) -> Expr:
+    """An expression that multiplies where another divides by what is the same everywhere, which takes GPUs longer."""
+    match expr:
+        case Call("divide", (a, b)) if not operands(b) and not context_dims(b):
+            return Call("multiply", (_without_division(a), Call("divide", (Const(1.0), b))))
+        case Call(function, arguments):
+            return Call(function, tuple(map(_without_division, arguments)))
+    return expr

@@ -45,7 +45,13 @@ MODELS = (
     ("qwen3-235b-a22b", NODES),
     ("deepseek-v3", "node=4,gpu=8"),
 )
-PREFILLS = (("llama-3-8b", "gpu=2"), ("palm-8b", "gpu=4"), ("llama-3-70b", NODE))
+PREFILLS = (
+    ("llama-3-8b", "gpu=2"),
+    ("palm-8b", "gpu=4"),
+    ("llama-3-70b", NODE),
+    ("mixtral-8x7b", NODE),
+    ("gpt-oss-120b", NODE),
+)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ def add_row(file: Path, name: str, cells: list[str], milliseconds: float, mesh: 
 
 @cache
 def drawing(shape: tuple[int, ...], dtype: jnp.dtype, most: int, place: Any) -> Callable[[], jax.Array]:
-    """What makes a tensor: floats up to 0.02, as small as weights are, of integers those below `most`."""
+    """What makes a tensor: floats up to 0.02, as small as weights are, of four bits up to 4; of integers those below
+    `most`."""
 
     def drawn():
         n = jnp.zeros(shape, jnp.uint32)
@@ -83,7 +84,7 @@ def drawing(shape: tuple[int, ...], dtype: jnp.dtype, most: int, place: Any) -> 
             n = (n ^ (n >> shift)) * np.uint32(factor)
         if jnp.issubdtype(dtype, jnp.integer):
             return (n % np.uint32(most)).astype(dtype)
-        signed = n.astype(jnp.int32).astype(jnp.float32) * (0.02 / 2**31)
+        signed = n.astype(jnp.int32).astype(jnp.float32) * ((4 if jnp.finfo(dtype).bits == 4 else 0.02) / 2**31)
         return (jnp.maximum(jnp.abs(signed), 2**-20) if dtype == jnp.float8_e8m0fnu else signed).astype(dtype)
 
     return jax.jit(drawn, out_shardings=place)

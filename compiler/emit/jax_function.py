@@ -44,7 +44,7 @@ class FunctionText:
     `both_ways`: the first results of the loops that pass halves of blocks both ways. `packed`: what is held as rows.
     `tpu`: collectives are written so that the TPU's compiler keeps them. `in_blocks`: what runs in blocks of scores.
     `unrolls`: where the module is told so, repetitions come one after another, and of stacks there are tuples of parts.
-    `kernels`: attention runs as kernels of GPUs, where it can.
+    `kernels`: attention and experts run as kernels of GPUs, where they can.
     """
 
     spmd: SpmdProgram
@@ -64,7 +64,7 @@ class FunctionText:
         kept = Kept(self.spmd.mesh, self.values, self.sizes) if self.tpu else None
         self.moves = Moves(self.values, lambda name: self.ops.kept(self.values[name].dims), kept)
         base, note = self.names.base, self._note
-        self.rows = Rows(self.packed, self.values, self.names, self.ops, self.lines, base, kept)
+        self.rows = Rows(self.packed, self.values, self.names, self.ops, self.lines, base, kept, self.kernels)
         self.loops = Loops(self.values, self.ops, self.moves, self.lines, base, note, self.both_ways)
         self.blocks = ScoreBlocks(
             self.in_blocks, self.spmd, self.values, self.names, self.ops, self.lines, note, self.kernels

@@ -1,13 +1,16 @@
-"""Which attention of a module for GPUs runs as one kernel, and its scores as the kernel makes them.
+"""What of a module for GPUs runs as one kernel: which attention, with its scores as the kernel makes them, and which
+rows are multiplied by the matrices of their experts.
 
-A kernel (jax_kernel_runtime.py) makes scores of some queries and some of the context, for one of each of all else that
-there are scores of, such as sequences and heads. It multiplies matrices of floats of 16 bits, and does all else in
-those of 32. Attention that takes more than that runs in blocks of scores, as elsewhere.
+A kernel of attention (jax_kernel_runtime.py) makes scores of some queries and some of the context, for one of each of
+all else that there are scores of, such as sequences and heads. It multiplies matrices of floats of 16 bits, and does
+all else in those of 32. Attention that takes more than that runs in blocks of scores, as elsewhere. One of experts
+(jax_expert_runtime.py) takes their matrices as they are stored, codes with a scale for each group of places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,9 +20,13 @@ from ...ir.dtype import Dtype
 from ...ir.expr import Call, Const, Expr, context_dims, operands, rotated_dims
 from ...ir.program import Einsum, Map, Op, Sum, operand_names
 from ...ir.spmd import SpmdProgram, SpmdValue
+from .jax_ops import beside
 
 LEAST_QUERIES = 32  # of fewer a kernel fills no tile, and what takes time is to read the caches
 MOST_FEATURES = 512  # a kernel holds all that there is of a query and of its result
+STORED = frozenset({Dtype.BF16, Dtype.FP8, Dtype.FP4, Dtype.INT8, Dtype.INT4})
+SCALES = frozenset({Dtype.BF16, Dtype.F32, Dtype.E8M0})
+LEAST_TILE = 32  # terms and columns; of groups of terms half as many
 READ = frozenset({Dtype.BF16, Dtype.F32, Dtype.I32})
 
 
@@ -48,6 +55,28 @@ def kernel_scores(one: Attention, spmd: SpmdProgram) -> KernelScores | None:
     ops = tuple(replace(op, expr=_without_division(op.expr)) if isinstance(op, Map) else op for op in one.scores)
     contexts = dict.fromkeys(dim for op in ops if isinstance(op, Map) for dim in sorted(context_dims(op.expr)))
     return KernelScores(ops, {**found.values, **wide}, found.rows, widened, tuple(contexts))
+
+
+def experts_in_kernel(op: Einsum, weights: str, experts: Collection[str], spmd: SpmdProgram) -> bool:
+    """Whether an einsum of rows of bf16 and of a matrix for each of `experts`, which are indices of it, is a kernel."""
+    values, sizes = spmd.table(), dict(spmd.sizes)
+
+    def local(name: str) -> dict[str, int]:
+        own = local_sizes(values[name], spmd).values()
+        every = zip(op.indices[op.operands.index(name)], own, strict=True)
+        return {index: n for index, n in every if index not in experts and n > 1}
+
+    codes, aside = local(weights), beside(op, values, sizes)
+    if op.zeros or values[weights].dtype not in STORED or len(codes) != 2:
+        return False
+    if any(math.gcd(n, 64) < LEAST_TILE for n in codes.values()):
+        return False
+    for scale in (name for name, host in aside.items() if host == weights):
+        groups = {index: n // local(scale).get(index, 1) for index, n in codes.items()}
+        tiled = (n in (codes[i], 1 if i in op.output else 0) or n % (LEAST_TILE // 2) == 0 for i, n in groups.items())
+        if values[scale].dtype not in SCALES or not all(tiled):
+            return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,19 @@ class Ops:
         `fused`: a TPU's compiler may make the numbers where it multiplies them. It does not of codes in groups that
         have less than eight bits; with scales of as few as eight, these are laid out for all places as they are stored
         (libtpu 0.0.42, v4: 268 MB for 2**28 codes in fp4 with scales in e8m0, where their numbers take 537)."""
+        scales, less = self.beside_texts(op, known, fused)
+        works, out = working_type(op, self.values[op.result].dtype), dict(read)
+        for host, times in scales.items():
+            dtype = Dtype.F32 if works is Dtype.F32 else read[host][1]  # of rows of codes that are narrow
+            given = [known[host], dtype_text(dtype), *times, *([less[host]] if host in less else [])]
+            out[host] = f"decoded({', '.join(given)})", dtype
+        return out, frozenset(beside(op, self.values, self.sizes))
+
+    def beside_texts(
+        self, op: Einsum, known: Mapping[str, str], fused: bool = False
+    ) -> tuple[dict[str, list[str]], dict[str, str]]:
+        """The texts of the scales, and of the zero points, of the operands of an einsum that have such, along the
+        dimensions of these."""
         indices = dict(zip(op.operands, op.indices, strict=True))
         aside, zeros = beside(op, self.values, self.sizes), {op.operands[zero] for _, zero in op.zeros}
         scales: dict[str, list[str]] = {host: [] for host in aside.values()}
@@ -134,12 +147,7 @@ class Ops:
                 less[host] = f"zeros={text}"
             else:
                 scales[host].append(text)
-        works, out = working_type(op, self.values[op.result].dtype), dict(read)
-        for host, times in scales.items():
-            dtype = Dtype.F32 if works is Dtype.F32 else read[host][1]  # of rows of codes that are narrow
-            given = [known[host], dtype_text(dtype), *times, *([less[host]] if host in less else [])]
-            out[host] = f"decoded({', '.join(given)})", dtype
-        return out, frozenset(aside)
+        return scales, less
 
     def _lookup(
         self, op: Take | TopK | Iota, texts: Mapping[str, str], held: Mapping[str, list[str]], dims: list[str]

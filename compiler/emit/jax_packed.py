@@ -86,8 +86,9 @@ class Factor:
 @dataclass(frozen=True)
 class RowProduct:
     """An einsum of rows, those of the value `rows`. `entry`: the indices of an entry of the mask; `weights`: the factor
-    that has a matrix for each expert, over whose indices `summed` it is contracted; None where there is none.
-    `blocks`: of the result, where it is held as rows of blocks of entries, the indices of these."""
+    that has a matrix for each expert, over whose indices `summed` it is contracted; None where there is none. `after`:
+    the factors by which what that makes is multiplied, such as a scale of each column. `blocks`: of the result, where
+    it is held as rows of blocks of entries, the indices of these."""
 
     rows: str
     packing: Packing
@@ -97,6 +98,7 @@ class RowProduct:
     summed: tuple[str, ...]
     output: tuple[str, ...]
     blocks: tuple[str, ...] | None = None
+    after: tuple[Factor, ...] = ()
 
 
 @dataclass
@@ -266,12 +268,15 @@ def _product(
     if not matrices:
         return RowProduct(rows, packing, entry, tuple(factors), None, (), output)
     [(weights, summed), *more] = matrices
-    others = tuple(f for f in factors if f is not weights)
-    read = {i for f in others for i in f.indices} - set(entry)
     made = {i for i in weights.indices if i in output} - set(entry)
-    if more or not set(summed) <= read or read & made or set(output) - set(entry) - made:
+    after = tuple(f for f in factors if f is not weights and set(f.indices) & made)
+    others = tuple(f for f in factors if f is not weights and f not in after)
+    read = {i for f in others for i in f.indices} - set(entry)
+    if more or not set(summed) <= read or set(output) - set(entry) - made:
         return None
-    return RowProduct(rows, packing, entry, others, weights, summed, output)
+    if any(f.rows or f.one or set(f.indices) - set(entry) - made for f in after):
+        return None
+    return RowProduct(rows, packing, entry, others, weights, summed, output, after=after)
 
 
 def packed(spmd: SpmdProgram) -> Packed:

@@ -17,6 +17,7 @@ from ...ir.dtype import Dtype
 from ...ir.inert import literal
 from ...ir.program import Choose, Einsum, Map, Op, Reduce, Sum, operand_names
 from ...ir.spmd import Move, SpmdValue
+from .jax_kernels import experts_in_kernel
 from .jax_lines import Lines, Scope
 from .jax_moves import Moves, tuple_text
 from .jax_ops import Ops, einsum_text, sum_of, working_type
@@ -27,7 +28,8 @@ from .jax_tree import Names
 
 @dataclass(frozen=True)
 class Rows:
-    """Writes what is packed. `base`: the name of a value within its repeat."""
+    """Writes what is packed. `base`: the name of a value within its repeat. `kernels`: for GPUs, where experts are
+    kernels if they can."""
 
     packed: Packed
     values: Mapping[str, SpmdValue]
@@ -36,6 +38,7 @@ class Rows:
     lines: Lines
     base: Callable[[str], str]
     kept: Kept | None
+    kernels: bool = False
 
     @property
     def moves(self) -> Moves:
@@ -281,16 +284,7 @@ class Rows:
         if product.weights is None:
             made = einsum_text(terms, [ROW, *rest], dtype)
         else:
-            weights = product.weights
-            columns = [i for i in weights.indices if i not in entry and i not in product.summed]
-            text, own = read[weights.name]
-            order = [*(i for i in entry if i in weights.indices), *product.summed, *columns]
-            wide = dtype if len(terms) == 1 else Dtype.F32
-            narrow = wide if len(terms) > 1 else terms[0][1]
-            left, right = einsum_text(terms, [ROW, *product.summed], narrow), align_text(text, weights.indices, order)
-            stack = self._stack(weights, entry, right, scope) if own is narrow else None
-            more = f", {stack}" if stack else ""
-            made = f"expert_dot({left}, {right}, {at}, {dtype_text(dtype)}{more})"
+            made, columns = self._of_experts(op, product, product.weights, terms, read, at, scope)
             made = align_text(made, [ROW, *columns], [ROW, *rest])
         if product.blocks is not None:
             places = tuple(entry.index(i) for i in product.blocks)
@@ -300,6 +294,38 @@ class Rows:
         kept = [i for i in entry if i in product.output]
         places = tuple(entry.index(i) for i in kept)
         return align_text(f"summed({made}, {at}, {places})", [*kept, *rest], product.output)
+
+    def _of_experts(
+        self,
+        op: Einsum,
+        product: RowProduct,
+        weights: Factor,
+        terms: Sequence[tuple[str, Dtype, Sequence[str]]],
+        read: Mapping[str, tuple[str, Dtype]],
+        at: str,
+        scope: Scope,
+    ) -> tuple[str, list[str]]:
+        """The text of rows, the product of `terms`, times the matrix of their expert and what comes after, and the
+        indices that it has beside the row's."""
+        dtype, entry = self.values[op.result].dtype, product.entry
+        columns = [i for i in weights.indices if i not in entry and i not in product.summed]
+        order = [*(i for i in entry if i in weights.indices), *product.summed, *columns]
+        text, own = read[weights.name]
+        wide = dtype if len(terms) == 1 else Dtype.F32
+        narrow = wide if len(terms) > 1 else terms[0][1]
+        left, right = einsum_text(terms, [ROW, *product.summed], narrow), align_text(text, weights.indices, order)
+        stack = self._stack(weights, entry, right, scope) if own is narrow else None
+        first = Dtype.F32 if product.after else dtype
+        given = [left, right, at, dtype_text(first), *([stack] if stack else [])]
+        made = f"expert_dot({', '.join(given)})"
+        if self.kernels and narrow is Dtype.BF16 and experts_in_kernel(op, weights.name, entry, self.packed.spmd):
+            stored = [scope.texts[weights.name], *self.ops.beside_texts(op, scope.texts)[0].get(weights.name, [])]
+            codes, *scales = (align_text(text, weights.indices, order) for text in stored)
+            made = f"expert_dot_in_kernel({', '.join([left, codes, at, dtype_text(first), *scales])})"
+        for factor in product.after:
+            rows, dims = self._rows(factor, read[factor.name][0], entry, at, scope)
+            made += f" * {align_text(rows, dims, [ROW, *columns])}"
+        return (f"({made}).astype({dtype_text(dtype)})" if product.after else made), columns
 
     def _stack(self, weights: Factor, entry: Sequence[str], text: str, scope: Scope) -> str | None:
         """The matrices of experts of all repetitions, and which of these a body has as `text`; None where they are not

@@ -40,9 +40,10 @@ from .jax_tree import OWN, TREES, Leaf, Names, names_of
 
 # Nothing of a model stands in the first two lines, where Python looks for an encoding (PEP 263).
 TITLE = '"""A step of a model on the chips of a mesh, in JAX, with its collectives spelled out.'
-RUNTIME, SCORES_RUNTIME, KERNEL_RUNTIME, ROWS_RUNTIME, STREAMS_RUNTIME = (
-    Path(__file__).with_name(f"jax_{name}runtime.py") for name in ("", "scores_", "kernel_", "rows_", "streams_")
-)
+RUNTIME, SCORES_RUNTIME, KERNEL_RUNTIME, ROWS_RUNTIME, EXPERT_RUNTIME, STREAMS_RUNTIME = RUNTIMES = [
+    Path(__file__).with_name(f"jax_{name}runtime.py")
+    for name in ("", "scores_", "kernel_", "rows_", "expert_", "streams_")
+]
 CHECKPOINTS = Path(checkpoint_files.__file__), Path(parameter_parts.__file__)
 # Of the largest element, in floats of 32 bits: how far results may be from those of the unsharded program; and where
 # rounding takes these farther than that from what they were exactly, as over many layers of many norms, twice as far as
@@ -116,7 +117,7 @@ def emit_jax(
         *(helper for helper in used if helper not in first),
         *divided,
         "\n".join(functions),
-        mesh_and_build_text(spmd, names, step, apart, kernels="attention_in_kernel" in "\n".join(body)),
+        mesh_and_build_text(spmd, names, step, apart, kernels="_in_kernel(" in "\n".join(body)),
         *tables,
         *load,
         _main(spmd, names, weights is not None, rows.limited, streams),
@@ -136,7 +137,7 @@ def _doc(names: Names) -> str:
 
 def _runtime(streams: bool) -> dict[str, str]:
     """The helper functions by name, as text; with those for `streams`."""
-    return _helpers(RUNTIME, SCORES_RUNTIME, KERNEL_RUNTIME, ROWS_RUNTIME, *([STREAMS_RUNTIME] if streams else []))
+    return _helpers(*(path for path in RUNTIMES if streams or path != STREAMS_RUNTIME))
 
 
 def _helpers(*paths: Path) -> dict[str, str]:
@@ -198,7 +199,7 @@ def _imports(text: str) -> str:
         f"from jax.sharding import AxisType{meshes}, NamedSharding",
         "from jax.sharding import PartitionSpec as P",
     ]
-    perhaps = TRITON if "triton.load" in text else []
+    perhaps = TRITON if "triton." in text else []
     return "\n".join([*lines, "", *third, *sharding, *perhaps])
 
 

@@ -245,6 +245,17 @@ def count_calls(expr: Expr) -> int:
             return 0
 
 
+def functions(expr: Expr) -> frozenset[str]:
+    """The functions that are applied in it."""
+    match expr:
+        case Call(function, arguments):
+            return frozenset({function}).union(*map(functions, arguments))
+        case Rotate(inner, _):
+            return functions(inner)
+        case _:
+            return frozenset()
+
+
 def linear_operands(expr: Expr) -> frozenset[str]:
     """The operands in which the expression is linear while every other operand is held fixed.
 

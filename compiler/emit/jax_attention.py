@@ -122,7 +122,7 @@ class ScoreBlocks:
         function = scope.new(f"{self.names.base(name)} scores")
         inner.used.add(function)
         taken, parts = list[str](), list[tuple[Sequence[str], str]]()
-        for part in cut_from:
+        for part in kernel.parts if kernel else cut_from:
             text = scope.texts[part.value]
             own = text if text.isidentifier() and text not in taken else inner.new(self.names.base(part.value))
             inner.texts[part.value] = own

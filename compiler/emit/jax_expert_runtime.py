@@ -117,14 +117,19 @@ def matrix_of_tile(
 def expert_dot_in_kernel(a: jax.Array, codes: jax.Array, at: Routing, dtype: Any, *scales: jax.Array) -> jax.Array:
     """What `expert_dot` gives of rows and of the matrices that codes with scales stand for, of which each has one for a
     group of places along terms or columns: [rows, terms] and [*experts, terms, columns] give [rows, columns]. By one
-    kernel of a GPU; on CPUs the steps of that, one after another. Where JAX has nothing that compiles kernels, XLA
-    makes the matrices first.
+    kernel of a GPU; where JAX has nothing that compiles kernels, XLA makes the matrices first. On CPUs where these are
+    small the steps of the kernel, one after another, so that they are compared, too; else as by XLA.
     """
+
+    def by_xla(*_: jax.Array) -> jax.Array:
+        return expert_dot(a, decoded(codes, a.dtype, *scales) if scales else codes, at, dtype)
+
     plain = at.sizes.size == 1 and codes.dtype == a.dtype  # one product, which reads the matrix where it lies
     if triton is None or plain or (is_packed(codes.dtype) and codes.shape[-1] % 2):
-        return expert_dot(a, decoded(codes, a.dtype, *scales) if scales else codes, at, dtype)
+        return by_xla()
     (terms, columns), experts, rows = codes.shape[-2:], at.sizes.size, max(len(a), 16)  # of a tile, at the least
-    whole = [codes, *(jnp.broadcast_to(each, (*codes.shape[:-2], *each.shape[-2:])) for each in scales)]
+    whole = [codes, *(each.reshape((1,) * (codes.ndim - each.ndim) + each.shape) for each in scales)]
+    whole = [jnp.broadcast_to(each, (*codes.shape[:-2], *each.shape[-2:])) for each in whole]
     given = [each.reshape(experts, *each.shape[-2:]) for each in whole]
     kinds = [each.dtype for each in given]
     groups = [(terms // each.shape[1], columns // each.shape[2]) for each in given]
@@ -169,6 +174,8 @@ def expert_dot_in_kernel(a: jax.Array, codes: jax.Array, at: Routing, dtype: Any
             interpret=cpu,
             name="experts",
         )
-        return made
+        return lambda *given: made(*given)[: len(a)]
 
-    return lax.platform_dependent(*arrays, cpu=run(True), default=run(False))[: len(a)]
+    few = codes.size * (len(a) + experts) <= 2**24
+    found: jax.Array = lax.platform_dependent(*arrays, cpu=run(True) if few else by_xla, default=run(False))
+    return found

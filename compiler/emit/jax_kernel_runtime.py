@@ -88,16 +88,19 @@ def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+def features_of(sizes: Mapping[str, int], parts: Sequence[str], weights: str, query: str, context: str) -> int:
+    """The features of a query, and those that parts with a number for each query and place of the context are worth."""
+    read = [[a for a in letters if a not in weights] for letters in parts if query in letters]
+    pairs = [letters for letters in parts if query in letters and context in letters]
+    return 64 * len(pairs) + sum(math.prod(power_of_two(sizes[a]) for a in own) for own in read if own)
+
+
 def suited(features: int) -> tuple[int, int, int, int]:
-    """For so many features of a query, of a place of the context or of a result: the most queries and places that a
-    tile has, how many warps make it, and how many tiles of the context are on their way at once."""
-    return (
-        (128, 64, 4, 3)
-        if features <= 64
-        else (64, 64, 4, 3)
-        if features <= 128
-        else (64 if features <= 256 else 32, 32, 4, 2)
-    )
+    """For so many features of a query: the most queries and places of the context that a tile has, how many warps make
+    it, and how many tiles of the context are on their way at once."""
+    if features <= 128:
+        return (128 if features <= 64 else 64, 64, 4, 3)
+    return (64, 32, 4, 2) if features <= 256 else (32 if features <= 512 else 16, 32, 4, 2)
 
 
 def shown_tiles(tiles: Tiles, limits: Sequence[tuple[str, jax.Array, str, jax.Array]]) -> tuple[jax.Array, jax.Array]:
@@ -184,7 +187,8 @@ def attention_in_kernel(
     dtype: Any,
     limits: Sequence[tuple[str, jax.Array, str, jax.Array]] = (),
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What `attention_in_blocks` gives, by one kernel of a GPU; on CPUs the steps of that, one after another.
+    """What `attention_in_blocks` gives, by one kernel of a GPU. On CPUs where there is little the steps of that, one
+    after another, so that these are compared, too; else blocks.
 
     Arguments are as there, but `scores` makes a tile for one of each letter that weights have beside those of `blocks`,
     queries and the context, of arrays without these letters. Tiles are as large as `blocks`, or as suits the kernel.
@@ -192,13 +196,16 @@ def attention_in_kernel(
     """
     weights, held, out = product.replace("->", ",").split(",")
     rows = "".join(letter for letter in weights if letter not in blocks)
+
+    def in_blocks(*_: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        every = for_all(scores, [letters for letters, _ in parts], weights, rows)
+        return attention_in_blocks(every, parts, product, values, blocks, weighing, dtype, limits)
+
     if triton is None:
-        scores = for_all(scores, [letters for letters, _ in parts], weights, rows)
-        return attention_in_blocks(scores, parts, product, values, blocks, weighing, dtype, limits)
+        return in_blocks()
     given = [*parts, (held, values)]
     sizes = {letter: n for letters, a in given for letter, n in zip(letters, a.shape, strict=True)}
-    widest = max(math.prod(power_of_two(sizes[a]) for a in letters if a not in weights) for letters, _ in given)
-    *most, warps, stages = suited(widest)
+    *most, warps, stages = suited(features_of(sizes, [letters for letters, _ in parts], weights, *blocks))
     height, width = (
         power_of_two(min(n, sizes[letter], limit) // 2 + 1)
         for (letter, n), limit in zip(blocks.items(), most, strict=True)
@@ -234,6 +241,10 @@ def attention_in_kernel(
             interpret=cpu,
             name="attention",
         )
-        return made
+        return lambda *given: tuple(made(*given))
 
-    return tuple(lax.platform_dependent(*arrays, cpu=run(True), default=run(False)))
+    few = math.prod(sizes.values()) <= 2**20
+    found: tuple[jax.Array, jax.Array, jax.Array] = lax.platform_dependent(
+        *arrays, cpu=run(True) if few else in_blocks, default=run(False)
+    )
+    return found

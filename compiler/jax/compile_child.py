@@ -154,8 +154,8 @@ def _lowered(module: Any, mesh: Mesh, parts: bool) -> jax.stages.Lowered:
     step = module.build(mesh, unrolled(module) if parts else module.FULL)
     try:
         return step.lower(*step_arguments(module, mesh, parts))
-    except RuntimeError:
-        if getattr(module, "triton", None) is None:
+    except RuntimeError as error:
+        if isinstance(error, NotImplementedError) or getattr(module, "triton", None) is None:
             raise
         module.triton = None
         return _lowered(module, mesh, parts)

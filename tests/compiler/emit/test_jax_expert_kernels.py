@@ -146,6 +146,7 @@ CODES: dict[str, dict[str, Any]] = {
     "four bits with scales of groups": {"inner": "fp4[X,E,F] * e8m0[X,E2,F]", "outer": "int4[X,F,E] * bf16[X,F2,E]"},
     "bytes with scales of blocks": {"inner": "fp8[X,E,F] * f32[X,E2,F2]", "outer": "fp8[X,F,E] * f32[X,F2,E2]"},
 }
+CODES["bytes with scales of columns alone"] = {"inner": "int8[X,E,F] * f32[F2]", "outer": "fp8[X,F,E] * f32[X,E2]"}
 XLA: dict[str, dict[str, Any]] = {  # no kernel makes both products
     "zero points": {"inner": "(int4[X,E,F] - int4[X,E2,F]) * bf16[X,E2,F]", "outer": "f32[X,F,E]"},
     "groups that are too small for a tile": {"inner": "int8[X,E,F] * bf16[X,E8,F]", "outer": "f32[X,F,E]"},

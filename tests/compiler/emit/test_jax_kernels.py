@@ -79,7 +79,9 @@ MODEL = """
 model "attending"
 dim B = 4, L = {new}, M = 262144, Q = {features}, W = 8
 dim H = 4
-main(q: {dtype}[B,L,H,Q], k: {cache}[B,L,Q], v: {cache}[B,L,W], t: bf16[B,L,M]) {{
+main(q: {dtype}[B,L,H,Q], k: {cache}[B,L,Q], v: {cache}[B,L,W],
+     t: bf16[B,L,M], g: bf16[B,L,M], h: bf16[B,L,M], y: bf16[B]) {{
+  param z: {scale}[H]
   cache keys: {cache}[B,M,Q] @ BMQ
   cache values: {cache}[B,M,W] @ BMW
   ks = append(keys, k, L into M)
@@ -100,10 +102,13 @@ def module(
     features: int = 16,
     dtype: str = "bf16",
     cache: str = "bf16",
+    scale: str = "bf16",
     scores: str = SCORES,
     product: str = PRODUCT,
 ) -> str:
-    text = MODEL.format(new=new, features=features, dtype=dtype, cache=cache, scores=scores, product=product)
+    text = MODEL.format(
+        new=new, features=features, dtype=dtype, cache=cache, scale=scale, scores=scores, product=product
+    )
     source = Source("a.esti", text)
     options = Options(Hardware.load("h100"))
     [one] = compile_phases(expand(parse(source), source), ["main"], Mesh.parse("2"), options)
@@ -113,7 +118,8 @@ def module(
 LARGE: dict[str, dict[str, Any]] = {
     "as it is": {},
     "a bias of each score": {"scores": SCORES.replace("sqrt(size(Q))", "sqrt(size(Q)) + t / 3")},
-    "as many features as a kernel holds": {"features": 512},
+    "what is the same for all scores of a head or of a sequence": {"scores": SCORES.replace("c = s", "c = s * z + y")},
+    "as many features as a kernel holds": {"features": 512, "scores": SCORES.replace("c = s", "c = t + g + s")},
     "features that are no power of two": {"features": 24},
     "few queries, but enough": {"new": LEAST_QUERIES},
 }
@@ -122,6 +128,12 @@ ELSEWHERE: dict[str, dict[str, Any]] = {
     "more features than a kernel holds": {"features": 513},
     "floats that no product of a kernel takes": {"dtype": "f32"},
     "caches of bytes": {"cache": "fp8"},
+    "weights in floats of 32 bits": {"scale": "f32", "scores": SCORES.replace("c = s", "c = s * z")},
+    "a function that Triton has not": {"scores": SCORES.replace("c = s / sqrt(size(Q))", "c = erf(s)")},
+    "more than fits beside what there is for each pair": {
+        "features": 512,
+        "scores": SCORES.replace("c = s", "c = t + g + h + s"),
+    },
     "products of three": {"scores": "s[B,L,H,M] = q[B,L,H,Q] * ks[B,M,Q] * t[B,L,M]\n  c = s / 4"},
     "products of scores": {"scores": SCORES.replace("c = s", "r[B,L,H,M] = s[B,L,H,M] * t[B,L,M]\n  c = r")},
 }
@@ -132,6 +144,17 @@ def test_attention_is_a_kernel_where_matrices_and_what_is_pointwise_make_its_sco
     text = module(**LARGE[name])
     assert KERNEL in text and BLOCKS not in text.partition("\ndef main(")[2]
     assert "check_vma=False" in text
+
+
+def test_such_attention_agrees_with_the_program_unsharded(tmp_path: Path) -> None:
+    texts = {name: module(**each) for name, each in LARGE.items()}
+    assert run_files(texts, tmp_path) == dict.fromkeys(texts, "0")
+
+
+def test_what_jumps_reads_a_quotient_as_it_is() -> None:
+    scores = "s[B,L,H,M] = q[B,L,H,Q] * ks[B,M,Q]\n  c = s / 6 + floor(t / 41) / 7"
+    step = module(scores=scores).partition("_scores(q")[2].partition("attention_in_kernel")[0]
+    assert "/ 41" in step and "/ 6" not in step and "/ 7" not in step
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)

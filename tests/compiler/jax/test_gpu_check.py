@@ -209,3 +209,38 @@ def test_the_command_says_why_where_there_is_no_gpu(tmp_path: Path, monkeypatch:
     done = CliRunner().invoke(app, told)
     assert done.exit_code == 1 and "JAX finds no GPU on this machine: Unknown backend cuda." in done.output
     assert "--backend jax" in done.output
+
+
+LOWERED = """
+import sys
+sys.argv = ["", ""]
+from escc.compiler.jax import compile_child
+
+
+class Module:
+    FULL, triton = None, "what compiles kernels"
+
+    def __init__(self, error):
+        self.error = error
+
+    def build(self, mesh, cfg):
+        return self
+
+    def lower(self):
+        if self.triton is None:
+            return "in blocks"
+        raise self.error
+
+
+compile_child.step_arguments = lambda *_: ()
+assert compile_child._lowered(Module(RuntimeError("No supported GPU devices found")), None, False) == "in blocks"
+try:
+    compile_child._lowered(Module(NotImplementedError("erf")), None, False)
+except NotImplementedError:
+    print("raised")
+"""
+
+
+def test_a_module_is_lowered_without_kernels_only_where_jax_does_not_know_the_gpu() -> None:
+    done = subprocess.run([sys.executable, "-c", LOWERED], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "raised", done.stderr

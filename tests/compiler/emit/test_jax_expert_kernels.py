@@ -151,6 +151,13 @@ XLA: dict[str, dict[str, Any]] = {  # no kernel makes both products
     "zero points": {"inner": "(int4[X,E,F] - int4[X,E2,F]) * bf16[X,E2,F]", "outer": "f32[X,F,E]"},
     "groups that are too small for a tile": {"inner": "int8[X,E,F] * bf16[X,E8,F]", "outer": "f32[X,F,E]"},
     "matrices that no tile divides": {"inner": PLAIN[0], "outer": PLAIN[1], "columns": 96 + 16},
+    "more bytes than are counted in 31 bits": {
+        "inner": "fp8[X,E,F] * f32[X,F]",
+        "outer": "f32[X,F,E]",
+        "terms": 2**14,
+        "columns": 5 * 2**13,
+    },
+    "scales of bytes": {"inner": "int8[X,E,F] * fp8[X,E2,F]", "outer": "f32[X,F,E]"},
     "rows of f32": {"inner": PLAIN[0], "outer": PLAIN[1], "dtype": "f32"},
 }
 BROKEN = [
@@ -178,10 +185,32 @@ def module(
     groups = ("E2 = E / 32", "F2 = F / 32", "E8 = E / 8")
     own = "".join(f", {group}" for group in groups if group[:2] in inner + outer)
     text = MODEL.format(inner=inner, outer=outer, dtype=dtype, terms=terms, columns=columns, groups=own)
+    return emitted(text, platform)
+
+
+def emitted(text: str, platform: Platform) -> str:
+    """The module of a model, for two chips."""
     source = Source("a.esti", text)
     options = Options(Hardware.load("h100"))
     [one] = compile_phases(expand(parse(source), source), ["main"], Mesh.parse("2"), options)
     return emit_jax(one.program, one.spmd, one.estimate, platform=platform)
+
+
+TWO_DIMS = """
+dim B = 512, E = 256, X = 8, N = 2, I = 256
+dim F = N * I
+main(n: bf16[B,E], s: f32[B,X]) {
+  param Wi: bf16[X,E,F]
+  param Wd: bf16[X,F,E]
+  m: bf16 = choose(s, over=X, keep=2)
+  t[B,X,E] = m[B,X] * n[B,E]
+  u[B,X,F] @ BXN_xI = t[B,X,E] * Wi[X,E,F]
+  h = relu(u)
+  d[B,X,E] = h[B,X,F] * Wd[X,F,E]
+  y[B,E] = m[B,X] * s[B,X] * d[B,X,E]
+  return y
+}
+"""
 
 
 def step(text: str) -> str:
@@ -204,6 +233,12 @@ def test_other_experts_are_multiplied_by_xla(name: str) -> None:
     text = module(**XLA[name])
     assert "expert_dot_in_kernel(" not in step(text) and step(text).count("expert_dot(") == 2
     assert "pallas" not in text
+
+
+def test_columns_of_two_dims_are_multiplied_by_xla_though_a_chip_has_one_place_of_one(tmp_path: Path) -> None:
+    text = emitted(TWO_DIMS, Platform.GPU)
+    assert "BXN_xI" in text and "expert_dot_in_kernel(" not in step(text)
+    assert run_files({"two": text}, tmp_path) == {"two": "0"}
 
 
 def test_modules_with_kernels_agree_with_the_program_unsharded_and_broken_ones_do_not(tmp_path: Path) -> None:

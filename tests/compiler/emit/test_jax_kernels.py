@@ -87,7 +87,7 @@ main(q: {dtype}[B,L,H,Q], k: {cache}[B,L,Q], v: {cache}[B,L,W],
   ks = append(keys, k, L into M)
   vs = append(values, v, L into M)
   {scores}
-  p = softmax(c, over=M, mask=causal(L, M))
+  p = softmax(c / 3, over=M, mask=causal(L, M))
   {product}
   return o
 }}
@@ -167,7 +167,7 @@ def test_other_attention_runs_in_blocks(name: str) -> None:
 def test_kernels_multiply_by_what_others_divide_by() -> None:
     step, _, dense = module().partition("\ndef dense(")
     assert "s * (1 / math.sqrt(cfg.Q))" in step and "s / math.sqrt(cfg.Q)" not in step
-    assert "s / math.sqrt(cfg.Q)" in dense
+    assert "s / math.sqrt(cfg.Q)" in dense and "c / 3" in dense and "c / 3" not in step  # which a mask reads
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -12,12 +12,16 @@ import pytest
 from attending import CASES, emitted, ragged
 from emitted_files import run_files
 
-from escc.compiler.emit.jax_kernel_runtime import Tiles, shown_tiles
-from escc.compiler.emit.jax_kernels import LEAST_QUERIES
+from escc.compiler.emit.jax_kernel_runtime import Tiles, features_of, shown_tiles
+from escc.compiler.emit.jax_kernels import LEAST_QUERIES, _Suits
 from escc.compiler.emit.jax_source import emit_jax
+from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phases
+from escc.cost.attention import Attention
+from escc.cost.blocks import in_blocks
 from escc.cost.hardware import Hardware
 from escc.cost.platform import Platform
+from escc.cost.scores import local_sizes
 from escc.ir.diagnostics import Source
 from escc.ir.mesh import Mesh
 from escc.ir.text.read import parse
@@ -97,7 +101,7 @@ PRODUCT = "o[B,L,H,W] = p[B,L,H,M] * vs[B,M,W]"
 
 
 @cache
-def module(
+def planned(
     new: int = 4096,
     features: int = 16,
     dtype: str = "bf16",
@@ -105,13 +109,18 @@ def module(
     scale: str = "bf16",
     scores: str = SCORES,
     product: str = PRODUCT,
-) -> str:
+) -> CompiledPhase:
     text = MODEL.format(
         new=new, features=features, dtype=dtype, cache=cache, scale=scale, scores=scores, product=product
     )
     source = Source("a.esti", text)
     options = Options(Hardware.load("h100"))
     [one] = compile_phases(expand(parse(source), source), ["main"], Mesh.parse("2"), options)
+    return one
+
+
+def module(**what: Any) -> str:
+    one = planned(**what)
     return emit_jax(one.program, one.spmd, one.estimate, platform=Platform.GPU)
 
 
@@ -144,6 +153,22 @@ def test_attention_is_a_kernel_where_matrices_and_what_is_pointwise_make_its_sco
     text = module(**LARGE[name])
     assert KERNEL in text and BLOCKS not in text.partition("\ndef main(")[2]
     assert "check_vma=False" in text
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_features_are_counted_alike_where_kernels_are_chosen_and_where_tiles_are_cut(name: str) -> None:
+    spmd = planned(**LARGE[name]).spmd
+    [one] = in_blocks(spmd)
+    assert isinstance(one, Attention)
+    values, sizes = spmd.table(), dict(spmd.sizes)
+    found = _Suits(one, spmd, values, sizes)
+    local: dict[str, int] = {}
+    for part in found.parts:
+        local |= dict(zip(part.labels, local_sizes(values[part.value], spmd).values(), strict=True))
+    letters = ["".join(part.labels) for part in found.parts]
+    assert one.query is not None
+    counted = features_of(local, letters, "".join(values[one.masked].dims), one.query, one.context)
+    assert counted == found.wide() >= LARGE[name].get("features", 16)
 
 
 def test_such_attention_agrees_with_the_program_unsharded(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 The integer program of `copies_program` is solved, of plans that cost less than is known, and its answer spelled out
 over the very arcs that it took. If that holds more than there is, what is held there is kept out by a row, and the
-program is solved again. Where the solver is not done the linear relaxation has a bound.
+program is solved again. Where the solver is not done the linear relaxation has a bound, and its answer is looked at
+while no plan is known.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ FEW_NODES = 400  # for one with MANY_ARCS, which is seldom settled, however long
 LEAST_NODES = 100  # for each program
 ROUNDS = 40  # programs that are solved
 MOST_ROWS = 60_000  # of all these programs: large ones take seconds each, and a row more seldom moves their bound
+UNKNOWN_ROWS = 2 * MOST_ROWS  # while no plan is known: one that holds too much says what to leave out next
 MOST_RELAXED = 20_000  # rows of a linear relaxation, which takes half a minute with thrice as many
 SOLVER = "cp-sat"  # all columns are 0 or 1 in plans, and rows of bytes leave a weak relaxation
 SLACK = 1e-6  # relative: a bound that close is that of the answer
@@ -99,7 +101,7 @@ class _Settling:
         bound = -math.inf
         model = program.model()
         for n in range(ROUNDS):
-            if n * len(model.low) > MOST_ROWS:
+            if n * len(model.low) > (MOST_ROWS if self.price < math.inf else UNKNOWN_ROWS):
                 break
             nodes //= 2
             answer = self.solve(model, unit, max(nodes, LEAST_NODES))
@@ -116,7 +118,7 @@ class _Settling:
                 if bound >= self.price * (1 - settings.gap):
                     break
             wrong = [KeptOut(cycle) for cycle in rounds] or [self.alike(program, plan, answer.x, fits)]
-            if not (nearer or least - answer.bound <= SLACK * abs(least)):
+            if self.price < math.inf and not nearer and least - answer.bound > SLACK * abs(least):
                 break  # the solver was not done
             images = column_images(program) if images is None else images
             for one in wrong:

@@ -76,6 +76,25 @@ def test_every_capacity_gives_the_least_price_within_it(axis: int, seeds: range,
     assert refused >= 1
 
 
+def test_answers_of_a_solver_that_is_not_done_lead_to_a_plan_where_none_is_known(
+    counted: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, mesh, plans = settle.solve, Mesh((("x", 2),)), 0
+
+    def undone(*given: Any, **named: Any) -> Answer:
+        answer = inner(*given, **named)
+        return answer if answer.x is None else replace(answer, bound=-math.inf)
+
+    monkeypatch.setattr(settle, "solve", undone)
+    for seed in range(60):
+        program, more = generate(seed).program, counted["forbid"]
+        for capacity, least in known(seed, mesh):
+            plan = planned_within(program, mesh, HARDWARE, capacity)
+            assert isinstance(plan, InputError) == (least == math.inf), (seed, capacity)
+            plans += counted["forbid"] > more and not isinstance(plan, InputError)
+    assert plans >= 3
+
+
 def test_what_is_too_large_is_left_as_it_is(counted: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle, "MOST_ARCS", 0)
     mesh = Mesh((("x", 2),))

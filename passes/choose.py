@@ -37,7 +37,7 @@ from .search.graph import Graph, build_graph
 from .search.join_phases import for_each, join_phases
 from .search.limits import does_not_fit, live_do_not_fit
 from .search.parts import in_parts, pins_in_parts, with_whole_axes
-from .search.pinning import apply_pins, bar
+from .search.pinning import apply_pins, bar, pins_leave_nothing
 from .search.prices import Moves, all_moves
 from .search.problem import Problem
 from .search.search import least_price, search
@@ -361,6 +361,9 @@ def _planned(task: _Task, below: float) -> Plan:
             if task.order is None:
                 raise
             raise Cutoff(0.0, in_mesh_order=True) from None
+        if limits is None or task.problem.settled.bound() == math.inf:
+            pins = [pin for program in task.programs.values() for pin in (*program.pins, *options.pins)]
+            raise pins_leave_nothing(task.problem.graph, task.moves.arcs, pins) from None
         assert limits is not None, "without limits there is a plan"
         proven = beaten.bound == math.inf and task.order is None
         raise live_do_not_fit(limits, task.problem.graph, task.mesh, options.capacity, proven) from None

@@ -20,7 +20,7 @@ from .search.combinable import Combining, Knot
 from .search.derive_memory_bounds import ORDERED, needs
 from .search.derive_moments import Moment, moments
 from .search.detours import Detours
-from .search.extract_plan import least_bytes, read_handovers, read_phase, stored_layouts
+from .search.extract_plan import least_bytes, paid_by, read_handovers, read_phase, stored_layouts
 from .search.graph import Graph
 from .search.join_phases import view
 from .search.limits import JointLimits, Limits
@@ -65,13 +65,14 @@ class Reader:
     def plan(self, found: Candidate, apart: bool) -> Plan:
         """The plan that `found` is, with projections `apart` or as they run as one."""
         objective, trees = self.objective, self._trees(apart, found.combining)
+        paid = paid_by(found, self._problem(found.combining), self.moves, trees)
         read = [
-            read_phase(p.name, self.programs[p.name], self._calls(p), self.moves, trees, self.problem, found, objective)
+            read_phase(p.name, self.programs[p.name], self._calls(p), self.moves, paid, self.problem, found, objective)
             for p in self.phases
         ]
         own = tuple(replace(phase, apart=apart) for phase in read)
         stored = stored_layouts(self.problem.graph, found.chosen)
-        handed = read_handovers(self.phases, self.moves, trees, self.problem, found)
+        handed = read_handovers(self.phases, self.moves, paid, self.problem, found)
         alone = own[0].bound if len(own) == 1 else None
         price, bound = (found.price, found.bound) if alone is None else (own[0].price, alone)
         return Plan(self.mesh, objective, stored, own, Timing(0.0, 0.0), handed, price, bound)
@@ -98,11 +99,20 @@ class Reader:
 
     def _side(self, some: frozenset[Knot], combining: Combining) -> Side:
         """The plans in which collectives of `some` knots alone run as one, and that are `combining`."""
-        limits, groups = self.limits(some, combining), self.problem.groups
+        limits, problem = self.limits(some, combining), self._problem(some)
         assert limits is not None, "there is a limit on all plans"
-        own = None if groups is None else groups.only(some)
-        problem = self.problem if some == self.combining else replace(self.problem, groups=own)
         return Side(problem, limits, Detours(problem, self._moves(some), self._trees(True, some)))
+
+    @cached_property
+    def _problem(self) -> Callable[[frozenset[Knot]], Problem]:
+        """The problem of plans in which collectives of some knots alone run as one."""
+
+        def problem(some: frozenset[Knot]) -> Problem:
+            groups = self.problem.groups
+            own = None if groups is None else groups.only(some)
+            return self.problem if some == self.combining else replace(self.problem, groups=own)
+
+        return cache(problem)
 
     @property
     def combining(self) -> frozenset[Knot]:

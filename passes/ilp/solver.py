@@ -98,6 +98,9 @@ def solve(
     if rows is not None and not model.integer.any():
         near, worth = shifted(model, rows)
         answer = solve(near, replace(settings, presolve=False), worths=worths, most=most - worth)
+        if answer.x is None and not answer.none and most == np.inf:  # it gave up; from the start it may get further
+            again = solve(model, settings, worths=worths)
+            return replace(again, seconds=time.perf_counter() - started)
         columns = slice(len(model.cost))
         return replace(
             answer,

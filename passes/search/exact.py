@@ -104,8 +104,10 @@ class Prover:
             return replace(best, bound=best.price)  # nothing here is as cheap as the plan that is known
         if most_columns is not None and len(reduced.model.cost) > most_columns:
             return best
-        unit = _unit(best.price)
+        unit = _unit_of(best, ascent)
         relaxed = self._relax(reduced, ascent, unit)
+        if relaxed.none:
+            return replace(best, bound=best.price)
         plan = self._plan(relaxed, reduced, ascent)
         best = min(best, plan, key=lambda f: f.price) if plan else best
         best = replace(best, bound=min(best.price, max(best.bound, relaxed.bound / unit)))
@@ -170,7 +172,7 @@ class Prover:
             return replace(known, bound=known.price), None
         if len(reduced.model.cost) > most_columns:
             return None
-        unit = _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0))
+        unit = _unit_of(known, ascent)
         best, left = known, reduced.model
         if limits.combining and self.problem.columns <= SMALL:
             most_left = min(most_left, MOST_COMBINING)
@@ -294,6 +296,8 @@ class Prover:
         relaxed = self._relax(reduced, ascent, unit)
         if relaxed.none:
             return ByLevels(None, known.price, known.price)
+        if relaxed.x is None:
+            return None  # the solver gave up
 
         def among(answer: Answer, price: float) -> Candidate | None:
             return self._mixed(answer, reduced, ascent, replace(known, price=price), limits)
@@ -372,7 +376,7 @@ class Prover:
         if among is not None:
             alive = [own & mask for own, mask in zip(alive, among.masks, strict=True)]
             arcs = {t: own & among.arcs.get(t, own) for t, own in arcs.items()}
-        unit, tie = _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0)), TIE if ties else 0.0
+        unit, tie = _unit_of(known, ascent), TIE if ties else 0.0
         graph = restrict(self.problem.graph, alive)
         prices = [
             p[k] * unit + tie * node.rank for p, k, node in zip(self.problem.prices, alive, graph.nodes, strict=True)
@@ -445,7 +449,9 @@ class Prover:
     def _mixed(
         self, answer: Answer, reduced: Reduced, ascent: DualAscent, known: Candidate, limits: Limited
     ) -> Candidate | None:
-        """A plan within limits, cheaper than `known`, of the choices that an answer mixes."""
+        """A plan within limits, cheaper than `known`, of the choices that an answer mixes, if there is one."""
+        if answer.x is None:
+            return None
         mixed = self._among(answer, reduced, ascent)
         if not mixed.bound() < known.price:
             return None
@@ -474,6 +480,11 @@ class Prover:
         inside = self._reduce(mixed, best, ties=False, standing=reduced.standing)
         exact = self._plan(self._solve(inside.model), inside, ascent) if inside.possible else None
         return min(best, exact, key=lambda f: f.price) if exact else best
+
+
+def _unit_of(known: Candidate, ascent: DualAscent) -> float:
+    """That of what costs no more than `known`, or where no plan is known about as much as `ascent` says."""
+    return _unit(known.price if np.isfinite(known.price) else max(ascent.bound(), 0.0))
 
 
 def _unit(price: float) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ...ir.layout import Layout
 from ...ir.program import Carry, Phase, Program, Stored
 from ..layouts.reshard import KINDS, collective
@@ -15,19 +17,51 @@ from .prices import Moves
 from .problem import Candidate, Problem
 from .tree_costs import TreeCosts, Trees
 
+ROUNDED = 1e-9  # relative: what sums of one price differ by
+
+
+def paid_by(found: Candidate, problem: Problem, moves: Moves, trees: Trees) -> TreeCosts:
+    """The bill of what `found` is, a plan of `problem`: its cheapest `trees` of all `moves`. Where collectives run as
+    one not all trees are looked at, and the search may know cheaper ones, of the fewer arcs that it has; then those,
+    since they are what it has priced."""
+    paid = trees.bill(found.chosen, found.shared, dict(found.detours))
+    apart = sum(float(p[c]) for p, c in zip(problem.prices, found.chosen, strict=True))
+    if found.detours or apart + sum(moves.prices(paid)) <= found.price * (1 + ROUNDED):
+        return paid
+    known = problem.trees.bill(found.chosen, found.shared)
+    own = {t: _among_all(t, tree, problem, moves) for t, tree in enumerate(known.arcs) if tree}
+    return trees.bill(found.chosen, known.shared, own)
+
+
+def _among_all(t: int, tree: Sequence[int], problem: Problem, moves: Moves) -> tuple[int, ...]:
+    """A tree of the arcs that the search has, as one of all arcs of a tensor."""
+    every, near = moves.arcs[t], problem.distances[t]
+    assert every is not None and near is not None, "what is read may move"
+    some = near.arcs
+    same = [
+        np.flatnonzero(
+            (every.source == some.source[arc])
+            & (every.target == some.target[arc])
+            & (every.kind == some.kind[arc])
+            & (every.axes == some.axes[arc])
+        )
+        for arc in tree
+    ]
+    return tuple(int(each[0]) for each in same)
+
 
 def read_phase(
     phase: str,
     program: Program,
     calls: int,
     moves: Moves,
-    trees: Trees,
+    paid: TreeCosts,
     problem: Problem,
     found: Candidate,
     objective: Objective,
 ) -> PhasePlan:
-    """The plan of a phase, which runs `program` and is called `calls` times, in what `found` is; its trees come
-    from `trees` of all `moves`."""
+    """The plan of a phase, which runs `program` and is called `calls` times, in what `found` is; `paid`: the trees of
+    that, of all `moves`."""
     chosen, graph = found.chosen, problem.graph
     own = {t.value.name: t for t in graph.tensors if t.phase == phase}
     ops, carries, results = [], [], []
@@ -51,9 +85,9 @@ def read_phase(
                 uses = tuple(table.use_layout(row, k) for k in range(len(table.signature.uses)))
                 ops.append(OpPlan(node.name, uses, table.result_layout(row)))
     alone = all(node.phase == phase for node in graph.nodes)
-    legs, moved = _moved(phase, graph, moves, trees.bill(chosen, found.shared, dict(found.detours)), chosen)
+    legs, moved = _moved(phase, graph, moves, paid, chosen)
     price = (price + moved) / calls
-    bound = price - (found.price - found.bound) if alone else None
+    bound = min(price, found.bound / calls) if alone else None
     if objective is Objective.MEMORY:
         shown = view(graph, phase)
         nodes = ((n.stored_bytes, c) for n, c in zip(shown.nodes, chosen, strict=True))
@@ -62,11 +96,10 @@ def read_phase(
 
 
 def read_handovers(
-    phases: Sequence[Phase], moves: Moves, trees: Trees, problem: Problem, found: Candidate
+    phases: Sequence[Phase], moves: Moves, paid: TreeCosts, problem: Problem, found: Candidate
 ) -> tuple[HandoverPlan, ...]:
     """How caches go from each phase to the next."""
     calls = {phase.name: phase.calls for phase in phases}
-    paid = trees.bill(found.chosen, found.shared, dict(found.detours))
     out = []
     for handover in dict.fromkeys(t.phase for t in problem.graph.tensors if isinstance(t.phase, Handover)):
         legs, price = _moved(handover, problem.graph, moves, paid, found.chosen)

@@ -159,10 +159,10 @@ class ImageSearch:
         for _ in range(SETTLED):
             start.sweep()
         if below < math.inf:
-            return start, problem.found(start.round()), start.bound()
+            return start, problem.rounded(start), start.bound()
         pressed = press(start, limits.loads(tight), problem.found, limits.fits, TURNS, limits.combining)
         if pressed is None:
-            return start, problem.found(start.round()), start.bound()
+            return start, problem.rounded(start), start.bound()
         return pressed.ascent, pressed.plan, pressed.bound
 
     def _spelled(self, plan: Candidate, whole: DualAscent, below: float) -> tuple[Candidate | None, Candidate | None]:

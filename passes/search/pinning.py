@@ -10,6 +10,7 @@ from ...ir.diagnostics import Diagnostic, InputError, did_you_mean
 from ...ir.layout import Layout, Reduction, unsplittable
 from ...ir.mesh import Mesh
 from ...ir.program import Carry, Pin, PinKind, Stored
+from ..layouts.reshard import Arcs
 from ..layouts.space import Mask
 from ..plan import NoPlan, Outcome
 from .graph import Graph, Node, Port, Result, Tensor, restrict
@@ -64,6 +65,24 @@ def bar(graph: Graph, barred: Sequence[Pin]) -> Graph:
                 message = f"`{pin.value}` lies in none of the layouts that are left."
                 raise NoPlan([Diagnostic(message)], Outcome.INFEASIBLE)
     return restrict(graph, kept)
+
+
+def pins_leave_nothing(graph: Graph, arcs: Sequence[Arcs | None], pins: Sequence[Pin]) -> NoPlan:
+    """No plan keeps to all `pins`: which value cannot come to where it is read, of those that move over `arcs`."""
+    for tensor, own in zip(graph.tensors, arcs, strict=True):
+        reached, more = np.zeros(len(tensor.space), dtype=bool), tensor.source.rows
+        while own is not None and not reached[more].all():
+            reached[more] = True
+            more = own.target[reached[own.source]]
+        for use in tensor.uses:
+            if reached[use.rows].any():
+                continue
+            name, reader = tensor.value.name, graph.nodes[use.node].name
+            message = f"The pins leave no plan: `{name}` is made in no layout from which `{reader}` can be given it."
+            about = [p.text[:SHOWN] for p in pins if p.value in (name, reader) or p.op in (name, reader)]
+            hint = f"they are `{'`, `'.join(about)}`" if about else None
+            return NoPlan([Diagnostic(message, hint=hint)], Outcome.INFEASIBLE)
+    return NoPlan([Diagnostic("No plan keeps to all pins.")], Outcome.INFEASIBLE)
 
 
 def _misfit(

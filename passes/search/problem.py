@@ -45,6 +45,14 @@ class Problem:
         paid = self.trees.bill(chosen, shared)
         return Candidate(tuple(chosen), total + paid.price, -np.inf, paid.shared, self.combining)
 
+    def rounded(self, ascent: DualAscent) -> Candidate:
+        """The plan that an ascent is nearest to; its price is infinite where that is none, since what pins leave of the
+        layouts of a value cannot be reached from each other."""
+        chosen = tuple(ascent.round())
+        if not np.isfinite(ascent.price_of(chosen)):
+            return Candidate(chosen, np.inf, -np.inf, combining=self.combining)
+        return self.found(chosen)
+
     @property
     def combining(self) -> frozenset[Knot]:
         """The knots of which collectives may run as one."""

@@ -93,7 +93,9 @@ def _among_all(
         if ascent.bound() >= below:
             raise Cutoff(ascent.bound())
         _refute(ascent.copy(), below)
-    rounded = problem.found(ascent.round())
+    if ascent.bound() == math.inf:
+        raise Cutoff(math.inf)
+    rounded = problem.rounded(ascent)
     if limits is None or limits.stores(rounded.chosen):
         proven = _proven(prover, ascent, rounded, limits, below)
         if proven.fits:

@@ -40,7 +40,7 @@ FEW_NODES = 400  # for one with MANY_ARCS, which is seldom settled, however long
 LEAST_NODES = 100  # for each program
 ROUNDS = 40  # programs that are solved
 MOST_ROWS = 60_000  # of all these programs: large ones take seconds each, and a row more seldom moves their bound
-UNKNOWN_ROWS = 2 * MOST_ROWS  # while no plan is known: one that holds too much says what to leave out next
+UNKNOWN_ROWS = 2  # times that while no plan is known: one that holds too much says what to leave out next
 MOST_RELAXED = 20_000  # rows of a linear relaxation, which takes half a minute with thrice as many
 SOLVER = "cp-sat"  # all columns are 0 or 1 in plans, and rows of bytes leave a weak relaxation
 SLACK = 1e-6  # relative: a bound that close is that of the answer
@@ -101,7 +101,7 @@ class _Settling:
         bound = -math.inf
         model = program.model()
         for n in range(ROUNDS):
-            if n * len(model.low) > (MOST_ROWS if self.price < math.inf else UNKNOWN_ROWS):
+            if n * len(model.low) > MOST_ROWS * (1 if self.price < math.inf else UNKNOWN_ROWS):
                 break
             nodes //= 2
             answer = self.solve(model, unit, max(nodes, LEAST_NODES))

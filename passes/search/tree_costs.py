@@ -7,15 +7,17 @@ is settled in turns, and the cheapest bill on the way is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from heapq import heappop, heappush
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..ilp.solver import Settings, solve
-from ..layouts.space import Array
+from ..layouts.space import Array, Mask
 from .combinable import ALONE, Groups
 from .graph import Graph, Node, Port, Result, Tensor
 from .integer_program import choice_program
@@ -62,7 +64,7 @@ def _in_order(near: Distances, root: int, wanted: Sequence[int], used: Sequence[
 
 Floats = NDArray[np.float64]
 TURNS = 8
-MOST_CLOSED = 16  # sets of groups at whose full price a tree is looked for
+MOST_CLOSED = 16  # sets of arcs at whose full price a tree is looked for
 
 
 @dataclass(frozen=True)
@@ -130,31 +132,34 @@ class Trees:
         """The cheapest tree of tensor t where the groups `open_` cost their bytes alone.
 
         A tree found so may use a group twice, or groups out of their order, which saves no latency. Then trees
-        are looked for at the full price of those groups as well, and what can be combined decides.
+        are looked for at the full price of some of those arcs as well, and what can be combined decides.
         """
         near = self.near(t) if targets else None
         if near is None:
             return ()
-        of = None if self.groups is None else self.groups.of[t]
+        ends, of = (root, sorted(targets)), None if self.groups is None else self.groups.of[t]
         if self.groups is None or of is None or not open_:
-            return tuple(shared_tree(self.tensors[t], near, (root, sorted(targets)), self.settings))
+            return tuple(shared_tree(self.tensors[t], near, ends, self.settings))
+        latency_s = np.where(of >= 0, self.groups.latency_s[of], 0.0)
         best: tuple[int, ...] = ()
-        least = np.inf
-        left, seen = [open_], {open_}
-        while left:
-            now = left.pop(0)
-            saved = np.where(np.isin(of, sorted(now)), self.groups.latency_s[of], 0.0)
-            opened = near.repriced(near.price - saved)
-            tree = tuple(shared_tree(self.tensors[t], opened, (root, sorted(targets)), self.settings))
+        least, number = np.inf, count()
+        first = np.isin(of, sorted(open_))
+        left, seen = [(-np.inf, next(number), first)], {first.tobytes()}
+        while left and left[0][0] < least:
+            _, _, saves = heappop(left)
+            opened = near.repriced(near.price - np.where(saves, latency_s, 0.0))
+            tree = tuple(shared_tree(self.tensors[t], opened, ends, self.settings))
             own = _combined(root, near, of, tree)
             spared = sum(float(self.groups.latency_s[group]) for group in own if group in open_)
             price = float(near.price[list(tree)].sum()) - spared
             if price < least:
                 best, least = tree, price
-            wrong = {int(of[arc]) for arc, group in zip(tree, own, strict=True) if group == ALONE} & now
-            closed = [now - {group} for group in sorted(wrong)]
-            left += [some for some in closed if some not in seen and len(seen) + len(left) < MOST_CLOSED]
-            seen |= set(closed)
+            if len(ends[1]) == 1 and any(saves[arc] and group == ALONE for arc, group in zip(tree, own, strict=True)):
+                return _combining_path(near, of, np.where(first, latency_s, 0.0), root, ends[1][0])
+            for some in _closed(saves, of, tree, own):
+                if some.tobytes() not in seen and len(seen) < MOST_CLOSED:
+                    seen.add(some.tobytes())
+                    heappush(left, (float(opened.price[list(tree)].sum()), next(number), some))
         return best
 
     def _add_up(self, trees: Sequence[tuple[int, ...]], chosen: Sequence[int]) -> TreeCosts:
@@ -174,6 +179,50 @@ class Trees:
             total += price
             combined.append(own)
         return TreeCosts(tuple(trees), tuple(combined), total)
+
+
+def _combining_path(near: Distances, of: Array, saved_s: Floats, root: int, target: int) -> tuple[int, ...]:
+    """The cheapest path between two layouts whose arcs cost `saved_s` less where they follow their groups' order: by
+    Dijkstra's algorithm over layouts, each with the last group so far."""
+    source, targets, price, group = (a.tolist() for a in (near.arcs.source, near.arcs.target, near.price, of))
+    leaving: dict[int, list[int]] = {}
+    for arc, here in enumerate(source):
+        leaving.setdefault(here, []).append(arc)
+    saves, number = saved_s.tolist(), count()
+    heap: list[tuple[float, int, int, int, int]] = [(0.0, next(number), root, ALONE, -1)]
+    came: dict[tuple[int, int], tuple[int, tuple[int, int]]] = {}
+    before = [(root, ALONE)]  # of each entry that was made the layout and the last group that it goes on from
+    while heap:
+        at_s, n, here, last, arc = heappop(heap)
+        if (here, last) in came:
+            continue
+        came[here, last] = arc, before[n]
+        if here == target:
+            break
+        for arc in leaving.get(here, ()):
+            follows = group[arc] > last
+            there_s = at_s + price[arc] - (saves[arc] if follows else 0.0)
+            heappush(heap, (there_s, next(number), targets[arc], group[arc] if follows else last, arc))
+            before.append((here, last))
+    path, state = list[int](), (here, last)
+    while state != (root, ALONE):
+        arc, state = came[state]
+        path.append(arc)
+    return tuple(reversed(path))
+
+
+def _closed(saves: Mask, of: Array, tree: Sequence[int], own: Sequence[int]) -> Iterator[Mask]:
+    """Where a tree has an arc that `saves` a latency but cannot: which arcs save one in trees that may be cheaper. Of a
+    group that it uses twice each of these arcs alone, or others; of two out of their order all but one."""
+    wrong = [arc for arc, group in zip(tree, own, strict=True) if group == ALONE and saves[arc]]
+    for group in sorted({int(of[arc]) for arc in wrong}):
+        twice = [arc for arc in tree if of[arc] == group and saves[arc]]
+        for arc in twice if group in own else ():
+            yield saves & ((of != group) | (np.arange(len(of)) == arc))
+        later = [arc for arc, other in zip(tree, own, strict=True) if other > group]
+        for arcs in (twice, *([arc] for arc in later)) if group in own else ([arc] for arc in (*twice, *later)):
+            yield saves & ~np.isin(np.arange(len(of)), arcs)
+        yield saves & (of != group)
 
 
 def _combined(root: int, near: Distances, of: Array, tree: Sequence[int]) -> tuple[int, ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
+from escc.passes.ilp import solver
 from escc.passes.ilp.model import Model, cheaper, shifted
 from escc.passes.ilp.solver import Settings, solve
 
@@ -52,6 +54,19 @@ def test_where_it_begins_changes_nothing(seed: int) -> None:
     assert len(near.x) == len(model.cost)
     assert near.reduced_costs is not None and plain.reduced_costs is not None
     np.testing.assert_allclose(near.reduced_costs, plain.reduced_costs, atol=1e-6)
+
+
+def test_where_the_solver_gives_up_from_there_it_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, asked = solver._ask, list[object]()
+
+    def giving_up(*given: Any) -> Any:
+        asked.append(given)
+        return None if len(asked) <= 2 else inner(*given)
+
+    monkeypatch.setattr(solver, "_ask", giving_up)
+    model = random_program(0)
+    near = solve(model, Settings(), rows=worths(model, 0))
+    assert near.x is not None and near.bound == pytest.approx(solve(model, Settings()).bound, abs=1e-7)
 
 
 @pytest.mark.parametrize("seed", range(10))

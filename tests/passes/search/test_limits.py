@@ -7,13 +7,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from judge.generator import Case, generate
 from judge.holding import LANES, Holding, known, ladder
+from problems import GATED
 
 from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phase, load
+from escc.compiler.plan.pipeline import parse as parse_model
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.cost.memory import memory
@@ -27,10 +30,12 @@ from escc.ir.text.read import parse
 from escc.ir.verify.verify import verify
 from escc.passes.choose import Options, choose
 from escc.passes.expansion.expand import expand
+from escc.passes.ilp.model import Model
+from escc.passes.ilp.solver import Answer
 from escc.passes.lower.insert import insert
 from escc.passes.plan import Objective
 from escc.passes.search import branch_and_bound as boxes
-from escc.passes.search import search
+from escc.passes.search import exact, search
 
 HARDWARE = Hardware.of_paper("tpu-v4")
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -210,3 +215,23 @@ def test_ways_that_were_not_tried_prove_nothing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(boxes, "MOST_WAYS", 0)
     with pytest.raises(InputError, match="No plan was found"):
         choose(program, "main", mesh, options)
+
+
+@pytest.mark.parametrize("share", [0.95, 0.85])
+def test_where_a_solver_gives_up_on_relaxations_a_plan_is_found_all_the_same(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, mesh = parse_model(GATED), Mesh.parse("2x2")
+    free = choose(program, "main", mesh, Options(HARDWARE, capacity_bytes=1e18))
+    options = Options(HARDWARE, capacity_bytes=share * memory(insert(free)[0]).total_bytes)
+    least, asked, inner = choose(program, "main", mesh, options), list[Model](), exact.solve
+
+    def giving_up(model: Model, *given: Any, **named: Any) -> Answer:
+        if not model.integer.any():
+            asked.append(model)
+            return Answer(None, -math.inf, None, 0.0)
+        return inner(model, *given, **named)
+
+    monkeypatch.setattr(exact, "solve", giving_up)
+    found = choose(program, "main", mesh, options)
+    assert asked and found.bound <= least.price * (1 + 1e-9) <= found.price * (1 + 2e-9)

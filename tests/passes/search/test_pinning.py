@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from escc.cost.hardware import Hardware
@@ -155,3 +157,30 @@ main(x: bf16[B,E]) { return repeat 3 layer(x) }
     pinned = planned("use layer.u.x B_yE_x", text=text)
     ops = {op.result: op for op in pinned.phases[0].ops}
     assert format_layout("BE", ops["layer.u"].uses[0]) == "B_yE_x"
+
+
+TAKEN = """dim B = 4, L = 6, E = 12, V = 30
+main(ids: i32[B,L]) {
+  param t: bf16[V,E]
+  a = take(t, ids, over=V)
+  return a, a * 2
+}
+"""
+
+
+@pytest.mark.parametrize("fraction", [1.0, 1e-4])
+def test_pins_between_which_a_value_cannot_move_leave_no_plan(fraction: float) -> None:
+    layer = program(TAKEN)
+    pins = ("stored t [V/x, E]", "result a [B, L, E]", "result return [B, L, E] partialsum-x")
+    hardware = Hardware.of_paper("tpu-v4")
+    for some in (pins[::2], pins):
+        options = Options(hardware, capacity_bytes=fraction * hardware.hbm_bytes)
+        held = replace(options, pins=parse_pins(Source("test.pins", "\n".join(some)), layer))
+        if some != pins:
+            choose(layer, layer.phases[0].name, Mesh.parse("5"), held)
+            continue
+        with pytest.raises(InputError) as caught:
+            choose(layer, layer.phases[0].name, Mesh.parse("5"), held)
+        [found] = caught.value.diagnostics
+        assert found.message == "The pins leave no plan: `a` is made in no layout from which `return` can be given it."
+        assert found.hint == f"they are `{pins[1]}`, `{pins[2]}`"

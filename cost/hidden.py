@@ -28,7 +28,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..ir.dataflow import origins
 from ..ir.expr import Call, Const, Context, Expr, Operand, Size, operands, sized_dims
@@ -38,19 +37,9 @@ from ..ir.spmd import Compute, SpmdProgram, SpmdValue, Step
 from .attention import Attention
 from .blocks import InBlocks, cut, perhaps
 from .scores import WHOLE_BYTES, block_places
+from .shown_blocks import PLACES, runs
 
 Local = Callable[[str], Any]  # the size of an index: a number or an array
-
-PLACES: dict[str, np.ufunc] = {  # what may be done to places: the functions of which limits are made
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.divide,
-    "negate": np.negative,
-    "floor": np.floor,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-}
 
 
 @dataclass(frozen=True)
@@ -251,52 +240,3 @@ def _share(one: Shown, here: tuple[int, ...], sizes: tuple[tuple[str, int], ...]
     if split > 1 or queries * context * others * one.most_bits <= WHOLE_BYTES * 8:
         return Fraction(1)
     return runs(one.limits, one.dims, here[:2], block_places(queries, context, others, one.bits), sizes)
-
-
-@lru_cache(maxsize=2**14)
-def runs(
-    limits: tuple[tuple[Expr, Expr], ...],
-    dims: tuple[str | None, str],
-    local: tuple[int, ...],
-    block: tuple[int, ...],
-    sizes: tuple[tuple[str, int], ...],
-) -> Fraction:
-    """The share of the pairs of blocks of a chip that run, on the chip on which most do. `local`: how many queries and
-    places of the context a chip has; `block`: how many of them a block has; `sizes`: of whole dims."""
-    whole = dict(sizes)
-    places, shape = list[NDArray[np.int64]](), list[int]()
-    for dim, own, count in zip(dims, local, block, strict=True):
-        chips = -(-whole[dim] // own) if dim else 1
-        first = np.minimum(np.arange(0, own, count), own - count)
-        here = np.arange(chips)[:, None, None] * own + first[:, None] + np.arange(count)
-        places.append(np.minimum(here, whole[dim] - 1) if dim else here)
-        shape += here.shape[:2]
-    shown = np.ones(shape, dtype=bool)  # chips by queries, their blocks, chips by context, their blocks
-
-    def edges(side: Expr, pick: np.ufunc) -> Any:
-        """A side where it is least or greatest in each block."""
-        along = next((dim for dim in operands(side) if dim in dims), None)
-        if along is None:
-            return _evaluated(side, whole, np.zeros(1, np.int64))
-        found = pick.reduce(_evaluated(side, whole, places[dims.index(along)]), axis=-1)
-        return found[:, :, None, None] if along == dims[0] else found
-
-    for lower, upper in limits:
-        shown &= edges(lower, np.minimum) <= edges(upper, np.maximum)
-    most = np.maximum(shown.sum(axis=3), 1).sum(axis=1).max()
-    return Fraction(int(most), shape[1] * shape[3])
-
-
-def _evaluated(places: Expr, sizes: Mapping[str, int], here: NDArray[np.int64]) -> NDArray[np.float64]:
-    """A side of a limit at some places of its dim, with all of the context filled."""
-    match places:
-        case Const(value):
-            return np.full(here.shape, value)
-        case Size(dim) | Context(dim):
-            return np.full(here.shape, float(sizes[dim]))
-        case Operand():
-            return here.astype(np.float64)
-        case Call(function, arguments):
-            found: NDArray[np.float64] = PLACES[function](*(_evaluated(each, sizes, here) for each in arguments))
-            return found
-    raise AssertionError(places)

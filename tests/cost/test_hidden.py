@@ -18,8 +18,9 @@ from escc.cost import hidden, scores
 from escc.cost.attention import attentions
 from escc.cost.formulas.symbolic import symbolic
 from escc.cost.hardware import Hardware
-from escc.cost.hidden import Shown, run_share, runs, shown
+from escc.cost.hidden import Shown, run_share, shown
 from escc.cost.scores import block_places, local_sizes
+from escc.cost.shown_blocks import runs
 from escc.ir.diagnostics import Source
 from escc.ir.expr import Const, Context, Operand, Size
 from escc.ir.mesh import Mesh

@@ -202,3 +202,15 @@ def test_the_documents_use_what_is_public() -> None:
 
 def is_public(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "escc"
+
+
+def test_seconds_of_phases_count_what_hands_their_caches_on() -> None:
+    found = escc.compile(escc.parse(TINY_DECODER), "2", "tpu-v4")
+    phases = list(found.phases)
+    plan = phases[0].plan
+    [handover] = plan.handovers
+    calls = {one.phase: one.calls for one in phases}
+    dearer = replace(plan, handovers=(replace(handover, price=handover.price + 1.0),))
+    other = replace(found, phases=replace(found.phases, phases=tuple(replace(one, plan=dearer) for one in phases)))
+    assert other.seconds == pytest.approx(found.seconds + calls[handover.before], rel=1e-9)
+    assert found.seconds == pytest.approx(plan.price, rel=1e-9)

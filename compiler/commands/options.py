@@ -156,7 +156,7 @@ MostSequences = Annotated[
         "--best-batch", help="With `--offload` or `--stages`: the batch of most sequences a second, of those that fit."
     ),
 ]
-Least = Annotated[Objective, typer.Option(help="What the plan has least of.")]
+Least = Annotated[Objective, typer.Option(help="What the plan has least of; memory: what a chip stores.")]
 
 
 def chip_of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -123,7 +123,7 @@ def emit_jax(
         _main(spmd, names, weights is not None, rows.limited, streams),
     ]
     text = "\n\n\n".join(parts)
-    return f"{_header(spmd, cost, rows)}\n\n{_imports(text)}\n\n\n{text}\n"
+    return f"{_header(spmd, cost, rows, [dim for dim, _ in program.padding])}\n\n{_imports(text)}\n\n\n{text}\n"
 
 
 def _doc(names: Names) -> str:
@@ -203,7 +203,7 @@ def _imports(text: str) -> str:
     return "\n".join([*lines, "", *third, *sharding, *perhaps])
 
 
-def _header(spmd: SpmdProgram, cost: Estimate, rows: Packed) -> str:
+def _header(spmd: SpmdProgram, cost: Estimate, rows: Packed, padded: Sequence[str]) -> str:
     totals = cost.totals()
     sentences = [
         f"A chip sends {totals.bytes_sent / 1e6:.2f} MB in {totals.collectives} collectives; the estimate for all is "
@@ -212,6 +212,9 @@ def _header(spmd: SpmdProgram, cost: Estimate, rows: Packed) -> str:
         "B_yzLE_x), the MB that a chip sends in it, and its estimated time. Dims of size 1 are dropped inside a step.",
         "Run as a program, this file compares the step with the unsharded program at small sizes, on CPU devices.",
     ]
+    if padded:
+        dims = f"{'dims' if len(padded) > 1 else 'dim'} {', '.join(padded)}"
+        sentences.insert(2, f"What a step is given holds zeros where the padded {dims} go beyond their true sizes.")
     if chooses(spmd):
         sentences[1:1] = _on_choices(rows)
     if cost.loops:

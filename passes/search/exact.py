@@ -43,6 +43,7 @@ ROOT_NODES, ROUGH = 20, 0.01  # of that search in a larger one, and the gap that
 ROUNDED = 1e-3  # of a gap
 WIDE = 0.002  # a gap that is worth a look at what a relaxation mixes
 MOST_TIED = 10_000  # columns of an integer program that only tells plans of one price apart
+MANY_TIES, TIED_NODES = 5_000, 500  # columns of which HiGHS may make cuts for a quarter of a minute, and SCIP does not
 MOST_TIED_WITHIN = 2_500  # and keep to limits, of which the solver may take four seconds for one node
 MANY_TIED = 60_000  # and of its relaxation, which takes seconds then and says little
 TIE = 1e-4  # what the least plain choice, or one collective more, counts in that unit
@@ -353,9 +354,11 @@ class Prover:
         if plan is None:
             limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best)
             near = fixed(reduced.model, answer, limit)
-            if np.count_nonzero(near.upper) > (MOST_TIED if limits is None else MOST_TIED_WITHIN):
+            left = np.count_nonzero(near.upper)
+            if left > (MOST_TIED if limits is None else MOST_TIED_WITHIN):
                 return best
-            plan = self._plan(self._solve(reduced.whole(near)), reduced)
+            wanted = (TIED_NODES, None, "gscip") if left > MANY_TIES else ()
+            plan = self._plan(self._solve(reduced.whole(near), *wanted), reduced)
         if plan is None or plan.price > best.price * (1 + 1e-3 * self.problem.settings.gap):
             return best
         return replace(plan, bound=min(best.bound, plan.price))
@@ -421,9 +424,12 @@ class Prover:
         self.solve_s += answer.seconds
         return answer
 
-    def _solve(self, model: Model, nodes: int | None = None, gap: float | None = None) -> Answer:
-        settings = self.problem.settings
-        answer = solve(model, settings if gap is None else replace(settings, gap=gap), nodes)
+    def _solve(
+        self, model: Model, nodes: int | None = None, gap: float | None = None, solver: str | None = None
+    ) -> Answer:
+        own = self.problem.settings
+        settings = replace(own, gap=own.gap if gap is None else gap, solver=own.solver if solver is None else solver)
+        answer = solve(model, settings, nodes)
         self.solve_s += answer.seconds
         return answer
 

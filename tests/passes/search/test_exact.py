@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from escc.cost.network import Network
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options, choose
 from escc.passes.ilp.model import Model
-from escc.passes.ilp.solver import Settings
+from escc.passes.ilp.solver import Answer, Settings
 from escc.passes.layouts.reshard import leaving, price_arcs
 from escc.passes.lower.insert import insert
 from escc.passes.search import exact
@@ -130,3 +131,28 @@ def test_programs_of_what_runs_as_one_are_left_to_boxes_where_they_are_large(
         plan = choose(program, "main", mesh, options).phases[0]
         assert bool(asked) == some
         assert plan.bound * (1 - 1e-9) <= least.price <= plan.price * (1 + 1e-9)
+
+
+def test_plans_of_one_price_that_another_solver_tells_apart_are_as_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, inner = list[str](), exact.solve
+
+    def solving(model: Model, settings: Settings, *given: Any, **named: Any) -> Answer:
+        answer = inner(model, settings, *given, **named)
+        if model.integer.any() or answer.x is None:
+            asked.append(settings.solver)
+            return answer
+        return dataclasses.replace(
+            answer, x=0.9 * answer.x
+        )  # as if it mixed plans, so that programs of integers follow
+
+    monkeypatch.setattr(exact, "solve", solving)
+    for seed in range(12):
+        case, prices = case_of(seed, 2, 2), list[float]()
+        for many in (exact.MANY_TIES, 0):
+            with monkeypatch.context() as patched:
+                patched.setattr(exact, "MANY_TIES", many)
+                plan = choose(case.program, "main", case.mesh, Options(HARDWARE, capacity_bytes=1e18))
+            assert plan.gap <= 1e-9
+            prices.append(plan.price)
+        assert prices[1] == pytest.approx(prices[0], rel=1e-9)
+    assert "gscip" in asked

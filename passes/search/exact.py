@@ -354,10 +354,10 @@ class Prover:
         if plan is None:
             limit = UNIT * (1 + 1e-12) + TIE * self.problem.ties_of(best)
             near = fixed(reduced.model, answer, limit)
-            left = np.count_nonzero(near.upper)
-            if left > (MOST_TIED if limits is None else MOST_TIED_WITHIN):
+            undecided = np.count_nonzero(near.upper)
+            if undecided > (MOST_TIED if limits is None else MOST_TIED_WITHIN):
                 return best
-            wanted = (TIED_NODES, None, "gscip") if left > MANY_TIES else ()
+            wanted = (TIED_NODES, None, "gscip") if undecided > MANY_TIES else ()
             plan = self._plan(self._solve(reduced.whole(near), *wanted), reduced)
         if plan is None or plan.price > best.price * (1 + 1e-3 * self.problem.settings.gap):
             return best

@@ -109,6 +109,8 @@ def _verdict(trace: Trace) -> str:
     if trace.run is None:
         return f"not simulated: {trace.chips:,} chips" + (f", over {MOST_CHIPS}" if trace.chips > MOST_CHIPS else "")
     match trace.agrees:
+        case None if trace.measured:
+            return "formula is measured"
         case None:
             return "formula is a bound"
         case True:
@@ -228,6 +230,7 @@ def _trace(trace: Trace) -> Data:
         "simulated_s": None if run is None else run.seconds,
         "formula_s": trace.formula_s,
         "formula_is_exact": trace.exact,
+        "formula_is_measured": trace.measured,
         "agree": trace.agrees,
     }
 

@@ -45,8 +45,8 @@ class Simulated:
 class Trace:
     """One collective, once. `results`: the values that it makes, several where some run as one.
 
-    `exact`: whether the formula claims to be what a run takes; else it is a bound. `run` is None where
-    the collective is too large to simulate.
+    `exact`: whether the formula claims to be what a run takes; else it is a bound, or has been `measured`: what a
+    protocol reaches of the links is no matter of theirs. `run` is None where the collective is too large to simulate.
     """
 
     results: tuple[str, ...]
@@ -56,10 +56,11 @@ class Trace:
     formula_s: float
     exact: bool
     run: Simulated | None
+    measured: bool = False
 
     @property
     def agrees(self) -> bool | None:
-        """Whether an exact formula is what was simulated; None where it is a bound, or nothing was."""
+        """Whether an exact formula is what was simulated; None where it is none, or nothing was."""
         if self.run is None or not self.exact:
             return None
         return isclose(self.run.seconds, self.formula_s, rel_tol=TOLERANCE)
@@ -103,8 +104,9 @@ def _trace(steps: Sequence[Transfer], move: Move, before: Layout, network: Netwo
     elif _small(first.axes, network):
         run = _timed(_collective(network, first.kind, first.axes), held, network)
     results = tuple(step.result for step in steps)
-    exact = not isinstance(move.collective, Permute) and _claims(first.kind, first.axes, network)
-    return Trace(results, first.kind, first.axes, network.mesh.size(*first.axes), formula_s, exact, run)
+    measured = network.is_measured(first.kind)
+    exact = not measured and not isinstance(move.collective, Permute) and _claims(first.kind, first.axes, network)
+    return Trace(results, first.kind, first.axes, network.mesh.size(*first.axes), formula_s, exact, run, measured)
 
 
 def _small(axes: Sequence[str], network: Network) -> bool:

@@ -140,6 +140,17 @@ def test_trace() -> None:
     assert text.splitlines()[1].split()[-6:] == ["4", "42.8453", "us", "42.8453", "us", "agree"]
 
 
+def test_formulas_of_measured_protocols_are_not_told_to_differ_from_links() -> None:
+    base = ["explain", "llama-3-8b", "--chips", "4", "--phase", "decode", "--trace", "--hardware", "h100"]
+    for more, measured in (((), True), (("--datasheet", "--network", "links"), False)):
+        text = CliRunner().invoke(app, [*base, *more]).stdout
+        (phase,) = json.loads(CliRunner().invoke(app, [*base, *more, "--format", "json"]).stdout)["phases"]
+        assert phase["trace"]
+        assert all(one["formula_is_measured"] == measured for one in phase["trace"])
+        assert {one["agree"] for one in phase["trace"]} == {None if measured else True}
+        assert ("formula is measured" in text) == measured and "DIFFER" not in text
+
+
 def test_one_chip_has_nothing_to_trace() -> None:
     (phase,) = phases(FEED_FORWARD, "--chips", "1", "--network", "links", "--trace")
     assert phase["collectives"] == [] and phase["trace"] == []

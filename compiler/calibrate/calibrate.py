@@ -14,11 +14,13 @@ from functools import partial
 import numpy as np
 
 from ...cost.hardware import Hardware, Rule, Torus
-from .fit import EFFICIENCIES, Fit, Parameter, Work, fit, held_out, measured, refuse_too_few, started, work_of
+from .fit import EFFICIENCIES, Fit, Parameter, Work, fit, held_out, measured, refuse_too_few, slowest, started, work_of
 from .measurements import Measurements
-from .rows import plan_steps, runs
+from .refusals import refuse_impossible, refuse_misfit
+from .rows import least_s, plan_steps, runs
 
 ROUNDS = 6  # of planning and fitting
+UNIT = "`time_ms` is in milliseconds"  # what to say of times that no chip takes
 STAYS = 0.01  # a figure that moves by less, relative to itself, stays
 
 
@@ -65,7 +67,7 @@ def calibrate(
 
     `latency`: which of a kernel's, a collective's and a hop's are fitted; the others are 0. `axes_at_once`: of a
     torus; None tries each number and takes that with the least loss. Raises InputError when a row cannot be
-    planned, or when there are fewer rows than parameters.
+    planned, when there are fewer rows than parameters, or when the times are none that the chip takes.
     """
     parameters = (*EFFICIENCIES, *latency)
     refuse_too_few(len(measurements.rows), parameters)
@@ -78,13 +80,18 @@ def calibrate(
         now = now.with_figures(axes_at_once=axes_at_once)
     while not settled and rounds < ROUNDS:
         programs = plan_steps(all_runs, now)
+        if not rounds:
+            least = [least_s(run.steps, programs, now) for run in all_runs]
+            refuse_impossible(measurements.rows, least, measurements.text, UNIT)
         tried = [now.with_figures(axes_at_once=number) for number in at_once]
         works = [work_of([run.steps for run in all_runs], programs, chip) for chip in tried]
         fits = [fit(work, measured_s, chip, parameters) for work, chip in zip(works, tried, strict=True)]
         best = min(range(len(fits)), key=lambda k: fits[k].loss)
         settled = _stays(now, fits[best].hardware, parameters)
         now, rounds = fits[best].hardware, rounds + 1
-    errors = works[best].seconds(now) / measured_s - 1
+    predicted_s, slowest_s = works[best].seconds(now), works[best].seconds(slowest(now, parameters))
+    refuse_misfit(measurements.rows, predicted_s, slowest_s, now.calibrated.error, measurements.text, UNIT)
+    errors = predicted_s / measured_s - 1
     return Calibration(
         fit=fits[best],
         measurements=measurements,

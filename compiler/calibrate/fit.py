@@ -127,6 +127,11 @@ class Parameter:
     high: float
     start: float
 
+    @property
+    def slowest(self) -> float:
+        """The bound where a chip is slowest: of a latency the longest, of a share of a peak the least."""
+        return self.high if self.name.endswith("_s") else self.low
+
 
 EFFICIENCIES = tuple(
     Parameter(name, 0.05, 1.0, 0.8) for name in ("compute_efficiency", "hbm_efficiency", "network_efficiency")
@@ -175,6 +180,11 @@ def started(hardware: Hardware, parameters: Sequence[Parameter]) -> Hardware:
     fresh = not hardware.calibrated.error
     figures |= {p.name: p.start if fresh else getattr(hardware.calibrated, p.name) for p in parameters}
     return hardware.with_figures(**figures, error=0.0)
+
+
+def slowest(hardware: Hardware, parameters: Sequence[Parameter]) -> Hardware:
+    """The hardware with the slowest figures that a fit may find."""
+    return _with(hardware, parameters, [p.slowest for p in parameters])
 
 
 def refuse_too_few(rows: int, parameters: Sequence[Parameter]) -> None:

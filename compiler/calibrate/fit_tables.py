@@ -8,7 +8,6 @@ collectives take, caches at a share of their own, and what the engine takes besi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,14 +20,16 @@ from ...cost.hardware import Convention, Engine, Hardware, Protocols, Rule, Swit
 from ...cost.network import Network
 from ...cost.ops import FP8_KERNELS
 from ...ir.collective import CollectiveKind
-from ...ir.diagnostics import fail
+from ...ir.diagnostics import Source, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
+from ...ir.text.read import read_source
 from ..plan.pipeline import model_names, model_source
 from ..text.extras import optional
-from .fit import KERNEL, Fit, Fitted, Parameter, Work, fit, held_out, measured, work_of
+from .fit import KERNEL, Fit, Fitted, Parameter, Work, fit, held_out, measured, slowest, work_of
 from .named_layouts import AttentionLayout, FeedForwardLayout
-from .rows import DECODE, Step, plan_named
+from .refusals import refuse_impossible, refuse_misfit
+from .rows import DECODE, Step, least_s, plan_named
 from .tables import TimedCollective, TimedMatmul, TimedStep, read_collectives, read_matmuls, read_steps
 
 Floats = NDArray[np.float64]
@@ -44,6 +45,7 @@ STEP = Parameter("step_s", 0.0, 1e-1, 1e-3)
 FILLED = 0.9  # of the nominal lengths, on average
 STARTS = (5e-6, 1e-6, 0.3, 1.5e-5, 0.7)  # where the fit of a collective begins
 LOWEST, HIGHEST = (0.0, 0.0, 0.02, 0.0, 0.02), (1e-4, 1e-4, 1.0, 1e-3, 1.0)
+SLOWEST = Protocols(*HIGHEST[:2], LOWEST[2], HIGHEST[3], LOWEST[4])  # the latencies and shares
 SCALE = np.array([1e-6, 1e-6, 1.0, 1e-6, 1.0])
 SMOOTH = 0.1  # of log(predicted / measured): beyond it a row counts less
 DIGITS = 4
@@ -98,7 +100,8 @@ def fit_tables(
     """The figures of `hardware` fitted to the tables that are given; those of `engine` to steps, and to its own
     all-reduces. Without steps the rate of attention is that of `like`.
 
-    Raises InputError with what is wrong in a table, or where the chips are not behind a switch.
+    Raises InputError with what is wrong in a table, with times that no chip takes among that, or where the chips
+    are not behind a switch.
     """
     if not isinstance(hardware.fabric, Switch):
         raise fail(f"Tables of collectives are of chips behind a switch, and {hardware.name} has a torus.")
@@ -106,28 +109,32 @@ def fit_tables(
     sections: list[Section] = []
     if collectives is not None:
         rows = read_collectives(collectives, hardware.chip, hardware.fabric.link_bytes_per_s)
-        found, section = _collectives(rows, found)
+        found, section = _collectives(rows, found, read_source(collectives))
         sections.append(section)
     if matmuls is not None:
         peak = max(hardware.peak_flops_per_s, hardware.peak_fp8_flops_per_s or 0.0)
-        found, section = _matmuls(read_matmuls(matmuls, hardware.chip, peak), found)
+        found, section = _matmuls(read_matmuls(matmuls, hardware.chip, peak), found, read_source(matmuls))
         sections.append(section)
     if all_reduce is not None:
         rows = read_collectives(all_reduce, hardware.chip, hardware.fabric.link_bytes_per_s, CollectiveKind.ALL_REDUCE)
-        protocols, off = fit_protocols(rows, hardware)
+        protocols, off = _fitting(rows, hardware, read_source(all_reduce))
         engine = replace(engine or Engine("engine"), all_reduce=protocols)
         sections.append(Section("all-reduce of the engine", tuple(off.tolist()), (), ()))
-    errors = [math.log1p(error) for section in sections for error in section.errors]
+    errors = [error for section in sections for error in section.errors]
     if steps is not None:
         timed, left_out = read_steps(steps, hardware.chip, shipped_model)
-        found, engine, section = _steps(timed, left_out, found, engine or Engine("engine"))
+        found, engine, section = _steps(timed, left_out, found, engine or Engine("engine"), read_source(steps))
         sections.append(section)
-        errors = [math.log1p(error) for error in section.errors]
+        errors = list(section.errors)
     if steps is None and like is not None:
         found = found.with_figures(attention_efficiency=like.calibrated.attention_efficiency)
         sections.append(Section("steps", (), (), (f"attention_efficiency is that of {like.name}",)))
-    spread = float(f"{math.sqrt(math.fsum(e * e for e in errors) / len(errors)):.{DIGITS}g}")
-    return TablesFit(found.with_figures(error=spread), engine, tuple(sections))
+    return TablesFit(found.with_figures(error=_spread(np.array(errors) + 1, 1.0)), engine, tuple(sections))
+
+
+def _spread(predicted_s: Floats, measured_s: Floats | float) -> float:
+    """The root mean square of log(predicted / measured), as it is written."""
+    return float(f"{float(np.sqrt(np.mean(np.log(predicted_s / measured_s) ** 2))):.{DIGITS}g}")
 
 
 def fit_protocols(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[Protocols, Floats]:
@@ -153,7 +160,16 @@ def fit_protocols(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[
     return Protocols(*figures), seconds(np.array(figures)) / measured_s - 1
 
 
-def _collectives(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[Hardware, Section]:
+def _fitting(rows: Sequence[TimedCollective], hardware: Hardware, source: Source) -> tuple[Protocols, Floats]:
+    """As `fit_protocols`, of rows whose times can be a chip's."""
+    protocols, errors = fit_protocols(rows, hardware)
+    predicted_s, slowest_s = (_seconds(figures, rows, hardware) for figures in (protocols, SLOWEST))
+    spread = _spread(predicted_s, np.array([row.seconds for row in rows]))
+    refuse_misfit(rows, predicted_s, slowest_s, spread, source, "times are in microseconds")
+    return protocols, errors
+
+
+def _collectives(rows: Sequence[TimedCollective], hardware: Hardware, source: Source) -> tuple[Hardware, Section]:
     protocols, errors, notes, left_out = dict(hardware.protocols), [], [], []
     for kind in CollectiveKind:
         own = [row for row in rows if row.kind is kind]
@@ -161,7 +177,7 @@ def _collectives(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[H
             continue
         if len(own) < len(STARTS):
             raise fail(f"{len(own)} rows of {kind} cannot give {len(STARTS)} figures.")
-        protocols[kind], off = fit_protocols(own, hardware)
+        protocols[kind], off = _fitting(own, hardware, source)
         errors += off.tolist()
         counts = sorted({row.chips for row in own})
         if len(counts) == 1:
@@ -169,25 +185,26 @@ def _collectives(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[H
         for count in counts if len(counts) > 2 else ():
             others = [row for row in own if row.chips != count]
             own_off = fit_protocols(others, hardware)[0]
-            left_out += _errors(own_off, [row for row in own if row.chips == count], hardware)
+            held = [row for row in own if row.chips == count]
+            left_out += (_seconds(own_off, held, hardware) / np.array([row.seconds for row in held]) - 1).tolist()
     figures = tuple((kind, protocols[kind]) for kind in CollectiveKind if kind in protocols)
     section = Section("collectives", tuple(errors), tuple(left_out), tuple(notes))
     return replace(hardware, protocols=figures), section
 
 
-def _errors(protocols: Protocols, rows: Sequence[TimedCollective], hardware: Hardware) -> list[float]:
-    """Of some rows by given protocols."""
+def _seconds(protocols: Protocols, rows: Sequence[TimedCollective], hardware: Hardware) -> Floats:
+    """What some rows take by given protocols."""
     out = []
     for row in rows:
         chip = replace(hardware, protocols=((row.kind, protocols),), convention=Convention.LINKS)
         network = Network(chip, Mesh((("x", row.chips),)))
         part = row.bytes / row.chips
         held = (part, row.bytes) if row.kind is CollectiveKind.ALL_GATHER else (row.bytes, part)
-        out.append(float(network.collective_s(row.kind, ("x",), *held)) / row.seconds - 1)
-    return out
+        out.append(float(network.collective_s(row.kind, ("x",), *held)))
+    return np.array(out)
 
 
-def _matmuls(rows: Sequence[TimedMatmul], hardware: Hardware) -> tuple[Hardware, Section]:
+def _matmuls(rows: Sequence[TimedMatmul], hardware: Hardware, source: Source) -> tuple[Hardware, Section]:
     count = len(rows)
     narrow = np.array([row.dtype is Dtype.FP8 for row in rows])
     work = Work(
@@ -209,7 +226,10 @@ def _matmuls(rows: Sequence[TimedMatmul], hardware: Hardware) -> tuple[Hardware,
     wanted = tuple(p for p in MATMUL if p.name != "fp8_efficiency" or narrow.any())
     refit = partial(fit, hardware=_begun(hardware, wanted), parameters=wanted, smooth=SMOOTH)
     done = refit(work, measured_s)
-    errors = work.seconds(done.hardware) / measured_s - 1
+    predicted_s, slowest_s = work.seconds(done.hardware), work.seconds(slowest(done.hardware, wanted))
+    spread = _spread(predicted_s, measured_s)
+    refuse_misfit(rows, predicted_s, slowest_s, spread, source, "times are in microseconds")
+    errors = predicted_s / measured_s - 1
     left_out = _held_out(work, measured_s, [row.m for row in rows], refit)
     found = replace(hardware, calibrated=replace(done.hardware.calibrated, error=hardware.calibrated.error))
     return found, Section("matmuls", tuple(errors.tolist()), left_out, done.left_open, done.fitted)
@@ -229,20 +249,24 @@ def _begun(hardware: Hardware, parameters: Sequence[Parameter]) -> Hardware:
 
 
 def _steps(
-    rows: Sequence[TimedStep], left_out: int, hardware: Hardware, engine: Engine
+    rows: Sequence[TimedStep], left_out: int, hardware: Hardware, engine: Engine, source: Source
 ) -> tuple[Hardware, Engine, Section]:
     served = hardware.with_engine(replace(engine, step_s=0.0, layer_s=0.0))
     steps = [step_of(row) for row in rows]
     named = {step: f"on line {row.place.line}" for step, row in zip(steps, rows, strict=True)}
-    work = work_of([((step, 1),) for step in steps], plan_named(named, served), served)
+    programs, unit = plan_named(named, served), "`tpot_ms` is in milliseconds"
+    refuse_impossible(rows, [least_s([(step, 1)], programs, served) for step in steps], source, unit)
+    work = work_of([((step, 1),) for step in steps], programs, served)
     measured_s = np.array([row.seconds for row in rows])
     refit = partial(fit, hardware=_begun(served, (ATTENTION,)), parameters=(ATTENTION, STEP))
     done = refit(work, measured_s)
-    errors = work.seconds(done.hardware) / measured_s - 1
+    predicted_s, slowest_s = work.seconds(done.hardware), work.seconds(slowest(done.hardware, (ATTENTION, STEP)))
+    spread = _spread(predicted_s, measured_s)
+    refuse_misfit(rows, predicted_s, slowest_s, spread, source, unit)
+    errors = predicted_s / measured_s - 1
     others = _held_out(work, measured_s, [row.chips for row in rows], refit)
     found = hardware.with_figures(attention_efficiency=done.hardware.calibrated.attention_efficiency)
     assert done.hardware.engine is not None, "it was given"
-    spread = float(f"{float(np.sqrt(np.mean(np.log1p(errors) ** 2))):.{DIGITS}g}")
     notes = [*done.left_open, "layer_s is not identified by steps of models of one depth; it is 0"]
     if left_out:
         why = "of other models or types, with data parallelism, or with no more output than input"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ...cost.hardware import Hardware, Torus
+from ...cost.estimate import estimate
+from ...cost.hardware import Calibrated, Hardware, Torus
 from ...ir.diagnostics import Diagnostic, InputError
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
@@ -119,6 +120,17 @@ def plan_named(named: Mapping[Step, str], hardware: Hardware) -> Programs:
     if found:
         raise InputError(found.values())
     return programs
+
+
+def least_s(steps: Sequence[tuple[Step, int]], programs: Programs, hardware: Hardware) -> float:
+    """What the arithmetic alone of steps, each so many times, or their HBM traffic alone takes at the datasheet's
+    peaks, whichever is longer; no time can be below it."""
+    peaks = replace(hardware, calibrated=Calibrated())
+    totals = [(count, estimate(programs[step], peaks).totals()) for step, count in steps]
+    return max(
+        math.fsum(count * total.compute_s for count, total in totals),
+        math.fsum(count * total.memory_s for count, total in totals),
+    )
 
 
 def plan_step(step: Step, hardware: Hardware) -> SpmdProgram | tuple[Diagnostic, ...]:

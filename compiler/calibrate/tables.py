@@ -18,6 +18,7 @@ from ...ir.diagnostics import Diagnostic, InputError, Source, Span, fail
 from ...ir.dtype import Dtype
 from ...ir.text.read import read_source
 from ..text.csv_lines import MOST_FINDINGS, Row, csv_rows
+from .refusals import QUICKER
 
 MOST_ROWS = 50_000
 LARGEST = 1 << 40  # of a count
@@ -141,7 +142,7 @@ def _refuse_units(rows: Sequence[TimedCollective], source: Source, link_bytes_pe
     """Raise InputError where the rates that sizes and times give are none that such links have."""
     best = max(rows, key=lambda row: row.sent_bytes / row.seconds)
     share = best.sent_bytes / best.seconds / link_bytes_per_s
-    if share > 1.1:
+    if share > QUICKER:
         hint = "sizes are in bytes and times in microseconds; or the chip's file has the link of another"
         raise fail(f"This is {share:.3g} times what a link carries.", best.place, hint, source)
     if max(row.bytes for row in rows) >= 2**26 and share < 0.45:
@@ -165,7 +166,7 @@ def read_matmuls(file: Path, chip: str, peak_flops_per_s: float) -> tuple[TimedM
     source = read_source(file)
     rows = _read(source, chip, ("gpu", "gemm_dtype", "m", "n", "k", "us"), one)
     best = max(rows, key=lambda row: row.flops / row.seconds)
-    if best.flops / best.seconds > 1.1 * peak_flops_per_s:
+    if best.flops / best.seconds > QUICKER * peak_flops_per_s:
         message = f"This is {best.flops / best.seconds / peak_flops_per_s:.3g} times the chip's peak."
         raise fail(message, best.place, "times are in microseconds, and the peak is that of dense matrices", source)
     return rows

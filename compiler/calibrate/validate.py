@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import fsum
 
 from ...cost.estimate import estimate
-from ...cost.hardware import Calibrated, Hardware
+from ...cost.hardware import Hardware
 from ...cost.predict import Shares, shares
 from ...ir.diagnostics import plural
 from ..text.terminal import table
 from .measurements import Measurement, Measurements
-from .rows import Programs, Run, plan_steps, runs
+from .refusals import below_least
+from .rows import Programs, Run, least_s, plan_steps, runs
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement and its prediction, in seconds. `least_s`: what arithmetic alone, or HBM traffic alone,
-    takes at the datasheet's peaks, whichever is longer; no time can be below it."""
+    """A measurement and its prediction, in seconds. `least_s`: as of `rows.least_s`."""
 
     measurement: Measurement
     shares: Shares
@@ -68,14 +68,11 @@ def validate(measurements: Measurements, hardware: Hardware) -> Validation:
 
 
 def _row(run: Run, programs: Programs, hardware: Hardware) -> Row:
-    peaks = replace(hardware, calibrated=Calibrated())
-    goes, compute_s, memory_s = Shares(0.0, 0.0, 0.0, 0.0), 0.0, 0.0
+    goes = Shares()
     for step, count in run.steps:
         spmd = programs[step]
         goes += shares(spmd, estimate(spmd, hardware), hardware).times(count)
-        least = estimate(spmd, peaks).totals()
-        compute_s, memory_s = compute_s + count * least.compute_s, memory_s + count * least.memory_s
-    return Row(run.measurement, goes, max(compute_s, memory_s))
+    return Row(run.measurement, goes, least_s(run.steps, programs, hardware))
 
 
 HEADER = ("row", "predicted ms", "measured ms", "error", "compute", "HBM", "network", "latency", "launch")
@@ -141,5 +138,4 @@ def _summary(validation: Validation) -> Iterator[str]:
     if not bad:
         yield "  no time, predicted or measured, is below what arithmetic or HBM alone take at the datasheet's peaks"
     for row in bad:
-        below = f"{' and '.join(row.impossible)} below {1e3 * row.least_s:,.1f} ms"
-        yield f"  {row.measurement.id}: {below}, the least at the datasheet's peaks"
+        yield f"  {row.measurement.id}: {' and '.join(row.impossible)} {below_least(row.least_s)}"

@@ -115,6 +115,29 @@ def test_calibrate_writes_a_file_that_validate_reads(file: str, tmp_path: Path) 
     assert again.exit_code == 1 and "exists already" in again.stderr and written.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1e-3, "the least at the datasheet's peaks."),
+        (1e-250, "the least at the datasheet's peaks."),
+        (1e3, "times what the slowest figures that are fitted give."),
+        (1e250, "No figures fit: this was measured in "),
+    ],
+)
+def test_times_in_other_units_are_refused_before_a_file_is_written(
+    file: str, tmp_path: Path, factor: float, said: str
+) -> None:
+    header, *rows = Path(file).read_text().splitlines()
+    cells = [row.rsplit(",", 1) for row in rows]
+    Path(file).write_text("\n".join([header, *(f"{rest},{float(time) * factor!r}" for rest, time in cells)]))
+    written = tmp_path / "my.toml"
+    result = invoke("calibrate", file, "--axes-at-once", "1", "-o", str(written))
+    assert result.exit_code == 1, result.output
+    assert said in result.stderr and "hint: `time_ms` is in milliseconds" in result.stderr
+    assert any(line.startswith(f"{file}:") and ":1: error: " in line for line in result.stderr.splitlines())
+    assert not written.exists() and not result.stdout
+
+
 def test_calibrate_prints_a_table(file: str) -> None:
     result = invoke("calibrate", file, "--latency", "collective", "--rule", "max", "--axes-at-once", "2")
     assert result.exit_code == 0, result.output

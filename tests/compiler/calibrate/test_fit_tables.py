@@ -140,6 +140,36 @@ def test_matmuls_quicker_than_the_peak_are_refused(tmp_path: Path) -> None:
         read_matmuls(file, "h100", 1979e12)
 
 
+@pytest.mark.parametrize(
+    ("factor", "least_kb", "said"),
+    [
+        (1e3, 0, "No collective reaches more than"),
+        (1e3, -1, "times what the slowest figures that are fitted give"),
+        (1e250, -1, "No figures fit: this was measured in"),
+    ],
+)
+def test_collectives_longer_than_any_chip_takes_are_refused(
+    factor: float, least_kb: int, said: str, tmp_path: Path
+) -> None:
+    """Small ones alone, too, of which none comes near to the rate of a link."""
+    header, *lines = collectives([CollectiveKind.ALL_GATHER]).splitlines()
+    cells = [line.split(",") for line in lines]
+    kept = [row for row in cells if least_kb == 0 or int(row[3]) < 2**25]
+    file = tmp_path / "nccl.csv"
+    file.write_text("\n".join([header, *(",".join([*row[:4], repr(float(row[4]) * factor)]) for row in kept)]))
+    with pytest.raises(InputError, match=said):
+        fit_tables(H100, file, None, None)
+
+
+def test_matmuls_longer_than_any_chip_takes_are_refused(tmp_path: Path) -> None:
+    header, *lines = matmuls(Calibrated(Rule.MAX, 0.77, 0.85, kernel_s=4e-6, fp8_efficiency=0.5)).splitlines()
+    rows = [line.rsplit(",", 1) for line in lines]
+    file = tmp_path / "gemm.csv"
+    file.write_text("\n".join([header, *(f"{rest},{1e3 * float(time)}" for rest, time in rows)]))
+    with pytest.raises(InputError, match="times what the slowest figures that are fitted give"):
+        fit_tables(H100, None, file, None)
+
+
 STEPS = "model_path,system,gemm_quant_mode,isl,osl,batch_size,tp_size,attention_dp_size,tpot_ms\n"
 
 
@@ -151,6 +181,17 @@ def test_steps_that_say_nothing_of_decoding_alone_are_left_out(tmp_path: Path) -
     file.write_text(STEPS + text + text.replace("Llama-3.1-8B", "gpt-oss-120b"))
     found, left_out = read_steps(file, "h100", shipped_model)
     assert [(row.model, row.batch, row.chips) for row in found] == [("llama-3-8b", 8, 1)] and left_out == 5
+
+
+@pytest.mark.parametrize(
+    ("tpot_ms", "said"),
+    [("0.0075", "the least at the datasheet's peaks"), ("7500", "times what the slowest figures that are fitted give")],
+)
+def test_steps_that_no_chip_takes_are_refused(tpot_ms: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text(STEPS + "".join(f"Llama-3.1-8B,h100,bf16,1024,8192,4,1,1,{tpot_ms}\n" for _ in range(2)))
+    with pytest.raises(InputError, match=said):
+        fit_tables(Hardware.load("h100-measured", datasheet=True), None, None, file)
 
 
 def test_an_engine_comes_out_of_the_steps_that_it_takes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from escc.compiler.calibrate.fit import HOP, KERNEL
 from escc.compiler.calibrate.measurements import Measurement, Timed, read_measurements
 from escc.compiler.calibrate.named_layouts import AttentionLayout, FeedForwardLayout
 from escc.compiler.calibrate.rows import DECODE, PREFILL, Step, plan_named
-from escc.compiler.calibrate.validate import Row, Validation, validate
+from escc.compiler.calibrate.validate import HEADER, Row, Validation, row_cells, validate
 from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.ir.dtype import Dtype
@@ -114,13 +114,9 @@ def _figures(fitted: Calibration, validation: Validation) -> Iterator[str]:
 def _table(validation: Validation) -> Iterator[str]:
     yield "## Rows"
     yield ""
-    yield "| row | predicted ms | measured ms | error | compute | HBM | network | latency | launch |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
-    for row in validation.rows:
-        parts = row.shares.seconds
-        cells = [f"{1e3 * row.predicted_s:,.1f}", f"{1e3 * row.measurement.seconds:,.1f}", f"{row.error:+.1%}"]
-        cells += [f"{part / row.predicted_s:.0%}" for part in parts]
-        yield f"| {row.measurement.id} | {' | '.join(cells)} |"
+    yield f"| {' | '.join(HEADER)} |"
+    yield f"|---|{'---:|' * (len(HEADER) - 1)}"
+    yield from (f"| {' | '.join(row_cells(row))} |" for row in validation.rows)
 
 
 def rankings(chip: Hardware) -> list[Ranking]:

@@ -75,13 +75,15 @@ def _row(run: Run, programs: Programs, hardware: Hardware) -> Row:
     return Row(run.measurement, goes, least_s(run.steps, programs, hardware))
 
 
-HEADER = ("row", "predicted ms", "measured ms", "error", "compute", "HBM", "network", "latency", "launch")
+# What a predicted time goes to, by headings: all of `Shares` but what hosts send, of which rows have nothing.
+PARTS = {"compute": "compute_s", "HBM": "hbm_s", "network": "network_s", "latency": "latency_s", "launch": "launch_s"}
+HEADER = ("row", "predicted ms", "measured ms", "error", *PARTS)
 
 
 def validation_text(validation: Validation) -> str:
     """Each row with its error and what its predicted time goes to, and the summary."""
     where = f"{validation.measurements.text.name} on {validation.hardware.name}"
-    lines = [f"Predicted and measured: {where}", *table([HEADER, *map(_cells, validation.rows)], left=1), ""]
+    lines = [f"Predicted and measured: {where}", *table([HEADER, *map(row_cells, validation.rows)], left=1), ""]
     return "\n".join([*lines, *_summary(validation)]) + "\n"
 
 
@@ -106,17 +108,16 @@ def validation_data(validation: Validation) -> dict[str, object]:
     }
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def row_cells(row: Row) -> tuple[str, ...]:
+    """A row as text, a cell for each heading of HEADER."""
     times = (f"{1e3 * row.predicted_s:,.1f}", f"{1e3 * row.measurement.seconds:,.1f}")
     return (row.measurement.id, *times, f"{row.error:+.1%}", *(f"{part:.0%}" for part in _parts(row).values()))
 
 
 def _parts(row: Row) -> dict[str, float]:
-    """What the predicted time goes to, as parts of one."""
-    goes, whole = row.shares, row.predicted_s or 1.0
-    parts = {"compute": goes.compute_s, "hbm": goes.hbm_s, "network": goes.network_s, "latency": goes.latency_s}
-    parts |= {"launch": goes.launch_s}
-    return {name: seconds / whole for name, seconds in parts.items()}
+    """What the predicted time goes to, as parts of one, by the headings of PARTS."""
+    whole = row.predicted_s or 1.0
+    return {name: getattr(row.shares, field) / whole for name, field in PARTS.items()}
 
 
 def _row_data(row: Row) -> dict[str, object]:
@@ -126,7 +127,7 @@ def _row_data(row: Row) -> dict[str, object]:
         "measured_ms": 1e3 * row.measurement.seconds,
         "error": row.error,
         "least_ms": 1e3 * row.least_s,
-        "shares": _parts(row),
+        "shares": {name.lower(): part for name, part in _parts(row).items()},
     }
 
 

@@ -56,19 +56,19 @@ class BatchTimes:
     def seconds(self, batch: Floats, new: Floats, context: Floats) -> Floats:
         """What batches take in each stage, [stages, batches]: of so many sequences, that take `new` tokens each in a
         `context` that counts them. What a stage hands on counts as a part of its time."""
+        return self.seconds_and_layers(batch, new, context)[0]
+
+    def seconds_and_layers(self, batch: Floats, new: Floats, context: Floats) -> tuple[Floats, tuple[int, ...]]:
+        """What batches take in each stage, and how many layers each stage has, where such batches are run: the
+        repetitions of all repeats."""
         units = self._units(batch, new, context)
         parts = self._parts(units)
         found = np.array([sum(n * unit.seconds for n, unit in zip(part, units, strict=True)) for part in parts])
         for stage, part in enumerate(parts[:-1]):
             last = max(n for n, layers in enumerate(part) if layers)
             found[stage] += self._handed_s(units[last].handed_bytes)
-        return found
-
-    def layers(self, batch: Floats, new: Floats, context: Floats) -> tuple[int, ...]:
-        """How many layers each stage has, where such batches are run: the repetitions of all repeats."""
-        units = self._units(batch, new, context)
         named = [n for n, unit in enumerate(units) if unit.name is not None]
-        return tuple(sum(part[n] for n in named) for part in self._parts(units))
+        return found, tuple(sum(part[n] for n in named) for part in parts)
 
     def flops(self, batch: Floats, new: Floats, context: Floats) -> Floats:
         """The arithmetic of such batches, of the products of the whole model."""

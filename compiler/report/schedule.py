@@ -11,7 +11,19 @@ from typing import Any
 from ...cost.stages import Rounds
 from ...passes.batches.batches import Batch, Runs
 from ..plan.shapes import mesh_name
-from ..sweep.schedule import PLAIN_REQUESTS, SATURATED, Rates, Rung, Schedule, Scheduled
+from ..sweep.schedule import (
+    BY_SHARED_TOKENS,
+    BY_TOKENS,
+    PLAIN_CONTEXTS,
+    PLAIN_REQUESTS,
+    SATURATED,
+    SHARING,
+    Rates,
+    Rung,
+    Schedule,
+    Scheduled,
+    Step,
+)
 from ..text.lengths import Lengths
 from ..text.terminal import count_text, size_text, table, time_text
 
@@ -22,25 +34,21 @@ def schedule_text(found: Schedule, rungs: Sequence[Rung]) -> str:
     """A schedule in figures; with `rungs` also what it takes without some of its steps."""
     job, best = found.job, found.best
     requests, contexts = len(job.requests.endings), len(job.requests.contexts)
-    stages = ", ".join(map(str, found.layers))
+    stages = ", ".join(map(str, best.layers))
     lines = [f'Schedule of {requests:,} requests in {contexts:,} contexts, model "{job.program.name}"']
     lines += [
         f"  chips      {mesh_name(job.mesh)} {job.hardware.name}"
         + (f" in {job.stages} stages of {stages} layers" if job.stages > 1 else ""),
-        f"  batches    of {found.threshold:,} tokens at least{'' if found.rates is None else ', found'}",
+        *_thresholds(found),
     ]
-    if found.context_threshold is not None:
-        origin = "" if job.context_threshold else ", found"
-        lines.append(f"  contexts   in parts that share {found.context_threshold:,} tokens at least{origin}")
-    held, capacity = size_text(found.held_bytes), size_text(job.hardware.hbm_bytes)
+    held, capacity = size_text(best.held_bytes), size_text(job.hardware.hbm_bytes)
     lines += [
         f"  memory     about {held} of {capacity}",
         "",
         f"  All of it takes {time_text(best.total_s)}: {count_text(requests / best.total_s)} requests a second.",
         *_waiting(found),
         f"  Of {best.tokens:,} tokens {best.padding:,} are padding, {_share(best.padding, best.tokens)}.",
-        f"  {found.padding_saved:,} are saved: {PLAIN_REQUESTS} requests at a time, in the order of the file, have "
-        f"{found.plain.padding:,} of {found.plain.tokens:,}.",
+        f"  {_saved(found)}",
         "",
         *table([("", "batches", "sequences", "tokens each", "tokens", "padding"), *_kinds(best.batches)], 1),
         *_short(best.batches),
@@ -52,8 +60,46 @@ def schedule_text(found: Schedule, rungs: Sequence[Rung]) -> str:
             "",
             "Step by step",
             *table([("", "time", "batches", "tokens", "padding", "bubbles"), *_rungs(rungs)], 1),
+            *(f"  {remark}" for remark in step_remarks(found, rungs)),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _thresholds(found: Schedule) -> Iterator[str]:
+    """What a batch has at least, and what contexts share, by the step with which all takes least."""
+    if found.step in BY_TOKENS:
+        origin = "" if found.rates is None else ", found"
+        yield f"  batches    of {found.threshold:,} tokens at least{origin}"
+    else:
+        yield f"  batches    of {PLAIN_REQUESTS} requests" + (
+            ", in the order of the file" if found.step is Step.PLAIN else ""
+        )
+    if found.step in BY_SHARED_TOKENS:
+        origin = "" if found.job.context_threshold else ", found"
+        yield f"  contexts   in parts that share {found.context_threshold:,} tokens at least{origin}"
+    elif found.step in SHARING:
+        yield f"  contexts   in parts of {PLAIN_CONTEXTS}"
+    elif found.job.requests.shared:
+        yield "  contexts   with each of their endings: none is cached"
+
+
+def _saved(found: Schedule) -> str:
+    """How much padding a schedule saves, or has more: few large batches can take less time than many small ones that
+    are padded less."""
+    saved, plain = found.padding_saved, f"{PLAIN_REQUESTS} requests at a time, in the order of the file, have"
+    of = f"{found.plain.padding:,} of {found.plain.tokens:,}"
+    return f"{saved:,} are saved: {plain} {of}." if saved >= 0 else f"That is {-saved:,} more than {plain}: {of}."
+
+
+def step_remarks(found: Schedule, rungs: Sequence[Rung]) -> Iterator[str]:
+    """Which of the steps is the schedule's, where that is not the last one, and which take less time than it does."""
+    best = found.best
+    own = [rung.name for rung in rungs if rung.scheduled is best]
+    if own and rungs[-1].scheduled is not best:
+        yield f"The schedule is that of: {own[0]}."
+    quicker = [rung.name for rung in rungs if rung.fits and rung.scheduled.total_s < best.total_s]
+    if quicker:
+        yield f"Quicker without the thresholds or stages that are given: {', '.join(quicker)}."
 
 
 def _waiting(found: Schedule) -> Iterator[str]:
@@ -112,7 +158,7 @@ def _rungs(rungs: Sequence[Rung]) -> Iterator[tuple[str, ...]]:
     for rung in rungs:
         one = rung.scheduled
         yield (
-            rung.name,
+            rung.name + ("" if rung.fits else ", no room"),
             time_text(one.total_s),
             f"{len(one.batches):,}",
             f"{one.tokens:,}",
@@ -130,10 +176,11 @@ def schedule_data(found: Schedule, rungs: Sequence[Rung], lengths: Lengths) -> s
         "hardware": job.hardware.name,
         "mesh": dict(job.mesh.axes),
         "stages": job.stages,
-        "layers": list(found.layers),
-        "threshold_tokens": found.threshold,
-        "context_threshold_tokens": found.context_threshold,
-        "hbm_bytes": found.held_bytes,
+        "layers": list(best.layers),
+        "step": found.step,
+        "threshold_tokens": found.threshold if found.step in BY_TOKENS else None,
+        "context_threshold_tokens": found.context_threshold if found.step in BY_SHARED_TOKENS else None,
+        "hbm_bytes": best.held_bytes,
         **_figures(best),
         "padding_saved_tokens": found.padding_saved,
     }
@@ -145,7 +192,7 @@ def schedule_data(found: Schedule, rungs: Sequence[Rung], lengths: Lengths) -> s
             "busy_tokens": found.rates.busy_tokens,
         }
     if rungs:
-        data["ladder"] = [{"name": rung.name, **_figures(rung.scheduled)} for rung in rungs]
+        data["ladder"] = [{"name": rung.name, "fits": rung.fits, **_figures(rung.scheduled)} for rung in rungs]
     timeline = best.timeline
     data["batches"] = [
         {

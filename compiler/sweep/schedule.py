@@ -2,14 +2,15 @@
 
 A threshold is a count of tokens from which a batch keeps the chips busy. Where none are given, that of a batch begins
 at what is read off the plan, the least count at which it reaches nearly the flops a second that it ever reaches, and
-is doubled, and with it that of the shared tokens of a part of the contexts, to where all takes the least time.
+is doubled, and with it that of the shared tokens of a part of the contexts, to where all takes the least time. No step
+towards such batches is taken for granted: requests run by the step with which they take least.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from enum import StrEnum
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.batches.batches import (
     Batch,
-    Divide,
     Requests,
     Runs,
     by_count,
@@ -40,6 +40,22 @@ MOST_LENGTH = 128  # of the sequences by which a threshold is found: it is a mul
 MULTIPLES = (1, 2, 4, 8, 16)  # of the count from which batches keep the chips busy, that are tried as thresholds
 ALIKE = 0.005  # of the time: less does not tell thresholds apart, of which those with fewest batches are taken then
 PLAIN_CONTEXTS, PLAIN_REQUESTS = 128, 32  # in batches that are divided by their count, to compare with
+
+
+class Step(StrEnum):
+    """A step towards batches that take little time, with all those before it: the plainest comes first."""
+
+    PLAIN = f"{PLAIN_REQUESTS} requests each"
+    BY_LENGTH = "batches by length"
+    SHARED = "shared contexts"
+    CONTEXTS_BY_LENGTH = "contexts by length"
+    ENDINGS_BY_LENGTH = "endings by length"
+    MINI = "contexts in mini-batches"
+
+
+SHARING = (Step.SHARED, Step.CONTEXTS_BY_LENGTH, Step.ENDINGS_BY_LENGTH, Step.MINI)  # the tokens of contexts
+BY_TOKENS = (Step.BY_LENGTH, Step.ENDINGS_BY_LENGTH, Step.MINI)  # that keep to a threshold of batches
+BY_SHARED_TOKENS = (Step.CONTEXTS_BY_LENGTH, Step.ENDINGS_BY_LENGTH, Step.MINI)  # that keep to one of contexts
 
 
 @dataclass(frozen=True)
@@ -68,11 +84,14 @@ class Rates:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """Batches in the order in which they run, what each takes in each stage, [stages, batches] seconds, and when."""
+    """Batches in the order in which they run, what each takes in each stage, [stages, batches] seconds, and when.
+    `layers`: how many each stage has; `held_bytes`: about the most that a chip holds."""
 
     batches: tuple[Batch, ...]
     seconds: Floats
     timeline: Timeline
+    layers: tuple[int, ...]
+    held_bytes: float
 
     @property
     def total_s(self) -> float:
@@ -92,50 +111,54 @@ class Scheduled:
 
 @dataclass(frozen=True)
 class Rung:
-    """What a schedule takes that does without some of the steps to the best one."""
+    """What a schedule takes that does without some of the steps to the last one. `fits`: whether the chips have room
+    for it."""
 
     name: str
     scheduled: Scheduled
+    fits: bool
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The batches of a job under the thresholds that hold. `context_threshold`: None where no contexts are shared.
-    `rates`: what the threshold of a batch was read off, None where it was given. `plain`: the same requests in the
-    order of the file, a fixed number at a time."""
+    """The batches of a job by the `step` with which they take least, of those that keep to what is given, and under the
+    thresholds that hold. `context_threshold`: None where no contexts are shared. `rates`: what the threshold of a batch
+    was read off, None where it was given."""
 
     job: Job
     plan: BatchTimes
     threshold: int
     context_threshold: int | None
     rates: Rates | None
-    best: Scheduled
-    plain: Scheduled
+    step: Step
+    trials: Trials
+
+    @property
+    def best(self) -> Scheduled:
+        """The batches that it has."""
+        return self.by(self.step)
+
+    @property
+    def plain(self) -> Scheduled:
+        """The same requests in the order of the file, a fixed number at a time."""
+        return self.by(Step.PLAIN)
+
+    def by(self, step: Step) -> Scheduled:
+        """The same requests by one of the steps."""
+        return self.trials.scheduled(step, (self.threshold, self.context_threshold))
 
     @property
     def padding_saved(self) -> int:
-        """Tokens of padding that the requests in the order of the file have more."""
+        """Tokens of padding that the requests in the order of the file have more; below 0 where they have less."""
         return self.plain.padding - self.best.padding
-
-    @cached_property
-    def layers(self) -> tuple[int, ...]:
-        """How many layers each stage has."""
-        return self.plan.layers(*_sizes(self.best.batches))
-
-    @cached_property
-    def held_bytes(self) -> float:
-        """About the most that a chip holds."""
-        return _held_bytes(self.plan, self.best.batches)
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """What a user should know."""
         found = []
-        capacity = self.job.hardware.room_bytes
-        if self.held_bytes > capacity:
-            message = (
-                f"A batch with its caches takes about {self.held_bytes / capacity:.2g} times what a chip may hold."
-            )
+        held, capacity = self.best.held_bytes, self.job.hardware.room_bytes
+        if held > capacity:
+            message = f"A batch with its caches takes about {held / capacity:.2g} times what a chip may hold."
             found.append(Diagnostic(message, hint="lower the thresholds", severity="warning"))
         return tuple(found)
 
@@ -145,40 +168,31 @@ def schedule(job: Job) -> Schedule:
     lengths = job.requests.lengths
     plan = batch_times(job.program, job.mesh, job.stages, job.hardware, round(sum(lengths) / len(lengths)))
     rates = None
-    trials = _Trials(job, plan)
+    trials = Trials(job, plan)
     if job.threshold is not None:
         found = trials.with_contexts(job.threshold, job.threshold)
     else:
         rates = _rates(plan, lengths)
         found = trials.found(rates.busy_tokens)
-    plain = _timed(plan, in_file_order(job.requests, PLAIN_REQUESTS))
-    return Schedule(job, plan, *found, rates, trials.at(found), plain)
+    return Schedule(job, plan, *found, rates, trials.quickest(trials.steps, found), trials)
 
 
 def ladder(found: Schedule) -> tuple[Rung, ...]:
-    """What the same job takes without some of the steps to its schedule, the plainest first: all chips on every batch
-    in place of stages, requests in the order of the file, batches by count."""
+    """What the same job takes by each step, the plainest first, before which all chips run each batch in place of
+    stages. Of the steps in its stages that keep to what is given, and fit, none takes less than the schedule."""
     job, plan, rungs = found.job, found.plan, list[Rung]()
-    requests, plain = job.requests, in_file_order(job.requests, PLAIN_REQUESTS)
+
+    def rung(name: str, scheduled: Scheduled) -> Rung:
+        return Rung(name, scheduled, scheduled.held_bytes <= job.hardware.room_bytes)
+
     if plan.stages > 1:
-        lengths = requests.lengths
+        lengths = job.requests.lengths
         whole = batch_times(job.program, job.mesh, 1, job.hardware, round(sum(lengths) / len(lengths)))
-        rungs.append(Rung(f"all chips at once, {PLAIN_REQUESTS} requests each", _timed(whole, plain)))
+        rungs.append(rung(f"all chips at once, {Step.PLAIN}", _timed(whole, found.plain.batches)))
     where = f"in {plan.stages} stages" if plan.stages > 1 else "all chips at once"
-    rungs.append(Rung(f"{where}, {PLAIN_REQUESTS} requests each", found.plain))
-    by_tokens = by_longest(found.threshold)
-    rungs.append(Rung("batches by length", _timed(plan, whole_requests(requests, by_tokens))))
-    if found.context_threshold is None:
-        return tuple(rungs)
-    by_shared, plainly = by_shortest(found.context_threshold), by_count(PLAIN_CONTEXTS)
-    steps: list[tuple[str, Divide, Divide, int | None]] = [
-        ("shared contexts", plainly, by_count(PLAIN_REQUESTS), None),
-        ("contexts by length", by_shared, by_count(PLAIN_REQUESTS), None),
-        ("endings by length", by_shared, by_tokens, None),
-        ("contexts in mini-batches", by_shared, by_tokens, found.threshold),
-    ]
-    for name, contexts, endings, mini in steps:
-        rungs.append(Rung(name, _timed(plan, _joined(requests, contexts, endings, mini))))
+    for step in Step:
+        if step not in SHARING or found.context_threshold is not None:
+            rungs.append(rung(f"{where}, {step}" if step is Step.PLAIN else step, found.by(step)))
     return tuple(rungs)
 
 
@@ -186,16 +200,27 @@ Thresholds = tuple[int, int | None]  # tokens of a batch, and of the contexts of
 
 
 @dataclass
-class _Trials:
-    """What some job takes with the thresholds that have been tried, for those with which it takes least."""
+class Trials:
+    """What some job takes by the steps and with the thresholds that have been tried, for those with which it takes
+    least."""
 
     job: Job
     plan: BatchTimes
-    tried: dict[Thresholds, Scheduled] = field(default_factory=dict)
+    tried: dict[tuple[Step, Thresholds], Scheduled] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Those that keep to the thresholds that are given: without any, all that there are."""
+        job, found = self.job, tuple(Step)
+        if not job.requests.shared:
+            found = tuple(step for step in found if step not in SHARING)
+        elif job.context_threshold is not None:
+            found = BY_SHARED_TOKENS
+        return found if job.threshold is None else tuple(step for step in found if step in BY_TOKENS)
 
     def found(self, busy: int) -> Thresholds:
         """The best of the multiples of `busy` tokens, which fill the chips; of less where none of them fits."""
-        while busy > 1 and not self.fits(self.pair(busy, busy)):
+        while busy > 1 and not self.fits(self.last_step(self.pair(busy, busy)), self.pair(busy, busy)):
             busy //= 2
         found, shared = [], busy
         for tokens in counted([n * busy for n in MULTIPLES], "scheduling"):
@@ -206,10 +231,13 @@ class _Trials:
     def fewest(self, found: Sequence[Thresholds]) -> Thresholds:
         """The best of some that fit. Of those that take about as long that is the one with fewest batches: it is least
         sure what small ones take."""
-        fitting = [each for each in found if self.fits(each)] or [min(found, key=self.held_bytes)]
-        least_s = min(self.at(each).total_s for each in fitting)
-        alike = [each for each in fitting if self.at(each).total_s <= least_s * (1 + ALIKE)]
-        return min(alike, key=lambda each: (len(self.at(each).batches), self.at(each).total_s))
+        steps = {each: self.by_tokens(each) for each in found}
+        fitting = [each for each in found if self.fits(steps[each], each)]
+        fitting = fitting or [min(found, key=lambda each: self.scheduled(steps[each], each).held_bytes)]
+        done = {each: self.scheduled(steps[each], each) for each in fitting}
+        least_s = min(each.total_s for each in done.values())
+        alike = [each for each in fitting if done[each].total_s <= least_s * (1 + ALIKE)]
+        return min(alike, key=lambda each: (len(done[each].batches), done[each].total_s))
 
     def with_contexts(self, tokens: int, shared: int) -> Thresholds:
         """A threshold of batches, with the best one of contexts: `shared` tokens, doubled while that helps."""
@@ -217,7 +245,9 @@ class _Trials:
         while shared < most:
             shared *= 2
             following = self.pair(tokens, shared)
-            if not self.fits(following) or self.at(following).total_s >= self.at(best).total_s:
+            step, before = self.last_step(following), self.last_step(best)
+            more_s = self.scheduled(step, following).total_s - self.scheduled(before, best).total_s
+            if more_s >= 0 or not self.fits(step, following):
                 break
             best = following
         return best
@@ -226,29 +256,55 @@ class _Trials:
         """Thresholds: of contexts the one that is given, if one is."""
         return tokens, (self.job.context_threshold or shared) if self.job.requests.shared else None
 
-    def at(self, thresholds: Thresholds) -> Scheduled:
-        """The batches that there are with some thresholds."""
-        if thresholds not in self.tried:
-            requests, (tokens, shared) = self.job.requests, thresholds
-            divide = by_longest(tokens)
-            if shared is None:
-                batches = whole_requests(requests, divide)
-            else:
-                batches = _joined(requests, by_shortest(shared), divide, tokens)
-            self.tried[thresholds] = _timed(self.plan, batches)
-        return self.tried[thresholds]
+    def last_step(self, thresholds: Thresholds) -> Step:
+        """The last of the steps that helps. Mini-batches are for stages that wait: one that is alone needs them only
+        where they save room."""
+        if thresholds[1] is None:
+            return Step.BY_LENGTH
+        whole = Step.ENDINGS_BY_LENGTH
+        if self.job.stages == 1 and self.fits(whole, thresholds):
+            return whole
+        return self.quickest((whole, Step.MINI), thresholds)
 
-    def held_bytes(self, thresholds: Thresholds) -> float:
-        """About the most that a chip holds."""
-        return _held_bytes(self.plan, self.at(thresholds).batches)
+    def by_tokens(self, thresholds: Thresholds) -> Step:
+        """The best of the steps that keep to thresholds: contexts are not shared where that makes more of too small
+        batches than it saves tokens."""
+        steps = (Step.BY_LENGTH, self.last_step(thresholds))
+        return self.quickest([step for step in steps if step in self.steps], thresholds)
 
-    def fits(self, thresholds: Thresholds) -> bool:
+    def quickest(self, steps: Sequence[Step], thresholds: Thresholds) -> Step:
+        """The step with which all takes least, of those that fit; of some that take the same the last one. Where none
+        fits, the one that holds least."""
+        latest = steps[::-1]
+        fitting = [step for step in latest if self.fits(step, thresholds)]
+        if not fitting:
+            return min(latest, key=lambda step: self.scheduled(step, thresholds).held_bytes)
+        return min(fitting, key=lambda step: self.scheduled(step, thresholds).total_s)
+
+    def scheduled(self, step: Step, thresholds: Thresholds) -> Scheduled:
+        """The batches that there are by some step with some thresholds."""
+        if step not in SHARING:
+            thresholds = thresholds[0], None
+        if (step, thresholds) not in self.tried:
+            self.tried[step, thresholds] = _timed(self.plan, _divided(self.job.requests, step, thresholds))
+        return self.tried[step, thresholds]
+
+    def fits(self, step: Step, thresholds: Thresholds) -> bool:
         """Whether a chip has room for that."""
-        return self.held_bytes(thresholds) <= self.job.hardware.room_bytes
+        return self.scheduled(step, thresholds).held_bytes <= self.job.hardware.room_bytes
 
 
-def _joined(requests: Requests, contexts: Divide, endings: Divide, mini_tokens: int | None) -> tuple[Batch, ...]:
-    return tuple(batch for part in shared_contexts(requests, contexts, endings, mini_tokens) for batch in part)
+def _divided(requests: Requests, step: Step, thresholds: Thresholds) -> tuple[Batch, ...]:
+    """Requests as batches by some step."""
+    tokens, shared_tokens = thresholds
+    if step is Step.PLAIN:
+        return in_file_order(requests, PLAIN_REQUESTS)
+    if shared_tokens is None:
+        return whole_requests(requests, by_longest(tokens))
+    contexts = by_shortest(shared_tokens) if step in BY_SHARED_TOKENS else by_count(PLAIN_CONTEXTS)
+    endings = by_longest(tokens) if step in BY_TOKENS else by_count(PLAIN_REQUESTS)
+    parts = shared_contexts(requests, contexts, endings, tokens if step is Step.MINI else None)
+    return tuple(batch for part in parts for batch in part)
 
 
 def _sizes(batches: Sequence[Batch]) -> tuple[Floats, Floats, Floats]:
@@ -260,19 +316,20 @@ def _sizes(batches: Sequence[Batch]) -> tuple[Floats, Floats, Floats]:
 
 def _timed(plan: BatchTimes, batches: Sequence[Batch]) -> Scheduled:
     """Batches with what they take."""
-    seconds = plan.seconds(*_sizes(batches))
-    return Scheduled(tuple(batches), seconds, run(seconds))
+    seconds, layers = plan.seconds_and_layers(*_sizes(batches))
+    return Scheduled(tuple(batches), seconds, run(seconds), layers, _held_bytes(plan, batches, max(layers)))
 
 
-def _held_bytes(plan: BatchTimes, batches: Sequence[Batch]) -> float:
-    """About the most that a chip holds: the cache of a part, beside its largest batch."""
+def _held_bytes(plan: BatchTimes, batches: Sequence[Batch], layers: int) -> float:
+    """About the most that a chip of a stage with so many layers holds: the cache of a part, beside its largest
+    batch."""
     cached: dict[int | None, int] = {}
     for batch in batches:
         if batch.runs is Runs.CONTEXTS:
             cached[batch.part] = cached.get(batch.part, 0) + batch.tokens
     tokens = np.array([(batch.tokens, cached.get(batch.part, 0)) for batch in batches], dtype=np.float64)
     own, beside = tokens.T
-    return float(plan.held_bytes(own, beside, max(plan.layers(*_sizes(batches)))).max())
+    return float(plan.held_bytes(own, beside, layers).max())
 
 
 def _rate(plan: BatchTimes, batch: Floats, length: Floats) -> Floats:

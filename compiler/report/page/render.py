@@ -24,6 +24,7 @@ from ...sweep.answers import Frontier, Spot, plotted
 from ...sweep.schedule import Rung, Schedule
 from ...text.terminal import LAYOUT, count_text, time_text
 from ..explain_text import Explained, explained_phase
+from ..schedule import step_remarks
 from ..text import seconds_of
 from .formulas import mathml
 from .frontier import FORMS, HEIGHT, WIDTH, draw_frontier
@@ -88,10 +89,13 @@ def schedule_page(found: Schedule, rungs: Sequence[Rung] = ()) -> str:
         ("all of it", time_text(best.total_s)),
         ("requests a second", count_text(requests / best.total_s)),
         ("chips", f"{job.mesh.chips} {job.hardware.chip}"),
-        ("layers of each stage", ", ".join(map(str, found.layers))),
+        ("layers of each stage", ", ".join(map(str, best.layers))),
         ("stages wait", f"{max(0.0, best.timeline.bubbles):.1%}"),
         ("padding", f"{best.padding / best.tokens:.1%}"),
-        ("tokens of padding saved", f"{found.padding_saved:,}"),
+        (
+            "tokens of padding " + ("saved" if found.padding_saved >= 0 else "more than in the order of the file"),
+            f"{abs(found.padding_saved):,}",
+        ),
     ]
 
     def details(number: int) -> str:
@@ -108,6 +112,7 @@ def schedule_page(found: Schedule, rungs: Sequence[Rung] = ()) -> str:
         details=details,
         shared=lambda number: best.batches[number].runs == "contexts",
         rungs=rungs,
+        remarks=tuple(step_remarks(found, rungs)),
         longest_s=max((rung.scheduled.total_s for rung in rungs), default=1.0),
     )
 

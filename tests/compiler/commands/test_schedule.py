@@ -187,10 +187,12 @@ def test_an_interrupted_schedule_leaves_the_file_whole(
 
 def test_a_page_draws_the_stages(lengths: Path, tmp_path: Path) -> None:
     out = tmp_path / "s.html"
-    assert schedule(lengths, MODEL, *STAGED, "--theta", "2048", "--steps", "--emit", "html", "-o", out).exit_code == 0
+    given = *STAGED, "--theta", "2048", "--theta-context", "6000"
+    assert schedule(lengths, MODEL, *given, "--steps", "--emit", "html", "-o", out).exit_code == 0
     page = out.read_text()
     assert page.count('<rect class="bubble"') == 4 and "<title>batch 0, contexts: " in page
-    assert "contexts in mini-batches" in page
+    assert "contexts in mini-batches" in page and "<dt>tokens of padding saved</dt>" in page
+    assert "<p>Quicker without the thresholds or stages that are given: shared contexts.</p>" in page
     refused = schedule(lengths, MODEL, *STAGED, "--emit", "html")
     assert refused.exit_code == 1 and "A page is written into a file." in refused.stderr
 

@@ -1,7 +1,7 @@
 """The command line: its commands, a file each, are imported when they are asked for.
 
-Exit codes: 0 done; 1 the input is wrong, or no plan fits; 2 wrong usage; 3 the compiler contradicts
-itself.
+Exit codes: 0 done; 1 the input is wrong, or no plan fits, of a sweep at any point; 2 wrong usage; 3 the compiler
+contradicts itself.
 """
 
 from __future__ import annotations

@@ -140,6 +140,8 @@ def sweep_command(
         found = serve(request, places(_numbers(chips), list(chosen.values()), *kinds), jobs, scheduler)
         name = next(name for name, chip in chosen.items() if chip == found[0].place.hardware)
         say(_of_stream(request, found, [shlex.quote(model), f"--hardware {shlex.quote(name)}", *same], emit))
+        if found[0].served is None:  # the best, of places that are said to have none
+            raise fail("No place serves the stream.")
         return
     if chunk is not None:
         raise fail("`--chunk` is of a stream of requests.", hint="which `--input` and `--output` ask for")
@@ -159,17 +161,14 @@ def sweep_command(
     if beside is None:
         named = {chip.name: [shlex.quote(model), f"--hardware {shlex.quote(n)}", *same] for n, chip in chosen.items()}
         options = {name: " ".join(words) for name, words in named.items()}
-        if emit is Emit.TEXT:
-            say(sweep_text(sweep, records, wanted, options))
-        else:
-            say(json.dumps(_data(sweep, records, wanted), indent=2) + "\n")
-        return
-    if emit is Emit.HTML:
-        files = _pages(sweep, records, wanted, beside, plans)
+        as_text = emit is Emit.TEXT
+        say(sweep_text(sweep, records, wanted, options) if as_text else _data(sweep, records, wanted))
     else:
-        files = {beside.name: draw(sweep, records, emit.value, wanted)}
-    write_files(beside.parent, files, force)
-    note(f"wrote {beside}" + (f" and {len(files) - 1} plans beside it" if plans else ""))
+        files = _files(sweep, records, wanted, beside, emit, plans)
+        write_files(beside.parent, files, force)
+        note(f"wrote {beside}" + (f" and {len(files) - 1} plans beside it" if plans else ""))
+    if all(record.latency_s is None for record in records):  # which is said of each, and why
+        raise fail("No point of the grid has a plan.")
 
 
 def _stream_tokens(
@@ -195,10 +194,13 @@ def _of_stream(request: Request, found: Sequence[Found], options: Sequence[str],
     return stream_text(request, found, " ".join([*options, *sizes]))
 
 
-def _pages(
-    sweep: Sweep, records: Sequence[Record], wanted: Target | None, beside: Path, plans: bool
+def _files(
+    sweep: Sweep, records: Sequence[Record], wanted: Target | None, beside: Path, emit: Emit, plans: bool
 ) -> dict[str, str | bytes]:
-    """The page of a sweep by its file's name; with `plans` those of the frontier's plans, compiled again."""
+    """The picture or the page of a sweep by its file's name; with `plans` the pages of the frontier's plans, compiled
+    again."""
+    if emit is not Emit.HTML:
+        return {beside.name: draw(sweep, records, emit.value, wanted)}
     pages: dict[str, str | bytes] = {}
     links: dict[int, str] = {}
     for number in best_points(sweep, records) if plans else ():
@@ -271,8 +273,8 @@ def _beside(results: Path | None, emit: Emit) -> Path | None:
     return Path(os.path.splitext(results)[0] + f".{emit}")
 
 
-def _data(sweep: Sweep, records: Sequence[Record], target: Target | None) -> Data:
-    """A sweep as one object."""
+def _data(sweep: Sweep, records: Sequence[Record], target: Target | None) -> str:
+    """A sweep as one object of JSON."""
     found: Data = {"sweep": sweep.header(), "points": [record.data() for record in records]}
     found["frontier"] = [str(records[k].point) for k in best_points(sweep, records)]
     if target is not None:
@@ -284,4 +286,4 @@ def _data(sweep: Sweep, records: Sequence[Record], target: Target | None) -> Dat
             "met": answered.met,
             "point": None if record is None else record.data(),
         }
-    return found
+    return json.dumps(found, indent=2) + "\n"

@@ -104,7 +104,7 @@ def test_calls_that_do_not_fill_the_caches_are_warned_of(model: str, tmp_path: P
         ("compile", "--chips", "2", "--pad", "auto"),
         ("explain", "--chips", "2", "--over", "B", "--against", "a=PINS"),
         ("check",),
-        ("sweep", "--chips", "2", "--batch", "4", "--jobs", "1"),
+        ("sweep", "--chips", "4", "--batch", "4", "--jobs", "1"),
     ],
 )
 def test_sizes_that_another_phase_could_not_have_are_no_matter(

@@ -104,8 +104,28 @@ def test_targets_are_answered(model: str, options: tuple[str, ...], said: str) -
 
 def test_points_without_a_plan_say_why(model: str) -> None:
     result = sweep(model, "--chips", "8", "--batch", "1048576", "--context", "65536", "--phase", "decode")
-    assert result.exit_code == 0
+    assert result.exit_code == 1 and "error: No point of the grid has a plan." in result.stderr
     assert "Without a plan: 1 of 1 points" in result.stdout and "GB more than the 32.95 GB" in result.stdout
+
+
+def test_a_sweep_is_done_where_some_point_has_a_plan_and_its_files_are_there_in_any_case(
+    model: str, tmp_path: Path
+) -> None:
+    too_large = ("--context", "65536", "--phase", "decode", "--chips", "8", "--batch")
+    assert sweep(model, *too_large, "1048576,8").exit_code == 0
+    result = sweep(model, *too_large, "1048576", "--emit", "html", "-o", str(tmp_path / "none.jsonl"))
+    assert result.exit_code == 1 and "No point of the grid has a plan." in result.stderr
+    assert len((tmp_path / "none.jsonl").read_text().splitlines()) == 2 and (tmp_path / "none.html").is_file()
+    written = sweep(model, *too_large, "1048576", "--emit", "json")
+    assert written.exit_code == 1 and json.loads(written.stdout)["points"][0]["status"] == "infeasible"
+
+
+def test_a_stream_that_no_place_serves_is_no_success(model: str) -> None:
+    stream = ("--hardware", "h100", "--chips", "1", "--input", "8", "--output", "8", "--batch", "2")
+    assert sweep(model, *stream).exit_code == 0
+    for emit, said in (("text", "None serves it."), ("json", '"places": [')):
+        result = sweep(model, *stream, "--max-latency", "0.01us", "--emit", emit)
+        assert result.exit_code == 1 and said in result.stdout and "No place serves the stream." in result.stderr
 
 
 def test_an_interrupted_sweep_ends_as_the_whole_one(model: str, tmp_path: Path) -> None:

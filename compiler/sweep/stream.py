@@ -7,7 +7,7 @@ largest that its layouts would serve, and so on, until the next ones are planned
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -34,6 +34,8 @@ from .solve import shapes
 
 BEGIN = 32  # the batch that is planned first
 MOST_BATCH = 1 << 16
+COARSE = 8  # the next probe is larger by this part of a batch
+FINE = 64  # the next plan is smaller by this part of a batch, where that does not do and its estimate did
 BEYOND = 2  # batches above the best that are planned, to be sure
 MOST_PLANS = 16  # for one slice
 
@@ -156,6 +158,7 @@ class _Search:
         self.capacity = capacity
         self.reserved = 0.0  # bytes of a chip, for a prompt that comes in while the caches of a batch are there
         self.plans: dict[int, tuple[Compilation, Served] | str] = {}
+        self.most: dict[int, int] = {}  # by a batch, the largest that its plan would serve
         self.given: dict[int, float] = {}  # bytes of a chip that each phase of a batch's plan was given by itself
 
     def plan(self, batch: int) -> tuple[Compilation, Served] | None:
@@ -210,9 +213,9 @@ class _Search:
         while len(self.plans) < MOST_PLANS:
             planned = self.plan(batch)
             assert planned is not None, "it does"
-            larger = max((b for b in self._would_do(planned[0], batch) if b not in self.plans), default=None)
-            following = [b for b in range(batch + 1, batch + 1 + BEYOND) if b not in self.plans]
-            tried = [larger] if larger is not None and larger > batch else following
+            compiled, _ = planned
+            larger = self._larger(compiled, batch)
+            tried = [larger] if larger > batch else self._following(batch)
             if not tried:
                 break
             done = [b for b in tried if self.plan(b) is not None]
@@ -228,22 +231,44 @@ class _Search:
             batch //= 2
         return batch if self.plan(batch) is not None else None
 
-    def _would_do(self, compiled: Compilation, batch: int) -> Iterator[int]:
-        """Larger batches that the layouts of a plan would serve, up to the first octave that has none."""
-        step = max(1, batch // 64)
-        last = batch
-        for larger in range(batch + step, MOST_BATCH, step):
-            if larger > 2 * last:
-                return
-            if self._serves(compiled, larger):
-                last = larger
-                yield larger
+    def _following(self, batch: int) -> list[int]:
+        """The batches above one that are planned to be sure."""
+        return [b for b in range(batch + 1, batch + 1 + BEYOND) if b not in self.plans]
+
+    def _larger(self, compiled: Compilation, batch: int) -> int:
+        """The largest batch that the layouts of a plan would serve, below those that they divide as well and whose own
+        plans do not do; the batch itself where there is none."""
+        ways = self._ways(compiled)
+        if batch not in self.most:
+            self.most[batch] = ways * self._most(compiled, batch // ways, ways)
+        count = self.most[batch] // ways
+        refused = min((b // ways for b in self.plans if b > batch and b % ways == 0), default=None)
+        if refused is not None:  # the estimate was too good: a little less of it, at most half of the way back
+            below = refused - max(1, refused // FINE)
+            count = min(count, max(below, (batch // ways + refused) // 2))
+        return ways * count
+
+    def _most(self, compiled: Compilation, count: int, ways: int) -> int:
+        """How many times `ways` the layouts of a plan would serve at most, so many or more: probed by steps that grow
+        with the count, up to the first octave that has none, then by halves from the last that would to the next."""
+        last, beyond, probe = count, None, count
+        while (probe := probe + max(1, probe // COARSE)) <= min(2 * last, MOST_BATCH // ways):
+            if self._serves(compiled, ways * probe):
+                last, beyond = probe, None
+            else:
+                beyond = beyond or probe
+        beyond = beyond or min(probe, MOST_BATCH // ways + 1)
+        while beyond - last > 1:
+            middle = (last + beyond) // 2
+            if self._serves(compiled, ways * middle):
+                last = middle
+            else:
+                beyond = middle
+        return last
 
     def _serves(self, compiled: Compilation, batch: int) -> bool:
         decode = compiled.phases[1]
         spmd = self._resized(decode.spmd, batch)
-        if spmd is None:
-            return False
         before = self._stream(decode_batch(decode.spmd, self.program))
         figures = served(compiled, before)
         step_s = estimate(spmd, self.place.hardware).totals().total_s
@@ -258,17 +283,21 @@ class _Search:
         )
         return larger.hbm_bytes <= self.capacity and self.request.limits.met_by(larger)
 
-    def _resized(self, spmd: SpmdProgram, batch: int) -> SpmdProgram | None:
-        """A decode step with another batch in the same layouts; None where these do not divide it."""
+    def _ways(self, compiled: Compilation) -> int:
+        """In how many parts the layouts of a plan's decode step split the batch: they serve multiples of these."""
+        dim, spmd = dims_of(self.program).batch, compiled.phases[1].spmd
+        return math.lcm(
+            *(
+                spmd.mesh.size(*axes)
+                for v in spmd.values
+                for d, axes in zip(v.dims, v.layout.dims, strict=True)
+                if d == dim
+            )
+        )
+
+    def _resized(self, spmd: SpmdProgram, batch: int) -> SpmdProgram:
+        """A decode step with another batch, which the ways that it is split in divide, in the same layouts."""
         dim = dims_of(self.program).batch
-        ways = [
-            spmd.mesh.size(*axes)
-            for v in spmd.values
-            for d, axes in zip(v.dims, v.layout.dims, strict=True)
-            if d == dim
-        ]
-        if any(batch % way for way in ways):
-            return None
         return replace(spmd, sizes=tuple((d, batch if d == dim else size) for d, size in spmd.sizes))
 
     def _found(self, batch: int, found: tuple[Compilation, Served]) -> Found:

@@ -12,11 +12,14 @@ from typer.testing import CliRunner
 from escc.compiler.commands.main import app
 from escc.compiler.plan.pipeline import compile_phases, parse, program_of
 from escc.compiler.plan.serving import Stream, of_stream, served
+from escc.compiler.sweep import stream as searched
 from escc.compiler.sweep.stream import Limits, Request, Wanted, best_at, places, serve
+from escc.cost.estimate import Estimate, estimate
 from escc.cost.hardware import Hardware, load_engine
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
 from escc.ir.mesh import Mesh
+from escc.ir.spmd import SpmdProgram
 from escc.passes.choose import Options
 
 TEXT = """model "small"
@@ -113,6 +116,39 @@ def test_the_best_batch_is_the_largest_within_the_limit() -> None:
     assert found.batch >= 40
     beyond = [batch for batch in range(found.batch + 1, found.batch + 5) if at(batch)[0] <= limit_s]
     assert not beyond, "a larger batch would do"
+    assert set(found.refused) >= {found.batch + 1, found.batch + 2}
+
+
+def test_the_best_batch_is_one_that_axes_split() -> None:
+    """With one head of keys that no axis splits, caches are split by sequences, and only multiples of 4 are quick."""
+    heads = [("param Wq, Wk, Wv: bf16[E,H,Q]", "param Wq: bf16[E,H,Q]\n  param Wk, Wv: bf16[E,Q]")]
+    heads += [(f"{name}[{dims},H,Q]", f"{name}[{dims},Q]") for name, dims in (("Wk", "E"), ("Wv", "E"))]
+    heads += [(f"{name}[{dims},H,Q]", f"{name}[{dims},Q]") for name, dims in (("k", "B,L"), ("v", "B,L"))]
+    text = SOURCE.text.replace("[B,M,H,Q]", "[B,M,Q]")
+    for before, after in heads:
+        text = text.replace(before, after)
+    source = Source("one_head.esti", text)
+    [place] = places([4], [H100], [None], [None])
+    given = best_at(Request(2000, 500, Limits(), Wanted.THROUGHPUT, 452, source=source), place)
+    assert given.served is not None
+    limits = Limits(given.served.token_s * 1.0001)
+    found = best_at(Request(2000, 500, limits, Wanted.THROUGHPUT, source=source), place)
+    assert found.batch == 452
+
+
+def test_a_batch_of_thousands_is_found_with_few_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short sequences fit by thousands: of them few are estimated, and fewer planned."""
+    estimated: list[SpmdProgram] = []
+
+    def counted(spmd: SpmdProgram, hardware: Hardware) -> Estimate:
+        estimated.append(spmd)
+        assert len(estimated) < 200, "about eight an octave, and halves"
+        return estimate(spmd, hardware)
+
+    monkeypatch.setattr(searched, "estimate", counted)
+    short = Request(20, 10, Limits(0.5), Wanted.THROUGHPUT, source=SOURCE)
+    found = best_at(short, places([2], [H100], [None], [None])[0])
+    assert found.batch is not None and found.batch > 2000
     assert set(found.refused) >= {found.batch + 1, found.batch + 2}
 
 

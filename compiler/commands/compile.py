@@ -17,6 +17,7 @@ from ...ir.diagnostics import InputError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Program
 from ...passes.choose import Options, choose
+from ...passes.expansion.dims import MAX_SIZE
 from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..plan.compiled import Compilation
@@ -181,7 +182,8 @@ def compile_command(
     input_: opt.Input = None,
     output: opt.Output = None,
     batch: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Of a stream of requests: how many are decoded at once.")
+        int | None,
+        typer.Option(metavar="N", min=1, max=MAX_SIZE, help="Of a stream of requests: how many are decoded at once."),
     ] = None,
     chunk: opt.Chunk = None,
     stages: opt.Stages = None,

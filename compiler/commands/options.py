@@ -11,6 +11,7 @@ import typer
 from ...cost.hardware import Convention, Hardware, load_engine
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
+from ...passes.expansion.dims import MAX_SIZE
 from ...passes.plan import Objective
 from ..plan.way import Offload
 
@@ -73,10 +74,14 @@ Caches = Annotated[
     Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 caches as int8 or fp8, with scales.")
 ]
 Input = Annotated[
-    int | None, typer.Option("--input", metavar="N", min=1, help="Of a stream of requests: the tokens of a prompt.")
+    int | None,
+    typer.Option("--input", metavar="N", min=1, max=MAX_SIZE, help="Of a stream of requests: the tokens of a prompt."),
 ]
 Output = Annotated[
-    int | None, typer.Option("--output", metavar="N", min=1, help="Of a stream of requests: the tokens that each gets.")
+    int | None,
+    typer.Option(
+        "--output", metavar="N", min=1, max=MAX_SIZE, help="Of a stream of requests: the tokens that each gets."
+    ),
 ]
 Chunk = Annotated[
     int | None,
@@ -84,6 +89,7 @@ Chunk = Annotated[
         "--chunk",
         metavar="N",
         min=1,
+        max=MAX_SIZE,
         help="Of a stream of requests: take prompts in N tokens at a time, with decode steps between.",
     ),
 ]

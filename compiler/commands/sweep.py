@@ -17,12 +17,13 @@ from ...cost.hardware import Convention
 from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
+from ...passes.expansion.dims import MAX_SIZE
 from ..plan.compiled import Compilation
 from ..plan.pipeline import read_model
 from ..plan.way import Offload
 from ..report.page.render import frontier_page, plan_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
-from ..sweep.grid import MOST, grid, read_numbers, read_types
+from ..sweep.grid import grid, read_numbers, read_types
 from ..sweep.points import Asked, Data, Record, Sweep
 from ..sweep.run import run_sweep
 from ..sweep.solve import compiled_again
@@ -220,7 +221,7 @@ def _time(text: str | None, option: str) -> float | None:
 def _batch(text: str | None) -> int | None:
     if text is None or text == "max":
         return None
-    numbers = _listed(read_numbers(text, "--batch", MOST))
+    numbers = _listed(read_numbers(text, "--batch", MAX_SIZE))
     if len(numbers) != 1:
         raise fail("A stream has one `--batch`, or `max`, the best.")
     return numbers[0]

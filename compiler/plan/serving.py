@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from ...cost.predict import token_dims
 from ...ir.dataflow import appends
 from ...ir.diagnostics import fail, listed
 from ...ir.program import Kind, Phase, Program, stored_in
+from ...passes.expansion.dims import MAX_ELEMENTS, MAX_SIZE, out_of_range, too_many
 from ..text.terminal import count_text, time_text
 from .compiled import Compilation
 
@@ -131,7 +133,7 @@ def of_stream(program: Program, stream: Stream) -> Program:
     their mean context, and the decode step. A handover is counted for each chunk, at most.
 
     While a batch gets its output, as many prompts as it has sequences are taken in. Raises InputError where the
-    program has no such phases: one that fills its context, and one of one new token.
+    program has no such phases: one that fills its context, and one of one new token; or where they are too large.
     """
     dims = serving(program)
     if dims.context is None or not dims.new:
@@ -141,24 +143,36 @@ def of_stream(program: Program, stream: Stream) -> Program:
     after = {dims.batch: stream.batch, dims.context: stream.context}
     first |= dims.kept(dict(prefill.sizes), stream.chunk_context)
     after |= dims.kept(dict(decode.sizes), stream.context)
-    phases = (_sized(prefill, first, stream.batch * stream.chunks), _sized(decode, after, stream.output_tokens))
+    phases = (
+        _sized(program, prefill, first, stream.batch * stream.chunks),
+        _sized(program, decode, after, stream.output_tokens),
+    )
     return replace(program, phases=phases)
 
 
 def of_batches(program: Program, batch: int, new: int, context: int) -> Program:
     """The program with one phase: `batch` sequences that take `new` tokens each, of a context of so many with these.
 
-    Raises InputError where it has no phase that fills its context, to be sized so.
+    Raises InputError where it has no phase that fills its context, to be sized so; or where that is too large.
     """
     dims = serving(program)
     if dims.context is None or not dims.new:
         raise fail("Batches of contexts and endings need a model with caches that it appends to.")
     sizes = {dims.batch: batch, dims.context: context, **dict.fromkeys(dims.new, new)}
-    return replace(program, phases=(_sized(_prefill(program, dims), sizes, 1),))
+    return replace(program, phases=(_sized(program, _prefill(program, dims), sizes, 1),))
 
 
-def _sized(phase: Phase, sizes: Mapping[str, int], calls: int) -> Phase:
-    return replace(phase, sizes=tuple((dim, sizes.get(dim, size)) for dim, size in phase.sizes), calls=calls)
+def _sized(program: Program, phase: Phase, sizes: Mapping[str, int], calls: int) -> Phase:
+    """A phase with other sizes, of which no dim and no value may be larger than a file's: figures are exact up to
+    there."""
+    found = {dim: sizes.get(dim, size) for dim, size in phase.sizes}
+    for dim, size in found.items():
+        if size > MAX_SIZE:
+            raise fail(out_of_range(f"Dim `{dim}` in phase `{phase.name}`", size))
+    for value in program.values:
+        if prod(found[dim] for dim in value.dims) > MAX_ELEMENTS:
+            raise fail(too_many(phase.name, value.name))
+    return replace(phase, sizes=tuple(found.items()), calls=calls)
 
 
 def _prefill(program: Program, dims: Serving) -> Phase:

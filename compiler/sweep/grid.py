@@ -11,12 +11,12 @@ from ...cost.streams import host_of
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
+from ...passes.expansion.dims import MAX_SIZE
 from ..plan.pipeline import select_phases
 from ..plan.serving import serving
 from ..plan.way import Offload
 from .points import Asked, Sweep
 
-MOST = 1 << 40  # of a batch or a context
 MOST_POINTS = 100_000
 SHOWN = 60  # characters of what a person wrote
 
@@ -44,11 +44,11 @@ def grid(
     phases, dims = select_phases(program, phase), serving(program)
     chips, batch, context, weights, caches = lists
     counts, found = read_numbers(chips, "--chips", MAX_CHIPS)
-    batches, wrong = read_numbers(batch, "--batch", MOST)
+    batches, wrong = read_numbers(batch, "--batch", MAX_SIZE)
     found += wrong
     contexts: tuple[int, ...] | tuple[None] = (None,)
     if context is not None:
-        contexts, wrong = read_numbers(context, "--context", MOST)
+        contexts, wrong = read_numbers(context, "--context", MAX_SIZE)
         found += wrong
         if dims.context is None:
             found += (Diagnostic("`--context` is given, and the model has no caches."),)

@@ -357,14 +357,18 @@ class Extent:
     span: Span = field(compare=False)
 
 
+def too_many(phase: str, name: str) -> str:
+    """What is said of a value that has more elements than any can."""
+    return f"In phase `{phase}`, `{name[:60]}` has more than 2^{MAX_ELEMENTS.bit_length() - 1} elements."
+
+
 def check_extents(extents: Iterable[Extent], phases: Iterable[Phase], report: Report) -> None:
     """Note what is too large in a phase; `phases` have the sizes that are compiled, with padding."""
     bound = [(phase.name, dict(phase.sizes)) for phase in phases]
     for extent in extents:
         for phase, sizes in bound:
             if prod(sizes[dim] for dim in extent.dims) > MAX_ELEMENTS:
-                most = f"2^{MAX_ELEMENTS.bit_length() - 1} elements"
-                report.add(f"In phase `{phase}`, `{extent.name[:60]}` has more than {most}.", extent.span)
+                report.add(too_many(phase, extent.name), extent.span)
                 break
 
 

@@ -194,6 +194,31 @@ def test_a_model_without_caches_serves_no_stream() -> None:
         of_stream(plain, Stream(8, 8, 8))
 
 
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [
+        (Stream(2**13, 2**42, 8), "Dim `M` in phase `decode` is larger than 2^40."),
+        (Stream(2**40, 8, 8), "In phase `prefill`, `layer.s` has more than 2^60 elements."),
+        (Stream(2**20, 8, 2**40), "In phase `decode`, `layer.keys` has more than 2^60 elements."),
+    ],
+)
+def test_a_stream_is_no_larger_than_a_file_may_be(stream: Stream, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        of_stream(PROGRAM, stream)
+    assert [one.message for one in refused.value.diagnostics] == [said]
+
+
+@pytest.mark.parametrize("option", ["--input", "--output", "--chunk", "--batch"])
+@pytest.mark.parametrize("command", ["compile", "sweep"])
+def test_counts_of_a_stream_have_the_limit_of_sizes(command: str, option: str) -> None:
+    sizes = {"--input": "10", "--output": "10", "--chunk": "10", "--batch": "8"} | {option: "1" + "0" * 13}
+    ran = CliRunner().invoke(
+        app, [command, "llama-3-8b", "--chips", "2", *(word for pair in sizes.items() for word in pair)]
+    )
+    assert ran.exit_code in (1, 2) and isinstance(ran.exception, SystemExit), ran.output
+    assert option in ran.output and "1099511627776" in ran.output.replace(",", "")
+
+
 def test_the_command_prints_one_that_compiles_it_with_the_same_figures() -> None:
     argv = ["sweep", "llama-3-8b", "--chips", "1", "--hardware", "h100", "--engine", "vllm", "--input", "500"]
     argv += ["--output", "100", "--batch", "8", "--set", "E=2048", "--pad", "V=131072", "--chunk", "256"]

@@ -14,6 +14,7 @@ import typer
 from ...ir.diagnostics import InputError, InternalError, Source, fail
 from ...ir.dtype import Dtype
 from ...ir.text.read import parse, read_source
+from ...ir.text.tokens import MAX_NAME
 from ...passes.expansion.expand import expand
 from ...passes.expansion.report import TooLarge
 from ..hf_import.architectures import CONFIG, config_file, read_config
@@ -33,7 +34,7 @@ from ..hf_import.weight_map import ENDING, map_text
 from ..hf_import.weights import weight_map
 from ..hf_import.write import model_text
 from ..report.hardware import parameter_count
-from ..text.files import MOST_CHARACTERS, refuse_existing, write_files
+from ..text.files import refuse_existing, write_files
 from ..text.terminal import note, say
 from . import options as opt
 
@@ -118,6 +119,7 @@ def _tell(checkpoint: Checkpoint, codes: Set[str]) -> None:
 
 
 def _title(path: Path) -> str:
-    """A name for the model: the file's, or its folder's where the file is called `config.json`."""
+    """A name for the model: the file's, or its folder's where the file is called `config.json`; cut where it is longer
+    than a title may be, as those of hubs are."""
     name = path.absolute().parent.name if path.name == CONFIG else path.stem
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")[:MOST_CHARACTERS] or "imported"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")[:MAX_NAME] or "imported"

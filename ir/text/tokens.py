@@ -120,7 +120,7 @@ def _check(state: _Scan, token: Token) -> None:
             raise state.stop(f"A statement has more than {MAX_OPERATORS} operators.", token, "name a part of it")
     elif token.type in {"INT", "FLOAT"}:
         _check_number(state, token)
-    elif token.type in {"NAME", "STRING"} and len(token) > MAX_NAME:
+    elif token.type in {"NAME", "STRING"} and len(token.strip('"')) > MAX_NAME:
         state.report(f"The name `{token[:20]}...` is longer than {MAX_NAME} characters.", token)
     elif token.type == "STRING" and not token.isprintable():
         _refuse_hidden(state, token)

@@ -97,6 +97,16 @@ def test_a_config_is_called_after_its_folder(tmp_path: Path) -> None:
     assert 'model "my-model"' in CliRunner().invoke(app, ["import", str(path)]).stdout
 
 
+def test_a_long_name_of_a_folder_is_cut_to_a_title(tmp_path: Path) -> None:
+    folder = "models--someone--Meta-Llama-3.1-8B-Instruct-quantized.w8a8-dynamic-v2"
+    path = tmp_path / folder / "config.json"
+    path.parent.mkdir()
+    path.write_text(config())
+    ran = CliRunner().invoke(app, ["import", str(path)])
+    assert ran.exit_code == 0, ran.output
+    assert f'model "{folder[:64]}"' in ran.stdout
+
+
 def test_the_config_of_llama_3_gives_the_shipped_model(tmp_path: Path) -> None:
     sizes = {
         "hidden_size": 4096,

@@ -159,7 +159,8 @@ def _assign(
     values = program.table()
     pairs = {classes[d] for op in ops(program) for d in signature(op, values).even}
     sources, least = _sources(program, classes), _least(program, classes)
-    rounds, waits = _rounds(program, classes, {c: n for c, n in ways.items() if c in _long(spmds, classes)})
+    long = {c: n for c, n in ways.items() if c in _long(spmds, classes)}
+    rounds, waits = _rounds(program, classes, long, sources)
     margin = {name: max(margins.get(d, 0) for d in classes if classes[d] == name) for name in ways}
     work = _work(program, ways, classes)
     groups = {classes[count]: classes[dim] for count, dim in _groups(program).items() if classes[count] in ways}
@@ -167,8 +168,7 @@ def _assign(
     order = sorted(named, key=lambda name: (-work[name], -ways[name], named.index(name)))
     sizes: dict[str, int] = {}
     while order:
-        # A target waits for its sources; a cycle of appends is cut at the first dim in order.
-        name = next((n for n in order if not (sources[n] | waits.get(n, set())) & set(order)), order[0])
+        name = _next(order, sources, waits)
         order.remove(name)
         unit = ways[name] * (2 if name in pairs else 1) * rounds(name, sizes)
         counts = [count for count, dim in groups.items() if dim == name]
@@ -189,6 +189,14 @@ def _assign(
             if count in true:
                 sizes[true[count]] = taken[-1] // 2
     return sizes
+
+
+def _next(order: Sequence[str], sources: Mapping[str, set[str]], waits: Mapping[str, set[str]]) -> str:
+    """The first class in order that waits for no other. Where all do, one that need not exceed another, since what it
+    divides by is only for runs in which all is chosen as often; a cycle of appends is cut at the first."""
+    left = set(order)
+    free = [name for name in order if not sources[name] & left] or [*order]
+    return next((name for name in free if not waits.get(name, set()) & left), free[0])
 
 
 def _with_true(size: int, ways: int, unit: int, padded: bool) -> tuple[int, ...]:
@@ -263,11 +271,12 @@ def _long(spmds: Sequence[SpmdProgram], classes: Mapping[str, str]) -> set[str]:
 
 
 def _rounds(
-    program: Program, classes: Mapping[str, str], long: Mapping[str, int]
+    program: Program, classes: Mapping[str, str], long: Mapping[str, int], sources: Mapping[str, set[str]]
 ) -> tuple[Callable[[str, Mapping[str, int]], int], dict[str, set[str]]]:
     """By what the size of a class is to divide on every chip, once those that it waits for, given too, have theirs:
     what is chosen from by what is kept, what chooses by how many of its entries choose all. Of several dims that choose
-    one is enough, if it is `long`, that is 1 in no phase: the one that is split into fewest blocks, which are given."""
+    one is enough, if it is `long`, that is 1 in no phase: the one that is split into fewest blocks, which are given;
+    better one that what is chosen from need not exceed, as a context that is chosen from does the entries it counts."""
     kept, choosing = dict[str, int](), dict[str, tuple[list[str], int]]()
     waits = dict[str, set[str]]()
     values = program.table()
@@ -276,7 +285,8 @@ def _rounds(
             over, keep = [classes[d] for d in op.over], min(op.keep, MOST_KEPT)
             kept[over[-1]] = keep
             per = [classes[d] for d in values[op.keys].dims if classes[d] not in over]
-            enough = sorted((c for c in per if c in long), key=long.__getitem__)[:1]
+            below = _exceeded(over, sources)
+            enough = sorted((c for c in per if c in long), key=lambda c: (c in below, long[c]))[:1]
             for name in enough or per:
                 choosing[name] = over, keep
                 waits.setdefault(name, set()).update(over)
@@ -286,6 +296,17 @@ def _rounds(
         return math.lcm(kept.get(name, 1), max(1, math.prod(sizes.get(o, 1) for o in over) // keep))
 
     return rounds, waits
+
+
+def _exceeded(names: Iterable[str], sources: Mapping[str, set[str]]) -> set[str]:
+    """The classes that some must exceed, directly or by others."""
+    found: set[str] = set()
+    todo = list(names)
+    while todo:
+        more = sources[todo.pop()] - found
+        found |= more
+        todo += more
+    return found
 
 
 def _work(program: Program, ways: Mapping[str, int], classes: Mapping[str, str]) -> dict[str, int]:

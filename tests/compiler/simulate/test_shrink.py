@@ -223,3 +223,33 @@ def test_one_dim_is_enough_for_all_entries_to_be_chosen_as_often() -> None:
     assert sizes["B"] % (2 * even) == 0 and sizes["L"] < 4 * even
     report = run_check(one.program, one.spmd)
     assert report.equal and report.max_error < 1e-9
+
+
+FROM_CONTEXT = """dim B, L, M, H = 4, Q = 8
+main(q: bf16[B,L,H,Q], k: bf16[B,L,Q], v: bf16[B,L,Q], i: bf16[B,L,M]) {
+  cache keys, values: bf16[B,M,Q]
+  ks = append(keys, k, L into M)
+  vs = append(values, v, L into M)
+  m = choose(i, over=M, keep=4, mask=causal(L, M))
+  s[B,L,H,M] = m[B,L,M] * q[B,L,H,Q] * ks[B,M,Q]
+  p = softmax(s / sqrt(size(Q)), over=M, mask=causal(L, M), among=m)
+  o[B,L,H,Q] = p[B,L,H,M] * vs[B,M,Q]
+  return o
+}
+phase several { B = 6, L = 12, M = 12 }
+phase one { B = 1, L = 12, M = 12 }
+"""
+
+
+@pytest.mark.parametrize(("phase", "mesh", "result"), [("several", "2x3", "B_yLH_xQ"), ("one", "2", "BLH_xQ")])
+def test_a_context_that_is_chosen_from_is_longer_than_its_entries(phase: str, mesh: str, result: str) -> None:
+    """Entries of a context that choose from it cannot be a multiple of it: sequences are, where there are several."""
+    source = Source("p", f"result p.masked BLHM_x\nresult o {result}\nstored keys BM_xQ\n")
+    program = with_pins(parse(FROM_CONTEXT), source)
+    one = compile_phase(program, phase, Mesh.parse(mesh), Options(Hardware.load("h100")))
+    [cut] = shrink(one.program, [one.spmd]).spmds
+    sizes = dict(cut.sizes)
+    assert sizes["L"] < sizes["M"]
+    assert sizes["B"] == 1 or sizes["B"] % (sizes["M"] // 2) == 0
+    report = run_check(one.program, one.spmd)
+    assert report.equal and report.max_error < 1e-9

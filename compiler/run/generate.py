@@ -18,6 +18,7 @@ from ...ir.dataflow import ops
 from ...ir.diagnostics import InternalError, fail
 from ...ir.mesh import Mesh
 from ...ir.program import Einsum, Kind, Program, Take, operand_names, stored_in
+from ...ir.spmd import SpmdProgram
 from ...passes.choose import Options
 from ...passes.stages.divide import Stage, layers_of
 from ..plan.compiled import Compilation
@@ -236,13 +237,20 @@ def _small(model: LanguageModel, compiled: Compilation | Staged, tokens: int) ->
     stages = [Stage(program, layers_of(program), (), ())]
     if isinstance(compiled, Staged):
         stages = [one.stage for one in compiled.plan.stages]
-    phases = [[stage[n].spmd for stage in compiled.stages] for n in range(2)]
+    phases = [[_growing(model, stage[n].spmd) for stage in compiled.stages] for n in range(2)]
     prefill, decode = small_phases(program, stages, phases, margins)
     end = prefill.sizes[model.new] + tokens - 1
     for dim in model.counted:
         if min(prefill.sizes[dim], decode.sizes[dim]) < end:
             raise fail(f"Dim `{dim}` counts a context, and no cache grows along it.")
     return prefill, decode
+
+
+def _growing(model: LanguageModel, spmd: SpmdProgram) -> SpmdProgram:
+    """A phase whose caches keep two places at the least: at small sizes they keep the whole context, as a window's do
+    that is longer, but a dim of one place stays one."""
+    sizes = tuple((dim, max(2, size) if dim in model.counted else size) for dim, size in spmd.sizes)
+    return replace(spmd, sizes=sizes)
 
 
 def _weights(model: LanguageModel, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:

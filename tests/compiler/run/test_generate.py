@@ -155,6 +155,29 @@ def test_it_generates_what_decoding_without_caches_does(
     assert (done.sharded.decode_bytes > 0) == (mesh != "1")
 
 
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_window_of_one_place_generates_as_any_does(window: int) -> None:
+    """A decode step whose caches keep one place has them as long as prefill's at small sizes, as with any window."""
+    text = MODEL.replace("dim B, L, M\n", "dim B, L, M, W\n").replace(
+        "cache keys, values: bf16[B,M,", "cache keys, values: bf16[B,W,"
+    )
+    text = re.sub(r"L into M\)\n  (vs|rq)", r"L into W, of=M)\n  \1", text).replace(
+        "mask=causal(L, M)", f"mask=causal(L, W, window={window}, of=M)"
+    )
+    for before, after in (
+        ("[B,L,H,M]", "[B,L,H,W]"),
+        ("ks[B,M,", "ks[B,W,"),
+        ("vs[B,M,", "vs[B,W,"),
+        ("over=M", "over=W"),
+    ):
+        text = text.replace(before, after)
+    text = text.replace("M = 32 }", "M = 32, W = 32 }").replace("M = 64,", f"M = 64, W = {window},")
+    pins = CACHES.format("B_xWK_yQ")
+    done = run_prepared(prepare(program(text, pins), alone_on(Mesh.parse("2x2"), OPTIONS), 4, seed=3))
+    assert disagreement(done) is None
+    assert 0 < max(done.errors) < 1e-12
+
+
 @pytest.mark.parametrize(
     ("mesh", "text", "counts"),
     [

@@ -15,7 +15,7 @@ from .common import check_at_rest, check_common, read_dtype
 from .description import Transformer
 from .fields import Fields
 from .json_text import Document
-from .quantised import read_quantised
+from .quantised import read_caches, read_quantised
 from .readers import BESIDE_TEXT, CLASSES, FLAT, OF_EXPERTS, OTHERS, PART_SIZES, READERS, TEXT_PARTS, TOWERS, VERSIONS
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -35,6 +35,7 @@ def read_config(document: Document, dtype: Dtype | None = None, kept: Dtype | No
     read = READERS[kind][1]
     check_common(fields, head)
     quantised = read_quantised(fields) or (None if fields is whole else read_quantised(whole))
+    caches = read_caches(fields) or (None if fields is whole else read_caches(whole))
     default = kept or (Dtype.F32 if quantised is None else Dtype.BF16)
     named = read_dtype(fields, dtype, default)
     if fields is not whole:
@@ -46,7 +47,7 @@ def read_config(document: Document, dtype: Dtype | None = None, kept: Dtype | No
         tied = whole.get("tie_word_embeddings")
         if "tie_word_embeddings" not in fields.entries and tied is not None:
             fields = fields.with_entry("tie_word_embeddings", whole.entries["tie_word_embeddings"])
-    model = Transformer(**vars(read(fields)), architecture=kind, dtype=named, quantised=quantised)
+    model = Transformer(**vars(read(fields)), architecture=kind, dtype=named, quantised=quantised, caches=caches)
     check_at_rest(fields)
     fields.refuse_unknown()
     fields.finish()

@@ -317,11 +317,12 @@ class Stack:
 @dataclass(frozen=True, kw_only=True)
 class Transformer(Stack):
     """A model, by the architecture that its config names, and how its weights are stored: in `dtype`, and matrices that
-    are `quantised` in few bits."""
+    are `quantised` in few bits. `caches`: the type of keys and values that are kept, None for `dtype`."""
 
     architecture: str
     dtype: Dtype
     quantised: Quantised | None = None
+    caches: Dtype | None = None
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ class LayerText:
     second: LayerText | None = None
     own: OwnDims | None = None
     streams: StreamDims | None = None
+    caches: Dtype | None = None
 
     def block(self, name: str) -> Iterator[str]:
         """The lines of the layer as a block."""
@@ -97,7 +98,7 @@ class LayerText:
             by_type.setdefault(self._stored_as(tensor[0]), []).append(tensor)
         for stored, tensors in by_type.items():
             yield from _indented(declarations("param", tensors, stored))
-        yield from _indented(declarations("cache", self._caches(), self.dtype))
+        yield from _indented(map(self._kept, declarations("cache", self._caches(), self.caches or self.dtype)))
         yield ""
         *lines, last = self._serial() if layer.block is Block.SERIAL else self._parallel()
         yield from _indented((*lines, ", ".join((last, *(name for name, _ in self.lent())))))
@@ -138,6 +139,10 @@ class LayerText:
         attention = name in {tensor for tensor, _ in self._attention_tensors()}
         narrow = self.quantised.attention if attention else self.quantised.forward
         return self.quantised.dtype if narrow else self.dtype
+
+    def _kept(self, line: str) -> str:
+        """The declaration of a cache, of few bits with a scale for each token and head."""
+        return line if self.caches is None else f"{line} * f32[{line.partition('[')[2].rpartition(',')[0]}]"
 
     def _serial(self) -> Iterator[str]:
         layer = self.layer
@@ -387,4 +392,5 @@ def text_of(layer: Layer, model: Transformer, dims: Dims) -> LayerText:
     second = None if layer.second is None else text_of(layer.second, model, dims)
     own = own_dims(layer.own, model.own_vocabulary, model.vocabulary, dims)
     streams = stream_dims(layer.streams, dims)
-    return LayerText(layer, model.norm, model.dtype, attention, forward, beside, model.quantised, second, own, streams)
+    parts = attention, forward, beside, model.quantised, second, own, streams
+    return LayerText(layer, model.norm, model.dtype, *parts, model.caches)

@@ -38,6 +38,7 @@ TORCHAO: Mapping[str, Dtype] = {  # by what the names of torchao's configs begin
     "int8": Dtype.INT8,
     "float8": Dtype.FP8,
 }
+CACHES: Mapping[str, Dtype] = {dtype.value.upper(): dtype for dtype in (Dtype.FP8, Dtype.INT8)}  # by ModelOpt's names
 METHODS = (
     "fp8",
     "fbgemm_fp8",
@@ -77,6 +78,23 @@ def read_quantised(fields: Fields) -> Quantised | None:
             before, found = found, _quantised(fields, name, part)
             if None not in (before, found) and before != found:
                 fields.refuse(name, f"`{name}` says otherwise than another field how weights are stored.")
+    return found
+
+
+def read_caches(fields: Fields) -> Dtype | None:
+    """The type in which the keys and values of tokens are kept; None where that is the model's own. How many share a
+    scale is left to the text: of its caches each token and head has one, which holds what coarser scales do."""
+    found: Dtype | None = None
+    objects = [name for name in NAMES if (node := fields.get(name)) is not None and isinstance(node.value, Mapping)]
+    for part in filter(None, map(fields.part, objects)):
+        scheme, algorithm = part.part("kv_cache_scheme"), part.get("kv_cache_quant_algo")
+        for name, said, dtype in (
+            ("kv_cache_scheme", scheme, None if scheme is None else _of_bits(scheme)),
+            ("kv_cache_quant_algo", algorithm, None if algorithm is None else CACHES.get(str(algorithm.value))),
+        ):
+            if said is not None and dtype not in CACHES.values():
+                part.refuse(name, f"`{name}` says no type that caches can have.", "known are fp8 and int8")
+            found = found or dtype
     return found
 
 
@@ -259,10 +277,14 @@ def _of_groups(part: Fields) -> Dtype | None:
     for name in groups.entries if groups is not None else ():
         own = groups.part(name) if groups is not None else None
         weights = own.part("weights") if own is not None else None
-        kind, bits = (weights.get(n) if weights is not None else None for n in ("type", "num_bits"))
-        known = kind is not None and bits is not None and isinstance(bits.value, int)
-        found.add(BITS.get((str(kind.value), bits.value)) if known and kind and isinstance(bits.value, int) else None)  # type: ignore[union-attr]
+        found.add(None if weights is None else _of_bits(weights))
     return found.pop() if len(found) == 1 else None
+
+
+def _of_bits(scheme: Fields) -> Dtype | None:
+    """The type that compressed-tensors says by its kind and bits."""
+    kind, bits = scheme.get("type"), scheme.get("num_bits")
+    return BITS.get((str(kind.value), bits.value)) if kind and bits and isinstance(bits.value, int) else None
 
 
 def _texts(node: Node | None) -> list[str]:

@@ -126,6 +126,8 @@ class Model:
             yield "# Rope turns neighbours (2i, 2i+1) of a head; the checkpoint keeps such a pair half a head apart."
         if model.quantised is not None:
             yield "# Matrices are stored as codes with scales, as in the checkpoint."
+        if model.caches is not None:
+            yield "# Keys and values are kept in 8 bits, as the config says, with a scale for each token and head."
         if model.norm.offset:
             yield "# The scales of norms are less 1, as in the checkpoint."
         yield f'model "{title}"'

@@ -18,7 +18,9 @@ from escc.compiler.hf_import.architectures import read_config
 from escc.compiler.hf_import.json_text import read_json
 from escc.compiler.hf_import.parameter_parts import scaled_tensor
 from escc.compiler.hf_import.write import model_text
-from escc.ir.diagnostics import Source
+from escc.ir.diagnostics import InputError, Source
+from escc.ir.text.read import parse
+from escc.passes.expansion.expand import expand
 
 Array = np.ndarray
 MODULES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj")
@@ -52,6 +54,31 @@ def test_matrices_of_layers_have_the_type_that_a_config_says(quantised: dict[str
     found = text(quantised)
     assert re.findall(r"param W\w+(?:, W\w+)*: (\w+)\[E,[HKF]", found) == [dtype] * 3
     assert "param table: bf16" in found and "param Wu: bf16" in found and "param scale1, scale2: bf16" in found
+
+
+@pytest.mark.parametrize(
+    ("said", "dtype"),
+    [
+        ({"kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor"}}, "fp8"),
+        ({"kv_cache_scheme": {"num_bits": 8, "type": "int"}}, "int8"),
+        ({"kv_cache_quant_algo": "FP8"}, "fp8"),
+    ],
+)
+def test_caches_have_the_type_that_a_config_says(said: dict[str, Any], dtype: str) -> None:
+    """As `--caches` writes them, whether the model or the layers' attention is in few bits or not."""
+    found = text({"quant_method": "compressed-tensors", "config_groups": GROUPS} | said)
+    assert f"  cache keys, values: {dtype}[B,M,K,Q] * f32[B,M,K]\n" in found
+    model = expand(parse(Source("small.esti", found)), Source("small.esti", found))
+    assert {str(model.table()[name].dtype) for name in ("layer.keys", "layer.values")} == {dtype}
+    assert "cache keys, values: bf16[B,M,K,Q]\n" in text(FP8 | dict.fromkeys(said))
+
+
+@pytest.mark.parametrize(
+    "said", [{"kv_cache_scheme": {"num_bits": 4, "type": "float"}}, {"kv_cache_quant_algo": "NVFP4"}]
+)
+def test_caches_of_a_type_that_is_not_known_are_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="says no type that caches can have"):
+        text(FP8 | said)
 
 
 def test_beside_codes_numbers_are_bf16_where_a_config_names_no_type() -> None:

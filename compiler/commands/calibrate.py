@@ -47,6 +47,7 @@ FITTED = {Latency.HOP: (HOP,), Latency.COLLECTIVE: (START,), Latency.BOTH: (STAR
 
 
 def calibrate_command(
+    context: typer.Context,
     file: opt.Measured = None,
     hardware: Annotated[
         str, typer.Option(help="The chip that was measured: a preset, which `escc hardware` lists, or NAME.toml.")
@@ -100,6 +101,7 @@ def calibrate_command(
     path = None if output is None else Path(output)
     tables = {"collectives": collectives, "matmuls": matmuls, "all-reduce": all_reduce, "steps": steps}
     given = {name: table for name, table in tables.items() if table is not None}
+    _refuse_idle(context, given, probe_)
     if given:
         if file is not None or probe_:
             raise fail("Tables are fitted alone.", hint="leave out FILE and `--probe`")
@@ -128,6 +130,24 @@ def calibrate_command(
     if path is not None:
         for written in write_files(path.parent, {path.name: text}, force):
             note(f"wrote {written}")
+
+
+def _refuse_idle(context: typer.Context, tables: Mapping[str, str], probe_: bool) -> None:
+    """Refuse, as wrong usage, the first option on the command line that would change nothing."""
+    rows, measured = "measured rows alone", not tables and not probe_
+    counts = {
+        "rule": (measured, rows),
+        "latency": (measured, rows),
+        "axes_at_once": (measured, rows),
+        "engine": (bool({"steps", "all-reduce"} & set(tables)), "`--steps` or `--all-reduce`"),
+        "like": (bool(tables) and "steps" not in tables, "tables without `--steps`"),
+        "source": (bool(tables), "tables"),
+        "hardware": (not probe_, "measured times, not with `--probe`"),
+    }
+    for name, (taken, beside) in counts.items():
+        source = context.get_parameter_source(name)
+        if not taken and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"`--{name.replace('_', '-')}` goes with {beside}.")
 
 
 def _refuse(path: Path, names: Sequence[str], force: bool) -> None:

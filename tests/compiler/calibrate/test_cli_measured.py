@@ -173,6 +173,28 @@ def test_wrong_input_is_said(file: str, tmp_path: Path, arguments: tuple[str, ..
     assert "Traceback" not in result.output and not result.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--matmuls", "t.csv", "--rule", "sum"), "`--rule` goes with measured rows alone."),
+        (("--matmuls", "t.csv", "--rule", "max"), "`--rule` goes with measured rows alone."),
+        (("--collectives", "t.csv", "--latency", "both"), "`--latency` goes with measured rows alone."),
+        (("--steps", "t.csv", "--axes-at-once", "2"), "`--axes-at-once` goes with measured rows alone."),
+        (("--matmuls", "t.csv", "--engine", "vllm"), "`--engine` goes with `--steps` or `--all-reduce`."),
+        (("--steps", "t.csv", "--like", "h100"), "`--like` goes with tables without `--steps`."),
+        (("t.csv", "--like", "h100"), "`--like` goes with tables without `--steps`."),
+        (("t.csv", "--source", "a bench"), "`--source` goes with tables."),
+        (("t.csv", "--engine", "vllm"), "`--engine` goes with `--steps` or `--all-reduce`."),
+        (("t.csv", "--probe", "--rule", "sum"), "`--rule` goes with measured rows alone."),
+        (("t.csv", "--probe", "--hardware", "h100"), "`--hardware` goes with measured times, not with `--probe`."),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(arguments: tuple[str, ...], said: str) -> None:
+    result = invoke("calibrate", *arguments)
+    assert result.exit_code == 2, result.output
+    assert said in " ".join(result.stderr.split()) and not result.stdout
+
+
 def test_a_probe_of_this_machine(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     found = probe()

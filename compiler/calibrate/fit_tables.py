@@ -20,7 +20,7 @@ from ...cost.hardware import Convention, Engine, Hardware, Protocols, Rule, Swit
 from ...cost.network import Network
 from ...cost.ops import FP8_KERNELS
 from ...ir.collective import CollectiveKind
-from ...ir.diagnostics import Source, fail
+from ...ir.diagnostics import Source, fail, plural
 from ...ir.dtype import Dtype
 from ...ir.mesh import Mesh
 from ...ir.text.read import read_source
@@ -108,18 +108,19 @@ def fit_tables(
     found = measured(hardware, Rule.MAX)
     sections: list[Section] = []
     if collectives is not None:
-        rows = read_collectives(collectives, hardware.chip, hardware.fabric.link_bytes_per_s)
+        rows, alone = read_collectives(collectives, hardware.chip, hardware.fabric.link_bytes_per_s)
         found, section = _collectives(rows, found, read_source(collectives))
-        sections.append(section)
+        sections.append(replace(section, notes=(*section.notes, *_alone(alone))))
     if matmuls is not None:
         peak = max(hardware.peak_flops_per_s, hardware.peak_fp8_flops_per_s or 0.0)
         found, section = _matmuls(read_matmuls(matmuls, hardware.chip, peak), found, read_source(matmuls))
         sections.append(section)
     if all_reduce is not None:
-        rows = read_collectives(all_reduce, hardware.chip, hardware.fabric.link_bytes_per_s, CollectiveKind.ALL_REDUCE)
+        rate = hardware.fabric.link_bytes_per_s
+        rows, alone = read_collectives(all_reduce, hardware.chip, rate, CollectiveKind.ALL_REDUCE)
         protocols, off = _fitting(rows, hardware, read_source(all_reduce))
         engine = replace(engine or Engine("engine"), all_reduce=protocols)
-        sections.append(Section("all-reduce of the engine", tuple(off.tolist()), (), ()))
+        sections.append(Section("all-reduce of the engine", tuple(off.tolist()), (), _alone(alone)))
     errors = [error for section in sections for error in section.errors]
     if steps is not None:
         timed, left_out = read_steps(steps, hardware.chip, shipped_model)
@@ -135,6 +136,12 @@ def fit_tables(
 def _spread(predicted_s: Floats, measured_s: Floats | float) -> float:
     """The root mean square of log(predicted / measured), as it is written."""
     return float(f"{float(np.sqrt(np.mean(np.log(predicted_s / measured_s) ** 2))):.{DIGITS}g}")
+
+
+def _alone(left_out: int) -> tuple[str, ...]:
+    """What to say of rows of collectives that are left out."""
+    said = f"{plural(left_out, 'row')} of one chip {'is' if left_out == 1 else 'are'} left out, which sends nothing"
+    return (said,) if left_out else ()
 
 
 def fit_protocols(rows: Sequence[TimedCollective], hardware: Hardware) -> tuple[Protocols, Floats]:

@@ -107,12 +107,13 @@ Timed = TypeVar("Timed")
 
 def read_collectives(
     file: Path, chip: str, link_bytes_per_s: float, only: CollectiveKind | None = None
-) -> tuple[TimedCollective, ...]:
+) -> tuple[tuple[TimedCollective, ...], int]:
     """The collectives of a file with the columns gpu, op_name, num_gpus, bytes and us (busbw_GBs may stand beside
-    them, and has to agree). Where all are of `only` one kind there need be no op_name.
+    them, and has to agree); and how many rows are left out, as they are of one chip, which sends nothing. Where all
+    are of `only` one kind there need be no op_name.
 
-    Raises InputError with all that is wrong, and where the sizes cannot be bytes or the times microseconds on
-    links of `link_bytes_per_s`.
+    Raises InputError with all that is wrong, where no row is of several chips, and where the sizes cannot be bytes or
+    the times microseconds on links of `link_bytes_per_s`.
     """
 
     def one(row: Row) -> TimedCollective | None:
@@ -134,8 +135,12 @@ def read_collectives(
     source = read_source(file)
     columns = ("gpu", *(() if only else ("op_name",)), "num_gpus", "bytes", "us")
     rows = _read(source, chip, columns, one)
-    _refuse_units(rows, source, link_bytes_per_s)
-    return rows
+    sending = tuple(row for row in rows if row.chips > 1)
+    if not sending:
+        hint = "`num_gpus` is how many GPUs a collective is over, at least 2"
+        raise fail("All rows are of one chip, which sends nothing.", rows[0].place, hint, source)
+    _refuse_units(sending, source, link_bytes_per_s)
+    return sending, len(rows) - len(sending)
 
 
 def _refuse_units(rows: Sequence[TimedCollective], source: Source, link_bytes_per_s: float) -> None:

@@ -130,7 +130,25 @@ def test_sizes_in_elements_are_caught(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not in elements"):
         read_collectives(file, "h100", LINK)
     file.write_text(collectives([CollectiveKind.ALL_GATHER]))
-    assert len(read_collectives(file, "h100", LINK)) == 3 * len(SIZES)
+    rows, alone = read_collectives(file, "h100", LINK)
+    assert (len(rows), alone) == (3 * len(SIZES), 0)
+
+
+def test_rows_of_one_chip_are_left_out_as_it_sends_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "nccl.csv"
+    made = collectives([CollectiveKind.ALL_REDUCE])
+    alone = [f"h100_sxm,all_reduce,1,{size},5" for size in SIZES]
+    file.write_text(made + "\n".join(alone[:1]))
+    [section] = fit_tables(H100, file, None, None).sections
+    assert section.notes == ("1 row of one chip is left out, which sends nothing",)
+    assert len(section.errors) == 3 * len(SIZES)
+    file.write_text(made + "\n".join(alone))
+    [section] = fit_tables(H100, None, None, None, all_reduce=file, engine=load_engine("vllm")).sections
+    assert section.notes == (f"{len(SIZES)} rows of one chip are left out, which sends nothing",)
+    file.write_text("\n".join([made.splitlines()[0], *alone]))
+    with pytest.raises(InputError, match="All rows are of one chip, which sends nothing") as error:
+        fit_tables(H100, file, None, None)
+    assert error.value.diagnostics[0].span == Span(2, 1)
 
 
 def test_matmuls_quicker_than_the_peak_are_refused(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Tables of measured kernels and steps of GPUs: collectives, matmuls and decode steps, from CSV files.
 
-Of a file the rows of one chip are taken: those whose `gpu` or `system` begins with its name. What each
-column holds is said at the three readers.
+Of a file the rows of one chip are taken: those whose `gpu` or `system` names it. What each column holds is said at
+the three readers.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,28 @@ def _count(row: Row, name: str) -> int:
         row.complain(name, f"`{name}` must be a whole number of at most 2^40, not `{row[name][:40]}`.")
         return 1
     return max(1, int(value))
+
+
+SOCKET = re.compile("sxm[0-9]?")  # what a name that says nothing else stands for
+SLOT = "pcie"
+
+
+def _names(named: str, chip: str) -> bool:
+    """Whether a row's `gpu` or `system` names the chip: the same family, nothing else that the chip's own name does not
+    say, and both or neither in a slot, where links and clocks are others.
+
+    `h100` and `h100_sxm` name h100, and `h100_pcie` and `h100_nvl` do not; `a100_80gb` names a100-80, not a100-40. A
+    size of memory counts where the chip's name has one.
+    """
+    (family, *said), (own_family, *own) = _parts(named), _parts(chip)
+    sized = any(part.isdigit() for part in own)
+    told = {part for part in said if sized or not part.isdigit()}
+    return family == own_family and told <= set(own) and (SLOT in told) == (SLOT in own)
+
+
+def _parts(name: str) -> list[str]:
+    family, *said = name.lower().replace("_", "-").split("-")
+    return [family, *(part.removesuffix("gb") for part in said if not SOCKET.fullmatch(part))]
 
 
 Timed = TypeVar("Timed")
@@ -217,8 +240,8 @@ def _read(source: Source, chip: str, columns: Sequence[str], one: Callable[[Row]
     found: list[Diagnostic] = []
     rows, others = [], dict[str, None]()
     for row in csv_rows(source, columns, (), found):
-        named = (row["gpu"] if "gpu" in row.cells else row["system"]).lower().replace("_", "-")
-        if named.split("-")[0] != chip.split("-")[0]:
+        named = row["gpu"] if "gpu" in row.cells else row["system"]
+        if not _names(named, chip):
             others[named[:60]] = None
             continue
         made = one(row)

@@ -151,6 +151,32 @@ def test_rows_of_one_chip_are_left_out_as_it_sends_nothing(tmp_path: Path) -> No
     assert error.value.diagnostics[0].span == Span(2, 1)
 
 
+@pytest.mark.parametrize(
+    ("chip", "named", "taken"),
+    [
+        ("h100", "h100", True),
+        ("h100", "H100_SXM", True),
+        ("h100", "h100-sxm5", True),
+        ("h100", "h100_80gb_sxm", True),
+        ("h100", "h100_pcie", False),
+        ("h100", "h100_nvl", False),
+        ("h100", "h1000", False),
+        ("a100-80", "a100_sxm", True),
+        ("a100-80", "a100_80gb_sxm", True),
+        ("a100-40", "a100_80gb_sxm", False),
+        ("v100-pcie", "v100_pcie", True),
+        ("v100-pcie", "v100_sxm", False),
+        ("v100", "v100_pcie", False),
+        ("gb200-nvl72", "gb200", True),
+    ],
+)
+def test_rows_are_those_of_the_chip_that_they_name(chip: str, named: str, taken: bool, tmp_path: Path) -> None:
+    file = tmp_path / "gemm.csv"
+    own = f"{chip.replace('-', '_')},bf16,8192,8192,8192,2000\n"
+    file.write_text(f"gpu,gemm_dtype,m,n,k,us\n{own}{named},bf16,4096,8192,8192,2000\n")
+    assert [row.m for row in read_matmuls(file, chip, 1979e12)] == [8192, *([4096] if taken else [])]
+
+
 def test_matmuls_quicker_than_the_peak_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "gemm.csv"
     file.write_text("gpu,gemm_dtype,m,n,k,us\nh100,fp8,8192,8192,8192,100\n")

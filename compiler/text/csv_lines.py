@@ -67,6 +67,13 @@ def csv_rows(source: Source, columns: Sequence[str], optional: Sequence[str], fo
     wanted = ", ".join(columns) + (f", and perhaps {', '.join(optional)}" if optional else "")
     if header is None:
         raise fail("The file is empty.", hint=f"its first line names the columns: {wanted}", source=source)
+    names_text = source.line(header.number).rstrip()
+    other = OTHER.search(names_text)
+    if other and "," not in names_text:
+        hint = f"between columns stand commas: {wanted}"
+        said = "a tab" if other[0] == "\t" else f"`{other[0]}`"
+        place = Span(header.number, other.start() + 1)
+        raise fail(f"The columns are separated by {said}, not by commas.", place, hint, source)
     if header.broken:
         raise fail(f"The line is no row: {header.broken}.", header.span, None, source)
     names = [cell.text for cell in header.cells]
@@ -116,4 +123,5 @@ def csv_lines(source: Source) -> Iterator[Line]:
         )
 
 
+OTHER = re.compile(r"(?<=\S)[;\t|]")  # what other programs write between columns
 CELL = re.compile(r'"(?:[^"]|"")*"|[^,]*')

@@ -35,6 +35,12 @@ def test_columns_come_in_any_order_and_others_are_left_alone() -> None:
         ("context,ending\n", ["The file has no rows."]),
         ("contexts,ending\n1,2\n", ["1:1: The column `context` is missing."]),
         ("5,7\n", ["1:1: The column `context` is missing.", "1:1: The column `ending` is missing."]),
+        ("context;ending\n1;2\n", ["1:8: The columns are separated by `;`, not by commas."]),
+        ("# of May\ncontext\tending\n1\t2\n", ["2:8: The columns are separated by a tab, not by commas."]),
+        ('"context";"ending"\n1;2\n', ["1:10: The columns are separated by `;`, not by commas."]),
+        ("context|ending\n1|2\n", ["1:8: The columns are separated by `|`, not by commas."]),
+        ("context\t\n1\n", ["1:1: The column `ending` is missing."]),
+        ("context,ending;\n1,2\n", ["1:1: The column `ending` is missing."]),
         ("context,ending,context\n", ["1:16: The column `context` stands twice."]),
         ("context,ending\n1\n2,3,4\n", ["2:1: The line is no row: it has 1 values, and there are 2 columns", "3:1: "]),
         (

@@ -160,6 +160,9 @@ class Schedule:
         if held > capacity:
             message = f"A batch with its caches takes about {held / capacity:.2g} times what a chip may hold."
             found.append(Diagnostic(message, hint="lower the thresholds", severity="warning"))
+        if self.job.context_threshold is not None and self.context_threshold is None:
+            message = "No contexts are shared, so that a threshold of contexts changes nothing."
+            found.append(Diagnostic(message, hint="lines of one `id` share a context", severity="warning"))
         return tuple(found)
 
 

@@ -140,6 +140,16 @@ def test_without_shared_contexts_requests_run_whole(tmp_path: Path) -> None:
     assert len(found["ladder"]) == 3
 
 
+def test_a_threshold_of_contexts_that_changes_nothing_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "l.csv"
+    path.write_text("context,ending\n10,2\n10,3\n")
+    said = "warning: No contexts are shared, so that a threshold of contexts changes nothing."
+    plain = schedule(path, MODEL, *STAGED, "--theta", "8")
+    result = schedule(path, MODEL, *STAGED, "--theta", "8", "--theta-context", "1000")
+    assert result.exit_code == 0 and said in result.stderr and said not in plain.stderr
+    assert result.stdout == plain.stdout
+
+
 def test_what_fills_no_batch_is_said(tmp_path: Path) -> None:
     path = tmp_path / "l.csv"
     path.write_text("id,context,ending\na,10,2\na,10,3\nb,11,1\n")

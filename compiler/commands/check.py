@@ -75,7 +75,7 @@ def check_command(
     caches: opt.Caches = None,
     overlap: opt.Overlap = False,
     offload: opt.Offloading = Offload.NONE,
-    ahead: opt.Ahead = 1,
+    ahead: opt.Ahead = None,
     stages: opt.Stages = None,
     micro_batches: opt.MicroBatches = None,
     capacity: opt.Capacity = None,
@@ -112,7 +112,8 @@ def check_command(
     mesh = Mesh.parse(chips)
     if backend is Backend.TPU:
         slice_of(mesh, options.hardware)  # before anything is planned
-    way = Way(wanted, opt.counts_by_phase(micro_batches, phases), offload, ahead, check=wanted is not None)
+    layers_ahead = opt.ahead_of(ahead, offload is not Offload.NONE or bool(program.on_host))
+    way = Way(wanted, opt.counts_by_phase(micro_batches, phases), offload, layers_ahead, check=wanted is not None)
     planned = compile_model(program, [mesh], options, phases, way)
     if isinstance(planned, CompiledPipeline):
         _refuse_wrong(planned, (lambda _: None) if json_ else say)

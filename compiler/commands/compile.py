@@ -189,7 +189,7 @@ def compile_command(
     stages: opt.Stages = None,
     micro_batches: opt.MicroBatches = None,
     offload: opt.Offloading = Offload.NONE,
-    ahead: opt.Ahead = 1,
+    ahead: opt.Ahead = None,
     best_batch: opt.MostSequences = False,
     objective: opt.Least = Objective.TIME,
     solver: Annotated[Solver, typer.Option(help="The solver that proves it.")] = Solver.HIGHS,
@@ -266,7 +266,8 @@ def compile_command(
     writing = _Writing(emit, None if folder is None else Path(folder), force, detail, made)
     writing.refuse(model.name, phases)
     wanted, counts = opt.stages_of(stages, micro_batches), opt.counts_by_phase(micro_batches, phases)
-    way = Way(wanted, counts, offload, ahead, separate, check, best_batch)
+    layers_ahead = opt.ahead_of(ahead, offload is not Offload.NONE or bool(model.on_host))
+    way = Way(wanted, counts, offload, layers_ahead, separate, check, best_batch)
     _refuse(way, parts, "auto" in (pad or []), stream is not None)
     paddings = None
     compiled: CompiledModel | CompiledPipeline

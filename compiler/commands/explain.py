@@ -78,7 +78,7 @@ def explain_command(
     stages: opt.Stages = None,
     micro_batches: opt.MicroBatches = None,
     offload: opt.Offloading = Offload.NONE,
-    ahead: opt.Ahead = 1,
+    ahead: opt.Ahead = None,
     skew: opt.Skew = None,
 ) -> None:
     """Show what a plan costs as formulas, and what rival layouts would."""
@@ -100,7 +100,8 @@ def explain_command(
     if wanted is not None:
         _refuse_beside_stages({"--against": named, "--trace": trace}, format_ in (Format.LATEX, Format.HTML))
     rivals = {name: with_skew(load(Path(file), sizes, [*pins, path], phase=phase), uneven) for name, path in named}
-    way = Way(wanted, opt.counts_by_phase(micro_batches, phases), offload, ahead)
+    layers_ahead = opt.ahead_of(ahead, offload is not Offload.NONE or bool(program.on_host))
+    way = Way(wanted, opt.counts_by_phase(micro_batches, phases), offload, layers_ahead)
     best = compile_model(program, [mesh], options, phases, way)
     if isinstance(best, CompiledPipeline):
         written = pipeline_json if format_ is Format.JSON else pipeline_text

@@ -71,7 +71,7 @@ Weights = Annotated[
     Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 matrices as int8, fp8, fp4 or int4, with scales.")
 ]
 Caches = Annotated[
-    Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 caches as int8 or fp8, with scales.")
+    Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 caches as int8, fp8, fp4 or int4, with scales.")
 ]
 Input = Annotated[
     int | None,
@@ -154,7 +154,13 @@ Offloading = Annotated[
     ),
 ]
 Ahead = Annotated[
-    int, typer.Option(metavar="N", min=0, max=MOST_AHEAD, help="Layers that come from the host before they are needed.")
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        max=MOST_AHEAD,
+        help="How many layers before they are needed tensors come from the host; 1 without it.",
+    ),
 ]
 MostSequences = Annotated[
     bool,
@@ -171,6 +177,17 @@ def chip_of(
     """The chip that the options of a command name. Raises InputError as `Hardware.load` and `load_engine` do."""
     chip = Hardware.load(hardware, datasheet).with_network(network).with_price(price or None)
     return chip if engine is None else chip.with_engine(load_engine(engine))
+
+
+AHEAD = 1  # layers, without an option
+
+
+def ahead_of(ahead: int | None, streams: bool) -> int:
+    """How many layers before they are needed tensors come from the host. Raises InputError where that is asked for and
+    none come from there, neither by `--offload` nor by pins."""
+    if ahead is not None and not streams:
+        raise fail("`--ahead` is of streams from the host.", hint="which `--offload` asks for")
+    return AHEAD if ahead is None else ahead
 
 
 MOST_STAGES = 1 << 20

@@ -62,8 +62,11 @@ def run_command(
         int | None, typer.Option(min=1, metavar="N", help="Places that are planned; as many as are needed by default.")
     ] = None,
     temperature: Annotated[
-        float, typer.Option(min=0.0, max=1e3, help="Of the draw of tokens by `--seed`; 0 takes the likeliest.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            min=0.0, max=1e3, help="Of the draw of tokens by `--seed`; without it, or 0, the likeliest is taken."
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Answer with the unsharded model too, and compare.")] = False,
     logits: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the scores [step, prompt, token] of all steps (.npy).")
@@ -84,7 +87,7 @@ def run_command(
     seed: Annotated[int, typer.Option(min=0, help="Of the random weights and prompts.")] = 0,
     capacity: opt.Capacity = None,
     offload: opt.Offloading = Offload.NONE,
-    ahead: opt.Ahead = 1,
+    ahead: opt.Ahead = None,
     stages: opt.Stages = None,
     micro_batches: opt.MicroBatches = None,
     backend: Annotated[
@@ -103,6 +106,7 @@ def run_command(
     prompts = Prompts(tuple(prompt or ()), prompt_file, tuple(prompt_ids or ()))
     wanted = opt.stages_of(stages, micro_batches)
     streams = offload is not Offload.NONE or bool(program.on_host)
+    layers_ahead = opt.ahead_of(ahead, streams)
     options = Options(chip, capacity_bytes=chip.room_bytes if memory or streams else math.inf)
     if checkpoint is not None:
         if streams:
@@ -111,7 +115,7 @@ def run_command(
             raise fail("Weights of a checkpoint go to plans without stages.", hint="leave `--stages` out")
         require_jax()
         check_processes(mesh, processes)
-        asked = asked_of(prompts, Path(checkpoint), tokens, context, temperature, seed, logits is not None)
+        asked = asked_of(prompts, Path(checkpoint), tokens, context, temperature or 0.0, seed, logits is not None)
         made = weights_of(Path(file), program, Path(checkpoint))
         if check and processes > 1:
             raise fail("The unsharded model runs in one process.", hint="leave `--processes` out")
@@ -127,6 +131,9 @@ def run_command(
         )
     if prompts.some or check or logits is not None:
         raise fail("Prompts are answered with real weights.", hint="name them with `--checkpoint`")
+    for option, given in {"--context": context, "--temperature": temperature}.items():
+        if given is not None:
+            raise fail(f"`{option}` is of answers with real weights.", hint="name them with `--checkpoint`")
     if backend is Backend.JAX:
         require_jax()
         check_processes(mesh, processes)
@@ -134,10 +141,10 @@ def run_command(
             raise fail("Stages run in one process.", hint="leave `--processes` out")
     elif processes != 1:
         raise fail("Virtual chips run in one process.", hint="several are started with `--backend jax`")
-    plan: Plan = streaming_on(mesh, options, offload, ahead) if streams else alone_on(mesh, options)
+    plan: Plan = streaming_on(mesh, options, offload, layers_ahead) if streams else alone_on(mesh, options)
     if stages is not None:
         counts = opt.counts_by_phase(micro_batches, (PREFILL, DECODE))
-        plan = in_stages(mesh, options, wanted or None, counts, offload, ahead)
+        plan = in_stages(mesh, options, wanted or None, counts, offload, layers_ahead)
     prepared = prepare(program, plan, tokens, seed)
     if backend is Backend.JAX:
         prepared = held_exactly(prepared)

@@ -20,10 +20,11 @@ from ...ir.mesh import MAX_CHIPS
 from ...passes.expansion.dims import MAX_SIZE
 from ..plan.compiled import Compilation
 from ..plan.pipeline import read_model
+from ..plan.serving import serving
 from ..plan.way import Offload
 from ..report.page.render import frontier_page, plan_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
-from ..sweep.grid import grid, read_numbers, read_types
+from ..sweep.grid import grid, read_numbers, read_types, refuse_twice
 from ..sweep.points import Asked, Data, Record, Sweep
 from ..sweep.run import run_sweep
 from ..sweep.solve import compiled_again
@@ -60,11 +61,16 @@ def sweep_command(
     weights: Annotated[
         str, typer.Option(metavar="LIST", help="Types of the weights: bf16, int8, fp8, fp4, int4.")
     ] = "bf16",
-    caches: Annotated[str | None, typer.Option(metavar="LIST", help="Types of the caches: bf16, int8, fp8.")] = None,
+    caches: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Types of the caches: bf16, int8, fp8, fp4, int4.")
+    ] = None,
     input_: opt.Input = None,
     output_tokens: opt.Output = None,
     chunk: opt.Chunk = None,
-    target: Annotated[Wanted, typer.Option(help="Of a stream: what to have most, or least, of.")] = Wanted.THROUGHPUT,
+    target: Annotated[
+        Wanted | None,
+        typer.Option(help="Of a stream: what to have most, or least, of; of throughput without it."),
+    ] = None,
     max_first_token: Annotated[
         str | None, typer.Option(metavar="TIME", help="Of a stream: the longest time to the first token, `2s`.")
     ] = None,
@@ -80,7 +86,7 @@ def sweep_command(
     pad: opt.Pads = None,
     stages: opt.Stages = None,
     offload: opt.Offloading = Offload.NONE,
-    ahead: opt.Ahead = 1,
+    ahead: opt.Ahead = None,
     skew: opt.Skew = None,
     max_latency: Annotated[
         str | None, typer.Option(metavar="TIME", help="Say which point is cheapest with steps of `30ms` at most.")
@@ -132,11 +138,15 @@ def sweep_command(
     if input_ is not None or output_tokens is not None:
         of_grid = {"-o": output, "--context": context, "--max-cost": max_cost, "--phase": phase, "--stages": stages}
         of_grid |= {"--offload": None if offload is Offload.NONE else offload, "--plans": plans or None}
+        of_grid["--ahead"] = ahead
         before, after = _stream_tokens(input_, output_tokens, of_grid, emit)
         limits = Limits(_time(max_latency, "--max-latency"), _time(max_first_token, "--max-first-token"))
         source = read_model(Path(model))
-        request = Request(before, after, limits, target, _batch(batch), chunk, source=source, **given)
-        request.program()  # what is wrong with it is said before anything is planned
+        most = target or Wanted.THROUGHPUT
+        request = Request(before, after, limits, most, _batch(batch), chunk, source=source, **given)
+        counted = serving(request.program())  # what is wrong with it is said before anything is planned
+        by_stream = {dim: "--input" for dim in (*counted.new, counted.context) if dim is not None}
+        refuse_twice(sizes, by_stream | {counted.batch: "--batch"})
         kinds = _kinds(weights, "--weights"), _kinds(caches, "--caches")
         found = serve(request, places(_numbers(chips), list(chosen.values()), *kinds), jobs, scheduler)
         name = next(name for name, chip in chosen.items() if chip == found[0].place.hardware)
@@ -144,14 +154,16 @@ def sweep_command(
         if found[0].served is None:  # the best, of places that are said to have none
             raise fail("No place serves the stream.")
         return
-    if chunk is not None:
-        raise fail("`--chunk` is of a stream of requests.", hint="which `--input` and `--output` ask for")
+    for option, value in {"--chunk": chunk, "--target": target, "--max-first-token": max_first_token}.items():
+        if value is not None:
+            raise fail(f"`{option}` is of a stream of requests.", hint="which `--input` and `--output` ask for")
     if batch is None:
         raise fail("A grid needs `--batch`.", hint="or ask for a stream of requests by `--input` and `--output`")
     wanted = read_target(max_latency, max_cost) if max_latency is not None or max_cost is not None else None
     lists, count = (chips, batch, context, weights, caches), opt.stages_of(stages, None)
     asked = Asked(source=read_model(Path(model)), **given)
-    sweep = grid(asked, list(chosen.values()), lists, phase, offload, ahead, count)
+    layers_ahead = opt.ahead_of(ahead, offload is not Offload.NONE)
+    sweep = grid(asked, list(chosen.values()), lists, phase, offload, layers_ahead, count)
     if plans and emit is not Emit.HTML:
         raise fail("`--plans` are pages, which `--emit html` links to.")
     results = None if output is None else _results_file(output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...cost.hardware import Hardware
@@ -11,9 +11,10 @@ from ...cost.streams import host_of
 from ...ir.diagnostics import Diagnostic, InputError, did_you_mean, fail
 from ...ir.dtype import Dtype
 from ...ir.mesh import MAX_CHIPS
+from ...ir.program import Program
 from ...passes.expansion.dims import MAX_SIZE
 from ..plan.pipeline import select_phases
-from ..plan.serving import serving
+from ..plan.serving import Serving, serving
 from ..plan.way import Offload
 from .points import Asked, Sweep
 
@@ -52,6 +53,10 @@ def grid(
         found += wrong
         if dims.context is None:
             found += (Diagnostic("`--context` is given, and the model has no caches."),)
+    listed = {dims.batch: "--batch"} | dict.fromkeys(
+        _by_context(program, phases, dims) if context is not None else (), "--context"
+    )
+    refuse_twice(dict(asked.settings), listed)
     types, wrong = read_types(weights, "--weights")
     found += wrong
     of_caches, wrong = read_types(caches, "--caches") if caches is not None else ((Dtype.BF16,), ())
@@ -66,6 +71,25 @@ def grid(
     if len(sweep.points) > MOST_POINTS:
         raise fail(f"The sweep has {len(sweep.points):,} points; at most {MOST_POINTS:,} are supported.")
     return sweep
+
+
+def _by_context(program: Program, phases: Sequence[str], dims: Serving) -> Iterator[str]:
+    """The dims that a list of contexts gives sizes, in some phase."""
+    if dims.context is not None:
+        yield dims.context
+        for sizes in (dict(program.phase(phase).sizes) for phase in phases):
+            yield from (dim for dim in dims.new if sizes[dim] == sizes[dims.context] > 1)
+
+
+def refuse_twice(settings: Mapping[str, int], by_option: Mapping[str, str]) -> None:
+    """Raise InputError for dims that `--set` gives a size, and another option others."""
+    found = [
+        Diagnostic(f"`--set` gives dim `{dim}` a size, and `{by_option[dim]}` others.", hint=f"leave out `--set {dim}`")
+        for dim in settings
+        if dim in by_option
+    ]
+    if found:
+        raise InputError(found)
 
 
 def _comparable(hardware: Sequence[Hardware]) -> tuple[Hardware, ...]:

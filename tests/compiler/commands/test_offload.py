@@ -275,6 +275,7 @@ def test_the_best_batch_in_stages_is_the_best_of_those_that_fit(tmp_path, monkey
         (["--offload", "auto", "--stages", "3", "--chips", "s=3"], "do not have hosts of 2 chips evenly"),
         (["--offload", "auto", "--pad", "auto"], "`--pad auto` does not go with `--offload`"),
         (["--best-batch"], "add `--offload auto`"),
+        (["--ahead", "3"], "`--ahead` is of streams from the host."),
         (["--offload", "auto", "--overlap"], "Loops are not made of programs that stream"),
     ],
 )
@@ -283,6 +284,20 @@ def test_what_does_not_go_together_is_refused(compiled, arguments: list[str], sa
     assert found.exit_code == 1
     assert said in found.output
     assert "hint:" in found.output
+
+
+@pytest.mark.parametrize("command", [["explain"], ["check", "--backend", "jax"], ["run"]])
+def test_no_command_looks_ahead_for_what_is_not_streamed(compiled, command: list[str]):
+    found = CliRunner().invoke(app, [*command, "tiny.esti", "--chips", "1", "--hardware", "small.toml", "--ahead", "3"])
+    assert found.exit_code == 1 and "`--ahead` is of streams from the host." in found.output
+
+
+def test_what_a_pin_places_with_the_host_is_fetched_ahead(compiled):
+    Path("places.pins").write_text("place layer.keys host\n")
+    Path("small.toml").write_text(HOST.replace("400e3", "4e6"))
+    found = [compiled("--pin", "places.pins", "--ahead", ahead) for ahead in ("0", "2")]
+    assert [one.exit_code for one in found] == [0, 0], found[0].output
+    assert found[0].stdout != found[1].stdout
 
 
 def test_a_host_without_rates_is_refused(compiled):

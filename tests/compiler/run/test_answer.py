@@ -170,10 +170,18 @@ def test_a_checkpoint_must_be_there(model: Path, tmp_path: Path) -> None:
         assert message in caught.value.diagnostics[0].message
 
 
-def test_prompts_need_weights(model: Path) -> None:
-    command = ["run", str(model), "--chips", "2", "--prompt", "hello"]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 1 and "Prompts are answered with real weights." in done.stderr
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--prompt", "hello"], "Prompts are answered with real weights."),
+        (["--temperature", "0.5"], "`--temperature` is of answers with real weights."),
+        (["--temperature", "0"], "`--temperature` is of answers with real weights."),
+        (["--context", "9"], "`--context` is of answers with real weights."),
+    ],
+)
+def test_prompts_need_weights(given: list[str], message: str, model: Path) -> None:
+    done = CliRunner().invoke(app, ["run", str(model), "--chips", "2", *given])
+    assert done.exit_code == 1 and message in done.stderr
 
 
 def test_scripts_get_ids_for_ids(model: Path, checkpoint: Path) -> None:

@@ -228,6 +228,32 @@ def test_wrong_options_are_said_all_at_once(model: str, options: tuple[str, ...]
     assert all(text in result.stderr for text in said), result.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--set", "B=7"), "`--set` gives dim `B` a size, and `--batch` others."),
+        (("--context", "64", "--set", "M=96"), "`--set` gives dim `M` a size, and `--context` others."),
+        (("--context", "128", "--set", "L=64"), "`--set` gives dim `L` a size, and `--context` others."),
+        (("--ahead", "3"), "`--ahead` is of streams from the host."),
+    ],
+)
+def test_what_a_grid_would_not_heed_is_refused(model: str, options: tuple[str, ...], said: str) -> None:
+    result = sweep(model, "--chips", "4", "--batch", "4", *options)
+    assert result.exit_code == 1 and said in result.stderr
+
+
+def test_sizes_that_a_grid_leaves_alone_may_be_set(model: str) -> None:
+    found = data(model, "--chips", "4", "--batch", "4", "--context", "64", "--phase", "prefill", "--set", "L=16,F=2048")
+    assert found["points"][0]["tokens"] == 4 * 16
+
+
+def test_caches_have_the_types_that_help_names(model: str) -> None:
+    said = " ".join(CliRunner().invoke(app, ["sweep", "--help"], terminal_width=200).stdout.split())
+    found = data(model, "--chips", "4", "--batch", "4", "--phase", "decode", "--caches", "bf16,int8,fp8,fp4,int4")
+    assert "Types of the caches: bf16, int8, fp8, fp4, int4." in said
+    assert [point["caches"] for point in found["points"]] == [None, "int8", "fp8", "fp4", "int4"]
+
+
 def test_a_grid_goes_over_chips_and_types_of_caches(model: str) -> None:
     point = ("--chips", "4", "--batch", "8", "--phase", "decode", "--caches", "bf16,int8", "--max-latency", "1s")
     found = data(model, *point, "--hardware", "h100,h200")

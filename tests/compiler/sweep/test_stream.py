@@ -243,7 +243,11 @@ def test_the_command_prints_one_that_compiles_it_with_the_same_figures() -> None
         (["--input", "10", "--output", "5", "--caches", "f33"], "`--caches` names `f33`"),
         ([], "needs `--batch`"),
         (["--batch", "8", "--hardware", "h100,h100-measured"], "names h100-measured twice"),
+        (["--input", "10", "--output", "5", "--ahead", "2"], "`--ahead` is of a grid"),
+        (["--input", "10", "--output", "5", "--set", "B=8"], "gives dim `B` a size, and `--batch` others"),
         (["--batch", "8", "--chunk", "8"], "`--chunk` is of a stream"),
+        (["--batch", "8", "--target", "throughput"], "`--target` is of a stream"),
+        (["--batch", "8", "--max-first-token", "1s"], "`--max-first-token` is of a stream"),
         (["--batch", "8", "--plans"], "which `--emit html` links to"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import subprocess
 import sys
@@ -158,6 +159,8 @@ def test_a_sweep_is_a_table() -> None:
         (lambda: escc.compile(escc.load(EXAMPLE), (2, 4)), "`mesh` of `escc.compile`"),
         (lambda: escc.compile(escc.load(EXAMPLE), "2", hbm_fraction="0.5"), "`hbm_fraction` of"),
         (lambda: escc.compile(escc.load(EXAMPLE), "2", hbm_fraction=1.5), "share of the memory"),
+        (lambda: escc.sweep(EXAMPLE, 4, 4, hbm_fraction=math.nan), "share of the memory"),
+        (lambda: escc.compile(escc.load(EXAMPLE), "2", hbm_fraction=math.nan), "share of the memory"),
         (lambda: escc.compile(escc.load(EXAMPLE), "2", overlap="yes"), "`overlap` of"),
         (lambda: escc.compile(escc.load(EXAMPLE), "2", phases=3), "`phases` of"),
         (lambda: escc.compile(escc.load(EXAMPLE), "2", stages="two"), "`stages` is 'two'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Annotated
@@ -16,6 +17,17 @@ from ...passes.plan import Objective
 from ..plan.way import Offload
 
 MOST_AHEAD = 16  # layers: more take room and save nothing
+MOST_PRICE = 1e9  # dollars for a chip and hour: costs of any sweep stay numbers
+
+
+def finite(number: float | None) -> float | None:
+    """A number as it is; the callback of every option that takes one with a fraction. What is no number is beyond no
+    bound, so that none refuses it. Raises BadParameter for that, and for infinity."""
+    if number is not None and not math.isfinite(number):
+        raise typer.BadParameter(f"{number} is no finite number.")
+    return number
+
+
 File = Annotated[str, typer.Argument(metavar="FILE", help="A model (.esti).", show_default=False)]
 Chips = Annotated[
     str, typer.Option(metavar="MESH", help="Sizes of the axes x, y, z, ... as `4x4x4`; or named: `node=2,gpu=8`.")
@@ -29,7 +41,8 @@ ChipsOrCount = Annotated[
     ),
 ]
 Memory = Annotated[
-    float, typer.Option(min=0.0, max=1.0, help="The share of the HBM that a plan may take at any point.")
+    float,
+    typer.Option(min=0.0, max=1.0, callback=finite, help="The share of the HBM that a plan may take at any point."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Write over an existing file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -65,7 +78,14 @@ EngineName = Annotated[
 ]
 Price = Annotated[
     float | None,
-    typer.Option("--price", metavar="DOLLARS", min=0.0, help="What a chip costs for an hour, in place of its file's."),
+    typer.Option(
+        "--price",
+        metavar="DOLLARS",
+        min=0.0,
+        max=MOST_PRICE,
+        callback=finite,
+        help="What a chip costs for an hour, in place of its file's.",
+    ),
 ]
 Weights = Annotated[
     Dtype | None, typer.Option(metavar="TYPE", help="Store its bf16 matrices as int8, fp8, fp4 or int4, with scales.")

@@ -64,7 +64,10 @@ def run_command(
     temperature: Annotated[
         float | None,
         typer.Option(
-            min=0.0, max=1e3, help="Of the draw of tokens by `--seed`; without it, or 0, the likeliest is taken."
+            min=0.0,
+            max=1e3,
+            callback=opt.finite,
+            help="Of the draw of tokens by `--seed`; without it, or 0, the likeliest is taken.",
         ),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Answer with the unsharded model too, and compare.")] = False,

@@ -95,6 +95,7 @@ def sweep_command(
         float | None,
         typer.Option(
             metavar="COST",
+            callback=opt.finite,
             help="The most that a million tokens may cost: dollars where the hardware has a price, else chip-seconds.",
         ),
     ] = None,

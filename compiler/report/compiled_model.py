@@ -21,7 +21,7 @@ from ..plan.compiled import Compilation, CompiledPhase
 from ..plan.pipeline import compile_phases, load, run_check, select_phases, unfilled
 from ..plan.shapes import Shape, best_of, meshes_to_compile, ranking
 from ..plan.way import Offload, Way
-from ..text.arguments import capacity_of, checked, one_of, skew_of
+from ..text.arguments import capacity_of, checked, one_of, refuse_no_share, skew_of
 from ..text.files import write_files
 from ..text.late import late
 from .targets import ALONE, FRAME, Emit, in_files, in_one
@@ -218,8 +218,7 @@ def compile(
     Raises EsccError: InputError where something of this is wrong or no plan fits (NoPlan then says whether that
     is proven), InternalError where a plan does not hold together.
     """
-    if not 0 <= hbm_fraction <= 1:
-        raise fail(f"`hbm_fraction` is {hbm_fraction!r}.", hint="it is a share of the memory, from 0 to 1")
+    refuse_no_share(hbm_fraction)
     chosen = program if isinstance(program, Program) else load(program)
     chosen = with_capacity(chosen, capacity_of(None if capacity is None else str(capacity)))
     chosen = with_skew(chosen, skew_of(str(skew)))

@@ -11,7 +11,7 @@ from ...cost.hardware import Hardware
 from ...ir.diagnostics import fail
 from ..plan.pipeline import read_model
 from ..plan.way import Offload
-from ..text.arguments import checked, skew_of
+from ..text.arguments import checked, refuse_no_share, skew_of
 from ..text.processes import completed
 from .answers import Answer, Target, answer
 from .grid import grid
@@ -71,6 +71,7 @@ def sweep(
     Raises InputError with all that is wrong, InternalError where a plan does not hold together. With more than one
     job, processes are spawned: a script calls this under `if __name__ == "__main__"`.
     """
+    refuse_no_share(hbm_fraction)
     named = hardware.split(",") if isinstance(hardware, str) else hardware
     each = [named] if isinstance(named, Hardware) else named
     kinds = [one if isinstance(one, Hardware) else Hardware.load(one.strip()) for one in each]

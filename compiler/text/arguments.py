@@ -89,6 +89,12 @@ def capacity_of(text: str | None) -> Fraction | None:
     return Fraction(text)
 
 
+def refuse_no_share(hbm_fraction: float) -> None:
+    """Raise InputError for what is no share of the memory of a chip, NaN among it."""
+    if not 0 <= hbm_fraction <= 1:
+        raise fail(f"`hbm_fraction` is {hbm_fraction!r}.", hint="it is a share of the memory, from 0 to 1")
+
+
 def one_of(known: Iterable[T], name: str, what: str) -> T:
     """What is called `name`, of things by their names. Raises InputError where there is nothing of that name."""
     names = {str(one): one for one in known}

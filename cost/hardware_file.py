@@ -20,6 +20,8 @@ from ..ir.mesh import DEFAULT_NAMES, MAX_CHIPS
 Tables = dict[str, dict[str, Any]]  # by name of the table, "" for the top
 
 LARGEST = 1e30  # of a figure: beyond it something was mistyped
+SLOWEST = 1e3  # of a rate, a second: below it something was mistyped, and times are of more digits than anyone reads
+LEAST_SHARE = 1e-6  # of a peak that is reached, likewise
 LONGEST = 2_000  # characters of a line: a key of 50,000 parts takes tomllib minutes
 MOST_FINDINGS = 50  # reported at once
 LARGE = 1e6  # figures from here on are written as 4.5e10
@@ -29,12 +31,14 @@ LARGE = 1e6  # figures from here on are written as 4.5e10
 class Field:
     """A field: what its value must be, in words, and whether it must stand there.
 
-    `form` is `number` (0 only where `zero`, at most `most`), `count` (at most `most`), `text`, `choice` or `slices`.
+    `form` is `number` (0 only where `zero`, at least `least`, at most `most`), `count` (at most `most`), `text`,
+    `choice` or `slices`.
     """
 
     form: str
     required: bool = True
     zero: bool = False
+    least: float = 0.0
     most: float = LARGEST
     choices: tuple[str, ...] = ()
 
@@ -50,8 +54,10 @@ class Field:
                 return 'shapes of slices as in "1 2x2 4x4x8"'
             case "count":
                 return f"a whole number from 1 to {self.most:,.0f}"
-        least = "a number, 0 or more" if self.zero else "a number above 0"
-        return least if self.most == LARGEST else f"{least} and at most {self.most:g}"
+        wanted = "a number, 0 or more" if self.zero else "a number above 0"
+        if self.most != LARGEST:
+            wanted += f" and at most {self.most:g}"
+        return wanted if not self.least else f"{wanted}, {'if not 0 then ' * self.zero}{self.least:g} or more"
 
     def admits(self, value: object) -> bool:
         """Whether `value`, as TOML gives it, will do."""
@@ -66,7 +72,7 @@ class Field:
             return False
         if self.form == "count" and not isinstance(value, int):
             return False
-        return (self.zero and value == 0) or 0 < value <= self.most
+        return (self.zero and value == 0) or (value > 0 and self.least <= value <= self.most)
 
 
 SLICES = re.compile(r"([1-9][0-9]{0,4}(x[1-9][0-9]{0,4}){0,7}( |$))*")
@@ -84,10 +90,12 @@ def slices_text(slices: tuple[tuple[int, ...], ...]) -> str:
 
 
 NUMBER, MAYBE = Field("number"), Field("number", required=False)
+RATE = Field("number", least=SLOWEST)
+MAYBE_RATE = replace(RATE, required=False)
 CHIPS = Field("count", most=MAX_CHIPS)
 AXES = Field("count", most=len(DEFAULT_NAMES))  # no mesh has more
 LATENCY = Field("number", required=False, zero=True, most=1.0)
-SHARE = Field("number", required=False, most=1.0)
+SHARE = Field("number", required=False, least=LEAST_SHARE, most=1.0)
 MOST_ERROR = 10.0  # of log(predicted / measured): predictions that are further off say nothing
 
 
@@ -113,40 +121,40 @@ PROTOCOLS = {
 TABLES: Mapping[str, Mapping[str, Field]] = {
     "": {"name": Field("text"), "measured_like": Field("text", required=False)},
     "datasheet": {
-        "peak_flops_per_s": NUMBER,
-        "peak_int8_ops_per_s": MAYBE,
-        "peak_fp8_flops_per_s": MAYBE,
-        "peak_fp4_flops_per_s": MAYBE,
-        "matmul_share": replace(SHARE, required=False),
+        "peak_flops_per_s": RATE,
+        "peak_int8_ops_per_s": MAYBE_RATE,
+        "peak_fp8_flops_per_s": MAYBE_RATE,
+        "peak_fp4_flops_per_s": MAYBE_RATE,
+        "matmul_share": SHARE,
         "hbm_bytes": NUMBER,
-        "hbm_bytes_per_s": NUMBER,
+        "hbm_bytes_per_s": RATE,
         "dollars_per_chip_hour": MAYBE,
         "priced_on": Field("text", required=False),
     },
     "network": {
-        "network_bytes_per_s": NUMBER,
-        "between_bytes_per_s": MAYBE,
+        "network_bytes_per_s": RATE,
+        "between_bytes_per_s": MAYBE_RATE,
         "hop_latency_s": LATENCY,
         "convention": Field("choice", required=False, choices=("flat", "links")),
     },
     "torus": {
         "dimensions": AXES,
-        "link_bytes_per_s": NUMBER,
+        "link_bytes_per_s": RATE,
         "wrap": Field("choice", choices=("cubes", "full-axis", "always", "never")),
         "wrap_axis_chips": replace(CHIPS, required=False),
         "largest_slice_chips": CHIPS,
         "slices": Field("slices", required=False),
         "slice_step_chips": replace(CHIPS, required=False),
     },
-    "switch": {"node_chips": CHIPS, "link_bytes_per_s": NUMBER},
+    "switch": {"node_chips": CHIPS, "link_bytes_per_s": RATE},
     "host": {
         "dram_bytes": NUMBER,
-        "dram_bytes_per_s": NUMBER,
-        "link_bytes_per_s": NUMBER,
+        "dram_bytes_per_s": RATE,
+        "link_bytes_per_s": RATE,
         "host_chips": CHIPS,
         "link_chips": replace(CHIPS, required=False),
         "nvme_bytes": Field("number", required=False, zero=True),
-        "nvme_bytes_per_s": Field("number", required=False, zero=True),
+        "nvme_bytes_per_s": replace(MAYBE_RATE, zero=True),
     },
     "tpu-compiler": {
         "topology": Field("text"),
@@ -234,10 +242,10 @@ def _tables(toml: dict[str, Any], form: Form, source: Source, found: list[Diagno
             tables[name] = value
         elif name in known:
             hint = f"write `[{name}]` on a line, and its fields below"
-            found.append(Diagnostic(f"`{name}` is a table.", _place(source, "", name), hint, source))
+            found.append(Diagnostic(f"`{name}` is a table.", place_of(source, "", name), hint, source))
         elif isinstance(value, dict):
             hint = did_you_mean(name, known) or f"the tables are {', '.join(known)}"
-            span = _place(source, name[:60], None)
+            span = place_of(source, name[:60], None)
             found.append(Diagnostic(f"There is no table `{name[:60]}` in {form.what}.", span, hint, source))
         else:
             tables[""][name] = value
@@ -248,7 +256,7 @@ def _fields(table: str, fields: Mapping[str, Any], form: Form, source: Source) -
     known, found = form.tables[table], []
     place = f"`[{table}]`" if table else "the top of the file"
     for name, value in fields.items():
-        span = _place(source, table, name)
+        span = place_of(source, table, name)
         if name not in known:
             hint = did_you_mean(name, known) or _elsewhere(name, form) or f"it has {', '.join(known)}"
             found.append(Diagnostic(f"There is no field `{name[:60]}` in {place}.", span, hint, source))
@@ -259,7 +267,7 @@ def _fields(table: str, fields: Mapping[str, Any], form: Form, source: Source) -
         missing.append("wrap_axis_chips")
     if table == "host" and fields.get("nvme_bytes") and not fields.get("nvme_bytes_per_s"):
         missing.append("nvme_bytes_per_s")
-    header = _place(source, table, None)
+    header = place_of(source, table, None)
     found += [
         Diagnostic(f"The field `{n}` is missing from {place}.", header, f"it is {known[n].wanted}", source)
         for n in missing
@@ -273,7 +281,7 @@ def _elsewhere(name: str, form: Form) -> str | None:
     return f"it belongs in {tables[0]}" if tables else None
 
 
-def _place(source: Source, table: str, field: str | None) -> Span | None:
+def place_of(source: Source, table: str, field: str | None) -> Span | None:
     """Where a field of a table is written, or the table's header; None where it is written otherwise."""
     return _places(source).get((table, field))
 

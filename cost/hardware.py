@@ -25,7 +25,7 @@ from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import Source, did_you_mean, fail
 from ..ir.dtype import Dtype
 from ..ir.text.read import read_source
-from .hardware_file import ENGINE, HARDWARE, Tables, file_text, read_slices, read_tables
+from .hardware_file import ENGINE, HARDWARE, Tables, file_text, place_of, read_slices, read_tables
 from .ops import Work
 
 
@@ -385,11 +385,6 @@ def _like(hardware: Hardware) -> Hardware:
     if hardware.measured_like is None:
         return hardware
     other = _preset(hardware.measured_like)
-    if other.at_peaks:
-        raise fail(
-            f"`measured_like` names {other.name}, of which nothing was measured.",
-            hint="name one that ends in `-measured`",
-        )
     error = max(other.calibrated.error, BORROWED_ERROR)
     share = hardware.matmul_share or other.calibrated.compute_efficiency
     borrowed = replace(other.calibrated, error=error, compute_efficiency=share)
@@ -409,6 +404,7 @@ def _preset(name: str) -> Hardware:
 def parse_hardware(source: Source) -> Hardware:
     """The hardware that a TOML text describes. Raises InputError with all that is wrong in it."""
     tables: Tables = read_tables(source)
+    _check_like(source, tables[""].get("measured_like"))
     calibrated = dict(tables.get("calibrated", {}))
     if "op_rule" in calibrated:
         calibrated["op_rule"] = Rule(calibrated["op_rule"])
@@ -432,6 +428,20 @@ def parse_hardware(source: Source) -> Hardware:
         host=Host(**tables["host"]) if "host" in tables else None,
         tpu_compiler=TpuCompiler(**tables["tpu-compiler"]) if "tpu-compiler" in tables else None,
     )
+
+
+def _check_like(source: Source, like: str | None) -> None:
+    """Raises InputError where a file names a chip that it is measured like, and that is none, or was not measured."""
+    if like is None:
+        return
+    place = place_of(source, "", "measured_like")
+    if like not in presets():
+        measured = [name for name in presets() if name.endswith(MEASURED)]
+        hint = did_you_mean(like, measured) or f"name one that was measured: {', '.join(measured)}"
+        raise fail(f"There is no hardware preset `{like}`.", place, hint, source)
+    if _preset(like).at_peaks:
+        hint = f"name one that ends in `{MEASURED}`"
+        raise fail(f"`measured_like` names {like}, of which nothing was measured.", place, hint, source)
 
 
 def _protocols(tables: Tables) -> tuple[tuple[CollectiveKind, Protocols], ...]:

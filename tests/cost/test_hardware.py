@@ -172,7 +172,7 @@ def test_what_was_measured_is_written_too() -> None:
     )
     bulk, plain = Protocols(1e-6, 2e-7, 0.25, 3e-6, 0.75), Protocols(0.0, 1e-7, 1.0)
     protocols = ((CollectiveKind.ALL_GATHER, bulk), (CollectiveKind.ALL_REDUCE, plain))
-    chip = replace(Hardware.of_paper("h100"), calibrated=figures, protocols=protocols, measured_like="tpu-v4")
+    chip = replace(Hardware.of_paper("h100"), calibrated=figures, protocols=protocols, measured_like="tpu-v4-measured")
     text = hardware_toml(chip, [], [])
     assert parse_hardware(Source("again.toml", text)) == chip
     assert "bulk" not in text[text.index("[all-reduce]") :]
@@ -383,6 +383,8 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ("3e12", "999", "mine.toml:5:1: error: `hbm_bytes_per_s` must be a number above 0, 1000 or more"),
         ("[switch]", "[calibrated]\nhbm_efficiency = 1e-7\n[switch]", "above 0 and at most 1, 1e-06 or more"),
         ("[switch]", "[host]\nnvme_bytes_per_s = 1\n[switch]", "a number, 0 or more, if not 0 then 1000 or more"),
+        ('"mine"', '"mine"\nmeasured_like = "nosuch"', "mine.toml:2:1: error: There is no hardware preset `nosuch`"),
+        ('"mine"', '"mine"\nmeasured_like = "h100"', "mine.toml:2:1: error: `measured_like` names h100, of which"),
         ("[switch]", "[permute]\nshare = 1\n[switch]", "There is no table `permute` in a hardware file"),
         (GOOD, "", "The table `[datasheet]` is missing"),
     ],

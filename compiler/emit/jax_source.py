@@ -213,8 +213,7 @@ def _header(spmd: SpmdProgram, cost: Estimate, rows: Packed, padded: Sequence[st
         "Run as a program, this file compares the step with the unsharded program at small sizes, on CPU devices.",
     ]
     if padded:
-        dims = f"{'dims' if len(padded) > 1 else 'dim'} {', '.join(padded)}"
-        sentences.insert(2, f"What a step is given holds zeros where the padded {dims} go beyond their true sizes.")
+        sentences[0] += f" Padding of {', '.join(padded)} is given as zeros."
     if chooses(spmd):
         sentences[1:1] = _on_choices(rows)
     if cost.loops:

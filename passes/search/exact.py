@@ -297,8 +297,6 @@ class Prover:
         relaxed = self._relax(reduced, ascent, unit)
         if relaxed.none:
             return ByLevels(None, known.price, known.price)
-        if relaxed.x is None:
-            return None  # the solver gave up
 
         def among(answer: Answer, price: float) -> Candidate | None:
             return self._mixed(answer, reduced, ascent, replace(known, price=price), limits)

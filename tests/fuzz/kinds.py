@@ -185,7 +185,7 @@ def mesh(rng: random.Random, folder: Path) -> Case:
     return Case(("layouts", "--dims", given["--dims"], "--chips", given["--chips"], "--", given["tensor"]), made)
 
 
-SWEEP = ("--chips", "2", "--batch", "4,8", "--jobs", "1")
+SWEEP = ("--chips", "4", "--batch", "4,8", "--jobs", "1")
 
 
 @cache

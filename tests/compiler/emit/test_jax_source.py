@@ -173,7 +173,7 @@ def test_identifiers_are_free_names() -> None:
 
 
 def test_a_module_says_of_padded_dims_that_what_it_is_given_holds_zeros_beyond() -> None:
-    said = "What a step is given holds zeros where the padded dims B, E go beyond their true sizes."
+    said = "Padding of B, E is given as zeros."
     for pads, says in (((" pad 8", " pad 12"), True), (("", ""), False)):
         text = f"dim B = 7{pads[0]}, E = 10{pads[1]}\nmain(x: f32[B,E]) {{ return sum(exp(x), over=E) }}"
         one = compile_phase(parse(text), "main", Mesh.parse("2"), Options(HARDWARE))

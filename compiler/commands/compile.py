@@ -22,7 +22,7 @@ from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases, load, select_phases
-from ..plan.serving import Stream, of_stream, served, served_text
+from ..plan.serving import Stream, of_stream, refuse_twice, served, served_text, sized_by_stream
 from ..plan.shapes import best_of, meshes_to_compile, ranking
 from ..plan.way import Offload, Way
 from ..report.compiled_model import CompiledModel, compile_model
@@ -252,7 +252,10 @@ def compile_command(
     def loaded(pads: Mapping[str, int]) -> Program:
         found = with_capacity(load(Path(file), sizes, pins, pads, phase, weights, caches), room)
         found = with_skew(found, uneven)
-        return found if stream is None else of_stream(found, stream)
+        if stream is None:
+            return found
+        refuse_twice(sizes, sized_by_stream(found))
+        return of_stream(found, stream)
 
     model = loaded(pads)
     phases = select_phases(model, phase)

@@ -20,11 +20,11 @@ from ...ir.mesh import MAX_CHIPS
 from ...passes.expansion.dims import MAX_SIZE
 from ..plan.compiled import Compilation
 from ..plan.pipeline import read_model
-from ..plan.serving import serving
+from ..plan.serving import refuse_twice, sized_by_stream
 from ..plan.way import Offload
 from ..report.page.render import frontier_page, plan_page
 from ..sweep.answers import Answer, Target, answer, best_points, frontier_of, read_target
-from ..sweep.grid import grid, read_numbers, read_types, refuse_twice
+from ..sweep.grid import grid, read_numbers, read_types
 from ..sweep.points import Asked, Data, Record, Sweep
 from ..sweep.run import run_sweep
 from ..sweep.solve import compiled_again
@@ -145,9 +145,8 @@ def sweep_command(
         source = read_model(Path(model))
         most = target or Wanted.THROUGHPUT
         request = Request(before, after, limits, most, _batch(batch), chunk, source=source, **given)
-        counted = serving(request.program())  # what is wrong with it is said before anything is planned
-        by_stream = {dim: "--input" for dim in (*counted.new, counted.context) if dim is not None}
-        refuse_twice(sizes, by_stream | {counted.batch: "--batch"})
+        # What is wrong with it is said before anything is planned.
+        refuse_twice(sizes, sized_by_stream(request.program()))
         kinds = _kinds(weights, "--weights"), _kinds(caches, "--caches")
         found = serve(request, places(_numbers(chips), list(chosen.values()), *kinds), jobs, scheduler)
         name = next(name for name, chip in chosen.items() if chip == found[0].place.hardware)

@@ -8,7 +8,7 @@ from math import prod
 
 from ...cost.predict import token_dims
 from ...ir.dataflow import appends
-from ...ir.diagnostics import fail, listed
+from ...ir.diagnostics import Diagnostic, InputError, fail, listed
 from ...ir.program import Kind, Phase, Program, stored_in
 from ...passes.expansion.dims import MAX_ELEMENTS, MAX_SIZE, out_of_range, too_many
 from ..text.terminal import count_text, time_text
@@ -160,6 +160,24 @@ def of_batches(program: Program, batch: int, new: int, context: int) -> Program:
         raise fail("Batches of contexts and endings need a model with caches that it appends to.")
     sizes = {dims.batch: batch, dims.context: context, **dict.fromkeys(dims.new, new)}
     return replace(program, phases=(_sized(program, _prefill(program, dims), sizes, 1),))
+
+
+def sized_by_stream(program: Program) -> dict[str, str]:
+    """The dims that a stream of requests gives sizes, by the option that does so."""
+    dims = serving(program)
+    counted = {dim: "--input" for dim in (*dims.new, dims.context) if dim is not None}
+    return counted | {dims.batch: "--batch"}
+
+
+def refuse_twice(settings: Mapping[str, int], by_option: Mapping[str, str]) -> None:
+    """Raise InputError for dims that `--set` gives a size, and another option others."""
+    found = [
+        Diagnostic(f"`--set` gives dim `{dim}` a size, and `{by_option[dim]}` others.", hint=f"leave out `--set {dim}`")
+        for dim in settings
+        if dim in by_option
+    ]
+    if found:
+        raise InputError(found)
 
 
 def _sized(program: Program, phase: Phase, sizes: Mapping[str, int], calls: int) -> Phase:

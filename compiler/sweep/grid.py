@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...cost.hardware import Hardware
@@ -14,7 +14,7 @@ from ...ir.mesh import MAX_CHIPS
 from ...ir.program import Program
 from ...passes.expansion.dims import MAX_SIZE
 from ..plan.pipeline import select_phases
-from ..plan.serving import Serving, serving
+from ..plan.serving import Serving, refuse_twice, serving
 from ..plan.way import Offload
 from .points import Asked, Sweep
 
@@ -79,17 +79,6 @@ def _by_context(program: Program, phases: Sequence[str], dims: Serving) -> Itera
         yield dims.context
         for sizes in (dict(program.phase(phase).sizes) for phase in phases):
             yield from (dim for dim in dims.new if sizes[dim] == sizes[dims.context] > 1)
-
-
-def refuse_twice(settings: Mapping[str, int], by_option: Mapping[str, str]) -> None:
-    """Raise InputError for dims that `--set` gives a size, and another option others."""
-    found = [
-        Diagnostic(f"`--set` gives dim `{dim}` a size, and `{by_option[dim]}` others.", hint=f"leave out `--set {dim}`")
-        for dim in settings
-        if dim in by_option
-    ]
-    if found:
-        raise InputError(found)
 
 
 def _comparable(hardware: Sequence[Hardware]) -> tuple[Hardware, ...]:

@@ -29,6 +29,7 @@ from escc.passes.ilp.solver import SOLVERS
 ROOT = Path(__file__).parents[3]
 PALM = str(ROOT / "examples" / "palm-540b.esti")
 FEED_FORWARD = str(ROOT / "examples" / "feed-forward.esti")
+STREAM = ("compile", "llama-3-8b", "--chips", "8", "--hardware", "h100", "--input", "10", "--output", "5")
 SMALL = ("compile", FEED_FORWARD, "--chips", "2x2", "--set", "E=64", "--set", "F=256")
 TWO_PHASES = 'model "two"\ndim B, E = 64\nmain(x: bf16[B,E]) { y = x + x\nreturn y }\n' + (
     "phase one { B = 4 }\nphase two { B = 8 }\n"
@@ -217,6 +218,8 @@ def test_a_wrong_file_is_refused(tmp_path: Path, name: str, command: tuple[str, 
         ((*SMALL, "-o", FEED_FORWARD), 1, "is not a folder"),
         ((*SMALL, "-o", "/proc/nothing"), 1, "cannot be written to"),
         (("compile", PALM, "--chips", "2x2x2", "--phase", "decode"), 1, "more than the 32.95 GB"),
+        ((*STREAM, "--batch", "8", "--set", "B=9"), 1, "`--set` gives dim `B` a size, and `--batch` others"),
+        ((*STREAM, "--batch", "8", "--set", "M=16384"), 1, "`--set` gives dim `M` a size, and `--input` others"),
         (("layouts", "BLE", "--dims", "B=2", "--chips", "2"), 1, "`L` has no size"),
         (("layouts", "BLE", "--dims", "B", "--chips", "2"), 1, "`--dims B`"),
     ],

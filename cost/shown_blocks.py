@@ -129,11 +129,11 @@ def _by_ranges(sides: Sequence[tuple[_Side, _Side]], shape: tuple[int, ...]) -> 
         for lower, upper in sides:
             if not (lower.of_context or upper.of_context):
                 after = np.where(lower.edges <= upper.edges, after, 0)
-            elif lower.of_context and lower.rises >= 0:  # type: ignore[operator]
+            elif lower.of_context and (lower.rises or 0) >= 0:
                 after = np.minimum(after, np.searchsorted(lower.edges[chip], upper.edges, "right"))
             elif lower.of_context:
                 first = np.maximum(first, np.searchsorted(-lower.edges[chip], -upper.edges, "left"))
-            elif upper.rises >= 0:  # type: ignore[operator]
+            elif (upper.rises or 0) >= 0:
                 first = np.maximum(first, np.searchsorted(upper.edges[chip], lower.edges, "left"))
             else:
                 after = np.minimum(after, np.searchsorted(-upper.edges[chip], -lower.edges, "right"))

@@ -107,8 +107,10 @@ class Prover:
             return best
         unit = _unit_of(best, ascent)
         relaxed = self._relax(reduced, ascent, unit)
-        if relaxed.none:
-            return replace(best, bound=best.price)
+        if relaxed.none:  # that nothing is as cheap is a proof, for which it is asked once more, from the start
+            relaxed = self._solve(continuous(reduced.model))
+            if relaxed.none:
+                return replace(best, bound=best.price)
         plan = self._plan(relaxed, reduced, ascent)
         best = min(best, plan, key=lambda f: f.price) if plan else best
         best = replace(best, bound=min(best.price, max(best.bound, relaxed.bound / unit)))

@@ -156,3 +156,25 @@ def test_plans_of_one_price_that_another_solver_tells_apart_are_as_cheap(monkeyp
             prices.append(plan.price)
         assert prices[1] == pytest.approx(prices[0], rel=1e-9)
     assert "gscip" in asked
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_relaxation_that_is_said_to_have_no_solution_proves_nothing_until_that_is_said_again(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, inner, wrong = problem_of(case_of(seed, 2, 2)), exact.solve, list[Answer]()
+    ascent = DualAscent(problem.graph, problem.prices, problem.distances)
+    poor = problem.found([int(np.argmax(price)) for price in problem.prices])
+    least = Prover(problem).prove(ascent, poor)
+
+    def solving(model: Model, *given: Any, rows: object = None, **named: Any) -> Answer:
+        answer = inner(model, *given, rows=rows, **named)
+        if rows is not None:
+            wrong.append(answer)
+            return Answer(None, -math.inf, None, 0.0, none=True)
+        return answer
+
+    monkeypatch.setattr(exact, "solve", solving)
+    found = Prover(problem).prove(ascent, poor)
+    assert wrong and found.bound <= least.price * (1 + 1e-9)
+    assert found.price == pytest.approx(least.price, rel=1e-9) and least.price < poor.price

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, combinations, groupby
 from math import prod
 from typing import Any
@@ -113,6 +113,14 @@ class Network:
         model). The larger of the two, as the scaling-book has it, is at least half of that; it would
         not let bytes add where collectives are combined.
         """
+        return self._known_latency_s(kind, tuple(axes))
+
+    @cached_property
+    def _known_latency_s(self) -> Callable[[CollectiveKind, tuple[str, ...]], Any]:
+        """`latency_s`, once of each: a search asks the same of few axes for many values."""
+        return cache(self._latency_s)
+
+    def _latency_s(self, kind: CollectiveKind, axes: tuple[str, ...]) -> Any:
         if self.hardware.convention is Convention.FLAT or kind in FREE or self.mesh.size(*axes) == 1:
             return 0.0
         protocols = self._protocols(kind)
@@ -148,9 +156,9 @@ class Network:
             return self._measured_s(kind, axes, before_bytes, after_bytes, protocols)
         match kind:
             case CollectiveKind.ALL_TO_ALL:
-                return before_bytes * self._exchange_s_per_byte(axes)
+                return before_bytes * self._known_exchange_s_per_byte(tuple(axes), False)
             case CollectiveKind.PERMUTE:
-                return before_bytes * self._exchange_s_per_byte(axes, permute=True)
+                return before_bytes * self._known_exchange_s_per_byte(tuple(axes), True)
             case _:
                 return sent / self.gather_bytes_per_s(axes)
 
@@ -190,6 +198,13 @@ class Network:
 
         A reduce-scatter is its mirror image.
         """
+        return self._known_gather_bytes_per_s(tuple(axes))
+
+    @cached_property
+    def _known_gather_bytes_per_s(self) -> Callable[[tuple[str, ...]], Any]:
+        return cache(self._gather_bytes_per_s)
+
+    def _gather_bytes_per_s(self, axes: tuple[str, ...]) -> Any:
         terms = self._terms
         seconds, gathered = 0, 1  # for one byte on each chip at the start
         for stage in self.gather_stages(axes):
@@ -305,7 +320,11 @@ class Network:
 
     def gather_stages(self, axes: Sequence[str]) -> list[Stage]:
         """The stages in the order of an all-gather: the slowest first, while blocks are small."""
-        return sorted(self.stages(axes), key=self._stage_bytes_per_s)
+        return list(self._known_gather_stages(tuple(axes)))
+
+    @cached_property
+    def _known_gather_stages(self) -> Callable[[tuple[str, ...]], tuple[Stage, ...]]:
+        return cache(lambda axes: tuple(sorted(self.stages(axes), key=self._stage_bytes_per_s)))
 
     @cached_property
     def _axes(self) -> dict[str, Axis]:
@@ -366,7 +385,11 @@ class Network:
         sets = chain.from_iterable(combinations(stage, n) for n in range(len(stage), 0, -1))
         return through(max(sets, key=lambda some: through(some, self._figures)), terms)
 
-    def _exchange_s_per_byte(self, axes: Sequence[str], permute: bool = False) -> Any:
+    @cached_property
+    def _known_exchange_s_per_byte(self) -> Callable[[tuple[str, ...], bool], Any]:
+        return cache(self._exchange_s_per_byte)
+
+    def _exchange_s_per_byte(self, axes: tuple[str, ...], permute: bool) -> Any:
         """Seconds of an all-to-all, or of a permute, for each byte that a chip holds.
 
         Which chip sends to which in a permute is not looked at. On a torus any permute can go as two

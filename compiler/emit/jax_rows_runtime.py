@@ -120,15 +120,21 @@ def picked(a: jax.Array, at: Routing, dims: Sequence[int]) -> jax.Array:
     return a.at[tuple(at.places[d] for d in dims)].get(mode="fill", fill_value=0)
 
 
+def zeros_after(a: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """Zeros that wait for `a`, of which no number is above infinity: those that wait for nothing the compiler of GPUs
+    makes for all layers at once, and holds until they are added to."""
+    return jnp.broadcast_to((a.ravel()[0].astype(jnp.float32) > jnp.inf).astype(a.dtype), shape)
+
+
 def summed(a: jax.Array, at: Routing, dims: Sequence[int]) -> jax.Array:
     """The sums of rows that stand at one place along these dims of the mask, which come first."""
     shape = [at.kept.shape[d] * at.within[d] for d in dims]
-    wide = jnp.float32 if jnp.issubdtype(a.dtype, jnp.floating) else a.dtype
+    wide = a.astype(jnp.float32 if jnp.issubdtype(a.dtype, jnp.floating) else a.dtype)
     if not dims:
         real = (at.slot < at.box.size).reshape(-1, *(1 for _ in a.shape[1:]))
-        return jnp.where(real, a, 0).sum(0, dtype=wide).astype(a.dtype)
-    total = jnp.zeros((*shape, *a.shape[1:]), wide)
-    return total.at[tuple(at.places[d] for d in dims)].add(a.astype(wide), mode="drop").astype(a.dtype)
+        return jnp.where(real, wide, 0).sum(0, dtype=wide.dtype).astype(a.dtype)
+    total = zeros_after(wide, (*shape, *a.shape[1:]))
+    return total.at[tuple(at.places[d] for d in dims)].add(wide, mode="drop").astype(a.dtype)
 
 
 def numbers(at: Routing) -> jax.Array:
@@ -145,10 +151,10 @@ def of_blocks(a: jax.Array, blocks: Routing, at: Routing, dims: Sequence[int]) -
 
 def block_sums(a: jax.Array, at: Routing, blocks: Routing, dims: Sequence[int]) -> jax.Array:
     """The sums of the rows of each block of entries, which stands along these dims of the mask, as rows of blocks."""
-    wide = jnp.float32 if jnp.issubdtype(a.dtype, jnp.floating) else a.dtype
-    total = jnp.zeros((blocks.slot.size, *a.shape[1:]), wide)
+    wide = a.astype(jnp.float32 if jnp.issubdtype(a.dtype, jnp.floating) else a.dtype)
+    total = zeros_after(wide, (blocks.slot.size, *a.shape[1:]))
     row = numbers(blocks).at[tuple(at.places[d] for d in dims)].get(mode="fill", fill_value=total.shape[0])
-    return total.at[row].add(a.astype(wide), mode="drop").astype(a.dtype)
+    return total.at[row].add(wide, mode="drop").astype(a.dtype)
 
 
 def expert_dot(a: jax.Array, weights: jax.Array, at: Routing, dtype: Any, stack: Any = ()) -> jax.Array:
@@ -215,7 +221,7 @@ def exchanged(
         each = going.size // ways  # boxes that go to one chip: they stand there in the order of the chips they are from
         there = lax.axis_index(axes).astype(jnp.int32) * each + number % each
         offsets = number * room, going.ravel(), there * room, coming.ravel()
-        came = lax.ragged_all_to_all(rows, jnp.zeros_like(rows), *offsets, axis_name=axes).reshape(split.shape)
+        came = lax.ragged_all_to_all(rows, zeros_after(rows, rows.shape), *offsets, axis_name=axes).reshape(split.shape)
         shape = [*split.shape[1 : out_of + 1], -1, *split.shape[out_of + 2 :]]
         return jnp.moveaxis(came, 0, out_of).reshape(shape)
 

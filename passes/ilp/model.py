@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,11 +101,10 @@ class Assembly:
     cost: list[Floats] = field(default_factory=list)
     upper: list[Floats] = field(default_factory=list)
     integer: list[NDArray[np.bool_]] = field(default_factory=list)
-    row: list[Array] = field(default_factory=list)
+    row: list[int | Array] = field(default_factory=list)
     column: list[Array] = field(default_factory=list)
     coefficient: list[float | Floats] = field(default_factory=list)
-    low: list[Floats] = field(default_factory=list)
-    high: list[Floats] = field(default_factory=list)
+    ranges: list[tuple[int, float, float]] = field(default_factory=list)  # how many rows, from what, to what
     columns: int = 0
     rows: int = 0
 
@@ -119,38 +120,40 @@ class Assembly:
     def add_rows(self, count: int, low: float, high: float) -> int:
         """Rows without entries, all of one range."""
         first = self.rows
-        self.low.append(np.full(count, low))
-        self.high.append(np.full(count, high))
+        self.ranges.append((count, low, high))
         self.rows += count
         return first
 
-    def add_entries(self, row: Array, column: Array, coefficient: float | Floats) -> None:
-        """Coefficients; those of one place add up."""
+    def add_entries(self, row: int | Array, column: Array, coefficient: float | Floats) -> None:
+        """Coefficients, all of one row or each of its own; those of one place add up."""
         self.row.append(row)
         self.column.append(column)
         self.coefficient.append(coefficient)
 
     def model(self) -> Model:
         """What has been added."""
+        counts = [len(column) for column in self.column]
+        rows, low, high = (np.array(each) for each in zip(*self.ranges, strict=True))
         return Model(
             np.concatenate(self.cost),
             np.concatenate(self.upper),
             np.concatenate(self.integer),
-            np.concatenate(self.row),
+            _spread(self.row, counts, np.int64),
             np.concatenate(self.column),
-            self._coefficients(),
-            np.concatenate(self.low),
-            np.concatenate(self.high),
+            _spread(self.coefficient, counts, np.float64),
+            np.repeat(low, rows),
+            np.repeat(high, rows),
         )
 
-    def _coefficients(self) -> Floats:
-        """Those of all entries: most blocks have one for all of theirs."""
-        counts = [len(row) for row in self.row]
-        out = np.repeat([c if isinstance(c, float) else 0.0 for c in self.coefficient], counts)
-        for end, count, own in zip(accumulate(counts), counts, self.coefficient, strict=True):
-            if not isinstance(own, float):
-                out[end - count : end] = own
-        return out
+
+def _spread(blocks: Sequence[float | Array | Floats], counts: Sequence[int], kind: type[np.generic]) -> NDArray[Any]:
+    """What all entries of blocks have: most blocks have one for all of theirs."""
+    several = [isinstance(own, np.ndarray) for own in blocks]
+    out = np.repeat(np.array([0 if each else own for own, each in zip(blocks, several, strict=True)], kind), counts)
+    for end, count, own, each in zip(accumulate(counts), counts, blocks, several, strict=True):
+        if each:
+            out[end - count : end] = own
+    return out
 
 
 def inner(a: Floats, b: Floats) -> float:

@@ -98,12 +98,12 @@ def class_program(
         cost = copies * (price[kept] * weights.unit + weights.tie * node.rank[kept])
         choice.append(a.add_columns(cost, 1.0, True))
         row = a.add_rows(1, 1.0, 1.0)
-        a.add_entries(np.full(len(cost), row), choice[-1] + np.arange(len(cost)), 1.0)
+        a.add_entries(row, choice[-1] + np.arange(len(cost)), 1.0)
     first = a.add_rows(len(loads), -np.inf, ROOM)
     for row, load in enumerate(loads, start=first):
         for c, size in load.bytes.items():
             taken = size[columns.choices[c]] * (ROOM / load.room)
-            a.add_entries(np.full(len(taken), row), choice[c] + np.arange(len(taken)), taken)
+            a.add_entries(row, choice[c] + np.arange(len(taken)), taken)
     shared: list[int] = []
     for g, copies in enumerate(fold.group_copies):
         assert window.groups is not None, "groups have classes"
@@ -178,7 +178,7 @@ def _join(
         own = np.flatnonzero(of[paid[1]] == name)
         row = a.add_rows(1, -np.inf, 0.0)
         rows.append(row)
-        a.add_entries(np.full(len(own), row), paid[0] + own, 1.0)
+        a.add_entries(row, paid[0] + own, 1.0)
         for g, share in mixture.parts:
             a.add_entries(np.array([row]), np.array([shared[g]]), -share)
         if several:

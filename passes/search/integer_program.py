@@ -80,7 +80,7 @@ def choice_program(
     for node, price in zip(graph.nodes, prices, strict=True):
         first = a.add_columns(price, 1.0, True)
         row = a.add_rows(1, 1.0, 1.0)
-        a.add_entries(np.full(len(price), row), np.arange(first, first + len(price)), 1.0)
+        a.add_entries(row, np.arange(first, first + len(price)), 1.0)
         choice.append(first)
         assert len(price) == len(node.seconds)
     memory = add_memory(a, choice, loads)
@@ -108,7 +108,7 @@ def choice_program(
                 combine(a, every, some)
             else:
                 row = a.add_rows(1, 1.0, np.inf)
-                a.add_entries(np.full(len(some), row), np.array([shared[g] for g in some], dtype=np.int64), 1.0)
+                a.add_entries(row, np.array([shared[g] for g in some], dtype=np.int64), 1.0)
     return ChoiceProgram(a.model(), tuple(choice), memory, tuple(shared.items()), tuple(flows_of))
 
 
@@ -129,7 +129,7 @@ def join(
     for g in np.unique(of[of >= 0]).tolist():
         own = np.flatnonzero(of == g)
         row = rows[g] = a.add_rows(1, -np.inf, 0.0)
-        a.add_entries(np.full(len(own), row), paid + own, 1.0)
+        a.add_entries(row, paid + own, 1.0)
         a.add_entries(np.array([row]), np.array([shared[g]]), -1.0)
         if alone:
             extra = apart[g] = a.add_columns(groups.latency_s[[g]], float(len(own)), True)
@@ -150,13 +150,13 @@ def combine(a: Assembly, every: Mapping[int, Sequence[InGroup]], some: Sequence[
     of each tensor run in its collective."""
     several = a.add_columns(np.zeros(len(some)), 1.0, True)
     row = a.add_rows(1, 1.0, np.inf)
-    a.add_entries(np.full(len(some), row), several + np.arange(len(some)), 1.0)
+    a.add_entries(row, several + np.arange(len(some)), 1.0)
     for n, g in enumerate(some):
         for one in range(len(every[g])):
             row = a.add_rows(1, 0.0, np.inf)
             a.add_entries(np.array([row]), np.array([several + n]), -1.0)
             for columns, coefficients in (*every[g][:one], *every[g][one + 1 :]):
-                a.add_entries(np.full(len(columns), row), columns, coefficients)
+                a.add_entries(row, columns, coefficients)
 
 
 def _add_flows(a: Assembly, tensor: Tensor, choice: Sequence[int], arcs: Arcs, price: Floats) -> Flows:

@@ -51,9 +51,9 @@ def level_program(program: ChoiceProgram, left: Model, loads: Sequence[Load]) ->
         for n, size in load.bytes.items():
             taken = levels.taken(n, size, load.room)
             high[row] -= taken.least
-            a.add_entries(np.full(len(taken.at), row), taken.at, taken.more)
+            a.add_entries(row, taken.at, taken.more)
     for at, taken_at, size in program.memory.moves(loads):
-        a.add_entries(np.full(len(taken_at), at), taken_at, size)
+        a.add_entries(at, taken_at, size)
     more = a.model()
     upper = left.upper.copy()
     upper[program.memory.sums.start : program.memory.sums.stop] = 0.0
@@ -142,6 +142,6 @@ def _add_levels(a: Assembly, columns: Array, of: Array, count: int) -> int:
     rows = a.add_rows(count, 0.0, 0.0)
     for level in range(count):
         some = columns[of > level]
-        a.add_entries(np.full(len(some), rows + level), some, 1.0)
+        a.add_entries(rows + level, some, 1.0)
     a.add_entries(rows + np.arange(count), first + np.arange(count), -1.0)
     return first

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..layouts.space import Mask
+from ..layouts.space import Array, Mask
 from .graph import Port, Tensor
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,14 @@ class Freed:
 def surely_moved(pair: Pair, allowed: Sequence[Mask]) -> bool:
     """Whether a value is in other layouts at one port than at the other, whatever is chosen."""
     first, second = (port.rows[allowed[port.node]] for port in pair)
-    return not np.isin(first, second).any()
+    return not among(first, second).any()
+
+
+def among(rows: Array, some: Array) -> Mask:
+    """Whether each of some layouts is one of others: by a table of all, as they are few, where numpy would sort."""
+    table = np.zeros(max(rows.max(initial=0), some.max(initial=0)) + 1, dtype=bool)
+    table[some] = True
+    return table[rows]
 
 
 @dataclass(frozen=True)
@@ -122,10 +129,10 @@ class Demand:
         size = self.bytes
         if self.trip is not None:
             rows = self.trip.here.rows[allowed[self.trip.here.node]]
-            size = np.where(np.isin(self.trip.there.rows, rows), size, self.trip.moved)
+            size = np.where(among(self.trip.there.rows, rows), size, self.trip.moved)
         if self.freed is not None and not any(surely_moved(pair, allowed) for pair in self.freed.beside):
             for other, own in self.freed.products:
-                size = np.where(np.isin(own.rows, other.rows[allowed[other.node]]), 0.0, size)
+                size = np.where(among(own.rows, other.rows[allowed[other.node]]), 0.0, size)
         return size if self.copies is None else np.maximum(size, self.copies.certain(allowed))
 
     def least(self, allowed: Sequence[Mask]) -> float:

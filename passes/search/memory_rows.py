@@ -116,10 +116,10 @@ def add_memory(a: Assembly, choice: Sequence[int], loads: Sequence[Load]) -> Mem
         for load in part.loads:
             for n, more in part.more:
                 some = np.flatnonzero(more)
-                a.add_entries(np.full(len(some), first + load), choice[n] + some, more[some])
+                a.add_entries(first + load, choice[n] + some, more[some])
     memory = MemoryRows(range(first, a.rows), range(column, a.columns), moved)
     for row, columns, more in memory.moves(loads):
-        a.add_entries(np.full(len(columns), row), columns, more)
+        a.add_entries(row, columns, more)
     return memory
 
 
@@ -179,7 +179,7 @@ def _add_sum(a: Assembly, choice: Sequence[int], part: Part, first: int) -> None
     column = a.add_columns(np.zeros(1), sum(float(more.max()) + 2 * APART for _, more in part.more), False)
     row = a.add_rows(1, 0.0, 0.0)
     for n, more in part.more:
-        a.add_entries(np.full(len(more), row), choice[n] + np.arange(len(more)), more + APART)
+        a.add_entries(row, choice[n] + np.arange(len(more)), more + APART)
     a.add_entries(np.array([row]), np.array([column]), -1.0)
     rows = first + np.array(part.loads)
     a.add_entries(rows, np.full(len(rows), column), 1.0)

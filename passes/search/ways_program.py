@@ -99,7 +99,7 @@ class WaysProgram:
         """One row."""
         row = self.a.add_rows(1, low, high)
         for columns, coefficients in entries:
-            self.a.add_entries(np.full(len(columns), row), columns, coefficients)
+            self.a.add_entries(row, columns, coefficients)
 
     def layouts_at(self, port: Port, first: int, sign: float) -> None:
         """In rows from `first` on, one for each layout: `sign` where the port has that layout."""

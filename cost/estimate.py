@@ -211,7 +211,7 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
     """What every step of a program does, in program order, in the terms of `scale`."""
     values = spmd.table()
     plain = {name: value.value for name, value in values.items()}
-    launched, hidden, sized = launches(spmd), shown(spmd), scale.numbers or scale
+    launched, hidden, sized = launches(spmd, dict(spmd.sizes)), shown(spmd), scale.numbers or scale
     for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, which) as stored:
@@ -268,7 +268,8 @@ def steps_alone(costs: Estimate, spmd: SpmdProgram) -> Alone:
     works = {
         step.result: in_floats(step.work) for step in step_costs(spmd, concrete_sizes(spmd)) if isinstance(step, OpWork)
     }
-    return Alone(seconds, works, {result: launch.reads for result, launch in launches(spmd).items()})
+    launched = launches(spmd, dict(spmd.sizes))
+    return Alone(seconds, works, {result: launch.reads for result, launch in launched.items()})
 
 
 def predict(spmd: SpmdProgram) -> tuple[Fraction, ...]:

@@ -10,7 +10,9 @@ A collective reads and writes what it carries while it is under way, which takes
 is quicker than any network.
 
 Kernels are found from the ops alone, in whatever order they stand, and moved copies count as what they are
-copies of: so the search and the sharded program see the same ones.
+copies of: so the search and the sharded program see the same ones. What several ops of a kernel read is counted
+once, in the copy that the largest of them reads: it has most arithmetic for the read to go on beside. That others may
+read it in another layout, as a kernel of their own, is not counted: the search prices each op by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from ..ir.dataflow import origins
 from ..ir.program import (
@@ -56,8 +59,8 @@ class Launch:
     steps: float = 0.0
 
 
-def launches(program: Program | SpmdProgram) -> dict[str, Launch]:
-    """The launch of each op, by the value that it makes."""
+def launches(program: Program | SpmdProgram, sizes: Mapping[str, int]) -> dict[str, Launch]:
+    """The launch of each op, by the value that it makes. `sizes` of all dims."""
     copies = origins(program) if isinstance(program, SpmdProgram) else {}
     region = program.body if isinstance(program, SpmdProgram) else as_steps(program.body)
     plain = {v.name: v.value for v in program.values} if isinstance(program, SpmdProgram) else program.table()
@@ -74,8 +77,10 @@ def launches(program: Program | SpmdProgram) -> dict[str, Launch]:
             case Compute(op):
                 around = tuple((repeat.name, *(c.result for c in repeat.carries)) for repeat in placed.repeats)
                 role = signature(op, plain).role
-                nodes.append(_Node(with_operands(op, copies), role, around, placed.times))
                 names[op.result] = operand_names(op)
+                dims = {dim for name in (op.result, *names[op.result]) for dim in plain[name].dims}
+                size = prod(sizes[dim] for dim in dims)
+                nodes.append(_Node(with_operands(op, copies), role, around, placed.times, size))
     found = _Kernels(nodes, stored, frozenset(handed_on)).launches()
     return {result: _by_names(found[result], operands, copies) for result, operands in names.items()}
 
@@ -92,12 +97,14 @@ def _by_names(launch: Launch, operands: Sequence[str], copies: Mapping[str, str]
 
 @dataclass(frozen=True)
 class _Node:
-    """An op that reads originals; `region`: the repeats around it; `times`: how often it runs."""
+    """An op that reads originals; `region`: the repeats around it; `times`: how often it runs; `size`: the places of
+    all its dims."""
 
     op: Op
     role: Role
     region: tuple[tuple[str, ...], ...]
     times: int
+    size: int
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -128,8 +135,8 @@ class _Kernels:
     def launches(self) -> dict[str, Launch]:
         """The launch of each op."""
         out: dict[str, Launch] = {}
-        seen: set[tuple[int, str]] = set()
         begun: set[object] = set()
+        largest = self._largest()
         head = min(range(len(self.nodes)), key=lambda n: (self.nodes[n].times, n), default=0)
 
         def first(what: object) -> int:
@@ -142,9 +149,8 @@ class _Kernels:
             for name in node.reads:
                 if self.stored.get(name) is Kind.PARAM:
                     reads.add(name)  # a weight is read by each that multiplies by it
-                elif (name in self.caches or self._from_afar(name, n)) and (own, name) not in seen:
+                elif (name in self.caches or self._from_afar(name, n)) and n == largest[own, name]:
                     reads.add(name)
-                    seen.add((own, name))
             free = n in self.constant
             out[node.op.result] = Launch(
                 frozenset(reads),
@@ -155,6 +161,13 @@ class _Kernels:
                 1 / node.times if n == head else 0.0,
             )
         return out
+
+    def _largest(self) -> dict[tuple[int, str], int]:
+        """Of each kernel, for each value, the largest op that reads it, of equals the first."""
+        found: dict[tuple[int, str], int] = {}
+        for n in sorted(range(len(self.nodes)), key=lambda n: (self.nodes[n].size, -n)):
+            found |= dict.fromkeys(((self._kernel(n), name) for name in self.nodes[n].reads), n)
+        return found
 
     def _made_of(self, kind: Kind) -> set[str]:
         """The stored tensors of a kind, and what is made of them alone."""

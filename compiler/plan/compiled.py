@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
-from ...cost.estimate import Estimate, Scope, local_bytes, scopes
+from ...cost.estimate import Estimate, Scope, estimate, local_bytes, scopes
 from ...cost.hardware import Hardware
 from ...cost.memory import MemoryUse, memory
 from ...cost.platform import Platform
@@ -17,7 +17,8 @@ from ...cost.streams import host_bytes
 from ...ir.diagnostics import Diagnostic
 from ...ir.program import Program
 from ...ir.spmd import SpmdProgram
-from ...passes.plan import Objective, Outcome, PhasePlan, Plan
+from ...passes.lower.insert import spell_handovers
+from ...passes.plan import HandoverPlan, Objective, Outcome, PhasePlan, Plan
 from ..simulate.check_report import ERROR_TOLERANCE, CheckReport
 
 
@@ -144,6 +145,30 @@ class Compilation(Sequence[CompiledPhase]):
         """Whether all that was planned is proven cheapest."""
         proven = all(plan.outcome is Outcome.OPTIMAL for plan in self.plans)
         return Outcome.OPTIMAL if proven else Outcome.FEASIBLE
+
+    @property
+    def total_s(self) -> float:
+        """What all phases take, each as often as it is called, and what hands their caches on; of one phase, one
+        call."""
+        handed_s = math.fsum(self._calls(each.before) * each.price for each in self._handovers)
+        return math.fsum(self._calls(one.phase) * one.estimate.totals().total_s for one in self.phases) + handed_s
+
+    @property
+    def bytes_sent(self) -> float:
+        """What a chip sends in these calls."""
+        sent = math.fsum(self._calls(one.phase) * one.estimate.totals().bytes_sent for one in self.phases)
+        spelled = spell_handovers(self.plans[0]) if self.together else ()
+        for each, spmd in zip(self._handovers, spelled, strict=True):
+            sent += self._calls(each.before) * estimate(spmd, self.phases[0].hardware).totals().bytes_sent
+        return sent
+
+    @property
+    def _handovers(self) -> tuple[HandoverPlan, ...]:
+        return self.plans[0].handovers if self.together else ()
+
+    def _calls(self, phase: str) -> int:
+        """How often a phase counts."""
+        return {one.phase: one.calls for one in self.phases}[phase] if len(self.phases) > 1 else 1
 
     @property
     def price(self) -> float:

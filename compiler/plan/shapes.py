@@ -13,7 +13,7 @@ from ...ir.diagnostics import Diagnostic, InputError, fail
 from ...ir.mesh import DEFAULT_NAMES, Mesh
 from ...ir.program import Program
 from ...passes.choose import Options
-from ..text.terminal import table
+from ..text.terminal import size_text, table, time_text
 from .compiled import Compilation
 from .pipeline import compile_phases
 
@@ -30,16 +30,6 @@ class Shape:
     def price(self) -> float:
         """The objective, over all calls of all phases; infinite where nothing could be compiled."""
         return float("inf") if self.compiled is None else self.compiled.price
-
-    @property
-    def total_s(self) -> float:
-        """What all phases take, once each."""
-        return sum(one.estimate.totals().total_s for one in self.compiled or ())
-
-    @property
-    def bytes_sent(self) -> float:
-        """What a chip sends in all phases, once each."""
-        return sum(one.estimate.totals().bytes_sent for one in self.compiled or ())
 
 
 MOST_AXES = 4  # of a mesh of nodes; more take minutes
@@ -159,21 +149,23 @@ def mesh_name(mesh: Mesh) -> str:
 def ranking(shapes: Sequence[Shape]) -> str:
     """The shapes as a table: the objective of each, beside the best, or why there is no plan."""
     best = shapes[0].price
-    rows = [("slice", "total", "beside the best", "bytes sent by a chip")]
+    several = any(shape.compiled is not None and len(shape.compiled) > 1 for shape in shapes)
+    rows = [("slice", "all calls" if several else "total", "beside the best", "bytes sent by a chip")]
     for shape in shapes:
         name = mesh_name(shape.mesh)
         if shape.compiled is None:
             rows.append((name, "-", "-", shape.reason or ""))
             continue
         share = f"{shape.price / best:.3f}" if best else "-"
-        rows.append((name, f"{shape.total_s * 1e3:.4g} ms", share, f"{shape.bytes_sent / 1e6:,.2f} MB"))
+        rows.append((name, time_text(shape.compiled.total_s), share, size_text(shape.compiled.bytes_sent)))
     return "\n".join(["Slice shapes, cheapest first", *table(rows, 1)]) + "\n"
 
 
 def ranking_data(shapes: Sequence[Shape]) -> list[dict[str, object]]:
     """The shapes for JSON, cheapest first. Figures are null where there is no plan, for `reason`.
 
-    `objective` is in the unit of what the plan has least of; `beside_best` its ratio to the best's.
+    `objective` is in the unit of what the plan has least of; `beside_best` its ratio to the best's. Seconds and bytes
+    are those of all calls of all phases, or of one call of one.
     """
     best = shapes[0].price
     return [
@@ -181,8 +173,8 @@ def ranking_data(shapes: Sequence[Shape]) -> list[dict[str, object]]:
             "mesh": dict(shape.mesh.axes),
             "objective": shape.price if shape.compiled else None,
             "beside_best": shape.price / best if shape.compiled and best else None,
-            "total_s": shape.total_s if shape.compiled else None,
-            "bytes_sent_per_chip": shape.bytes_sent if shape.compiled else None,
+            "total_s": shape.compiled.total_s if shape.compiled else None,
+            "bytes_sent_per_chip": shape.compiled.bytes_sent if shape.compiled else None,
             "reason": shape.reason,
         }
         for shape in shapes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -70,12 +69,7 @@ class CompiledModel:
     def seconds(self) -> float:
         """What all phases take, each as often as it is called, and what hands their caches on; of one phase, one
         call."""
-        if len(self.phases) == 1:
-            return self.phases[0].estimate.totals().total_s
-        calls = {one.phase: one.calls for one in self.phases}
-        handed = (h for plan in (self.phases.plans if self.phases.together else ()) for h in plan.handovers)
-        handed_s = math.fsum(calls[each.before] * each.price for each in handed)
-        return math.fsum(one.calls * one.estimate.totals().total_s for one in self.phases) + handed_s
+        return self.phases.total_s
 
     def __getitem__(self, phase: str) -> CompiledPhase:
         """A phase by its name. Raises InputError where none of that name was compiled."""

@@ -270,7 +270,7 @@ def build_graph(
     held = stored_in(program.body)
     stored = {one.value: one for one in held}
     partial = partial_axes(program, sizes, mesh)
-    launched, values = launches(program), program.table()
+    launched, values = launches(program, sizes), program.table()
     hidden = shown(unsharded(program, phase, mesh))
     copies = {one.value: copies_held(one, placed.repeats, bound.micro_batches) for one, placed in held.items()}
     builder = _Builder(

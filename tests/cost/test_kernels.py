@@ -32,9 +32,14 @@ def read(text: str) -> Program:
     return parse(f'model "toy"\ndim B = 8, C = 8, E = 16, F = 32, L = 2, M = 64\n{text}')
 
 
+def launched(program: Program | SpmdProgram) -> dict[str, Launch]:
+    """The launches of the ops, of a program at the sizes of its first phase."""
+    return launches(program, dict(program.sizes if isinstance(program, SpmdProgram) else program.phases[0].sizes))
+
+
 def found(program: Program, prefix: str = "") -> dict[str, Launch]:
     """The launches of the ops whose names begin with `prefix`, without it, in program order."""
-    return {name.removeprefix(prefix): one for name, one in launches(program).items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): one for name, one in launched(program).items() if name.startswith(prefix)}
 
 
 def moved(some: Mapping[str, Launch], prefix: str = "") -> dict[str, set[str]]:
@@ -119,7 +124,7 @@ def test_a_layer_of_palm_is_five_kernels() -> None:
 
 def test_steps_and_layers_begin_once() -> None:
     for name, repeats in (("llama-3-70b", 1), ("palm-540b", 1)):
-        some = launches(model(name))
+        some = launched(model(name))
         assert sum(one.layers for one in some.values()) == repeats
         assert [one.steps for one in some.values() if one.steps] == [1.0]
 
@@ -129,7 +134,7 @@ def test_where_all_is_repeated_each_repetition_begins_a_part_of_a_step() -> None
     block layer(x: bf16[B,E]) -> bf16[B,E] { return exp(x) }
     main(x: bf16[B,E]) { return repeat 5 layer(x) }
     """)
-    (one,) = launches(program).values()
+    (one,) = launched(program).values()
     assert (one.kernels, one.layers, one.steps) == (1, 1, 0.2)
 
 
@@ -142,7 +147,7 @@ def test_a_lone_matmul_is_a_kernel() -> None:
       u[B,F] = x[B,E] * W[E,F]
       return u
     }""")
-    assert launches(program) == {"u": Launch(frozenset({"x", "W"}), frozenset(), True, 1, 0, 1.0)}
+    assert launched(program) == {"u": Launch(frozenset({"x", "W"}), frozenset(), True, 1, 0, 1.0)}
 
 
 def test_pointwise_ops_after_a_matmul_are_of_its_kernel() -> None:
@@ -153,7 +158,7 @@ def test_pointwise_ops_after_a_matmul_are_of_its_kernel() -> None:
       h = gelu(u + b)
       return h
     }""")
-    some = launches(program)
+    some = launched(program)
     assert kernels(some.values()) == 1
     assert written(some) == {"h"}
     assert set().union(*moved(some).values()) == {"x", "W", "b"}
@@ -167,7 +172,7 @@ def test_a_chain_of_pointwise_ops_is_a_kernel() -> None:
       d = silu(c)
       return d
     }""")
-    some = launches(program)
+    some = launched(program)
     assert kernels(some.values()) == 1
     assert moved(some) == {"a": {"x"}, "c": {"y"}}
     assert written(some) == {"d"}
@@ -181,10 +186,24 @@ def test_a_value_that_two_kernels_read_is_written_once_and_read_by_each() -> Non
       d[B] = y[B,E] * a[B,E]
       return c, d
     }""")
-    some = launches(program)
+    some = launched(program)
     assert written(some) == {"a", "c", "d"}
     assert [name for name, values in moved(some).items() if "a" in values] == ["c", "d"]
     assert kernels(some.values()) == 3
+
+
+def test_the_largest_of_projections_reads_their_input_whatever_their_names_are() -> None:
+    """A small one pays for it in the open, which a large one that computes for longer does not."""
+    text = """main(x: bf16[B,E]) {
+      param W: bf16[E,F]
+      param V: bf16[E,L]
+      {large}[B,F] = x[B,E] * W[E,F]
+      {small}[B,L] = x[B,E] * V[E,L]
+      return {large}, {small}
+    }"""
+    for large, small in (("a", "z"), ("z", "a")):
+        some = launched(read(text.replace("{large}", large).replace("{small}", small)))
+        assert moved(some) == {large: {"x", "W"}, small: {"V"}} and kernels(some.values()) == 1
 
 
 def test_an_input_is_read_once_by_projections_and_by_a_softmax() -> None:
@@ -196,7 +215,7 @@ def test_an_input_is_read_once_by_projections_and_by_a_softmax() -> None:
       p = softmax(x, over=E)
       return h, p
     }""")
-    some = launches(program)
+    some = launched(program)
     assert kernels(some.values()) == 2
     assert sorted(name for name, one in some.items() if "x" in one.reads) == ["g", "p.max"]
     assert written(some) == {"h", "p"}
@@ -209,7 +228,7 @@ def test_a_softmax_that_is_not_in_attention_is_a_kernel() -> None:
       p = softmax(u, over=F)
       return p
     }""")
-    some = launches(program)
+    some = launched(program)
     assert kernels(some.values()) == 2
     assert written(some) == {"u", "p"}
     assert moved(some)["u"] == {"x", "W"}
@@ -277,7 +296,7 @@ def test_matmuls_without_a_softmax_between_them_are_kernels_of_their_own() -> No
       o[B,F] = r[B,M] * v[M,F]
       return o
     }""")
-    some = launches(program)
+    some = launched(program)
     assert kernels(some.values()) == 2
     assert moved(some) == {"s": {"q", "k"}, "o": {"r", "v"}}
     assert written(some) == {"r", "o"}
@@ -314,7 +333,7 @@ main(q: bf16[B,L,C,E], k: bf16[B,M,E], w: bf16[B,L,C]) {
 
 def test_what_no_tensor_enters_into_costs_nothing() -> None:
     program = model("llama-3-70b")
-    some = launches(program)
+    some = launched(program)
     free, known = (
         set(),
         {placed.item.result: placed.item for placed in walk(program.body) if hasattr(placed.item, "result")},
@@ -362,7 +381,7 @@ def test_the_order_of_ops_does_not_matter() -> None:
         for _ in range(3):
             other = replace(program, body=shuffled(program.body, rng))
             changed += other.body.items != program.body.items
-            assert launches(other) == launches(program)
+            assert launched(other) == launched(program)
     assert changed > 60
 
 
@@ -376,7 +395,7 @@ def as_originals(spmd: SpmdProgram) -> dict[str, Launch]:
     def back(names: frozenset[str]) -> frozenset[str]:
         return frozenset(source.get(name, name) for name in names)
 
-    return {name: replace(one, reads=back(one.reads), caches=back(one.caches)) for name, one in launches(spmd).items()}
+    return {name: replace(one, reads=back(one.reads), caches=back(one.caches)) for name, one in launched(spmd).items()}
 
 
 @pytest.mark.parametrize(("name", "phase"), [("llama-3-70b", "decode"), ("palm-540b", "prefill")])
@@ -384,7 +403,7 @@ def test_a_sharded_model_runs_the_kernels_of_its_program(name: str, phase: str) 
     program = model(name)
     spmd = compile_phase(program, phase, Mesh.parse("4x4"), Options(V4, capacity_bytes=inf)).spmd
     assert sum(isinstance(placed.item, Move) for placed in walk(spmd.body)) > 3
-    assert as_originals(spmd) == launches(program)
+    assert as_originals(spmd) == launches(program, dict(program.phase(phase).sizes))
 
 
 def test_sharded_programs_run_the_kernels_of_theirs() -> None:
@@ -393,18 +412,18 @@ def test_sharded_programs_run_the_kernels_of_theirs() -> None:
         case = generate(seed)
         spmd = compile_phase(case.program, "main", case.mesh, Options(V4, capacity_bytes=inf)).spmd
         moves += sum(isinstance(placed.item, Move) for placed in walk(spmd.body))
-        assert as_originals(spmd) == launches(case.program), seed
+        assert as_originals(spmd) == launched(case.program), seed
         # An op reads copies that it has as operands, no others.
         for placed in walk(spmd.body):
             if isinstance(placed.item, Compute):
                 op = placed.item.op
-                assert launches(spmd)[op.result].reads <= set(operand_names(op))
+                assert launched(spmd)[op.result].reads <= set(operand_names(op))
     assert moves > 20
 
 
 def test_what_is_read_from_another_kernel_was_written_or_comes_from_outside() -> None:
     for program in [*of_models(), *(generate(seed).program for seed in range(80))]:
-        some = launches(program)
+        some = launched(program)
         appended = {placed.item.result for placed in walk(program.body) if type(placed.item).__name__ == "Append"}
         read_ones = frozenset().union(*(one.reads for one in some.values()))
         assert {name for name in read_ones & some.keys() if not some[name].writes} <= appended

@@ -63,11 +63,13 @@ def test_to_choose_rows_of_keys_are_sorted(queries: int, rows: int) -> None:
 
 
 def test_scores_and_what_weighs_and_sums_them_are_one_kernel() -> None:
-    found = launches(parsed(INDEXER))
+    program = parsed(INDEXER)
+    found = launches(program, dict(program.sizes))
     assert [found[name].kernels for name in ("s", "r", "t")] == [1, 0, 0]
     assert not found["s"].writes and not found["r"].writes
     assert found["n"].writes and "n" in found["o"].reads and found["o"].kernels == 1  # once all of it is chosen
-    apart = launches(parsed(INDEXER.replace("w[B,L,I] * r[B,L,I,M]", "q[B,L,I,Q] * r[B,L,I,M]")))  # not a weighing
+    program = parsed(INDEXER.replace("w[B,L,I] * r[B,L,I,M]", "q[B,L,I,Q] * r[B,L,I,M]"))  # not a weighing
+    apart = launches(program, dict(program.sizes))
     assert apart["t"].kernels == 1 and apart["r"].writes
 
 

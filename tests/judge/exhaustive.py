@@ -34,7 +34,7 @@ class Exhaustive:
         self.ops: list[tuple[Op, int]] = []
         self.repeats: list[tuple[Repeat[Op], int]] = []
         self.born: dict[str, int] = {}  # value -> how often it is made
-        self.launches = launches(case.program)
+        self.launches = launches(case.program, self.sizes)
         self.masks = followed(case.program)
         self.memory: dict[str, str] = {}
         self.free: list[str] = []  # stored tensors

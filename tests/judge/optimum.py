@@ -88,7 +88,8 @@ def optimum(case: Case) -> float:
 def _network(case: Case) -> _Net:
     phase = case.program.phase("main")
     masks = followed(case.program)
-    net = _Net(case, case.program.table(), dict(phase.sizes), case.mesh.sizes, launches(case.program), masks)
+    sizes = dict(phase.sizes)
+    net = _Net(case, case.program.table(), sizes, case.mesh.sizes, launches(case.program, sizes), masks)
     _region(net, case.program.body, 1)
     for value in case.program.results:
         net.end(value, case.stored(value, complete(net.shape(value), net.mesh)))

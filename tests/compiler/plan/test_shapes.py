@@ -22,11 +22,13 @@ from escc.compiler.plan.shapes import (
     ranking_data,
     slice_shapes,
 )
+from escc.cost.estimate import estimate
 from escc.cost.hardware import Hardware
 from escc.cost.topology import Level, place_axes
 from escc.ir.diagnostics import InputError
 from escc.ir.mesh import Mesh
 from escc.passes.choose import Options
+from escc.passes.lower.insert import spell_handovers
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -146,6 +148,22 @@ def test_the_ranking_is_in_json() -> None:
     assert shapes[0]["total_s"] == pytest.approx(found["totals"]["total_s"])
     assert shapes[0]["bytes_sent_per_chip"] == found["totals"]["bytes_sent_per_chip"]
     assert [shape["objective"] for shape in shapes] == sorted(shape["objective"] for shape in shapes)
+
+
+def test_what_all_calls_of_several_phases_take_is_what_is_compared() -> None:
+    options = Options(Hardware.load("tpu-v4"))
+    program = load(EXAMPLES / "experts.esti", {"B": 16, "E": 512, "F": 512})
+    phases = ["prefill", "decode"]
+    first, second = shapes = compile_shapes(program, phases, [Mesh.parse("4"), Mesh.parse("2x2")], options)
+    best, other = ranking_data(shapes)
+    assert first.compiled is not None and [one.calls for one in first.compiled] == [1, 64]
+    assert best["total_s"] == pytest.approx(first.price) and other["total_s"] == pytest.approx(second.price)
+    once, each = (one.estimate.totals() for one in first.compiled)
+    [handed] = (estimate(spmd, options.hardware).totals() for spmd in spell_handovers(first.compiled.plans[0]))
+    assert best["total_s"] == pytest.approx(once.total_s + 64 * each.total_s + handed.comm_s)
+    assert best["bytes_sent_per_chip"] == pytest.approx(once.bytes_sent + 64 * each.bytes_sent + handed.bytes_sent)
+    assert handed.bytes_sent > 0
+    assert "all calls" in ranking(shapes).splitlines()[1]
 
 
 def test_one_mesh_has_no_ranking() -> None:

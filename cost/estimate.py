@@ -118,11 +118,17 @@ class Estimate:
 @dataclass(frozen=True)
 class Scale:
     """What stands for the size of a dim and for that of an axis: fractions, or symbols. `numbers`: the same as numbers,
-    where these are symbols."""
+    where these are symbols. `mean`: what stands for the size of a dim where ops are timed, None where that is `dim`."""
 
     dim: Callable[[str], Any]
     axis: Callable[[str], Any]
     numbers: Scale | None = None
+    mean: Callable[[str], Any] | None = None
+
+    @property
+    def timed(self) -> Scale:
+        """The same for what ops do."""
+        return replace(self, dim=self.mean or self.dim, mean=None)
 
     def local(self, dim: str, axes: tuple[str, ...]) -> Any:
         """The size on a chip of a dim that `axes` split."""
@@ -198,7 +204,10 @@ class Transfer:
 def concrete_sizes(spmd: SpmdProgram) -> Scale:
     """The sizes of a program, exactly."""
     sizes, axes = dict(spmd.sizes), dict(spmd.mesh.axes)
-    return Scale(lambda dim: Fraction(sizes[dim]), lambda axis: Fraction(axes[axis]))
+    mean = sizes | dict(spmd.mean)
+    return Scale(
+        lambda dim: Fraction(sizes[dim]), lambda axis: Fraction(axes[axis]), mean=lambda dim: Fraction(mean[dim])
+    )
 
 
 def in_floats(work: Work) -> Work:
@@ -211,7 +220,8 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
     """What every step of a program does, in program order, in the terms of `scale`."""
     values = spmd.table()
     plain = {name: value.value for name, value in values.items()}
-    launched, hidden, sized = launches(spmd, dict(spmd.sizes)), shown(spmd), scale.numbers or scale
+    launched, hidden = launches(spmd, dict(spmd.sizes)), shown(spmd)
+    timed, sized = scale.timed, (scale.numbers or scale).timed
     for placed in walk(spmd.body):
         match placed.item:
             case Stored(name, which) as stored:
@@ -220,9 +230,9 @@ def step_costs(spmd: SpmdProgram, scale: Scale) -> Iterator[StoredBytes | OpWork
             case Compute(op):
                 sig = signature(op, plain)
                 splits = _splits(sig, op.result, values, spmd.mesh)
-                local, numbers = ({i: each.local(i, axes) for i, axes in splits.items()} for each in (scale, sized))
+                local, numbers = ({i: each.local(i, axes) for i, axes in splits.items()} for each in (timed, sized))
                 share = run_share(hidden.get(op.result), numbers.__getitem__, sized.dim)
-                done = work(op, sig, plain, launched[op.result], local.__getitem__, scale.dim, share)
+                done = work(op, sig, plain, launched[op.result], local.__getitem__, timed.dim, share)
                 yield OpWork(op.result, placed.times, done)
             case Move(result, operand, collective, joined):
                 axes = axes_of(collective, values[operand].layout)

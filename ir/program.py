@@ -240,12 +240,14 @@ class Repeat(Generic[Item]):
 @dataclass(frozen=True)
 class Phase:
     """A size for every dim, padded where the program's `padding` says so, and how often the phase runs
-    for one batch. `micro_batches`: how many batches of these sizes take turns; each has caches of its own."""
+    for one batch. `micro_batches`: how many batches of these sizes take turns; each has caches of its own. `mean`: the
+    sizes at which ops are timed, of dims that count what caches hold by and by, all of which there is room for."""
 
     name: str
     sizes: tuple[tuple[str, int], ...]
     calls: int = 1
     micro_batches: int = 1
+    mean: tuple[tuple[str, int], ...] = ()
 
 
 class PinKind(StrEnum):

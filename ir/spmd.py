@@ -78,7 +78,8 @@ Step = Compute | Move
 class SpmdProgram:
     """One phase of a program on one mesh.
 
-    `sizes` binds every dim. `micro_batches`: as of a phase. Invariants: see passes in ir.verify, which checks them all.
+    `sizes` binds every dim. `micro_batches`, `mean`: as of a phase. Invariants: see passes in ir.verify, which checks
+    them all.
     """
 
     name: str
@@ -89,6 +90,7 @@ class SpmdProgram:
     body: Region[Step]
     results: tuple[str, ...]
     micro_batches: int = 1
+    mean: tuple[tuple[str, int], ...] = ()
 
     def table(self) -> dict[str, SpmdValue]:
         """The values by name."""
@@ -108,4 +110,5 @@ def unsharded(program: Program, phase: str, mesh: Mesh) -> SpmdProgram:
     """A program with every value whole on every chip, so that nothing ever moves."""
     values = tuple(SpmdValue(v.name, v.dims, v.dtype, Layout(((),) * len(v.dims)), v.chosen) for v in program.values)
     bound, body = program.phase(phase), as_steps(program.body)
-    return SpmdProgram(program.name, phase, mesh, bound.sizes, values, body, program.results, bound.micro_batches)
+    beside = bound.micro_batches, bound.mean
+    return SpmdProgram(program.name, phase, mesh, bound.sizes, values, body, program.results, *beside)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,8 +22,8 @@ from ...passes.ilp.solver import Settings
 from ...passes.plan import Objective
 from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases, load, select_phases
-from ..plan.serving import Stream, of_stream, refuse_twice, served, served_text, sized_by_stream
-from ..plan.shapes import best_of, meshes_to_compile, ranking
+from ..plan.serving import Stream, beside_bytes, of_stream, refuse_twice, served, served_text, sized_by_stream
+from ..plan.shapes import Shape, best_of, meshes_to_compile, ranking
 from ..plan.way import Offload, Way
 from ..report.compiled_model import CompiledModel, compile_model
 from ..report.stages import Stage, stage_text
@@ -250,7 +250,8 @@ def compile_command(
     stream, room, uneven = _stream(input_, output, batch, chunk), capacity_of(capacity), skew_of(skew)
 
     def loaded(pads: Mapping[str, int]) -> Program:
-        found = with_capacity(load(Path(file), sizes, pins, pads, phase, weights, caches), room)
+        alone = phase if stream is None else None  # a stream is made of all phases
+        found = with_capacity(load(Path(file), sizes, pins, pads, alone, weights, caches), room)
         found = with_skew(found, uneven)
         if stream is None:
             return found
@@ -272,16 +273,20 @@ def compile_command(
     layers_ahead = opt.ahead_of(ahead, offload is not Offload.NONE or bool(model.on_host))
     way = Way(wanted, counts, offload, layers_ahead, separate, check, best_batch)
     _refuse(way, parts, "auto" in (pad or []), stream is not None)
-    paddings = None
-    compiled: CompiledModel | CompiledPipeline
+    paddings, auto, mesh = None, None, meshes[0]
+    shapes: tuple[Shape, ...] = ()
     if "auto" in (pad or []):
         shapes, mesh = best_of(model, phases, meshes, options, separate)
         padding = late("compiler.plan.autopad")
         auto = padding.pad_auto(lambda more: loaded({**pads, **more}), phases, mesh, options, separate)
-        compiled = CompiledModel(compile_phases(auto.program, phases, mesh, options, check, separate), shapes)
         paddings = padding.padding_text(auto)
-    else:
-        compiled = compile_model(model, meshes, options, phases, way)
+
+    def planned(given: Options) -> CompiledModel | CompiledPipeline:
+        if auto is None:
+            return compile_model(model, meshes, given, phases, way)
+        return CompiledModel(compile_phases(auto.program, phases, mesh, given, check, separate), shapes)
+
+    compiled = planned(options) if stream is None else _beside_prompts(stream, options, planned)
     if compiled.choice:
         (say if emit is Emit.TEXT else note)(compiled.choice + "\n")
     if not isinstance(compiled, CompiledModel):
@@ -298,6 +303,28 @@ def compile_command(
     if separate and len(phases) > 1 and emit is Emit.TEXT:
         say(f"\n{_sharing(compiled, options)}\n")
     _vouch(compiled)
+
+
+def _beside_prompts(
+    stream: Stream, options: Options, planned: Callable[[Options], CompiledModel | CompiledPipeline]
+) -> CompiledModel | CompiledPipeline:
+    """A plan that has room for the prompts of a stream beside its batch: planned again, with less for each phase by
+    itself, where the first has not. Raises InputError where there is none."""
+    room_bytes, given = options.hardware.room_bytes, options
+    for _ in range(2):
+        compiled = planned(given)
+        if not isinstance(compiled, CompiledModel) or len(compiled.phases) == 1:
+            return compiled
+        found = served(compiled.phases, stream)
+        if found.hbm_bytes <= room_bytes:
+            return compiled
+        less = room_bytes - beside_bytes(compiled.phases, found)
+        given = replace(options, capacity_bytes=min(options.capacity, less))
+    raise fail(
+        f"The batch and the prompts that come in beside it take {found.hbm_bytes / 1e9:.1f} GB of a chip, "
+        f"which has {room_bytes / 1e9:.1f} GB.",
+        hint="serve fewer at once, or take prompts in by `--chunk`",
+    )
 
 
 def _made_of(file: Path, model: Program) -> WeightMap | None:

@@ -99,6 +99,11 @@ class Stream:
         return self.input_tokens + (self.output_tokens + 1) // 2
 
     @property
+    def places(self) -> int:
+        """Those that the caches of a sequence have, which it fills by and by: the input, and the output."""
+        return self.input_tokens + self.output_tokens
+
+    @property
     def new(self) -> int:
         """The tokens of a prompt that are taken in at once."""
         return min(self.chunk or self.input_tokens, self.input_tokens)
@@ -129,8 +134,9 @@ class Stream:
 
 
 def of_stream(program: Program, stream: Stream) -> Program:
-    """The program with two phases, as often as one batch needs them: prefill of one prompt, or of a chunk of one at
-    their mean context, and the decode step. A handover is counted for each chunk, at most.
+    """The program with two phases, as often as one batch needs them: prefill of one prompt, or of a chunk of one, and
+    the decode step. Their caches have places for all that comes, and ops are timed at the mean context. A handover is
+    counted for each chunk, at most.
 
     While a batch gets its output, as many prompts as it has sequences are taken in. Raises InputError where the
     program has no such phases: one that fills its context, and one of one new token; or where they are too large.
@@ -139,13 +145,11 @@ def of_stream(program: Program, stream: Stream) -> Program:
     if dims.context is None or not dims.new:
         raise fail("A stream of requests needs a model with caches that it appends to.")
     prefill, decode = _prefill(program, dims), _decode(program, dims)
-    first = {dims.batch: 1, dims.context: stream.chunk_context, **dict.fromkeys(dims.new, stream.new)}
-    after = {dims.batch: stream.batch, dims.context: stream.context}
-    first |= dims.kept(dict(prefill.sizes), stream.chunk_context)
-    after |= dims.kept(dict(decode.sizes), stream.context)
+    first = {dims.batch: 1, **dict.fromkeys(dims.new, stream.new)}
+    calls = stream.batch * stream.chunks, stream.output_tokens
     phases = (
-        _sized(program, prefill, first, stream.batch * stream.chunks),
-        _sized(program, decode, after, stream.output_tokens),
+        _filled(program, prefill, dims, first, (stream.input_tokens, stream.chunk_context), calls[0]),
+        _filled(program, decode, dims, {dims.batch: stream.batch}, (stream.places, stream.context), calls[1]),
     )
     return replace(program, phases=phases)
 
@@ -178,6 +182,17 @@ def refuse_twice(settings: Mapping[str, int], by_option: Mapping[str, str]) -> N
     ]
     if found:
         raise InputError(found)
+
+
+def _filled(
+    program: Program, phase: Phase, dims: Serving, sizes: Mapping[str, int], contexts: tuple[int, int], calls: int
+) -> Phase:
+    """A phase with other sizes, whose caches have places for the first of two contexts and are filled to the second on
+    average."""
+    assert dims.context is not None, "a stream has caches"
+    most, mean = ({dims.context: n, **dims.kept(dict(phase.sizes), n)} for n in contexts)
+    sized = _sized(program, phase, {**sizes, **most}, calls)
+    return replace(sized, mean=tuple((dim, n) for dim, n in mean.items() if n != most[dim]))
 
 
 def _sized(program: Program, phase: Phase, sizes: Mapping[str, int], calls: int) -> Phase:
@@ -213,7 +228,7 @@ class Served:
     """What a stream gets: `token_s`, the time between the tokens of a request, of which `step_s` is a decode step and
     the rest the prompts that come in meanwhile, `prefill_s` each; `first_token_s`: from a request to its first token,
     where nothing waits; `pause_s`: the longest time between two tokens. `hbm_bytes`: the most that a chip holds, caches
-    of both included."""
+    of both included, filled by all that comes."""
 
     step_s: float
     prefill_s: float
@@ -240,8 +255,7 @@ def served(compiled: Compilation, stream: Stream) -> Served:
     prefill_s = (whole_s - stream.output_tokens * step_s) / stream.batch
     held, own = decode.memory, prefill.memory
     caches = {one.value for one in stored_in(prefill.spmd.body, Kind.CACHE)}
-    grown = stream.input_tokens / stream.chunk_context  # the last chunk's caches beside the mean's, at most
-    beside = float(own.total_bytes - own.stored_bytes) + grown * sum(
+    beside = float(own.total_bytes - own.stored_bytes) + sum(
         size for name, size in prefill.estimate.stored_bytes if name in caches
     )
     most = float(held.stored_bytes) + max(float(held.total_bytes - held.stored_bytes), beside)
@@ -257,6 +271,11 @@ def served(compiled: Compilation, stream: Stream) -> Served:
     )
 
 
+def beside_bytes(compiled: Compilation, found: Served) -> float:
+    """What a chip holds for prompts that come in, beside the most that the batch takes by itself."""
+    return found.hbm_bytes - float(compiled[1].memory.total_bytes)
+
+
 def served_text(found: Served, stream: Stream) -> str:
     """What a stream gets, in three lines."""
     prompts = stream.batch / stream.output_tokens
@@ -267,5 +286,6 @@ def served_text(found: Served, stream: Stream) -> str:
         f"  {time_text(found.token_s)} between the tokens of a request: a step of {time_text(found.step_s)}, and "
         f"{prompts:.3g} prompts of {time_text(found.prefill_s)} beside it; {time_text(found.pause_s)} at most\n"
         f"  {count_text(found.tokens_per_s)} tokens/s in all, {count_text(found.tokens_per_s_per_user)} for each; "
-        f"the first after {time_text(found.first_token_s)}; a chip holds {found.hbm_bytes / 1e9:.1f} GB\n"
+        f"the first after {time_text(found.first_token_s)}; a chip holds {found.hbm_bytes / 1e9:.1f} GB, "
+        f"with {stream.places:,} places for each sequence\n"
     )

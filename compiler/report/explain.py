@@ -103,6 +103,7 @@ def rates_of(estimate: SymbolicEstimate) -> dict[Symbol, str]:
     own = {symbols.fp8: "flop/s", symbols.fp4: "flop/s", symbols.caches: "bytes/s"}
     rates |= {symbol: unit for symbol, unit in own.items() if symbol is not None}
     taken = [symbol for fetch in estimate.fetches for symbol in (fetch.step, fetch.fetch)]
-    beyond = {*estimate.sizes} - {*rates, *taken, *symbols.dims.values(), *symbols.axes.values()}
+    sizes = [*symbols.dims.values(), *symbols.axes.values(), *symbols.means.values()]
+    beyond = {*estimate.sizes} - {*rates, *taken, *sizes}
     rates |= {symbol: "bytes/s" for symbol in estimate.sizes if symbol in beyond}  # of the host
     return rates | dict.fromkeys(taken, "s")

@@ -56,6 +56,7 @@ def phase_data(compiled: CompiledPhase) -> Data:
         "model": spmd.name,
         "phase": spmd.phase,
         "sizes": dict(spmd.sizes),
+        **({"mean_sizes": dict(spmd.mean)} if spmd.mean else {}),
         "true_sizes": {dim: dict(spmd.sizes)[true] for dim, true in compiled.program.padding},
         "mesh": dict(spmd.mesh.axes),
         "chips": spmd.mesh.chips,

@@ -11,6 +11,7 @@ from ..plan.shapes import mesh_name
 from ..plan.staged import Staged
 from ..plan.tries import Try, least_bound, outcome_of
 from ..text.terminal import bound_text, count_text, gap_text, size_text, table, time_text
+from .text import mean_text
 
 ROUNDING = 1e-12  # errors below are those of sums in another order, which depends on the machine
 
@@ -45,6 +46,9 @@ def _staged(staged: Staged, found: Sequence[Try]) -> Iterator[str]:
     chips = ", ".join(f"{name}={size}" for name, size in inner.axes)
     yield f"Pipeline of {json.dumps(staged.program.name)}: {len(plan.stages)} stages along {plan.axis} of {plan.mesh}"
     yield f"  each stage on {chips}; a stage's time is that of a micro-batch, handed on to the next"
+    for one in staged.stages[0]:
+        if one.spmd.mean:
+            yield f"  {one.phase} is timed at {mean_text(one.spmd)}"
     if any(staged.streamed_layers):
         what = staged.streamed_what
         yield f"  stages stream the {what} of some of their layers from their hosts, for every micro-batch"

@@ -81,9 +81,17 @@ def _header(compiled: CompiledPhase) -> Iterator[str]:
     pads = [f"{dim} {sizes[own]} to {sizes[dim]}" for dim, own in compiled.program.padding if sizes[own] < sizes[dim]]
     if pads:
         yield f"  padding   {', '.join(pads)}"
+    if spmd.mean:
+        yield f"  timed at  {mean_text(spmd)}"
     capacity = next((one.capacity for value in spmd.values for one in value.chosen), None)
     if capacity is not None:
         yield f"  capacity  {float(capacity):g} times what is expected to be chosen"
+
+
+def mean_text(spmd: SpmdProgram) -> str:
+    """The sizes at which ops are timed, of dims that count what caches hold by and by."""
+    sizes = dict(spmd.sizes)
+    return ", ".join(f"the mean {dim} of {mean:,}, with places for {sizes[dim]:,}" for dim, mean in spmd.mean)
 
 
 def _network(hardware: Hardware) -> str:

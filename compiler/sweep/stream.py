@@ -25,7 +25,7 @@ from ...passes.choose import Options
 from ...passes.plan import Outcome
 from ..plan.compiled import Compilation
 from ..plan.pipeline import compile_phases
-from ..plan.serving import Served, Stream, of_stream, served
+from ..plan.serving import Served, Stream, beside_bytes, of_stream, served
 from ..plan.serving import serving as dims_of
 from ..plan.shapes import mesh_name
 from ..text.processes import completed
@@ -74,8 +74,8 @@ class Place:
 @dataclass(frozen=True)
 class Found:
     """The best batch of a place: what a stream gets, whether that is proven for its batch, and the batches above it
-    that were planned and do not do. `reason`: why there is none. `hbm_fraction`: of the HBM, that each phase was given
-    by itself, so that prompts and batches fit together."""
+    that were planned and do not do. `reason`: why there is none. `hbm_fraction`: of the room for a program, that each
+    phase was given by itself, so that prompts and batches fit together."""
 
     place: Place
     mesh: str
@@ -173,7 +173,7 @@ class _Search:
         try:
             program = of_stream(self.program, stream)
             compiled, figures = self._compiled(program, stream)
-            beside = figures.hbm_bytes - float(compiled[1].memory.total_bytes)
+            beside = beside_bytes(compiled, figures)
             if figures.hbm_bytes > self.capacity and beside > self.reserved:
                 self.reserved = beside
                 compiled, figures = self._compiled(program, stream)
@@ -308,7 +308,7 @@ class _Search:
         compiled, figures = found
         refused = tuple(sorted(b for b, one in self.plans.items() if b > batch and isinstance(one, str)))
         proven = compiled.outcome is Outcome.OPTIMAL
-        share = self.given[batch] / self.place.hardware.hbm_bytes
+        share = self.given[batch] / self.place.hardware.room_bytes
         return Found(self.place, mesh_name(self.mesh), batch, figures, proven, refused, hbm_fraction=share)
 
 

@@ -7,7 +7,7 @@ else comes from the functions that make the numbers, so a formula and a figure c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import sympy
@@ -52,7 +52,8 @@ class Symbols:
     `rates`: what a chip can take in along each axis, in bytes/s as `hbm`; axes of one rate share a
     symbol, and all do where a chip has one bandwidth. `peak` is in flop/s, `fp8` and `fp4` of arithmetic in
     these. `caches` is the rate at which attention reads them. `start` and `hop`: seconds of latency of a
-    collective and of a hop. Those that do not count here, or are what others are, are None.
+    collective and of a hop. Those that do not count here, or are what others are, are None. `means`: of dims that
+    ops are timed at a mean size of.
     """
 
     dims: Mapping[str, Expr]
@@ -65,6 +66,7 @@ class Symbols:
     fp8: Symbol | None = None
     fp4: Symbol | None = None
     caches: Symbol | None = None
+    means: Mapping[str, Symbol] = field(default_factory=dict)
 
     @property
     def network(self) -> Symbol:
@@ -163,7 +165,9 @@ def symbolic(
 
     items = (placed.item for placed in walk(spmd.body))
     joined = {item.result for item in items if isinstance(item, Move) and item.joined}
-    steps = list(step_costs(spmd, Scale(symbols.dims.__getitem__, symbols.axes.__getitem__, concrete_sizes(spmd))))
+    of_ops = {**symbols.dims, **symbols.means}
+    whole = symbols.dims.__getitem__, symbols.axes.__getitem__
+    steps = list(step_costs(spmd, Scale(*whole, concrete_sizes(spmd), of_ops.__getitem__)))
     sent = [step for step in steps if isinstance(step, Transfer)]
     passed_on = frozenset(name for name, count in readers(spmd).items() if count == 1)  # what one step alone reads
     chains = list(_chains(sent, passed_on, bandwidth))
@@ -221,6 +225,7 @@ def _symbols(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, number
 
     dims = {d: sympy.Integer(sizes[d]) if d in numbers else Symbol(d, positive=True) for d in sizes}
     axes = {a: new(a.upper(), a) if len(a) == 1 else new(a) for a in spmd.mesh.names}
+    means = {d: new(f"{d}_mean") for d, _ in spmd.mean}
     own_rate = hardware.calibrated.attention_efficiency is not None
     types = {value.dtype for value in spmd.values}
     narrow = Dtype.FP8 in types and hardware.peak_fp8_flops_per_s is not None
@@ -235,7 +240,8 @@ def _symbols(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, number
 
     if bandwidth is not Bandwidth.LINKS:
         rate = new("bw" if bandwidth is Bandwidth.CHIP else "W")
-        return Symbols(dims, axes, dict.fromkeys(axes, rate), new("peak"), new("hbm"), **rates_of_ops())
+        rates = dict.fromkeys(axes, rate)
+        return Symbols(dims, axes, rates, new("peak"), new("hbm"), **rates_of_ops(), means=means)
     figures = _axis_rates(spmd, hardware)
     alike = len(set(figures.values())) == 1
     named: dict[float, Symbol] = {}
@@ -245,7 +251,7 @@ def _symbols(spmd: SpmdProgram, hardware: Hardware, bandwidth: Bandwidth, number
     start = new("latency") if hardware.calibrated.collective_latency_s and not hardware.protocols else None
     hop = new("hop") if hardware.hop_s and not hardware.protocols else None
     rates = {axis: named[figure] for axis, figure in figures.items()}
-    return Symbols(dims, axes, rates, new("peak"), new("hbm"), start, hop, **rates_of_ops())
+    return Symbols(dims, axes, rates, new("peak"), new("hbm"), start, hop, **rates_of_ops(), means=means)
 
 
 def _axis_rates(spmd: SpmdProgram, hardware: Hardware) -> dict[str, float]:
@@ -268,6 +274,7 @@ def _sizes(
 ) -> dict[Symbol, sympy.Rational]:
     """What the symbols are worth, exactly; the share `W` of an axis is given by no hardware."""
     dims = {s: sympy.Integer(size) for d, size in spmd.sizes if isinstance(s := symbols.dims[d], Symbol)}
+    dims |= {symbols.means[d]: sympy.Integer(size) for d, size in spmd.mean}
     axes = {symbols.axes[a]: sympy.Integer(size) for a, size in spmd.mesh.axes}
     figures = {symbols.peak: 1 / sympy.Rational(hardware.compute_s(1.0))}
     figures[symbols.hbm] = 1 / sympy.Rational(hardware.memory_s(1.0))

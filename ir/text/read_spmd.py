@@ -143,6 +143,7 @@ class _Parser:
         self.mesh: Mesh | None = None
         self.name = self.phase = ""
         self.sizes: list[tuple[str, int]] = []
+        self.mean: list[tuple[str, int]] = []
         self.values: list[SpmdValue] = []
         self.frames = [_Frame()]
         self.micro_batches = 1
@@ -168,9 +169,8 @@ class _Parser:
         if self.found or self.mesh is None:
             raise InputError(self.found)
         region, sizes, values = self.frames[0].region(), tuple(self.sizes), tuple(self.values)
-        return with_sharded_choices(
-            SpmdProgram(self.name, self.phase, self.mesh, sizes, values, region, self.results or (), self.micro_batches)
-        )
+        beside = self.results or (), self.micro_batches, tuple(self.mean)
+        return with_sharded_choices(SpmdProgram(self.name, self.phase, self.mesh, sizes, values, region, *beside))
 
     def statement(self, line: _Line) -> None:
         """Read one statement, or raise _Wrong."""
@@ -201,8 +201,8 @@ class _Parser:
             if len(self.frames) > 1:
                 raise _Wrong("A repeat ends with `leave` and `}`, not with `return`.", length=len(text))
             self.results = tuple(re.split(" *, *", match["names"])) if match["names"] else ()
-        elif re.match(r"sizes\b", text):
-            self.read_sizes(text)
+        elif match := re.match(r"(sizes|mean)(?= )", text):
+            self.read_sizes(text, match[0], self.sizes if match[0] == "sizes" else self.mean)
         elif match := re.fullmatch(r"micro-batches +(?P<count>[1-9][0-9]{0,8})", text, re.ASCII):
             self.micro_batches = int(match["count"])
         else:
@@ -229,14 +229,14 @@ class _Parser:
         except InputError as error:
             raise _at(error, match.start("mesh"), len(match["mesh"])) from None
 
-    def read_sizes(self, text: str) -> None:
-        """Note what `sizes B=8 L=1` says. Raises _Wrong at a word that is no size."""
-        for word in re.finditer(r"\S+", text[len("sizes") :]):
+    def read_sizes(self, text: str, head: str, sizes: list[tuple[str, int]]) -> None:
+        """Note what `sizes B=8 L=1` says, after its `head`. Raises _Wrong at a word that is no size."""
+        for word in re.finditer(r"\S+", text[len(head) :]):
             match = _SIZE.fullmatch(word[0])
             if not match:
-                at = word.start() + len("sizes")
+                at = word.start() + len(head)
                 raise _Wrong(f"`{word[0][:40]}` is no dim with its size.", at, len(word[0]), "write `B=512`")
-            self.sizes.append((match["dim"], int(match["size"])))
+            sizes.append((match["dim"], int(match["size"])))
 
     def value(self, match: re.Match[str], stage: int) -> str:
         """Note the value that a statement defines; returns its name."""

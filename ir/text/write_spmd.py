@@ -99,6 +99,7 @@ def print_spmd(
     phase = spmd.phase if re.fullmatch(PHASE, spmd.phase, re.ASCII) else json.dumps(spmd.phase)
     lines = [f"sharded {json.dumps(spmd.name)} {phase} on {spmd.mesh}"]
     lines += _filled("sizes", [f"{dim}={size}" for dim, size in spmd.sizes])
+    lines += _filled("mean", [f"{dim}={size}" for dim, size in spmd.mean])
     if spmd.micro_batches > 1:
         lines.append(f"micro-batches {spmd.micro_batches}")
     lines += _Printer(spmd.table(), annotations or {}, folds or {}).region(spmd.body, "")

@@ -25,6 +25,8 @@ def differences(spmd: SpmdProgram, program: Program, origins: Mapping[str, str])
         yield f"The sizes are not those of the phase `{spmd.phase}`."
     elif phases[spmd.phase].micro_batches != spmd.micro_batches:
         yield f"The micro-batches are not those of the phase `{spmd.phase}`."
+    elif dict(phases[spmd.phase].mean) != dict(spmd.mean):
+        yield f"The mean sizes are not those of the phase `{spmd.phase}`."
     values = spmd.table()
     for value in program.values:
         if value.name in values and values[value.name].value != value:

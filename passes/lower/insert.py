@@ -119,8 +119,8 @@ def insert(plan: Plan) -> tuple[SpmdProgram, ...]:
         body = replace(main, items=(*main.items, *extra.items))
         values = tuple(inserter.made[name] for name in defined(body))
         bound = program.phase(phase.phase)
-        shared = bound.micro_batches
-        whole = SpmdProgram(program.name, phase.phase, plan.mesh, bound.sizes, values, body, results, shared)
+        beside = bound.micro_batches, bound.mean
+        whole = SpmdProgram(program.name, phase.phase, plan.mesh, bound.sizes, values, body, results, *beside)
         out.append(join_steps(move_early(whole), inserter.groups, phase.apart))
     return tuple(out)
 

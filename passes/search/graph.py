@@ -147,10 +147,11 @@ def _take(port: Port, kept: Sequence[Mask]) -> Port:
 
 @dataclass
 class _Builder:
-    """`copies`: of what is stored those that a chip has room for."""
+    """`mean`: the sizes at which ops are timed; `copies`: of what is stored those that a chip has room for."""
 
     program: Program
     sizes: Mapping[str, int]
+    mean: Mapping[str, int]
     mesh: Mesh
     hardware: Hardware
     values: Mapping[str, Value]
@@ -225,8 +226,8 @@ class _Builder:
         makes = table.result_rows(self.space(op.result))
         keep = np.flatnonzero(np.stack([*reads, makes]).min(axis=0) >= 0)
         table = table.take(keep)
-        local = {i: self.sizes[i] / table.ways[:, s] for s, i in enumerate(sig.indices)}
-        whole = self.sizes.__getitem__
+        local = {i: self.mean[i] / table.ways[:, s] for s, i in enumerate(sig.indices)}
+        whole = self.mean.__getitem__
         share = run_share(self.shown.get(op.result), local.__getitem__, whole)
         done = work(op, sig, self.values, self.launches[op.result], local.__getitem__, whole, share)
         seconds = times * np.broadcast_to(self.hardware.work_s(done), len(table))
@@ -273,8 +274,9 @@ def build_graph(
     launched, values = launches(program, sizes), program.table()
     hidden = shown(unsharded(program, phase, mesh))
     copies = {one.value: copies_held(one, placed.repeats, bound.micro_batches) for one, placed in held.items()}
+    mean = sizes | dict(bound.mean)
     builder = _Builder(
-        program, sizes, mesh, hardware, values, partial, stored, launched, hidden, copies, passing, order
+        program, sizes, mean, mesh, hardware, values, partial, stored, launched, hidden, copies, passing, order
     )
     appended = appends(program)
     for placed in walk(program.body):

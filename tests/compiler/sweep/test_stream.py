@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from escc.compiler.commands.main import app
+from escc.compiler.plan.compiled import CompiledPhase
 from escc.compiler.plan.pipeline import compile_phases, parse, program_of
 from escc.compiler.plan.serving import Stream, of_stream, served
+from escc.compiler.report.explain import explain_phase
 from escc.compiler.sweep import stream as searched
 from escc.compiler.sweep.stream import Limits, Request, Wanted, best_at, places, serve
 from escc.cost.estimate import Estimate, estimate
+from escc.cost.formulas.symbolic import Form
 from escc.cost.hardware import Hardware, load_engine
 from escc.ir.diagnostics import InputError, Source
 from escc.ir.dtype import Dtype
@@ -68,32 +73,43 @@ def request(limits: Limits, wanted: Wanted = Wanted.THROUGHPUT, batch: int | Non
     return Request(2000, 500, limits, wanted, batch, source=SOURCE)
 
 
+def assert_timed_at_the_mean(one: CompiledPhase, context: int) -> None:
+    """That steps take what those of a program of that context take."""
+    sizes = {**dict(one.spmd.sizes), "M": context}
+    there = estimate(replace(one.spmd, sizes=tuple(sizes.items()), mean=()), one.hardware)
+    assert one.estimate.ops == there.ops and one.estimate.moves == there.moves
+
+
 def test_a_steady_state_by_hand() -> None:
     stream = Stream(2000, 500, 10)
     program = of_stream(PROGRAM, stream)
-    assert [(dict(p.sizes)["B"], dict(p.sizes)["L"], dict(p.sizes)["M"], p.calls) for p in program.phases] == [
-        (1, 2000, 2000, 10),
-        (10, 1, 2250, 500),
+    assert [(*(dict(p.sizes)[d] for d in "BLM"), dict(p.mean), p.calls) for p in program.phases] == [
+        (1, 2000, 2000, {}, 10),
+        (10, 1, 2500, {"M": 2250}, 500),
     ]
     compiled = compile_phases(program, ["prefill", "decode"], Mesh.parse("2"), Options(H100))
+    assert_timed_at_the_mean(compiled[1], 2250)
+    for line in explain_phase(compiled[1], Form.EXACT).totals:
+        assert line.value_s == pytest.approx(line.plan_s, rel=1e-9)
     found = served(compiled, stream)
     step_s, prompt_s = (compiled[k].estimate.totals().total_s for k in (1, 0))
     handover_s = sum(handover.price for handover in compiled[0].plan.handovers)
     assert found.token_s == pytest.approx(step_s + 10 / 500 * (prompt_s + handover_s), rel=1e-9)
     assert found.first_token_s == pytest.approx(step_s + prompt_s + handover_s, rel=1e-9)
     assert found.tokens_per_s == pytest.approx(10 / found.token_s)
-    caches = 2 * 8 * 10 * 2250 * 16 * 128 * 2 / 2  # of two chips
+    caches = 2 * 8 * 10 * 2500 * 16 * 128 * 2 / 2  # of two chips, each with places for input and output
     assert found.hbm_bytes > caches + 2 * 8 * 2000 * 16 * 128 * 2 / 2, "the caches of the prompt are there as well"
 
 
 def test_prompts_in_chunks_by_hand() -> None:
     stream = Stream(2000, 500, 100, chunk=300)
     program = of_stream(PROGRAM, stream)
-    assert [(dict(p.sizes)["L"], dict(p.sizes)["M"], p.calls) for p in program.phases] == [
-        (300, 1200, 7 * 100),  # 300, 600, ..., 2,100 on average
-        (1, 2250, 500),
+    assert [(dict(p.sizes)["L"], dict(p.sizes)["M"], dict(p.mean), p.calls) for p in program.phases] == [
+        (300, 2000, {"M": 1200}, 7 * 100),  # 300, 600, ..., 2,100 on average
+        (1, 2500, {"M": 2250}, 500),
     ]
     compiled = compile_phases(program, ["prefill", "decode"], Mesh.parse("2"), Options(H100))
+    assert_timed_at_the_mean(compiled[0], 1200)
     assert not any(handover.price for handover in compiled[0].plan.handovers)
     found = served(compiled, stream)
     chunk_s, step_s = (one.estimate.totals().total_s for one in compiled)
@@ -157,12 +173,55 @@ def test_memory_bounds_the_batch_with_the_caches_of_both() -> None:
     [found] = serve(request(Limits()), places([2], [SMALL], [None], [None]), jobs=1)
     assert found.batch is not None and found.served is not None
     assert found.served.hbm_bytes <= SMALL.hbm_bytes
-    each = 2 * 8 * 2250 * 16 * 128 * 2 / 2
+    each = 2 * 8 * 2500 * 16 * 128 * 2 / 2
     assert found.served.hbm_bytes + 3 * each > SMALL.hbm_bytes, "three more would not fit"
     more = request(Limits(), batch=int(1.5 * found.batch))
     wide, narrow = serve(more, places([2], [SMALL], [None], [None, Dtype.INT8]), jobs=1)
     served_by = {one.place.caches: one.served for one in (wide, narrow)}
     assert served_by[None] is None and served_by[Dtype.INT8] is not None
+
+
+def test_a_request_that_outgrows_the_chip_is_refused() -> None:
+    """Of 40,000 tokens half fit beside the weights, as many as there are at a mean, and not all."""
+    long = Request(1, 40_000, Limits(), Wanted.THROUGHPUT, 1, source=SOURCE)
+    half = replace(long, output_tokens=20_000)
+    [place] = places([1], [SMALL], [None], [None])
+    assert best_at(half, place).served is not None
+    refused = best_at(long, place)
+    assert refused.served is None and "GB" in str(refused.reason)
+
+
+def test_plans_say_at_what_context_they_are_timed(tmp_path: Path) -> None:
+    model = tmp_path / "small.esti"
+    model.write_text(SOURCE.text)
+    argv = ["compile", str(model), "--hardware", "h100", "--input", "20", "--output", "10", "--batch", "4"]
+    staged = CliRunner().invoke(app, [*argv, "--chips", "stage=2", "--stages", "2"])
+    assert "  decode is timed at the mean M of 25, with places for 30\n" in staged.stdout
+    alone = CliRunner().invoke(app, [*argv, "--chips", "x=1", "--phase", "decode", "--emit", "json"])
+    found = json.loads(alone.stdout)
+    assert found["sizes"]["M"] == 30 and found["mean_sizes"] == {"M": 25}
+
+
+def test_compile_keeps_room_for_prompts_beside_the_batch(tmp_path: Path) -> None:
+    model, chip = tmp_path / "small.esti", tmp_path / "mine.toml"
+    model.write_text(SOURCE.text)
+    preset = (Path(__file__).parents[3] / "cost" / "presets" / "h100.toml").read_text()
+    argv = ["compile", str(model), "--chips", "x=1", "--hardware", str(chip), "--input", "2000", "--output", "500"]
+
+    def compiled(hbm_bytes: float) -> Result:
+        chip.write_text(re.sub(r"(?m)^hbm_bytes = \S+", f"hbm_bytes = {hbm_bytes:g}", preset))
+        return CliRunner().invoke(app, [*argv, "--batch", "8"])
+
+    text = compiled(8e9)
+    [held] = re.findall(r"a chip holds (\S+) GB, with 2,500 places for each sequence", text.stdout)
+    refused = compiled(1e9 * float(held) - 6e7)  # the prompt takes 131 MB of it
+    assert refused.exit_code == 1 and "GB" in refused.stderr
+
+
+def test_what_is_given_to_each_phase_is_a_share_of_the_room_for_a_program() -> None:
+    slices = places([1], [Hardware.load("tpu-v5e")], [None], [None])
+    found = best_at(Request(20, 10, Limits(), Wanted.THROUGHPUT, 2, source=SOURCE), slices[0])
+    assert found.served is not None and found.hbm_fraction == 1
 
 
 def test_what_cannot_be_met_says_why() -> None:

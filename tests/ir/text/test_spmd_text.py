@@ -74,6 +74,8 @@ def complaints(text: str) -> list[str]:
 
 def test_the_form_of_a_listing() -> None:
     assert print_spmd(parsed(LISTING)) == LISTING
+    filling = LISTING.replace("M=2048\n", "M=2048\nmean M=1024\n")
+    assert parsed(filling).mean == (("M", 1024),) and print_spmd(parsed(filling)) == filling
 
 
 def test_what_a_listing_says() -> None:

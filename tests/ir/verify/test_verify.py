@@ -269,6 +269,7 @@ DIFFERENT = [
     ((("repeat 3 layer", "repeat 4 layer"),), "`layer` runs 4 times in the place of `layer`, which runs 3 times."),
     ((("cache keys", "param keys"),), "The repeat `layer` stores other tensors than it should."),
     ((("B=8", "B=16"),), "The sizes are not those of the phase `decode`."),
+    ((("M=16 E=12 F=24", "M=16 E=12 F=24\nmean M=8"),), "The mean sizes are not those of the phase `decode`."),
     ((("decode", "prefill"),), "The program has no phase `prefill`."),
     ((('"toy"', '"boy"'),), "The sharded program is called `boy`, the program `toy`."),
     ((("return r'", "return out"),), "The results are `out`, not `r`."),

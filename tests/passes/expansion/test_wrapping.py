@@ -111,7 +111,9 @@ def test_sweeps_keep_the_slots_and_set_the_context() -> None:
     assert sizes_at(program, "decode", dims, 2, 64) == {"B": 2, "M": 64}
     prefill, decode = (dict(phase.sizes) for phase in of_stream(program, Stream(100, 20, 2)).phases)
     assert (prefill["L"], prefill["M"], prefill["W"]) == (100, 100, 100)
-    assert (decode["L"], decode["M"], decode["W"]) == (1, 110, 8)
+    assert (decode["L"], decode["M"], decode["W"]) == (1, 120, 8)
+    _, short = of_stream(program, Stream(2, 4, 2)).phases
+    assert (dict(short.sizes)["M"], dict(short.sizes)["W"], dict(short.mean)) == (6, 6, {"M": 4, "W": 4})
 
 
 def test_what_wraps_is_printed_and_read_back() -> None:

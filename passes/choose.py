@@ -6,6 +6,7 @@ which are then recomputed exactly over every collective there is, fewest first a
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence, Set
@@ -21,8 +22,9 @@ from ..cost.stages import NO_PASSING, Passing
 from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh
 from ..ir.program import Phase, Pin, Program
+from .expansion.combinations import Combinations
 from .expansion.once import sent_once
-from .expansion.orders import Orders, Product
+from .expansion.orders import Orders
 from .ilp.solver import Settings
 from .layouts.mesh_order import mesh_order
 from .layouts.space import Order
@@ -47,7 +49,9 @@ from .search.symmetry import representatives, with_plainest_axes
 Floats = NDArray[np.float64]
 LEAST_EXCHANGED = 0.01  # of the time of a plan that sends what is chosen, for which sending it otherwise is planned
 LEAST_SAVED = 0.01  # of a price: by so much bounds must be lower for what they bound to be planned all the same
-MOST_ORDERS = 6  # of products, beside those of fewest operations, each of which is a whole plan
+MOST_ORDERS, MOST_OF_LARGE = 16, 8  # combinations of orders of products, each of which is a whole plan
+MOST_BOUNDED = 64  # combinations of which the others are bounded one by one
+LARGE = 10_000  # columns of a problem of which few combinations are planned, and no others bounded
 
 
 @dataclass(frozen=True)
@@ -141,16 +145,17 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
 
     Several phases store each parameter once, and caches go from each phase to the next; what is
     minimised is the sum over all calls. A product of three and more factors is contracted in the order of fewest
-    operations in each phase, or, where that is cheaper, in one that takes up to twice as many. Where experts are in
-    groups tokens go to experts, or, where that is cheaper, once to each group of theirs.
+    operations in each phase, or, where that is cheaper, in one that takes up to twice as many; of combinations of these
+    that are too many to plan what all cost at the least counts in the bound. Where experts are in groups tokens go to
+    experts, or, where that is cheaper, once to each group of theirs.
 
     Raises InputError when a pin cannot hold, when no plan keeps
     to the memory of a chip, or when phases cannot share a parameter; Cutoff when none costs less than
     `options.below`.
     """
     names = [phases] if isinstance(phases, str) else list(phases)
-    orders = Orders(program)
-    first = {name: orders.ordered(name) for name in names}
+    orders = Combinations(program, names)
+    first = orders.programs(orders.first)
     pinned = {pin.value for pin in (*program.pins, *options.pins)}
     trials = _Trials(mesh, options, pinned)
     sent = {name: trials.once(first[name], name) or first[name] for name in names}
@@ -158,13 +163,7 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
         trials.plan(sent)  # what promises more comes first: that the other costs more is seen sooner
         trials.refused = None
     trials.plan(first)
-    picks: dict[str, dict[Product, int]] = {name: {} for name in names}
-    for name, kind, other in _others(orders, names):
-        ordered = orders.ordered(name, picks[name] | {kind: other})
-        if trials.sends_once(name):
-            ordered = trials.once(ordered, name) or ordered
-        if trials.may_be(ordered, first[name]) and trials.plan({**trials.programs, name: ordered}):
-            picks[name][kind] = other
+    _plan_orders(trials, orders)
     for name in names if trials.found else ():
         once = None if trials.sends_once(name) else trials.once(trials.programs[name], name)
         if once is not None:
@@ -174,18 +173,37 @@ def choose_on(program: Program, phases: str | Sequence[str], mesh: Mesh, options
     return trials.best()
 
 
-def _others(orders: Orders, phases: Sequence[str]) -> list[tuple[str, Product, int]]:
-    """The orders of products, each in a phase, beside those of fewest operations."""
-    every = [(name, p, n) for name in phases for p, count in orders.choices(name).items() for n in range(1, count)]
-    return every[:MOST_ORDERS]
+def _plan_orders(trials: _Trials, orders: Combinations) -> None:
+    """Plan phases with their products in other orders: in all combinations where these are few, and otherwise in those
+    that change some orders of the cheapest so far. What is not planned is bounded."""
+    best, seen, first = orders.first, {orders.first}, orders.programs(orders.first)
+    most = MOST_OF_LARGE if trials.columns > LARGE else MOST_ORDERS
+    every = (dict(enumerate(picks)) for picks in (orders.every() if orders.count <= most else ()))
+    for move in itertools.chain(orders.moves(), orders.moves(), every):
+        if len(seen) >= min(most, orders.count):
+            break
+        picks = tuple(move.get(n, pick) for n, pick in enumerate(best))
+        if picks not in seen:
+            seen.add(picks)
+            programs = trials.as_sent(orders.programs(picks))
+            if trials.may_all_be(programs, first) and trials.plan(programs):
+                best = picks
+    trials.orders_left = orders.count - len(seen)
+    if orders.count <= MOST_BOUNDED and trials.columns <= LARGE and not trials.sends:
+        left = (orders.programs(picks) for picks in orders.every() if picks not in seen)
+        trials.leave(min((trials.least(one) for one in left if trials.may_all_be(one, first)), default=math.inf))
+    elif trials.orders_left:
+        timed = trials.options.objective is Objective.TIME
+        trials.leave(orders.least_s(trials.mesh, trials.options.hardware) if timed else 0.0)
 
 
 @dataclass
 class _Trials:
     """Plans of phases whose products are in different orders, and which send tokens to experts or to groups of them.
     `pinned`: the values that pins name. `programs`: what each phase runs in the cheapest so far; without one, in the
-    first. `refused`: why there was no plan at first. `bound`: what every plan of what was tried costs at the least,
-    where that is less than what was found."""
+    first. `refused`: why there was no plan at first, `unsure`: where there may be one all the same. `beaten`: the
+    least bound of what costs too much. `bound`: what every plan that may be cheaper than what was found costs at the
+    least. `columns`: of the largest problem. `orders_left`: in how many combinations of orders nothing was planned."""
 
     mesh: Mesh
     options: Options
@@ -193,7 +211,11 @@ class _Trials:
     programs: Mapping[str, Program] = field(default_factory=dict)
     found: Plan | None = None
     refused: InputError | Cutoff | None = None
+    unsure: NoPlan | None = None
+    beaten: float = math.inf
     bound: float = math.inf
+    columns: int = 0
+    orders_left: int = 0
     build_s: float = 0.0
     solve_s: float = 0.0
     _tasks: dict[tuple[int, ...], _Task] = field(default_factory=dict)
@@ -203,6 +225,10 @@ class _Trials:
     def may_be(self, other: Program, first: Program) -> bool:
         """Whether a phase may run `other` in place of `first`: where it makes whatever a pin names."""
         return not (self.pinned & first.table().keys()) - other.table().keys()
+
+    def may_all_be(self, others: Mapping[str, Program], first: Mapping[str, Program]) -> bool:
+        """Whether each phase may run what it has in `others`."""
+        return all(self.may_be(other, first[name]) for name, other in others.items())
 
     def _task(self, programs: Mapping[str, Program]) -> _Task:
         """What there is to search, made once."""
@@ -223,6 +249,20 @@ class _Trials:
     def sends_once(self, phase: str) -> bool:
         """Whether in the cheapest plan so far tokens of a phase go once to groups of experts."""
         return any(self.programs[phase] is sent for _, sent in self._once.values())
+
+    @property
+    def sends(self) -> bool:
+        """Whether tokens of a phase may go once to groups of experts."""
+        return any(sent is not None for _, sent in self._once.values())
+
+    def as_sent(self, programs: Mapping[str, Program]) -> dict[str, Program]:
+        """Phases as they run where tokens go to experts as in the cheapest plan so far."""
+        return {n: (self.once(p, n) if self.sends_once(n) else None) or p for n, p in programs.items()}
+
+    def leave(self, least: float) -> None:
+        """Count what is not planned, of which it is known what all plans cost at the least."""
+        if least < (self.options.below if self.found is None else self.found.price):
+            self.bound = min(self.bound, least)
 
     def least(self, programs: Mapping[str, Program]) -> float:
         """What all plans of phases cost at the least, as is known at once; infinite where there is none."""
@@ -249,11 +289,15 @@ class _Trials:
         below = self.options.below if self.found is None else min(self.options.below, self.found.price)
         self.programs = self.programs or programs
         try:
-            found = _planned(self._task(programs), below)
+            task = self._task(programs)
+            self.columns = max(self.columns, task.problem.columns)
+            found = _planned(task, below)
         except (InputError, Cutoff) as error:
             self.refused = self.refused or error
             if isinstance(error, NoPlan) and error.outcome is Outcome.UNPROVEN:  # there may be one all the same
-                self.bound = -math.inf
+                self.unsure, self.bound = self.unsure or error, -math.inf
+            if isinstance(error, Cutoff):
+                self.beaten = min(self.beaten, error.bound)
             if isinstance(error, Cutoff) and _left_open(error, below, self.options):  # there may be a cheaper one
                 self.bound = min(self.bound, error.bound)
             return False
@@ -277,10 +321,24 @@ class _Trials:
     def best(self) -> Plan:
         """The cheapest plan. Raises what was wrong with the first where there is none."""
         if self.found is None:
-            assert self.refused is not None, "there is a plan, or a reason why not"
-            raise self.refused
+            raise self._refusal()
         bound = max(0.0, min(self.bound, self.found.bound))
-        return replace(self.found.bounded(bound), timing=Timing(self.build_s, self.solve_s))
+        timing = Timing(self.build_s, self.solve_s)
+        return replace(self.found.bounded(bound), timing=timing, orders_left=self.orders_left)
+
+    def _refusal(self) -> InputError | Cutoff:
+        """Why there is no plan: what was wrong with the first, as far as that is so of all."""
+        refused, least = self.refused, min(self.beaten, max(0.0, self.bound))
+        assert refused is not None, "there is a plan, or a reason why not"
+        if isinstance(refused, Cutoff):
+            return Cutoff(least, refused.in_mesh_order)
+        if not isinstance(refused, NoPlan) or least == math.inf:
+            return refused
+        if self.beaten < math.inf:
+            return Cutoff(least)
+        where = "in the orders of products that were looked at."
+        told = [replace(d, message=f"{d.message.removesuffix('.')}, {where}") for d in refused.diagnostics]
+        return self.unsure or NoPlan(told, Outcome.UNPROVEN)
 
 
 def _key(programs: Mapping[str, Program]) -> tuple[int, ...]:

@@ -173,6 +173,7 @@ class Plan:
     each as often as it is called, handovers included. `in_mesh_order`: only layouts were looked at whose axes
     stand in mesh order (see `passes/layouts/mesh_order.py`), and the bound is one of these. `parts`: the mesh in
     parts that was searched beside that of whole axes, if any was; `mesh` has the parts that the plan takes.
+    `orders_left`: in how many combinations of orders of products nothing was planned; the bound is one of these too.
     """
 
     mesh: Mesh
@@ -185,6 +186,7 @@ class Plan:
     bound: float = 0.0
     in_mesh_order: bool = False
     parts: Mesh | None = None
+    orders_left: int = 0
 
     def bounded(self, bound: float) -> Plan:
         """The plan with another bound."""

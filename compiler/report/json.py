@@ -64,6 +64,7 @@ def phase_data(compiled: CompiledPhase) -> Data:
         "objective": compiled.plan.objective.value,
         "status": None if plan.outcome is None else compiled.plan.outcome.value,
         "in_mesh_order": compiled.plan.in_mesh_order,
+        "orders_left": compiled.plan.orders_left,
         "parts": None if compiled.plan.parts is None else dict(compiled.plan.parts.axes),
         **_priced(compiled),
         "gap": plan.gap,

@@ -236,6 +236,8 @@ def _proof(compiled: CompiledPhase) -> Iterator[str]:
         yield f"  status     {status_text(plan)}"
         if plan.parts:
             yield f"  parts      axes were split as far as {plan.parts}"
+        if plan.orders_left:
+            yield f"  orders     of products: {plan.orders_left:,} combinations were bounded, but not planned"
     if waiting_s := compiled.estimate.totals().waiting_s:
         yield f"  waiting    {time_text(waiting_s)} for the host, which the objective leaves out"
     yield from _overlap(compiled)
@@ -449,6 +451,7 @@ def together_data(compiled: Compilation) -> Data:
         "gap": plan.gap,
         "status": plan.outcome.value,
         "in_mesh_order": plan.in_mesh_order,
+        "orders_left": plan.orders_left,
         "calls": {phase.phase: program.phase(phase.phase).calls for phase in plan.phases},
         "handovers": [{"before": h.before, "after": h.after, "seconds": h.price} for h in plan.handovers],
     }

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +15,17 @@ from judge.optimum import optimum
 
 from escc.compiler.emit.numpy_source import emit_numpy
 from escc.compiler.plan.pipeline import compile_phases, model_source, parse, run_check, with_pins
+from escc.compiler.report.json import phase_data
 from escc.compiler.report.stages import Stage, stage_text
+from escc.compiler.report.text import report
 from escc.cost.hardware import Hardware
-from escc.ir.diagnostics import InputError, Source
+from escc.ir.diagnostics import Diagnostic, InputError, Source
 from escc.ir.mesh import Mesh
 from escc.ir.program import Einsum, Program, walk
 from escc.ir.text.read_spmd import parse_spmd
 from escc.passes import choose as choose_module
 from escc.passes.choose import Options, choose
+from escc.passes.expansion.combinations import Combinations
 from escc.passes.expansion.orders import in_order
 from escc.passes.plan import Cutoff, NoPlan, Outcome, Plan
 
@@ -73,8 +80,11 @@ phase decode  { L = 1, M = 64, calls = 64 }
 
 def test_both_orders_compute_what_the_model_says() -> None:
     """On virtual chips, beside the products as they are written; and as emitted."""
-    program = parse(LATENT)
-    for one in compile_phases(program, ("prefill", "decode"), Mesh.parse("2x2"), OPTIONS):
+    program, mesh, phases = parse(LATENT), Mesh.parse("2x2"), ("prefill", "decode")
+    compiled = compile_phases(program, phases, mesh, OPTIONS)
+    least_s = Combinations(program, phases).least_s(mesh, OPTIONS.hardware)
+    assert 0.05 * compiled.plans[0].price < least_s <= compiled.plans[0].price
+    for one in compiled:
         made = {value.name for value in one.spmd.values}
         assert ("s.part1" in made) == ("o.part1" in made) == (one.phase == "prefill")
         checked = run_check(program, one.spmd)
@@ -164,3 +174,94 @@ def test_a_pin_may_name_what_only_one_phase_makes() -> None:
     assert "s.part2" not in prefill
     with pytest.raises(InputError, match=r"no value `s\.part9`"):
         with_pins(program, Source("a.pins", "result s.part9 BLHC"))
+
+
+H100 = Options(Hardware.load("h100"))
+WAYS = {
+    0: "y{n}[B,F{n}] = {x}[B,E] * a{n}[E,T{n}] * b{n}[T{n},F{n}]",
+    1: "t{n}[B,T{n}] = {x}[B,E] * a{n}[E,T{n}]\n  y{n}[B,F{n}] = t{n}[B,T{n}] * b{n}[T{n},F{n}]",
+    2: "t{n}[E,F{n}] = a{n}[E,T{n}] * b{n}[T{n},F{n}]\n  y{n}[B,F{n}] = {x}[B,E] * t{n}[E,F{n}]",
+}
+
+
+def several(sizes: tuple[int, int, int, int], orders: tuple[int, ...], shared: bool = True) -> Program:
+    """Products of one value, or of a value each, in orders written by hand; 0: as one product."""
+    count, (batch, wide, inner, out) = range(len(orders)), sizes
+    names = ["x" if shared else f"x{n}" for n in count]
+    dims = "".join(f", T{n} = {inner}, F{n} = {out}" for n in count)
+    weights = "".join(f"  param a{n}: bf16[E,T{n}]\n  param b{n}: bf16[T{n},F{n}]\n" for n in count)
+    lines = "\n  ".join(WAYS[order].format(n=n, x=names[n]) for n, order in enumerate(orders))
+    given = ", ".join(f"{name}: bf16[B,E]" for name in dict.fromkeys(names))
+    results = ", ".join(f"y{n}" for n in count)
+    return parse(f"dim B = {batch}, E = {wide}{dims}\nmain({given}) {{\n{weights}  {lines}\n  return {results}\n}}")
+
+
+def price(program: Program, mesh: str) -> float:
+    return choose(program, "main", Mesh.parse(mesh), H100).price
+
+
+@pytest.mark.parametrize(
+    ("sizes", "mesh"),
+    [
+        ((256, 384, 1024, 384), "q=1"),
+        ((256, 64, 128, 128), "q=8"),
+        ((512, 512, 1024, 512), "q=2"),
+    ],
+)
+def test_orders_that_pay_only_together_are_found(sizes: tuple[int, int, int, int], mesh: str) -> None:
+    """Two products of one value, whose first projections run as one kernel where both begin with them."""
+    plan = choose(several(sizes, (0, 0)), "main", Mesh.parse(mesh), H100)
+    by_hand = {orders: price(several(sizes, orders), mesh) for orders in itertools.product((1, 2), repeat=2)}
+    assert plan.price == pytest.approx(min(by_hand.values()), rel=1e-9)
+    assert plan.outcome is Outcome.OPTIMAL and plan.orders_left == 0
+
+
+def test_of_too_many_combinations_those_that_are_not_planned_are_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three products alike, of a value each, of which the best combination has none in the order of fewest operations:
+    it is tried early. Of the others a bound is told for each, or one for all."""
+    sizes, mesh = (512, 512, 4096, 4096), Mesh.parse("q=8")
+    monkeypatch.setattr(choose_module, "MOST_ORDERS", 3)
+    plan = choose(several(sizes, (0,) * 3, shared=False), "main", mesh, H100)
+    least = price(several(sizes, (2,) * 3, shared=False), "q=8")
+    assert plan.price == pytest.approx(least, rel=1e-9) and plan.orders_left == 5
+    monkeypatch.setattr(choose_module, "MOST_BOUNDED", 4)
+    [one] = compiled = compile_phases(several(sizes, (0,) * 3, shared=False), ("main",), mesh, H100)
+    [coarse] = compiled.plans
+    assert "5 combinations were bounded, but not planned" in report(one) and phase_data(one)["orders_left"] == 5
+    assert coarse.outcome is Outcome.FEASIBLE and coarse.price == plan.price
+    assert 0.1 * least < coarse.bound < plan.bound <= least * (1 + 1e-9)
+    assert coarse.bound == Combinations(several(sizes, (0,) * 3, shared=False), ["main"]).least_s(mesh, H100.hardware)
+
+
+def test_without_a_plan_the_refusal_is_one_of_all_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that is cut off tells the least bound of any order; that nothing fits is proven where all are known."""
+    program, mesh, below = several((256, 384, 1024, 384), (0, 0)), Mesh.parse("q=1"), replace(H100, below=1.0)
+    unsure = NoPlan([Diagnostic("None was found.")], Outcome.UNPROVEN)
+    full = NoPlan([Diagnostic("None fits.")], Outcome.INFEASIBLE)
+    wanted: Iterator[Exception] = iter(())
+
+    def refused(*args: Any) -> Plan:
+        raise next(wanted)
+
+    monkeypatch.setattr(choose_module, "_planned", refused)
+    wanted = iter([Cutoff(2.0), Cutoff(1.5), Cutoff(math.inf), full])
+    with pytest.raises(Cutoff) as cut:
+        choose(program, "main", mesh, below)
+    assert cut.value.bound == 1.5
+    wanted = iter([full, Cutoff(1.25), full, full])
+    with pytest.raises(Cutoff) as cut:
+        choose(program, "main", mesh, below)
+    assert cut.value.bound == 1.25
+    for outcomes, outcome, message in (
+        ([full] * 4, Outcome.INFEASIBLE, r"None fits\.$"),
+        ([full, full, unsure, full], Outcome.UNPROVEN, r"None was found\.$"),
+    ):
+        wanted = iter(outcomes)
+        with pytest.raises(NoPlan, match=message) as none:
+            choose(program, "main", mesh, H100)
+        assert none.value.outcome is outcome
+    monkeypatch.setattr(choose_module, "MOST_ORDERS", 2)
+    wanted = iter([full] * 2)
+    with pytest.raises(NoPlan, match=r"None fits, in the orders of products that were looked at\.") as none:
+        choose(program, "main", mesh, H100)
+    assert none.value.outcome is Outcome.UNPROVEN

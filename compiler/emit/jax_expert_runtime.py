@@ -122,7 +122,7 @@ def expert_dot_in_kernel(a: jax.Array, codes: jax.Array, at: Routing, dtype: Any
     """
 
     def by_xla(*_: jax.Array) -> jax.Array:
-        return expert_dot(a, decoded(codes, a.dtype, *scales) if scales else codes, at, dtype)
+        return expert_dot(a, decoded(codes, a.dtype, *scales) if scales else codes.astype(a.dtype), at, dtype)
 
     plain = at.sizes.size == 1 and codes.dtype == a.dtype  # one product, which reads the matrix where it lies
     if triton is None or plain or (is_packed(codes.dtype) and codes.shape[-1] % 2):

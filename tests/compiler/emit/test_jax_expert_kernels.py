@@ -3,6 +3,7 @@ rows, products as NumPy has them; which products are one; and modules that agree
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,9 @@ def test_tiles_divide_matrices_and_groups(
         (21, (1, 48, 24), "float4_e2m1fn", "float32", (24, 24)),
         (21, (1, 48, 24), "float32", None, (1, 1)),  # a plain product
         (21, (3, 48, 7), "float4_e2m1fn", "float32", (24, 1)),  # no two columns in a byte
+        (21, (3, 48, 7), "float4_e2m1fn", None, (1, 1)),
+        (70, (8, 384, 128), "float8_e4m3fn", None, (1, 1)),  # too many for the steps of a kernel: by XLA
+        (70, (8, 384, 128), "float8_e4m3fn", "float32", (128, 128)),
     ],
 )
 def test_rows_are_multiplied_by_the_matrix_of_their_expert(
@@ -213,6 +217,11 @@ main(n: bf16[B,E], s: f32[B,X]) {
 """
 
 
+def stored(text: str) -> str:
+    """A module that compares its program with codes of the types in which it stores them, and not of wide ones."""
+    return re.sub(r",\s+(fp8|fp4|e8m0|int8|int4)=jnp.float32", "", text)
+
+
 def step(text: str) -> str:
     """The step of a module."""
     return text.partition("\ndef step(")[2].partition("\ndef dense(")[0]
@@ -245,7 +254,7 @@ def test_modules_with_kernels_agree_with_the_program_unsharded_and_broken_ones_d
     texts = {name: module(**one) for name, one in CODES.items()}
     found = "    from jax.experimental.pallas import triton\n"
     assert all(found in text for text in texts.values())
-    texts |= {f"{name}, without": text.replace(found, "    import no_triton\n") for name, text in texts.items()}
+    texts |= {f"{name}, without": stored(text).replace(found, "    import no_triton\n") for name, text in texts.items()}
     texts |= {f"{name}, on CPUs": module(**one, platform=Platform.ANY) for name, one in CODES.items()}
     broken = {}
     for name, right, wrong in BROKEN:

@@ -25,6 +25,6 @@ def product_flops(program: Program, sizes: Mapping[str, Any]) -> Any:
     for placed in walk(program.body):
         match placed.item:
             case Einsum(_, names, _, _) as op if len(set(names)) > 1:
-                done = flops(op, signature(op, values), sizes.__getitem__)
+                done = flops(op, signature(op, values), values, sizes.__getitem__)
                 total = total + placed.times * done * float(kept_share(chosen_of(op, values), sizes.__getitem__))
     return total

@@ -6,7 +6,6 @@ such chips is in `network`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -17,45 +16,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from ..cost import engines as engines_folder
 from ..cost import presets as presets_folder
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import Source, did_you_mean, fail
 from ..ir.dtype import Dtype
 from ..ir.text.read import read_source
+from .elementwise import larger, root_of_squares
 from .hardware_file import ENGINE, HARDWARE, Tables, file_text, place_of, read_slices, read_tables
 from .ops import Work
-
-
-def larger(a: Any, b: Any) -> Any:
-    """The larger of two, element by element."""
-    sympy = _sympy_of(a, b)
-    return np.maximum(a, b) if sympy is None else sympy.Max(a, b)
-
-
-def smaller(a: Any, b: Any) -> Any:
-    """The smaller of two, element by element."""
-    sympy = _sympy_of(a, b)
-    return np.minimum(a, b) if sympy is None else sympy.Min(a, b)
-
-
-def root_of_squares(a: Any, b: Any) -> Any:
-    """The root of the sum of two squares, element by element."""
-    sympy = _sympy_of(a, b)
-    return np.hypot(a, b) if sympy is None else sympy.sqrt(a**2 + b**2)
-
-
-def _sympy_of(*operands: Any) -> ModuleType | None:
-    """sympy, where an operand is an expression of it.
-
-    Importing it takes longer than most plans, so prices in numbers do without: while nobody has
-    imported it there are no expressions.
-    """
-    sympy = sys.modules.get("sympy")
-    return sympy if sympy is not None and any(isinstance(x, sympy.Basic) for x in operands) else None
-
 
 BORROWED_ERROR = 0.25  # of log(predicted / measured), for a chip with the shares of another
 LANES = 128  # of a tile in a TPU's memory, whatever the type

@@ -19,7 +19,8 @@ from typing import Any
 from ..ir.collective import CollectiveKind
 from ..ir.diagnostics import InputError
 from ..ir.mesh import Mesh, part_of
-from .hardware import Convention, Hardware, Protocols, Switch, Torus, smaller
+from .elementwise import smaller
+from .hardware import Convention, Hardware, Protocols, Switch, Torus
 from .topology import Axis, Level, place_axes
 
 

@@ -10,11 +10,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 from ..ir.chosen import Chosen, held_share, kept_share, narrowest
 from ..ir.dtype import Dtype
 from ..ir.program import Append, Choose, Einsum, Kind, Op, Program, Signature, Stored, Take, Use, Value, signature, walk
+from .elementwise import smaller
 from .kernels import Launch
 
 Indices = tuple[str, ...]
@@ -53,8 +55,8 @@ def work(
     chosen = chosen_of(op, values)
     load = busiest(chosen, local, whole)
     share = held_share(chosen, whole)
-    share = share * shown if not chosen or isinstance(shown, int) else _least(share, shown)
-    done = flops(op, signature, local) * share * load
+    share = share * shown if not chosen or isinstance(shown, int) else smaller(share, shown)
+    done = flops(op, signature, values, local) * share * load
     read = {
         u: _bytes(u.indices, values[u.value], local, whole)
         * _groups(u, values[u.value], whole)
@@ -130,46 +132,67 @@ def busiest(chosen: Sequence[Chosen], local: Local, whole: Local) -> Any:
     for one in chosen:
         if one.skew != 1:
             ways = math.prod((whole(d) for d in one.over), start=1) / math.prod((local(d) for d in one.over), start=1)
-            found = found * _least(float(one.skew), ways)
+            found = found * smaller(float(one.skew), ways)
     return found
 
 
-def _least(one: Any, other: Any) -> Any:
-    """The lesser of both, which for arrays and formulas is half of what their sum is beyond their difference."""
-    if all(isinstance(each, int | float | Fraction) for each in (one, other)):
-        return min(one, other)
-    return (one + other - abs(one - other)) / 2
-
-
-def flops(op: Op, signature: Signature, local: Local) -> Any:
+def flops(op: Op, signature: Signature, values: Mapping[str, Value], local: Local) -> Any:
     """Floating-point operations: a multiplication and an addition for each term of an einsum of two."""
     none = 0 * _size(signature.result, local)
     if isinstance(op, Einsum):
-        factors, beside = _beside(op.indices, op.output)
-        extra = sum((_size(among, local) for among in beside), start=none)
-        return len(factors) * _size(signature.indices, local) + extra
+        factors, beside = _beside(op, values)
+        extra = sum((_least_size(among, local) for among in beside), start=none)
+        return factors * _size(signature.indices, local) + extra
     return sum((times * _size(among, local) for times, among in signature.counted), start=none)
 
 
-def _beside(indices: Sequence[Indices], output: Indices) -> tuple[list[Indices], list[Indices]]:
-    """The factors that every term of an einsum is made of, and what the others are multiplied into.
+@dataclass(frozen=True)
+class _Factor:
+    """What an einsum reads or makes, by its indices; `chosen`: rows, of chosen entries alone."""
 
-    From a third factor on, one all of whose indices the result has, or another factor, is multiplied
-    into that, once for each of its elements: so is a scale. The indices of these elements are given.
+    indices: frozenset[str]
+    chosen: bool
+
+
+def _beside(op: Einsum, values: Mapping[str, Value]) -> tuple[int, list[list[frozenset[str]]]]:
+    """How many factors every term of an einsum is made of, and of each other one the indices of what it may be
+    multiplied into.
+
+    Of three and more factors one all of whose indices the result has, or another factor, is multiplied into the
+    smallest of these, once for each of its elements: so is a scale. XLA takes the cheapest order, too, whatever the
+    order in which factors are given, of which nothing here depends either. Zero points go into their codes, and what
+    is multiplied into rows is so where these are, not into the matrices of all experts.
     """
-    factors, beside = list(indices), list[Indices]()
-    at = 1
-    while at < len(factors):
-        among = [g for g in (output, *factors[:at], *factors[at + 1 :]) if set(factors[at]) <= set(g)]
-        if among and len(factors) > 2:
-            beside.append(among[0])
-            del factors[at]
-        else:
-            at += 1
-    return factors, beside
+    zeros = dict(op.zeros)
+    read = [(n, name, i) for n, (name, i) in enumerate(zip(op.operands, op.indices, strict=True))]
+    left = [_Factor(frozenset(i), bool(values[name].chosen)) for n, name, i in read if n not in zeros.values()]
+    result = _Factor(frozenset(op.output), bool(values[op.result].chosen))
+    beside = [[frozenset(op.indices[codes])] for codes in zeros]
+    while len(left) > 2:
+        ways = []
+        for n, one in enumerate(left):
+            others = [other for other in left[:n] + left[n + 1 :] if one.indices <= other.indices]
+            into = [*others, result] if one.indices <= result.indices else others
+            if into:  # few indices first: what these are multiplied into may itself go into another
+                first = len(one.indices), not others, one.chosen, sorted(one.indices)
+                ways.append((first, n, [each for each in into if each.chosen] or into))
+        if not ways:
+            break
+        _, at, into = min(ways, key=lambda way: way[0])
+        beside.append([each.indices for each in into])
+        del left[at]
+    return len(left), beside
 
 
-def _size(indices: tuple[str, ...], local: Local) -> Any:
+def _least_size(among: Sequence[frozenset[str]], local: Local) -> Any:
+    """The smallest of the sizes of several lists of indices: of those that all have, times the least of the others."""
+    shared = frozenset.intersection(*among)
+    others = {each - shared for each in among}
+    fewest = [sorted(each) for each in others if not any(other < each for other in others)]
+    return _size(sorted(shared), local) * reduce(smaller, (_size(each, local) for each in sorted(fewest)))
+
+
+def _size(indices: Sequence[str], local: Local) -> Any:
     return math.prod((local(i) for i in indices), start=1)
 
 
@@ -188,6 +211,6 @@ def model_flops(program: Program, phase: str) -> int:
             case Stored(name, Kind.PARAM):
                 parameters.add(name)
             case Einsum(_, names, _, _) as op if parameters & set(names):
-                done = flops(op, signature(op, values), sizes.__getitem__)
+                done = flops(op, signature(op, values), values, sizes.__getitem__)
                 total += placed.times * int(done * kept_share(chosen_of(op, values), lambda d: Fraction(sizes[d])))
     return total

@@ -101,7 +101,7 @@ class Orders:
         """Of a product in an order."""
         steps = _steps(units, tree, lambda some: f"{units.op.result}.{some}")
         values = self.values | {step.result: self._part(units, step) for step in steps[:-1]}
-        return sum(int(flops(step, signature(step, values), sizes.__getitem__)) for step in steps)
+        return sum(int(flops(step, signature(step, values), values, sizes.__getitem__)) for step in steps)
 
     def _named(self, result: str, units: _Units) -> dict[int, str]:
         """Names of the products of some of the factors, by bit masks: each set has one, whatever the phase."""

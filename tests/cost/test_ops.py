@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import permutations
 
+import numpy as np
 import pytest
 import sympy
 
 from escc.cost.kernels import Launch
-from escc.cost.ops import Work, work
+from escc.cost.ops import Work, flops, work
+from escc.ir.chosen import Chosen
 from escc.ir.dtype import Dtype
 from escc.ir.expr import Call, Operand
 from escc.ir.program import Append, Einsum, Iota, Map, Op, Reduce, Sum, Take, TopK, Value, signature
@@ -93,7 +96,7 @@ def test_other_einsums() -> None:
     # One matmul and a scale for each element of the result; the weights are read as they are stored.
     assert done(scaled, "w8", "s", values=values) == Work(2 * 960 + 96, 120 + 48)
     values |= {"s": Value("s", ("E",), Dtype.F32), "v": Value("v", ("F", "E2"), Dtype.BF16)}
-    inner = Einsum("u", ("x", "w8", "s"), (("B", "E"), ("E", "F"), ("E",)), ("B", "F"))
+    inner = Einsum("u", ("x", "w8", "s"), (("B", "E"), ("E", "F"), ("E",)), ("B", "F"))  # x is the smaller
     assert done(inner, values=values).flops == 2 * 960 + 80
     chain = Einsum("u", ("x", "w8", "v"), (("B", "E"), ("E", "F"), ("F", "E2")), ("B", "E2"))
     assert done(chain, values=values, E2=3).flops == 3 * 960 * 3
@@ -103,6 +106,44 @@ def test_other_einsums() -> None:
     assert done(twice, "x", values=values, B2=8).hbm_bytes == 2 * 160
     square = Einsum("b", ("x", "x"), (("B", "E"), ("B", "E")), ("B",))
     assert done(square, "x", values=values) == Work(160, 160)
+
+
+PRODUCTS = {  # factors, the result, and the arithmetic of F columns, by hand
+    "a scale of what is summed": (("BE", "EF", "E"), "BF", {2: 320 + 20, 12: 1920 + 80}),
+    "a scale of columns": (("BE", "EF", "F"), "BF", {2: 320 + 16, 12: 1920 + 96}),
+    "a scale of all": (("BE", "EF", "F", "B"), "BF", {2: 320 + 16 + 16, 12: 1920 + 96 + 80}),
+    "a scale of a scale": (("BE", "EF", "F", "BF"), "BF", {2: 320 + 16 + 16}),
+    "a factor that others hold": (("B", "F", "BE"), "BEF", {12: 1920 + 80}),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_what_scales_a_product_is_multiplied_into_the_smallest_whatever_the_order(name: str) -> None:
+    factors, output, expected = PRODUCTS[name]
+    symbols = {index: sympy.Symbol(index, positive=True) for index in "BEF"}
+    for order in permutations(factors):
+        names = tuple(f"{each}{n}" for n, each in enumerate(order))
+        values = {each: Value(each, tuple(own), Dtype.BF16) for each, own in zip(names, order, strict=True)}
+        values["made"] = Value("made", tuple(output), Dtype.BF16)
+        op = Einsum("made", names, tuple(map(tuple, order)), tuple(output))
+        formula = flops(op, signature(op, values), values, symbols.__getitem__)
+        for size, total in expected.items():
+            sizes = SIZES | {"F": size}
+            assert flops(op, signature(op, values), values, sizes.__getitem__) == total
+            several = {i: np.array([n, n]) for i, n in sizes.items()}
+            assert list(flops(op, signature(op, values), values, several.__getitem__)) == [total, total]
+            assert formula.subs({symbol: sizes[i] for i, symbol in symbols.items()}) == total
+
+
+def test_what_scales_rows_of_chosen_entries_scales_no_matrix_of_experts() -> None:
+    every = (("x", "BXE"), ("w", "XEF"), ("s", "XF"))
+    sizes = {"B": 100, "X": 4, "E": 10, "F": 3}
+    chosen = (Chosen("m", ("B",), ("X",), 1),)
+    for rows, scaled in (((), 120), (chosen, 1200)):
+        values = {n: Value(n, tuple(d), Dtype.BF16, rows if n in "xu" else ()) for n, d in (*every, ("u", "BXF"))}
+        for order in permutations(every):
+            op = Einsum("u", tuple(n for n, _ in order), tuple(tuple(i) for _, i in order), tuple("BXF"))
+            assert flops(op, signature(op, values), values, sizes.__getitem__) == 2 * 12000 + scaled
 
 
 def test_pointwise_ops_count_their_calls() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -47,7 +47,9 @@ def uses(op: Op, values: Mapping[str, Value]) -> tuple[tuple[str, tuple[str, ...
     return _facts(op, values).uses
 
 
-def _facts(op: Op, values: Mapping[str, Value]) -> _Facts:
+def _facts(op: Op, values: Mapping[str, Value], rows: Collection[str] = ()) -> _Facts:
+    """`rows`: the values of which only chosen entries are there."""
+
     def whole(name: str) -> tuple[str, tuple[str, ...]]:
         return name, values[name].dims
 
@@ -62,7 +64,7 @@ def _facts(op: Op, values: Mapping[str, Value]) -> _Facts:
             apart = {op.operands[at] for pair in op.zeros for at in pair}  # a difference is not linear in these
             alone = [op.operands.count(name) == 1 and name not in apart for name, _ in read]
             once = tuple(i for i, free in enumerate(alone) if free)
-            return _Facts(tuple(read), op.output, lambda local: _einsum_flops(op, local), once)
+            return _Facts(tuple(read), op.output, _einsum_flops(op, rows), once)
         case Map():
             names, calls = operands(op.expr), count_calls(op.expr)
             once = tuple(i for i, name in enumerate(names) if name in linear_operands(op.expr))
@@ -88,18 +90,40 @@ def _facts(op: Op, values: Mapping[str, Value]) -> _Facts:
             return _Facts((whole(op.cache), whole(op.new)), result, lambda n: 0, whole=frozenset({op.source}))
 
 
-def _einsum_flops(op: Einsum, local: Mapping[str, int]) -> int:
-    """One multiplication or addition for every factor of every term; factors from the third on that only
-    scale the result, or another factor, take one for every element of that."""
-    terms, once = list(op.indices), 0
-    for factor in op.indices[1:]:
-        rest = list(terms)
-        rest.remove(factor)
-        scaled = next((x for x in (op.output, *rest) if set(factor) <= set(x)), None)
-        if len(rest) >= 2 and scaled is not None:
-            terms = rest
-            once += math.prod(local[i] for i in scaled)
-    return len(terms) * math.prod(local.values()) + once
+Factor = tuple[frozenset[str], bool]  # its indices, and whether it is rows of chosen entries
+
+
+def _einsum_flops(op: Einsum, rows: Collection[str]) -> Callable[[Mapping[str, int]], int]:
+    """One multiplication or addition for every term and each factor; but of three factors and more, those that only
+    scale the result, or another factor, take one for every element of that. The least of all ways to do so: what
+    scales some of `rows`, which are few, scales no matrix. A zero point is taken off its codes."""
+    zeros = dict(op.zeros)
+    factors = [(frozenset(i), name in rows) for name, i in zip(op.operands, op.indices, strict=True)]
+    plain = [factor for n, factor in enumerate(factors) if n not in zeros.values()]
+    every = list(_scalings(plain, (frozenset(op.output), op.result in rows)))
+
+    def flops(local: Mapping[str, int]) -> int:
+        def size(indices: frozenset[str]) -> int:
+            return math.prod(local[i] for i in indices)
+
+        ways = (left * math.prod(local.values()) + sum(min(map(size, into)) for into in once) for left, once in every)
+        return min(ways) + sum(size(factors[codes][0]) for codes in zeros)
+
+    return flops
+
+
+def _scalings(factors: list[Factor], result: Factor) -> Iterator[tuple[int, list[list[frozenset[str]]]]]:
+    """All ways to take factors out: how many are left, and what each of the others may scale."""
+    taken = False
+    for n, (own, _) in enumerate(factors if len(factors) > 2 else []):
+        rest = factors[:n] + factors[n + 1 :]
+        scaled = [each for each in (*rest, result) if own <= each[0]]
+        few = [indices for indices, is_rows in scaled if is_rows] or [indices for indices, _ in scaled]
+        for left, once in _scalings(rest, result) if few else ():
+            taken = True
+            yield left, [few, *once]
+    if not taken:
+        yield len(factors), []
 
 
 def _index_sizes(facts: _Facts, op: Op, values: Mapping[str, Value], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -163,7 +187,7 @@ def strategies(
     masks: Mapping[str, Masks],
 ) -> list[Strategy]:
     """All ways to run `op`, the cheapest of those that look alike from outside."""
-    facts = _facts(op, values)
+    facts = _facts(op, values, [name for name, own in masks.items() if own])
     whole = _index_sizes(facts, op, values, sizes)
     names = list(whole)
     # Bin 0: the axis repeats the work. Then one bin for each operand that may be partial, or one for all.

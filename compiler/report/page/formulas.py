@@ -36,6 +36,8 @@ def _written(formula: Expr) -> Markup:
             return _product(formula)
         case sympy.Max():
             return _call("max", formula.args)
+        case sympy.Min():
+            return _call("min", formula.args)
         case sympy.ceiling():
             return _tag("mo", "⌈") + _written(formula.args[0]) + _tag("mo", "⌉")
     return _tag("mtext", sympy.sstr(formula))

@@ -261,6 +261,9 @@ def seen_in(parts: list[ElementTree.Element]) -> list[ElementTree.Element]:
     return [seen for part in parts for seen in (seen_in(list(part)) if part.tag == "mrow" else [part])]
 
 
+EDGES = {"max": max, "min": min}
+
+
 def row_of(row: list[ElementTree.Element], sizes: dict[str, float]) -> float:
     """A row: terms between plus and minus signs, each a product of what stands side by side."""
     parts = seen_in(row)
@@ -277,12 +280,12 @@ def row_of(row: list[ElementTree.Element], sizes: dict[str, float]) -> float:
                 end += 1
                 depth += {"(": 1, ")": -1}.get((parts[end].text or "") if parts[end].tag == "mo" else "", 0)
             product, empty, k = product * row_of(parts[k + 1 : end], sizes), False, end
-        elif part.tag == "mi" and part.text == "max":
+        elif part.tag == "mi" and part.text in ("max", "min"):
             end = next(i for i in range(k, len(parts)) if parts[i].text == ")")
             inside, found = parts[k + 2 : end], [[]]  # type: ignore[var-annotated]
             for one in inside:
                 found.append([]) if one.text == "," else found[-1].append(one)
-            product, empty, k = product * max(row_of(one, sizes) for one in found), False, end
+            product, empty, k = product * EDGES[part.text](row_of(one, sizes) for one in found), False, end
         elif part.tag != "mo":
             product, empty = product * single(part, sizes), False
         else:
@@ -331,6 +334,7 @@ SAMPLES = [
     1 / a + 1 / b**2,
     a * (b * (c + 1) + c * (a - 2)) - 5,
     sympy.Max(a * b, c + 1) * 3,
+    sympy.Min(a * b, c + 1) * 3 - a,
     n_t * a / 2 + sympy.Float(0.25),
     (a - b) * (c - 1) * sympy.Rational(5, 7),
 ]
